@@ -11,6 +11,10 @@ leaves the documents and a summary (summary.md) in FOLDER (default: benchmarks/r
 runs all of these tests instead, most of which take the time of whole commands. Either ends within 8 minutes: each step
 has its own limit, and a step that overruns or fails does not cost the others. Exit status 1 when any step failed.
 
+On torch's CUDA code over a simulated runtime give `--simulated`. Kernels compute nothing there: comparisons of results
+that fail are listed as the simulation's own. What counts is that each step ends by itself, with a document, neither by
+a signal nor by a bug of gpucheck (exit 70); the tests, which compare results, are left out.
+
 What tells most in the least time comes first: nvidia-smi, devices, doctor, smoke, memory, then the tests of events,
 holds and graphs. The summary and the archive, one file with all that FOLDER holds, are written anew after each step:
 where the run breaks off, what was done until then is in them.
@@ -79,6 +83,21 @@ class Outcome:
     def passed(self) -> bool:
         return self.code in self.step.expected and (self.document is not None or self.step.is_program)
 
+    @property
+    def ended_well(self) -> bool:
+        """Whether it came to its own end, whatever it found: no signal, no limit, no bug of gpucheck."""
+        by_itself = self.code is not None and 0 <= self.code < SIGNALLED and self.code != BUG
+        return by_itself and (self.document is not None or self.step.is_program)
+
+    @property
+    def failed(self) -> list[str]:
+        """What failed in its document, each by its id and in words."""
+        findings = (self.document or {}).get("findings", [])
+        return [f"`{one['id']}`: {one['title']}" for one in findings if one["verdict"] == "fail"]
+
+
+# The exit status of a bug (gpucheck/exits.py), and from where on shells report signals.
+BUG, SIGNALLED = 70, 128
 
 # The quick truths. The doctor comes before all that works on a card: it loads those that are free.
 FIRST = (
@@ -114,7 +133,9 @@ BASE, BASE_LIMIT_S = ("tests/gpu/test_timing_gpu.py", "tests/gpu/test_accel_gpu.
 
 def run(command: list[str], limit_s: float, **variables: str) -> tuple[int | None, str, str]:
     """The exit status (None when it overran), stdout and stderr. What it started ends with it."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "110", **variables}
+    # What stands there already may be needed to run at all.
+    paths = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": paths, "COLUMNS": "110", **variables}
     with subprocess.Popen(
         command,
         cwd=ROOT,
@@ -219,9 +240,20 @@ def pack(folder: Path, archive: Path | None) -> None:
     whole.replace(archive)
 
 
-def summary(outcomes: list[Outcome], tests: list[Tests], name: str) -> str:
+def simulated(outcomes: list[Outcome]) -> list[str]:
+    """The lines about a simulated runtime: which steps did not end well, and what fails there by its nature."""
+    bad = [f"- {one.step.name}: {'overran' if one.code is None else f'exit {one.code}'}" for one in outcomes
+           if not one.ended_well]  # fmt: skip
+    lines = ["Simulated CUDA runtime: its kernels compute nothing, and its rates, caches and clocks mean nothing.", ""]
+    lines += ["Steps that did not come to their own end:", "", *bad] if bad else ["Every step came to its own end."]
+    told = [f"- {one.step.name}: {text}" for one in outcomes for text in one.failed]
+    return [*lines, "", *(["The simulation's own failures:", "", *told, ""] if told else [])]
+
+
+def summary(outcomes: list[Outcome], tests: list[Tests], name: str, *, simulation: bool = False) -> str:
     """The Markdown page: what ran, how it ended, how long it took, and each command's own page."""
     lines = [f"# GPU acceptance: {name}", ""]
+    lines += simulated(outcomes) if simulation else []
     lines += [f"Tests {one.what}: exit {one.code}, {one.last}" for one in tests]
     lines += [""] if tests else []
     lines += ["| step | command | exit | expected | verdict | seconds |", "| :-- | :-- | --: | --: | :-- | --: |"]
@@ -253,6 +285,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--tests", action="store_true", help="run all the tests marked gpu, and no command")
+    parser.add_argument("--simulated", action="store_true", help="the runtime is simulated: results are not judged")
     parser.add_argument("--archive", type=Path, metavar="FILE.tar.gz", help="also pack all that it leaves into this")
     given = parser.parse_args()
     deadline = time.monotonic() + TOTAL_LIMIT_S
@@ -272,27 +305,31 @@ def main() -> int:
         pack(folder, given.archive)
         print(f"tests: exit {tests.code}: {tests.last}\nwritten to {folder}")
         return 0 if tests.code == 0 else 1
-    return everything(folder, deadline, f"{name}, {today}", given.archive)
+    return everything(folder, deadline, f"{name}, {today}", given.archive, simulation=given.simulated)
 
 
-def everything(folder: Path, deadline: float, name: str, archive: Path | None) -> int:
+def everything(folder: Path, deadline: float, name: str, archive: Path | None, *, simulation: bool = False) -> int:
     """Run all steps and the short tests; 1 where any failed. The summary and the archive hold what is done so far."""
     outcomes: list[Outcome] = []
     tests: list[Tests] = []
 
     def told(line: str) -> None:
         print(line, flush=True)
-        (folder / "summary.md").write_text(summary(outcomes, tests, name), encoding="utf-8")
+        page = summary(outcomes, tests, name, simulation=simulation)
+        (folder / "summary.md").write_text(page, encoding="utf-8")
         pack(folder, archive)
 
     nvidia_smi(folder)
     for step in STEPS:
         outcomes.append(perform(step, folder, deadline))
         told(f"{step.name}: exit {outcomes[-1].code}, {outcomes[-1].seconds:.1f} s")
-        if step is FIRST[-1]:
+        if step is FIRST[-1] and not simulation:
             base = gpu_tests(folder, min(deadline, time.monotonic() + BASE_LIMIT_S), SHORT, "tests-of-the-clock", BASE)
             tests.append(base)
             told(f"tests of the clock: exit {base.code}: {base.last}")
+    if simulation:
+        print(f"written to {folder}")
+        return 0 if all(outcome.ended_well for outcome in outcomes) else 1
     # Last, with what time is left: a test that fails says less than a command that does.
     tests.append(gpu_tests(folder, deadline, SHORT, "tests"))
     told(f"tests: exit {tests[-1].code}: {tests[-1].last}")

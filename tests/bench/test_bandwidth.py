@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,6 +106,25 @@ def test_the_pattern_makes_every_sum_exact_and_neighbouring_rows_differ() -> Non
 )
 def test_bytes_are_counted_as_they_move(operation: Operation, bytes_moved: int) -> None:
     assert memory.moved(operation, GIB) == bytes_moved
+
+
+@pytest.mark.parametrize(("until_s", "compared"), [(0.0, 1), (4.0, 5), (1e9, 42)])
+def test_once_something_is_wrong_comparing_ends_with_its_time(
+    until_s: float, compared: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = itertools.count()
+    monkeypatch.setattr(memory, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 2))
+    for wrong in (False, True):
+        work = Repeated("copy", ARRAYS, 7 * GRAIN, 300 * GRAIN, until_s)
+        work.prepare(0, 1)
+        for _ in range(work.count):
+            work.call()
+        if wrong:
+            ARRAYS.c.fill_(-2.0)
+        told = work.finish()
+        # What is right is compared to its end.
+        assert told.slices == (compared if wrong else 42)
+        assert bool(told.wrong) is wrong
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

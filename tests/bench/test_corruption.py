@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from broken_device import garbled
+from broken_device import GARBAGE, garbled
 from judged import findings as judged
 from products_here import needs, one_run, together
 
@@ -193,6 +193,47 @@ def test_no_place_that_a_broken_device_tells_is_an_index() -> None:
     checked = corruption.check_first(device, garbled(first.out), None)
     assert (checked.sums.row, checked.sums.column) == (20, 0) and not checked.sums.passed
     assert checked.element is not None and (checked.element.row, checked.element.column) == (20, 30)
+
+
+def test_a_count_that_a_broken_device_tells_is_never_told() -> None:
+    first = sets()[0]
+    device = Matrices(first.a, first.b, garbled(first.out))
+    told = corruption.check_first(device, device.out, None).told()
+    assert (told["not_finite"], told["miscounted"], told["worst_error_of_bound"] <= 1) == (0, True, True)
+    finding = corruption_judge.first_results([row(**told)])
+    assert finding.verdict == "fail"
+    assert "the device's own count of finite elements is garbage" in finding.message
+    assert "not finite" not in finding.message and str(GARBAGE) not in finding.message
+    # One that is right about it is believed, and looked at by the host.
+    first.out[3, 4] = math.nan
+    told = corruption.check_first(first, first.out, None).told()
+    assert (told["not_finite"], told["miscounted"]) == (1, False)
+
+
+def test_where_everything_differs_the_host_looks_for_no_longer_than_there_is_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = sets(count=3)
+    clock = Clock()
+    repeats = Repeats(made, clock, until_s=10.0)  # type: ignore[arg-type]
+    for one in made:
+        one.out.add_(1.0)
+    monkeypatch.setattr(corruption, "_AT_ONCE", 10 * 80)  # ten parts
+    looks = []
+    real = torch.Tensor.topk
+    monkeypatch.setattr(torch.Tensor, "topk", lambda *given: looks.append(clock.now) or real(*given))  # type: ignore[func-returns-value]
+    repeats.before(1, 1)
+    assert len(looks) == 10
+    clock.now = 10.0
+    repeats.finish()
+    # All are compared; no more of what differs is looked at.
+    assert len(looks) == 10 and repeats.told()["results_compared"] == 4
+    assert repeats.told()["results_differing"] == 4 and repeats.worst is not None
+    late = Repeats(made, clock, until_s=0.0)  # type: ignore[arg-type]
+    made[0].out.add_(1.0)
+    late.finish()
+    # The first that differs is looked at until there is something to tell.
+    assert len(looks) == 11 and late.worst is not None
 
 
 class Clock:

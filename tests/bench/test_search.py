@@ -333,7 +333,7 @@ def test_a_private_product_may_refuse_a_shape_in_words_of_its_own(monkeypatch: p
 def test_ctrl_c_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     real, taken = search_run.Tries.take, []
 
-    def take(self: search_run.Tries, ask: Ask) -> Reading:
+    def take(self: search_run.Tries, ask: Ask) -> Reading | None:
         taken.append(ask)
         if len(taken) == 5:
             raise KeyboardInterrupt

@@ -19,6 +19,7 @@ from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import Watch
+from gpucheck.render import matmul
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Measured, Recorder
 from gpucheck.report.facts import Facts
@@ -203,6 +204,26 @@ def test_whatever_is_multiplied_can_be_sustained(dtype: Dtype, unit: str) -> Non
     (finding,) = judge.sustained([found.measurement])
     assert finding.verdict == "info"
     assert "OP/s after " in finding.message and ("FLOP/s" in finding.message) == (unit == "FLOP/s")
+
+
+def test_a_long_run_whose_clock_stands_still_has_no_rate_and_is_judged_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stands_still(call: object, calls: int, accel: object, windows: sustain._Windows) -> None:
+        for at in range(9):
+            windows.add(float(at), 1e-9)
+
+    monkeypatch.setattr(sustain, "_on_host", stands_still)
+    found = sustain.sustain(CASE, CPU, 0.05, Watch(None), Recorder(), idle_s=0.0)
+    assert found is not None
+    made = found.measurement
+    assert (made.time_s, made.rate, made.method.details["burst"]) == (None, None, None)
+    (finding,) = judge.sustained([made])
+    assert (finding.verdict, finding.title) == ("skip", "no sustained rate")
+    lines, drawn = matmul._sustained(made, ())
+    assert not drawn and "no rate: a window of" in str(lines[-1])
+    wrong = replace(made, method=replace(made.method, details={**made.method.details, "not_finite": 3}))
+    assert [one.verdict for one in judge.sustained([wrong])] == ["fail"]
 
 
 def test_a_signal_ends_a_long_run_with_what_there_is() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
+from broken_device import Counting
 
 from gpucheck.bench import verified
 from gpucheck.bench.buffers import POISON, allocate
 from gpucheck.bench.verified import Copies, Verified
+from gpucheck.work import same
 
 CPU = torch.device("cpu")
 KIB = 1024
@@ -53,6 +56,14 @@ def test_bytes_between_copies_do_not_count() -> None:
     run(one, 2)
     one.destination.bytes[100] ^= 1
     assert one.finish().wrong_bytes == 0
+
+
+def test_what_cannot_be_counted_is_wrong_all_the_same() -> None:
+    one = made(4 * KIB)
+    run(one, 5)
+    one.destination.bytes[100] ^= 1
+    with Counting():
+        assert one.finish() == Verified(refills=1, slices=5, wrong_bytes=1, first_wrong=0)
 
 
 def lost(one: Copies) -> None:
@@ -120,6 +131,37 @@ def test_large_copies_are_compared_in_pieces(monkeypatch: pytest.MonkeyPatch) ->
     one.destination.bytes[one.stride + 9_999] ^= 1
     one.destination.bytes[3] ^= 1
     assert one.finish() == Verified(refills=1, slices=2, wrong_bytes=2, first_wrong=3)
+
+
+class Ticking:
+    """A clock that goes on by a second each time it is read."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+@pytest.mark.parametrize("size", [4 * KIB, 1000])
+def test_once_something_is_wrong_comparing_ends_with_its_time(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all is wrong the host looks at all of it, a piece at a time."""
+    monkeypatch.setattr(verified, "CHUNK_WORDS", 4 * KIB // 8)
+    looks = []
+    real = same.unequal
+    monkeypatch.setattr(same, "unequal", lambda *given: looks.append(1) or real(*given))  # type: ignore[func-returns-value]
+    for wrong, allowance_s, compared in ((True, 3.0, 4), (True, 1e9, 16), (True, 0.0, 1), (False, 0.0, 16)):
+        monkeypatch.setattr(verified, "time", SimpleNamespace(perf_counter=Ticking()))
+        one = made(size, size * 20, allowance_s=1e9)
+        run(one, 16)
+        one.allowance_s, one.spent_s = allowance_s, 0.0
+        if wrong:
+            one.destination.bytes.bitwise_not_()
+        looks.clear()
+        told = one.finish()
+        assert (len(looks), told.slices) == (compared, compared)
+        assert (told.wrong_bytes > 0) is wrong
 
 
 def test_every_window_has_fresh_slices_while_that_is_affordable() -> None:

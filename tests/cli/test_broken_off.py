@@ -69,7 +69,7 @@ ERRORS: dict[str, tuple[BaseException, str | None, int, str]] = {
     "cublas, sound": (
         RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(…)`"),
         faults.WORKS,
-        exits.BUG,
+        exits.FAILED,
         "{name}.error",
     ),
     "argument, sound": (
@@ -507,20 +507,25 @@ def test_of_all_benchmarks_one_that_fails_costs_itself(
     assert {one["name"] for one in document["measurements"]} == {"transfer", "bandwidth"}
 
 
-def test_the_cpu_is_not_asked_whether_it_works(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("text", "cause"), [("could not create a primitive", "library.failed"), ("not a text that is known", None)]
+)
+def test_a_librarys_error_on_the_cpu_is_a_failed_part_and_nobody_is_asked(
+    text: str, cause: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(device: str) -> str:
         raise AssertionError("a process was started")
 
     def finish(self: object) -> Any:
-        raise RuntimeError("not a text that is known")
+        raise RuntimeError(text)
 
     monkeypatch.setattr(faults, "fresh_process", never)
     monkeypatch.setattr(corruption.Repeats, "finish", finish)
     plant(monkeypatch)
     code, document = run(capsys, tmp_path, "bench matmul", device="cpu")
-    assert (code, ids(document, "fail")) == (exits.BUG, ["matmul.error"])
+    assert (code, ids(document, "fail")) == (exits.FAILED, ["matmul.error"])
+    failed = next(one for one in document["findings"] if one["id"] == "matmul.error")
+    assert failed["evidence"]["cause"] == cause and text in failed["message"]
 
 
 def test_a_bug_tells_where_to_report_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gpucheck.errors import CannotLook, DeviceFailed
-from gpucheck.machine import accel, pulse
+from gpucheck.machine import accel, faults, pulse
 from gpucheck.machine.accel import Accel
 
 
@@ -278,6 +278,36 @@ def test_a_capture_that_fails_leaves_stream_and_allocator_as_they_were(monkeypat
     module = FakeModule(synchronize=lambda device: None)
     assert Accel(torch.device("cuda:1"), module, "x").capture(synchronises, 2) is None
     assert (graphs.current, graphs.ended) == ("ours", [(1, (0, 1))])
+    accel._capture_stream.cache_clear()
+
+
+OUT_OF_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+ILLEGAL = RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+@pytest.mark.parametrize("raised", [OUT_OF_MEMORY, ILLEGAL], ids=["memory", "lost"])
+@pytest.mark.parametrize("in_the_end", [False, True], ids=["alone", "under what ends the capture"])
+def test_a_capture_for_which_memory_runs_out_or_that_breaks_the_device_is_none_of_those_that_cannot_be(
+    raised: RuntimeError, in_the_end: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = FakeGraphs(monkeypatch)
+
+    def call() -> None:
+        try:
+            raise raised
+        finally:
+            if in_the_end:
+                raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+    one = Accel(torch.device("cuda:1"), FakeModule(synchronize=lambda device: None), "x")
+    with pytest.raises(RuntimeError) as met:
+        one.capture(call, 2)
+    if raised is OUT_OF_MEMORY:
+        assert met.value is OUT_OF_MEMORY
+        assert graphs.ended == [(1, (0, 1))]
+    else:
+        assert faults.of(met.value, "bench matmul", "cuda:1").cause == "cuda.illegal_access"
+    assert graphs.current == "ours"
     accel._capture_stream.cache_clear()
 
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
+from gpucheck.bench.matmul import product
 from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import faults, talk
-from gpucheck.machine.accel import Accel
+from gpucheck.machine.accel import Accel, open_device
 from gpucheck.machine.child import ChildResult
 from gpucheck.machine.talk import Heard
 from gpucheck.report.events import Failed
 from gpucheck.report.fault import Fault
 from gpucheck.report.report import Collector
+from gpucheck.work import reference
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
 
@@ -176,3 +180,68 @@ def test_what_a_child_could_not_open_says_so_in_its_reason() -> None:
     failed = DeviceFailed("cuda:0 failed", "torch.AcceleratorError: words of tomorrow", device="cuda:0")
     fault = faults.of(failed, "find-batch-size", None, ask=never)
     assert (fault.kind, fault.error, fault.text) == ("device", "AcceleratorError", "words of tomorrow")
+
+
+def in_cpp_of_torch() -> None:
+    """Our own line calls torch, whose C++ leaves no frame."""
+    reference.check_product(torch.ones(2, 3), torch.ones(5, 2), torch.ones(2, 2))
+
+
+def in_python_of_torch() -> None:
+    torch.nn.Linear(2, 2).load_state_dict({})
+
+
+def of_a_library_of_somebody() -> None:
+    raise RuntimeError("could not create a primitive")
+
+
+def of_a_call_that_is_not_allowed() -> None:
+    raise RuntimeError("CUDA error: invalid configuration argument")
+
+
+def by_our_raise() -> None:
+    def refuse() -> None:
+        raise ValueError("no float8 here")
+
+    product.try_once(refuse, "float8_e4m3fn", open_device("cpu"))
+
+
+def by_python_itself() -> None:
+    pool = ThreadPoolExecutor(1)
+    pool.shutdown()
+    pool.submit(print)
+
+
+def by_a_generator() -> None:
+    def stops() -> Iterator[int]:
+        yield next(iter(()))
+
+    next(stops())
+
+
+def by_a_deep_call() -> None:
+    by_a_deep_call()
+
+
+def by_a_key() -> None:
+    raise KeyError("CUDA error")
+
+
+@pytest.mark.parametrize(
+    ("raising", "of_library"),
+    [
+        (in_cpp_of_torch, True),
+        (in_python_of_torch, True),
+        (of_a_library_of_somebody, True),
+        (of_a_call_that_is_not_allowed, False),
+        (by_our_raise, False),
+        (by_python_itself, False),
+        (by_a_generator, False),
+        (by_a_deep_call, False),
+        (by_a_key, False),
+    ],
+)
+def test_where_it_was_raised_tells_a_librarys_error_from_our_bug(raising: Callable[[], None], of_library: bool) -> None:
+    with pytest.raises(Exception) as raised:
+        raising()
+    assert faults.is_of_library(raised.value) is of_library

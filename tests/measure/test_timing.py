@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from simulated import Device
 
+from gpucheck.bench import figures
+from gpucheck.measure import row, runs
 from gpucheck.measure.held import MOST_CALLS
 from gpucheck.measure.summary import sample_flags, time_stats
 from gpucheck.measure.timing import LOOKS, Limits, Timed, Work, measure
+from gpucheck.report.measurement import DeviceRef, MemoryFigures
+from gpucheck.report.report import Collector
 
 
 def timed(device: Device, seconds: float, *, budget_s: float = 1.0, warmup_s: float = 0.0) -> Timed:
@@ -65,6 +70,48 @@ def test_too_fast_for_any_window_is_said() -> None:
     result = timed(Device(), 1e-6)
     assert result.run.calls_per_sample == MOST_CALLS
     assert result.flags == ("short-window",)
+
+
+class Clamped(Device):
+    """Its clock tells at least a nanosecond, as `Accel.elapsed_s` does."""
+
+    def elapsed_s(self, start: float, end: float) -> float:
+        return max(end - start, 1e-9)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 5e-9])
+def test_a_window_at_the_resolution_of_its_clock_has_neither_time_nor_rate(seconds: float) -> None:
+    result = timed(Clamped(), seconds)
+    assert result.flags == ("below-resolution",)
+    why = f"a window of {MOST_CALLS} calls takes less than 5 µs, which the clock cannot tell"
+    assert result.details["no_time_because"] == why
+    made = row.measurement(
+        "matmul",
+        DeviceRef("cuda:0"),
+        result,
+        row.Beside(),
+        case={"dtype": "float32", "m": 8192, "n": 8192, "k": 8192, "support": "native"},
+        work=("flop", 1e12, "FLOP/s"),
+        memory=MemoryFigures(),
+        cache="warm",
+        details={},
+        precision_requested="float32",
+        precision_observed="float32",
+    )
+    assert (made.time_s, made.rate, made.flags) == (None, None, ("below-resolution",))
+    assert made.method.details["no_time_because"] == why
+    # Of several runs, and beside other documents, too.
+    reports = [
+        replace(
+            Collector().report(version="0", command="bench matmul", argv=(), started="", elapsed_s=0.0),
+            measurements=(made,),
+        )
+        for _ in range(3)
+    ]
+    (merged,) = runs.merged_measurements(reports)
+    assert (merged.time_s, merged.rate) == (None, None)
+    assert (runs.medians(made), runs.lower_quartiles(made)) == ([], [])
+    assert figures.TABLE["matmul.min_tflops"][2]((made,), {}) == []
 
 
 def test_a_hold_that_is_too_short_is_doubled() -> None:

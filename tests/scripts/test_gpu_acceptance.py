@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tarfile
 import time
@@ -77,6 +78,50 @@ def test_a_step_without_time_is_not_begun(acceptance: ModuleType, tmp_path: Path
     assert "| overran |" in page and "no time left" in page
     assert "Tests tests/gpu: exit 0, 3 passed" in page
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("code", "has_document", "well"),
+    [(0, True, True), (1, True, True), (4, True, True), (0, False, False), (70, True, False), (-6, True, False),
+     (134, True, False), (None, False, False)],
+)  # fmt: skip
+def test_on_a_simulated_runtime_a_step_has_only_to_end_by_itself(
+    code: int | None, has_document: bool, well: bool, acceptance: ModuleType
+) -> None:
+    wrong = {"id": "bandwidth.result", "title": "results are wrong", "verdict": "fail"}
+    right = {"id": "bandwidth.speed", "title": "reads at 1 GB/s", "verdict": "info"}
+    document = {"summary": {"verdict": "fail"}, "findings": [wrong, right]} if has_document else None
+    outcome = acceptance.Outcome(acceptance.STEPS[4], code, 1.0, document, "# page\nshown", "")
+    assert outcome.ended_well is well
+    page = acceptance.summary([outcome], [], "a GPU", simulation=True)
+    assert ("Every step came to its own end." in page) is well
+    assert (f"- bench-transfer: {'overran' if code is None else f'exit {code}'}" in page) is not well
+    listed = "The simulation's own failures:\n\n- bench-transfer: `bandwidth.result`: results are wrong\n"
+    assert (listed in page) is has_document and "reads at" not in page
+
+
+@pytest.mark.parametrize(("code", "ends_with"), [(1, 0), (-6, 1), (70, 1)])
+def test_a_run_on_a_simulated_runtime_judges_how_steps_end_and_leaves_the_tests_out(
+    code: int, ends_with: int, acceptance: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def perform(step: Any, folder: Path, deadline: float) -> Any:
+        return acceptance.Outcome(step, code, 1.0, {"summary": {"verdict": "fail"}, "findings": []}, "# page\n", "")
+
+    def no_tests(*given: Any) -> Any:
+        raise AssertionError("tests were run")
+
+    monkeypatch.setattr(acceptance, "perform", perform)
+    monkeypatch.setattr(acceptance, "gpu_tests", no_tests)
+    monkeypatch.setattr(acceptance, "run", lambda *given, **named: (0, "", ""))
+    monkeypatch.setattr(acceptance, "gpu_name", lambda: "a simulated GPU")
+    monkeypatch.setattr(sys, "argv", ["gpu_acceptance.py", str(tmp_path / "x"), "--simulated"])
+    assert acceptance.main() == ends_with
+
+
+def test_what_stands_in_pythonpath_stays_there(acceptance: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    _, out, _ = acceptance.run([sys.executable, "-c", "import os; print(os.environ['PYTHONPATH'])"], 20.0)
+    assert out.strip() == os.pathsep.join((str(ROOT / "src"), "/somewhere"))
 
 
 def test_a_cold_import_has_time_in_every_step(acceptance: ModuleType) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from broken_device import COUNT, Counting
 from torch import nn
 from torch.nn import functional
 
@@ -33,6 +34,7 @@ from gpucheck.smoke import command as smoke
 from gpucheck.smoke import data as smoke_data
 from gpucheck.smoke import memory as smoke_memory
 from gpucheck.smoke import numerics as smoke_numerics
+from gpucheck.smoke import table
 from gpucheck.smoke import tensors as smoke_tensors
 from gpucheck.smoke.check import DeviceUnderTest, Passed, Unavailable, Wrong, dedicated_memory, unchanged
 from gpucheck.smoke.command import Check
@@ -813,6 +815,23 @@ class Busy(Card):
 
     def hold(self, seconds: float) -> bool:
         return seconds > 0
+
+
+@pytest.mark.parametrize("count", [COUNT, -3, smoke_data.COPY_ELEMENTS + 1])
+def test_a_count_that_no_count_can_be_is_a_failure_and_never_a_number_on_the_screen(count: int) -> None:
+    busy = DeviceUnderTest(Busy(Streams()))  # type: ignore[arg-type]
+    rows = {row.id: Check(row.id, row.title, smoke._load(row.function)) for row in table.CHECKS}
+    for name, dut in (("copies.non_blocking", HERE), ("streams.wait", busy)):
+        with Counting(count):
+            finding = smoke.run_one(rows[name], dut)
+        assert finding.verdict == "fail" and finding.message.startswith("the device's own count is garbage"), finding
+        assert str(count) not in finding.message
+    # A batch has 8 × 16 × 16 values.
+    with Counting(count), pytest.raises(Wrong, match="the device's own count is garbage"):
+        list(smoke_data._batches(HERE, pin=False))
+    # One that can be is told.
+    with Counting(7), pytest.raises(Wrong, match="7 of 1048576 elements wrong on the device"):
+        smoke_data.non_blocking(HERE)
 
 
 def test_streams_are_used_and_left() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from broken_device import COUNT, Counting
 
 from gpucheck.machine import accel
 from gpucheck.stress import work as work_module
@@ -161,6 +164,48 @@ def test_a_wrong_bit_in_memory_is_found(seed: int, monkeypatch: pytest.MonkeyPat
     assert wrong.got is not None and wrong.expected is not None
     differing = int(wrong.got, 16) ^ int(wrong.expected, 16)
     assert differing & (differing - 1) == 0 and differing  # one bit
+
+
+def test_where_no_result_is_right_the_host_looks_for_no_longer_than_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = made()
+    work._products = len(work._slots)
+    assert len(work._slots) > 8
+    ticks = itertools.count()
+    monkeypatch.setattr(work_module, "STEP_S", 2.5)
+    monkeypatch.setattr(work_module, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    monkeypatch.setattr(torch, "mm", lambda a, b, out: out.fill_(3.0))
+    step = work.step("products")
+    assert 1 < len(step.wrong) < 5
+    work.begin("copies")
+    work._sent.add_(1)
+    work.checksums["copies"] = "0"
+    monkeypatch.setattr(work_module, "STEP_S", 1e6)
+    monkeypatch.setattr(
+        work_module, "time", SimpleNamespace(perf_counter=iter([0.0, 0.0, 1.0, 2e6, 2e6, 2e6]).__next__)
+    )
+    assert work.step("copies").wrong
+
+
+@pytest.mark.parametrize("count", [COUNT, -1])
+@pytest.mark.parametrize("flipped", [False, True])
+def test_a_count_of_wrong_words_that_is_garbage_is_wrong_and_never_told(count: int, flipped: bool) -> None:
+    work = made()
+    work.begin("memory")
+    with Counting(count):
+        if flipped:
+            window = work.arena[: work_module._WINDOW_CPU // 8]
+            work._write(window, 0, "ones", 0)
+            window[3] ^= 1
+            (wrong,) = work._read(window, 0, "ones", 0, "memory")
+        else:
+            (wrong,) = work.step("memory").wrong
+    assert wrong.elements is None and "the device's own count is garbage" in wrong.text
+    assert (wrong.place == 3) is flipped
+    with Counting(count):
+        products = work.step("products").wrong
+    assert products and {one.text for one in products} == {
+        "the device's own count is garbage; at the second look nothing differed"
+    }
 
 
 @pytest.mark.parametrize("kind", ["copies", "mixed"])

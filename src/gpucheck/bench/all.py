@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, fields
 import psutil
 
 from gpucheck.bench.benchmarks import BENCHMARKS, AllOptions, Benchmark
-from gpucheck.bench.devices import ALONE, Shared, begin
+from gpucheck.bench.devices import ALONE, Shared, begin, out_of_time
 from gpucheck.errors import GpucheckError, UsageError
 from gpucheck.machine import choose, faults, host, inventory, pulse
-from gpucheck.report.events import Emit, Event, Failed, Notice, Planned, Progress, Skipped, Started
+from gpucheck.report.events import Emit, Event, Failed, Measured, Notice, Planned, Progress, Skipped, Started
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import of_error
 
@@ -37,6 +37,9 @@ class _Told:
     name: str = ""
     notices: set[str] = field(default_factory=set)
     faults: list[Fault] = field(default_factory=list)
+    # When the benchmark at hand began, and what any of them took until its first row at most.
+    began_s: float | None = None
+    first_s: float = 0.0
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -49,6 +52,8 @@ class _Told:
             case Progress(step, done, total):
                 count = f" {done + 1}/{total}" if done is not None and total else ""
                 event = Progress(f"{self.name}{count}: {step}")
+            case Measured() if self.began_s is not None:
+                self.first_s, self.began_s = max(self.first_s, time.monotonic() - self.began_s), None
             case Failed(fault):
                 self.faults.append(fault)
         self.emit(event)
@@ -66,20 +71,27 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
     emit(Started(facts))
     chosen = choose.choose(options.device, facts)
     begin(emit, facts, [one.id for one in todo], chosen.ids, shared)
-    deadline = began + (options.time_budget_s or default_s(chosen.ids))
-    share = host_share()
+    total_s = options.time_budget_s or default_s(chosen.ids)
+    deadline, until_s = began + total_s, pulse.ends_by(total_s, began)
+    of_host = host_share()
     told = _Told(emit)
     lost: dict[str, Fault] = {}
     bugs: list[Exception] = []
     for place, one in enumerate(todo):
+        now_s = time.monotonic()
+        if now_s >= deadline and now_s + told.first_s >= until_s:
+            emit(Skipped(out_of_time(one.id, "not measured")))
+            continue
         weights = sum(other.weight for other in todo[place:] if other.on_cpu or chosen.ids != CPU)
         # A budget of nothing would be none at all.
-        budget_s = max((deadline - time.monotonic()) * one.weight / max(weights, one.weight), 1e-3)
-        told.name = one.id
+        share = one.weight / max(weights, one.weight)
+        budget_s = max((deadline - now_s) * share, 1e-3)
+        its_end_s = now_s + max((until_s - now_s) * share, 0.0)
+        told.name, told.began_s = one.id, now_s
         if all(device in lost for device in chosen.ids):
             break
         try:
-            one.command()(asked(one, options.device, budget_s, share), told, Shared((), facts, lost))
+            one.command()(asked(one, options.device, budget_s, of_host), told, Shared((), facts, lost, its_end_s))
         except UsageError:
             raise
         except Exception as error:  # noqa: BLE001 (it is told; a bug is raised on when all others have run)
@@ -109,8 +121,8 @@ def _broken_off(
         told(Failed(fault))
     if fault.poisons:
         lost.update({device: fault for device in ids if device not in lost})
-    # What torch raises on a device that works may be its own: that benchmark failed, and the others tell.
-    return [error] if fault.kind == "error" and not isinstance(error, RuntimeError) else []
+    # What a library raises on a device that works is its own: that benchmark failed, and the others tell.
+    return [error] if fault.kind == "error" and not faults.is_of_library(error) else []
 
 
 def default_s(ids: Sequence[str]) -> float:

@@ -17,8 +17,12 @@ from gpucheck.machine.others import held_bytes
 from gpucheck.report.events import Began, Emit, Failed, Finished, Measured, Notice, Opened, Planned, Skipped, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.fault import Fault, not_run
+from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.thresholds import Limit
+
+# What the next row may take, by the one before: a larger size or another operation takes longer.
+AS_LONG = 2.0
 
 # The rows of a device as they are measured, until this time of `time.monotonic`.
 Rows = Callable[[Accel, float], Iterator[Measurement]]
@@ -29,12 +33,13 @@ class Shared:
     """What every benchmark is given alike: the thresholds that are set, and the machine where it was read before.
 
     `lost` gets the devices that this process cannot use any more, by torch's names, each with why; None where nobody
-    else wants to know.
+    else wants to know. `until_s` is when the benchmark has to be over, by `time.monotonic`; None: its own budget says.
     """
 
     limits: tuple[Limit, ...] = ()
     facts: Facts | None = None
     lost: dict[str, Fault] | None = None
+    until_s: float | None = None
 
 
 # Nothing is asked of the figures, and nobody has read the machine yet.
@@ -61,7 +66,7 @@ def each(
     """Measure the benchmark `name` on every device that `device` names, with one time budget for all.
 
     Returns the devices that were measured to the end. One that fails is told, and does not cost the others their rows;
-    a bug and Ctrl-C are raised on. Raises UsageError, and after all else the first CannotLook.
+    a bug of ours and Ctrl-C are raised on. Raises UsageError, and after all else the first CannotLook.
     """
     began = time.monotonic()
     facts = shared.facts or inventory.read()
@@ -76,12 +81,14 @@ def each(
     run.in_use = {device.id for device in facts.devices if held_bytes(device) is not None}
     for place, device_id in enumerate(chosen.ids):
 
-        def deadline(accel: Accel, place: int = place) -> float:
-            left_s = (time_budget_s or default_s(accel) * len(chosen.ids)) - (time.monotonic() - began)
-            return time.monotonic() + max(left_s, 0.0) / (len(chosen.ids) - place)
+        def times(accel: Accel, place: int = place) -> tuple[float, float]:
+            budget_s = time_budget_s or default_s(accel) * len(chosen.ids)
+            left_s = budget_s - (time.monotonic() - began)
+            deadline = time.monotonic() + max(left_s, 0.0) / (len(chosen.ids) - place)
+            return deadline, pulse.ends_by(budget_s, began) if shared.until_s is None else shared.until_s
 
         if device_id not in run.lost:
-            run.device(device_id, deadline)
+            run.device(device_id, times)
     if run.unseen:
         raise run.unseen[0]
     return run.measured
@@ -105,8 +112,11 @@ class _Run:
         """The command, as a user types it."""
         return f"bench {self.name}"
 
-    def device(self, device_id: str, deadline: Callable[[Accel], float]) -> None:
-        """Measure on one device, whatever becomes of it. Raises what is no device's."""
+    def device(self, device_id: str, times: Callable[[Accel], tuple[float, float]]) -> None:
+        """Measure on one device, whatever becomes of it. Raises what is no device's.
+
+        `times` gives when its rows should be measured, and when they have to be over.
+        """
         self.emit(Began(self.name, device_id))
         accel: Accel | None = None
         why = "fault"
@@ -115,9 +125,9 @@ class _Run:
                 accel = choose.open_named(device_id, self.facts)
             self.emit(Opened(told(accel)))
             with pulse.watching(accel, self.where):
-                self._measure(accel, deadline(accel), shared=device_id in self.in_use)
+                in_time = self._measure(accel, *times(accel), shared=device_id in self.in_use)
             self.measured.append(device_id)
-            why = ""
+            why = "" if in_time else "time"
         except (KeyboardInterrupt, Terminated, UsageError):
             raise
         except Exception as error:  # noqa: BLE001 (torch and its driver raise anything: it is told, or raised on)
@@ -135,16 +145,35 @@ class _Run:
         except RuntimeError as later:  # what was told was only the first sign of it
             self._broken_off(later, device_id, accel)
 
-    def _measure(self, accel: Accel, deadline: float, *, shared: bool) -> None:
+    def _measure(self, accel: Accel, deadline: float, until_s: float, *, shared: bool) -> bool:
+        """Measure every row; False where there was no time for all of them. The first is always measured.
+
+        On a busy machine each takes longer than its share: none begins that may end late.
+        """
+        in_time, together, begun_s = True, 0, time.monotonic()
         with accel.as_current():
             kept.begin(accel)
-            for one in self.rows(accel, deadline):
-                self.emit(Measured(replace(one, flags=(*one.flags, remarks.SHARED)) if shared else one))
+            try:
+                for one in self.rows(accel, deadline):
+                    self.emit(Measured(replace(one, flags=(*one.flags, remarks.SHARED)) if shared else one))
+                    # Rows that were timed in turn are told together.
+                    together = together - 1 if together else len(one.method.details.get("in_turn_with", ()))
+                    now_s = time.monotonic()
+                    needs_s = AS_LONG * (now_s - begun_s)
+                    pulse.PULSE.late = not together and now_s >= deadline and now_s + needs_s >= until_s
+                    begun_s = begun_s if together else now_s
+            except pulse.OutOfTime:
+                in_time = False
+            finally:
+                pulse.PULSE.late = False
         kept.settle(accel)
         accel.empty_cache()
+        if not in_time:
+            self.emit(Skipped(out_of_time(self.name, "some rows were not measured", accel.id)))
+        return in_time
 
     def _broken_off(self, error: Exception, device_id: str, accel: Accel | None) -> None:
-        """Tell what was raised. What is no fault of a device's and no want of memory is raised on."""
+        """Tell what was raised. A bug of ours is raised on: no device's or library's failure, and no want of memory."""
         if isinstance(error, GpucheckError) and not faults.is_device(error):
             self.unseen.append(error)
             return
@@ -157,7 +186,7 @@ class _Run:
             self.emit(Skipped(replace(skipped, device=device_id)))
             return
         self.emit(Failed(fault))
-        if fault.kind == "error":
+        if fault.kind == "error" and not faults.is_of_library(error):
             raise error
         if fault.kind == "device" and (fault.poisons or accel is None or self._is_silent(accel)):
             self.lost[device_id] = fault
@@ -165,6 +194,11 @@ class _Run:
     def _is_silent(self, accel: Accel) -> bool:
         with pulse.watching(accel, self.where):
             return accel.why_broken() is not None
+
+
+def out_of_time(name: str, what: str, device: str | None = None) -> Finding:
+    """What a benchmark had no time for."""
+    return Finding(f"{name}.time", "skip", what, "out of time", fix="give a longer --time-budget", device=device)
 
 
 def told(accel: Accel) -> Device:

@@ -111,7 +111,9 @@ Figures = Callable[[Sequence[Measurement], Ceilings], list[Figure]]
 
 def _rate(label: str, one: Measurement, ceiling: Ceiling | None = None) -> Figure:
     """A row's rate, as a share of the ceiling where there is one."""
-    if one.rate is None or one.time_s is None:
+    if one.time_s is None:
+        return Figure(label, why="it was over faster than the clock can tell")
+    if one.rate is None:
         return Figure(label, why="the call itself takes most of the time")
     if ceiling is not None and ceiling.value is None:
         return Figure(label, why=ceiling.doubt)

@@ -57,7 +57,8 @@ class Copies:
     """Copies of `size` bytes between two buffers, rotating over as many slices as make up `span` bytes.
 
     `allowance_s` is what refilling and comparing may take in all; after that the copies go on over the same slices, and
-    `finish` compares what the last of them left. `synchronize` waits for copies that were only enqueued.
+    `finish` compares what the last of them left. Once something is wrong, comparing ends with it too: the host looks at
+    all that is wrong, which takes long where everything is. `synchronize` waits for copies that were only enqueued.
     """
 
     source: Buffer
@@ -75,6 +76,7 @@ class Copies:
     _slices: int = 0
     _wrong: int = 0
     _first_wrong: int | None = None
+    _expected: torch.Tensor | None = None
     _pairs: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     _nothing: tuple[torch.Tensor, torch.Tensor] = field(init=False)
 
@@ -148,44 +150,51 @@ class Copies:
         self._cursor = 0
         if not copied:
             return
-        self._slices += copied
         self.synchronize()
-        for start, size in self._runs(copied):
-            for wrong, at in self._mismatches(start, size):
-                self._wrong += wrong
-                self._first_wrong = at if self._first_wrong is None else self._first_wrong
+        compared, wrong_since_s = 0, None
+        for start, size in self._pieces(copied):
+            if self._wrong:
+                now_s = time.perf_counter()
+                wrong_since_s = now_s if wrong_since_s is None else wrong_since_s
+                if self.spent_s + now_s - wrong_since_s >= self.allowance_s:
+                    break
+            wrong, at = self._mismatches(start, size)
+            self._wrong += wrong
+            self._first_wrong = at if wrong and self._first_wrong is None else self._first_wrong
+            compared = start + size
+        # Of the last one at least a part.
+        self._slices += min(-(-compared // self.stride), copied)
 
-    def _runs(self, copied: int) -> Iterator[tuple[int, int]]:
-        """Start and length in bytes of what the copies filled without a gap."""
-        if self.size == self.stride:
-            yield 0, copied * self.size
-        else:
-            for place in range(copied):
-                yield place * self.stride, self.size
+    def _pieces(self, copied: int) -> Iterator[tuple[int, int]]:
+        """Start and length in bytes of what is compared at once: all that the copies filled without a gap, in parts."""
+        runs = [(0, copied * self.size)]
+        if self.size != self.stride:
+            runs = [(place * self.stride, self.size) for place in range(copied)]
+        for start, size in runs:
+            for offset in range(0, size, CHUNK_WORDS * WORD):
+                yield start + offset, min(CHUNK_WORDS * WORD, size - offset)
 
-    def _mismatches(self, start: int, size: int) -> Iterator[tuple[int, int]]:
-        """How many bytes are wrong, and where the first one is, for each piece that has any.
+    def _mismatches(self, start: int, size: int) -> tuple[int, int]:
+        """How many bytes of a piece are wrong, and where the first one is.
 
-        A difference that is gone at the second look counts as one byte, the first of its piece.
+        A difference that is gone at the second look, or cannot be counted, is one byte, the first of its piece.
         """
         words, number = self.destination.words, self.source.number
         assert number is not None
-        expected = torch.empty(min(CHUNK_WORDS, -(-size // WORD)), dtype=torch.int64, device=words.device)
-        for offset in range(0, size, CHUNK_WORDS * WORD):
-            left = min(CHUNK_WORDS * WORD, size - offset)
-            first, count = (start + offset) // WORD, -(-left // WORD)
-            part = expected[:count]
-            torch.arange(first, first + count, out=part)
-            part.bitwise_xor_(number)
-            seen = same.unequal(words[first : first + count], part, functools.partial(_pattern, number, first))
-            if seen is None:
-                continue
-            differ = (seen[0].view(torch.uint8) != seen[1].view(torch.uint8))[:left]
-            wrong = int(differ.sum())
-            if wrong:
-                yield wrong, first * WORD + int(differ.to(torch.uint8).argmax())
-            elif left % WORD == 0:
-                yield 1, first * WORD
+        first, count = start // WORD, -(-size // WORD)
+        if self._expected is None or len(self._expected) < count:
+            self._expected = torch.empty(count, dtype=torch.int64, device=words.device)
+        expected = self._expected[:count]
+        torch.arange(first, first + count, out=expected)
+        expected.bitwise_xor_(number)
+        seen = same.unequal(words[first : first + count], expected, functools.partial(_pattern, number, first))
+        if seen is None:
+            return 0, start
+        differ = (seen[0].view(torch.uint8) != seen[1].view(torch.uint8))[:size]
+        wrong = same.counted(differ)
+        if wrong:
+            return wrong, start + (same.count_of(int(differ.to(torch.uint8).argmax()), size - 1) or 0)
+        return (1, start) if wrong is None or size % WORD == 0 else (0, start)
 
 
 def _pattern(number: int, first: int, start: int, stop: int) -> torch.Tensor:

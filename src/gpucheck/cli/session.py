@@ -189,12 +189,12 @@ def _broken_off(error: Exception, emit: Emit, common: Common, so_far: Collector)
     if fault is None:
         fault = faults.of(error, common.command, None, step=pulse.step())
         emit(Failed(fault))
-    if fault.kind == "error":
+    if fault.kind == "error" and not faults.is_of_library(error):
         tell_bug(error, sys.argv[1:])
         return exits.BUG
     if common.debug:
         traceback.print_exception(error)
-    return exits.FAILED if fault.kind == "device" else exits.UNDECIDED
+    return exits.UNDECIDED if fault.kind == "memory" else exits.FAILED
 
 
 @dataclass(frozen=True, slots=True)

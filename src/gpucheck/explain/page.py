@@ -158,6 +158,7 @@ _SMOKE = (
 
 
 _CHANGED = "Data arrived changed: memory, link or driver are faulty, or a torch with a bug."
+_TIME = "The time budget ended first."
 _MEMORY = "There was not enough free memory for what was to be measured."
 _ROWS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
     "bench transfer": (
@@ -209,7 +210,7 @@ _ROWS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "`.to`, `.cuda`, `.cpu` and a DataLoader against the raw copy.",
             "",
         ),
-        ("transfer.time", "everything was measured", "The time budget ended first.", "--time-budget 5m"),
+        ("transfer.time", "everything was measured", _TIME, "--time-budget 5m"),
         ("transfer.together", "devices copied at the same time", "It needs two devices.", "--device all"),
         ("transfer.memory", "there was memory to copy", _MEMORY, "smaller --size; gpucheck memory"),
         ("transfer.part", "a part can be measured here", "The device has no such thing.", "leave it out with --skip"),
@@ -229,6 +230,7 @@ _ROWS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "Of the data sheet's number; 80 to 93 % is usual. Far less is a lowered clock, or ECC on some cards.",
             "gpucheck devices shows the memory clock",
         ),
+        ("bandwidth.time", "everything was measured", _TIME, "--time-budget 5m"),
         ("bandwidth.memory", "there was memory to measure", _MEMORY, "smaller --size; gpucheck memory"),
     ),
     "bench matmul": (
@@ -284,6 +286,7 @@ _ROWS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "TF32 computes float32 products with 10 bits.",
             'torch.set_float32_matmul_precision("high")',
         ),
+        ("matmul.time", "everything was measured", _TIME, "--time-budget 5m"),
         ("matmul.memory", "there was memory for the matrices", _MEMORY, "smaller --size; gpucheck memory"),
     ),
     "bench overlap": (
@@ -314,6 +317,7 @@ _ROWS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "",
         ),
         ("overlap.device", "the device can be measured", "Overlap needs an accelerator.", "--device cuda"),
+        ("overlap.time", "everything was measured", _TIME, "--time-budget 5m"),
         ("overlap.memory", "there was memory to measure", _MEMORY, "gpucheck memory"),
     ),
     "bench crossover": (
@@ -336,6 +340,7 @@ _ROWS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "",
         ),
         ("crossover.device", "the device can be compared", "It needs an accelerator beside the CPU.", "--device cuda"),
+        ("crossover.time", "everything was measured", _TIME, "--time-budget 5m"),
         ("crossover.memory", "there was memory to measure", _MEMORY, "gpucheck memory"),
     ),
     "judge": (

@@ -165,7 +165,8 @@ class Accel:
     def capture(self, call: Callable[[], object], calls: int) -> Callable[[], None] | None:
         """`calls` calls as one launch (a CUDA graph); None where the device has none or the call cannot be captured.
 
-        The launch goes to the stream that is current when it is asked for.
+        The launch goes to the stream that is current when it is asked for. Raises what torch raises where memory runs
+        out, or the device fails.
         """
         if self.kind != "cuda" or not hasattr(torch.cuda, "CUDAGraph"):
             return None
@@ -179,12 +180,26 @@ class Accel:
                     for _ in range(calls):
                         call()
         except RuntimeError as error:  # what cannot be captured raises it, with cudaErrorStreamCapture… as its text
-            if kept.saw(error, self.id):
+            cause, _ = messages.cause_in(messages.chain_of(error))
+            if kept.saw(error, self.id) or (cause is not None and cause.poisons):
                 raise
             self._end_failed_capture(graph, pool)
+            # The capture that could not be ended after it is told on top of it.
+            if (full := self._memory_error(error)) is not None:
+                raise full from None
             return None
         replay: Callable[[], None] = graph.replay
         return replay
+
+    def _memory_error(self, error: BaseException | None) -> BaseException | None:
+        """The error in this chain that says that memory ran out; None where none does."""
+        seen: set[int] = set()
+        while error is not None and id(error) not in seen:
+            if self.is_out_of_memory(error):
+                return error
+            seen.add(id(error))
+            error = error.__cause__ or error.__context__
+        return None
 
     def _end_failed_capture(self, graph: Any, pool: Any) -> None:
         """Tell the allocator that a capture is over: torch does not where it failed, and empty_cache() then raises.

@@ -6,9 +6,13 @@ ours that makes no sense, nor a broken one pass for a bug. Importing this module
 
 from __future__ import annotations
 
+import dis
 import sys
+import sysconfig
 from collections.abc import Callable
+from pathlib import Path
 
+import gpucheck
 from gpucheck import messages
 from gpucheck.errors import DeviceFailed, GpucheckError
 from gpucheck.machine import kept, talk
@@ -23,6 +27,12 @@ FRESH_TIMEOUT_S = 90.0
 WORKS = "works"
 # A product of ones is its inner dimension, whatever the precision; small enough to take no memory worth naming.
 _SIDE = 64
+
+# Where code of ours lies, and Python's own. What is installed lies within the latter's folder.
+_OURS = Path(gpucheck.__file__).parent
+_PYTHON, _INSTALLED = Path(sysconfig.get_path("stdlib")), ("site-packages", "dist-packages")
+# What raises an error that Python code makes, or that Python itself does; all else calls into a library.
+_RAISING = frozenset({"RAISE_VARARGS", "RERAISE", "FOR_ITER"})
 
 # The device → WORKS, why it fails, or None where that could not be found out.
 Ask = Callable[[str], str | None]
@@ -72,6 +82,29 @@ def is_device(error: GpucheckError) -> bool:
         return True
     cause, _, _ = _telling(error)
     return cause is not None and cause.whose == "device"
+
+
+def is_of_library(error: BaseException) -> bool:
+    """Whether torch or one of its libraries raised this, told by the place where it was raised; else it is our bug.
+
+    torch raises RuntimeError, whatever its libraries fail with. Its C++ leaves no frame: the innermost one is then
+    ours, at a call and not at a `raise`. A call that is not allowed (`whose` is `program`) is our bug all the same.
+    """
+    trace = error.__traceback__
+    if not isinstance(error, RuntimeError) or isinstance(error, RecursionError) or trace is None:
+        return False
+    cause, _, _ = _telling(error)
+    if cause is not None and cause.whose == "program":
+        return False
+    if isinstance(error.__cause__, (StopIteration, StopAsyncIteration)):  # a generator's, which Python turned into this
+        return False
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    code, at = trace.tb_frame.f_code, trace.tb_lasti
+    file = Path(code.co_filename)
+    if file.is_relative_to(_OURS):
+        return next((one.opname for one in dis.get_instructions(code) if one.offset == at), "") not in _RAISING
+    return not (file.is_relative_to(_PYTHON) and not any(name in file.parts for name in _INSTALLED))
 
 
 def _asked(error: BaseException, device: str | None, ask: Ask) -> str | None:

@@ -31,6 +31,11 @@ ANSWER_S = 10.0
 # the host in one call is to compare a result, and that takes seconds; what may take longer says so (`off_device`).
 LONGEST_S = 600.0
 LOOK_EVERY_S = 0.5
+# What `--time-budget` promises, the start of torch included: the command is over within one and a half times of it and
+# so many seconds, on a busy machine too.
+OVERTIME, GRACE_S = 1.5, 10.0
+# Of these for what lies around a command on a busy machine: starting Python, judging, rendering, leaving.
+ENDING_S = 3.0
 
 
 class Waited(Protocol):
@@ -61,6 +66,10 @@ class Watched:
     wait: Callable[[], None] | None
 
 
+class OutOfTime(Exception):
+    """There is no time for what would come next."""
+
+
 @dataclass(slots=True)
 class Pulse:
     """What was last heard, and what is being watched. A process has one; tests make their own."""
@@ -74,6 +83,10 @@ class Pulse:
     step: str = ""
     off_device: int = 0
     watched: list[Watched] = field(default_factory=list)
+    # When the command began that runs now, in a process of its own; None where a program calls ours.
+    began_s: float | None = None
+    # Whether there is no time for another row.
+    late: bool = False
     # Starts the thread that looks, where somebody guards this process.
     start: Callable[[], None] = lambda: None
 
@@ -134,6 +147,21 @@ def step() -> str:
     return PULSE.step
 
 
+def go_on() -> None:
+    """Begin a row of a benchmark. Raises OutOfTime where the one before left no time for it."""
+    if PULSE.late:
+        raise OutOfTime
+
+
+def ends_by(budget_s: float, began_s: float) -> float:
+    """Until when work with this time budget has to be over, by `time.monotonic`; `began_s` is when the work began.
+
+    A command began earlier than its work.
+    """
+    since_s = began_s if PULSE.began_s is None else min(PULSE.began_s, began_s)
+    return since_s + OVERTIME * budget_s + GRACE_S - ENDING_S
+
+
 @contextlib.contextmanager
 def watching(accel: Waited, where: str) -> Iterator[None]:
     """Watch a device while work is done on it."""
@@ -192,10 +220,11 @@ def guarded(lost: Callable[[Fault], None]) -> Iterator[None]:
             started[0].start()
 
     before, PULSE.start, PULSE.step = PULSE.start, start, ""
+    PULSE.began_s = time.monotonic()
     try:
         yield
     finally:
-        PULSE.start = before
+        PULSE.start, PULSE.began_s = before, None
         ended.set()
         with ending:
             pass

@@ -11,8 +11,10 @@ from gpucheck.measure.timer import Timer, Work
 
 Mode = Literal["unheld", "held", "graph", "launch-bound"]
 
-# An event resolves about 0.5 µs (CUDA's documentation of cudaEventElapsedTime): 0.05 % of this window.
-MIN_WINDOW_S = 1e-3
+# What an event resolves (CUDA's documentation of cudaEventElapsedTime): 0.05 % of a window that is long enough.
+RESOLUTION_S, MIN_WINDOW_S = 0.5e-6, 1e-3
+# Of a shorter window the resolution is a tenth or more: its length is no time, and there is no rate.
+LEAST_WINDOW_S = 10 * RESOLUTION_S
 # So that a faster clock later does not make windows too short.
 WINDOW_HEADROOM = 1.2
 # The launch queue blocks the host near 1 000 entries; a call may take more than one.

@@ -63,7 +63,7 @@ def measurement(
 ) -> Measurement:
     """The row. `work` is what one call does: its name (`bytes`, `flop`), how much, and the unit of its rate."""
     kind, amount, unit = work
-    time_s = summary.time_stats((timed.run,))
+    time_s = None if summary.WITHOUT_TIME in timed.flags else summary.time_stats((timed.run,))
     without_rate = time_s is None or WITHOUT_RATE & set(timed.flags)
     return Measurement(
         name=name,
@@ -83,5 +83,10 @@ def measurement(
             details={**timed.details, **details, **beside.details},
         ),
         telemetry=beside.telemetry,
-        flags=(*timed.flags, *summary.sample_flags(timed.run.samples_s), *beside.flags, *flags),
+        flags=(
+            *timed.flags,
+            *(() if time_s is None else summary.sample_flags(timed.run.samples_s)),
+            *beside.flags,
+            *flags,
+        ),
     )

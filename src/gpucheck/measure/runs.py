@@ -9,9 +9,10 @@ from typing import Any, cast
 
 from gpucheck import stats
 from gpucheck.measure import summary
+from gpucheck.measure.summary import WITHOUT_TIME
 from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import Measurement, MemoryFigures
+from gpucheck.report.measurement import Measurement, MemoryFigures, Run
 from gpucheck.report.report import Part, Report
 from gpucheck.report.results import Results
 
@@ -58,7 +59,7 @@ def _merged(group: Sequence[Measurement]) -> Measurement:
     if len(group) == 1:
         return first
     runs = tuple(run for one in group for run in one.runs)
-    time_s = summary.time_stats(runs)
+    time_s = None if any(WITHOUT_TIME in one.flags for one in group) else summary.time_stats(runs)
     kept = time_s is not None and all(one.rate is not None for one in group)
     amount = next(iter(first.work.values()), 0.0)
     # What differs from process to process is kept for each: where buffers lay, clocks, who else worked.
@@ -88,14 +89,19 @@ def flagged(one: Measurement, flags: Iterable[str]) -> tuple[str, ...]:
     return tuple(flag for flag in flags if sum(flag in run for run in told) > len(told) / 2)
 
 
+def _timed(one: Measurement) -> list[Run]:
+    """The runs whose samples are times."""
+    return [] if WITHOUT_TIME in one.flags else [run for run in one.runs if run.samples_s]
+
+
 def medians(one: Measurement) -> list[float]:
     """The median time per call of each run, seconds; runs without samples are left out."""
-    return [stats.median(run.samples_s) / run.calls_per_sample for run in one.runs if run.samples_s]
+    return [stats.median(run.samples_s) / run.calls_per_sample for run in _timed(one)]
 
 
 def lower_quartiles(one: Measurement) -> list[float]:
     """The lower quartile of each run's time per call, seconds: what other work on the machine adds to it least."""
-    return [stats.quantile(run.samples_s, 0.25) / run.calls_per_sample for run in one.runs if run.samples_s]
+    return [stats.quantile(run.samples_s, 0.25) / run.calls_per_sample for run in _timed(one)]
 
 
 def fastest(one: Measurement) -> float | None:

@@ -15,6 +15,8 @@ PERCENTILES_FROM = 20
 FEWEST_RUNS = 3
 # The interquartile range above which torch.utils.benchmark, too, warns of a noisy measurement.
 NOISY = 0.10
+# The flag of a row whose windows were too short for their clock: it has no time, and no rate.
+WITHOUT_TIME = "below-resolution"
 # A drift below this is of no consequence, however certain.
 DRIFT = 0.02
 # Two-sided 1 % of the normal distribution: rank correlations of n independent samples spread as 1/sqrt(n - 1).

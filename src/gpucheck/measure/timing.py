@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from gpucheck import stats
 from gpucheck.measure.held import (
+    LEAST_WINDOW_S,
     MIN_WINDOW_S,
     MOST_LENGTHENINGS,
     SURELY_LONG_S,
@@ -22,6 +23,7 @@ from gpucheck.measure.held import (
     calibrate,
     calls_for,
 )
+from gpucheck.measure.summary import WITHOUT_TIME
 from gpucheck.measure.timer import Timer, Work
 from gpucheck.report.measurement import Run
 
@@ -41,6 +43,8 @@ CALL_BOUND = 0.01
 # Time stamps are rounded: a window of just a millisecond is one.
 SHORT_WINDOW_S = 0.99 * MIN_WINDOW_S
 EMPTY_WINDOWS = 5
+# The host's clocks count in up to 100 ns (Windows). A call that is waited for is longer.
+LEAST_HOST_WINDOW_S = 1e-6
 # Batches of the warm-up: short enough to end on time, few enough calls not to fill the queue.
 WARMUP_BATCH_S, WARMUP_MOST_CALLS = 5e-3, 100
 
@@ -162,8 +166,17 @@ def _on_device_clock(timer: Timer, launcher: Launcher, samples: _Samples, detail
     details |= {"hold_s": launcher.hold_s} if launcher.mode in ("held", "graph") else {}
     details |= {"queue_full": True} if launcher.queue_full else {}
     details |= launcher.notes
+    window_s = stats.median(samples.lengths_s)
+    if window_s < LEAST_WINDOW_S:
+        details["no_time_because"] = too_short(launcher.calls, LEAST_WINDOW_S)
+        return [WITHOUT_TIME]
     flags = ["launch-bound"] if launcher.mode == "launch-bound" else []
-    return flags + (["short-window"] if stats.median(samples.lengths_s) < SHORT_WINDOW_S else [])
+    return flags + (["short-window"] if window_s < SHORT_WINDOW_S else [])
+
+
+def too_short(calls: int, least_s: float) -> str:
+    """Why windows of so many calls have no time."""
+    return f"a window of {calls} calls takes less than {least_s * 1e6:g} µs, which the clock cannot tell"
 
 
 def _on_host_clock(
@@ -184,6 +197,9 @@ def _on_host_clock(
         timer.synchronize()
         samples.add(*_host_window(timer, work.call, calls))
     details |= {"empty_call_s": empty_s, "untimed_calls": UNTIMED_CALLS * (calls > 1)}
+    if stats.median(samples.lengths_s) < LEAST_HOST_WINDOW_S:
+        details["no_time_because"] = too_short(calls, LEAST_HOST_WINDOW_S)
+        return calls, [WITHOUT_TIME]
     median_s = stats.median(samples.lengths_s) / calls
     return calls, ["call-bound"] if empty_s is not None and empty_s > CALL_BOUND * median_s else []
 

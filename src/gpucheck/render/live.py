@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from functools import cached_property
 from typing import IO, TYPE_CHECKING
@@ -31,6 +32,8 @@ class LiveView:
         self._stream = stream
         self._quiet = quiet
         self._started = time.monotonic()
+        # When the work should be over, in seconds from then: an estimate only ever comes down.
+        self._ends_s = math.inf
         self._status: Status | None = None
         self._went_wrong: list[Line] = []
 
@@ -85,7 +88,8 @@ class LiveView:
             if not event.live:
                 self._say(_joined(*_parts(event)))
             return
-        line = _LiveLine(event, self._started, self._console)
+        self._ends_s = min(self._ends_s, end_of(event, time.monotonic() - self._started))
+        line = _LiveLine(event, self._started, self._ends_s, self._console)
         if self._status is None:
             self._status = self._console.status(line, spinner="line")
             self._status.start()
@@ -106,25 +110,34 @@ _SPINNER = 3
 class _LiveLine:
     """A step with what is worth knowing beside it, as wide as there is room; asked anew each time it is drawn."""
 
-    def __init__(self, event: Progress, started: float, out: Console) -> None:
-        self._event, self._started, self._out = event, started, out
+    def __init__(self, event: Progress, started: float, ends_s: float, out: Console) -> None:
+        self._event, self._started, self._ends_s, self._out = event, started, ends_s, out
 
     def __rich__(self) -> Text:
         from rich.text import Text
 
         from gpucheck.render import terminal
 
-        text = text_at(self._event, time.monotonic() - self._started, self._out.width - _SPINNER)
+        text = text_at(self._event, time.monotonic() - self._started, self._ends_s, self._out.width - _SPINNER)
         return Text(terminal.writable(self._out, text))
 
 
-def text_at(event: Progress, elapsed_s: float, width: int) -> str:
+def end_of(event: Progress, elapsed_s: float) -> float:
+    """When the work should be over, if the steps to come take as long as those behind; infinite where nobody can tell.
+
+    Both are seconds from the command's start, `elapsed_s` as this step begins.
+    """
+    return elapsed_s / event.done * event.total if event.done and event.total else math.inf
+
+
+def text_at(event: Progress, elapsed_s: float, ends_s: float, width: int) -> str:
     """The line of this step after so many seconds of the command, in at most `width` characters.
 
-    Where room is short the hint goes first, and then the step loses its end: not the best so far, nor the time.
+    `ends_s` is when the work should be over. Where room is short the hint goes first, and then the step loses its end:
+    not the best so far, nor the time.
     """
     step, *best = _parts(event)
-    beside = [*best, _time(event, elapsed_s)]
+    beside = [*best, _time(elapsed_s, ends_s)]
     if len(whole := _joined(step, *beside, HINT)) <= width:
         return whole
     room = width - len(_joined("", *beside))
@@ -143,9 +156,7 @@ def _joined(*parts: str) -> str:
     return " · ".join(parts)
 
 
-def _time(event: Progress, elapsed_s: float) -> str:
-    """The time left, if the steps to come take as long as those behind; else the time so far."""
-    if not event.done or not event.total:
-        return units.age(elapsed_s)
-    left = elapsed_s / event.done * (event.total - event.done)
-    return f"about {units.age(max(left, 1.0))} left"
+def _time(elapsed_s: float, ends_s: float) -> str:
+    """The time left while there is some; else the time so far."""
+    left_s = ends_s - elapsed_s
+    return f"about {units.age(left_s)} left" if 1 <= left_s < math.inf else units.age(elapsed_s)

@@ -55,7 +55,7 @@ def _answer(
     device: DeviceRef, rows: Sequence[Measurement], searched: Sequence[SearchResult], peaks: Mapping[str, Any]
 ) -> list[measured.Answer]:
     """What lasts, where a long run told it; else the fastest dtype; its share of the peak where that is known."""
-    long_runs = [row for row in rows if row.name == "matmul.sustained"]
+    long_runs = [row for row in rows if row.name == "matmul.sustained" and row.method.details["burst"] is not None]
     if long_runs:
         best = max(long_runs, key=lambda row: float(row.method.details["sustained"]["flop_per_s"]))
         burst, lasts = (best.method.details[part]["flop_per_s"] for part in ("burst", "sustained"))
@@ -182,9 +182,11 @@ def _tried(entry: SearchResult) -> Line:
 def _sustained(row: Measurement, runs: Sequence[SustainedResult]) -> tuple[list[Block], list[Block]]:
     """Burst and sustained rate, and what the device said of itself; the rate over time."""
     details, case = row.method.details, row.case
+    head = f"{case['dtype']} {case['m']}×{case['n']}×{case['k']} without a pause"
+    if details["burst"] is None:
+        return [Line(), Line(head), Line(f"{UNKNOWN} no rate: {details.get('no_time_because', 'no time')}")], []
     burst, sustained = details["burst"], details["sustained"]
     settled = {True: "settled", False: "not settled yet", None: "inconclusive whether it settled: too few windows"}
-    head = f"{case['dtype']} {case['m']}×{case['n']}×{case['k']} without a pause"
     text = (
         f"burst {_rate(burst, row)} in the first {units.duration(burst['seconds'])} after "
         f"{units.duration(details['idle_before_s'])} idle; sustained {_rate(sustained, row)} in the last "

@@ -21,6 +21,7 @@ from gpucheck.machine.child import python_argv
 from gpucheck.machine.speaking import claim_stdout
 from gpucheck.smoke.check import DeviceUnderTest, Passed, Unavailable, Wrong, expect
 from gpucheck.units import MIB, capacity
+from gpucheck.work import same
 
 COPY_ELEMENTS = 4 * MIB // 4
 SAMPLES = 3
@@ -65,12 +66,18 @@ def _copies(dut: DeviceUnderTest, host: torch.Tensor, home: torch.Tensor) -> Non
         there.copy_(host, non_blocking=True)
         dut.accel.synchronize()
         # Compared on the device, so that the way back cannot mend or spoil the way there.
-        wrong = int((there != wanted.to(dut.device)).sum())
-        expect(wrong == 0, f"{wrong} of {COPY_ELEMENTS} elements wrong on the device", sample=sample)
+        differ = there != wanted.to(dut.device)
+        _expect_none(differ, f"of {COPY_ELEMENTS} elements wrong on the device", sample=sample)
         home.copy_(there, non_blocking=True)
         dut.accel.synchronize()
-        wrong = int((home != wanted).sum())
-        expect(wrong == 0, f"{wrong} of {COPY_ELEMENTS} elements wrong back on the host", sample=sample)
+        _expect_none(home != wanted, f"of {COPY_ELEMENTS} elements wrong back on the host", sample=sample)
+
+
+def _expect_none(differ: torch.Tensor, told: str, /, **evidence: Any) -> None:
+    """Raise Wrong with how many of these are true, and what they are, unless none is."""
+    count = same.counted(differ)
+    expect(count is not None, f"{same.GARBAGE}: whether elements are wrong is unknown", **evidence)
+    expect(count == 0, f"{count} {told}", **evidence)
 
 
 # -- streams and contexts ---------------------------------------------------------------------------------------------
@@ -112,8 +119,7 @@ def streams(dut: DeviceUnderTest) -> Passed:
         with module.stream(reader):
             read = kept.own(written + 1, dut.accel.id)
         home.wait_stream(reader)
-        wrong = int((read != source + 1).sum())
-        expect(wrong == 0, f"{wrong} elements were read before they were written", waited_by_event=by_event)
+        _expect_none(read != source + 1, "elements were read before they were written", waited_by_event=by_event)
     expect(module.current_stream(device) == home, "the stream context did not end")
     writer.synchronize()
     expect(writer.query(), "a synchronised stream still has work")
@@ -285,6 +291,6 @@ def _batches(dut: DeviceUnderTest, pin: bool) -> Iterator[Batch]:
         expect(not pin or values.is_pinned(), "pin_memory=True gave a batch that is not pinned")
         moved = values.to(dut.device, non_blocking=True)
         wanted = batch["index"].to(torch.float32).reshape(-1, 1, 1).expand(-1, *ITEM_SHAPE)
-        wrong = int((moved != wanted.to(dut.device)).sum())
-        expect(wrong == 0, f"{wrong} values of a batch are wrong on the device", items=batch["index"].tolist())
+        differ = moved != wanted.to(dut.device)
+        _expect_none(differ, "values of a batch are wrong on the device", items=batch["index"].tolist())
         yield {name: batch[name].tolist() for name in ("index", "worker", "pid")}

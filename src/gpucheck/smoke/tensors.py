@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from gpucheck.smoke.check import DeviceUnderTest, Passed, Wrong, expect, first_line
+from gpucheck.work import same
 
 # Enough for every vector width of a copy kernel and its odd tail; a copy of it costs microseconds.
 PAYLOAD_BYTES = 64 * 1024
@@ -96,8 +97,9 @@ def round_trip(dut: DeviceUnderTest) -> Passed:
             not_taken[_name(dtype)] = first_line(error)
             continue
         if not same_bits(original, back):
-            differing = int((bits(original) != bits(back)).sum())
-            raise Wrong(f"{_name(dtype)} came back with {differing} of {PAYLOAD_BYTES} bytes changed")
+            differing = same.counted(bits(original) != bits(back))
+            told = same.GARBAGE if differing is None else f"{differing} of {PAYLOAD_BYTES} bytes changed"
+            raise Wrong(f"{_name(dtype)} came back with {told}")
         moved.append(_name(dtype))
     untaken = f", {len(not_taken)} unsupported on the device" if not_taken else ""
     return Passed(

@@ -21,6 +21,7 @@ from gpucheck.machine import faults
 from gpucheck.machine.speaking import Say, claim_stdout, raised, requests
 from gpucheck.measure import telemetry
 from gpucheck.measure.telemetry import Sample, Watch
+from gpucheck.measure.timing import LEAST_HOST_WINDOW_S
 from gpucheck.report.codec import to_json
 from gpucheck.report.results.stress import StressPoint, StressSpread, StressWrong
 from gpucheck.stress.options import DEFAULT_FILL, DEFAULT_FILL_CPU, Plan
@@ -215,7 +216,8 @@ class State:
     def _step(self, point: _Point) -> None:
         step = self.work.step(point.kind)
         self.steps += 1
-        point.rates.append(step.amount / max(step.seconds, 1e-9))
+        if step.seconds >= LEAST_HOST_WINDOW_S:
+            point.rates.append(step.amount / step.seconds)
         point.unit = step.unit
         self._tell_wrong(step.wrong)
         self._tell(point)
@@ -258,7 +260,7 @@ class State:
     def _tell(self, point: _Point) -> None:
         """Say some times a second how it goes."""
         now = self.clock()
-        if now - self._told_s < TELL_EVERY_S:
+        if now - self._told_s < TELL_EVERY_S or not point.rates:
             return
         self._told_s = now
         self._take(point)

@@ -30,7 +30,7 @@ from gpucheck.machine import kept
 from gpucheck.machine.accel import Accel
 from gpucheck.report.results.stress import StressWrong
 from gpucheck.units import GIB, MIB
-from gpucheck.work import precision, reference
+from gpucheck.work import precision, reference, same
 
 WORD = 8
 POISON = -1
@@ -312,7 +312,8 @@ class Work:
         self.accel.synchronize()
         seconds, copied = 0.0, 0
         wrong: list[StressWrong] = []
-        while seconds < STEP_S:
+        until = time.perf_counter() + STEP_S
+        while seconds < STEP_S and not (wrong and time.perf_counter() >= until):
             began = time.perf_counter()
             self._exchange()
             self.accel.synchronize()
@@ -359,19 +360,24 @@ class Work:
         return 2.0 * self.side**3 * count, self._kind.unit
 
     def _compared(self, slots: Sequence[int], kind: str) -> tuple[StressWrong, ...]:
-        """The words of every result that differ from the first one's; of the last result the checksum too."""
+        """The words of every result that differ from the first one's; of the last result the checksum too.
+
+        What is wrong is looked at for no longer than a step; a device that computes nothing right has more of it.
+        """
         first = _words(self._first)
         told = [(_words(self._slots[slot].out) != first).sum() for slot in slots]
         told.append(checksum(_words(self._slots[slots[-1]].out), self._weights))
         *differing, total = torch.stack(told).tolist()
         right = text_of(total) == self.checksums["products"]
-        return tuple(
-            self._examined(slot, kind, count, text_of(total) if slot == slots[-1] and not right else "")
-            for slot, count in zip(slots, differing, strict=True)
-            if count or (slot == slots[-1] and not right)
-        )
+        wrong: list[StressWrong] = []
+        until = time.perf_counter() + STEP_S
+        for slot, count in zip(slots, differing, strict=True):
+            unlike = text_of(total) if slot == slots[-1] and not right else ""
+            if (count or unlike) and not (wrong and time.perf_counter() >= until):
+                wrong.append(self._examined(slot, kind, same.count_of(count, len(first)), unlike))
+        return tuple(wrong)
 
-    def _examined(self, slot: int, kind: str, words: int, total: str) -> StressWrong:
+    def _examined(self, slot: int, kind: str, words: int | None, total: str) -> StressWrong:
         """Which elements of a product differ from the first one's, and how far they are from float64.
 
         Compared on copies that the host has: what a device that computes wrongly says of its results proves nothing.
@@ -380,6 +386,7 @@ class Work:
         places = (bits(now) != bits(before)).nonzero().view(-1)
         if not len(places):
             seen = f"its checksum was {total}, not {self.checksums['products']}" if total else f"{words} words differed"
+            seen = same.GARBAGE if words is None else seen
             text = f"{seen}; at the second look nothing differed"
             return self._wrong(kind, "products", "first", elements=0, text=text)
         at = int(places[0])
@@ -421,7 +428,8 @@ class Work:
             differing += (part != self._made(name, at, first, len(part), number)).sum()
             # Of addresses, how far they are from the window's first: windows take turns.
             _add_chunk(total, part - at if name == "address" else part, self._weights)
-        count, told = torch.stack([differing, total]).tolist()
+        differ, told = torch.stack([differing, total]).tolist()
+        count = same.count_of(differ, len(window))
         result = f"{name}{f'+{number}' if name != 'address' else ''}/{len(window)}"
         known = self.checksums.get(result)
         if count == 0 and known is None:
@@ -431,20 +439,23 @@ class Work:
         return (self._misread(window, at, name, number, kind, result, count),)
 
     def _misread(
-        self, window: torch.Tensor, at: int, name: str, number: int, kind: str, result: str, count: int
+        self, window: torch.Tensor, at: int, name: str, number: int, kind: str, result: str, count: int | None
     ) -> StressWrong:
-        """The first word that differs, as the host reads it."""
+        """The first word that differs, as the host reads it; `count` is None where the device's own is garbage."""
+        garbage = f"; {same.GARBAGE}" if count is None else ""
         for first, part in self._parts(window):
             now, right = part.cpu(), self._made(name, at, first, len(part), number).cpu()
             places = (now != right).nonzero().view(-1)
             if len(places):
                 place = int(places[0])
                 return self._wrong(
-                    kind, result, "pattern", elements=count or len(places), place=at + first + place,
+                    kind, result, "pattern", elements=len(places) if count == 0 else count, place=at + first + place,
                     got=_hex(now[place]), expected=_hex(right[place]),
-                    text=f"{_hex(now[place])} read back where {_hex(right[place])} was written",
+                    text=f"{_hex(now[place])} read back where {_hex(right[place])} was written{garbage}",
                 )  # fmt: skip
-        return self._wrong(kind, result, "pattern", elements=count, text="at the second look nothing differed")
+        return self._wrong(
+            kind, result, "pattern", elements=count, text=f"at the second look nothing differed{garbage}"
+        )
 
     # -- copies -----------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 
 import torch
 
+from gpucheck.work import same
+
 ROWS = 64
 # 8σ is passed by chance once in 10¹⁵ elements.
 SIGMAS = 8.0
@@ -56,7 +58,8 @@ class Check:
     """What a comparison came to. `worst` is the largest error as a share of its bound; at most 1 passes.
 
     `row` and `column` name the worst element, `got` and `expected` its values; `not_finite` counts elements of the
-    whole result that are no number. An error of `smallest_detectable` is found where the bound is lowest.
+    whole result that are no number, as the host sees them; `miscounted` says that their device counts them otherwise.
+    An error of `smallest_detectable` is found where the bound is lowest.
     """
 
     rows: int
@@ -67,11 +70,12 @@ class Check:
     smallest_detectable: float
     got: float = 0.0
     expected: float = 0.0
+    miscounted: bool = False
 
     @property
     def passed(self) -> bool:
-        """Whether every sampled element lies within its bound and every element is finite."""
-        return self.worst <= 1.0 and self.not_finite == 0
+        """Whether every sampled element lies within its bound, every element is finite, and the device can count."""
+        return self.worst <= 1.0 and self.not_finite == 0 and not self.miscounted
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,21 +157,33 @@ def check_product(a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, precis
             worst = float(share.reshape(-1)[at])
             place = chosen[at // share.shape[1]], first + at % share.shape[1]
             values = float(mine.reshape(-1)[at]), float(expected.reshape(-1)[at])
+    not_finite, miscounted = _not_finite(result)
     return Check(
         rows=len(chosen),
         worst=worst,
         row=place[0],
         column=place[1],
-        not_finite=_not_finite(result),
+        not_finite=not_finite,
         smallest_detectable=(1.0 if made.exact else smallest) if math.isfinite(smallest) else 0.0,
         got=values[0],
         expected=values[1],
+        miscounted=miscounted,
     )
 
 
-def _not_finite(result: torch.Tensor) -> int:
-    parts = result.split(max(1, _ELEMENTS_AT_ONCE // max(1, result.shape[1])))
-    return int(result.numel()) - sum(int(torch.isfinite(part).sum()) for part in parts)
+def _not_finite(result: torch.Tensor) -> tuple[int, bool]:
+    """How many elements are no number, and whether the result's device counts them otherwise than the host does.
+
+    What the device calls finite is not looked at again.
+    """
+    found, miscounted = 0, False
+    for part in result.split(max(1, _ELEMENTS_AT_ONCE // max(1, result.shape[1]))):
+        finite = int(torch.isfinite(part).sum())
+        if finite != part.numel():
+            on_host = same.counted(~part.cpu().isfinite())
+            found += on_host or 0
+            miscounted |= on_host is None or finite != part.numel() - on_host
+    return found, miscounted
 
 
 def check_elements(

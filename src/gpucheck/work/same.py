@@ -1,7 +1,8 @@
 """Does memory hold what it must? The device compares, the host decides: a broken device's word proves nothing.
 
 A device whose kernels do nothing answers anything, also that all is right. So the host reads a sample of what the
-device calls right, and all of what it calls wrong. No answer of a device is an index, a size or a count here.
+device calls right, and all of what it calls wrong. No answer of a device is an index or a size here, and a count of its
+own is looked at before anybody is told it.
 """
 
 from __future__ import annotations
@@ -13,8 +14,21 @@ import torch
 # Elements at either end: reading them takes as long as reading one.
 SAMPLE = 512
 
+# What is said of a count that no count can be.
+GARBAGE = "the device's own count is garbage"
+
 # What the elements from one place to another must hold, on the CPU.
 Wanted = Callable[[int, int], torch.Tensor]
+
+
+def counted(true: torch.Tensor) -> int | None:
+    """How many of these are true, as their device counts; None where that is garbage, which is a fault of its own."""
+    return count_of(int(true.sum()), true.numel())
+
+
+def count_of(told: int, total: int) -> int | None:
+    """A device's count of some of `total` things; None where it is garbage, for no count lies outside 0 to `total`."""
+    return told if 0 <= told <= total else None
 
 
 def unequal(found: torch.Tensor, expected: torch.Tensor, wanted: Wanted) -> tuple[torch.Tensor, torch.Tensor] | None:

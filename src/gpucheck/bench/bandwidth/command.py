@@ -11,7 +11,7 @@ from gpucheck.bench.bandwidth.options import GRAIN, HOST_SHARE, BandwidthOptions
 from gpucheck.bench.bandwidth.work import ARRAYS, Room, allocate, measure
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.machine import host
+from gpucheck.machine import host, pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Emit, Progress, Skipped
@@ -95,6 +95,7 @@ def _rows(options: BandwidthOptions, accel: Accel, emit: Emit, deadline: float) 
         ) from error
     with Watch(accel.uuid) as watch:
         for done, (size, operation) in enumerate((size, operation) for size in sizes for operation in operations):
+            pulse.go_on()
             emit(Progress(f"{operation} {units.capacity(size)} on {accel.id}", done, total))
             share_s = max(deadline - time.monotonic(), 0.0) / (total - done)
             try:

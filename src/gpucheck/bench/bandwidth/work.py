@@ -6,6 +6,8 @@ The arrays hold small whole numbers, so that every sum is exact in float32 in wh
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -122,12 +124,16 @@ class Verified:
 
 @dataclass(slots=True)
 class Repeated:
-    """One operation on slices of `size` bytes, the next slice with every call, over `span` bytes of each array."""
+    """One operation on slices of `size` bytes, the next slice with every call, over `span` bytes of each array.
+
+    Once something is wrong, comparing ends at `until_s` of `time.monotonic`: the host looks at all that is wrong.
+    """
 
     operation: Operation
     arrays: Arrays
     size: int
     span: int
+    until_s: float = math.inf
     _cursor: int = 0
     _calls: list[Callable[[], object]] = field(default_factory=list)
     _prepared: int = 0
@@ -185,15 +191,19 @@ class Repeated:
         """
         rows, slices, wrong, unsteady = self.size // GRAIN, 0, 0, 0
         for place in range(self.count):
+            if (wrong or unsteady) and time.monotonic() >= self.until_s:
+                break
             parts = [(start, min(start + PERIOD, (place + 1) * rows)) for start in self._starts(place, rows)]
             if place >= self._cursor and all(self._is_untouched(*part) for part in parts):
                 continue
             slices += 1
             for start, stop in parts:
+                if (wrong or unsteady) and time.monotonic() >= self.until_s:
+                    break
                 expected, wanted = self._expected(start, stop)
                 seen = same.unequal(self._flat(start, stop), expected, wanted)
                 if seen is not None:
-                    differing = int((seen[0] != seen[1]).sum())
+                    differing = same.counted(seen[0] != seen[1]) or 0
                     wrong += differing
                     unsteady += not differing
         return Verified(0 if self._poison_missing else slices, wrong, unsteady)
@@ -247,7 +257,7 @@ def measure(
 ) -> Measurement:
     """Time and verify one operation on arrays of `size` bytes."""
     accel.reset_peak()
-    work = Repeated(operation, arrays, size, room.cold)
+    work = Repeated(operation, arrays, size, room.cold, time.monotonic() + budget_s)
     limits = timing.Limits(budget_s * (1 - WARM_UP_SHARE), budget_s * WARM_UP_SHARE)
     clock: timing.Clock = "device events" if accel.has_events else "host"
     timed, beside = row.watched(

@@ -13,7 +13,7 @@ from gpucheck.bench.crossover.work import OPERATIONS, Bench, Operation, measure,
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel as accels
-from gpucheck.machine import host
+from gpucheck.machine import host, pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Began, Emit, Finished, Progress, Skipped
@@ -87,11 +87,16 @@ def _rows(options: CrossoverOptions, accel: Accel, facts: Facts, emit: Emit, dea
         seen = {"cpu": observed(cpu), "device": observed(accel)}
         bench = Bench(accel, cpu, watch, seen, precision.state())
         for place, operation in enumerate(todo):
+            pulse.go_on()
             left_s = max(deadline - time.monotonic(), 0.0)
             share_s = left_s * operation.weight / sum(one.weight for one in todo[place:])
             search = Search(operation, bench, emit, time.monotonic() + share_s, room(options, accel))
             emit(Began(judge.part(operation.id), accel.id))
-            yield from search.rows()
+            try:
+                yield from search.rows()
+            except pulse.OutOfTime:
+                emit(Finished(judge.part(operation.id), accel.id, "time"))
+                raise
             emit(Finished(judge.part(operation.id), accel.id, search.ended_by))
             accel.empty_cache()
 
@@ -132,6 +137,7 @@ class Search:
                 sizes = tuple(other for other in sizes if other < size)
                 size = self._next(sizes)
                 continue
+            pulse.go_on()
             self.emit(Progress(f"{one.id} {crossing.size_text(one.id, size)} on {self.bench.accel.id}"))
             try:
                 found = measure(one, size, self.bench, budget_s)

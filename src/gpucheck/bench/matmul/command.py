@@ -10,13 +10,14 @@ from typing import TypeVar
 
 from gpucheck import units
 from gpucheck.bench import devices, figures
+from gpucheck.bench.buffers import why_full
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.matmul import search_run, sustain
 from gpucheck.bench.matmul.cases import Case, cases, fitting
 from gpucheck.bench.matmul.measure import measure
 from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.machine import host
+from gpucheck.machine import host, pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Answered, Emit, Notice, Progress, Skipped
@@ -84,13 +85,17 @@ class _Rows:
     searched: search_run.Results
     long_runs: list[SustainedResult]
     measured: list[Measurement] = field(default_factory=list)
+    # What the driver called free at the start.
+    free: int | None = None
 
     def all(self) -> Iterator[Measurement]:
         wanted = cases(self.options, self.accel)
         for case in wanted:
             if case.support.kind == "none":
                 self.emit(Notice(f"{case.dtype} skipped: {case.support.reason}", "warning"))
-        room = int((info[0] if (info := self.accel.memory_info()) else host.memory().usable) * MEMORY_SHARE)
+        info = self.accel.memory_info()
+        self.free = info[0] if info else None
+        room = int((info[0] if info else host.memory().usable) * MEMORY_SHARE)
         there = [case for case in wanted if case.support.kind != "none"]
         todo = list(fitting(there, self.options, room))
         for case in there:
@@ -122,6 +127,7 @@ class _Rows:
 
     def _each(self, todo: Sequence[Case], until: float, watch: Watch) -> Iterator[Measurement]:
         for done, case in enumerate(todo):
+            pulse.go_on()
             self.emit(Progress(f"matmul {case.label} on {self.accel.id}", done, len(todo)))
             share_s = max(until - time.monotonic(), 0.0) / (len(todo) - done)
             measured = self._guarded(case, partial(measure, case, self.accel, min(share_s, LONGEST_ROW_S), watch))
@@ -138,6 +144,7 @@ class _Rows:
             if problem := search_run.why_none(any_shape, grid, self.accel):
                 self.emit(Notice(f"{any_shape.dtype} skipped: {problem}", "warning"))
                 continue
+            pulse.go_on()
             left_s = max(self.deadline - time.monotonic(), 0.0) / (len(dtypes) - done)
             until = time.monotonic() + left_s
             found = self._guarded(
@@ -157,6 +164,7 @@ class _Rows:
             if dtype not in fastest:
                 self.emit(Notice(f"{dtype}: no product to sustain", "warning"))
                 continue
+            pulse.go_on()
             case = replace(any_shape, shape=_shape(fastest[dtype]))
             long_run = partial(sustain.sustain, case, self.accel, seconds, watch, self.emit, idle_s=sustain.IDLE_S)
             result = self._guarded(case, long_run)
@@ -186,12 +194,8 @@ class _Rows:
                 return None
             if not self.accel.is_out_of_memory(error):
                 raise
-            raise CannotLook(
-                f"memory ran out at {case.label}",
-                f"its matrices take {units.capacity(case.bytes)}, and another process took the free memory",
-                "use a smaller --size, or stop other users of the memory",
-                finding="matmul.memory",
-            ) from error
+            why, fix = why_full(self.accel, f"its matrices take {units.capacity(case.bytes)}", self.free)
+            raise CannotLook(f"memory ran out at {case.label}", why, fix, finding="matmul.memory") from error
 
 
 def _shape(row: Measurement) -> tuple[int, int, int]:

@@ -6,6 +6,7 @@ computation. What differs is computed in float64: a wrong element, or a right on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -38,12 +39,14 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 class Repeats:
     """Compares results of equal matrices with the first one; `precision` is what `reference.errors` takes.
 
-    Make it when every set has its first result, computed and waited for.
+    Make it when every set has its first result, computed and waited for. From `until_s` of the host's clock on, once
+    something differs, the host looks at no more of it: where everything differs that takes long.
     """
 
     sets: Sequence[Matrices]
     accel: Accel
     precision: str | None = None
+    until_s: float = math.inf
     first: torch.Tensor = field(init=False)
     compared: int = 0
     differing: int = 0
@@ -71,6 +74,10 @@ class Repeats:
         for one in self.sets[:MOST_LAST_SETS]:
             self._compare(one)
 
+    @property
+    def _is_late(self) -> bool:
+        return self.accel.host_now() >= self.until_s
+
     def told(self) -> dict[str, Any]:
         """What was seen. `worst` is the differing element that lies farthest from float64, None where none differs.
 
@@ -93,7 +100,7 @@ class Repeats:
         self.compared += 1
         if not torch.equal(bits(one.out), bits(self.first)):
             self.differing += 1
-            if self._examined < MOST_EXAMINED:
+            if self._examined < MOST_EXAMINED and not (self._examined and self._is_late):
                 self._examined += 1
                 self._examine(one)
         self.spent_s += self.accel.host_now() - began
@@ -117,6 +124,8 @@ class Repeats:
             size, order = size.topk(min(MOST_ELEMENTS, len(places)))
             at = ((start + row, column) for row, column in places[order].tolist())
             found += zip(size.tolist(), at, got[order].tolist(), strict=True)
+            if found and self._is_late:
+                break
         if not found:
             self.vanished += 1
             return
@@ -148,6 +157,7 @@ class First:
             "checked_rows": rows.rows,
             "worst_error_of_bound": rows.worst,
             "not_finite": rows.not_finite,
+            "miscounted": rows.miscounted,
             "smallest_detectable_error": rows.smallest_detectable,
             "column_sums": {"compared": sums.blocks, "worst_of_threshold": sums.worst, "detects": sums.detectable},
             "wrong_element": None if wrong is None else asdict(wrong),

@@ -17,6 +17,9 @@ from gpucheck.report.measurement import Measurement
 
 AGAIN = "rerun, then `gpucheck smoke`: a device that is wrong twice is broken"
 
+# A result that is so far off is no number of a product's at all: how far says nothing more.
+MANY_TIMES = 1e6
+
 
 def label(measurement: Measurement) -> str:
     """A product in words."""
@@ -166,7 +169,8 @@ def _never_drawn(details: Mapping[str, Any]) -> bool:
 def is_wrong(details: Mapping[str, Any]) -> bool:
     """Whether the result that a run checked against float64 is wrong, or a product of nothing."""
     beyond = _size(details["worst_error_of_bound"]) > 1
-    return beyond or bool(details["not_finite"]) or _wrong_element(details) or _never_drawn(details)
+    counts = details["not_finite"] or details.get("miscounted")
+    return beyond or bool(counts) or _wrong_element(details) or _never_drawn(details)
 
 
 def _badness(details: Mapping[str, Any]) -> tuple[bool, bool, float, float]:
@@ -195,6 +199,8 @@ def _first_told(details: Mapping[str, Any]) -> str:
         told.append(f"error {_times(details['worst_error_of_bound'])} its bound")
     if details["not_finite"]:
         told.append(f"{details['not_finite']} elements not finite")
+    if details.get("miscounted"):
+        told.append("the device's own count of finite elements is garbage")
     if _never_drawn(details):
         told.append("the operands hold no random numbers")
     return ", ".join(told)
@@ -211,4 +217,6 @@ def _told(element: Mapping[str, Any]) -> str:
 
 def _times(value: float | None) -> str:
     size = _size(value)
-    return f"{units.significant(size)} times" if math.isfinite(size) else "infinitely far beyond"
+    if not math.isfinite(size):
+        return "infinitely far beyond"
+    return f"{units.significant(size)} times" if size < MANY_TIMES else "more than a million times"

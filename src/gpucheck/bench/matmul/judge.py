@@ -25,6 +25,8 @@ from gpucheck.report.results.matmul import RefusedShape, SearchedShape, SearchRe
 NAME = "matmul"
 SUSTAINED = "matmul.sustained"
 
+# Why a shape has no rate on a device whose work takes no time, by its own clock.
+TOO_FAST = "it was over faster than the clock can tell"
 # Clocks come down within about a second of load; windows that begin in it are the burst.
 BURST_S = 1.0
 # Below so many samples no trend can be told.
@@ -262,7 +264,9 @@ def _refused(entries: Sequence[SearchResult]) -> list[Finding]:
         evidence[dtype] = [to_json(shape) for shape in shapes]
     if not told:
         return []
-    return [Finding("matmul.shape", "skip", "the library has no kernel for some shapes", "; ".join(told), evidence)]
+    fast = all(one.reason == TOO_FAST for entry in entries for one in entry.refused)
+    title = "some shapes have no rate" if fast else "the library has no kernel for some shapes"
+    return [Finding("matmul.shape", "skip", title, "; ".join(told), evidence)]
 
 
 # A search, and the fastest shape that it found.
@@ -364,21 +368,29 @@ def sustained(measurements: Sequence[Measurement]) -> list[Finding]:
     products = by_product([one for one in measurements if one.name == SUSTAINED])
     if not products:
         return []
-    evidence = {name: _sustained_evidence(rows) for name, rows in products.items()}
+    timed = {name: known for name, rows in products.items() if (known := list(filter(_has_rates, rows)))}
+    evidence = {name: _sustained_evidence(rows) for name, rows in timed.items()}
     wrong = [told for name, rows in products.items() if (told := _wrong_told(name, rows))]
     if wrong:
         title, told = "a result is wrong after a long run", "; ".join(wrong)
         return [Finding(SUSTAINED, "fail", title, told, evidence, corruption_judge.AGAIN)]
+    if not timed:
+        return [Finding(SUSTAINED, "skip", "no sustained rate", "the clock told no time for any window")]
     shares = [one["share"] for one in evidence.values()]
     low, high = units.significant(min(shares), 2), units.significant(max(shares), 2)
     title = f"sustained rate is {low} of burst" if low == high else f"sustained rate is {low} to {high} of burst"
-    told = "; ".join(_sustained_told(name, rows, evidence[name]) for name, rows in products.items())
+    told = "; ".join(_sustained_told(name, rows, evidence[name]) for name, rows in timed.items())
     throttled = list(dict.fromkeys(cause for rows in products.values() for cause in _throttled_by(rows)))
     if not throttled:
         return [Finding(SUSTAINED, "info", title, told, evidence)]
     causes = " and ".join(dict.fromkeys(_CAUSES[cause][0] for cause in throttled))
     message = f"throttled: {causes} ({', '.join(throttled)}); {told}"
     return [Finding(SUSTAINED, "warn", title, message, evidence, fix=_CAUSES[throttled[0]][1])]
+
+
+def _has_rates(row: Measurement) -> bool:
+    """Whether the clock told a rate in every run of a long run's row."""
+    return all(details.get("burst") is not None for details in details_of([row]))
 
 
 def _wrong_told(name: str, rows: Sequence[Measurement]) -> str:

@@ -25,6 +25,9 @@ LEAST_WATCHED_S = 1.5
 # differ by more than products do.
 LEAST_S = 0.8
 
+# For a look at what differs, beside a row's time: enough for small results, and for a part of large ones.
+LOOK_S = 1.0
+
 
 def _sets(case: Case, accel: Accel) -> tuple[list[Matrices], list[Matrices]]:
     """Memory for each set: flat, and the matrices in it."""
@@ -59,7 +62,8 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
         _fill(case, flat)
         rotation.once_each()
         accel.synchronize()
-        repeats = Repeats(sets, accel, observed if case.dtype == "tf32" else kind.seen_as)
+        until_s = accel.host_now() + budget_s + LOOK_S
+        repeats = Repeats(sets, accel, observed if case.dtype == "tf32" else kind.seen_as, until_s)
         work = timing.Work(rotation.call, empty=product.empty_call(kind, first), prepare=repeats.before)
         limits = timing.Limits(
             budget_s=budget_s * (1 - WARM_UP_SHARE),

@@ -12,6 +12,7 @@ from gpucheck import stats, units
 from gpucheck.bench.dtypes import Dtype
 from gpucheck.bench.matmul import product
 from gpucheck.bench.matmul.cases import Case, needed_bytes
+from gpucheck.bench.matmul.judge import TOO_FAST
 from gpucheck.bench.matmul.options import Axis, MatmulOptions, Shape
 from gpucheck.bench.matmul.product import Kind, Matrices
 from gpucheck.bench.matmul.search import Ask, Found, Reading, Refused, Search
@@ -23,11 +24,12 @@ from gpucheck.measure.held import (
     AHEAD_RATIO,
     HOLD_BASE_S,
     HOLD_FACTOR,
+    LEAST_WINDOW_S,
     LONG_CALL_S,
     MOST_CALLS,
     MOST_DOUBLINGS,
 )
-from gpucheck.measure.timing import MOST_HOST_CALLS
+from gpucheck.measure.timing import LEAST_HOST_WINDOW_S, MOST_HOST_CALLS
 from gpucheck.report.events import Answered, Emit, Progress, Trial
 from gpucheck.report.results.matmul import RefusedShape, SearchedShape, SearchResult
 from gpucheck.work import precision
@@ -251,20 +253,23 @@ class Tries:
                 raise
 
     def take_or_refuse(self, ask: Ask) -> Reading | Refused:
-        """One try, or why the library has no kernel for its shape. Raises what torch raises for all else."""
+        """One try, or why there is no rate for its shape: no kernel, no time. Raises what torch raises for all else."""
         try:
             if not self._usual:
                 self.warm_up(ask.shape)
-            return self.take(ask)
+            return self.take(ask) or self._refused(TOO_FAST)
         except (RuntimeError, ValueError) as error:
             reason = product.why_no_kernel(error, self._operands.kind, self._accel)
             if reason is None:
                 raise
-            began, self._ended_s = self._ended_s, self._accel.host_now()
-            return Refused(reason, self._ended_s - began)
+            return self._refused(reason)
 
-    def take(self, ask: Ask) -> Reading:
-        """One try. Raises what torch raises."""
+    def _refused(self, reason: str) -> Refused:
+        began, self._ended_s = self._ended_s, self._accel.host_now()
+        return Refused(reason, self._ended_s - began)
+
+    def take(self, ask: Ask) -> Reading | None:
+        """One try; None where it was over before the clock could tell. Raises what torch raises."""
         call = self._operands.product(ask.shape)
         expected_s = _work(ask.shape) / self._rate.get(ask.shape, self._usual)
         # The first call of a shape chooses a kernel and may load it; in a long one that is little.
@@ -274,7 +279,10 @@ class Tries:
         most = MOST_CALLS if self._accel.has_events else MOST_HOST_CALLS
         calls = min(math.ceil(wanted / parts), most // parts)
         take = self._on_device if self._accel.has_events else self._on_host
-        lengths = sorted(length / calls for length in take(call, untimed, parts, calls, expected_s))
+        windows = take(call, untimed, parts, calls, expected_s)
+        if stats.median(windows) < (LEAST_WINDOW_S if self._accel.has_events else LEAST_HOST_WINDOW_S):
+            return None
+        lengths = sorted(length / calls for length in windows)
         rate, low, high = (_work(ask.shape) / length for length in (stats.median(lengths), lengths[-1], lengths[0]))
         self._rate[ask.shape] = self._usual = rate
         began, self._ended_s = self._ended_s, self._accel.host_now()

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import torch
 
-from gpucheck import units
+from gpucheck import stats, units
 from gpucheck.bench.matmul import product
 from gpucheck.bench.matmul.cases import Case
 from gpucheck.bench.matmul.corruption import Repeats
@@ -22,9 +22,10 @@ from gpucheck.errors import Terminated
 from gpucheck.machine import others
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row, telemetry
-from gpucheck.measure.held import MOST_CALLS
+from gpucheck.measure.held import LEAST_WINDOW_S, MOST_CALLS
+from gpucheck.measure.summary import WITHOUT_TIME
 from gpucheck.measure.telemetry import Sample, Watch
-from gpucheck.measure.timing import MOST_HOST_CALLS, Timed
+from gpucheck.measure.timing import MOST_HOST_CALLS, Timed, too_short
 from gpucheck.report.events import Emit, Progress
 from gpucheck.report.measurement import Measurement, Run
 from gpucheck.report.results.matmul import LoadReading
@@ -96,7 +97,9 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         product.fill(case.kind, operands.flat)
         call()
         accel.synchronize()
-        repeats = Repeats([one], accel, observed if case.dtype == "tf32" else case.kind.seen_as)
+        # What differs at the end is looked at for as long as a part of it takes.
+        seen_as = observed if case.dtype == "tf32" else case.kind.seen_as
+        repeats = Repeats([one], accel, seen_as, accel.host_now() + seconds)
         calls = _calls_for_a_window(call, accel)
         emit(Progress(f"idle for {idle_s:g} s, then {case.label} for {units.duration(seconds)} on {accel.id}"))
         time.sleep(idle_s)
@@ -117,16 +120,20 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         "idle_before_s": idle_s,
         "worst_error_of_bound": check.worst,
         "not_finite": check.not_finite,
+        "miscounted": check.miscounted,
         # The last result, which the device gave when it was hottest, against the first.
         "corruption": repeats.told(),
         **burst_and_sustained(run, flop),
     }
-    bound = accel.has_events and _is_host_bound(windows)
+    flags: tuple[str, ...] = ("launch-bound",) if accel.has_events and _is_host_bound(windows) else ()
+    if stats.median(run.samples_s) < LEAST_WINDOW_S:
+        flags = (WITHOUT_TIME,)
+        details |= {"burst": None, "sustained": None, "no_time_because": too_short(calls, LEAST_WINDOW_S)}
     timed = Timed(
         run,
         "device events" if accel.has_events else "host",
         "unheld" if accel.has_events else "host",
-        ("launch-bound",) if bound else (),
+        flags,
     )
     measured = row.measurement(
         "matmul.sustained",

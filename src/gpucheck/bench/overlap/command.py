@@ -14,6 +14,7 @@ from gpucheck.bench.overlap.measure import SLICES, Bench, Case, Compute, Streams
 from gpucheck.bench.overlap.options import SMALLEST_SIZE, OverlapOptions
 from gpucheck.directions import HostMemory
 from gpucheck.errors import CannotLook, UsageError
+from gpucheck.machine import pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Emit, Progress, Skipped
@@ -118,6 +119,7 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
         wake(accel, shared)
         warm_up(accel, bench.compute)
         for done, case in enumerate(todo):
+            pulse.go_on()
             emit(Progress(f"{case.label} on {accel.id}", done, len(todo)))
             share_s = max(deadline - time.monotonic(), 0.0) / (len(todo) - done)
             yield from measure(case, bench, min(share_s, LONGEST_CASE_S))

@@ -24,19 +24,22 @@ from gpucheck.bench.transfer.part import SAMPLING_SHARE, Setting, no_pinned
 from gpucheck.bench.verified import VERIFYING_SHARE, Copies
 from gpucheck.directions import Direction
 from gpucheck.errors import CannotLook
+from gpucheck.machine import pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row
 from gpucheck.measure.held import (
     AHEAD_IN_WINDOW,
     HOLD_BASE_S,
     HOLD_FACTOR,
+    LEAST_WINDOW_S,
     LONG_CALL_S,
     MOST_DOUBLINGS,
     calls_for,
 )
+from gpucheck.measure.summary import WITHOUT_TIME
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timer import Timer
-from gpucheck.measure.timing import LOOKS, WANTED_SAMPLES, Limits, Timed
+from gpucheck.measure.timing import LOOKS, WANTED_SAMPLES, Limits, Timed, too_short
 from gpucheck.report.events import Progress
 from gpucheck.report.measurement import Measurement, Run
 from gpucheck.units import MIB
@@ -107,6 +110,7 @@ def rows(setting: Setting) -> Iterator[Measurement]:
             return
     wake(accel, ways.buffers["host_to_device"])
     for done, direction in enumerate(options.directions):
+        pulse.go_on()
         setting.emit(
             Progress(f"{units.capacity(size)} {direction.replace('_', ' ')}, both ways", done, len(options.directions))
         )
@@ -283,6 +287,9 @@ def _timed(started: str, plan: Plan, kept: _Kept, notes: dict[str, Any]) -> Time
     windows = kept.windows
     flags = ("never-together",) if not windows else ("few-samples",) if len(windows) < WANTED_SAMPLES else ()
     rates = [one.beside_calls / one.elapsed_s for one in windows]
+    if windows and stats.median([one.elapsed_s for one in windows]) < LEAST_WINDOW_S:
+        flags, rates = (WITHOUT_TIME, *flags), []
+        notes = {**notes, "no_time_because": too_short(plan.calls, LEAST_WINDOW_S)}
     run = Run(started, plan.calls, tuple(one.elapsed_s for one in windows), tuple(one.started_s for one in windows))
     details = {
         "untimed_calls": UNTIMED_CALLS,

@@ -13,7 +13,7 @@ from gpucheck.bench.transfer import both_ways, copies, idioms, judge, on_device,
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Part, Setting, Together, TogetherPart
 from gpucheck.errors import CannotLook, DeviceFailed
-from gpucheck.machine import faults, kept, numa
+from gpucheck.machine import faults, kept, numa, pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Began, Emit, Event, Failed, Finished, Measured, Skipped, Started
@@ -98,6 +98,7 @@ def rows_on(
     nodes = numa.allowed_text()
     with Watch(accel.uuid) as watch:
         for place, part in enumerate(todo):
+            pulse.go_on()
             left_s = max(deadline - time.monotonic(), 0.0)
             if place and not left_s:
                 emit(Skipped(replace(_no_time(todo[place:]), device=accel.id)))
@@ -111,6 +112,9 @@ def rows_on(
             try:
                 for one in part.rows(setting):
                     yield replace(one, method=replace(one.method, numa=nodes))
+            except pulse.OutOfTime:
+                emit(Finished(judge.part(part.id), accel.id, "time"))
+                raise
             except CannotLook as error:
                 if place == 0:
                     raise

@@ -18,6 +18,7 @@ from gpucheck.bench.transfer.part import SAMPLING_SHARE, Setting, no_pinned
 from gpucheck.bench.verified import VERIFYING_SHARE, Copies
 from gpucheck.directions import Direction, HostMemory
 from gpucheck.errors import CannotLook, UsageError
+from gpucheck.machine import pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row, timing
 from gpucheck.measure.telemetry import Watch
@@ -81,6 +82,7 @@ def rows(setting: Setting) -> Iterator[Measurement]:
             late = ", ".join(units.capacity(size) for size in sizes if size >= case.size)
             emit(Notice(f"{late} skipped: out of time; use a longer --time-budget"))
             return
+        pulse.go_on()
         emit(Progress(case.label, done, len(todo)))
         yield measure(case, accel, shared, room, setting.row_s(len(todo) - done, LONGEST_ROW_S), setting.watch)
 

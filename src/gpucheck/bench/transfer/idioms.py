@@ -18,13 +18,13 @@ import torch
 from torch.utils.data import DataLoader
 
 from gpucheck import messages, units
-from gpucheck.bench.buffers import WORD, Buffers, Room, allocate_all, room_for
+from gpucheck.bench.buffers import WORD, Buffers, Room, allocate_all, room_for, why_full
 from gpucheck.bench.transfer.idioms_judge import NAME
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Setting
 from gpucheck.directions import Direction, HostMemory
 from gpucheck.errors import CannotLook, DeviceFailed, GpucheckError
-from gpucheck.machine import kept
+from gpucheck.machine import kept, pulse
 from gpucheck.machine.accel import Accel, open_device
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.pulse import OPENING_S, SILENT_S
@@ -102,7 +102,7 @@ class Stage:
         if seen is None:
             return 0
         # A difference that is gone at the second look is a fault too.
-        return int((seen[0].view(torch.uint8) != seen[1].view(torch.uint8)).sum()) or 1
+        return same.counted(seen[0].view(torch.uint8) != seen[1].view(torch.uint8)) or 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,18 +449,15 @@ def rows(setting: Setting) -> Iterator[Measurement]:
     stage = Stage(accel, shared, size, count)
     stage.fill()
     for done, idiom in enumerate(todo):
+        pulse.go_on()
         setting.emit(Progress(f"{idiom.code} {units.capacity(size)}", done, len(todo)))
         try:
             one = measure(idiom, stage, room, setting.row_s(len(todo) - done, LONGEST_ROW_S), setting.watch)
         except (RuntimeError, MemoryError) as error:
             if not accel.is_out_of_memory(error):
                 raise
-            raise CannotLook(
-                f"memory ran out at `{idiom.code}`",
-                "another process took the free memory",
-                "stop other users of the memory",
-                finding="transfer.idioms",
-            ) from error
+            why, fix = why_full(accel, f"its tensors take {units.capacity(size)} each", room.free)
+            raise CannotLook(f"memory ran out at `{idiom.code}`", why, fix, finding="transfer.idioms") from error
         yield one
 
 
