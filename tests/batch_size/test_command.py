@@ -91,6 +91,33 @@ def test_from_start_to_answer(scenario: Scenario) -> None:
     assert log.read_text().count("start default") == 2
 
 
+def test_memory_that_grows_from_step_to_step_is_told_and_undecided(scenario: Scenario) -> None:
+    levels = [(100 + 61 * step) * MIB for step in range(8)]
+    scenario(static=100 * MIB, per_sample=MIB, always={"levels_bytes": levels, "settled_steps": 3})
+    recorder = find(memory_limit="2GiB", start=1000, quick=True)
+    found = answer(recorder)
+    assert found["confirmed"] and found["max_batch_size"] is not None
+    grows = next(one for one in findings(recorder) if one.id == "batch_size.growth")
+    left = max(0, (2 * GIB - found["peak_bytes"]) // (61 * MIB) - 5)
+    assert (grows.verdict, grows.title) == ("inconclusive", "memory grows by 61 MiB a step")
+    assert grows.message == f"a leak or a cache; about {left} more steps of a batch of {found['max_batch_size']} fit"
+
+
+def test_a_size_for_which_the_allocator_makes_room_at_first_is_an_answer(scenario: Scenario) -> None:
+    steps = {"retries": 2, "retried": [1, 1, 0], "steps_s": [0.3, 0.02, 0.01], "started_monotonic_s": [1.0] * 3}
+    scenario(static=100 * MIB, per_sample=MIB, always=steps)
+    recorder = find(memory_limit="1GiB", quick=True)
+    found = answer(recorder)
+    assert found["max_batch_size"] in range(906, 925)
+    assert {trial["outcome"] for trial in found["trials"]} == {"fits"}
+    told = next(one for one in findings(recorder) if one.id == "batch_size.retries")
+    assert told.title == (
+        f"a batch of {found['max_batch_size']} runs, with the cache emptied 2 times in 3 steps; "
+        "such a step takes 2.0 times as long"
+    )
+    assert told.verdict == "info"
+
+
 def test_its_speed_is_a_measurement_without_the_first_step(scenario: Scenario) -> None:
     scenario(per_sample=MIB, step_s=0.004)
     recorder = find(max_batch_size=8)

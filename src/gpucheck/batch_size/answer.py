@@ -11,7 +11,7 @@ from typing import Any
 from gpucheck import advice
 from gpucheck.batch_size import use
 from gpucheck.batch_size.history import OPEN, History
-from gpucheck.batch_size.outcome import AT_ONCE, BOUNDING, Result
+from gpucheck.batch_size.outcome import AT_ONCE, BOUNDING, Result, in_words_of_retries
 from gpucheck.batch_size.plan import in_words, kind_of_size
 from gpucheck.batch_size.search import Record
 from gpucheck.report.codec import from_json, to_json
@@ -198,6 +198,8 @@ def findings(history: History) -> list[Finding]:
         said.append(_undecided(history.stopped, history.axis))
     said += _answer(history)
     said += [_failed(check, history.axis) for check in history.checks if check.outcome not in ("fits", "inconclusive")]
+    said += _grows(history)
+    said += _emptied(history)
     said += _unlike(history)
     said += _fragmented(history)
     if history.log_failed is not None:
@@ -353,6 +355,37 @@ def _failed(check: Result, axis: str | None) -> Finding:
         return Finding("batch_size.evaluation", "warn", title, check.reason, evidence, fix=fix)
     title, fix = f"a partial last batch of {check.size} fails", "set drop_last=True in the DataLoader"
     return Finding("batch_size.partial_batch", "warn", title, check.reason, evidence, fix=fix)
+
+
+def _grows(history: History) -> list[Finding]:
+    """Memory that each step adds to, for good."""
+    final = history.final
+    left = final.steps_left(history.budget.bytes) if final is not None else None
+    if final is None or left is None:
+        return []
+    each, size = final.growth_bytes or 0, in_words(final.size, history.axis)
+    return [
+        Finding(
+            "batch_size.growth",
+            "inconclusive",
+            f"memory grows by {capacity(each)} a step",
+            f"a leak or a cache; about {left} more steps of {size} fit",
+            {"batch_size": final.size, "growth_bytes": each, "steps_left": left, "steps": len(final.levels_bytes)},
+            fix="look for tensors that are kept from step to step: losses in a list without .item() or .detach()",
+        )
+    ]
+
+
+def _emptied(history: History) -> list[Finding]:
+    """A size that runs after the allocator has made room."""
+    final = history.final
+    if final is None or not final.retries:
+        return []
+    evidence = {"batch_size": final.size, "retries": final.retries, "times_as_long": final.retry_cost}
+    reason = in_words_of_retries(final)
+    return [
+        Finding("batch_size.retries", "info", f"{in_words(final.size, history.axis)} {reason}", "", evidence),
+    ]
 
 
 def _unlike(history: History) -> list[Finding]:

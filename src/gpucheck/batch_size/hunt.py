@@ -200,6 +200,7 @@ class Hunt:
         best, name = self.search.best, self.axis or "batch"
         fits = f"{name} {best.size} fits" if best else None
         self.emit(Progress(f"{name} {attempt.size}", done=len(self.history.results), best=fits))
+        self.runner.lowest = self.search.lowest
         result = self.runner.run(
             attempt,
             steps=STEPS_CONFIRMED if attempt.purpose == "confirm" else self.time.steps,

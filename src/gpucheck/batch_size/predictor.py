@@ -30,14 +30,14 @@ _FIGURES = (*_PEAKS, "parameter_bytes", "gradient_bytes", "optimizer_bytes")
 class Predictor:
     """A child that predicts peaks; it begins at once, so that the parent may do something else meanwhile.
 
-    `lowest` None is the smallest batch that the model takes. With `on_host` fake tensors are on the CPU whatever the
-    device: it is left alone, or is not here.
+    `lowest` None is the smallest batch that the model takes; `budget_bytes` None is what a CUDA device tells the child.
+    With `on_host` fake tensors are on the CPU whatever the device: it is left alone, or is not here.
     """
 
     def __init__(
         self,
         setup: Setup,
-        budget_bytes: int,
+        budget_bytes: int | None,
         lowest: int | None,
         highest: int,
         available_s: float,
@@ -126,7 +126,7 @@ class Guide:
     ) -> None:
         """Start the child that predicts sizes from `lowest`, None for the smallest batch, to `highest`."""
         self._axis = setup.recipe.get("axis")
-        if budget_bytes is None:
+        if budget_bytes is None and not setup.device.startswith("cuda"):
             self.reason = "the device's free memory is unknown before a trial"
         elif highest < LEAST_SIZES:
             self.reason = f"at most {highest} sizes are searched"
