@@ -76,7 +76,7 @@ while True:
     request = listen()
     size = request["size"]
     with open(scenario["log"], "a") as log:
-        log.write(f"{'evaluate' if request.get('evaluate') else 'trial'} {size}\n")
+        log.write(f"{'evaluate' if request.get('evaluating') else 'trial'} {size}\n")
     how = scenario.get("at", {}).get(str(size))
     if request.get("evaluating") and "evaluation" in scenario:
         how = scenario["evaluation"]

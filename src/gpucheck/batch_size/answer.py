@@ -10,7 +10,7 @@ from typing import Any
 
 from gpucheck import advice
 from gpucheck.batch_size import use
-from gpucheck.batch_size.history import OPEN, History
+from gpucheck.batch_size.history import CAP, OPEN, History
 from gpucheck.batch_size.outcome import AT_ONCE, BOUNDING, Result, in_words_of_retries
 from gpucheck.batch_size.plan import in_words, kind_of_size
 from gpucheck.batch_size.search import Record
@@ -32,9 +32,10 @@ from gpucheck.units import capacity
 
 # The step of a confirmation is timed a few times only, beside its purpose.
 FEW_SAMPLES = 6
+# A cap to go on with, in times of the size that passed at the default one.
+CAP_TIMES = 16
 _AGAIN = "run the same command again"
 _LIMITS = {
-    "max-batch-size": "limited by --max-batch-size",
     "safety": "larger sizes are predicted to exceed 85 % of the memory, which is dangerous to fill here",
 }
 
@@ -53,7 +54,8 @@ def trial_entry(result: Result) -> TrialEntry:
 def result_of(history: History) -> FoundBatchSize:
     """The answer by what happened so far."""
     search, results, default_malloc = history.search, history.results, history.default_malloc
-    best, failing, final, closed = search.best, search.first_failing, history.final, history.is_closed
+    best, failing, final = search.best, search.first_failing, history.final
+    known = history.is_closed and history.limited_by != CAP
     failed = next((r for r in reversed(results) if failing and r.size == failing.size and r.outcome != "fits"), None)
     passed = [r.peak_bytes for r in results if best and r.size == best.size and r.outcome == "fits"]
     # A partial batch is a whole step in the child that ran last: its second step, if it took one, is timed too.
@@ -62,8 +64,8 @@ def result_of(history: History) -> FoundBatchSize:
     plan, setup, budget, opened = history.plan, history.setup, history.budget, history.opened
     trials = [*results, *([default_malloc] if default_malloc else []), *history.recommended_trials]
     return FoundBatchSize(
-        max_batch_size=best.size if best and closed else None,
-        at_least=best.size if best and not closed else None,
+        max_batch_size=best.size if best and known else None,
+        at_least=best.size if best and not known else None,
         predicted_batch_size=history.predicted,
         confirmed=search.confirmed,
         first_failing=failing.size if failing else None,
@@ -240,7 +242,7 @@ def _answer(history: History) -> list[Finding]:
         return [_nothing_fits(history)]
     if history.is_closed:
         evidence = {"batch_size": best.size, "budget_bytes": budget.bytes, "limited_by": limited_by}
-        title = f"{in_words(best.size, axis)} fits"
+        title = f"{'at least ' if limited_by == CAP else ''}{in_words(best.size, axis)} fits"
         said = [Finding("batch_size.fits", "pass", title, _why(history, best), evidence)]
     else:
         said = [_at_least(history, best)]
@@ -262,11 +264,10 @@ def _why(history: History, best: Record) -> str:
     failed = f"{in_words(failing.size, axis)} does not ({failing.outcome.replace('-', ' ')})" if failing else ""
     if search.predicted_above is not None:
         failed = f"{in_words(search.predicted_above, axis)} is predicted to exceed the budget"
-    if limited_by == "max-batch-size" and best.size < search.cap:
+    if limited_by == CAP:
         top = f"{search.cap}, the greatest length given" if axis else f"--max-batch-size {search.cap}"
-        return f"no larger multiple of {search.multiple_of} is within {top}"
-    if limited_by == "max-batch-size" and axis:
-        return "limited by the greatest length given"
+        larger = f": no larger multiple of {search.multiple_of} is within it" if best.size < search.cap else ""
+        return f"stopped at {top}{larger}"
     if limited_by == "safety" and history.plan.options.avoid_oom:
         return "larger sizes are predicted to exceed 85 % of the budget, the limit of --avoid-oom"
     return _LIMITS.get(limited_by, failed)
@@ -284,6 +285,9 @@ def _at_least(history: History, best: Record) -> Finding:
     fixes = {
         "time": f"--time-budget {_time(history.more_time_s)}",
         "trials": f"go on with --start {best.size}",
+        "default-cap": f"--axis {axis}:1..{CAP_TIMES * best.size}"
+        if axis
+        else f"--max-batch-size {CAP_TIMES * best.size}",
         "killed": "run one step of that size yourself and check the program's limits (ulimit, a job's watchdog)",
     }
     evidence: dict[str, Any] = {"batch_size": best.size, "at_least": best.size, "predicted": predicted}
