@@ -343,8 +343,8 @@ def find_batch_size(
     begins, and each trial.
 
     That nothing fits, or that time ran out, is no error: `max_batch_size` is None then, and the report's findings say
-    why. `time_budget_s` counts from the first trial on a CPU, from the call elsewhere; `quick` leaves out what follows
-    the answer, the size to recommend among it.
+    why. `time_budget_s` counts from the call; `quick` leaves out what follows the answer, the size to recommend among
+    it.
 
     Raises UsageError for an option that cannot be, TargetError for a workload that is missing or fails by itself,
     and CannotLook where the device cannot be used.

@@ -188,7 +188,7 @@ from nets.small import make
 
 if __name__ == "__main__":
     found = api.find_batch_size(make, inputs="x:8:float32", mode="infer", device="cpu", max_batch_size=1)
-    print(found.answer["target"], found.max_batch_size)
+    print(found.answer["target"], found.at_least)
 """
 
 

@@ -103,11 +103,19 @@ def result_of(history: History) -> FoundBatchSize:
         recommended=_recommended(history),
         speeds=speeds,
         knee=use.knee(speeds),
-        memory_split=use.memory_split(results, history.parameter_bytes),
+        memory_split=use.memory_split(results, history.parameter_bytes, _foreseen(history)),
         fragmentation=use.fragmentation(final.memory) if final else None,
         accumulation=_accumulation(history),
         prediction=history.foresight.result(),
     )
+
+
+def _foreseen(history: History) -> dict[int, float]:
+    """What computing takes at each size predicted, in bytes; nothing where the prediction was not used."""
+    foresight = history.foresight
+    if foresight.prediction is None or foresight.calibration is None or foresight.reason is not None:
+        return {}
+    return {p.size: float(p.phases[0]) for p in foresight.prediction.points if p.peak_bytes is not None}
 
 
 def _device(history: History) -> DeviceRef:

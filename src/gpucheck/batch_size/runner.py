@@ -191,6 +191,16 @@ class Runner:
             self._free_expected = answer.get("free_at_open")
         return answer
 
+    @property
+    def needs_start(self) -> bool:
+        """Whether the next trial that is no confirmation needs a new child."""
+        return self._child is None or (self.one_trial_each and not self._fresh)
+
+    def prepare(self, attempt: Attempt) -> None:
+        """Have a child that may run this trial. Raises as `start` does."""
+        if self.needs_start or (attempt.purpose == "confirm" and not self._fresh):
+            self.start()
+
     def load_ahead(self) -> None:
         """Start the processes of the first child and of the confirmation's: they load torch and touch no device.
 
@@ -253,8 +263,7 @@ class Runner:
 
     def _tried(self, attempt: Attempt, steps: int, limit_s: float, deadline: float, evaluate: bool) -> Result:
         """One trial."""
-        if self._child is None or ((attempt.purpose == "confirm" or self.one_trial_each) and not self._fresh):
-            self.start()
+        self.prepare(attempt)
         assert self._watch is not None
         fresh, self._fresh = self._fresh, False
         if self.ready.get("settled") is False:
