@@ -97,7 +97,8 @@ class BatchSize:
 
     @property
     def at_least(self) -> int | None:
-        """The largest size that passed where the search ended before it knew of larger ones, for want of time mostly.
+        """The largest size that passed where the search ended before it knew of larger ones: at its cap, or for want of
+        time.
 
         It may be far below what fits (see `predicted`): no size to train with unasked. None where `max_batch_size` is
         known, and where none passed.
@@ -319,7 +320,7 @@ def find_batch_size(
     compiled: bool = False,
     axis: str | None = None,
     batch_size: int | None = None,
-    max_batch_size: int = 65536,
+    max_batch_size: int | None = None,
     tolerance: float | None = None,
     exact: bool = False,
     avoid_oom: bool = False,
@@ -342,8 +343,8 @@ def find_batch_size(
     begins, and each trial.
 
     That nothing fits, or that time ran out, is no error: `max_batch_size` is None then, and the report's findings say
-    why. `time_budget_s` counts from the first trial on a CPU, from the call elsewhere; `quick` leaves out what follows
-    the answer, the size to recommend among it.
+    why. `time_budget_s` counts from the call; `quick` leaves out what follows the answer, the size to recommend among
+    it.
 
     Raises UsageError for an option that cannot be, TargetError for a workload that is missing or fails by itself,
     and CannotLook where the device cannot be used.
@@ -388,14 +389,14 @@ _NUMBER, _NAME = "a whole number", "text"
 # What an option takes, by kind and in words; those in the second table have to be given.
 _OPTIONAL: dict[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("dtype", "amp", "axis"), ((str,), _NAME)),
-    **dict.fromkeys(("batch_size", "start", "effective_batch"), ((int,), _NUMBER)),
+    **dict.fromkeys(("batch_size", "max_batch_size", "start", "effective_batch"), ((int,), _NUMBER)),
     **dict.fromkeys(("time_budget_s", "trial_timeout_s"), ((int, float), "seconds, like 60.0")),
     "tolerance": ((int, float), "a fraction, like 0.02"),
     "memory_limit": ((str, int), "bytes, or text like 24GiB, 80% or leave:2GiB"),
 }
 _REQUIRED: dict[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("mode", "optimizer"), ((str,), _NAME)),
-    **dict.fromkeys(("max_batch_size", "multiple_of"), ((int,), _NUMBER)),
+    "multiple_of": ((int,), _NUMBER),
     "headroom": ((int, float), "a fraction, like 0.1"),
 }
 

@@ -76,9 +76,9 @@ while True:
     request = listen()
     size = request["size"]
     with open(scenario["log"], "a") as log:
-        log.write(f"{'evaluate' if request.get('evaluate') else 'trial'} {size}\n")
+        log.write(f"{'evaluate' if request.get('evaluating') else 'trial'} {size}\n")
     how = scenario.get("at", {}).get(str(size))
-    if request.get("evaluate") and "evaluation" in scenario:
+    if request.get("evaluating") and "evaluation" in scenario:
         how = scenario["evaluation"]
     if how == "kill once":
         with open(scenario["log"]) as log:
@@ -107,6 +107,7 @@ while True:
             "optimizer_bytes": 2000,
             "loss": "mean square of the output",
             "memory": {"resident_bytes": peak},
+            **scenario.get("always", {}),
             **(how or {}),
         }
     )

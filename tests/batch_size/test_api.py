@@ -125,7 +125,7 @@ def test_an_option_that_cannot_be_is_a_usage_error() -> None:
         ({"time_budget_s": "60s"}, "time_budget_s is '60s'; it takes seconds, like 60.0"),
         ({"headroom": "10%"}, "headroom is '10%'; it takes a fraction, like 0.1"),
         ({"max_batch_size": 10.5}, "max_batch_size is 10.5; it takes a whole number"),
-        ({"max_batch_size": None}, "max_batch_size is None; it takes a whole number"),
+        ({"multiple_of": None}, "multiple_of is None; it takes a whole number"),
         ({"start": True}, "start is True; it takes a whole number"),
         ({"mode": None}, "mode is None; it takes text"),
         ({"device": 0}, "--device '0' is not a device; give auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"),
@@ -188,7 +188,7 @@ from nets.small import make
 
 if __name__ == "__main__":
     found = api.find_batch_size(make, inputs="x:8:float32", mode="infer", device="cpu", max_batch_size=1)
-    print(found.answer["target"], found.max_batch_size)
+    print(found.answer["target"], found.at_least)
 """
 
 

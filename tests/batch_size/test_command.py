@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpucheck.batch_size.command import command, is_shared
-from gpucheck.batch_size.options import FindBatchSizeOptions
+from gpucheck.batch_size.options import DEFAULT_CAP, FindBatchSizeOptions
 from gpucheck.errors import CannotLook, GpucheckError, TargetError, UsageError
 from gpucheck.machine import inventory
 from gpucheck.report.codec import to_json
@@ -91,6 +91,33 @@ def test_from_start_to_answer(scenario: Scenario) -> None:
     assert log.read_text().count("start default") == 2
 
 
+def test_memory_that_grows_from_step_to_step_is_told_and_undecided(scenario: Scenario) -> None:
+    levels = [(100 + 61 * step) * MIB for step in range(8)]
+    scenario(static=100 * MIB, per_sample=MIB, always={"levels_bytes": levels, "settled_steps": 3})
+    recorder = find(memory_limit="2GiB", start=1000, quick=True)
+    found = answer(recorder)
+    assert found["confirmed"] and found["max_batch_size"] is not None
+    grows = next(one for one in findings(recorder) if one.id == "batch_size.growth")
+    left = max(0, (2 * GIB - found["peak_bytes"]) // (61 * MIB) - 5)
+    assert (grows.verdict, grows.title) == ("inconclusive", "memory grows by 61 MiB a step")
+    assert grows.message == f"a leak or a cache; about {left} more steps of a batch of {found['max_batch_size']} fit"
+
+
+def test_a_size_for_which_the_allocator_makes_room_at_first_is_an_answer(scenario: Scenario) -> None:
+    steps = {"retries": 2, "retried": [1, 1, 0], "steps_s": [0.3, 0.02, 0.01], "started_monotonic_s": [1.0] * 3}
+    scenario(static=100 * MIB, per_sample=MIB, always=steps)
+    recorder = find(memory_limit="1GiB", quick=True)
+    found = answer(recorder)
+    assert found["max_batch_size"] in range(906, 925)
+    assert {trial["outcome"] for trial in found["trials"]} == {"fits"}
+    told = next(one for one in findings(recorder) if one.id == "batch_size.retries")
+    assert told.title == (
+        f"a batch of {found['max_batch_size']} runs, with the cache emptied 2 times in 3 steps; "
+        "such a step takes 2.0 times as long"
+    )
+    assert told.verdict == "info"
+
+
 def test_its_speed_is_a_measurement_without_the_first_step(scenario: Scenario) -> None:
     scenario(per_sample=MIB, step_s=0.004)
     recorder = find(max_batch_size=8)
@@ -134,7 +161,7 @@ def test_a_partial_batch_that_fails_is_a_finding_and_no_wrong_answer(scenario: S
     raised = {"chain": [{"classes": ["builtins.ValueError"], "message": "more than 1 value"}], "traceback": "t"}
     scenario(per_sample=1, at={"1": raised}, ready={"smallest_batch": 2})
     recorder = find(max_batch_size=8)
-    assert answer(recorder)["max_batch_size"] == 8
+    assert (answer(recorder)["at_least"], answer(recorder)["confirmed"]) == (8, True)
     (finding,) = [f for f in findings(recorder) if f.id == "batch_size.partial_batch"]
     assert (finding.verdict, finding.title) == ("warn", "a partial last batch of 1 fails")
     assert finding.message == "ValueError: more than 1 value"
@@ -148,12 +175,28 @@ def test_without_a_target_it_says_which(scenario: Scenario) -> None:
     assert answer(recorder)["target"] == "transformer"
 
 
-def test_the_cap_is_reported(scenario: Scenario) -> None:
+def test_a_cap_is_no_answer(scenario: Scenario) -> None:
     scenario(per_sample=1)
     recorder = find(max_batch_size=100)
-    assert (answer(recorder)["max_batch_size"], answer(recorder)["limited_by"]) == (100, "max-batch-size")
-    assert answer(recorder)["first_failing"] is None
-    assert findings(recorder)[0].message == "limited by --max-batch-size"
+    found = answer(recorder)
+    assert (found["max_batch_size"], found["at_least"], found["limited_by"]) == (None, 100, "max-batch-size")
+    assert found["first_failing"] is None
+    told = findings(recorder)[0]
+    assert (told.title, told.message) == ("at least a batch of 100 fits", "stopped at --max-batch-size 100")
+    assert told.verdict == "pass"  # the user wants no more
+
+
+@pytest.mark.parametrize("asked", [None, DEFAULT_CAP])
+def test_the_default_cap_leaves_the_answer_open(scenario: Scenario, asked: int | None) -> None:
+    scenario(per_sample=1)
+    recorder = find(memory_limit="1GiB", max_batch_size=asked)
+    found, told = answer(recorder), findings(recorder)[0]
+    assert (found["max_batch_size"], found["at_least"], found["confirmed"]) == (None, DEFAULT_CAP, True)
+    assert told.title == f"at least a batch of {DEFAULT_CAP} fits"
+    assert told.verdict == ("pass" if asked else "inconclusive")
+    if asked is None:
+        assert (found["limited_by"], told.fix) == ("default-cap", f"--max-batch-size {16 * DEFAULT_CAP}")
+        assert told.message.startswith("stopped at --max-batch-size, 65536 by default")
 
 
 def test_a_limit_above_what_is_there(scenario: Scenario) -> None:
@@ -381,7 +424,7 @@ def test_what_passed_is_an_answer_where_no_further_process_starts(scenario: Scen
     scenario(per_sample=MIB, setup=how, setup_from=2)
     recorder = find(max_batch_size=4)
     found = answer(recorder)
-    assert (found["max_batch_size"], found["confirmed"]) == (4, False)
+    assert (found["at_least"], found["confirmed"]) == (4, False)
     (warning,) = [finding for finding in findings(recorder) if finding.id == "batch_size.confirmed"]
     assert warning.message.startswith(f"no process could be started to run it again: {said}")
     assert warning.fix == "run the same command again"
@@ -551,7 +594,7 @@ def test_along_an_axis(scenario: Scenario) -> None:
 def test_an_axis_ends_where_it_is_told(scenario: Scenario) -> None:
     scenario(static=MIB, per_sample=1)
     found = answer(find(memory_limit="1GiB", inputs=("ids:seq:int64:0..9",), axis="seq:1..100"))
-    assert (found["max_batch_size"], found["limited_by"]) == (100, "max-batch-size")
+    assert (found["max_batch_size"], found["at_least"], found["limited_by"]) == (None, 100, "max-batch-size")
     assert found["axis"] == {"name": "seq", "batch_size": 1}
 
 
@@ -689,8 +732,9 @@ def test_only_multiples_are_tried(scenario: Scenario) -> None:
 def test_the_last_multiple_below_the_cap(scenario: Scenario) -> None:
     scenario(per_sample=1)
     recorder = find(max_batch_size=100, multiple_of=8)
-    assert (answer(recorder)["max_batch_size"], answer(recorder)["limited_by"]) == (96, "max-batch-size")
-    assert findings(recorder)[0].message == "no larger multiple of 8 is within --max-batch-size 100"
+    assert (answer(recorder)["at_least"], answer(recorder)["limited_by"]) == (96, "max-batch-size")
+    told = "stopped at --max-batch-size 100: no larger multiple of 8 is within it"
+    assert findings(recorder)[0].message == told
 
 
 def test_it_starts_where_it_is_told(scenario: Scenario) -> None:

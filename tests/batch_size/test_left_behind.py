@@ -212,7 +212,7 @@ def test_children_that_are_killed_cost_time_and_not_the_answer(search: Callable[
     running.wait_for(lambda: running.trials() >= 1)
     running.wait_for(lambda: running.child(TRIALS, but=second.pid)).kill()
     code, found, _ = running.answer()
-    assert (code, found["confirmed"], found["max_batch_size"]) == (0, True, LARGEST)
+    assert (code, found["confirmed"], found["at_least"]) == (0, True, LARGEST)
     assert found["prediction"]["reason"] == "the fake-tensor process ended by SIGKILL"
     assert {trial["outcome"] for trial in found["trials"]} == {"fits"}
 
@@ -252,7 +252,7 @@ def test_a_full_disk_under_the_log_costs_a_warning_and_the_next_run_goes_on(sear
     status, out = full.end()
     report = json.loads(out)
     found = report["results"]["find_batch_size"]
-    assert (status, found["max_batch_size"], found["confirmed"]) == (0, 2, True)
+    assert (status, found["at_least"], found["confirmed"]) == (0, 2, True)
     (warning,) = [finding for finding in report["findings"] if finding["id"] == "batch_size.log"]
     assert (warning["verdict"], warning["message"]) == ("warn", "File too large: later trials are missing")
     assert not full.log.read_bytes().endswith(b"\n")

@@ -379,7 +379,7 @@ def test_nothing_is_started_where_there_is_nothing_to_gain() -> None:
     guide.finish(GIB)
     assert guide.reason == "at most 8 sizes are searched"
     guide = Guide()
-    guide.begin(SETUP, None, None, 65536, 60.0)
+    guide.begin(replace(SETUP, device="xpu:0"), None, None, 65536, 60.0)
     assert guide.reason == "the device's free memory is unknown before a trial"
     guide = Guide()
     guide.begin(replace(SETUP, recipe={"compile": True}), GIB, None, 65536, 60.0)

@@ -86,17 +86,69 @@ def test_the_peak_decides_and_says_by_how_much(scenario: Scenario) -> None:
 @pytest.mark.parametrize(
     ("answer", "outcome", "reason"),
     [
-        ({"retries": 2}, "over-budget", "the allocator emptied its cache 2 times to make room"),
+        (
+            {"retries": 6, "retried": [0, 3, 1, 1, 1], "steps_s": [0.1] * 5},
+            "over-budget",
+            "the allocator emptied its cache in each of the last 3 of 5 steps",
+        ),
         ({"swapped_bytes": 2**30}, "spill", "1 GiB went to swap"),
     ],
 )
 def test_what_measures_fine_and_yet_does_not_fit(
-    scenario: Scenario, answer: dict[str, int], outcome: str, reason: str
+    scenario: Scenario, answer: dict[str, Any], outcome: str, reason: str
 ) -> None:
     scenario(per_sample=1, at={"4": {"ok": True, **answer}})
     with Runner(SETUP) as runner:
         result = run(runner, 4)
     assert (result.outcome, result.reason) == (outcome, reason)
+
+
+@pytest.mark.parametrize(
+    ("retried", "steps_s", "reason"),
+    [
+        ([1, 1, 0, 0], [0.9, 0.3, 0.1, 0.1], "with the cache emptied 2 times in 4 steps; such a step takes 3.0 times"),
+        ([1, 0, 0], [0.9, 0.1, 0.1], "with the cache emptied once in 3 steps"),
+        ([0, 0, 1, 1, 0], [0.1] * 5, "with the cache emptied 2 times in 5 steps; such a step takes 1.0 times as long"),
+        ([1, 1], [0.9, 0.1], "with the cache emptied 2 times in 2 steps"),  # too few to say that it goes on
+    ],
+)
+def test_a_size_that_ran_ran_though_the_allocator_made_room(
+    scenario: Scenario, retried: list[int], steps_s: list[float], reason: str
+) -> None:
+    answer = {"ok": True, "retries": sum(retried), "retried": retried, "steps_s": steps_s}
+    scenario(per_sample=1, at={"4": answer})
+    with Runner(SETUP) as runner:
+        result = run(runner, 4)
+    assert (result.outcome, result.retries) == ("fits", sum(retried))
+    assert result.reason.startswith(f"runs, {reason}")
+
+
+def test_a_process_that_keeps_memory_runs_no_second_trial(scenario: Scenario) -> None:
+    log = scenario(per_sample=1, at={"4": {"ok": True, "levels_bytes": [2**20, 2**20, 2**25]}})
+    with Runner(SETUP) as runner:
+        assert [run(runner, size).fresh for size in (2, 4, 6)] == [True, False, True]
+    assert log.read_text().count("start") == 2
+
+
+@pytest.mark.parametrize(
+    ("levels_mib", "filled", "growth_mib", "left"),
+    [
+        ([100, 161, 222, 283, 344, 405, 466, 527], False, 61, 5),
+        ([100, 300, 300, 300], False, None, None),  # the optimizer's state
+        ([100, 110, 120, 140, 180, 260, 420, 740], False, None, None),  # a cache that doubles: no equal steps
+        ([100, 161, 222, 283, 344, 405], False, None, None),  # time ended it: three are not enough
+        ([100, 161, 222, 283], True, 61, 9),  # memory did
+        ([100, 161, 222], True, None, None),
+    ],
+)
+def test_memory_that_grows_by_equal_steps_is_told(
+    levels_mib: list[int], filled: bool, growth_mib: int | None, left: int | None
+) -> None:
+    levels = tuple(level * 2**20 for level in levels_mib)
+    result = Result(4, "confirm", True, "fits", peak_bytes=400 * 2**20, levels_bytes=levels, settled_steps=3)
+    result = replace(result, filled=filled)
+    assert result.growth_bytes == (None if growth_mib is None else growth_mib * 2**20)
+    assert result.steps_left(2**30 - 2**20) == left
 
 
 def test_memory_that_another_process_moved_decides_nothing(scenario: Scenario) -> None:

@@ -12,21 +12,23 @@ from gpucheck.report.results.find_batch_size import MemorySplit
 from gpucheck.work.spec import parse_target
 from gpucheck.work.target import load, step
 
+ALLOCATED = "max_memory_allocated_bytes"
 # Weights 100, gradients 100, optimizer 200, 50 for each sample, and 30 of workspaces.
 SMALL = Result(1, "search", True, "fits", compute_peak_bytes=480, gradient_bytes=100, optimizer_bytes=200)
 LARGE = replace(SMALL, size=20, compute_peak_bytes=1430, purpose="confirm")
+MIDDLE = replace(SMALL, size=10, compute_peak_bytes=930)
 
 
 def test_a_line_through_the_peaks_of_forward_and_backward() -> None:
     above = replace(LARGE, size=30, outcome="over-budget", compute_peak_bytes=9999)
-    assert memory_split([SMALL, LARGE, above], 100) == MemorySplit(100, 100, 200, 50, 30)
+    assert memory_split([SMALL, MIDDLE, LARGE, above], 100) == MemorySplit(100, 100, 200, 50, 30)
 
 
 def test_the_nearest_size_that_is_far_enough_apart_gives_the_slope() -> None:
-    middle = replace(SMALL, size=10, compute_peak_bytes=430)  # (1430 - 430) / 10
-    near = replace(SMALL, size=19, compute_peak_bytes=1)
+    middle = replace(MIDDLE, compute_peak_bytes=910)  # (1430 - 910) / 10
+    near = replace(SMALL, size=19, compute_peak_bytes=1410)
     found = memory_split([SMALL, middle, near, LARGE], 100)
-    assert (found.activation_bytes_per_sample, found.fixed_bytes) == (100, 0)
+    assert (found.activation_bytes_per_sample, found.fixed_bytes) == (52, 0)
 
 
 @pytest.mark.parametrize(
@@ -34,10 +36,33 @@ def test_the_nearest_size_that_is_far_enough_apart_gives_the_slope() -> None:
     [
         ([LARGE], "no two sizes were far enough apart"),
         ([SMALL, replace(LARGE, compute_peak_bytes=520)], "the peak hardly grows with the size"),
+        ([SMALL, LARGE], "two sizes do not show how memory grows"),
+        # A loss over all pairs of a batch: 400 + size².
+        (
+            [replace(SMALL, size=size, compute_peak_bytes=400 + size**2) for size in (5, 10, 20, 40)],
+            "memory does not grow in proportion to the size",
+        ),
     ],
 )
 def test_what_a_line_cannot_tell_is_unknown(results: list[Result], reason: str) -> None:
     assert memory_split(results, 100) == MemorySplit(100, 100, 200, None, None, reason)
+
+
+def test_growth_that_is_predicted_to_curve_has_no_cost_of_a_sample() -> None:
+    straight = {size: 400 + 50.0 * size for size in (1, 5, 10, 15, 20)}
+    assert memory_split([SMALL, LARGE], 100, straight).activation_bytes_per_sample == 50
+    curved = {size: 400 + size**2 for size in (5, 10, 15, 20)}
+    found = memory_split([SMALL, LARGE], 100, curved)
+    assert (found.activation_bytes_per_sample, found.fixed_bytes) == (None, None)
+    # On a device what the allocator rounds up is no growth: tensors decide.
+    rounded = [
+        replace(
+            r, compute_peak_bytes=r.compute_peak_bytes + 300 * (r.size == 10), memory={ALLOCATED: 400 + 50 * r.size}
+        )
+        for r in (SMALL, MIDDLE, LARGE)
+        if r.compute_peak_bytes is not None
+    ]
+    assert memory_split(rounded, 100).activation_bytes_per_sample is not None
 
 
 def test_without_a_trial_only_the_weights_are_known() -> None:
@@ -45,7 +70,7 @@ def test_without_a_trial_only_the_weights_are_known() -> None:
 
 
 def test_without_phases_the_whole_peak_is_fitted() -> None:
-    results = [replace(r, compute_peak_bytes=None, peak_bytes=r.compute_peak_bytes) for r in (SMALL, LARGE)]
+    results = [replace(r, compute_peak_bytes=None, peak_bytes=r.compute_peak_bytes) for r in (SMALL, MIDDLE, LARGE)]
     assert memory_split(results, 100).activation_bytes_per_sample == 50
 
 

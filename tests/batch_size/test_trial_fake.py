@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gpucheck.batch_size import trial_fake
 from gpucheck.batch_size.trial_fake import Fake, Storages, fake_device
+from gpucheck.units import GIB, MIB
 from gpucheck.work.spec import parse_target
 from gpucheck.work.target import load, step
 
@@ -217,3 +218,13 @@ def test_activations_that_are_computed_again_are_not_counted_twice(module: types
     module.make = Recomputed  # type: ignore[attr-defined]
     per_sample = prepared(setup("users_own:make", inputs=("x:64:float32",))).run(10000)["peak_bytes"] / 10000
     assert per_sample < 8 * 2 * 64 * 4
+
+
+def test_a_device_tells_the_child_its_budget_where_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"budget_bytes": 7, "limit": None, "shared": False}
+    cuda = torch.device("cuda:0")
+    assert trial_fake._budget(told, cuda) == 7
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5 * GIB, 16 * GIB))
+    assert trial_fake._budget({**told, "budget_bytes": None}, cuda) == 5 * GIB - 512 * MIB
+    limit = {"kind": "share", "value": 0.25, "text": "25%"}
+    assert trial_fake._budget({**told, "budget_bytes": None, "limit": limit}, cuda) == 4 * GIB

@@ -73,6 +73,9 @@ class Device:
     def synchronize(self) -> None:
         pass
 
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return isinstance(error, torch.OutOfMemoryError)
+
 
 def gauge_of(device: Device, *, free_before: int | None, budget: int = 8 * GIB) -> DeviceGauge:
     return open_device_gauge(cast(Accel, device), budget, free_before, device.free, TOTAL)
@@ -129,20 +132,130 @@ def session_on(device: Device, make_step: Any) -> Session:
     return Session(cast(Accel, device), gauge_of(device, free_before=device.free), workload)
 
 
-def test_retries_count_in_the_last_two_steps_only() -> None:
-    device = Device()
-    script = iter([1, 0, 0])
+def retrying(device: Device, retries: list[int]) -> Any:
+    """Make batches of a device whose allocator empties its cache so often in each step."""
+    script = iter(retries)
 
     def batch(size: int) -> Batch:
         device.retries += next(script)
         return Batch(arguments=(torch.ones(size, 1),))
 
-    # Two steps, and a third since the second was cheap; the first alone retried.
-    answer = session_on(device, batch).trial(1, 2)
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("retries", "steps"),
+    [
+        ([1, 0, 0], 3),  # two steps, and a third since the second was cheap
+        ([1, 1, 1, 0], 4),  # the allocator settles late: one more shows it
+        ([1, 1, 0, 1, 1, 0], 3),
+        ([1] * 8, 8),  # it does not settle
+    ],
+)
+def test_a_trial_takes_more_steps_while_the_allocator_empties_its_cache(retries: list[int], steps: int) -> None:
+    device = Device()
+    answer = session_on(device, retrying(device, retries)).trial(1, 2)
     assert answer["ok"]
-    assert (len(answer["steps_s"]), answer["retries"]) == (3, 0)
-    script = iter([0, 0, 2])
-    assert session_on(device, batch).trial(1, 2)["retries"] == 2
+    assert (len(answer["steps_s"]), answer["retried"]) == (steps, retries[:steps])
+    assert answer["retries"] == sum(retries[:steps])
+
+
+def test_steps_beyond_those_asked_for_end_with_their_time() -> None:
+    device = Device()
+    assert session_on(device, retrying(device, [1] * 8)).trial(1, 3, spare_s=0.0)["retried"] == [1] * 4
+
+
+def growing(device: Device, increments: list[int], *, until: int | None = None) -> Any:
+    """Make batches of a device on which each step leaves so much behind; beyond `until` it has no more."""
+    script = iter(increments)
+
+    def batch(size: int) -> Batch:
+        more = next(script)
+        if until is not None and device.allocated + more > until:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        device.allocated += more
+        device.use(device.allocated, device.allocated)
+        return Batch(arguments=(torch.ones(size, 1),))
+
+    return batch
+
+
+def test_where_memory_grows_up_to_eight_steps_are_taken() -> None:
+    device = Device()
+    answer = session_on(device, growing(device, [100 * MIB] * 9)).trial(1, 3, watching=True)
+    assert answer["levels_bytes"] == [100 * MIB * step for step in range(1, 9)]
+    assert answer["peak_bytes"] == 300 * MIB  # of the steps asked for: the rest is what grows
+    # A trial of the search takes what it was asked for, and says what it left.
+    device = Device()
+    assert len(session_on(device, growing(device, [MIB] * 9)).trial(1, 3)["levels_bytes"]) == 4
+    device = Device()
+    settled = session_on(device, growing(device, [GIB, MIB, 0, 0, 0])).trial(1, 3, watching=True)
+    assert len(settled["levels_bytes"]) == 4
+
+
+def test_memory_that_grew_until_it_was_full_is_no_failure_of_the_size() -> None:
+    device = Device()
+    answer = session_on(device, growing(device, [GIB] * 9, until=5 * GIB)).trial(1, 3, watching=True)
+    assert answer["ok"]
+    assert (len(answer["levels_bytes"]), answer["filled"]) == (5, True)
+    # What fails without having grown failed.
+    device = Device()
+    failed = session_on(device, growing(device, [GIB, 0, 0, 9 * GIB], until=5 * GIB)).trial(1, 3, watching=True)
+    assert (failed["ok"], failed["step"]) == (False, 4)
+
+
+def test_what_the_collector_frees_is_no_growth() -> None:
+    device = Device()
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.me = self
+            device.allocated += GIB
+
+        def __del__(self) -> None:
+            device.allocated -= GIB
+
+    def batch(size: int) -> Batch:
+        Cycle()
+        return Batch(arguments=(torch.ones(size, 1),))
+
+    assert session_on(device, batch).trial(1, 3, watching=True)["levels_bytes"] == []
+
+
+def test_a_new_process_is_warmed_up_once_with_the_smallest_size_that_runs() -> None:
+    device, seen = Device(), []
+
+    def batch(size: int) -> Batch:
+        seen.append(size)
+        if len(seen) == 2:
+            device.free -= 300 * MIB  # kernels and workspaces, which lie outside the allocator
+        if size == 1:
+            raise ValueError("Expected more than 1 value per channel when training")
+        return Batch(arguments=(torch.ones(size, 1),))
+
+    session = session_on(device, batch)
+    assert session.trial(64, 2, lowest=1)["peak_bytes"] == 300 * MIB
+    assert seen == [1, 2, 64, 64, 64]
+    # The allocator's limit leaves them out: what a reused process may take is what a new one may.
+    assert device.fractions == [(8 * GIB - 300 * MIB) / TOTAL]
+    session.trial(64, 2, lowest=1)
+    assert device.fractions[1] == device.fractions[0]
+    assert seen == [1, 2, *[64] * 6]
+
+
+def test_the_allocators_limit_is_corrected_once_where_more_lies_outside_it() -> None:
+    device = Device()
+    calls = iter(range(20))
+
+    def batch(size: int) -> Batch:
+        late = GIB if next(calls) == 1 else 0  # the second step's kernels
+        limit = device.fractions[-1] * TOTAL
+        device.use(int(limit), int(limit), outside=late)
+        return Batch(arguments=(torch.ones(size, 1),))
+
+    answer = session_on(device, batch).trial(64, 3)
+    assert device.fractions == [8 * GIB / TOTAL, 7 * GIB / TOTAL]
+    assert answer["peak_bytes"] == 8 * GIB
 
 
 def test_where_batches_of_one_size_differ_more_of_them_are_run() -> None:

@@ -280,3 +280,17 @@ def test_a_prediction_makes_a_curve_of_two_trials() -> None:
 
 def test_two_sizes_are_no_curve() -> None:
     assert drawn(trials=[trial(1, 1), trial(2, 2)], speeds=[speed(1, 1.0)], budget_bytes=GIB) == []
+
+
+def test_a_cap_is_no_answer_in_the_first_line() -> None:
+    def said(factor: str, **parts: Any) -> str:
+        told = {"at_least": 8, "recommended": None, "limiting_factor": factor, **parts}
+        return first_line(document(**told)).removeprefix("✓ ")
+
+    assert said("max-batch-size") == "at least 8 (stopped at --max-batch-size)"
+    assert said("default-cap") == "at least 8 (stopped at --max-batch-size, 65536 by default)"
+    assert said("max-batch-size", confirmed=False) == "at least 8 (passed once) (stopped at --max-batch-size)"
+    assert said("max-batch-size", axis={"name": "seq"}) == "at least seq 8 (stopped at the greatest length given)"
+    recommended = {"batch_size": 8, "headroom": 0.9, "speed": "same", "reason": None}
+    capped = said("max-batch-size", recommended=recommended)
+    assert capped == "at least 8 (stopped at --max-batch-size)   recommended: 8 (90 % headroom, same speed)"

@@ -10,8 +10,8 @@ from typing import Any
 
 from gpucheck import advice
 from gpucheck.batch_size import use
-from gpucheck.batch_size.history import OPEN, History
-from gpucheck.batch_size.outcome import AT_ONCE, BOUNDING, Result
+from gpucheck.batch_size.history import CAP, OPEN, History
+from gpucheck.batch_size.outcome import AT_ONCE, BOUNDING, Result, in_words_of_retries
 from gpucheck.batch_size.plan import in_words, kind_of_size
 from gpucheck.batch_size.search import Record
 from gpucheck.report.codec import from_json, to_json
@@ -32,9 +32,10 @@ from gpucheck.units import capacity
 
 # The step of a confirmation is timed a few times only, beside its purpose.
 FEW_SAMPLES = 6
+# A cap to go on with, in times of the size that passed at the default one.
+CAP_TIMES = 16
 _AGAIN = "run the same command again"
 _LIMITS = {
-    "max-batch-size": "limited by --max-batch-size",
     "safety": "larger sizes are predicted to exceed 85 % of the memory, which is dangerous to fill here",
 }
 
@@ -53,7 +54,8 @@ def trial_entry(result: Result) -> TrialEntry:
 def result_of(history: History) -> FoundBatchSize:
     """The answer by what happened so far."""
     search, results, default_malloc = history.search, history.results, history.default_malloc
-    best, failing, final, closed = search.best, search.first_failing, history.final, history.is_closed
+    best, failing, final = search.best, search.first_failing, history.final
+    known = history.is_closed and history.limited_by != CAP
     failed = next((r for r in reversed(results) if failing and r.size == failing.size and r.outcome != "fits"), None)
     passed = [r.peak_bytes for r in results if best and r.size == best.size and r.outcome == "fits"]
     # A partial batch is a whole step in the child that ran last: its second step, if it took one, is timed too.
@@ -62,8 +64,8 @@ def result_of(history: History) -> FoundBatchSize:
     plan, setup, budget, opened = history.plan, history.setup, history.budget, history.opened
     trials = [*results, *([default_malloc] if default_malloc else []), *history.recommended_trials]
     return FoundBatchSize(
-        max_batch_size=best.size if best and closed else None,
-        at_least=best.size if best and not closed else None,
+        max_batch_size=best.size if best and known else None,
+        at_least=best.size if best and not known else None,
         predicted_batch_size=history.predicted,
         confirmed=search.confirmed,
         first_failing=failing.size if failing else None,
@@ -101,11 +103,19 @@ def result_of(history: History) -> FoundBatchSize:
         recommended=_recommended(history),
         speeds=speeds,
         knee=use.knee(speeds),
-        memory_split=use.memory_split(results, history.parameter_bytes),
+        memory_split=use.memory_split(results, history.parameter_bytes, _foreseen(history)),
         fragmentation=use.fragmentation(final.memory) if final else None,
         accumulation=_accumulation(history),
         prediction=history.foresight.result(),
     )
+
+
+def _foreseen(history: History) -> dict[int, float]:
+    """What computing takes at each size predicted, in bytes; nothing where the prediction was not used."""
+    foresight = history.foresight
+    if foresight.prediction is None or foresight.calibration is None or foresight.reason is not None:
+        return {}
+    return {p.size: float(p.phases[0]) for p in foresight.prediction.points if p.peak_bytes is not None}
 
 
 def _device(history: History) -> DeviceRef:
@@ -198,6 +208,8 @@ def findings(history: History) -> list[Finding]:
         said.append(_undecided(history.stopped, history.axis))
     said += _answer(history)
     said += [_failed(check, history.axis) for check in history.checks if check.outcome not in ("fits", "inconclusive")]
+    said += _grows(history)
+    said += _emptied(history)
     said += _unlike(history)
     said += _fragmented(history)
     if history.log_failed is not None:
@@ -238,7 +250,7 @@ def _answer(history: History) -> list[Finding]:
         return [_nothing_fits(history)]
     if history.is_closed:
         evidence = {"batch_size": best.size, "budget_bytes": budget.bytes, "limited_by": limited_by}
-        title = f"{in_words(best.size, axis)} fits"
+        title = f"{'at least ' if limited_by == CAP else ''}{in_words(best.size, axis)} fits"
         said = [Finding("batch_size.fits", "pass", title, _why(history, best), evidence)]
     else:
         said = [_at_least(history, best)]
@@ -260,11 +272,10 @@ def _why(history: History, best: Record) -> str:
     failed = f"{in_words(failing.size, axis)} does not ({failing.outcome.replace('-', ' ')})" if failing else ""
     if search.predicted_above is not None:
         failed = f"{in_words(search.predicted_above, axis)} is predicted to exceed the budget"
-    if limited_by == "max-batch-size" and best.size < search.cap:
+    if limited_by == CAP:
         top = f"{search.cap}, the greatest length given" if axis else f"--max-batch-size {search.cap}"
-        return f"no larger multiple of {search.multiple_of} is within {top}"
-    if limited_by == "max-batch-size" and axis:
-        return "limited by the greatest length given"
+        larger = f": no larger multiple of {search.multiple_of} is within it" if best.size < search.cap else ""
+        return f"stopped at {top}{larger}"
     if limited_by == "safety" and history.plan.options.avoid_oom:
         return "larger sizes are predicted to exceed 85 % of the budget, the limit of --avoid-oom"
     return _LIMITS.get(limited_by, failed)
@@ -282,6 +293,9 @@ def _at_least(history: History, best: Record) -> Finding:
     fixes = {
         "time": f"--time-budget {_time(history.more_time_s)}",
         "trials": f"go on with --start {best.size}",
+        "default-cap": f"--axis {axis}:1..{CAP_TIMES * best.size}"
+        if axis
+        else f"--max-batch-size {CAP_TIMES * best.size}",
         "killed": "run one step of that size yourself and check the program's limits (ulimit, a job's watchdog)",
     }
     evidence: dict[str, Any] = {"batch_size": best.size, "at_least": best.size, "predicted": predicted}
@@ -353,6 +367,37 @@ def _failed(check: Result, axis: str | None) -> Finding:
         return Finding("batch_size.evaluation", "warn", title, check.reason, evidence, fix=fix)
     title, fix = f"a partial last batch of {check.size} fails", "set drop_last=True in the DataLoader"
     return Finding("batch_size.partial_batch", "warn", title, check.reason, evidence, fix=fix)
+
+
+def _grows(history: History) -> list[Finding]:
+    """Memory that each step adds to, for good."""
+    final = history.final
+    left = final.steps_left(history.budget.bytes) if final is not None else None
+    if final is None or left is None:
+        return []
+    each, size = final.growth_bytes or 0, in_words(final.size, history.axis)
+    return [
+        Finding(
+            "batch_size.growth",
+            "inconclusive",
+            f"memory grows by {capacity(each)} a step",
+            f"a leak or a cache; about {left} more steps of {size} fit",
+            {"batch_size": final.size, "growth_bytes": each, "steps_left": left, "steps": len(final.levels_bytes)},
+            fix="look for tensors that are kept from step to step: losses in a list without .item() or .detach()",
+        )
+    ]
+
+
+def _emptied(history: History) -> list[Finding]:
+    """A size that runs after the allocator has made room."""
+    final = history.final
+    if final is None or not final.retries:
+        return []
+    evidence = {"batch_size": final.size, "retries": final.retries, "times_as_long": final.retry_cost}
+    reason = in_words_of_retries(final)
+    return [
+        Finding("batch_size.retries", "info", f"{in_words(final.size, history.axis)} {reason}", "", evidence),
+    ]
 
 
 def _unlike(history: History) -> list[Finding]:

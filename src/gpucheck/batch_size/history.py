@@ -31,7 +31,10 @@ OPEN = {
     "inconclusive": "other processes disturbed the search",
     "device-broken": "a larger size broke the device",
     "refused": "no further process could start",
+    "default-cap": "stopped at --max-batch-size, 65536 by default",
 }
+# The search has tried the largest size that it was allowed to.
+CAP = "max-batch-size"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,7 @@ class History:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is known that no larger size fits, or none is to be tried; else the best fits at least."""
+        """Whether it is known that no larger size fits, or the user wants none tried."""
         return self.limited_by is not None and self.limited_by not in OPEN
 
     @property
@@ -274,7 +277,9 @@ class History:
         )
 
     def _end(self, limited_by: str) -> None:
-        """What ended the search first is what limits it."""
+        """What ended the search first is what limits it. A cap that nobody asked for leaves it open."""
+        if limited_by == CAP and self.plan.is_cap_default:
+            limited_by = "default-cap"
         self.limited_by = self.limited_by or limited_by
 
     def _follow(self, result: Result) -> None:

@@ -168,8 +168,7 @@ class Hunt:
     # Searching
 
     def _search(self) -> None:
-        self.time.begin()
-        while (attempt := self._next()) is not None and self.time.left > 0:
+        while (attempt := self._next()) is not None and self.time.may_begin(attempt):
             self._try(attempt)
             if self.history.stopped is not None:
                 self._stop(self.history.stopped)
@@ -200,6 +199,8 @@ class Hunt:
         best, name = self.search.best, self.axis or "batch"
         fits = f"{name} {best.size} fits" if best else None
         self.emit(Progress(f"{name} {attempt.size}", done=len(self.history.results), best=fits))
+        self.runner.lowest = self.search.lowest
+        self.runner.prepare(attempt)  # what a start takes is none of the trial's time
         result = self.runner.run(
             attempt,
             steps=STEPS_CONFIRMED if attempt.purpose == "confirm" else self.time.steps,

@@ -138,6 +138,12 @@ FAR = 2.0
 VERY_FAR = 4.0
 # With more than this share of its time left a search whose bracket is open goes on.
 OPEN_SHARE = 1 / 3
+# Before anything has passed a trial gets this share of the time that is left: it may not end at all.
+FIRST_SHARE = 0.25
+# With less than this share of the time left and nothing passed, the smallest size is next.
+SMALLEST_SHARE = 1 / 3
+# The smallest size gets so long at the least, or this share of the time beyond it: libraries load in its first step.
+SMALLEST_LEAST_S, SMALLEST_MORE = 5.0, 0.25
 # A search that ran out of time is worth running again with so many times of it, at least and at most.
 LEAST_MORE, MOST_MORE = 3, 20
 # What follows a search of seconds has time to load torch once more.
@@ -162,11 +168,6 @@ class InTime:
         # What of the time is kept for a run of the best size in a process of its own.
         self._kept_s = 0.0
 
-    def begin(self) -> None:
-        """The first trial begins. On a CPU the time counts from here: loading and predicting are no search there."""
-        if self.runner.setup.is_cpu:
-            self.deadline = time.monotonic() + self.seconds
-
     @property
     def as_long_again(self) -> float:
         """When what follows the search ends at the latest: it takes no longer than the search did, loading included."""
@@ -187,15 +188,22 @@ class InTime:
         """What there is time for of what the search asks for; None for nothing."""
         best = self.search.best
         self._kept_s, self.unproven = 0.0, None
-        if best is None or attempt.size <= best.size:
+        if best is None:
+            # Nobody is helped by the sizes that had no time: with what is left the smallest has to end.
+            return attempt if self.left > SMALLEST_SHARE * self.seconds else Attempt(self.search.lowest)
+        if attempt.size <= best.size:
             return attempt
         found = self._above(attempt, best)
         self.short = found is None or found.size < attempt.size
         return found
 
+    def may_begin(self, attempt: Attempt) -> bool:
+        """Whether there is time left for a trial; the smallest size is run though there is none, if nothing passed."""
+        return self.left > 0 or (self.search.best is None and attempt.size <= self.search.lowest)
+
     def _above(self, attempt: Attempt, best: Record) -> Attempt | None:
         """The same for a size above the best; where there is no time, the best once more, if it was not confirmed."""
-        trial, again = Need(1, self.steps, 1 if self.runner.one_trial_each else 0), Need(1, STEPS_CONFIRMED, 1)
+        trial, again = Need(1, self.steps, 1 if self.runner.needs_start else 0), Need(1, STEPS_CONFIRMED, 1)
         if attempt.purpose == "confirm":
             trial = again
         best_again_s = self.forecast.takes(best.size, self.runner.next_start_s, again)
@@ -242,10 +250,13 @@ class InTime:
     def until(self, attempt: Attempt) -> float:
         """When a trial is ended at the latest, on the monotonic clock: there is to be time for what is known to pass.
 
-        Before anything has passed that is a smaller size: nothing is known of how long this one takes.
+        Before anything has passed that is a smaller size: nothing is known of how long this one takes. The smallest
+        has its time though the rest is gone.
         """
+        if self.search.best is None and attempt.size > self.search.lowest:
+            return self.deadline - (1 - FIRST_SHARE) * self.left
         if self.search.best is None:
-            return self.deadline - (self.left / 2 if attempt.size > self.search.lowest else 0.0)
+            return max(self.deadline, time.monotonic() + max(SMALLEST_LEAST_S, SMALLEST_MORE * self.seconds))
         return self.deadline - self._kept_s
 
     def cut(self, result: Result) -> None:

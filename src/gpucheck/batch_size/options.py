@@ -10,6 +10,8 @@ from gpucheck.options import TIME, option
 MODES = ("train", "infer")
 # A long run fragments its memory, meets longer samples and logs more than a trial does: a tenth is left for that.
 HEADROOM = 0.10
+# The largest size that is tried unasked: what is larger is seldom trained, and nobody waits for it.
+DEFAULT_CAP = 65536
 
 # Headings of the help page.
 MODEL, SEARCH, ANSWER = "Model", "Search", "Answer"
@@ -63,8 +65,8 @@ class FindBatchSizeOptions:
     batch_size: int | None = option(
         "Batch size while --axis is searched.", metavar="N", parse=units.parse_whole, shown="1", group=SEARCH
     )
-    max_batch_size: int = option(
-        "Largest size to try.", 65536, metavar="N", parse=units.parse_whole, shown="65536", group=SEARCH
+    max_batch_size: int | None = option(
+        "Largest size to try.", metavar="N", parse=units.parse_whole, shown=str(DEFAULT_CAP), group=SEARCH
     )
     tolerance: float | None = option(
         "Accept an answer this far below the maximum.",

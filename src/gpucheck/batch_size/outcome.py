@@ -8,6 +8,7 @@ an error (Windows' and WSL's drivers, memory shared with the host) goes slow: th
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import signal
@@ -19,6 +20,7 @@ from typing import Any
 from gpucheck import messages
 from gpucheck.messages import Raised
 from gpucheck.report.results.find_batch_size import Outcome
+from gpucheck.units import MIB
 
 FITS: Outcome = "fits"
 # The outcomes that say "this many are too many" and so bound the search from above. `out-of-time`, which the time of
@@ -34,6 +36,16 @@ NEEDS_SMALLER_PASS: frozenset[Outcome] = frozenset(("suspected", "size-limit"))
 
 # A confirmation takes a third step, since caches settle on some devices; later ones repeat it.
 STEPS_CONFIRMED = 3
+# A size does not fit whose last steps each had to empty the allocator's cache; so many of them show that it goes on.
+STEPS_STEADY = 3
+# Memory that grows is told after so many equal increments, after the third step: caches fill before.
+EQUAL_INCREMENTS = 4
+# Increments are equal within this share of the middle one: a CPU's resident memory moves by pages.
+ALIKE = 0.05
+# A step's level moves by less without a cause: threads' stacks, a counter kept on the device.
+LEAST_GROWTH_BYTES = MIB // 4
+# What fills the memory after more steps than this is no matter of the batch size.
+FAR_AWAY_STEPS = 10_000
 # How the reason of a failure begins that one large allocation explains, and not a full budget.
 AT_ONCE = "one allocation of "
 # No trial is thought to hang before so long.
@@ -94,6 +106,13 @@ class Result:
     steps_s: tuple[float, ...] = ()
     started_monotonic_s: tuple[float, ...] = ()
     retries: int = 0
+    # How often each step had to empty the allocator's cache.
+    retried: tuple[int, ...] = ()
+    # What was held at each step's end. The peak is that of the first `settled_steps`; `filled` where one more of the
+    # rest would have passed the budget by what grows.
+    levels_bytes: tuple[int, ...] = ()
+    settled_steps: int = 0
+    filled: bool = False
     state_bytes: int | None = None
     gradient_bytes: int | None = None
     optimizer_bytes: int | None = None
@@ -113,6 +132,43 @@ class Result:
         return len(set(self.batch_elements)) > 1
 
     @property
+    def keeps_retrying(self) -> bool:
+        """Whether each of the last steps had to empty the allocator's cache."""
+        last = self.retried[-STEPS_STEADY:]
+        return len(last) == STEPS_STEADY and all(last)
+
+    @property
+    def retry_cost(self) -> float | None:
+        """How many times as long a step takes that empties the cache; None where no two later steps compare."""
+        later = list(zip(self.later_s, self.retried[1:], strict=False))
+        slow, rest = ([took for took, retried in later if bool(retried) is wanted] for wanted in (True, False))
+        return statistics.median(slow) / middle if slow and rest and (middle := statistics.median(rest)) > 0 else None
+
+    @property
+    def increments(self) -> tuple[int, ...]:
+        """By how much what is held grew from step to step, once the peak was known; from the second where it filled."""
+        levels = self.levels_bytes[1 if self.filled else max(STEPS_CONFIRMED, self.settled_steps) - 1 :]
+        return tuple(after - before for before, after in itertools.pairwise(levels))
+
+    @property
+    def growth_bytes(self) -> int | None:
+        """What a step adds to the memory held, for good; None where it does not grow by equal increments."""
+        last = self.increments[-EQUAL_INCREMENTS:]
+        if len(last) < (2 if self.filled else EQUAL_INCREMENTS):
+            return None
+        middle = int(statistics.median(last))
+        equal = max(last) - min(last) <= ALIKE * middle
+        return middle if equal and min(last) >= LEAST_GROWTH_BYTES else None
+
+    def steps_left(self, budget_bytes: int) -> int | None:
+        """How many more steps fit into the budget; None where memory does not grow, or that is far away."""
+        if self.growth_bytes is None or self.peak_bytes is None:
+            return None
+        fit = (budget_bytes - self.peak_bytes) // self.growth_bytes
+        more = max(0, fit - (len(self.levels_bytes) - self.settled_steps))
+        return more if more < FAR_AWAY_STEPS else None
+
+    @property
     def later_s(self) -> tuple[float, ...]:
         """The steps after the first, which warms up and says nothing of them."""
         return self.steps_s[1:]
@@ -122,6 +178,14 @@ class Result:
         """Samples per second: the median of the steps after the first, which warms up; of the only one where so."""
         steps = self.steps_s[1:] or self.steps_s
         return self.size / middle if steps and (middle := statistics.median(steps)) > 0 else None
+
+
+def in_words_of_retries(result: Result) -> str:
+    """That a size runs although the allocator had to empty its cache, and what that costs, in one line."""
+    times = "once" if result.retries == 1 else f"{result.retries} times"
+    text = f"runs, with the cache emptied {times} in {len(result.retried)} steps"
+    cost = result.retry_cost
+    return text if cost is None else f"{text}; such a step takes {cost:.1f} times as long"
 
 
 class Refused(Exception):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from gpucheck import naming
 from gpucheck.batch_size.budget import MemoryLimit, parse_limit
-from gpucheck.batch_size.options import MODES, FindBatchSizeOptions
+from gpucheck.batch_size.options import DEFAULT_CAP, MODES, FindBatchSizeOptions
 from gpucheck.errors import UsageError
 from gpucheck.work.spec import FLOATING, Axis, Input, Recipe, parse_axis, parse_inputs, parse_target
 
@@ -41,7 +41,13 @@ class Plan:
     @property
     def cap(self) -> int:
         """The largest size to try: of the batch, or along the axis."""
-        return self.options.max_batch_size if self.axis is None or self.axis.high is None else self.axis.high
+        return _cap(self.options) if self.axis is None or self.axis.high is None else self.axis.high
+
+    @property
+    def is_cap_default(self) -> bool:
+        """Whether nobody asked for the largest size to try."""
+        high = parse_axis(self.options.axis).high if self.options.axis is not None else None
+        return high is None and self.options.max_batch_size is None
 
     @property
     def sizes(self) -> tuple[int | None, int]:
@@ -58,7 +64,7 @@ def plan(options: FindBatchSizeOptions) -> Plan:
         )
     if options.dtype is not None:
         naming.one_of("--dtype", options.dtype, FLOATING)
-    _check_batch("--max-batch-size", options.max_batch_size)
+    _check_batch("--max-batch-size", _cap(options))
     if options.effective_batch is not None:
         _check_batch("--effective-batch", options.effective_batch)
     if not 0 <= options.headroom < 1:
@@ -78,13 +84,17 @@ def plan(options: FindBatchSizeOptions) -> Plan:
     return made
 
 
+def _cap(options: FindBatchSizeOptions) -> int:
+    return DEFAULT_CAP if options.max_batch_size is None else options.max_batch_size
+
+
 def _axis(options: FindBatchSizeOptions) -> Axis | None:
     if options.axis is None:
         return None
     if options.effective_batch is not None:
         raise UsageError("--effective-batch and --axis exclude each other", "the batch size is fixed along an axis")
     axis = parse_axis(options.axis)
-    return replace(axis, high=axis.high or max(axis.low, options.max_batch_size))
+    return replace(axis, high=axis.high or max(axis.low, _cap(options)))
 
 
 def _check_batch(option: str, value: int) -> None:

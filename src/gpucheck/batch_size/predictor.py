@@ -22,6 +22,8 @@ from gpucheck.units import duration
 LONGEST_S = 60.0
 # A prediction may take so much of the time that there is: it saves a few trials, not more.
 SHARE_OF_TIME = 0.3
+# On a CPU it loads torch beside the first child's: then both have so much of it.
+SHARE_WITH_LOADING = 0.5
 
 _PEAKS = ("peak_bytes", "compute_peak_bytes", "update_peak_bytes")
 _FIGURES = (*_PEAKS, "parameter_bytes", "gradient_bytes", "optimizer_bytes")
@@ -30,14 +32,14 @@ _FIGURES = (*_PEAKS, "parameter_bytes", "gradient_bytes", "optimizer_bytes")
 class Predictor:
     """A child that predicts peaks; it begins at once, so that the parent may do something else meanwhile.
 
-    `lowest` None is the smallest batch that the model takes. With `on_host` fake tensors are on the CPU whatever the
-    device: it is left alone, or is not here.
+    `lowest` None is the smallest batch that the model takes; `budget_bytes` None is what a CUDA device tells the child.
+    With `on_host` fake tensors are on the CPU whatever the device: it is left alone, or is not here.
     """
 
     def __init__(
         self,
         setup: Setup,
-        budget_bytes: int,
+        budget_bytes: int | None,
         lowest: int | None,
         highest: int,
         available_s: float,
@@ -45,8 +47,8 @@ class Predictor:
         on_host: bool = False,
     ) -> None:
         self._limit = min(LONGEST_S, SHARE_OF_TIME * available_s)
-        # On a CPU loading happens beside the first child's, and is no part of the time that there is.
-        self._loads = LONGEST_S if setup.is_cpu else 0.0
+        # On a CPU the first child, which is needed anyway, loads meanwhile.
+        self._loads = min(LONGEST_S, SHARE_WITH_LOADING * available_s) if setup.is_cpu else 0.0
         self._began = time.monotonic()
         self._axis: str | None = setup.recipe.get("axis")
         self._talk: Talk | None = None
@@ -71,7 +73,9 @@ class Predictor:
     def result(self, budget_bytes: int) -> Prediction:
         """The largest size within the budget, once it is known. Raises Distrusted where fake tensors cannot tell."""
         ready = self._answer(self._began + max(self._limit, self._loads))
-        deadline = (time.monotonic() if self._loads else self._began) + self._limit
+        deadline = self._began + self._limit
+        if self._loads:
+            deadline = min(time.monotonic() + self._limit, self._began + self._loads)
         if not ready["ok"]:
             raise Distrusted(f"fake tensors cannot run it: {ready['why']}")
         points: list[Point] = []
@@ -126,7 +130,7 @@ class Guide:
     ) -> None:
         """Start the child that predicts sizes from `lowest`, None for the smallest batch, to `highest`."""
         self._axis = setup.recipe.get("axis")
-        if budget_bytes is None:
+        if budget_bytes is None and not setup.device.startswith("cuda"):
             self.reason = "the device's free memory is unknown before a trial"
         elif highest < LEAST_SIZES:
             self.reason = f"at most {highest} sizes are searched"

@@ -20,12 +20,14 @@ from gpucheck.batch_size.outcome import (
     AT_ONCE,
     IN_TRIAL,
     MEMORY,
+    STEPS_STEADY,
     End,
     Refused,
     Result,
     Setup,
     asked_bytes,
     classify,
+    in_words_of_retries,
 )
 from gpucheck.batch_size.search import Attempt
 from gpucheck.errors import CannotLook, DeviceFailed, GpucheckError, TargetError
@@ -99,6 +101,8 @@ WATCH_S = 0.02
 START_TIMEOUT_S = 180.0
 # A change of what others hold of the device beyond this share of it makes a trial undecided.
 MOVED_SHARE = 0.02
+# A trial whose last step left more than this share of the budget behind spoils the next in its process.
+KEPT_SHARE = 0.01
 # More than this into swap is growth that the resident set does not show.
 SPILL_BYTES = 16 * 2**20
 # What fails above this share of the budget fails because the budget is full, and needs no other explanation.
@@ -122,6 +126,8 @@ class Runner:
     def __init__(self, setup: Setup, *, malloc: Malloc = "tuned", start_timeout_s: float = START_TIMEOUT_S) -> None:
         self.setup, self.malloc, self.start_timeout_s = setup, malloc, start_timeout_s
         self.ready: dict[str, Any] = {}
+        # The smallest size, with which a new process is warmed up; None until it is known.
+        self.lowest: int | None = None
         self.start_s = 0.0
         self._answer_s = 0.0
         self._child: Talk | None = None
@@ -185,6 +191,16 @@ class Runner:
             self._free_expected = answer.get("free_at_open")
         return answer
 
+    @property
+    def needs_start(self) -> bool:
+        """Whether the next trial that is no confirmation needs a new child."""
+        return self._child is None or (self.one_trial_each and not self._fresh)
+
+    def prepare(self, attempt: Attempt) -> None:
+        """Have a child that may run this trial. Raises as `start` does."""
+        if self.needs_start or (attempt.purpose == "confirm" and not self._fresh):
+            self.start()
+
     def load_ahead(self) -> None:
         """Start the processes of the first child and of the confirmation's: they load torch and touch no device.
 
@@ -247,8 +263,7 @@ class Runner:
 
     def _tried(self, attempt: Attempt, steps: int, limit_s: float, deadline: float, evaluate: bool) -> Result:
         """One trial."""
-        if self._child is None or ((attempt.purpose == "confirm" or self.one_trial_each) and not self._fresh):
-            self.start()
+        self.prepare(attempt)
         assert self._watch is not None
         fresh, self._fresh = self._fresh, False
         if self.ready.get("settled") is False:
@@ -258,7 +273,16 @@ class Runner:
         started = time.monotonic()
         self._watch.begin()
         until = min(started + limit_s, deadline)
-        answer, end = self._ask({"size": attempt.size, "steps": steps, "evaluate": evaluate}, until)
+        request = {
+            "size": attempt.size,
+            "steps": steps,
+            "evaluating": evaluate,
+            "lowest": self.lowest,
+            # Steps beyond those asked for leave half of the time to whatever lasts longer than it seems.
+            "spare_s": (until - started) / 2,
+            "watching": attempt.purpose == "confirm",
+        }
+        answer, end = self._ask(request, until)
         seconds = time.monotonic() - started
         blank = Result(attempt.size, attempt.purpose, fresh, "fits", seconds=seconds)
         if answer is not None and answer["ok"]:
@@ -268,7 +292,7 @@ class Runner:
             if end.timed_out and deadline < started + limit_s:
                 why = f"--time-budget ended it after {duration(seconds)}"
                 result = replace(result, outcome="out-of-time", reason=why, cut=True)
-        if result.outcome != "fits":
+        if result.outcome != "fits" or _keeps_memory(result, self.budget_bytes):
             self._drop()
         return result
 
@@ -286,12 +310,12 @@ class Runner:
         if peak > budget:
             why = f"peak exceeds the budget by {capacity(peak - budget)}"
             return replace(result, outcome="over-budget", reason=why)
-        if result.retries:
-            why = f"the allocator emptied its cache {result.retries} times to make room"
+        if result.keeps_retrying:
+            why = f"the allocator emptied its cache in each of the last {STEPS_STEADY} of {len(result.retried)} steps"
             return replace(result, outcome="over-budget", reason=why)
         if answer["swapped_bytes"] > SPILL_BYTES:
             return replace(result, outcome="spill", reason=f"{capacity(answer['swapped_bytes'])} went to swap")
-        return result
+        return replace(result, reason=in_words_of_retries(result)) if result.retries else result
 
     def _failed(self, blank: Result, answer: dict[str, Any] | None, end: End, limit_s: float) -> Result:
         if answer is not None and "error" in answer:
@@ -367,6 +391,12 @@ class Runner:
                     return None, End(timed_out=self._watch.exceeded is None)
         except Lost as lost:
             return None, _end_of(lost.ending, kills)
+
+
+def _keeps_memory(result: Result, budget: int) -> bool:
+    """Whether a trial's steps leave so much behind that the next trial in its process would count it too."""
+    *_, before, after = (0, 0, *result.levels_bytes)
+    return len(result.levels_bytes) > 1 and after - before > KEPT_SHARE * budget
 
 
 def _end_of(ending: Ending, kills: int | None) -> End:

@@ -91,7 +91,7 @@ def _say(answers: Sequence[FoundBatchSize], wanted: int, emit: Emit) -> None:
 
 def least(answers: Sequence[FoundBatchSize]) -> FoundBatchSize:
     """The answer that every device can take: the smallest, none at all before any, and an open one before a closed."""
-    return min(answers, key=lambda found: (found.largest or 0, found.max_batch_size is not None))
+    return min(answers, key=lambda found: (found.largest or 0, not found.is_open))
 
 
 def use(found: FoundBatchSize) -> tuple[int, float] | None:
@@ -99,7 +99,7 @@ def use(found: FoundBatchSize) -> tuple[int, float] | None:
     recommended = found.recommended
     size, rate = (recommended.batch_size, recommended.samples_per_s) if recommended else (None, None)
     if size is None or not rate:
-        size, rate = found.max_batch_size, found.samples_per_s
+        size, rate = None if found.is_open else found.largest, found.samples_per_s
     return (size, rate) if size and rate else None
 
 
@@ -130,7 +130,7 @@ def finding(answers: Sequence[FoundBatchSize]) -> Finding:
     evidence = {one.device.id: one.largest for one in answers}
     if size is None:
         return Finding("batch_size.all_devices", "fail", f"{device} fits no {kind_of_size(axis)} at all", "", evidence)
-    if found.max_batch_size is None:
+    if found.is_open:
         title = f"at least {in_words(size, axis)} fits every device"
         return Finding("batch_size.all_devices", "inconclusive", title, f"the search on {device} did not end", evidence)
     message = f"least on {device}" if len(set(evidence.values())) > 1 else "the same on all"

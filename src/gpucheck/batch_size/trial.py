@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
+import math
 import os
 import queue
 import sys
@@ -25,10 +27,12 @@ import torch
 from torch import Tensor
 
 from gpucheck.batch_size.budget import Ledger, MemoryLimit, on_device
+from gpucheck.batch_size.outcome import LEAST_GROWTH_BYTES
 from gpucheck.batch_size.trial_gauge import (
     CpuGauge,
     DeviceGauge,
     Gauge,
+    Peaks,
     open_cpu_gauge,
     open_device_gauge,
     swapped_bytes,
@@ -43,8 +47,10 @@ from gpucheck.work.spec import Recipe, parse_inputs, parse_target
 from gpucheck.work.target import Batch, Workload, autocast, forward, import_compiler, load, step
 
 Json = dict[str, Any]
-# An allocation retry empties the cache; only if it goes on in the last two steps does the size not fit.
-STEADY_STEPS = 2
+# So many steps at most show whether the allocator settles, and whether memory grows from step to step.
+MOST_STEPS = 8
+# Memory at the end of fewer steps than this says nothing of growth: the first makes the optimizer's state.
+LEAST_LEVELS = 4
 # A third step where the second took less than this: free, and closer to the steady state.
 CHEAP_STEP_S = 0.25
 # Where batches of one size differ (sequences of any length), so many of them are run: a longer one may be among them.
@@ -99,8 +105,8 @@ def main() -> int:
     channel.send({**answer, "loaded_monotonic_s": loaded})
     while session is not None:
         request = channel.receive()
-        evaluating = bool(request.get("evaluate"))
-        channel.send(session.trial(int(request["size"]), int(request["steps"]), evaluating=evaluating))
+        asked = {name: request[name] for name in ("evaluating", "lowest", "spare_s", "watching") if name in request}
+        channel.send(session.trial(int(request["size"]), int(request["steps"]), **asked))
     return 0
 
 
@@ -139,7 +145,7 @@ def _gauge(accel: Accel, setup: Json) -> tuple[Gauge, Json]:
     """The gauge of the device, and the budget where the device tells what is free; else the parent's stands."""
     budget = int(setup["budget_bytes"])
     if accel.is_cpu:
-        gauge = open_cpu_gauge(accel, setup["guard_bytes"])
+        gauge = open_cpu_gauge(accel, setup["guard_bytes"], budget)
         return gauge, {"baseline_bytes": gauge.baseline}
     expected = setup.get("free_expected")
     info = _settled(accel, expected)
@@ -191,48 +197,91 @@ class Session:
     def __init__(self, accel: Accel, gauge: Gauge, workload: Workload) -> None:
         self.accel, self.gauge, self.workload = accel, gauge, workload
         self._trials = 0
+        self._is_warm = False
         self._idle_outside = 0
 
-    def trial(self, size: int, steps: int, *, evaluating: bool = False) -> Json:
-        """Run at least `steps` real steps with batches of `size`, and tell the peaks or what was raised.
+    def trial(
+        self,
+        size: int,
+        steps: int,
+        *,
+        evaluating: bool = False,
+        lowest: int | None = None,
+        spare_s: float = math.inf,
+        watching: bool = False,
+    ) -> Json:
+        """Run at least `steps` real steps with batches of `size`, and return the peaks or what was raised.
 
-        `evaluating` makes them steps of an evaluation: forward alone, in the model's evaluation mode.
+        `evaluating` makes them steps of an evaluation: forward alone, in the model's evaluation mode. `lowest` is the
+        smallest size, which warms a new process up. Steps beyond those asked for end within `spare_s` seconds: they
+        show whether the allocator settles, and where `watching`, whether memory grows from step to step.
         """
+        moved = self._moved()
+        # The trial before may have left gradients; a process that starts anew has none.
+        self._forget()
+        self._warm_up(lowest)
+        until = time.monotonic() + spare_s
+        self.gauge.begin()
+        answer = self._run(size, steps, evaluating, until, watching=watching)
+        if answer["ok"] and self.gauge.misjudged:
+            # Libraries loaded late: the allocator was left more than the budget has for it.
+            self._forget()
+            self.gauge.begin()
+            answer = self._run(size, steps, evaluating, until, watching=watching)
+        return {**answer, "moved_bytes": moved} if answer["ok"] else answer
+
+    def _run(self, size: int, steps: int, evaluating: bool, until: float, *, watching: bool) -> Json:
+        """The steps of a trial, and what came out of them."""
         workload = self.workload
         times: list[float] = []
         starts: list[float] = []
-        retries: list[int] = []
+        retried: list[int] = []
+        levels: list[int] = []
         elements: list[int] = []
         swapped = swapped_bytes()
-        moved = self._moved()
-        # The trial before may have left gradients; a process that starts anew has none.
-        if workload.optimizer is not None:
-            workload.optimizer.zero_grad(set_to_none=True)
-        gc.collect()
-        self.gauge.begin()
+        peaks: Peaks | None = None
+        filled, settled = False, 0
+
+        def one_more() -> None:
+            before = self.gauge.retries()
+            starts.append(time.monotonic())
+            times.append(self._step(size, evaluating, elements))
+            retried.append(self.gauge.retries() - before)
+            levels.append(self.gauge.level())
+
         try:
-            while _goes_on(times, steps, unlike=len(set(elements)) > 1):
-                retried = self.gauge.retries()
-                starts.append(time.monotonic())
-                times.append(self._step(size, evaluating, elements))
-                retries.append(self.gauge.retries() - retried)
+            while _goes_on(times, steps, unlike=len(set(elements)) > 1, watching=watching):
+                one_more()
+            while retried[-1] and _has_time(times, until):
+                one_more()
+            peaks, settled = self.gauge.peaks(), len(levels)
+            while watching and self._may_grow(levels, settled, peaks) and _has_time(times, until):
+                one_more()
         except GpucheckError as error:
             return {"ok": False, "stage": "step", "error": _told(error)}
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's model may raise anything
-            reached = None
-            with contextlib.suppress(RuntimeError):  # a device that an error broke answers nothing
-                reached = self.gauge.reached()
-            return {"ok": False, "stage": "step", "step": len(times) + 1, "reached_bytes": reached, **_failure(error)}
-        peaks = self.gauge.peaks()
+            grew = len(levels) > settled and _rises(levels[1:])
+            if peaks is None or not grew or not self.accel.is_out_of_memory(error):
+                reached = None
+                with contextlib.suppress(RuntimeError):  # a device that an error broke answers nothing
+                    reached = self.gauge.reached()
+                failed = {"ok": False, "stage": "step", "step": len(times) + 1, "reached_bytes": reached}
+                return {**failed, **_failure(error)}
+            _failure(error)  # the size ran; what grows from step to step filled the memory in a later one
+            filled = True
+            del starts[len(levels) :], elements[len(levels) :]
         return {
             "ok": True,
             "peak_bytes": peaks.total,
             "compute_peak_bytes": peaks.compute,
             "steps_s": times,
             "started_monotonic_s": starts,
-            "retries": sum(retries[-STEADY_STEPS:]),
+            "retries": sum(retried),
+            "retried": retried,
+            "levels_bytes": self._collected(levels),
+            "settled_steps": settled,
+            "filled": filled or (len(levels) > settled and self._is_filled(levels, settled, peaks)),
             "swapped_bytes": max(0, swapped_bytes() - swapped),
-            "moved_bytes": moved,
             "state_bytes": workload.state_bytes,
             "gradient_bytes": gradient_bytes(workload),
             "optimizer_bytes": optimizer_bytes(workload),
@@ -241,6 +290,51 @@ class Session:
             "loss": workload.loss_text,
             "memory": to_json(self.gauge.figures()),
         }
+
+    def _forget(self) -> None:
+        """Let gradients go, and what only Python's collector frees."""
+        if self.workload.optimizer is not None:
+            self.workload.optimizer.zero_grad(set_to_none=True)
+        gc.collect()
+
+    def _warm_up(self, lowest: int | None) -> None:
+        """Once in a process: forward and backward of the smallest size that runs.
+
+        Kernels, handles and workspaces lie outside the allocator and are loaded when they are first used. The
+        optimizer makes no step, so that its state is laid out by the trial, as in a user's process. What fails here is
+        left to the trial, which says so.
+        """
+        if lowest is None or self._is_warm or isinstance(self.gauge, CpuGauge) or self.workload.recipe.compile:
+            return
+        self._is_warm = True
+        for size in (lowest, lowest + 1):  # a normalisation over the batch needs two samples
+            try:
+                step(self.workload, self.workload.make_batch(size), update=False)
+                self.accel.synchronize()
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's model may raise anything
+                _failure(error)
+                self._forget()
+            else:
+                break
+        self._forget()
+
+    def _may_grow(self, levels: list[int], settled: int, peaks: Peaks) -> bool:
+        """Whether another step may show that memory grows from step to step, and there is room for it."""
+        if len(levels) == settled:
+            return True
+        return _rises(levels[-2:]) and not self._is_filled(levels, settled, peaks)
+
+    def _is_filled(self, levels: list[int], settled: int, peaks: Peaks) -> bool:
+        """Whether one more step of memory that grows would pass the budget, given the peaks of the steps `settled`."""
+        grown = levels[-1] - levels[settled - 1] + levels[-1] - levels[-2]
+        return peaks.total is not None and grown > 0 and peaks.total + grown > self.gauge.budget
+
+    def _collected(self, levels: list[int]) -> list[int]:
+        """The levels, or none where Python's collector frees what had grown: cycles of references are no leak."""
+        if len(levels) < LEAST_LEVELS or not _rises(levels[1:]):
+            return levels
+        gc.collect()
+        return levels if self.gauge.level() > levels[-2] else []
 
     def _step(self, size: int, evaluating: bool, elements: list[int]) -> float:
         """One step, timed to the end of the device's work. The batch is made anew, as a loader does."""
@@ -272,10 +366,20 @@ class Session:
         return outside - before if self._trials > 2 else 0
 
 
-def _goes_on(times: list[float], steps: int, *, unlike: bool) -> bool:
+def _has_time(times: list[float], until: float) -> bool:
+    """Whether a trial may take a step beyond those that were asked for."""
+    return len(times) < MOST_STEPS and time.monotonic() + 2 * times[-1] < until
+
+
+def _rises(levels: list[int]) -> bool:
+    """Whether each level is above the one before, by more than what comes and goes."""
+    return all(after - before >= LEAST_GROWTH_BYTES for before, after in itertools.pairwise(levels))
+
+
+def _goes_on(times: list[float], steps: int, *, unlike: bool, watching: bool) -> bool:
     """Whether a trial takes another step after these: as many as were asked for, and one more where that is cheap."""
     wanted = max(steps, UNLIKE_STEPS) if unlike else steps
-    return len(times) < wanted or (len(times) == steps and times[-1] < CHEAP_STEP_S)
+    return len(times) < wanted or (len(times) == steps and times[-1] < CHEAP_STEP_S and not watching)
 
 
 def _failure(error: BaseException) -> Json:

@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from gpucheck.batch_size.budget import MemoryLimit, on_device
 from gpucheck.batch_size.predict import MOST_SIZES, Bisection, Point
 from gpucheck.batch_size.trial import Channel, Json, gradient_bytes, load_for, optimizer_bytes
 from gpucheck.batch_size.trial_gauge import set_guard
@@ -99,7 +100,7 @@ def main() -> int:
         return 0
     fake, first = begun
     highest = int(setup["highest"])
-    search = Bisection(int(setup["budget_bytes"]), min(first["size"], highest), highest)
+    search = Bisection(_budget(setup, fake.device), min(first["size"], highest), highest)
     while len(search.points) < MOST_SIZES and (size := search.next()) is not None:
         told = first if size == first["size"] else _told(fake, size)
         channel.send(told)
@@ -133,6 +134,14 @@ def _prepared(setup: Json) -> tuple[Json, tuple[Fake, Json] | None]:
             continue
         return {"ok": True, "device": device.type}, (fake, first)
     return {"ok": False, "why": why}, None
+
+
+def _budget(setup: Json, device: torch.device) -> int:
+    """What a trial may take: as it was told, else as the device tells it here."""
+    if setup["budget_bytes"] is not None:
+        return int(setup["budget_bytes"])
+    limit = MemoryLimit(**setup["limit"]) if setup["limit"] else None
+    return on_device(limit, *torch.cuda.mem_get_info(device), shared=bool(setup["shared"])).bytes
 
 
 def _lowest(setup: Json, fake: Fake) -> int:

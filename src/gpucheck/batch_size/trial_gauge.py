@@ -40,6 +40,9 @@ class DeviceGauge:
     compute: int = 0
     optimizer: int = 0
     method: Method = "device"
+    # What lay outside the allocator when its limit was set, and the most that did since.
+    set_aside: int = 0
+    outside_most: int = 0
 
     def begin(self) -> None:
         """Start a trial from an empty cache, with the allocator held to the budget."""
@@ -47,8 +50,9 @@ class DeviceGauge:
         self.accel.empty_cache()
         self.accel.reset_peak()
         self.reserved = self.compute = self.optimizer = 0
+        self.set_aside = self.outside_most = self.outside()
         if self.accel.set_memory_fraction is not None and self.ledger.total:
-            self.accel.set_memory_fraction(self.ledger.fraction(self.budget, self.outside()))
+            self.accel.set_memory_fraction(self.ledger.fraction(self.budget, self.set_aside))
 
     def outside(self) -> int:
         """Bytes that this process holds outside the allocator now; 0 where the driver does not tell."""
@@ -67,11 +71,21 @@ class DeviceGauge:
             self.compute = max(self.compute, allocated)
         else:
             self.optimizer = max(self.optimizer, allocated)
+        self.outside_most = max(self.outside_most, self.outside())
         self.accel.reset_peak()
+
+    @property
+    def misjudged(self) -> bool:
+        """Whether the trial passed the budget only because more lies outside the allocator than when it began."""
+        return self.outside_most > self.set_aside and self.reserved + self.outside_most > self.budget
+
+    def level(self) -> int:
+        """Bytes in tensors now."""
+        return self.accel.memory().memory_allocated_bytes or 0
 
     def peaks(self) -> Peaks:
         """The trial's peaks. What is reserved but not allocated counts for both phases alike."""
-        total = self.reserved + self.outside()
+        total = self.reserved + self.outside_most
         return Peaks(total, total - max(self.compute, self.optimizer) + self.compute)
 
     def reached(self) -> int | None:
@@ -106,8 +120,10 @@ class CpuGauge:
     accel: Accel
     baseline: int
     method: Method
+    budget: int = 0
     compute: int = 0
     optimizer: int = 0
+    misjudged = False
 
     def begin(self) -> None:
         """Let the peak start anew, where the system can."""
@@ -136,6 +152,10 @@ class CpuGauge:
         if self.method == "sampled":
             return Peaks(None, None)
         return Peaks(max(self.compute, self.optimizer), self.compute if self.method == "VmHWM" else None)
+
+    def level(self) -> int:
+        """Resident bytes above the baseline now."""
+        return (self.accel.memory().resident_bytes or 0) - self.baseline
 
     def reached(self) -> int | None:
         """The highest level of a trial that ended in the middle of a step; None where only samples tell."""
@@ -174,7 +194,7 @@ def warm_up() -> None:
     (large @ large).relu_().add_(1.0)
 
 
-def open_cpu_gauge(accel: Accel, guard: int | None) -> CpuGauge:
+def open_cpu_gauge(accel: Accel, guard: int | None, budget: int = 0) -> CpuGauge:
     """Warm this process up, take the baseline and let it grow by `guard` bytes. Call it before the user's code runs."""
     first_in_line()
     warm_up()
@@ -189,7 +209,7 @@ def open_cpu_gauge(accel: Accel, guard: int | None) -> CpuGauge:
         method = "sampled"
     if guard is not None:
         set_guard(guard)
-    return CpuGauge(accel, baseline, method)
+    return CpuGauge(accel, baseline, method, budget)
 
 
 def first_in_line() -> None:

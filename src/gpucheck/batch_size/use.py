@@ -169,12 +169,23 @@ def accumulate(effective: int, limit: int) -> Accumulation:
 
 # The slope near the largest size, as far from it as the trials allow: from a size of at most this share of it.
 SLOPE_APART = 0.75
+# Of the growth; a loss over all pairs is a quarter off, what an allocator rounds stays below.
+CURVED = 0.10
+# What rules the memory of a size so many times smaller is gone at the largest.
+FAR_BELOW = 16
+# Two sizes always lie on a line.
+LEAST_SIZES = 3
 # Below 10 % growth between two sizes the slope is lost in what does not depend on the batch.
 TRUSTED_GROWTH = 0.10
 
 
-def memory_split(results: Iterable[Result], parameter_bytes: int | None) -> MemorySplit:
-    """The split by the trials of the search that passed."""
+def memory_split(
+    results: Iterable[Result], parameter_bytes: int | None, foreseen: Mapping[int, float] | None = None
+) -> MemorySplit:
+    """The split by the trials of the search that passed.
+
+    A sample has a cost only where memory grows in a straight line: by the peaks measured, and by those `foreseen`.
+    """
     passed = [r for r in results if r.outcome == "fits"]
     if not passed:
         return MemorySplit(parameter_bytes, None, None, reason="no trial passed")
@@ -192,11 +203,35 @@ def memory_split(results: Iterable[Result], parameter_bytes: int | None) -> Memo
     low, high = max(smaller), max(peaks)
     if peaks[high] - peaks[low] < TRUSTED_GROWTH * peaks[low]:
         return replace(held, reason="the peak hardly grows with the size")
+    if _is_curved(_in_tensors(passed) or peaks) or _is_curved(foreseen or {}):
+        return replace(held, reason="memory does not grow in proportion to the size")
+    if len(peaks) < LEAST_SIZES and not foreseen:
+        return replace(held, reason="two sizes do not show how memory grows")
     slope = (peaks[high] - peaks[low]) / (high - low)
     known = sum(part or 0 for part in (held.parameter_bytes, held.gradient_bytes, held.optimizer_bytes))
     # Gradients come while activations go, so that the peak may hold less than all of both.
     fixed = max(0, int(peaks[high] - slope * high) - known)
     return replace(held, activation_bytes_per_sample=int(slope), fixed_bytes=fixed)
+
+
+def _in_tensors(passed: Sequence[Result]) -> dict[int, int]:
+    """The bytes in tensors at each size's peak, free of what an allocator rounds; nothing where one is not known."""
+    known = {r.size: r.memory.get("max_memory_allocated_bytes") for r in passed}
+    return {size: int(peak) for size, peak in known.items() if peak} if all(known.values()) else {}
+
+
+def _is_curved(peaks: Mapping[int, float]) -> bool:
+    """Whether a size lies off the line through the largest and the next one far enough below it.
+
+    Off is more than a tenth of the growth between the two. Sizes far below say little of the largest.
+    """
+    high = max(peaks, default=0)
+    low = max((size for size in peaks if size <= SLOPE_APART * high), default=None)
+    if low is None:
+        return False
+    growth = peaks[high] - peaks[low]
+    line = {size: peaks[high] - growth * (high - size) / (high - low) for size in peaks if size >= high / FAR_BELOW}
+    return any(abs(peaks[size] - expected) > CURVED * abs(growth) for size, expected in line.items())
 
 
 # --- How far the answer can be relied on, and what holds it where it is -----------------------------------------------

@@ -50,6 +50,7 @@ _COLUMNS = (
 _LIMITS = {
     "memory": "memory",
     "max-batch-size": "--max-batch-size",
+    "default-cap": "--max-batch-size, 65536 by default",
     "time": "time: --time-budget ended the search",
     "trial-timeout": "time: a trial ran into --trial-timeout",
     "kernel-limit": "a kernel's own limit, not memory",
@@ -61,6 +62,8 @@ _LIMITS = {
     "no-process": "the system: no further process could start",
     "disturbed": "other processes, which disturbed the trials",
 }
+# Sizes of which none larger was to be tried: the user's, and the command's own.
+_CAPS = ("max-batch-size", "default-cap")
 # What ended a search before it knew the largest size.
 _ENDED = {
     "time": "time ran out",
@@ -70,6 +73,7 @@ _ENDED = {
     "disturbed": "other processes disturbed the trials",
     "device": "a larger size broke the device",
     "no-process": "no further process could start",
+    "default-cap": "stopped at --max-batch-size, 65536 by default",
 }
 # A screen of 24 lines has room for so many trials beside the rest; the last ones surround the answer.
 _MOST_TRIALS = 12
@@ -126,7 +130,7 @@ def _in_use(found: FoundBatchSize) -> list[Block]:
 def _doubts(found: FoundBatchSize) -> list[Line]:
     """Why the answer cannot be relied on as it is; what the answer itself says is left out."""
     confidence = found.confidence
-    if confidence is None or confidence.level == "high" or found.max_batch_size is None or not found.confirmed:
+    if confidence is None or confidence.level == "high" or found.is_open or not found.confirmed:
         return []
     return [Line(f"! {_confidence(confidence)}", "yellow")]
 
@@ -207,8 +211,11 @@ def _first_line(found: FoundBatchSize) -> str:
     """The answer in one line: the largest and the one to use; where more may fit, what fits and what is predicted."""
     axis, does = found.axis_name, "trains" if found.mode == "train" else "infers"
     note = "" if found.confirmed else " (passed once)"
-    if found.max_batch_size is None:
+    if found.max_batch_size is None and found.limiting_factor not in _CAPS:
         return _at_least(found, note)
+    if found.max_batch_size is None:
+        at_least = f"at least {f'{axis} ' if axis else ''}{found.at_least}{note} (stopped at {_limiting(found)})"
+        return "   ".join([at_least, *filter(None, (_recommended(found.recommended),))])
     within = " within 85 %" if found.limited_by == "safety" else ""
     parts = [f"largest {f'{axis} ' if axis else ''}that {does}{within}: {found.max_batch_size}{note}"]
     return "   ".join([*parts, *filter(None, (_recommended(found.recommended),))])
@@ -253,7 +260,7 @@ def _peak_lines(found: FoundBatchSize) -> list[str]:
     """What the answer takes and how that is known, and what it was held against."""
     lines = [*filter(None, (_peak(found),)), *use_lines(found)]
     if found.samples_per_s is not None:
-        size = "the largest" if found.max_batch_size is not None else found.at_least
+        size = found.at_least or "the largest"
         lines.append(f"{units.significant(found.samples_per_s)} {found.axis_name or 'samples'}/s with {size}")
     margin, reason = found.margin_bytes, found.budget_reason or UNKNOWN
     lines.append(f"budget: {reason}" + (f" (margin {units.capacity(margin)})" if margin else ""))
@@ -316,8 +323,8 @@ def _limiting(found: FoundBatchSize) -> str:
     factor = found.limiting_factor
     if factor is None:
         return ""
-    if found.axis and factor == "max-batch-size":
-        return "the greatest length given"
+    if found.axis and factor in _CAPS:
+        return "the greatest length given" if factor == "max-batch-size" else "65536, the greatest length by default"
     return _LIMITS.get(factor, factor)
 
 
@@ -426,7 +433,7 @@ def _for_all(several: FoundBatchSizes) -> str:
     if found.largest is None:
         others = [f"{one.device.id} {does} {one.largest}" for one in several.devices if one.largest is not None]
         return "; ".join([f"{several.least} {does} no size at all", *others[:1]])
-    if several.max_batch_size is None:
+    if found.is_open:
         ended = _ENDED.get(found.limiting_factor or "", "the search did not end")
         return f"every device {does} at least {what} {found.largest}; on {several.least} {ended}"
     alike = len({one.largest for one in several.devices}) == 1

@@ -220,8 +220,13 @@ def forward(workload: Workload, batch: Batch) -> Any:
         return workload.model(*batch.arguments, **batch.keywords)
 
 
-def step(workload: Workload, batch: Batch, after_backward: Callable[[], None] = lambda: None) -> None:
-    """One step as a training loop does it; in inference the forward pass alone, in inference mode."""
+def step(
+    workload: Workload, batch: Batch, after_backward: Callable[[], None] = lambda: None, *, update: bool = True
+) -> None:
+    """One step as a training loop does it; in inference the forward pass alone, in inference mode.
+
+    Without `update` the optimizer is left as it is.
+    """
     recipe = workload.recipe
     if workload.optimizer is None:
         with torch.inference_mode(), autocast(recipe.amp, workload.device):
@@ -236,6 +241,8 @@ def step(workload: Workload, batch: Batch, after_backward: Callable[[], None] = 
     else:
         workload.scaler.scale(loss).backward()
     after_backward()
+    if not update:
+        return
     if workload.scaler is not None:
         # A scaler leaves a step out whose gradients are not finite; then the optimizer's state would not be counted.
         workload.scaler.unscale_(workload.optimizer)

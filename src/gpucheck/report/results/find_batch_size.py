@@ -248,9 +248,9 @@ class FoundBatchSize:
     """The answer of one device.
 
     `max_batch_size` is the largest size that passed, where larger ones are known not to fit; where the search ended
-    before it knew (`limited_by`), it is None and `at_least` has what passed. `limiting_factor` puts `limited_by` in one
-    word: `memory` for every way to run out of it. `predicted_above` is a size whose predicted peak ended the search.
-    The budget has its margin left out already.
+    before it knew, or at its cap (`limited_by`), it is None and `at_least` has what passed. `limiting_factor` puts
+    `limited_by` in one word: `memory` for every way to run out of it. `predicted_above` is a size whose predicted peak
+    ended the search. The budget has its margin left out already.
     """
 
     max_batch_size: int | None
@@ -301,6 +301,11 @@ class FoundBatchSize:
     def largest(self) -> int | None:
         """The largest size that passed, whether or not more may fit; None where none did."""
         return self.at_least if self.max_batch_size is None else self.max_batch_size
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the search ended before it knew how much more fits, and not because the user wanted no more."""
+        return self.max_batch_size is None and self.limiting_factor != "max-batch-size"
 
     @property
     def axis_name(self) -> str | None:
