@@ -488,6 +488,7 @@ TEXTS: tuple[Text, ...] = (
         "Code that is compiled at run time (Triton, NVRTC) came from a newer CUDA than the driver's, of the same major "
         "version.",
         "update the driver, or use a torch built for the CUDA version that nvidia-smi shows",
+        "proof",
         source=_RUNTIME,
     ),
     Text(

@@ -94,6 +94,7 @@ TEXTS: tuple[Text, ...] = (
             r"Unable to load any of \{lib(cudnn|cublas|nv)",
             r"Cannot dlopen some GPU libraries",
             r"(cudart|cublas|cufft|curand|cusolver|cusparse)\w*\.dll.{0,40}(not found|missing|could not)",
+            r"Could not (load|locate) (library )?(cudnn\w*|zlibwapi|cublas\w*|cudart\w*|nvrtc\w*)\.dll",
             r"lib(cudart|cublas|cusparse|nvrtc)\.so not found",
             r"Failed to create CUDAExecutionProvider",
             r"CUDA backend failed to initialize: Unable to load cu",
@@ -238,13 +239,13 @@ TEXTS: tuple[Text, ...] = (
         (
             r"\[WinError (126|127|182|1114|193|206)\].{0,300}(torch|c10|fbgemm|caffe2|cudnn|cublas|nvrtc|shm\.dll)",
             r"fbgemm\.dll",
-            r"Could not (load|locate) (library )?(cudnn\w*|zlibwapi|cublas\w*|cudart\w*|nvrtc\w*)\.dll",
             r"LoadLibrary failed with error 12[67] .{0,300}onnxruntime_providers_\w+\.dll",
             r"Error loading \W?.{0,200}(torch|c10|fbgemm|caffe2)\w*\.dll",
             r"DLL load failed while importing \w*" + _TORCHS,
         ),
         "Windows lacks the Visual C++ runtime, or one of torch's DLLs needs another.",
         "install Microsoft's Visual C++ Redistributable (x64), then reinstall torch",
+        follows=("oom.host",),
     ),
     Text(
         "import.segment",
@@ -369,6 +370,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "The ptxas of Triton's, or torch's NVRTC, is older than the GPU.",
         "use a newer torch (it brings Triton), or TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas of a newer CUDA",
+        "proof",
     ),
     Text(
         "compile.missing",

@@ -21,11 +21,15 @@ _TYPED = r"\A.{0,20}" + _BEFORE + r"(?P<number>\d+)(?!\d)\b.{0,20}\Z"
 _IN_LOG = r"Xid \((PCI:)?[0-9a-f:.]+\): (?P<number>\d+)(,|(?!.))"
 
 
+# The same as an Xid in the driver's own words, which come before its line or in place of it.
+_OTHER_WORDS = {119: (r"GSP RPC timeout", r"_kgspLogXid119\b", r"Timeout waiting for RPC( response)? from GSP")}
+
+
 def _of_xid(one: xid.Xid) -> Text:
     return Text(
         id=f"xid.{one.number}",
         title=f"Xid {one.number}: {one.what}",
-        patterns=(_TYPED, _IN_LOG),
+        patterns=(_TYPED, _IN_LOG, *_OTHER_WORDS.get(one.number, ())),
         number=str(one.number),
         meaning=f"It points to {_BLAMED[one.blame]}. The driver writes it into the kernel's log.",
         then=one.step,
@@ -110,9 +114,17 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "kernel.watchdog",
         "the driver thinks that the GPU hangs",
-        (r"GPU is probably locked", r"RC watchdog:", r"_(kgsp|issue)RpcAndWait|rpcRecvPoll: GSP RPC|GSP RPC timeout"),
-        "A kernel did not end, or the GPU's own processor stopped answering.",
-        "the Xid beside it says more; without one: end the program; if nvidia-smi hangs too, drain the node and reboot",
+        (
+            r"GPU is probably locked",
+            r"RC watchdog:",
+            r"_(kgsp|issue)RpcAndWait",
+            r"rpcRecvPoll: GSP RPC",
+            r"_kgspIsHeartbeatTimedOut",
+            r"GSP( RM|-RM| firmware)? heartbeat (timeout|timed out|stuck|lost)",
+        ),
+        "A kernel did not end, or the GPU's own processor (GSP) stopped answering. Xids after it follow from it.",
+        "drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX, or reboot; if that "
+        "fails, power-cycle the machine; if it comes back, use another driver version",
         "strong",
         source="NVIDIA/open-gpu-kernel-modules",
         follows=("xid.", "bus."),

@@ -728,5 +728,6 @@ TEXTS: tuple[Text, ...] = (
         "After a kernel update the module has to be built again.",
         "install the headers of the running kernel, then sudo dkms autoinstall",
         "proof",
+        follows=("kernel.build",),
     ),
 )
