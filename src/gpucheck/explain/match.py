@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gpucheck.doctor.condition import CERTAINTIES, Certainty
+from gpucheck.explain import platforms
 from gpucheck.explain.normal import Kind, Line, Normal, normalise
 from gpucheck.explain.pattern import Pattern, compiled, is_cut
+from gpucheck.explain.platforms import Platform
 from gpucheck.explain.text import Text
 
 # A pattern that is in a log more often than this says nothing new: the first ones and the last ones are looked at.
@@ -51,7 +53,7 @@ class Match:
     """A text that was found: on which line, which conditions it points to, and whether only a part of it was there.
 
     `said` are its line and those after it, `around` also those before, for who reads the numbers in them. `doubt` says
-    what in the paste speaks against it, where something does.
+    what in the paste speaks against it, where something does. `platforms` are those whose marks the paste has.
     """
 
     text: Text
@@ -61,6 +63,7 @@ class Match:
     said: str = ""
     around: str = ""
     doubt: str = ""
+    platforms: frozenset[Platform] = frozenset()
 
     @property
     def certainty(self) -> Certainty:
@@ -134,6 +137,7 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
         for place in found
         if not any(place.within(other) or place.adds_nothing(other) for other in near.to(place))
     ]
+    where = platforms.marked(normal.spaced)
     first: dict[str, Line] = {}
     for place in found:
         if place.line.kind not in _LATE:
@@ -142,7 +146,8 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
     for place in sorted(found, key=lambda place: _order(place, first)):
         beside = [one.text.id for one in theirs.to(place) if one.touches(place)]
         said, around = _excerpts(normal, place.line)
-        match = Match(place.text, place.line.number, (*place.text.conditions, *beside), place.cut, said, around)
+        points = (*place.text.conditions, *beside)
+        match = Match(place.text, place.line.number, points, place.cut, said, around, "", where)
         earlier = matches.setdefault(place.text.id, match)
         matches[place.text.id] = replace(
             earlier, conditions=tuple(dict.fromkeys((*earlier.conditions, *match.conditions)))

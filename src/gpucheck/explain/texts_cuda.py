@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpucheck import messages
+from gpucheck.explain.platforms import SERIALIZE
 from gpucheck.explain.text import CUDA_SAYS, Text, by_code
 
 _BLOCKING = "CUDA_LAUNCH_BLOCKING=1 python …: the traceback then ends at the line that failed"
@@ -74,8 +75,6 @@ TEXTS: tuple[Text, ...] = (
             r"unspecified launch failure",
             r"CUDA_ERROR_LAUNCH_FAILED",
             r"cudaErrorLaunchFailure",
-            r"hipErrorLaunchFailure",
-            r"HSA_STATUS_ERROR_(EXCEPTION|ILLEGAL_INSTRUCTION)",
             by_code(719),
         ),
         "Mostly memory that it may not touch; the driver knows no more. The process cannot use the GPU any more.",
@@ -555,9 +554,12 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "hip.fault",
-        "a kernel touched memory that is not its own (ROCm)",
+        "a kernel crashed or touched memory that is not its own (ROCm)",
         (
             r"Memory access fault by GPU node",
+            r"hipErrorLaunchFailure",
+            r"HSA_STATUS_ERROR_(EXCEPTION|ILLEGAL_INSTRUCTION)",
+            r"Memory critical error by agent node",
             r"HSA_STATUS_ERROR_MEMORY_(APERTURE_VIOLATION|FAULT)",
             r"HIP error: an illegal memory access(?: was encountered)?",
             r"hipErrorIllegalAddress",
@@ -568,7 +570,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "The address that was used belongs to no memory of the process: an index out of range, or code that was built "
         "for another GPU.",
-        "AMD_SERIALIZE_KERNEL=3 shows which call it is",
+        SERIALIZE,
     ),
     Text(
         "hip.hang",
