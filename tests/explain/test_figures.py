@@ -521,3 +521,84 @@ def test_no_text_breaks_a_reader(name: str) -> None:
     text = SAMPLES[name]
     for end in range(0, len(text), 7):
         assert isinstance(figures.read(name, text[:end], text[:end]), figures.Figures)
+
+
+# --- containers -------------------------------------------------------------------------------------------------------
+
+_HOOK = "OCI runtime create failed: error running hook #0: exit status 1, stderr: Auto-detected mode as 'legacy'\n"
+
+
+@pytest.mark.parametrize(
+    ("behind", "says", "step"),
+    [
+        ("device error: 7: unknown device", "the GPU that was asked for does not exist on this host", "nvidia-smi -L"),
+        (
+            "mount error: failed to add device rules: unable to find any existing device filters attached to the "
+            "cgroup: "
+            "bpf_prog_query(BPF_CGROUP_DEVICE) failed: operation not permitted",
+            "the toolkit could not add the GPU to the container's cgroup",
+            "no-cgroups = true",
+        ),
+        (
+            "container error: cgroup subsystem devices not found",
+            "the toolkit could not add the GPU to the container's cgroup",
+            "no-cgroups = true",
+        ),
+        (
+            "initialization error: WSL environment detected but no adapters were found",
+            "WSL shows the container no GPU",
+            "update NVIDIA's driver in Windows",
+        ),
+        (
+            "initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object file: no such "
+            "file "
+            "or directory",
+            "the host has no NVIDIA driver that the toolkit can find",
+            "install the driver on the host",
+        ),
+        (
+            "initialization error: nvml error: driver not loaded",
+            "the driver's module is not loaded on the host",
+            "sudo modprobe nvidia",
+        ),
+        (
+            "initialization error: driver rpc error: timed out",
+            "the host's driver did not answer",
+            "nvidia-smi on the host has to answer",
+        ),
+        (
+            "requirement error: unsatisfied condition: cuda>=12.9, please update your driver to a newer version",
+            "the image asks for more than the host's driver has (cuda>=12.9)",
+            "update the host's driver",
+        ),
+        (
+            "mount error: file creation failed: /var/lib/docker/overlay2/x/merged/usr/lib/libnvidia-ml.so.1: file "
+            "exists",
+            "the image contains files of NVIDIA's driver",
+            "build the image without",
+        ),
+        (
+            "ldcache error: process /sbin/ldconfig failed with error code: 1",
+            "ldconfig did not run inside the container",
+            "set ldconfig =",
+        ),
+        (
+            "detection error: path error: ///usr/local/nvidia/lib64/libvdpau_nvidia.so: permission denied",
+            "the toolkit may not open or mount a file of the driver",
+            "look at the file that is named",
+        ),
+        (
+            "mount error: stat failed: /dev/nvidia-uvm: no such file or directory",
+            "a file of the driver is not there",
+            "sudo nvidia-modprobe",
+        ),
+    ],
+)
+def test_a_container_that_does_not_start_by_what_the_toolkit_says(behind: str, says: str, step: str) -> None:
+    name, read = numbers(f"{_HOOK}nvidia-container-cli: {behind}: unknown.")
+    assert (name, read.says) == ("container.cli", says)
+    assert read.then.startswith(step) or step in read.then
+
+
+def test_what_the_toolkit_says_otherwise_is_left_to_the_text() -> None:
+    assert numbers("nvidia-container-cli: initialization error: something new") == ("container.cli", figures.Figures())

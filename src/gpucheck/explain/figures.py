@@ -625,7 +625,101 @@ def _index(name: str, said: str, around: str) -> Figures:
     return Figures(found, f"index {found['index']}{size_}")
 
 
+# --- containers -------------------------------------------------------------------------------------------------------
+
+# What NVIDIA's container toolkit says behind the kind of its error, what that is, and the step on the host; the first
+# that is there decides.
+_CONTAINER: tuple[tuple[str, str, str], ...] = (
+    (
+        r"WSL environment detected but no adapters",
+        "WSL shows the container no GPU",
+        "update NVIDIA's driver in Windows, then wsl --shutdown; nvidia-smi inside WSL has to list the GPU first",
+    ),
+    (
+        r"unknown device|invalid device ordinal|MIG.{0,40}(not found|invalid)|device id .{0,60}not found",
+        "the GPU that was asked for does not exist on this host",
+        "nvidia-smi -L on the host lists the GPUs and MIG instances; name one of these in --gpus, "
+        "NVIDIA_VISIBLE_DEVICES "
+        "or the compose file's device_ids",
+    ),
+    (
+        r"cgroup|device (rules|filter)|BPF_",
+        "the toolkit could not add the GPU to the container's cgroup",
+        "install a newer nvidia-container-toolkit; for rootless or nested containers set no-cgroups = true in "
+        "/etc/nvidia-container-runtime/config.toml, or use CDI: sudo nvidia-ctk cdi generate "
+        "--output=/etc/cdi/nvidia.yaml",
+    ),
+    (
+        r"unsatisfied condition: ?(brand|arch)",
+        "the image asks for another kind of GPU ({})",
+        "use an image without that requirement; NVIDIA_DISABLE_REQUIRE=1 skips the check",
+    ),
+    (
+        r"unsatisfied condition",
+        "the image asks for more than the host's driver has ({})",
+        "update the host's driver, or use an image of an older CUDA; NVIDIA_DISABLE_REQUIRE=1 skips the check",
+    ),
+    (
+        r"driver not loaded|NVML.{0,20}not loaded",
+        "the driver's module is not loaded on the host",
+        "sudo modprobe nvidia on the host; nvidia-smi has to work there first",
+    ),
+    (
+        r"(driver|nvml) (rpc )?error: .{0,40}(failed to process request|timed out|timeout)|rpc error",
+        "the host's driver did not answer",
+        "nvidia-smi on the host has to answer first, also from its root account; where it hangs, reboot the host",
+    ),
+    (
+        r"file creation failed: \S+: file exists|: file exists",
+        "the image contains files of NVIDIA's driver",
+        "build the image without the driver's libraries (libcuda.so.1, libnvidia-ml.so.1): they come from the host, "
+        "and "
+        "an image that was committed from a container with GPUs keeps them",
+    ),
+    (
+        r"ldcache|ldconfig",
+        "ldconfig did not run inside the container",
+        'set ldconfig = "@/sbin/ldconfig" (Ubuntu: "@/sbin/ldconfig.real") in '
+        "/etc/nvidia-container-runtime/config.toml",
+    ),
+    (
+        r"(open|stat|path|mount operation|load program).{0,200}(permission denied|operation not permitted)|"
+        r"insufficient permissions",
+        "the toolkit may not open or mount a file of the driver",
+        "look at the file that is named: SELinux or AppArmor, a file system without mknod or setuid, or the user in "
+        "/etc/nvidia-container-runtime/config.toml keep the toolkit from it",
+    ),
+    (
+        r"libnvidia-ml\.so|libcuda\.so|load library failed|Could not find any nv files|no such device",
+        "the host has no NVIDIA driver that the toolkit can find",
+        "install the driver on the host; nvidia-smi has to work there first. An engine from snap, or Docker Desktop's "
+        "own "
+        "virtual machine, does not see the host's driver",
+    ),
+    (
+        r"(stat|open|mount operation).{0,200}no such file or directory",
+        "a file of the driver is not there",
+        "sudo nvidia-modprobe -u -c 0 makes the device nodes; after an update of the driver sudo nvidia-ctk cdi "
+        "generate "
+        "--output=/etc/cdi/nvidia.yaml, and sudo systemctl restart docker",
+    ),
+)
+
+
+def _container(name: str, said: str, around: str) -> Figures:
+    """What NVIDIA's container toolkit says behind the kind of its error."""
+    del name
+    text = said if "nvidia-container" in said or "unsatisfied" in said else around
+    for pattern, sentence, then in _CONTAINER:
+        if re.search(pattern, text, re.IGNORECASE):
+            condition = re.search(r"unsatisfied condition: ?(\w+ ?[<>=!]+ ?[\w.]+)", text)
+            found = {"condition": condition[1]} if condition else {}
+            return Figures(found, sentence.format(condition[1] if condition else "see the message"), then)
+    return Figures()
+
+
 _READERS: dict[str, Callable[[str, str, str], Figures]] = {
+    "container.cli": _container,
     "oom.vllm": _vllm,
     "oom.cpu": _host,
     "oom.host": _host,

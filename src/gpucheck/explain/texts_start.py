@@ -644,7 +644,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "container.cli",
-        "NVIDIA's container toolkit finds no driver on the host",
+        "NVIDIA's container toolkit could not set up the container",
         (
             r"nvidia-container-cli: \w+ error",
             r"nvidia-container-cli: (initialization|requirement|mount|detection|device|container|ldcache|permission)",
@@ -653,12 +653,11 @@ TEXTS: tuple[Text, ...] = (
             r"error (executing|running) hook .{0,60}nvidia-container",
             r"Could not find any nv files on this host",
         ),
-        "What follows in the message is the host's fault, not the image's: no driver, another version, a device that "
-        "is "
-        "not there, or a CUDA that the image requires and the driver does not serve.",
-        "nvidia-smi on the host: it has to work there first. `unsatisfied condition: cuda>=N` asks for a newer driver "
-        "or an "
-        "older image, `unknown device` for an index that exists, `ldcache` for a working /sbin/ldconfig on the host",
+        "The message names the cause behind the kind of the error: no driver on the host, a device that is not there, "
+        "a "
+        "cgroup that may not be changed, files of a driver inside the image, or a CUDA that the image requires and the "
+        "driver does not serve.",
+        "nvidia-smi on the host has to work first; then look at what stands behind `error:` in the message",
         follows=("nvml.mismatch", "nvml.not_loaded", "kernel."),
     ),
     Text(
