@@ -600,5 +600,22 @@ def test_a_container_that_does_not_start_by_what_the_toolkit_says(behind: str, s
     assert read.then.startswith(step) or step in read.then
 
 
+@pytest.mark.parametrize(
+    ("client", "module", "then"),
+    [
+        ("575.64", "575.64.03", "dpkg -l | grep -i nvidia"),
+        ("535.183.06", "535.183.01", "dpkg -l | grep -i nvidia"),
+        ("580.95.05", "575.64.03", ""),
+    ],
+)
+def test_a_driver_of_two_third_numbers_is_mixed_packages(client: str, module: str, then: str) -> None:
+    _, read = numbers(
+        f"NVRM: API mismatch: the client has the version {client}, but\nNVRM: this kernel module has the version "
+        f"{module}.  Please\nNVRM: make sure that this kernel module and all NVIDIA driver components"
+    )
+    assert read.says == f"libraries of driver {client}, kernel module of {module}"
+    assert read.then.startswith(then) and bool(read.then) == bool(then)
+
+
 def test_what_the_toolkit_says_otherwise_is_left_to_the_text() -> None:
     assert numbers("nvidia-container-cli: initialization error: something new") == ("container.cli", figures.Figures())

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpucheck.machine.driver_files import ONE_VERSION, are_mixed_packages
 from gpucheck.units import GIB, KIB, MIB, TIB
 
 Numbers = dict[str, Any]
@@ -411,7 +412,8 @@ def _versions(name: str, said: str, around: str) -> Figures:
     for pattern, one, other, sentence in _PAIRS.get(name, ()):
         if match := re.search(pattern, around, re.IGNORECASE | re.DOTALL):
             first, second = (re.sub(r",\s*", ".", group.strip("()")) for group in match.groups()[:2])
-            return Figures({one: first, other: second}, sentence.format(first, second))
+            mixed = name == "nvml.mismatch" and are_mixed_packages(first, second)
+            return Figures({one: first, other: second}, sentence.format(first, second), ONE_VERSION if mixed else "")
     if name == "nvml.mismatch" and (match := re.search(r"NVML library version: ([\d.]+)", around)):
         return Figures({"library": match[1]}, f"libraries of driver {match[1]}, kernel module of another")
     del said
