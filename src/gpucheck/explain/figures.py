@@ -227,7 +227,8 @@ def _unnamed(found: Numbers) -> int:
         own = 0
     if total is None or free is None or own is None:
         return 0
-    return max(total - free - own - sum(one["bytes"] for one in found.get("processes", ())), 0)
+    rest: int = total - free - own - sum(one["bytes"] for one in found.get("processes", ()))
+    return max(rest, 0)
 
 
 def _memory_then(name: str, found: Numbers) -> str:
@@ -265,7 +266,7 @@ def _memory_then(name: str, found: Numbers) -> str:
 def _limit(found: Numbers) -> str:
     """What to do where the request was refused though the GPU had room for it; empty elsewhere."""
     requested, free = found.get("requested_bytes"), found.get("free_bytes")
-    if requested is None or free is None or free - requested <= _LARGE_OTHER * found.get("total_bytes", free):
+    if requested is None or free is None or free - requested <= _LARGE_OTHER * (found.get("total_bytes") or free):
         return ""
     if "allowed_bytes" in found:
         return (

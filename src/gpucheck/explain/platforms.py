@@ -100,6 +100,8 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     ),
 )
 
+_DMESG = r"sudo dmesg( -T)? \| grep( -[ei]+| '[^']+'| [\w-]+(?= -e|;| tells| shows| names| for|$))+"
+_RESET = r"sudo nvidia-smi --gpu-reset -i [\w,:.…]+"
 # Commands in steps, and what does the same there.
 _SWAPS: tuple[tuple[Platform, str, str], ...] = (
     (
@@ -114,18 +116,11 @@ _SWAPS: tuple[tuple[Platform, str, str], ...] = (
     ("windows", r"rm -r (\S+)", r"delete \1"),
     ("windows", r"echo \$LD_LIBRARY_PATH: unset it", "take other CUDA folders out of PATH"),
     ("mac", r"free -h( and top)?|nvidia-smi", "Activity Monitor"),
-    *(
-        (platform, r"sudo dmesg( -T)? \| grep( -[ei]+| '[^']+'| [\w-]+(?= -e|;| tells| shows| names| for|$))+", where)
-        for platform, where in (
-            ("windows", "Event Viewer (System, source nvlddmkm)"),
-            ("wsl", "Windows's Event Viewer (System, source nvlddmkm)"),
-            ("mac", "the Console app"),
-        )
-    ),
-    *(
-        (platform, r"sudo nvidia-smi --gpu-reset -i [\w,:.…]+", "a restart of Windows")
-        for platform in ("windows", "wsl")
-    ),
+    ("windows", _DMESG, "Event Viewer (System, source nvlddmkm)"),
+    ("wsl", _DMESG, "Windows's Event Viewer (System, source nvlddmkm)"),
+    ("mac", _DMESG, "the Console app"),
+    ("windows", _RESET, "a restart of Windows"),
+    ("wsl", _RESET, "a restart of Windows"),
     ("rocm", r"CUDA_LAUNCH_BLOCKING=1", "AMD_SERIALIZE_KERNEL=3"),
     ("rocm", r"(; then|,) `compute-sanitizer python …` names the kernel", ""),
     ("rocm", r"grep -i xid\b", "grep -i amdgpu"),

@@ -244,6 +244,12 @@ TEXTS: tuple[Text, ...] = (
         "cuda.capability",
         "this torch does not support this GPU",
         (
+            r"Mismatched GPU Architecture",
+            r"which is not yet supported in this version of the container",
+            r"No supported GPU\(s\) detected to run this container",
+            r"which is of compute capability \(CC\) \d",
+            r"does not include kernels for this GPU",
+            r"not built with CUDA kernel binaries compatible with compute capability",
             r"with CUDA capability sm_\d+ is not compatible with the current PyTorch installation",
             r"The current PyTorch install supports CUDA capabilities",
             r"PyTorch no longer supports this GPU because it is too old",
@@ -317,6 +323,9 @@ TEXTS: tuple[Text, ...] = (
         "cuda.peer",
         "two GPUs cannot read each other's memory",
         (
+            r"custom_all_?reduce\w*\.cuh:\d+",
+            r"Custom allreduce is disabled because",
+            r"hip\w*Peer\w* failed",
             r"peer access is not supported between these two devices",
             r"peer mapping resources exhausted",
             r"cudaErrorPeerAccessUnsupported",
@@ -326,7 +335,8 @@ TEXTS: tuple[Text, ...] = (
             by_code(217, 711),
         ),
         "Direct copies between these two are not possible here, or too many are mapped (eight at most).",
-        "NCCL_P2P_DISABLE=1; `gpucheck bench transfer --device all` shows which pairs can",
+        "NCCL_P2P_DISABLE=1, and --disable-custom-all-reduce for vLLM and SGLang; `gpucheck bench transfer --device "
+        "all` shows which pairs can",
     ),
     Text(
         "cuda.ecc",
@@ -536,6 +546,7 @@ TEXTS: tuple[Text, ...] = (
         "hip.none",
         "ROCm finds no GPU, or may not open it",
         (
+            r"no ROCm-capable device is detected",
             r"No HIP GPUs are available",
             r"Unable to open /dev/kfd",
             r"is not member of .{0,3}(render|video).{0,3} group",
@@ -576,6 +587,7 @@ TEXTS: tuple[Text, ...] = (
         "hip.hang",
         "the AMD GPU hung and was reset",
         (
+            r"amdgpu: The CS has been (cancelled|rejected) because the context is lost",
             r"HW Exception by GPU node",
             r"amdgpu.{0,80}GPU reset begin",
             r"amdgpu.{0,80}ring \w[\w.]* timeout",
@@ -636,6 +648,8 @@ TEXTS: tuple[Text, ...] = (
         "xpu.none",
         "torch finds no Intel GPU",
         (
+            r"libur_loader\.so[.\d]*: cannot open shared object file",
+            r"libsycl\.so[.\d]*: cannot open shared object file",
             r"No XPU devices are available",
             r"PI_ERROR_DEVICE_NOT_FOUND",
             r"No device of requested type available",

@@ -22,7 +22,9 @@ _IN_LOG = r"Xid \((PCI:)?[0-9a-f:.]+\): (?P<number>\d+)(,|(?!.))"
 
 
 # The same as an Xid in the driver's own words, which come before its line or in place of it.
-_OTHER_WORDS = {119: (r"GSP RPC timeout", r"_kgspLogXid119\b", r"Timeout waiting for RPC( response)? from GSP")}
+_OTHER_WORDS = {
+    119: (r"(?<!Xid \d{3} )GSP RPC timeout", r"_kgspLogXid119\b", r"Timeout waiting for RPC( response)? from GSP")
+}
 
 
 def _of_xid(one: xid.Xid) -> Text:
@@ -95,6 +97,9 @@ TEXTS: tuple[Text, ...] = (
         "kernel.rm_init",
         "the driver could not start a card",
         (
+            r"GSP-FMC reported an error",
+            r"Max GSP-RM boot attempts exceeded",
+            r"Cannot initialize GSP firmware RM",
             r"RmInitAdapter failed",
             r"rm_init_adapter failed",
             r"nvidia: probe of [0-9a-f:.]+ failed with error",
@@ -159,5 +164,19 @@ TEXTS: tuple[Text, ...] = (
         "start the program again; if it comes back: a newer kernel and Mesa or compute runtime; sudo dmesg | grep -i "
         "-e i915 "
         "-e xe",
+    ),
+    Text(
+        "kernel.dxg",
+        "WSL's GPU driver was refused an answer by Windows",
+        (r"dxgkio_\w+: ?Ioctl failed", r"misc dxg: dxgk: .{0,60}failed"),
+        "Lines with -2 and -22 alone stand in healthy logs too: Linux asks Windows's driver for things that it does "
+        "not "
+        "know.",
+        "nvidia-smi inside WSL: where it lists the GPU these lines are harmless; else update NVIDIA's driver in "
+        "Windows, "
+        "then wsl --update and wsl --shutdown",
+        "hint",
+        symptom=True,
+        source="microsoft/WSL issues",
     ),
 )

@@ -106,6 +106,7 @@ TEXTS: tuple[Text, ...] = (
         "cuinit.no_driver",
         "there is no NVIDIA driver for torch to find",
         (
+            r"The NVIDIA Driver was not detected\. ?GPU functionality will not be available",
             r"Found no NVIDIA driver on your system",
             r"Could not find cuda drivers on your machine",
             r"CUDA driver (is )?not (found|installed)",
@@ -167,6 +168,7 @@ TEXTS: tuple[Text, ...] = (
         "cuinit.802",
         "the fabric between the GPUs is not ready",
         (
+            r"Error 802: system not yet initialized",
             r"\A\W*(cuda |cuinit )?error 802\W*\Z",
             r"CUDA_ERROR_SYSTEM_NOT_READY",
             r"cudaErrorSystemNotReady",
@@ -404,6 +406,7 @@ TEXTS: tuple[Text, ...] = (
         "nvml.no_library",
         "NVML is not installed",
         (
+            r"libnvidia-ml\.so[.\d]* not found",
             r"NVML Shared Library Not Found",
             r"NVMLError_LibraryNotFound",
             r"NVIDIA Management Library \(NVML\) not found",
@@ -476,6 +479,8 @@ TEXTS: tuple[Text, ...] = (
         "nvml.not_supported",
         "this GPU does not have what NVML was asked for",
         (
+            r"nvml\w* (returned|returns|failed with|failed:)\W{0,3}Not Supported",
+            r"NVIDIA-SMI [\d.]+ .{0,1500}\|\s*Not Supported",
             r"NVMLError_(NotSupported|FunctionNotFound)",
             r"NVML_ERROR_NOT_SUPPORTED",
             r"\bnvml\w*.{0,60}: Not Supported\b",
@@ -492,6 +497,7 @@ TEXTS: tuple[Text, ...] = (
         "kubernetes.insufficient",
         "Kubernetes has no free GPU for the pod",
         (
+            r"UnexpectedAdmissionError.{0,200}(vgpu|gpu|device number not matched)",
             r"Insufficient (nvidia\.com|amd\.com|gpu\.intel\.com)/\w+",
             r"nodes? (are|is) available: .{0,200}Insufficient .{0,20}gpu",
             r"UnexpectedAdmissionError.{0,200}(nvidia\.com/gpu|devices? unavailable)",
@@ -664,6 +670,7 @@ TEXTS: tuple[Text, ...] = (
         "kernel.key_rejected",
         "Secure Boot refuses the driver's kernel module",
         (
+            r"nvidia.{0,40}module keys? rejected",
             r"modprobe: ERROR: could not insert 'nvidia.{0,10}: Key was rejected by service",
             r"could not insert 'nvidia.{0,10}: Required key not available",
             r"nvidia.{0,80}Loading of (unsigned )?module.{0,30}rejected",
@@ -678,6 +685,7 @@ TEXTS: tuple[Text, ...] = (
         "kernel.build",
         "the driver's kernel module could not be built",
         (
+            r"\*\*\* \[.{0,160}Error \d.{0,300}/dkms/nvidia",
             r"Building module.{0,200}/nvidia/.{0,200}make\.log",
             r"ERROR: Unable to build the NVIDIA kernel module",
             r"error processing package nvidia-(dkms|kernel)",
