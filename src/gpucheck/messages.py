@@ -147,8 +147,6 @@ CAUSES: tuple[Cause, ...] = (
         r"unspecified launch failure",
         r"CUDA_ERROR_LAUNCH_FAILED",
         r"cudaErrorLaunchFailure",
-        r"hipErrorLaunchFailure",
-        r"HSA_STATUS_ERROR_(EXCEPTION|ILLEGAL_INSTRUCTION)",
     ),
     _device(
         "cuda.device_assert",
@@ -185,8 +183,10 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _device(
         "hip.fault",
-        "a kernel touched memory that is not its own (ROCm)",
+        "a kernel crashed or touched memory that is not its own (ROCm)",
         r"Memory access fault by GPU node",
+        r"hipErrorLaunchFailure",
+        r"HSA_STATUS_ERROR_(EXCEPTION|ILLEGAL_INSTRUCTION)",
         r"HSA_STATUS_ERROR_MEMORY_(APERTURE_VIOLATION|FAULT)",
         r"hipErrorIllegalAddress",
         fix="sudo dmesg | grep -i amdgpu; then gpucheck smoke",

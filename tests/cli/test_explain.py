@@ -84,8 +84,8 @@ def test_the_numbers_of_a_text_are_told_and_used(capsys: pytest.CaptureFixture[s
     code, out, _ = run(capsys, MEMORY)
     assert code == exits.OK
     title, step, gap, sure = out.splitlines()
-    assert title.startswith("GPU memory is full: of 79.15 GiB process 1234 holds 60, you 10 (5 only cached)")
-    assert step == "→ end process 1234, or use another GPU"
+    assert title.startswith("GPU memory is full: of 79.15 GiB your tensors hold 4.04, torch's cache 5 on top")
+    assert step == "→ use another GPU, or end process 1234 if it is not part of your job"
     assert (gap, sure) == ("", "proven by the text itself (oom.cuda)")
 
 

@@ -547,6 +547,33 @@ def test_a_torch_that_pythonpath_brings_is_taken_out_of_it() -> None:
     assert mixed is not None and (mixed.fix or "").endswith("then /env/bin/python -m pip install torch==2.9.1")
 
 
+@pytest.mark.parametrize(
+    ("condition", "error", "changes"),
+    [
+        ("torch.undefined_symbol", "ImportError: undefined symbol: __nvJitLinkComplete_12_4", {}),
+        ("torch.import_broken", "ModuleNotFoundError: No module named 'torch._C'", {}),
+        ("torch.crashed", "SIGSEGV", {}),
+        ("torch.cpu_build", None, {"version": "2.13.0+cpu", "cuda": None, "stage": "end", "kernels": ()}),
+    ],
+)
+@pytest.mark.parametrize("variables", [frozenset[str](), frozenset(("LD_LIBRARY_PATH",))])
+def test_a_torch_of_pythonpath_that_does_not_work_is_taken_out_of_it(
+    condition: str, error: str | None, changes: dict[str, Any], variables: frozenset[str]
+) -> None:
+    place: dict[str, Any] = {"path": "/extra/torch", "pythonpath_torch": ("/other", "/extra/")}
+    evidence = ended_at("import", error, **place) if error else with_torch(**changes, **place)
+    seen = judged(condition, replace(evidence, variables=variables))
+    assert seen is not None and seen.fix == "take /extra/ out of PYTHONPATH (unset PYTHONPATH)"
+
+
+def test_condas_torch_beside_pips_is_told_also_in_one_version() -> None:
+    seen = judged("torch.two_versions", with_torch(versions={"torch": ("2.11.0",)}, conda_torch="2.11.0"))
+    assert seen is not None and seen.title == "conda's torch and pip's are mixed in this environment"
+    assert seen.message == "conda has torch 2.11.0 on record, and pip installed 2.11.0"
+    assert seen.fix is not None and seen.fix.startswith("conda remove --force pytorch")
+    assert "/env/bin/python -m pip install --force-reinstall torch==2.11.0" in seen.fix
+
+
 # --- CUDA's libraries in torch's process ------------------------------------------------------------------------------
 
 CUDNN = "nvidia-cudnn-cu12==9.10.2.21"
@@ -681,6 +708,7 @@ def test_a_torch_for_the_cpu_is_a_remark_where_there_is_no_gpu() -> None:
         ("2.11.0", "2.11.0+cu130"),
         ("2.11.0+cu130", "2.11.0+cu130"),
         ("2.5.0a0+b465a5843b.nv24.9", "2.5.0a0+b465a5843b.nv24.09"),
+        ("2.11", "2.11.0+cu130"),
     ],
 )
 def test_one_version_in_two_spellings_is_one(recorded: str, loaded: str) -> None:

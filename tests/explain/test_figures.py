@@ -69,7 +69,7 @@ TORCH_2_9 = (
         ),
         (
             TORCH_1_OLD,
-            {"gpu": 0, "requested_bytes": 2 * GIB, "free_bytes": 0, "reserved_bytes": 2 * GIB, "cached_bytes": 0},
+            {"gpu": 0, "requested_bytes": 2 * GIB, "free_bytes": 0, "reserved_bytes": 9 * GIB, "cached_bytes": 2 * GIB},
         ),
         (TORCH_2_0, {"gpu": 1, "cached_bytes": 530 * MIB - bytes_(505.96, MIB)}),
         (
@@ -126,32 +126,123 @@ def test_what_a_gpu_out_of_memory_says(pasted: str, expected: dict[str, Any]) ->
 def test_who_holds_the_memory_and_what_to_change_first() -> None:
     _, read = numbers(TORCH_2_1)
     assert read.says == (
-        "of 79.15 GiB process 1234 holds 60, you 10 (5 only cached), others 8.43, 0.31 free, 0.56 more requested"
+        "of 79.15 GiB your tensors hold 4.04, torch's cache 5 on top, process 1234 holds 60, other programs 8.43, 0.31 "
+        "free; 0.56 more requested"
     )
-    assert read.then == "end process 1234, or use another GPU"
+    assert read.then == "use another GPU, or end process 1234 if it is not part of your job"
+
+
+# In a container torch does not know its own pid and lists itself as a process: figures of public reports.
+ITSELF = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB "
+    "of which 1.20 GiB is free. Process 76883 has {} GiB memory in use. Of the allocated memory {} GiB is allocated by "
+    "PyTorch, and {} GiB is reserved by PyTorch but unallocated."
+)
+
+
+@pytest.mark.parametrize(
+    ("figures_", "beside"),
+    [(("77.94", "60.00", "17.50"), ""), (("77.94", "75.50", "0.05"), "your process 2.39 beside torch, ")],
+)
+def test_the_process_that_holds_what_torch_counts_is_your_own(figures_: tuple[str, str, str], beside: str) -> None:
+    process, allocated, cached = figures_
+    _, read = numbers(ITSELF.format(*figures_))
+    assert read.says == (
+        f"of 79.15 GiB your tensors hold {allocated.rstrip('0').rstrip('.')}, torch's cache {cached.rstrip('0')} on "
+        f"top, {beside}1.2 free; 2 more requested"
+    )
+    assert (read.numbers["own_bytes"], read.numbers["own_pids"]) == (bytes_(float(process), GIB), [76883])
+    assert read.numbers["processes"] == []
+    assert "76883" not in read.says + read.then and "end" not in read.then.replace("expandable", "").split()
+
+
+def test_beside_your_own_process_another_one_is_named() -> None:
+    text = ITSELF.format("20.10", "19.00", "0.70").replace(
+        "Process 76883", "Process 500 has 57.70 GiB memory in use. Process 76883"
+    )
+    _, read = numbers(text)
+    assert read.says == (
+        "of 79.15 GiB your tensors hold 19, torch's cache 0.7 on top, process 500 holds 57.7, 1.2 free; 2 more "
+        "requested"
+    )
+    assert read.then == "use another GPU, or end process 500 if it is not part of your job"
+
+
+def test_two_processes_alike_may_both_be_yours() -> None:
+    text = ITSELF.format("38.90", "37.00", "0.70").replace(
+        "Process 76883", "Process 500 has 39.00 GiB memory in use. Process 76883"
+    )
+    _, read = numbers(text)
+    assert "process 500 holds 39, process 76883 holds 38.9, one of these is your process, 1.2 free" in read.says
+    assert read.then.startswith("if several of these processes are yours, give each its own GPU")
+
+
+def test_a_process_that_fits_nothing_is_looked_at_before_it_is_ended() -> None:
+    _, read = numbers(ITSELF.format("77.94", "10.00", "0.10"))
+    assert read.then == "ps -fp 76883 shows what holds it: your own program, or another one, then use another GPU"
+
+
+def test_a_size_that_is_none_is_left_out() -> None:
+    """NVML's "not available", as torch prints it under WSL."""
+    _, read = numbers(ITSELF.format("17179869184.00", "10.00", "0.10"))
+    assert "processes" not in read.numbers and "17179869184" not in read.says
+
+
+def test_what_is_cached_comes_on_top_of_what_is_allocated() -> None:
+    _, read = numbers(TORCH_1_OLD)
+    assert read.says == "of 10 GiB your tensors hold 7, torch's cache 2 on top, 0 bytes free; 2 more requested"
 
 
 def test_a_large_cache_is_for_the_allocator() -> None:
     own = TORCH_2_1.replace("Process 1234 has 60.00 GiB memory in use. ", "").replace("10.00 GiB", "78.00 GiB")
     _, read = numbers(own.replace("5.00 GiB is reserved", "20.00 GiB is reserved"))
-    assert read.then.startswith(
-        "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (newer torch: PYTORCH_ALLOC_CONF"
+    assert read.then == (
+        "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (newer torch: PYTORCH_ALLOC_CONF): 20 GiB is cached "
+        "in pieces too small for the request"
     )
-    assert "20 GiB is cached" in read.then
     _, read = numbers(own.replace("5.00 GiB is reserved", "1.00 GiB is reserved"))
     assert read.then == "use a smaller batch, a shorter sequence, or activation checkpointing"
 
 
+def test_of_cache_and_others_the_larger_part_is_the_step() -> None:
+    text = TORCH_2_1.replace("Process 1234 has 60.00 GiB", "Process 1234 has 9.00 GiB")
+    text = text.replace("this process has 10.00 GiB", "this process has 69.00 GiB")
+    _, read = numbers(text.replace("4.04 GiB", "47.00 GiB").replace("5.00 GiB is reserved", "21.00 GiB is reserved"))
+    assert read.then.startswith("export PYTORCH_CUDA_ALLOC_CONF")
+    _, read = numbers(text.replace("4.04 GiB", "63.00 GiB"))
+    assert read.then.startswith("use another GPU, or end process 1234 if it is not part")
+
+
+def test_what_would_not_serve_the_request_is_no_step() -> None:
+    """A public report: 9.35 GiB in the cache and 12.73 free do not make the 22.78 that were asked for."""
+    _, read = numbers(
+        "CUDA out of memory. Tried to allocate 22.78 GiB. GPU 0 has a total capacity of 31.47 GiB of which 12.73 GiB "
+        "is free. Including non-PyTorch memory, this process has 18.73 GiB memory in use. Of the allocated memory 9.08 "
+        "GiB is allocated by PyTorch, and 9.35 GiB is reserved by PyTorch but unallocated."
+    )
+    assert read.then == "use a smaller batch, a shorter sequence, or activation checkpointing"
+
+
 def test_memory_that_nobody_named_is_another_programs() -> None:
-    """Before torch 2.1, and inside containers, others are not told."""
+    """Before torch 2.1, and without NVML, others are not listed; up to 2.5 GiB may be the process's own context."""
     _, read = numbers(TORCH_1)
-    assert "others 10.64" in read.says
-    assert read.then.startswith("nvidia-smi shows which process holds memory")
+    assert "other programs 10.64" in read.says
+    assert read.then == "nvidia-smi shows whether another program holds memory: use another GPU, or end that program"
+    _, read = numbers(TORCH_1.replace("505.96 MiB", "8.80 GiB").replace("530.00 MiB", "8.90 GiB"))
+    assert "CUDA's context or other programs 2.26" in read.says
+    assert read.then == "use a smaller batch, a shorter sequence, or activation checkpointing"
 
 
 def test_more_than_the_gpu_has_is_a_wrong_shape() -> None:
     _, read = numbers(TORCH_2_9)
-    assert read.then.endswith("print the tensor's shape, it may be wrong: one request exceeds the whole GPU")
+    assert read.then == "print the tensor's shape, it may be wrong: one request exceeds the whole GPU"
+
+
+def test_a_request_that_was_refused_beside_free_memory_met_a_limit() -> None:
+    _, read = numbers(TORCH_2_9.replace("96.00 GiB", "36.00 GiB"))
+    assert read.then == "raise torch.cuda.set_per_process_memory_fraction: it allows this process 40 GiB"
+    _, read = numbers(TORCH_2_9.replace("96.00 GiB", "36.00 GiB").replace("40.00 GiB allowed; ", ""))
+    assert read.then.startswith("run it again and watch nvidia-smi: 70 GiB was free when torch gave up")
 
 
 def test_of_several_ranks_each_says_its_own() -> None:
@@ -170,7 +261,7 @@ def test_vllm_and_its_share() -> None:
         "71.24 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."
     )
     assert read.numbers["free_bytes"] == bytes_(59.32, GIB) and read.numbers["desired_bytes"] == bytes_(71.24, GIB)
-    assert read.then.endswith("--gpu-memory-utilization 0.72")
+    assert read.then.startswith("--gpu-memory-utilization 0.72; or another GPU")
     _, read = numbers(
         "ValueError: To serve at least one request with the models's max seq len (131072), (24.00 GiB KV cache is "
         "needed, "
@@ -430,3 +521,101 @@ def test_no_text_breaks_a_reader(name: str) -> None:
     text = SAMPLES[name]
     for end in range(0, len(text), 7):
         assert isinstance(figures.read(name, text[:end], text[:end]), figures.Figures)
+
+
+# --- containers -------------------------------------------------------------------------------------------------------
+
+_HOOK = "OCI runtime create failed: error running hook #0: exit status 1, stderr: Auto-detected mode as 'legacy'\n"
+
+
+@pytest.mark.parametrize(
+    ("behind", "says", "step"),
+    [
+        ("device error: 7: unknown device", "the GPU that was asked for does not exist on this host", "nvidia-smi -L"),
+        (
+            "mount error: failed to add device rules: unable to find any existing device filters attached to the "
+            "cgroup: "
+            "bpf_prog_query(BPF_CGROUP_DEVICE) failed: operation not permitted",
+            "the toolkit could not add the GPU to the container's cgroup",
+            "no-cgroups = true",
+        ),
+        (
+            "container error: cgroup subsystem devices not found",
+            "the toolkit could not add the GPU to the container's cgroup",
+            "no-cgroups = true",
+        ),
+        (
+            "initialization error: WSL environment detected but no adapters were found",
+            "WSL shows the container no GPU",
+            "update NVIDIA's driver in Windows",
+        ),
+        (
+            "initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object file: no such "
+            "file "
+            "or directory",
+            "the host has no NVIDIA driver that the toolkit can find",
+            "install the driver on the host",
+        ),
+        (
+            "initialization error: nvml error: driver not loaded",
+            "the driver's module is not loaded on the host",
+            "sudo modprobe nvidia",
+        ),
+        (
+            "initialization error: driver rpc error: timed out",
+            "the host's driver did not answer",
+            "nvidia-smi on the host has to answer",
+        ),
+        (
+            "requirement error: unsatisfied condition: cuda>=12.9, please update your driver to a newer version",
+            "the image asks for more than the host's driver has (cuda>=12.9)",
+            "update the host's driver",
+        ),
+        (
+            "mount error: file creation failed: /var/lib/docker/overlay2/x/merged/usr/lib/libnvidia-ml.so.1: file "
+            "exists",
+            "the image contains files of NVIDIA's driver",
+            "build the image without",
+        ),
+        (
+            "ldcache error: process /sbin/ldconfig failed with error code: 1",
+            "ldconfig did not run inside the container",
+            "set ldconfig =",
+        ),
+        (
+            "detection error: path error: ///usr/local/nvidia/lib64/libvdpau_nvidia.so: permission denied",
+            "the toolkit may not open or mount a file of the driver",
+            "look at the file that is named",
+        ),
+        (
+            "mount error: stat failed: /dev/nvidia-uvm: no such file or directory",
+            "a file of the driver is not there",
+            "sudo nvidia-modprobe",
+        ),
+    ],
+)
+def test_a_container_that_does_not_start_by_what_the_toolkit_says(behind: str, says: str, step: str) -> None:
+    name, read = numbers(f"{_HOOK}nvidia-container-cli: {behind}: unknown.")
+    assert (name, read.says) == ("container.cli", says)
+    assert read.then.startswith(step) or step in read.then
+
+
+@pytest.mark.parametrize(
+    ("client", "module", "then"),
+    [
+        ("575.64", "575.64.03", "dpkg -l | grep -i nvidia"),
+        ("535.183.06", "535.183.01", "dpkg -l | grep -i nvidia"),
+        ("580.95.05", "575.64.03", ""),
+    ],
+)
+def test_a_driver_of_two_third_numbers_is_mixed_packages(client: str, module: str, then: str) -> None:
+    _, read = numbers(
+        f"NVRM: API mismatch: the client has the version {client}, but\nNVRM: this kernel module has the version "
+        f"{module}.  Please\nNVRM: make sure that this kernel module and all NVIDIA driver components"
+    )
+    assert read.says == f"libraries of driver {client}, kernel module of {module}"
+    assert read.then.startswith(then) and bool(read.then) == bool(then)
+
+
+def test_what_the_toolkit_says_otherwise_is_left_to_the_text() -> None:
+    assert numbers("nvidia-container-cli: initialization error: something new") == ("container.cli", figures.Figures())

@@ -246,3 +246,63 @@ def test_the_lines_around_are_given_for_who_reads_their_numbers() -> None:
     (match,) = find("\n".join(lines), [text("a.text", "no room")])
     assert match.said.split("line ")[0].strip() == "no room" and match.said.endswith("line 22")
     assert match.around.startswith("line 7 line 8") and match.around.endswith("line 22")
+
+
+# --- what comes first -------------------------------------------------------------------------------------------------
+
+
+def test_a_proof_comes_before_what_is_nearly_certain_and_that_before_a_hint() -> None:
+    texts = [
+        text("a.hint", "it burns", certainty="hint"),
+        text("a.strong", "it is hot"),
+        text("a.proof", "it is on fire", certainty="proof"),
+    ]
+    said = "torch: it burns\ntorch: it is hot\ntorch: it is on fire"
+    assert [one.text.id for one in find(said, texts)] == ["a.proof", "a.strong", "a.hint"]
+    one_line = "torch: it burns, it is hot, it is on fire"
+    assert [one.text.id for one in find(one_line, texts)] == ["a.proof", "a.strong", "a.hint"]
+    assert [one.text.id for one in find("it is hot\nRuntimeError: it burns", texts)] == ["a.strong", "a.hint"]
+
+
+@pytest.mark.parametrize("library", ["cudnn_ops64_9.dll", "caffe2_detectron_ops_gpu.dll", "shm.dll", "torch_cuda.dll"])
+def test_a_paging_file_that_is_too_small_comes_before_the_dll_that_did_not_load(library: str) -> None:
+    said = (
+        "OSError: [WinError 1455] The paging file is too small for this operation to complete. Error loading "
+        f'"C:\\Users\\me\\torch\\lib\\{library}" or one of its dependencies.'
+    )
+    assert ids(said)[0] == "oom.host"
+
+
+def test_cudnns_dll_that_is_not_found_is_a_library_of_cudas() -> None:
+    assert ids("Could not locate cudnn_ops64_9.dll. Please make sure it is in your library path!") == ["import.library"]
+
+
+# As drivers of 2026 write it, in this order (open-gpu-kernel-modules issue 1080).
+_HEARTBEAT = """NVRM: _kgspIsHeartbeatTimedOut: Heartbeat timed out, currentTimeMs 3224 diff 8042 timeout 5200
+NVRM: _kgspRpcRecvPoll: GSP RM heartbeat timed out
+NVRM: Xid (PCI:0000:01:00): 8, pid=4312, name=python, channel 0x00000010
+NVRM: Xid (PCI:0000:01:00): 109, pid=4312, name=python, CTX SWITCH TIMEOUT
+NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)
+NVRM: krcWatchdog_IMPL: RC watchdog: GPU is probably locked!"""
+
+
+def test_of_the_kernels_log_what_was_written_first_is_the_cause() -> None:
+    assert ids(_HEARTBEAT)[0] == "kernel.watchdog"
+    # Behind an Xid the same row is its effect.
+    assert ids(_HEARTBEAT[_HEARTBEAT.index("NVRM: Xid (PCI:0000:01:00): 8") :])[0] == "xid.8"
+
+
+def test_the_drivers_own_word_for_a_timeout_of_the_gsp_is_its_xid() -> None:
+    said = "NVRM: nvAssertFailedNoLog: Assertion failed: Back to back GSP RPC timeout detected! GPU marked for reset\n"
+    assert ids(said) == ["xid.119"]
+    assert ids(said + "NVRM: Xid (PCI:0000:0b:00): 154, GPU recovery action changed to 0x1 (GPU Reset Required)")[
+        0
+    ] == ("xid.119")
+
+
+def test_what_is_deprecated_comes_after_what_failed() -> None:
+    said = (
+        "FutureWarning: The pynvml package is deprecated. Please install nvidia-ml-py instead.\n"
+        "RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"
+    )
+    assert ids(said) == ["cudnn.failed", "nvml.pynvml"]

@@ -412,8 +412,8 @@ def explained(*matches: dict[str, Any]) -> Report:
 FULL = {
     "id": "oom.cuda",
     "title": "GPU memory is full",
-    "says": "of 79.15 GiB process 1234 holds 60, you 10 (5 only cached)",
-    "then": "end process 1234, or use another GPU",
+    "says": "of 79.15 GiB your tensors hold 4.04, torch's cache 5 on top, process 1234 holds 60",
+    "then": "use another GPU, or end process 1234 if it is not part of your job",
     "specific": True,
 }
 FELL = {

@@ -5,6 +5,14 @@ from __future__ import annotations
 from gpucheck import xid
 
 SAMPLES: dict[str, str] = {
+    "dtensor.mixed": "RuntimeError: aten.mm.default: got mixed torch.Tensor and DTensor, need to convert all "
+    "torch.Tensor to DTensor before calling distributed operators!",
+    "cutlass.arch": "CUTLASS: Arch conditional MMA instruction used without targeting appropriate compute capability. "
+    "Aborting.",
+    "nvshmem.init": "/dvs/p4/build/gpgpu/main_nvshmem/src/modules/transport/ibgda/ibgda.cpp:2966: non-zero status: 7 "
+    "create DCT share err.",
+    "llamacpp.start": "Error: llama runner process has terminated: exit status 2",
+    "kernel.dxg": "[   12.345678] misc dxg: dxgk: dxgkio_query_adapter_info: Ioctl failed: -22",
     # memory
     "oom.cuda": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
     "79.15 GiB of which 1.12 GiB is free. Process 4711 has 78.02 GiB memory in use. Of the allocated memory 76.90 GiB "
@@ -517,6 +525,211 @@ MORE: tuple[tuple[str, str], ...] = (
     # distributed
     ("nccl.interface", "node1:1:1 [0] NCCL WARN Bootstrap : no socket interface found"),
     ("dist.ready_twice", "RuntimeError: Expected to mark a variable ready only once."),
+    (
+        "kernel.rm_init",
+        "NVRM: kgspBootstrap_GH100: GSP-FMC reported an error while attempting to boot GSP: 0xb",
+    ),
+    (
+        "kernel.rm_init",
+        "NVRM: RmInitAdapter: Cannot initialize GSP firmware RM",
+    ),
+    (
+        "nccl.unhandled_cuda",
+        "src/transport/p2p.cc:239 NCCL WARN hipIpcGetMemHandle failed : invalid argument",
+    ),
+    (
+        "nvml.not_supported",
+        'GPU plugin fails on GB10: nvmlDeviceGetMemoryInfo returns "Not Supported"',
+    ),
+    (
+        "attention.flash",
+        "Error running sage attention: SM89 kernel is not available. Make sure you GPUs with compute capability 8.9.",
+    ),
+    (
+        "attention.flash",
+        "AssertionError: FlashAttention-3 is only supported on devices with compute capability 9.0",
+    ),
+    (
+        "attention.flash",
+        "AssertionError: Sinks are only supported in FlashAttention 3; FA3 is only supported on devices with compute "
+        "capability 9",
+    ),
+    (
+        "attention.kernel",
+        "[ERROR] Assertion failed: The attention sinks is only supported on SM90",
+    ),
+    (
+        "attention.kernel",
+        "Some attention backends are not valid for cuda with AttentionSelectorConfig(head_size=64)",
+    ),
+    (
+        "quant.dtype",
+        'ValueError: Please use "fp4" quantization for Blackwell GPUs.',
+    ),
+    (
+        "quant.dtype",
+        "tvm.error.InternalError: Assertion error (/deepgemm/csrc/apis/hyperconnection.hpp:56): Unsupported "
+        "architecture",
+    ),
+    (
+        "compile.ptxas",
+        "ptxas /tmp/x.ptx, line 5; error : Instruction 'tcgen05.alloc' not supported on .target 'sm_120'",
+    ),
+    (
+        "compile.ptxas",
+        "NVIDIA Jetson Thor: Value 'sm_110a' is not defined for option 'gpu-name'",
+    ),
+    (
+        "compile.ptxas",
+        'Assertion failed: false && "computeCapability not supported", file AccelerateMatmul.cpp, line 36',
+    ),
+    (
+        "cuda.capability",
+        "Mismatched GPU Architecture: The installed PaddlePaddle package was compiled for 61 70 75, but your current "
+        "GPU is 120",
+    ),
+    (
+        "cuda.capability",
+        "WARNING: Detected NVIDIA GeForce RTX 5080 GPU, which is not yet supported in this version of the container",
+    ),
+    (
+        "cuda.capability",
+        "UserWarning: Found GPU0 NVIDIA GB10 which is of compute capability (CC) 12.1.",
+    ),
+    (
+        "cutlass.arch",
+        "RuntimeError: FlashInfer requires GPUs with sm75 or higher",
+    ),
+    (
+        "cutlass.arch",
+        "RuntimeError: No supported CUDA architectures found for major versions [10].",
+    ),
+    (
+        "cutlass.arch",
+        "Failed to initialize cutlass TMA WS grouped gemm",
+    ),
+    (
+        "nvshmem.init",
+        "/nvshmem/src/host/mem/mem_heap.cpp:1590: non-zero status: 7 allocate_physical_memory_to_heap failed",
+    ),
+    (
+        "llamacpp.start",
+        "LLAMA_CPP_PROCESS_ERROR\nThe model process encountered an unexpected error.",
+    ),
+    (
+        "oom.other",
+        "error loading model: unable to allocate Vulkan0 buffer",
+    ),
+    (
+        "oom.cuda",
+        "[HAMI-core ERROR (pid:1 thread=140160828682240 allocator.c:53)]: Device 0 OOM 18446744073707737660 / "
+        "24146608128",
+    ),
+    (
+        "oom.cuda",
+        "Exception Type: torch.OutOfMemoryError\n"
+        "Exception Message: Allocation on device\nThis error means you ran out of memory on your GPU.",
+    ),
+    (
+        "oom.host",
+        "OSError: The paging file is too small for this operation to complete. (os error 1455)",
+    ),
+    (
+        "oom.nvml_assert",
+        "CUDACachingAllocator.cpp:995 NVML internal assert fires instead of clean OOMError when cudaMalloc fails",
+    ),
+    (
+        "oom.mps_buffer",
+        "MPSNDArray.mm:761: failed assertion `[MPSTemporaryNDArray initWithDevice:descriptor:] Error: product of "
+        "dimension sizes > 2**31'",
+    ),
+    (
+        "kernel.build",
+        "make[2]: *** [/usr/src/linux-headers-6.17.13-2-pve/Makefile:248: __sub-make] Error 2\n"
+        "make[2]: Leaving directory '/var/lib/dkms/nvidia-current-open/550.163.01/build'",
+    ),
+    (
+        "kubernetes.insufficient",
+        "UnexpectedAdmissionError: vgpu-cores Requested 100, Available 0 after Volcano scheduled pod",
+    ),
+    (
+        "cuda.peer",
+        "Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:368 'invalid argument'",
+    ),
+    (
+        "cuda.peer",
+        "[custom_all_reduce.py:137] Custom allreduce is disabled because your platform lacks GPU P2P capability or P2P "
+        "test failed.",
+    ),
+    (
+        "compile.backend",
+        "torch._dynamo hit config.recompile_limit (8)",
+    ),
+    (
+        "nvcc.mismatch",
+        "The detected CUDA version (%s) mismatches the version that was used to compilePyTorch (%s)",
+    ),
+    (
+        "nvml.no_library",
+        "libnvidia-ml.so.1 not found under /usr.",
+    ),
+    (
+        "import.library",
+        "CUDA image unable to load libcudnn_cnn.so",
+    ),
+    (
+        "import.nvjitlink",
+        "RuntimeError: jaxlib/cuda/versions_helpers.cc:72: operation cublasGetVersion( nullptr, &version) failed: "
+        "cuBlas internal error",
+    ),
+    (
+        "hip.none",
+        "ggml_cuda_init: failed to initialize ROCm: no ROCm-capable device is detected",
+    ),
+    (
+        "hip.hang",
+        "radv/amdgpu: The CS has been cancelled because the context is lost. This context is innocent.",
+    ),
+    (
+        "hip.fault",
+        "Memory critical error by agent node-0 (Agent handle: 0x5581) on address 0x7f9. Reason: Memory in use.",
+    ),
+    (
+        "import.symbol",
+        "flash_attn_2_cuda ImportError: undefined symbol _ZN3c105ErrorC2",
+    ),
+    (
+        "import.glibc",
+        "/usr/bin/ld: libtorch/lib/libtorch_cpu.so: undefined reference to `hypot@GLIBC_2.35'",
+    ),
+    (
+        "kernel.key_rejected",
+        "nvidia/nvidia-open module keys rejected",
+    ),
+    (
+        "vllm.start",
+        "ValueError: Current node has no GPU available. current_node_resource={'CPU': 8.0}",
+    ),
+    (
+        "cuinit.802",
+        "Error 802: system not yet initialized",
+    ),
+    (
+        "cuinit.no_driver",
+        "WARNING: The NVIDIA Driver was not detected.  GPU functionality will not be available.",
+    ),
+    (
+        "xpu.none",
+        "ImportError: libur_loader.so.0: cannot open shared object file: No such file or directory",
+    ),
+    (
+        "xid.unknown",
+        "RTX 5060 Ti (GB206, sm_120): Xid 175 GSP RPC timeout (DUP_OBJECT) on CUDA context init",
+    ),
+    (
+        "kernel.watchdog",
+        "NVRM: GPU0 _kgspRpcRecvPoll: GSP RM heartbeat timed out",
+    ),
 )
 
 INNOCENT: tuple[str, ...] = (

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
-from gpucheck.machine import talk, torch_probe
+from gpucheck.machine import talk, torch_probe, torch_probe_child
 from gpucheck.machine.child import ChildResult
 from gpucheck.machine.talk import Heard
 from gpucheck.machine.torch_probe import KernelRun, TorchProbe
@@ -437,6 +438,67 @@ def test_packages_that_are_not_those_which_torch_asks_for(tmp_path: Path, empty:
     installed(site, "nvidia-cudnn-cu12", "9.1.0.70")
     installed(site, "nvidia-cublas-cu12", "12.8.4.1")
     assert asked(site, empty).unmet == {"nvidia-cudnn-cu12==9.10.2.21": "9.1.0.70", "cuda-toolkit==13.0.2": None}
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted"),
+    [
+        ("13.0.3.0", "13.0.3"),
+        ("13.0.3", "13.0.3.0"),
+        ("9.10.2.21", "9.10.2.21"),
+        ("2.9.0+cu128", "2.9"),
+        ("1.0.post1", "1.0-1"),
+        ("1.0RC1", "1.0-c.1"),
+        ("v1.0.dev0", "1.dev"),
+        ("0!1.0a0", "1.0alpha"),
+        ("1.0+ubuntu-1", "1.0+ubuntu.1"),
+        ("13.0.30", "13.0.3"),
+        ("13.0.3.1", "13.0.3"),
+        ("13.0.3rc1", "13.0.3"),
+        ("13.0.3.post1", "13.0.3"),
+        ("2.9.0", "2.9.0+cu128"),
+        ("1!13.0.3", "13.0.3"),
+        ("1.0+a", "1.0+b"),
+    ],
+)
+def test_versions_compare_as_pep_440_does(version: str, wanted: str) -> None:
+    assert torch_probe_child.satisfies(version, wanted) == SpecifierSet(f"=={wanted}").contains(
+        version, prereleases=True
+    )
+
+
+def test_what_is_no_version_equals_itself_alone() -> None:
+    assert torch_probe_child.satisfies("built from source", "built from source")
+    assert not torch_probe_child.satisfies("built from source", "1.0")
+
+
+def test_a_package_in_another_spelling_of_its_version_is_the_one_asked_for(tmp_path: Path, empty: Path) -> None:
+    site = torch_of(tmp_path)
+    installed(site, "torch", "2.14.1", requires=("cuda-toolkit[cudart]==13.0.3", "nvidia-cudnn-cu13==9.14.0"))
+    installed(site, "cuda-toolkit", "13.0.3.0")
+    installed(site, "nvidia-cudnn-cu13", "9.14.0.1")
+    assert asked(site, empty).unmet == {"nvidia-cudnn-cu13==9.14.0": "9.14.0.1"}
+
+
+def test_condas_torch_beside_one_that_pip_installed(tmp_path: Path, empty: Path) -> None:
+    """As a conda environment looks after `pip install torch` in it: conda's record is still there."""
+    site = torch_of(tmp_path)
+    installed(site, "torch", "2.9.1")
+    environment = tmp_path / "conda"
+    (environment / "conda-meta").mkdir(parents=True)
+    (environment / "conda-meta" / "pytorch-2.5.1-cuda126_py312h1.json").write_text("{}")
+    (site / "sitecustomize.py").write_text(f"import sys\nsys.prefix = {str(environment)!r}\n")
+    assert asked(site, empty).conda_torch is None  # nobody says who installed it
+    installer = site / "torch-2.9.1.dist-info" / "INSTALLER"
+    installer.write_text("pip\n")
+    assert asked(site, empty).conda_torch == "2.5.1"
+    installer.write_text("conda\n")
+    assert asked(site, empty).conda_torch is None
+
+
+def test_which_python_a_program_is() -> None:
+    assert torch_probe.python_version(sys.executable) == sys.version_info[:2]
+    assert torch_probe.python_version("/bin/echo") is None and torch_probe.python_version("/bin/false") is None
 
 
 @needs_maps

@@ -165,9 +165,9 @@ FIRST: dict[str, list[str]] = {
         "! not complete: the command was cut off",
     ],
     "explain_full": [
-        "GPU memory is full: of 79.15 GiB process 1234 holds 60, you 10 (5 only cached)",
-        "→ end process 1234, or use another GPU",
-        "",
+        "GPU memory is full: of 79.15 GiB your tensors hold 4.04, torch's cache 5 on top,",
+        "process 1234 holds 60",
+        "→ use another GPU, or end process 1234 if it is not part of your job",
     ],
     "explain_xid": [
         "Xid 79: the GPU has fallen off the bus: GPU 0000:3b:00",

@@ -27,6 +27,11 @@ from gpucheck.report.results.doctor import DoctorResult
 # A driver that hangs is told within ten seconds: it is known after five, and torch, which starts the same driver, may
 # be about to answer for another reason.
 TORCH_GRACE_S = 2.0
+# The oldest Python that the probe's program runs in.
+OLDEST = (3, 8)
+_GIVE = "give the path of a Python interpreter, 3.8 or newer"
+# Where an environment, and a Python unpacked on Windows, have theirs.
+_IN_A_FOLDER = ("bin/python", "bin/python3", "Scripts/python.exe", "python.exe")
 # Devices in the answer's line.
 _MOST_NAMED = 3
 
@@ -96,11 +101,7 @@ def read(options: DoctorOptions, emit: Emit) -> Evidence:
             cut.after(0.0, "interrupted")
     if options.python is not None:
         if probe.stage == "start" and not probe.timed_out and probe.not_awaited is None:
-            raise UsageError(
-                f"--python {options.python} cannot run the probe",
-                probe.error or "it printed nothing",
-                "give the path of a Python interpreter, 3.8 or newer",
-            )
+            raise _no_answer(options.python, probe)
         facts = replace(facts, torch=_build_of(probe))
         # Another environment than the active one was asked for.
         probe = replace(probe, active_elsewhere=None)
@@ -109,10 +110,29 @@ def read(options: DoctorOptions, emit: Emit) -> Evidence:
 
 def _answer(asked: Future[TorchProbe], python: str | None) -> TorchProbe:
     probe = asked.result()
+    if probe.unstarted is not None and python is not None and Path(python).is_dir():
+        inside = next((path for path in map(Path(python).joinpath, _IN_A_FOLDER) if path.is_file()), None)
+        tip = f"gpucheck doctor --python {wheels.interpreter(str(inside))}" if inside else _GIVE
+        raise UsageError(f"--python {python} is a folder, not a Python interpreter", "", tip)
     if probe.unstarted is not None:
-        what = f"--python {python} cannot be started"
-        raise UsageError(what, probe.unstarted, "give the path of a Python interpreter")
+        raise UsageError(f"--python {python} cannot be started", probe.unstarted, _GIVE)
     return probe
+
+
+def _no_answer(python: str, probe: TorchProbe) -> UsageError:
+    """Why a program that was started as a Python said nothing: it is none, is too old, or fails before our first word.
+
+    What a program that is no Python printed is left out: most repeat the script that they were given.
+    """
+    version = torch_probe.python_version(python)
+    if version is None:
+        return UsageError(f"--python {python} is not a Python interpreter", "", _GIVE)
+    if version < OLDEST:
+        older = "{}.{}".format(*version)
+        return UsageError(
+            f"--python {python} is Python {older}", "{}.{} is the oldest supported".format(*OLDEST), _GIVE
+        )
+    return UsageError(f"--python {python} cannot run the probe", probe.error or "it printed nothing", _GIVE)
 
 
 def _around(root: Path, cut: child.Cut) -> tuple[Facts, Stack]:

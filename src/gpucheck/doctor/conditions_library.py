@@ -16,7 +16,14 @@ from gpucheck.doctor.conditions_nodes import (
     without_compute,
 )
 from gpucheck.doctor.evidence import Evidence
-from gpucheck.machine.driver_files import Library, is_compat, is_stub, version_of
+from gpucheck.machine.driver_files import (
+    ONE_VERSION,
+    Library,
+    are_mixed_packages,
+    is_compat,
+    is_stub,
+    version_of,
+)
 
 LIBCUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 NOT_FOUND = f"{LIBCUDA}: cannot open shared object file"
@@ -250,7 +257,9 @@ def _mismatch_fix(evidence: Evidence) -> str | None:
         return _without(evidence, given)
     if evidence.in_container:
         return "recreate the container: it holds the host's libraries of before an update"
-    return None
+    library = version_of(evidence.driver.nvml_path) or version_of(evidence.driver.libcuda_path)
+    module = evidence.driver.kernel_module_version
+    return ONE_VERSION if library and module and are_mixed_packages(library, module) else None
 
 
 def _version_on_disk(evidence: Evidence) -> str | None:

@@ -6,7 +6,7 @@ No rung breaks of it: torch starts, and what fails is told where it fails.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from gpucheck.doctor import fixes, wheels
@@ -14,6 +14,7 @@ from gpucheck.doctor.condition import Condition, Seen
 from gpucheck.doctor.conditions_torch import torch_version
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.machine.torch_probe import TorchProbe
+from gpucheck.machine.torch_probe_child import version_key
 
 # What a local version may say of what a wheel is built for: `2.13.0+cu130`.
 _BUILT_FOR = re.compile(r"cpu|cu\d+|rocm[\d.]+|xpu")
@@ -42,8 +43,10 @@ def _two_versions(evidence: Evidence) -> Seen | None:
     fix = f"{how.uninstall('torch')}, until it finds none; then {how.install(wheels.pinned(told[0]))}"
     if probe.pythonpath_torch:
         # No installer sees what lies there, and none can remove it.
-        fix = f"take {', '.join(probe.pythonpath_torch)} out of PYTHONPATH (unset PYTHONPATH)"
-    if len(set(told)) > 1:
+        fix = fixes.out_of_pythonpath(*probe.pythonpath_torch)
+    if probe.conda_torch is not None:
+        return _condas(probe, told, how)
+    if any(not _is_same_version(told[0], other) for other in told[1:]):
         where = f", in {' and '.join(probe.torch_folders)}" if len(probe.torch_folders) > 1 else ""
         told_versions = {"versions": list(told), "folders": list(probe.torch_folders)}
         return Seen(f"torch is installed as {' and '.join(sorted(set(told)))}{where}", told_versions, fix)
@@ -53,9 +56,21 @@ def _two_versions(evidence: Evidence) -> Seen | None:
     return Seen(f"installed as {told[0]}, and its files say {loaded}", {"versions": list(told), "loaded": loaded}, fix)
 
 
+def _condas(probe: TorchProbe, told: Sequence[str], how: wheels.Installer) -> Seen:
+    """Conda's torch beside pip's: both own files of one name, and what the next installation of either breaks."""
+    return Seen(
+        f"conda has torch {probe.conda_torch} on record, and pip installed {' and '.join(sorted(set(told)))}",
+        {"versions": list(told), "conda": probe.conda_torch, "folders": list(probe.torch_folders)},
+        f"conda remove --force pytorch, which removes files of pip's torch too; then "
+        f"{how.install(wheels.pinned(probe.version or told[0]), anew=True)}",
+        title="conda's torch and pip's are mixed in this environment",
+    )
+
+
 def _is_same_version(one: str, other: str) -> bool:
     """The same release, and not built for two different things. Vendors' own suffixes are written in several ways."""
-    (release, _, local), (other_release, _, other_local) = one.partition("+"), other.partition("+")
+    local, other_local = one.partition("+")[2], other.partition("+")[2]
+    release, other_release = version_key(one)[0], version_key(other)[0]
     kinds = [part for part in (local, other_local) if _BUILT_FOR.fullmatch(part)]
     return release == other_release and len(set(kinds)) < 2
 
@@ -248,7 +263,7 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="strong",
         title="two versions of torch are mixed in this environment",
         meaning="What is recorded as installed and what is loaded are not one version: an installation was cut off, "
-        "or two tools installed into one folder.",
+        "or two tools (pip and conda) installed into one environment.",
         fix="python -m pip uninstall -y torch, until it finds none; then install one version once. One "
         "that is found through PYTHONPATH: unset PYTHONPATH",
         judge=_two_versions,

@@ -31,7 +31,13 @@ def torch_version(evidence: Evidence) -> str | None:
 
 
 def _cuda_build(evidence: Evidence) -> str:
-    """The line that installs a torch for the GPUs and the driver that are here: of the version that is installed."""
+    """The line that installs a torch for the GPUs and the driver that are here: of the version that is installed.
+
+    What PYTHONPATH brings is taken out of it instead: it would come before whatever is installed.
+    """
+    entry = fixes.pythonpath_of(evidence.torch) if evidence.torch else None
+    if entry is not None:
+        return fixes.out_of_pythonpath(entry)
     if not evidence.is_nvidia_here:
         return wheels.reinstall(fixes.installer(evidence), torch_version(evidence))
     # From JetPack 7 (R38) on a Jetson takes the wheels that servers take.
@@ -101,7 +107,7 @@ def _undefined_symbol(evidence: Evidence) -> Seen | None:
     if probe is None or found is None or _shadowed(evidence):
         return None
     given = "LD_LIBRARY_PATH" in evidence.variables
-    fix = None if given else _cuda_build(evidence)
+    fix = None if given and fixes.pythonpath_of(probe) is None else _cuda_build(evidence)
     if probe.foreign_folders:
         fix = fixes.out_of_library_path(probe.foreign_folders)
     foreign = f"; loaded from elsewhere: {', '.join(probe.foreign_libraries)}" if probe.foreign_libraries else ""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 
 from gpucheck.doctor import wheels
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.doctor.wheels import Installer
+from gpucheck.machine.torch_probe import TorchProbe
 from gpucheck.report.facts import Host
 
 # What acts on the kernel or on a card: in a container it is the host's to do, under WSL and on Windows there is none.
@@ -110,6 +112,20 @@ def packages_again(evidence: Evidence, packages: Iterable[str]) -> str:
 def out_of_library_path(folders: Iterable[str]) -> str:
     """Take what brings a foreign library out of the variable, and leave the rest of it: the driver may be in there."""
     return f"take {', '.join(folders)} out of LD_LIBRARY_PATH"
+
+
+def pythonpath_of(probe: TorchProbe) -> str | None:
+    """The entry of PYTHONPATH that brings the torch which is imported: no installer sees it, and none can replace "
+    "it."""
+    if probe.path is None:
+        return None
+    folder = os.path.dirname(os.path.abspath(probe.path))
+    return next((entry for entry in probe.pythonpath_torch if os.path.abspath(entry) == folder), None)
+
+
+def out_of_pythonpath(*entries: str) -> str:
+    """Take what brings a foreign torch out of the variable."""
+    return f"take {', '.join(entries)} out of PYTHONPATH (unset PYTHONPATH)"
 
 
 def cudnn_first(python: str | None = None) -> str:

@@ -11,7 +11,7 @@ from gpucheck import naming
 from gpucheck.doctor.catalogue import CONDITIONS
 from gpucheck.doctor.condition import Condition
 from gpucheck.errors import UsageError
-from gpucheck.explain import figures
+from gpucheck.explain import figures, platforms
 from gpucheck.explain.match import Match, find
 from gpucheck.explain.page import PAGES, Page
 from gpucheck.explain.pattern import readable
@@ -96,12 +96,13 @@ def explain(pasted: Pasted, emit: Emit) -> None:
 def _told(match: Match) -> TextMatch:
     text = match.text
     read = figures.read(text.id, match.said, match.around)
+    then = read.then or _at_device(text.then, read.numbers)
     return TextMatch(
         id=text.id,
         title=text.title,
         meaning=text.meaning,
         certainty=match.certainty,
-        then=read.then or _at_device(text.then, read.numbers),
+        then=platforms.step(match.platforms, text.id, then, specific=bool(read.then)),
         says=read.says,
         specific=bool(read.then),
         numbers=read.numbers,

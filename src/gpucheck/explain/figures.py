@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpucheck.machine.driver_files import ONE_VERSION, are_mixed_packages
 from gpucheck.units import GIB, KIB, MIB, TIB
 
 Numbers = dict[str, Any]
@@ -23,6 +24,13 @@ _SIZE = r"([\d.]+) ?([KMGT]i?B|bytes?|B)\b"
 _LARGE_CACHE = 0.1
 # Another process with less than this share of the GPU is not what fills it: a CUDA context alone is 0.3 to 0.6 GiB.
 _LARGE_OTHER = 0.05
+# What a process holds beside torch's memory: context, kernels, and the buffers of cuBLAS, cuDNN and NCCL. Published
+# messages that name their own process show 0.1 to 2.4 GiB.
+_CONTEXT = round(2.5 * GIB)
+# torch writes three sizes with two decimals: together they are this far from the exact sum.
+_ROUNDED = round(0.03 * GIB)
+# NVML's "not available" (all bits set) as torch writes it, 17179869184 GiB, is no size; no machine has this much.
+_NO_SIZE = 2**60
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +117,9 @@ _MEMORY_1 = {
     "total_bytes": r"SIZE total capacity",
     "free_bytes": r"SIZE free",
     "allocated_bytes": r"SIZE already allocated",
-    "reserved_bytes": r"SIZE (?:reserved in total by PyTorch|cached)",
+    "reserved_bytes": r"SIZE reserved in total by PyTorch",
+    # Before torch 1.4; it does not contain what is allocated.
+    "cached_bytes": r"SIZE cached",
 }
 _MPS = {
     "allocated_bytes": r"MPS allocated: SIZE",
@@ -125,86 +135,157 @@ def _memory(name: str, said: str, around: str) -> Figures:
     first = re.search(r"out of memory.*?(?=(?:CUDA|HIP|XPU|MPS backend) out of memory|\Z)", said, re.I | re.S)
     said = first.group() if first else said
     found = {**_sizes(said, _MPS), **_sizes(said, _MEMORY_1), **_sizes(said, _MEMORY)}
+    found = {key: value for key, value in found.items() if value < _NO_SIZE}
     found |= _integers(said, {"gpu": r"\bGPU (\d+)(?: has|;)", "requested_bytes": r"allocate (\d+) bytes"})
     others = [
         {"pid": int(match[1]), "bytes": value}
         for match in re.finditer(rf"Process (\d+) has {_SIZE} memory in use", said, re.IGNORECASE)
-        if (value := size(match[2], match[3])) is not None
+        if (value := size(match[2], match[3])) is not None and value < _NO_SIZE
     ]
     if others:
         found["processes"] = sorted(others, key=lambda one: -one["bytes"])
-    if "cached_bytes" not in found and "reserved_bytes" in found and "allocated_bytes" in found:
-        found["cached_bytes"] = max(found["reserved_bytes"] - found["allocated_bytes"], 0)
+    if "reserved_bytes" in found and "allocated_bytes" in found:
+        found.setdefault("cached_bytes", max(found["reserved_bytes"] - found["allocated_bytes"], 0))
+    elif "cached_bytes" in found and "allocated_bytes" in found:
+        found["reserved_bytes"] = found["allocated_bytes"] + found["cached_bytes"]
+    found |= _own_process(found)
     return Figures(found, _memory_says(found), _memory_then(name, found))
 
 
+def _own_process(found: Numbers) -> Numbers:
+    """Which of the listed processes is this one, where torch does not say so: in a container it does not know its pid.
+
+    It holds what torch counts and a context. Several that fit are all kept, because nobody can tell them apart.
+    """
+    if "own_bytes" in found or "reserved_bytes" not in found or "processes" not in found:
+        return {}
+    least = found["reserved_bytes"] - _ROUNDED
+    fitting = [one for one in found["processes"] if least <= one["bytes"] <= found["reserved_bytes"] + _CONTEXT]
+    if not fitting:
+        return {}
+    if len(fitting) > 1:
+        return {"own_pids": [one["pid"] for one in fitting]}
+    others = [one for one in found["processes"] if one not in fitting]
+    return {"own_bytes": fitting[0]["bytes"], "own_pids": [fitting[0]["pid"]], "processes": others}
+
+
 def _memory_says(found: Numbers) -> str:
-    """Who holds the memory: another process, this one, and how much of that is torch's cache."""
-    whole = found.get("total_bytes") or found.get("allowed_bytes")
+    """Who holds the memory: your tensors, torch's cache beside them, other processes; and what is free."""
+    whole = _whole(found)
     # In the whole's unit no other size needs one of its own.
     scale = next((scale for _, scale in _SCALES if (whole or 0) >= scale), 0)
 
     def size_of(bytes_: int) -> str:
         return human(bytes_) if not scale or bytes_ * 100 < scale else _digits(bytes_ / scale)
 
-    # A context is not what fills a GPU; without the whole nobody knows.
-    others = [one for one in found.get("processes", ()) if one["bytes"] > _LARGE_OTHER * (whole or 0)]
-    parts = [f"process {one['pid']} holds {size_of(one['bytes'])}" for one in others[:3]]
-    if left := others[3:]:
+    allocated, cached, own = (found.get(key) for key in ("allocated_bytes", "cached_bytes", "own_bytes"))
+    parts: list[str] = []
+    if allocated is not None:
+        parts.append(f"your tensors hold {size_of(allocated)}")
+        parts += [f"torch's cache {size_of(cached)} on top"] if cached is not None else []
+    elif own is not None:
+        parts.append(f"your process holds {size_of(own)}")
+    if own is not None and allocated is not None:
+        beside = own - allocated - (cached or 0)
+        parts += [f"your process {size_of(beside)} beside torch"] if beside > GIB else []
+    listed = _others(found)
+    parts += [f"process {one['pid']} holds {size_of(one['bytes'])}" for one in listed[:3]]
+    if left := listed[3:]:
         parts.append(f"{len(left)} more hold {size_of(sum(one['bytes'] for one in left))}")
-    own = found.get("own_bytes") or found.get("reserved_bytes") or found.get("allocated_bytes")
-    if own is not None:
-        cached = found.get("cached_bytes")
-        parts.append(
-            f"you {size_of(own)}"
-            + (f" ({size_of(cached)} only cached)" if cached and cached * 100 >= (whole or 0) else "")
-        )
-    if unnamed := _unnamed(found):
-        parts.append(f"others {size_of(unnamed)}")
+    if len(found.get("own_pids", ())) > 1:
+        parts[-1] += ", one of these is your process"
+    rest = _unnamed(found)
+    if rest > _CONTEXT:
+        parts.append(f"other programs {size_of(rest)}")
+    elif rest > max(_LARGE_OTHER * (whole or 0), GIB):
+        parts.append(f"CUDA's context or other programs {size_of(rest)}")
     if "other_bytes" in found:
         parts.append(f"other programs {size_of(found['other_bytes'])}")
     if "free_bytes" in found:
         parts.append(f"{size_of(found['free_bytes'])} free")
     said = (f"of {human(whole)} " if whole else "") + ", ".join(parts)
     if "requested_bytes" in found:
-        said += (", " if said else "") + f"{size_of(found['requested_bytes'])} more requested"
+        said += ("; " if said else "") + f"{size_of(found['requested_bytes'])} more requested"
     return said
 
 
+def _whole(found: Numbers) -> int | None:
+    """The device's memory, else what torch may use of it."""
+    return found.get("total_bytes") or found.get("allowed_bytes")
+
+
+def _others(found: Numbers) -> list[Numbers]:
+    """The listed processes that hold a part of the GPU that counts; without the whole nobody knows."""
+    return [one for one in found.get("processes", ()) if one["bytes"] > _LARGE_OTHER * (_whole(found) or 0)]
+
+
 def _unnamed(found: Numbers) -> int:
-    """What neither is free nor anybody named holds: in torch before 2.1, and inside containers, others are not told."""
+    """What neither is free nor anybody named holds: in torch before 2.1, and without NVML, others are not listed."""
     total, free = found.get("total_bytes"), found.get("free_bytes")
     own = found.get("own_bytes") or found.get("reserved_bytes")
+    if len(found.get("own_pids", ())) > 1:
+        own = 0
     if total is None or free is None or own is None:
         return 0
     rest: int = total - free - own - sum(one["bytes"] for one in found.get("processes", ()))
-    # A context of CUDA, and what the driver keeps, is no other program.
-    return rest if rest > max(_LARGE_OTHER * total, GIB) else 0
+    return max(rest, 0)
 
 
 def _memory_then(name: str, found: Numbers) -> str:
-    """What to change first, from the largest part."""
-    total = found.get("total_bytes") or found.get("allowed_bytes")
-    if not total:
+    """The step that helps most by these figures."""
+    whole = _whole(found)
+    if not whole:
         return ""
-    steps: list[str] = []
-    large = [one for one in found.get("processes", ()) if one["bytes"] > _LARGE_OTHER * total]
-    if large:
-        pids = ", ".join(str(one["pid"]) for one in large[:3])
-        steps.append(f"end process {pids}, or use another GPU")
-    elif _unnamed(found):
-        steps.append("nvidia-smi shows which process holds memory: end it, or use another GPU")
-    if found.get("cached_bytes", 0) > _LARGE_CACHE * total:
+    requested, free = found.get("requested_bytes", 0), found.get("free_bytes", 0)
+    if requested > whole:
+        return "print the tensor's shape, it may be wrong: one request exceeds the whole GPU"
+    limited = _limit(found)
+    if limited:
+        return limited
+    listed, unnamed = _others(found), _unnamed(found)
+    held = sum(one["bytes"] for one in listed) + (unnamed if unnamed > _CONTEXT else 0)
+    cached = found.get("cached_bytes", 0)
+    # What would not be enough for this very request is not the step that helps.
+    helps = {"others": held if held + free >= requested else 0, "cache": cached if cached + free >= requested else 0}
+    if helps["cache"] > max(_LARGE_CACHE * whole, helps["others"]):
         setting = "PYTORCH_HIP_ALLOC_CONF" if name == "oom.hip" else "PYTORCH_CUDA_ALLOC_CONF"
-        steps.append(
+        return (
             f"export {setting}=expandable_segments:True (newer torch: PYTORCH_ALLOC_CONF): "
-            f"{human(found['cached_bytes'])} is cached in pieces too small for the request"
+            f"{human(cached)} is cached in pieces too small for the request"
         )
-    if found.get("requested_bytes", 0) > total:
-        steps.append("print the tensor's shape, it may be wrong: one request exceeds the whole GPU")
-    elif not large:
-        steps.append("use a smaller batch, a shorter sequence, or activation checkpointing")
-    return "; ".join(steps)
+    if len(listed) > 1 and len(found.get("own_pids", ())) > 1:
+        return (
+            "if several of these processes are yours, give each its own GPU: torch.cuda.set_device(local_rank), or "
+            "CUDA_VISIBLE_DEVICES"
+        )
+    if helps["others"]:
+        return _about_others(listed, is_own_known="own_bytes" in found)
+    return "use a smaller batch, a shorter sequence, or activation checkpointing"
+
+
+def _limit(found: Numbers) -> str:
+    """What to do where the request was refused though the GPU had room for it; empty elsewhere."""
+    requested, free = found.get("requested_bytes"), found.get("free_bytes")
+    if requested is None or free is None or free - requested <= _LARGE_OTHER * (found.get("total_bytes") or free):
+        return ""
+    if "allowed_bytes" in found:
+        return (
+            f"raise torch.cuda.set_per_process_memory_fraction: it allows this process {human(found['allowed_bytes'])}"
+        )
+    return (
+        f"run it again and watch nvidia-smi: {human(free)} was free when torch gave up, so another process took memory "
+        "for a moment, or a limit of the system refused it (ulimit -v, sysctl vm.max_map_count)"
+    )
+
+
+def _about_others(listed: list[Numbers], *, is_own_known: bool) -> str:
+    """What to do about memory that others hold. One of them may be this program, or another rank of its job."""
+    if not listed:
+        return "nvidia-smi shows whether another program holds memory: use another GPU, or end that program"
+    pids = [str(one["pid"]) for one in listed[:3]]
+    if is_own_known:
+        return f"use another GPU, or end process {', '.join(pids)} if it is not part of your job"
+    return f"ps -fp {','.join(pids)} shows what holds it: your own program, or another one, then use another GPU"
 
 
 def _vllm(name: str, said: str, around: str) -> Figures:
@@ -231,7 +312,8 @@ def _vllm(name: str, said: str, around: str) -> Figures:
             found,
             f"of {human(found['total_bytes'])} {human(found['free_bytes'])} free, vLLM wants "
             f"{human(found['desired_bytes'])}",
-            f"end other processes on the GPU (nvidia-smi); or --gpu-memory-utilization {max(share - 0.02, 0.01):.2f}",
+            f"--gpu-memory-utilization {max(share - 0.02, 0.01):.2f}; or another GPU (nvidia-smi shows who holds "
+            "memory here)",
         )
     if "needed_bytes" in found and "available_bytes" in found:
         length = found.get("fits_tokens")
@@ -331,7 +413,8 @@ def _versions(name: str, said: str, around: str) -> Figures:
     for pattern, one, other, sentence in _PAIRS.get(name, ()):
         if match := re.search(pattern, around, re.IGNORECASE | re.DOTALL):
             first, second = (re.sub(r",\s*", ".", group.strip("()")) for group in match.groups()[:2])
-            return Figures({one: first, other: second}, sentence.format(first, second))
+            mixed = name == "nvml.mismatch" and are_mixed_packages(first, second)
+            return Figures({one: first, other: second}, sentence.format(first, second), ONE_VERSION if mixed else "")
     if name == "nvml.mismatch" and (match := re.search(r"NVML library version: ([\d.]+)", around)):
         return Figures({"library": match[1]}, f"libraries of driver {match[1]}, kernel module of another")
     del said
@@ -545,7 +628,101 @@ def _index(name: str, said: str, around: str) -> Figures:
     return Figures(found, f"index {found['index']}{size_}")
 
 
+# --- containers -------------------------------------------------------------------------------------------------------
+
+# What NVIDIA's container toolkit says behind the kind of its error, what that is, and the step on the host; the first
+# that is there decides.
+_CONTAINER: tuple[tuple[str, str, str], ...] = (
+    (
+        r"WSL environment detected but no adapters",
+        "WSL shows the container no GPU",
+        "update NVIDIA's driver in Windows, then wsl --shutdown; nvidia-smi inside WSL has to list the GPU first",
+    ),
+    (
+        r"unknown device|invalid device ordinal|MIG.{0,40}(not found|invalid)|device id .{0,60}not found",
+        "the GPU that was asked for does not exist on this host",
+        "nvidia-smi -L on the host lists the GPUs and MIG instances; name one of these in --gpus, "
+        "NVIDIA_VISIBLE_DEVICES "
+        "or the compose file's device_ids",
+    ),
+    (
+        r"cgroup|device (rules|filter)|BPF_",
+        "the toolkit could not add the GPU to the container's cgroup",
+        "install a newer nvidia-container-toolkit; for rootless or nested containers set no-cgroups = true in "
+        "/etc/nvidia-container-runtime/config.toml, or use CDI: sudo nvidia-ctk cdi generate "
+        "--output=/etc/cdi/nvidia.yaml",
+    ),
+    (
+        r"unsatisfied condition: ?(brand|arch)",
+        "the image asks for another kind of GPU ({})",
+        "use an image without that requirement; NVIDIA_DISABLE_REQUIRE=1 skips the check",
+    ),
+    (
+        r"unsatisfied condition",
+        "the image asks for more than the host's driver has ({})",
+        "update the host's driver, or use an image of an older CUDA; NVIDIA_DISABLE_REQUIRE=1 skips the check",
+    ),
+    (
+        r"driver not loaded|NVML.{0,20}not loaded",
+        "the driver's module is not loaded on the host",
+        "sudo modprobe nvidia on the host; nvidia-smi has to work there first",
+    ),
+    (
+        r"(driver|nvml) (rpc )?error: .{0,40}(failed to process request|timed out|timeout)|rpc error",
+        "the host's driver did not answer",
+        "nvidia-smi on the host has to answer first, also from its root account; where it hangs, reboot the host",
+    ),
+    (
+        r"file creation failed: \S+: file exists|: file exists",
+        "the image contains files of NVIDIA's driver",
+        "build the image without the driver's libraries (libcuda.so.1, libnvidia-ml.so.1): they come from the host, "
+        "and "
+        "an image that was committed from a container with GPUs keeps them",
+    ),
+    (
+        r"ldcache|ldconfig",
+        "ldconfig did not run inside the container",
+        'set ldconfig = "@/sbin/ldconfig" (Ubuntu: "@/sbin/ldconfig.real") in '
+        "/etc/nvidia-container-runtime/config.toml",
+    ),
+    (
+        r"(open|stat|path|mount operation|load program).{0,200}(permission denied|operation not permitted)|"
+        r"insufficient permissions",
+        "the toolkit may not open or mount a file of the driver",
+        "look at the file that is named: SELinux or AppArmor, a file system without mknod or setuid, or the user in "
+        "/etc/nvidia-container-runtime/config.toml keep the toolkit from it",
+    ),
+    (
+        r"libnvidia-ml\.so|libcuda\.so|load library failed|Could not find any nv files|no such device",
+        "the host has no NVIDIA driver that the toolkit can find",
+        "install the driver on the host; nvidia-smi has to work there first. An engine from snap, or Docker Desktop's "
+        "own "
+        "virtual machine, does not see the host's driver",
+    ),
+    (
+        r"(stat|open|mount operation).{0,200}no such file or directory",
+        "a file of the driver is not there",
+        "sudo nvidia-modprobe -u -c 0 makes the device nodes; after an update of the driver sudo nvidia-ctk cdi "
+        "generate "
+        "--output=/etc/cdi/nvidia.yaml, and sudo systemctl restart docker",
+    ),
+)
+
+
+def _container(name: str, said: str, around: str) -> Figures:
+    """What NVIDIA's container toolkit says behind the kind of its error."""
+    del name
+    text = said if "nvidia-container" in said or "unsatisfied" in said else around
+    for pattern, sentence, then in _CONTAINER:
+        if re.search(pattern, text, re.IGNORECASE):
+            condition = re.search(r"unsatisfied condition: ?(\w+ ?[<>=!]+ ?[\w.]+)", text)
+            found = {"condition": condition[1]} if condition else {}
+            return Figures(found, sentence.format(condition[1] if condition else "see the message"), then)
+    return Figures()
+
+
 _READERS: dict[str, Callable[[str, str, str], Figures]] = {
+    "container.cli": _container,
     "oom.vllm": _vllm,
     "oom.cpu": _host,
     "oom.host": _host,

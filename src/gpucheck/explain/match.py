@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gpucheck.doctor.condition import Certainty
+from gpucheck.doctor.condition import CERTAINTIES, Certainty
+from gpucheck.explain import platforms
 from gpucheck.explain.normal import Kind, Line, Normal, normalise
 from gpucheck.explain.pattern import Pattern, compiled, is_cut
+from gpucheck.explain.platforms import Platform
 from gpucheck.explain.text import Text
 
 # A pattern that is in a log more often than this says nothing new: the first ones and the last ones are looked at.
@@ -40,6 +42,8 @@ _GOES_ON = re.compile(
     r"without specifying a torch dtype|unable to register (cudnn|cublas|cufft)|proceeding without",
     re.IGNORECASE,
 )
+# The kernel's log has one writer, so that its lines stand in the order of what happened.
+_KERNEL = re.compile(r"\bNVRM:|\bS?Xid \(|\bnvidia-nvswitch|\bamdgpu [0-9a-f]{4}:")
 # The lines before and after the one where a text stands that its numbers are read from, and no more letters than that.
 _LINES_BEFORE, _LINES_AFTER, _MOST_LETTERS = 3, 12, 4000
 
@@ -49,7 +53,7 @@ class Match:
     """A text that was found: on which line, which conditions it points to, and whether only a part of it was there.
 
     `said` are its line and those after it, `around` also those before, for who reads the numbers in them. `doubt` says
-    what in the paste speaks against it, where something does.
+    what in the paste speaks against it, where something does. `platforms` are those whose marks the paste has.
     """
 
     text: Text
@@ -59,6 +63,7 @@ class Match:
     said: str = ""
     around: str = ""
     doubt: str = ""
+    platforms: frozenset[Platform] = frozenset()
 
     @property
     def certainty(self) -> Certainty:
@@ -132,12 +137,17 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
         for place in found
         if not any(place.within(other) or place.adds_nothing(other) for other in near.to(place))
     ]
-    first = {place.text.id for place in found if place.line.kind not in _LATE}
+    where = platforms.marked(normal.spaced)
+    first: dict[str, Line] = {}
+    for place in found:
+        if place.line.kind not in _LATE:
+            first.setdefault(place.text.id, place.line)
     matches: dict[str, Match] = {}
     for place in sorted(found, key=lambda place: _order(place, first)):
         beside = [one.text.id for one in theirs.to(place) if one.touches(place)]
         said, around = _excerpts(normal, place.line)
-        match = Match(place.text, place.line.number, (*place.text.conditions, *beside), place.cut, said, around)
+        points = (*place.text.conditions, *beside)
+        match = Match(place.text, place.line.number, points, place.cut, said, around, "", where)
         earlier = matches.setdefault(place.text.id, match)
         matches[place.text.id] = replace(
             earlier, conditions=tuple(dict.fromkeys((*earlier.conditions, *match.conditions)))
@@ -196,18 +206,39 @@ def _doubted(matches: list[Match], found: Sequence[_Place], errors: str) -> list
 _LATE: tuple[Kind, ...] = ("frame",)
 
 
-def _order(place: _Place, found: set[str]) -> tuple[bool, bool, bool, int, int, int, int]:
-    """What comes first: what was said as an error, what brings the rest about, and what says more; `found` are ids."""
+def _order(place: _Place, found: Mapping[str, Line]) -> tuple[bool | int, ...]:
+    """What comes first: what was said as an error, what brings the rest about, what is surer, and what came earlier.
+
+    `found` is the first line of each id. What is only deprecated comes after what failed.
+    """
     line = place.line
+    sure = CERTAINTIES.index(place.text.certainty)
+    if line.kind != "exception" and "deprecat" in line.text.lower():
+        sure = len(CERTAINTIES)
     return (
         line.kind in _LATE,
-        any(one.startswith(place.text.follows) for one in found if one != place.text.id),
+        any(
+            name.startswith(place.text.follows) and not _is_effect(name, one, place)
+            for name, one in found.items()
+            if name != place.text.id
+        ),
         place.text.symptom,
+        0 if _KERNEL.search(line.text) else sure,
         _WEIGHT[line.kind],
         -line.group,
         line.number,
+        sure,
         place.start - place.end,
     )
+
+
+def _is_effect(name: str, one: Line, place: _Place) -> bool:
+    """Whether a line of the kernel's log was written after a text's and is not what brought that about.
+
+    Among Xids the line does not decide: the driver ends programs by 43 and 45 before it names the fault.
+    """
+    is_xid = name.startswith("xid.") and place.text.id.startswith("xid.")
+    return one.number > place.line.number and not is_xid and all(_KERNEL.search(x.text) for x in (one, place.line))
 
 
 def _excerpts(normal: Normal, line: Line) -> tuple[str, str]:
@@ -228,7 +259,7 @@ def _places(normal: Normal, texts: Sequence[Text], *, ours: bool = False) -> Ite
             pattern = compiled(source)
             if source not in tried:
                 tried[source] = _spans(normal, pattern)
-            spans = tried[source].get(text.number, [])
+            spans = tried[source].get(text.number if "number" in pattern.regex.groupindex else "", [])
             spans = spans if len(spans) <= _MOST_PLACES else spans[: _MOST_PLACES // 2] + spans[-_MOST_PLACES // 2 :]
             if pattern.by_word:
                 spans = [(normal.solid_offset(start), normal.solid_offset(end)) for start, end in spans]

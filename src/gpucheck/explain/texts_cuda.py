@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpucheck import messages
+from gpucheck.explain.platforms import SERIALIZE
 from gpucheck.explain.text import CUDA_SAYS, Text, by_code
 
 _BLOCKING = "CUDA_LAUNCH_BLOCKING=1 python …: the traceback then ends at the line that failed"
@@ -74,8 +75,6 @@ TEXTS: tuple[Text, ...] = (
             r"unspecified launch failure",
             r"CUDA_ERROR_LAUNCH_FAILED",
             r"cudaErrorLaunchFailure",
-            r"hipErrorLaunchFailure",
-            r"HSA_STATUS_ERROR_(EXCEPTION|ILLEGAL_INSTRUCTION)",
             by_code(719),
         ),
         "Mostly memory that it may not touch; the driver knows no more. The process cannot use the GPU any more.",
@@ -245,6 +244,12 @@ TEXTS: tuple[Text, ...] = (
         "cuda.capability",
         "this torch does not support this GPU",
         (
+            r"Mismatched GPU Architecture",
+            r"which is not yet supported in this version of the container",
+            r"No supported GPU\(s\) detected to run this container",
+            r"which is of compute capability \(CC\) \d",
+            r"does not include kernels for this GPU",
+            r"not built with CUDA kernel binaries compatible with compute capability",
             r"with CUDA capability sm_\d+ is not compatible with the current PyTorch installation",
             r"The current PyTorch install supports CUDA capabilities",
             r"PyTorch no longer supports this GPU because it is too old",
@@ -318,6 +323,9 @@ TEXTS: tuple[Text, ...] = (
         "cuda.peer",
         "two GPUs cannot read each other's memory",
         (
+            r"custom_all_?reduce\w*\.cuh:\d+",
+            r"Custom allreduce is disabled because",
+            r"hip\w*Peer\w* failed",
             r"peer access is not supported between these two devices",
             r"peer mapping resources exhausted",
             r"cudaErrorPeerAccessUnsupported",
@@ -327,7 +335,8 @@ TEXTS: tuple[Text, ...] = (
             by_code(217, 711),
         ),
         "Direct copies between these two are not possible here, or too many are mapped (eight at most).",
-        "NCCL_P2P_DISABLE=1; `gpucheck bench transfer --device all` shows which pairs can",
+        "NCCL_P2P_DISABLE=1, and --disable-custom-all-reduce for vLLM and SGLang; `gpucheck bench transfer --device "
+        "all` shows which pairs can",
     ),
     Text(
         "cuda.ecc",
@@ -488,6 +497,7 @@ TEXTS: tuple[Text, ...] = (
         "Code that is compiled at run time (Triton, NVRTC) came from a newer CUDA than the driver's, of the same major "
         "version.",
         "update the driver, or use a torch built for the CUDA version that nvidia-smi shows",
+        "proof",
         source=_RUNTIME,
     ),
     Text(
@@ -536,6 +546,7 @@ TEXTS: tuple[Text, ...] = (
         "hip.none",
         "ROCm finds no GPU, or may not open it",
         (
+            r"no ROCm-capable device is detected",
             r"No HIP GPUs are available",
             r"Unable to open /dev/kfd",
             r"is not member of .{0,3}(render|video).{0,3} group",
@@ -554,9 +565,12 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "hip.fault",
-        "a kernel touched memory that is not its own (ROCm)",
+        "a kernel crashed or touched memory that is not its own (ROCm)",
         (
             r"Memory access fault by GPU node",
+            r"hipErrorLaunchFailure",
+            r"HSA_STATUS_ERROR_(EXCEPTION|ILLEGAL_INSTRUCTION)",
+            r"Memory critical error by agent node",
             r"HSA_STATUS_ERROR_MEMORY_(APERTURE_VIOLATION|FAULT)",
             r"HIP error: an illegal memory access(?: was encountered)?",
             r"hipErrorIllegalAddress",
@@ -567,12 +581,13 @@ TEXTS: tuple[Text, ...] = (
         ),
         "The address that was used belongs to no memory of the process: an index out of range, or code that was built "
         "for another GPU.",
-        "AMD_SERIALIZE_KERNEL=3 shows which call it is",
+        SERIALIZE,
     ),
     Text(
         "hip.hang",
         "the AMD GPU hung and was reset",
         (
+            r"amdgpu: The CS has been (cancelled|rejected) because the context is lost",
             r"HW Exception by GPU node",
             r"amdgpu.{0,80}GPU reset begin",
             r"amdgpu.{0,80}ring \w[\w.]* timeout",
@@ -633,6 +648,8 @@ TEXTS: tuple[Text, ...] = (
         "xpu.none",
         "torch finds no Intel GPU",
         (
+            r"libur_loader\.so[.\d]*: cannot open shared object file",
+            r"libsycl\.so[.\d]*: cannot open shared object file",
             r"No XPU devices are available",
             r"PI_ERROR_DEVICE_NOT_FOUND",
             r"No device of requested type available",

@@ -25,6 +25,7 @@ TEXTS: tuple[Text, ...] = (
         "import.nvjitlink",
         "a foreign CUDA library is loaded in place of torch's",
         (
+            r"versions_helpers\.cc:\d+: operation \w+.{0,60}failed",
             r"undefined symbol: (__nvJitLink|cu(blas|sparse|solver|fft|rand|da)|nccl|nvrtc)\w*",
             r"lib(cublas|cusparse|cusolver|cufft|nccl|nvJitLink|nvrtc|cudart)\w*\.so[.\d]*: undefined symbol",
             r"lib(cublas|cusparse|cusolver|cufft|nccl|nvJitLink|nvrtc|cudart)\w*\.so[.\d]*: version .{1,40} not found",
@@ -42,6 +43,7 @@ TEXTS: tuple[Text, ...] = (
         "import.symbol",
         "a compiled package was built for another torch",
         (
+            r"undefined symbol _Z\w*([NK](3c10|2at|5torch|6caffe2))",
             # As compilers spell names of at::, c10::, torch:: and caffe2::, and the names of torch's C.
             r"undefined symbol: _Z\w*([NK](3c10|2at\d|5torch|6caffe2))",
             r"undefined symbol: (THP|THC|Py ?Torch|torch_|at_|aoti_torch)\w*",
@@ -81,6 +83,7 @@ TEXTS: tuple[Text, ...] = (
         "import.library",
         "a CUDA library is not found",
         (
+            r"(could not|failed to|unable to|cannot) (load|open|find) (the )?libcudnn\w*\.so",
             r"lib(cu(dart|dnn|blas|fft|rand|solver|sparse|pti|file)|nccl|nvrtc|nvJitLink|nvToolsExt|nvshmem|torch_cuda)"
             r"[\w-]*\.so[.\d]*: cannot open shared object file",
             r"lib(amdhip64|rocblas|hipblas\w*|MIOpen|rccl|hiprtc|rocm\w*|nvinfer\w*|onnxruntime_providers_\w+)"
@@ -94,6 +97,7 @@ TEXTS: tuple[Text, ...] = (
             r"Unable to load any of \{lib(cudnn|cublas|nv)",
             r"Cannot dlopen some GPU libraries",
             r"(cudart|cublas|cufft|curand|cusolver|cusparse)\w*\.dll.{0,40}(not found|missing|could not)",
+            r"Could not (load|locate) (library )?(cudnn\w*|zlibwapi|cublas\w*|cudart\w*|nvrtc\w*)\.dll",
             r"lib(cudart|cublas|cusparse|nvrtc)\.so not found",
             r"Failed to create CUDAExecutionProvider",
             r"CUDA backend failed to initialize: Unable to load cu",
@@ -217,6 +221,7 @@ TEXTS: tuple[Text, ...] = (
         "import.glibc",
         "the system's C library is older than the package",
         (
+            r"lib(torch|c10|cu|nccl)\w*\.so[.\d]*: undefined reference to \W?\w+@GLIBC(XX)?_[\d.]+",
             _TORCHS + r"[\w./-]*\.so[.\d]*\)?.{0,120}(GLIBC(XX)?|CXXABI)_[\d.]+'? not found",
             r"(GLIBC(XX)?|CXXABI)_[\d.]+'? not found \(required by [\w./-]{0,99}" + _TORCHS,
         ),
@@ -238,13 +243,13 @@ TEXTS: tuple[Text, ...] = (
         (
             r"\[WinError (126|127|182|1114|193|206)\].{0,300}(torch|c10|fbgemm|caffe2|cudnn|cublas|nvrtc|shm\.dll)",
             r"fbgemm\.dll",
-            r"Could not (load|locate) (library )?(cudnn\w*|zlibwapi|cublas\w*|cudart\w*|nvrtc\w*)\.dll",
             r"LoadLibrary failed with error 12[67] .{0,300}onnxruntime_providers_\w+\.dll",
             r"Error loading \W?.{0,200}(torch|c10|fbgemm|caffe2)\w*\.dll",
             r"DLL load failed while importing \w*" + _TORCHS,
         ),
         "Windows lacks the Visual C++ runtime, or one of torch's DLLs needs another.",
         "install Microsoft's Visual C++ Redistributable (x64), then reinstall torch",
+        follows=("oom.host",),
     ),
     Text(
         "import.segment",
@@ -298,6 +303,7 @@ TEXTS: tuple[Text, ...] = (
         "compile.launcher",
         "the small launcher that Triton compiles could not be built",
         (
+            r"(tcc|gcc|clang|cl)\.exe.{0,300}cuda_utils\.c.{0,500}returned non-zero exit status",
             r"Command '?\[\W*[\w./+-]*(gcc|cc|clang)\W+/tmp/tmp\w+/\w+\.c",
             r"(gcc|cc|clang)\W+/tmp/tmp\w+/(cuda_utils|main|launcher|__triton_launcher)\.c",
         ),
@@ -353,6 +359,9 @@ TEXTS: tuple[Text, ...] = (
         "compile.ptxas",
         "a compiler of CUDA's does not know this GPU, or refuses the code",
         (
+            r"Value '?sm_\w+'? is not defined for option",
+            r"not supported on .target",
+            r"Assertion failed: false && .{0,3}computeCapability not supported",
             r"PTXASError",
             r"ptxas fatal *: Value '?sm_\w+'? is not defined",
             r"nvrtc: error: invalid value for --gpu-architecture",
@@ -369,6 +378,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "The ptxas of Triton's, or torch's NVRTC, is older than the GPU.",
         "use a newer torch (it brings Triton), or TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas of a newer CUDA",
+        "proof",
     ),
     Text(
         "compile.missing",
@@ -395,6 +405,9 @@ TEXTS: tuple[Text, ...] = (
         "compile.backend",
         "torch.compile failed",
         (
+            r"CompilationError: at \d+:\d+: ?def triton_",
+            r"FailOnRecompileLimitHit",
+            r"hit config\.(recompile_limit|cache_size_limit)",
             r"BackendCompilerFailed",
             r"torch\._inductor\.exc\.InductorError",
             r"torch\._dynamo\.exc\.(InternalTorchDynamoError|TorchRuntimeError|Unsupported|UserError)",
@@ -440,6 +453,7 @@ TEXTS: tuple[Text, ...] = (
         "nvcc.mismatch",
         "the CUDA toolkit is not of torch's version",
         (
+            r"detected CUDA version \(.{1,12}\) mismatches the version that was used to compile",
             r"The detected CUDA version \([\d.]+\) mismatches the version that was used to compile\s*PyTorch",
             r"Installed CUDA version [\d.]+ does not match the version torch was compiled with",
             r"CUDAMismatchException",

@@ -262,6 +262,7 @@ TEXTS: tuple[Text, ...] = (
         "nccl.unhandled_cuda",
         "a CUDA call inside NCCL failed",
         (
+            r"NCCL WARN (hip|cuda|cu)[A-Z]\w+ failed",
             _NCCL + "unhandled cuda error",
             r"NCCL error:? unhandled cuda error",
             r"ncclUnhandledCudaError",

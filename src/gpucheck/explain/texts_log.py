@@ -21,11 +21,17 @@ _TYPED = r"\A.{0,20}" + _BEFORE + r"(?P<number>\d+)(?!\d)\b.{0,20}\Z"
 _IN_LOG = r"Xid \((PCI:)?[0-9a-f:.]+\): (?P<number>\d+)(,|(?!.))"
 
 
+# The same as an Xid in the driver's own words, which come before its line or in place of it.
+_OTHER_WORDS = {
+    119: (r"(?<!Xid \d{3} )GSP RPC timeout", r"_kgspLogXid119\b", r"Timeout waiting for RPC( response)? from GSP")
+}
+
+
 def _of_xid(one: xid.Xid) -> Text:
     return Text(
         id=f"xid.{one.number}",
         title=f"Xid {one.number}: {one.what}",
-        patterns=(_TYPED, _IN_LOG),
+        patterns=(_TYPED, _IN_LOG, *_OTHER_WORDS.get(one.number, ())),
         number=str(one.number),
         meaning=f"It points to {_BLAMED[one.blame]}. The driver writes it into the kernel's log.",
         then=one.step,
@@ -91,6 +97,9 @@ TEXTS: tuple[Text, ...] = (
         "kernel.rm_init",
         "the driver could not start a card",
         (
+            r"GSP-FMC reported an error",
+            r"Max GSP-RM boot attempts exceeded",
+            r"Cannot initialize GSP firmware RM",
             r"RmInitAdapter failed",
             r"rm_init_adapter failed",
             r"nvidia: probe of [0-9a-f:.]+ failed with error",
@@ -110,9 +119,17 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "kernel.watchdog",
         "the driver thinks that the GPU hangs",
-        (r"GPU is probably locked", r"RC watchdog:", r"_(kgsp|issue)RpcAndWait|rpcRecvPoll: GSP RPC|GSP RPC timeout"),
-        "A kernel did not end, or the GPU's own processor stopped answering.",
-        "the Xid beside it says more; without one: end the program; if nvidia-smi hangs too, drain the node and reboot",
+        (
+            r"GPU is probably locked",
+            r"RC watchdog:",
+            r"_(kgsp|issue)RpcAndWait",
+            r"rpcRecvPoll: GSP RPC",
+            r"_kgspIsHeartbeatTimedOut",
+            r"GSP( RM|-RM| firmware)? heartbeat (timeout|timed out|stuck|lost)",
+        ),
+        "A kernel did not end, or the GPU's own processor (GSP) stopped answering. Xids after it follow from it.",
+        "drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX, or reboot; if that "
+        "fails, power-cycle the machine; if it comes back, use another driver version",
         "strong",
         source="NVIDIA/open-gpu-kernel-modules",
         follows=("xid.", "bus."),
@@ -147,5 +164,19 @@ TEXTS: tuple[Text, ...] = (
         "start the program again; if it comes back: a newer kernel and Mesa or compute runtime; sudo dmesg | grep -i "
         "-e i915 "
         "-e xe",
+    ),
+    Text(
+        "kernel.dxg",
+        "WSL's GPU driver was refused an answer by Windows",
+        (r"dxgkio_\w+: ?Ioctl failed", r"misc dxg: dxgk: .{0,60}failed"),
+        "Lines with -2 and -22 alone stand in healthy logs too: Linux asks Windows's driver for things that it does "
+        "not "
+        "know.",
+        "nvidia-smi inside WSL: where it lists the GPU these lines are harmless; else update NVIDIA's driver in "
+        "Windows, "
+        "then wsl --update and wsl --shutdown",
+        "hint",
+        symptom=True,
+        source="microsoft/WSL issues",
     ),
 )

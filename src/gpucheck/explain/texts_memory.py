@@ -19,6 +19,9 @@ TEXTS: tuple[Text, ...] = (
         "oom.cuda",
         "GPU memory is full",
         (
+            r"HAMI-core ERROR.{0,80}\bOOM \d",
+            r"OutOfMemoryError.{0,40}Allocation on device",
+            r"you ran out of memory on your GPU",
             r"CUDA out of memory",
             r"(?<!out of memory\.)Tried to allocate .{1,20}\(GPU \d+; .{1,20}total capacity",
             r"CUDA (driver )?error: out of memory",
@@ -111,6 +114,7 @@ TEXTS: tuple[Text, ...] = (
         "oom.mps_buffer",
         "one tensor is larger than Metal allows",
         (
+            r"product of dimension sizes > 2\*\*31",
             messages.MPS_BUFFER + r" ?[\d.]+ ?[KMGT]i?B",
             r"total bytes of NDArray > 2\*\*32",
             r"buffer is not large enough\. Must be \d+ bytes",
@@ -143,6 +147,7 @@ TEXTS: tuple[Text, ...] = (
         "oom.host",
         "host memory (RAM) is full",
         (
+            r"\(os error 1455\)",
             r"\[WinError 1455\]",
             r"CUDA out of memory.{0,20}(host|pinned)",
             r"cudaHostAlloc.{0,60}out of memory",
@@ -274,6 +279,7 @@ TEXTS: tuple[Text, ...] = (
         "oom.nvml_assert",
         "torch could not ask NVML while it was out of memory",
         (
+            r"NVML internal assert.{0,60}(OOM|out of memory)",
             messages.NVML_ASSERT + " INTERNAL ASSERT",
             r"NVML_SUCCESS == (r\b|DriverAPI)",
             r"NvMapMemAlloc\w* ?: ?.{0,30}error 12",
@@ -340,6 +346,7 @@ TEXTS: tuple[Text, ...] = (
         "oom.other",
         "something ran out of memory",
         (
+            r"unable to allocate Vulkan\d* buffer",
             r"\b(Cuda|Hip|XPU|torch\.|torch\.cuda\.)OutOfMemoryError\b",
             r"not enough GPU (video )?memory",
             r"(enough|more) GPU (RAM|memory|VRAM) to fit the (quantized )?model",

@@ -99,6 +99,7 @@ TEXTS: tuple[Text, ...] = (
         "vllm.start",
         "vLLM did not start, and the text does not say why",
         (
+            r"Current node has no GPU available",
             r"Engine core initialization failed",
             r"EngineCore failed to start",
             r"Engine process failed to start",
@@ -148,6 +149,8 @@ TEXTS: tuple[Text, ...] = (
         "quant.dtype",
         "the GPU is too old for this quantised or low-precision kernel",
         (
+            r"use \W?(fp4|int4|fp8|nvfp4)\W? quantization for \w+ GPUs",
+            r"deep_?gemm.{0,120}Unsupported architecture",
             r"The quantization method \w+ is not supported for the current GPU",
             r"Min(imum)? capability: \d+\..{0,4}Current capability: \d+",
             r"Quantization scheme is not supported for",
@@ -310,5 +313,57 @@ TEXTS: tuple[Text, ...] = (
             r"\b(all|only) nans? (in|after|from) .{0,30}(output|logits|loss|model)\b",
         ),
         follows=("xid.", "cuda.ecc"),
+    ),
+    Text(
+        "cutlass.arch",
+        "a kernel library (CUTLASS, FlashInfer) has no kernel for this GPU",
+        (
+            r"CUTLASS: Arch conditional MMA instruction used without targeting",
+            r"Failed to initialize cutlass",
+            r"FlashInfer requires GPUs with sm_?\d+",
+            r"No supported CUDA architectures found for major versions",
+            r"cutlass.{0,60}(Error Internal|kArchMismatch|ErrorNotSupported|ErrorArchMismatch)",
+            r"Failed to run cutlass",
+        ),
+        "Its kernels were built for other architectures, or it builds them on the way with a CUDA toolkit that does "
+        "not "
+        "know this GPU. Torch itself may support the GPU.",
+        "update vLLM, SGLang or FlashInfer to a release that lists this GPU; for kernels that are built on the way a "
+        "CUDA "
+        "toolkit that knows it (12.8 or newer for sm_100 and sm_120); else another backend "
+        "(VLLM_ATTENTION_BACKEND=FLASH_ATTN, --attention-backend triton)",
+        source="flashinfer-ai/flashinfer, compilation_context.py; vllm-project/vllm issues 38423 and 42393",
+        follows=("cuda.capability", "nvcc.arch"),
+    ),
+    Text(
+        "nvshmem.init",
+        "NVSHMEM could not start",
+        (
+            r"/\w*nvshmem/.{0,200}(non-zero status|NULL value)",
+            r"nvshmem\w*_init\w* failed",
+            r"NVSHMEM.{0,40}(initiali[sz]ation|bootstrap|init) (failed|error)",
+        ),
+        "DeepEP and other libraries that let GPUs write to each other use it. It needs memory for its own heap and a "
+        "transport between the machines (IBGDA needs settings of the driver).",
+        "NVSHMEM_DEBUG=INFO shows which step fails: a heap that is too large (NVSHMEM_SYMMETRIC_SIZE) or a transport "
+        "(NVSHMEM_REMOTE_TRANSPORT=none on one machine; for IBGDA NVreg_EnableStreamMemOPs=1 and "
+        "NVreg_RegistryDwords='PeerMappingOverride=1;')",
+        source="deepseek-ai/DeepEP, third-party/README.md",
+    ),
+    Text(
+        "llamacpp.start",
+        "llama.cpp's server ended, and the text does not say why",
+        (
+            r"LLAMA_CPP_PROCESS_ERROR",
+            r"llama runner process (has terminated|no longer running)",
+            r"llama-server.{0,40}(exited|terminated|crashed) (with|unexpectedly)",
+        ),
+        "The program that shows the model starts llama.cpp in a process of its own; this is what it says of its end.",
+        "explain the server's own log, from where the model is loaded (ollama: journalctl -u ollama; OLLAMA_DEBUG=1 "
+        "says "
+        "more)",
+        "hint",
+        symptom=True,
+        follows=("cuda.", "oom.", "cuinit.", "hip.", "process.", "crash.", "cublas."),
     ),
 )

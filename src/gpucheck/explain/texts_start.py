@@ -106,6 +106,7 @@ TEXTS: tuple[Text, ...] = (
         "cuinit.no_driver",
         "there is no NVIDIA driver for torch to find",
         (
+            r"The NVIDIA Driver was not detected\. ?GPU functionality will not be available",
             r"Found no NVIDIA driver on your system",
             r"Could not find cuda drivers on your machine",
             r"CUDA driver (is )?not (found|installed)",
@@ -167,6 +168,7 @@ TEXTS: tuple[Text, ...] = (
         "cuinit.802",
         "the fabric between the GPUs is not ready",
         (
+            r"Error 802: system not yet initialized",
             r"\A\W*(cuda |cuinit )?error 802\W*\Z",
             r"CUDA_ERROR_SYSTEM_NOT_READY",
             r"cudaErrorSystemNotReady",
@@ -404,6 +406,7 @@ TEXTS: tuple[Text, ...] = (
         "nvml.no_library",
         "NVML is not installed",
         (
+            r"libnvidia-ml\.so[.\d]* not found",
             r"NVML Shared Library Not Found",
             r"NVMLError_LibraryNotFound",
             r"NVIDIA Management Library \(NVML\) not found",
@@ -476,6 +479,8 @@ TEXTS: tuple[Text, ...] = (
         "nvml.not_supported",
         "this GPU does not have what NVML was asked for",
         (
+            r"nvml\w* (returned|returns|failed with|failed:)\W{0,3}Not Supported",
+            r"NVIDIA-SMI [\d.]+ .{0,1500}\|\s*Not Supported",
             r"NVMLError_(NotSupported|FunctionNotFound)",
             r"NVML_ERROR_NOT_SUPPORTED",
             r"\bnvml\w*.{0,60}: Not Supported\b",
@@ -492,6 +497,7 @@ TEXTS: tuple[Text, ...] = (
         "kubernetes.insufficient",
         "Kubernetes has no free GPU for the pod",
         (
+            r"UnexpectedAdmissionError.{0,200}(vgpu|gpu|device number not matched)",
             r"Insufficient (nvidia\.com|amd\.com|gpu\.intel\.com)/\w+",
             r"nodes? (are|is) available: .{0,200}Insufficient .{0,20}gpu",
             r"UnexpectedAdmissionError.{0,200}(nvidia\.com/gpu|devices? unavailable)",
@@ -644,7 +650,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "container.cli",
-        "NVIDIA's container toolkit finds no driver on the host",
+        "NVIDIA's container toolkit could not set up the container",
         (
             r"nvidia-container-cli: \w+ error",
             r"nvidia-container-cli: (initialization|requirement|mount|detection|device|container|ldcache|permission)",
@@ -653,18 +659,18 @@ TEXTS: tuple[Text, ...] = (
             r"error (executing|running) hook .{0,60}nvidia-container",
             r"Could not find any nv files on this host",
         ),
-        "What follows in the message is the host's fault, not the image's: no driver, another version, a device that "
-        "is "
-        "not there, or a CUDA that the image requires and the driver does not serve.",
-        "nvidia-smi on the host: it has to work there first. `unsatisfied condition: cuda>=N` asks for a newer driver "
-        "or an "
-        "older image, `unknown device` for an index that exists, `ldcache` for a working /sbin/ldconfig on the host",
+        "The message names the cause behind the kind of the error: no driver on the host, a device that is not there, "
+        "a "
+        "cgroup that may not be changed, files of a driver inside the image, or a CUDA that the image requires and the "
+        "driver does not serve.",
+        "nvidia-smi on the host has to work first; then look at what stands behind `error:` in the message",
         follows=("nvml.mismatch", "nvml.not_loaded", "kernel."),
     ),
     Text(
         "kernel.key_rejected",
         "Secure Boot refuses the driver's kernel module",
         (
+            r"nvidia.{0,40}module keys? rejected",
             r"modprobe: ERROR: could not insert 'nvidia.{0,10}: Key was rejected by service",
             r"could not insert 'nvidia.{0,10}: Required key not available",
             r"nvidia.{0,80}Loading of (unsigned )?module.{0,30}rejected",
@@ -679,6 +685,7 @@ TEXTS: tuple[Text, ...] = (
         "kernel.build",
         "the driver's kernel module could not be built",
         (
+            r"\*\*\* \[.{0,160}Error \d.{0,300}/dkms/nvidia",
             r"Building module.{0,200}/nvidia/.{0,200}make\.log",
             r"ERROR: Unable to build the NVIDIA kernel module",
             r"error processing package nvidia-(dkms|kernel)",
@@ -728,5 +735,6 @@ TEXTS: tuple[Text, ...] = (
         "After a kernel update the module has to be built again.",
         "install the headers of the running kernel, then sudo dkms autoinstall",
         "proof",
+        follows=("kernel.build",),
     ),
 )

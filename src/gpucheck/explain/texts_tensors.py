@@ -262,6 +262,10 @@ TEXTS: tuple[Text, ...] = (
         "attention.kernel",
         "no attention kernel fits these inputs",
         (
+            r"attention backends? (are|is) not valid for",
+            r"No valid attention backend",
+            r"attention sinks? (is|are) only supported on",
+            r"attention backend .{0,60}(is not supported|does not support) (on|for|this|the|sm)",
             r"No available kernel\. ?Aborting execution",
             r"No viable backend for scaled_dot_product_attention was found",
             r"cutlassF: no kernel found to launch",
@@ -280,6 +284,12 @@ TEXTS: tuple[Text, ...] = (
         "attention.flash",
         "FlashAttention does not run on this GPU",
         (
+            r"SM\d+ kernel is not available",
+            r"Error running sage attention",
+            r"Unsupported CUDA architecture: ?sm_?\d+",
+            r"Flash ?Attention-?\d (is )?only supported on",
+            r"\bFA ?[234] is only supported on",
+            r"(Flash ?Attention|\bFA)-?[34] (is )?not supported (on|for) (this|your|the)",
             r"FlashAttention only supports Ampere GPUs or newer",
             r"FlashAttention only supports? fp16 and bf16",
             r"FlashAttention-?\d? only supports (Ampere|Hopper|Turing)",
@@ -291,5 +301,19 @@ TEXTS: tuple[Text, ...] = (
         "It needs compute capability 8.0 and float16 or bfloat16.",
         'attn_implementation="sdpa"',
         "proof",
+    ),
+    Text(
+        "dtensor.mixed",
+        "an operation got a sharded tensor beside a plain one",
+        (
+            r"got mixed torch\.Tensor and DTensor",
+            r"mixed torch\.Tensor and DTensor",
+        ),
+        "FSDP2 and tensor parallelism turn parameters into DTensors. A tensor that is made or kept outside of the "
+        "wrapped module stays a plain one.",
+        "call the wrapped module instead of using its parameters directly; else distribute_tensor(x, mesh, "
+        "[Replicate()]) for the plain tensor, or p.full_tensor() for the sharded one",
+        "proof",
+        source="torch/distributed/tensor/_dispatch.py",
     ),
 )

@@ -69,6 +69,22 @@ def is_compat(path: str) -> bool:
     return re.search(r"/(?:cuda-)?compat[^/]*/", path) is not None
 
 
+# A reboot alone does not help where what is installed is of two versions.
+ONE_VERSION = (
+    "dpkg -l | grep -i nvidia (rpm -qa | grep -i nvidia): if packages of both versions are installed, install all in "
+    "one version, from one repository; then reboot"
+)
+
+
+def are_mixed_packages(library: str, module: str) -> bool:
+    """Whether two versions of a driver are of one release and differ in the number behind it (575.64 and 575.64.03).
+
+    Distributions and NVIDIA's repository package one release under different third numbers.
+    """
+    one, other = library.split("."), module.split(".")
+    return one != other and one[:2] == other[:2]
+
+
 def version_of(path: str | None) -> str | None:
     """The driver's version that a library's file name ends in; None where it ends in none, as WSL's `.so.1.1`."""
     match = _VERSION.search(path or "")

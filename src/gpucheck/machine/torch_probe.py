@@ -6,12 +6,13 @@ side and the data that comes of it.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpucheck.machine import talk
+from gpucheck.machine import child, talk
 from gpucheck.machine.child import Cut
 from gpucheck.machine.talk import Ending, Heard, Line
 from gpucheck.report.codec import from_json
@@ -19,6 +20,8 @@ from gpucheck.report.codec import from_json
 PROGRAM = Path(__file__).with_name("torch_probe_child.py")
 # Importing torch takes two seconds from a warm disk and a minute from a cold network one.
 TIMEOUT_S = 120.0
+# An interpreter answers in well under a second; one on a cold network file system takes some.
+_ANSWERS_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,8 @@ class TorchProbe:
     installed packages (`NAME==VERSION`) recorded and that are gone, `unmet` the packages that torch asks for in exactly
     one version, with the one that is there; None for none. `externally_managed` is whether the interpreter is the
     system's own, which pip may not change; `torch_folders` are all torches on its path, the one that is imported first,
-    `pythonpath_torch` the entries of PYTHONPATH by which any is found. `has_compiler` and
+    `pythonpath_torch` the entries of PYTHONPATH by which any is found; `conda_torch` is the version of a torch that
+    conda has on record beside one that pip installed. `has_compiler` and
     `cache_has_libcuda` are what triton looks for.
     """
 
@@ -88,9 +92,21 @@ class TorchProbe:
     has_pip: bool | None = None
     torch_folders: tuple[str, ...] = ()
     pythonpath_torch: tuple[str, ...] = ()
+    conda_torch: str | None = None
     has_compiler: bool | None = None
     cache_has_libcuda: bool | None = None
     import_s: float | None = None
+
+
+# What any Python since 2.0 prints of itself, and no other program.
+_WHICH = "import sys; sys.stdout.write('python %d %d' % sys.version_info[:2])"
+
+
+def python_version(python: str) -> tuple[int, int] | None:
+    """The version of an interpreter, for one that the probe did not come to a word in; None for no Python."""
+    found = child.run([python, "-c", _WHICH], _ANSWERS_S)
+    match = re.fullmatch(r"python (\d+) (\d+)", found.stdout.strip())
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def probe(

@@ -46,6 +46,16 @@ PACKAGES = ("torch-*.dist-info", "nvidia_*.dist-info")
 PINNED = re.compile(r"(nvidia[\w.-]*|cuda-toolkit)\s*(?:\[[^]]*\])?\s*\(?==\s*([\w.+!]+)\)?\s*(?:;(.*))?$")
 
 
+# A version as PEP 440 writes it, in the spellings that it takes for one.
+VERSION = re.compile(
+    r"v?(?:(?P<epoch>\d+)!)?(?P<release>\d+(?:\.\d+)*)"
+    r"(?:[-_.]?(?P<pre>alpha|a|beta|b|preview|pre|c|rc)[-_.]?(?P<pre_number>\d*))?"
+    r"(?P<post>-(?P<implied>\d+)|[-_.]?(?:post|rev|r)[-_.]?(?P<post_number>\d*))?"
+    r"(?P<dev>[-_.]?dev[-_.]?(?P<dev_number>\d*))?(?:\+(?P<local>[a-z0-9]+(?:[-_.][a-z0-9]+)*))?"
+)
+PRE = {"alpha": "a", "beta": "b", "preview": "rc", "pre": "rc", "c": "rc"}
+
+
 def say(**parts: Any) -> None:
     """A line of the answer."""
     os.write(CLAIMED, (json.dumps(dict(parts, gpucheck=1)) + "\n").encode())
@@ -104,6 +114,18 @@ def distributions() -> dict[str, list[str]]:
         if places:
             found[name] = [version for _, version in sorted(places)]
     return found
+
+
+def conda_torch() -> str | None:
+    """The version of the torch that conda installed here and pip replaced; None where one of them has it alone."""
+    from importlib import metadata
+
+    records = sorted(glob.glob(os.path.join(glob.escape(sys.prefix), "conda-meta", "pytorch-[0-9]*.json")))
+    # The first on the path is the one that is imported.
+    first = next(iter(metadata.distributions(name="torch")), None)
+    if not records or first is None or (first.read_text("INSTALLER") or "").strip() not in ("pip", "uv"):
+        return None
+    return os.path.basename(records[-1]).split("-")[1]
 
 
 def tools() -> tuple[bool, bool | None]:
@@ -252,6 +274,27 @@ def missing_files() -> dict[str, list[str]]:
     return found
 
 
+def version_key(text: str) -> Any:
+    """What is equal for two spellings of one version (13.0.3 and 13.0.3.0): its public part and its local one."""
+    match = VERSION.fullmatch(text.strip().lower())
+    if match is None:
+        return text, None
+    release = [int(part) for part in match["release"].split(".")]
+    while release[-1:] == [0]:
+        release.pop()
+    pre = (PRE.get(match["pre"], match["pre"]), int(match["pre_number"] or 0)) if match["pre"] else None
+    post = int(match["implied"] or match["post_number"] or 0) if match["post"] else None
+    dev = int(match["dev_number"] or 0) if match["dev"] else None
+    local = [int(part) if part.isdigit() else part for part in re.split("[-_.]", match["local"] or "") if part]
+    return (int(match["epoch"] or 0), release, pre, post, dev), local or None
+
+
+def satisfies(version: str, wanted: str) -> bool:
+    """Whether a version is the one that `==wanted` asks for: without a local part, any local part will do."""
+    (public, local), (wanted_public, wanted_local) = version_key(version), version_key(wanted)
+    return bool(public == wanted_public and wanted_local in (None, local))
+
+
 def unmet(asked: list[tuple[str, str]]) -> dict[str, str | None]:
     """Which of these packages are not there in the version asked for, and the version that is; None for none."""
     from importlib import metadata
@@ -262,7 +305,7 @@ def unmet(asked: list[tuple[str, str]]) -> dict[str, str | None]:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             version = None
-        if version != wanted:
+        if version is None or not satisfies(version, wanted):
             found[name + "==" + wanted] = version
     return found
 
@@ -338,6 +381,7 @@ def main() -> None:
         has_pip=has_pip,
         torch_folders=folders,
         pythonpath_torch=given,
+        conda_torch=conda_torch(),
         has_compiler=compiler,
         cache_has_libcuda=cached,
         path=found,
