@@ -17,7 +17,7 @@ from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import inventory
 from gpucheck.machine.readings import NvmlDoor
 from gpucheck.report.events import Judged, Notice, Progress, Recorder, Started
-from gpucheck.report.facts import Device, Driver, Ecc, Facts, Host, RemappedRows, TorchBuild
+from gpucheck.report.facts import Device, Driver, Ecc, Facts, Host, Mig, RemappedRows, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import exit_code
 
@@ -137,15 +137,108 @@ def test_a_card_that_needs_a_reset_fails() -> None:
     assert (finding.verdict, finding.title) == ("fail", "reset needed")
 
 
-def test_a_card_that_does_not_answer_warns_and_one_never_reached_is_not_judged() -> None:
+def test_a_card_that_does_not_answer_fails_and_one_never_reached_is_not_judged() -> None:
     late = "NVML did not answer within 5 s"
     asked = replace(CARD, state=f"not answering: {late}", ecc=None, remapped_rows=None, recovery_action=None)
     after = replace(asked, uuid="GPU-b", nvml_index=2, state="not read: NVML stopped at another device")
     facts = with_driver(nvml_error=late)
     findings = judge(replace(facts, devices=(asked, after, CPU)))
     assert [(one.verdict, one.title, one.message, one.evidence["uuid"]) for one in findings] == [
-        ("warn", "not answering", f"cuda:0: {late}", "GPU-a")
+        ("fail", "not answering", f"cuda:0: {late} (0000:41:00.0)", "GPU-a")
     ]
+
+
+@pytest.mark.parametrize(
+    ("state", "title", "fix"),
+    [
+        ("no power", "power cable not connected", "shut down the node and connect all power cables of the GPU"),
+        ("no interrupts", "interrupts do not arrive", "sudo dmesg | grep -i nvrm"),
+        ("NVML answers: unknown error", "not answering", "sudo dmesg | grep -i -e xid -e nvrm"),
+    ],
+)
+def test_a_card_that_cannot_be_used_has_its_own_cause_and_is_named_by_elimination(
+    state: str, title: str, fix: str
+) -> None:
+    host = replace(HOST, nvidia_pci_addresses=("0000:41:00.0", "0000:81:00.0"))
+    dead = Device(kind="cuda", nvml_index=0, state=state)
+    unknown = {"/devices/1/ecc": state, "/devices/1/recovery_action": state}
+    (finding,) = not_passed(replace(HEALTHY, host=host, devices=(CARD, dead, CPU), unknown=unknown))
+    assert (finding.id, finding.verdict, finding.title) == ("devices.answers", "fail", title)
+    assert finding.message.endswith("(probably 0000:81:00.0)")
+    assert (finding.fix or "").startswith(fix)
+
+
+def test_a_card_that_answers_an_error_to_every_question_does_not_answer() -> None:
+    def told(reason: str, **kept: object) -> list[tuple[str, str]]:
+        names = ("temperature_celsius", "power_w", "sm_clock_hz", "utilization_percent", "memory_used_bytes")
+        unknown = {f"/devices/0/{name}": reason for name in names if name not in kept}
+        return [(one.id, one.verdict) for one in not_passed(replace(with_card(**kept), unknown=unknown))]
+
+    error, unsupported = "NVML answers: unknown error", "not supported by this device or driver"
+    assert told(error) == [("devices.answers", "fail")]
+    assert told(unsupported) == told("no permission") == told("not asked for") == []
+    # One that still tells something is there; what it did not tell is said.
+    assert told(error, power_w=80.0) == [("devices.unread", "inconclusive")]
+
+
+def test_a_card_that_a_wish_for_power_never_reached_is_not_blamed_for_the_one_that_hangs() -> None:
+    late = "NVML did not answer within 5 s"
+    hung = replace(CARD, state=f"not answering: {late}")
+    other = replace(CARD, uuid="GPU-b", nvml_index=2, id="cuda:1", cuda_index=1)
+    facts = replace(with_driver(nvml_error=late), devices=(other, hung, CPU))
+    facts = replace(facts, unknown={"/devices/0/nvlinks": late, "/devices/0/fabric": late})
+    assert [(one.id, one.evidence["uuid"]) for one in not_passed(facts)] == [("devices.answers", "GPU-a")]
+
+
+# --- nothing is left to use -------------------------------------------------------------------------------------------
+
+
+def test_mig_mode_that_leaves_nothing_to_use_fails() -> None:
+    empty = replace(CARD, mig=Mig(True, True))
+    second = replace(empty, uuid="GPU-b", nvml_index=2, id=None, cuda_index=None)
+    usable = replace(second, mig=Mig(True, True, ("MIG-1",)))
+
+    def verdicts(*cards: Device) -> list[str]:
+        return [one.verdict for one in not_passed(replace(HEALTHY, devices=(*cards, CPU)))]
+
+    assert verdicts(empty, second) == ["fail", "fail"]
+    assert verdicts(empty, usable) == ["warn"]
+    assert verdicts(empty, replace(second, mig=None)) == ["warn"]
+    assert verdicts(empty, replace(second, mig=None, state="lost")) == ["fail", "fail"]
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "host", "verdict"),
+    [
+        # Only a loaded driver answers so, whatever the PCI bus shows.
+        (18, "x", Host(system="Linux"), "fail"),
+        (8, "x", Host(system="Linux"), "fail"),
+        (999, "x", Host(system="Linux"), "fail"),
+        (None, "NVML did not answer within 5 s", Host(system="Linux"), "fail"),
+        (None, "the process that asks NVML ended early (SIGSEGV)", Host(system="Linux"), "fail"),
+        # A card on the bus that no driver brings up.
+        (9, "x", HOST, "fail"),
+        (12, "x", HOST, "fail"),
+        (12, "x", replace(HOST, nvidia_pci_drivers={"0000:41:00.0": "nouveau"}), "fail"),
+        # A container sees its host's bus; with a node it was given a GPU.
+        (12, "x", replace(HOST, container="docker"), "warn"),
+        (9, "x", replace(HOST, container="docker", nvidia_device_nodes=("/dev/nvidiactl",)), "warn"),
+        (9, "x", replace(HOST, container="docker", nvidia_device_nodes=("/dev/nvidia0",)), "fail"),
+        # Nothing was asked of the GPU.
+        (None, "nvidia-ml-py is not installed", HOST, "warn"),
+        (None, "the process that asks NVML cannot be started (x)", HOST, "warn"),
+        (None, "the process that asks NVML ended early (SIGKILL)", HOST, "warn"),
+        # No GPU at all, or a virtual machine's.
+        (9, "x", Host(system="Linux"), "info"),
+        (12, "x", replace(HOST, nvidia_pci_drivers={"0000:41:00.0": "vfio-pci"}), "info"),
+    ],
+)
+def test_a_dead_driver_is_bad_where_a_gpu_is_meant_for_this_system(
+    code: int | None, error: str, host: Host, verdict: str
+) -> None:
+    driver = Driver(nvml_code=code, nvml_error=error, cuinit_error="libcuda cannot be loaded (x)")
+    (first, *_) = judge(Facts(host=host, torch=TORCH, driver=driver, devices=(CPU,)))
+    assert (first.id, first.verdict) == ("devices.none" if verdict == "info" else "devices.nvml", verdict)
 
 
 # --- the driver's doors -----------------------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ CASES: list[tuple[str, Evidence, str]] = [
     (
         "devices.unlisted",
         with_host(nvidia_pci_addresses=("0000:11:00.0", "0000:21:00.0", "0000:31:00.0")),
-        "0000:31:00.0 (bound to vfio",
+        "0000:31:00.0 (bound to no driver, unsupported, or failed",
     ),
     (
         "devices.nvml_check",

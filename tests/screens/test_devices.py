@@ -65,8 +65,9 @@ ANSWERS = {
         "→ reseat the card or remove its riser; measure: gpucheck bench transfer",
     ),
     "not answering": (
-        "! cuda:0  not answering: NVML did not answer within 5 s",
-        "→ sudo dmesg | grep Xid; if it stays so, reset the card or reboot",
+        "✗ cuda:0  not answering: NVML did not answer within 5 s (0000:01:00.0, serial",
+        "165492200430)",
+        "→ sudo dmesg | grep -i -e xid -e nvrm; then drain the node and reboot",
     ),
     "a mask": ("✓ no fault on 8 GPUs: 8 idle, 2 hidden from torch, hottest cuda:0 at 31 °C",),
     "all hidden": (
@@ -78,12 +79,12 @@ ANSWERS = {
         "→ gpucheck doctor",
     ),
     "no driver": (
-        "! NVML does not start: NVML cannot be loaded (x): NVIDIA's driver is not",
+        "✗ NVML does not start: NVML cannot be loaded (x): NVIDIA's driver is not",
         "installed, or not on the loader's path",
         "→ install NVIDIA's driver",
     ),
     "a driver of two versions": (
-        "! driver version mismatch: libraries 580.95.05, loaded kernel module 575.51.03",
+        "✗ driver version mismatch: libraries 580.95.05, loaded kernel module 575.51.03",
         "→ sudo reboot; or end all that uses the GPU, then sudo rmmod nvidia_drm",
         "nvidia_modeset nvidia_uvm nvidia && sudo modprobe nvidia",
     ),

@@ -9,7 +9,9 @@ from __future__ import annotations
 from gpucheck.cards.card import Said, pointer
 from gpucheck.machine.inventory import NOT_ASKED
 from gpucheck.machine.nvml.row import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
+from gpucheck.machine.readings import NOT_ANSWERING
 from gpucheck.report.facts import Device, Facts
+from gpucheck.report.finding import Verdict
 
 # A card can retire 64 pages (NVIDIA, Dynamic Page Retirement). NVIDIA's diagnostics (DCGM) fail from 63 on, and beyond
 # 15 after uncorrected errors where another one came within the week.
@@ -54,42 +56,75 @@ ACTIONS = {
 }
 
 
+# What a GPU that cannot be used answers, by its state: title, message and what to do.
+DEAD = {
+    "lost": (
+        "lost",
+        "off the PCI bus or not answering",
+        "sudo dmesg | grep Xid; then power-cycle the node, reseat the card",
+    ),
+    "reset required": ("reset needed", "NVML refuses the card until it is reset", ACTIONS["gpu_reset"][1]),
+    "no power": (
+        "power cable not connected",
+        "NVML answers that its power cables are not attached properly",
+        "shut down the node and connect all power cables of the GPU",
+    ),
+    "no interrupts": (
+        "interrupts do not arrive",
+        "the driver found a problem with its interrupts",
+        "sudo dmesg | grep -i nvrm; then update the node's firmware, or switch on MSI for it in the virtual machine",
+    ),
+}
+HUNG = "sudo dmesg | grep -i -e xid -e nvrm; then drain the node and reboot"
+# What any working card tells of itself, as far as it is supported there.
+LIVE = ("temperature_celsius", "power_w", "sm_clock_hz", "utilization_percent", "memory_used_bytes")
+
+
+def is_dead(device: Device) -> bool:
+    """Whether the card is known not to answer: what else is unread of it follows from that."""
+    return device.state in DEAD or (device.state or "").startswith(NOT_ANSWERING)
+
+
 def answers(device: Device, facts: Facts) -> Said | None:
     """Whether the card answers its driver."""
-    if device.state == "lost":
-        elsewhere = _addresses_not_listed(facts) if device.pci_address is None else []
-        return Said(
-            "fail",
-            "lost",
-            f"off the PCI bus or not answering{_identity(device, elsewhere)}",
-            "sudo dmesg | grep Xid; then power-cycle the node, reseat the card",
-            {"pci_addresses_not_listed": elsewhere, "since": device.state_since},
-        )
-    if device.state == "reset required":
-        return Said(
-            "fail",
-            "reset needed",
-            "NVML refuses the card until it is reset",
-            ACTIONS["gpu_reset"][1],
-        )
-    if (device.state or "").startswith("not answering"):
-        return Said(
-            "warn",
-            "not answering",
-            (device.state or "").removeprefix("not answering: "),
-            "sudo dmesg | grep Xid; if it stays so, reset the card or reboot",
-        )
+    state = device.state or ""
+    elsewhere = _addresses_not_listed(facts) if device.pci_address is None else []
+    evidence = {"state": device.state, "pci_addresses_not_listed": elsewhere, "since": device.state_since}
+    if state in DEAD:
+        title, message, fix = DEAD[state]
+        return Said("fail", title, f"{message}{_identity(device, elsewhere)}", fix, evidence)
+    if state.startswith(NOT_ANSWERING):
+        why = state.removeprefix(f"{NOT_ANSWERING}: ")
+        return Said("fail", "not answering", f"{why}{_identity(device, elsewhere)}", HUNG, evidence)
     told = (device.uuid, device.name, device.pci_address)
-    if told == (None, None, None) and device.state not in (None, NOT_ACCESSIBLE):
-        return Said(
-            "warn",
-            "not answering",
-            f"NVML lists the card but reads nothing from it ({device.state})",
-            "sudo dmesg | grep Xid; if it stays so, reset the card or reboot",
-        )
-    if device.nvml_index is None or device.uuid is None or device.state == "not read: NVML stopped at another device":
+    if told == (None, None, None) and device.state not in (None, NOT_ACCESSIBLE) and not is_not_read(device):
+        verdict: Verdict = "fail" if applies(state) else "warn"
+        message = f"NVML lists it and reads nothing from it ({state}){_identity(device, elsewhere)}"
+        return Said(verdict, "not answering", message, HUNG, evidence)
+    silent = _silent(device, facts)
+    if silent is not None:
+        message = f"NVML reads neither temperature, power, clock nor load ({silent})"
+        return Said("fail", "not answering", f"{message}{_identity(device, elsewhere)}", HUNG, evidence)
+    if device.nvml_index is None or device.uuid is None or is_not_read(device):
         return None
     return Said("pass", "answers NVML")
+
+
+def is_not_read(device: Device) -> bool:
+    """Whether NVML's reading ended before this card, for a cause that is not its own."""
+    return (device.state or "").startswith("not read")
+
+
+def _silent(device: Device, facts: Facts) -> str | None:
+    """Why nothing at all is read of a card that has its name still; None where something is, or nothing has to be."""
+    if device.nvml_index is None or is_not_read(device) or any(getattr(device, name) is not None for name in LIVE):
+        return None
+    own = pointer(device, facts)
+    reasons = [facts.unknown.get(f"{own}{name}", NOT_ASKED) for name in LIVE]
+    failed = [one for one in reasons if applies(one) and one not in (NOT_ASKED, REASONS[NO_PERMISSION])]
+    # Some parts support one or two of them; an error in place of each that is supported, and of most, is no such part.
+    others = [one for one in reasons if one not in failed and applies(one)]
+    return failed[0] if len(failed) > len(LIVE) / 2 and not others else None
 
 
 def _identity(device: Device, elsewhere: list[str]) -> str:
@@ -231,16 +266,19 @@ def retired_pages(device: Device, facts: Facts) -> Said | None:
 
 def unread(device: Device, facts: Facts) -> Said | None:
     """What could not be read although this device has it. Unknown is not healthy."""
-    if device.state in ("lost", "reset required") or (device.state or "").startswith("not answering"):
+    answer = answers(device, facts)
+    if answer is not None and answer.verdict != "pass":
         return None  # told already
     own = pointer(device, facts)
+    # What NVML left out because it stopped at one card is told of that card.
+    stopped = facts.driver.nvml_error if facts.driver is not None and any(map(is_dead, facts.devices)) else None
     unknown = {key.removeprefix(own): reason for key, reason in facts.unknown.items() if key.startswith(own)}
     missing = {
         name: reason
         for name, reason in unknown.items()
         if _is_health(name)
         and applies(reason)
-        and reason != NOT_ASKED
+        and reason not in (NOT_ASKED, stopped)
         and not (reason == REASONS[NO_PERMISSION] and name in WITHHELD)
     }
     if not missing:

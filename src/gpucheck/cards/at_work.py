@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from gpucheck import links, units
+from gpucheck.cards.at_rest import is_dead, is_not_read
 from gpucheck.cards.card import Said, low_clocks, pointer
 from gpucheck.machine.others import AT_WORK_PERCENT
 from gpucheck.report.facts import Device, Facts, Link
@@ -394,7 +395,7 @@ NEEDED = {
 
 def not_judged(device: Device, facts: Facts) -> Said | None:
     """What was not judged, with the reason: the card is idle, or NVML does not report a figure."""
-    if device.state in ("lost", "reset required") or (device.state or "").startswith(("not answering", "not read")):
+    if is_dead(device) or is_not_read(device):
         return None
     does = work(device)
     if does == "busy":

@@ -1,10 +1,11 @@
 """A card's settings: ECC, power limit, application clocks, compute mode, MIG. A choice of its owner, worth a remark.
 
-A card in MIG mode without an instance is worse: no program can use it.
+A card in MIG mode without an instance is worse: no program can use it. Where there is no other, that is a failure.
 """
 
 from __future__ import annotations
 
+from gpucheck.cards.at_rest import is_dead
 from gpucheck.cards.card import Said, low_clocks, pointer
 from gpucheck.report.facts import Device, Facts
 
@@ -81,5 +82,20 @@ def mig_empty(device: Device, facts: Facts) -> Said | None:
     if mig is None or not mig.enabled or mig.instances or f"{pointer(device, facts)}mig/instances" in facts.unknown:
         return None
     message = "no program can use the card"
+    left = any(_is_usable(other, facts) for other in facts.devices if other is not device)
     fix = "sudo nvidia-smi -i {card} -mig 0; or create instances: sudo nvidia-smi mig -i {card} -lgip"
-    return Said("warn", "MIG mode without instances", message, fix, {"mig": True, "instances": []})
+    return Said(
+        "warn" if left else "fail",
+        "MIG mode without instances",
+        message if left else f"{message}, and there is no other",
+        fix,
+        {"mig": True, "instances": []},
+    )
+
+
+def _is_usable(card: Device, facts: Facts) -> bool:
+    """Whether programs can use it, as far as MIG mode goes."""
+    if card.kind != "cuda" or is_dead(card):
+        return False
+    unread = card.mig is not None and f"{pointer(card, facts)}mig/instances" in facts.unknown
+    return card.mig is None or not card.mig.enabled or bool(card.mig.instances) or unread

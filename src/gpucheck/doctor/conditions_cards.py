@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.cards import checks
+from gpucheck.cards.at_rest import is_dead
 from gpucheck.cards.card import name_of
 from gpucheck.doctor.condition import Certainty, Condition, Seen
 from gpucheck.doctor.evidence import Evidence
@@ -50,7 +51,9 @@ def _cards(evidence: Evidence) -> list[Device]:
 
 def _is_the_diagnosis(check: str, evidence: Evidence) -> bool:
     """Whether a rung is broken by just this: it is then told there, and not twice."""
-    if check in ("devices.answers", "devices.mig_empty"):
+    if check == "devices.answers":
+        return not evidence.cuda_works and any(is_dead(card) for card in _cards(evidence))
+    if check == "devices.mig_empty":
         return not evidence.cuda_works
     return check == "devices.recovery_action" and evidence.driver.cuinit_code not in (0, None)
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from gpucheck import units
 from gpucheck.cards.at_work import work
 from gpucheck.cards.checks import Group, grouped
+from gpucheck.machine.readings import NOT_ANSWERING
 from gpucheck.render.blocks import (
     SIGNS,
     UNKNOWN,
@@ -94,7 +95,7 @@ _SHORT_STATES = (
     ("not shown by CUDA", "not shown"),
     ("in MIG mode", "MIG mode"),
     ("not accessible here", "no permission"),
-    ("not answering", "not answering"),
+    (NOT_ANSWERING, "not answering"),
     ("not read", "not read"),
 )
 # A choice: so far below a limit a reader should look twice.

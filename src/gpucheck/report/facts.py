@@ -265,7 +265,11 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine outside its accelerators. `container_limit_bytes` is the least over the container's ancestors."""
+    """The machine outside its accelerators. `container_limit_bytes` is the least over the container's ancestors.
+
+    `nvidia_pci_drivers` maps the PCI addresses of NVIDIA's GPUs to the kernel driver that is bound to them, where one
+    is.
+    """
 
     system: str | None = None
     release: str | None = None
@@ -277,6 +281,7 @@ class Host:
     container_limit_bytes: int | None = None
     container_available_bytes: int | None = None
     nvidia_pci_addresses: tuple[str, ...] = ()
+    nvidia_pci_drivers: dict[str, str] = field(default_factory=dict)
     nvidia_device_nodes: tuple[str, ...] = ()
 
 
