@@ -12,6 +12,7 @@ from gpucheck.report.finding import Finding, Verdict
 
 # The judge of one check: None where the device does not tell, or where there is nothing to say.
 Look = Callable[[Device, Facts], Said | None]
+# What is worse stands first: a card that cannot be used, one whose results may be wrong, one that is slow, a remark.
 CHECKS: tuple[tuple[str, Look], ...] = (
     ("devices.answers", at_rest.answers),
     ("devices.recovery_action", at_rest.recovery_action),
@@ -41,6 +42,14 @@ CHECKS: tuple[tuple[str, Look], ...] = (
     ("devices.compute_mode", settings.compute_mode),
     ("devices.not_judged", at_work.not_judged),
 )
+
+
+_ORDER = {check: place for place, (check, _) in enumerate(CHECKS)}
+
+
+def gravity(finding: Finding) -> int:
+    """Where a finding stands beside others of its verdict: the driver's first, then a dead card, down the table."""
+    return _ORDER.get(finding.id, -1)
 
 
 def findings(device: Device, facts: Facts) -> list[Finding]:

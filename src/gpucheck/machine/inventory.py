@@ -23,7 +23,7 @@ from gpucheck.machine.earlier import Memory, added, of
 from gpucheck.machine.host import KernelDriver
 from gpucheck.machine.installed_torch import TorchDevices
 from gpucheck.machine.nvml.fields import LINKS, MEMORY, NVML_ONLY
-from gpucheck.machine.nvml.row import applies
+from gpucheck.machine.nvml.row import NOT_ACCESSIBLE, applies
 from gpucheck.machine.others import AT_WORK_PERCENT
 from gpucheck.machine.readings import CudaDoor, CudaReading, DeviceReading, NvmlDoor, NvmlReading
 from gpucheck.machine.talk import Start
@@ -152,11 +152,11 @@ def _paired(nvml: NvmlReading, cuda: CudaReading) -> list[DeviceReading]:
 
 
 def _one_is_lost(nvml: NvmlReading, cuda: CudaReading) -> tuple[DeviceReading, DeviceReading] | None:
-    """A lost card that does not even tell who it is, and the one device of CUDA's that NVML does not list: the same."""
+    """A card that does not even tell who it is, and the one device of CUDA's that NVML does not list: the same."""
     nameless = [
         row
         for row in nvml.devices
-        if row.device.state == "lost" and (row.device.uuid, row.device.pci_address) == (None, None)
+        if row.device.state not in (None, NOT_ACCESSIBLE) and (row.device.uuid, row.device.pci_address) == (None, None)
     ]
     alone = [one for one in cuda.devices if not any(_is_same(row.device, one.device) for row in nvml.devices)]
     return (nameless[0], alone[0]) if len(nameless) == 1 and len(alone) == 1 else None

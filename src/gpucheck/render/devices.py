@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.cards.at_work import work
-from gpucheck.cards.checks import Group, grouped
+from gpucheck.cards.checks import Group, gravity, grouped
 from gpucheck.machine.readings import NOT_ANSWERING
 from gpucheck.render.blocks import (
     SIGNS,
@@ -83,8 +83,6 @@ _OF_MANY_GPUS = re.compile(
 )
 # What stands above the table, the worst first.
 _FAULTS: tuple[Verdict, ...] = ("fail", "inconclusive", "warn")
-# A card that is gone comes before all that is said of others.
-_FIRST = "devices.answers"
 # Said in the first line where it is so: no GPU, and none that torch can use.
 NONE = "devices.none"
 _UNUSABLE = ("devices.hidden", "devices.torch_build")
@@ -104,7 +102,7 @@ _NEAR_CELSIUS, _NEAR_POWER = 5.0, 0.95
 
 def page(report: Report) -> Page:
     """Faults with what to do, else that there is none; then each device in a line, processes and versions."""
-    findings = [_with_time(finding) for finding in sorted(report.findings, key=lambda one: one.id != _FIRST)]
+    findings = [_with_time(finding) for finding in sorted(report.findings, key=gravity)]
     if any(finding.verdict in _FAULTS for finding in findings):
         return Page(None, _body(report), findings=findings)
     line, cause = _answer(report)
@@ -150,7 +148,7 @@ def _faults(found: Sequence[Finding]) -> list[Finding]:
     """The worst first, those that began with the time."""
     ordered = sorted(
         (finding for finding in found if finding.verdict in _FAULTS),
-        key=lambda finding: (_FAULTS.index(finding.verdict), finding.id != _FIRST),
+        key=lambda finding: (_FAULTS.index(finding.verdict), gravity(finding)),
     )
     return [_with_time(finding) for finding in ordered]
 
