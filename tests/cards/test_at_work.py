@@ -25,6 +25,7 @@ from gpucheck.report.facts import (
     RemapBanks,
     RemappedRows,
     SramEcc,
+    XidError,
 )
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import exit_code
@@ -32,6 +33,7 @@ from gpucheck.report.report import exit_code
 UP = tuple(NvLink(number, True, {"replay": 0, "recovery": 0}) for number in range(18))
 DOWN = tuple(NvLink(number, False) for number in range(18))
 CPU = Device(kind="cpu", id="cpu", name="a CPU")
+ADDRESS = "0000:11:00.0"  # of cuda:0
 
 
 NO_LIMITS: dict[str, Any] = dict.fromkeys(("gpu_max_celsius", "slowdown_celsius", "shutdown_celsius"))
@@ -81,6 +83,12 @@ def node(*others: Device) -> Facts:
         driver=Driver(version="580.95.05", nvml_code=0, cuinit_code=0),
         devices=(*cards.values(), CPU),
     )
+
+
+def logged(*errors: XidError, beside: Facts) -> Facts:
+    """The machine with these errors in the kernel's log."""
+    assert beside.driver is not None
+    return replace(beside, driver=replace(beside.driver, xids=errors))
 
 
 def said(*others: Device) -> list[tuple[str, str, str]]:
@@ -579,3 +587,68 @@ def test_cards_of_which_the_same_is_said_share_a_line() -> None:
 )
 def test_names_in_short(names: tuple[str, ...], short: tuple[str, ...]) -> None:
     assert devices_checks.in_short(names) == short
+
+
+# --- the kernel's log -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "verdict"),
+    [
+        *[(number, "fail") for number in (48, 54, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 155, 167)],
+        *[(number, "warn") for number in (8, 32, 80, 94, 39, 999)],
+        *[(number, "info") for number in (13, 31, 43, 45, 63, 92, 121, 137)],
+    ],
+)
+def test_an_xid_is_as_bad_as_nvidias_catalogue_has_it(number: int, verdict: str) -> None:
+    facts = logged(XidError(number, ADDRESS), beside=node())
+    ((id, found, title),) = [(one.id, one.verdict, one.title) for one in judge(facts) if one.verdict != "pass"]
+    assert (id, found, title) == ("log.xid", verdict, f"Xid {number}")
+    facts = logged(XidError(number, ADDRESS, is_past=True), beside=node())
+    assert [one.verdict for one in judge(facts) if one.verdict != "pass"] == ["info"]
+
+
+def test_an_error_of_nvlink_says_itself_whether_it_is_fatal() -> None:
+    def verdict(is_fatal: bool | None) -> list[str]:
+        facts = logged(XidError(145, ADDRESS, is_fatal=is_fatal), beside=node())
+        return [one.verdict for one in judge(facts) if one.verdict != "pass"]
+
+    assert [verdict(fatal) for fatal in (False, True, None)] == [["warn"], ["fail"], ["fail"]]
+
+
+@pytest.mark.parametrize(
+    ("action", "fix"),
+    [
+        ("gpu_reset", f"end its processes, then sudo nvidia-smi --gpu-reset -i {ADDRESS}"),
+        ("node_reboot", "drain the node, then sudo reboot"),
+        ("drain_and_reset", f"drain the node, then sudo nvidia-smi --gpu-reset -i {ADDRESS}"),
+    ],
+)
+def test_what_xid_154_asks_for_becomes_the_command(action: str, fix: str) -> None:
+    alone = logged(XidError(154, ADDRESS, action=action), beside=node())
+    behind = logged(XidError(154, ADDRESS, action=action), XidError(94, ADDRESS), beside=node())
+    for facts, title in ((alone, "Xid 154"), (behind, "Xid 154")):
+        (found,) = [one for one in judge(facts) if one.verdict != "pass"]
+        assert (found.verdict, found.title, found.fix) == ("fail", title, fix)
+
+
+def test_a_recovery_action_has_its_cause_beside_it_and_both_are_one_line() -> None:
+    facts = logged(XidError(95, ADDRESS), beside=node(card(recovery_action="gpu_reset")))
+    (found,) = [one for one in judge(facts) if one.verdict != "pass"]
+    assert found.id == "devices.recovery_action" and "; Xid 95: uncontained memory error" in found.message
+
+
+def test_a_containers_log_is_its_hosts() -> None:
+    facts = logged(XidError(79, "0000:ff:00.0"), beside=node())
+    assert [one.verdict for one in judge(facts) if one.verdict != "pass"] == ["fail"]
+    inside = replace(facts, host=Host(system="Linux", container="docker"))
+    assert [one.verdict for one in judge(inside) if one.verdict != "pass"] == ["info"]
+
+
+def test_a_card_that_lost_its_name_is_the_one_that_the_log_names() -> None:
+    lost = Device(kind="cuda", nvml_index=3, state="lost")
+    facts = logged(XidError(79, "0000:ff:00.0", "2026-01-31T11:59:58Z"), beside=node(lost))
+    (found,) = [one for one in judge(facts) if one.verdict != "pass"]
+    assert (found.id, found.title) == ("devices.answers", "lost")
+    assert "(probably 0000:ff:00.0); Xid 79: the GPU has fallen off the bus" in found.message
+    assert found.fix == "power-cycle the node; then check power, seat and riser of the GPU"

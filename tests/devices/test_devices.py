@@ -153,7 +153,7 @@ def test_a_card_that_does_not_answer_fails_and_one_never_reached_is_not_judged()
     [
         ("no power", "power cable not connected", "shut down the node and connect all power cables of the GPU"),
         ("no interrupts", "interrupts do not arrive", "sudo dmesg | grep -i nvrm"),
-        ("NVML answers: unknown error", "not answering", "sudo dmesg | grep -i -e xid -e nvrm"),
+        ("NVML answers: unknown error", "not answering", "sudo dmesg | grep Xid; then drain the node"),
     ],
 )
 def test_a_card_that_cannot_be_used_has_its_own_cause_and_is_named_by_elimination(

@@ -47,6 +47,28 @@ ANSWERS = {
         "serial 165492200433)",
         "→ sudo dmesg | grep Xid; then power-cycle the node, reseat the card",
     ),
+    "lost, with its cause in the log": (
+        "✗ cuda:3  lost since 12:00:02: off the PCI bus or not answering (0000:31:00.0,",
+        "serial 165492200433); Xid 79: the GPU has fallen off the bus, last at 2026-01-31",
+        "11:59:58 UTC; Xid 154 asks for: node reboot",
+    ),
+    "an Xid": (
+        "✗ cuda:2  Xid 95: uncontained memory error: every program on the GPU is in",
+        "doubt, last at 2026-01-31 11:59:58 UTC, 2 times; also Xid 94",
+        "→ end its processes, then sudo nvidia-smi --gpu-reset -i 0000:21:00.0",
+    ),
+    "an Xid whose action the driver names": (
+        "✗ cuda:2  Xid 119: the GPU's system processor did not answer (GSP RPC timeout),",
+        "last at 2026-01-31 11:59:58 UTC; Xid 154 asks for: node reboot",
+        "→ drain the node, then sudo reboot",
+    ),
+    "an Xid of a GPU that is gone": (
+        "✗ Xid 79: GPU 0000:99:00.0, which the driver does not list: the GPU has fallen",
+        "off the bus, last at 2026-01-31 11:59:58 UTC",
+        "→ power-cycle the node; then check power, seat and riser of the GPU",
+    ),
+    "a program's Xid, and one before a reset": ("✓ no fault on 8 GPUs: 8 busy, hottest cuda:0 at 64 °C",),
+    "a log that cannot be read": ("✓ no fault on 8 GPUs: 8 busy, hottest cuda:0 at 64 °C, Xid unread",),
     "throttled": (
         "✗ cuda:2  throttled by heat: clock 1200 of 1980 MHz (39 % lower); 86 °C;",
         "hw_thermal_slowdown, hw_slowdown in two readings",
@@ -85,7 +107,7 @@ ANSWERS = {
     "not answering": (
         "✗ cuda:0  not answering: NVML did not answer within 5 s (0000:01:00.0, serial",
         "165492200430)",
-        "→ sudo dmesg | grep -i -e xid -e nvrm; then drain the node and reboot",
+        "→ sudo dmesg | grep Xid; then drain the node and reboot",
     ),
     "a mask": ("✓ no fault on 8 GPUs: 8 idle, 2 hidden from torch, hottest cuda:0 at 31 °C",),
     "all hidden": (

@@ -6,7 +6,9 @@ Each function is a check of the table in `checks.py`. It returns None where NVML
 
 from __future__ import annotations
 
-from gpucheck.cards.card import Said, pointer
+from gpucheck.cards import xids
+from gpucheck.cards.card import Said, address_of, addresses_not_listed, is_dead, pointer
+from gpucheck.cards.xids import ACTIONS
 from gpucheck.machine.inventory import NOT_ASKED
 from gpucheck.machine.nvml.row import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
 from gpucheck.machine.readings import NOT_ANSWERING
@@ -41,27 +43,12 @@ HEALTH = (
 WITHHELD = ("memory_total_bytes", "memory_used_bytes", "processes")
 
 
-# Title and fix of each recovery action; nvmlDeviceGpuRecoveryAction_t of nvml.h.
-ACTIONS = {
-    "gpu_reset": ("reset needed", "end its processes, then sudo nvidia-smi --gpu-reset -i {card}"),
-    "node_reboot": ("reboot needed", "drain the node, then sudo reboot"),
-    "drain_p2p": ("peer-to-peer copies must stop", "end the jobs that copy between GPUs, then gpucheck devices"),
-    "drain_and_reset": ("drain and reset needed", "drain the node, then sudo nvidia-smi --gpu-reset -i {card}"),
-    "recover_imex_domain": (
-        "IMEX domain must be recovered",
-        "sudo systemctl restart nvidia-imex on each node of its NVLink domain",
-    ),
-    "bus_reset": ("bus reset needed", "drain the node, then sudo reboot (resets the bus)"),
-    "system_reboot": ("reboot needed", "drain the node, then sudo reboot"),
-}
-
-
 # What a GPU that cannot be used answers, by its state: title, message and what to do.
 DEAD = {
     "lost": (
         "lost",
         "off the PCI bus or not answering",
-        "sudo dmesg | grep Xid; then power-cycle the node, reseat the card",
+        "power-cycle the node, reseat the card",
     ),
     "reset required": ("reset needed", "NVML refuses the card until it is reset", ACTIONS["gpu_reset"][1]),
     "no power": (
@@ -75,39 +62,49 @@ DEAD = {
         "sudo dmesg | grep -i nvrm; then update the node's firmware, or switch on MSI for it in the virtual machine",
     ),
 }
-HUNG = "sudo dmesg | grep -i -e xid -e nvrm; then drain the node and reboot"
+HUNG = "drain the node and reboot"
+LOOK = "sudo dmesg | grep Xid"
 # What any working card tells of itself, as far as it is supported there.
 LIVE = ("temperature_celsius", "power_w", "sm_clock_hz", "utilization_percent", "memory_used_bytes")
-
-
-def is_dead(device: Device) -> bool:
-    """Whether the card is known not to answer: what else is unread of it follows from that."""
-    return device.state in DEAD or (device.state or "").startswith(NOT_ANSWERING)
 
 
 def answers(device: Device, facts: Facts) -> Said | None:
     """Whether the card answers its driver."""
     state = device.state or ""
-    elsewhere = _addresses_not_listed(facts) if device.pci_address is None else []
-    evidence = {"state": device.state, "pci_addresses_not_listed": elsewhere, "since": device.state_since}
     if state in DEAD:
-        title, message, fix = DEAD[state]
-        return Said("fail", title, f"{message}{_identity(device, elsewhere)}", fix, evidence)
+        return _dead(device, facts, *DEAD[state])
     if state.startswith(NOT_ANSWERING):
-        why = state.removeprefix(f"{NOT_ANSWERING}: ")
-        return Said("fail", "not answering", f"{why}{_identity(device, elsewhere)}", HUNG, evidence)
+        return _dead(device, facts, "not answering", state.removeprefix(f"{NOT_ANSWERING}: "), HUNG)
     told = (device.uuid, device.name, device.pci_address)
     if told == (None, None, None) and device.state not in (None, NOT_ACCESSIBLE) and not is_not_read(device):
-        verdict: Verdict = "fail" if applies(state) else "warn"
-        message = f"NVML lists it and reads nothing from it ({state}){_identity(device, elsewhere)}"
-        return Said(verdict, "not answering", message, HUNG, evidence)
+        message = f"NVML lists it and reads nothing from it ({state})"
+        return _dead(device, facts, "not answering", message, HUNG, "fail" if applies(state) else "warn")
     silent = _silent(device, facts)
     if silent is not None:
         message = f"NVML reads neither temperature, power, clock nor load ({silent})"
-        return Said("fail", "not answering", f"{message}{_identity(device, elsewhere)}", HUNG, evidence)
+        return _dead(device, facts, "not answering", message, HUNG)
     if device.nvml_index is None or device.uuid is None or is_not_read(device):
         return None
     return Said("pass", "answers NVML")
+
+
+def _dead(device: Device, facts: Facts, title: str, message: str, fix: str, verdict: Verdict = "fail") -> Said:
+    """That the card cannot be used, with what names it at the rack, and its cause in the kernel's log."""
+    cause = xids.beside(device, facts)
+    if cause is not None:
+        fix = cause.fix or fix
+        message += f"{_identity(device, facts)}; {cause.title}: {cause.message}"
+    else:
+        message += _identity(device, facts)
+        # Where the log was read it has nothing more to say.
+        fix = f"{LOOK}; then {fix}" if facts.xids is None and title in ("lost", "not answering") else fix
+    evidence = {
+        "state": device.state,
+        "pci_addresses_not_listed": addresses_not_listed(facts) if device.pci_address is None else [],
+        "since": device.state_since,
+        **(cause.evidence if cause is not None else {}),
+    }
+    return Said(verdict, title, message, fix, evidence)
 
 
 def is_not_read(device: Device) -> bool:
@@ -127,11 +124,12 @@ def _silent(device: Device, facts: Facts) -> str | None:
     return failed[0] if len(failed) > len(LIVE) / 2 and not others else None
 
 
-def _identity(device: Device, elsewhere: list[str]) -> str:
-    """What names the card at the rack, as last known; `elsewhere` are PCI addresses that no other card has."""
+def _identity(device: Device, facts: Facts) -> str:
+    """What names the card at the rack, as last known."""
     if device.pci_address is None and device.serial is None:
-        if len(elsewhere) == 1:
-            return f" (probably {elsewhere[0]})"
+        probable = address_of(device, facts)
+        if probable is not None:
+            return f" (probably {probable})"
         return f" ({device.uuid})" if device.uuid is not None else ""
     serial = f"serial {device.serial}" if device.serial is not None else None
     return f" ({', '.join(part for part in (device.pci_address, serial) if part is not None)})"
@@ -142,11 +140,14 @@ def recovery_action(device: Device, facts: Facts) -> Said | None:
     action = device.recovery_action
     if action is None:
         return None
-    evidence = {"recovery_action": action}
+    evidence: dict[str, object] = {"recovery_action": action}
     if action == "none":
         return Said("pass", "no recovery action needed", evidence=evidence)
     title, fix = ACTIONS.get(action, (f"recovery {action}", "see nvmlDeviceGpuRecoveryAction_t of nvml.h"))
-    return Said("fail", title, f"NVML's recovery action is {action}", fix, evidence)
+    cause = xids.beside(device, facts)
+    because = f"; {cause.title}: {cause.message}" if cause is not None else ""
+    evidence |= cause.evidence if cause is not None else {}
+    return Said("fail", title, f"NVML's recovery action is {action}{because}", fix, evidence)
 
 
 def remapped_rows(device: Device, facts: Facts) -> Said | None:
@@ -314,8 +315,3 @@ def ecc(device: Device, facts: Facts) -> Said | None:
             evidence,
         )
     return Said("pass", "no uncorrected memory error", evidence=evidence)
-
-
-def _addresses_not_listed(facts: Facts) -> list[str]:
-    listed = {device.pci_address for device in facts.devices}
-    return [address for address in (facts.host.nvidia_pci_addresses if facts.host else ()) if address not in listed]

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from gpucheck import links, units
-from gpucheck.cards.at_rest import is_dead, is_not_read
-from gpucheck.cards.card import Said, low_clocks, pointer
+from gpucheck.cards.at_rest import is_not_read
+from gpucheck.cards.card import Said, is_dead, low_clocks, pointer
 from gpucheck.machine.others import AT_WORK_PERCENT
 from gpucheck.report.facts import Device, Facts, Link
 from gpucheck.report.finding import Verdict

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucheck.machine.host import FOR_GUESTS
+from gpucheck.machine.readings import NOT_ANSWERING
 from gpucheck.report.facts import Device, Driver, Facts, Host
 from gpucheck.report.finding import Finding, Verdict
 
@@ -20,6 +21,8 @@ NODE_OF_A_GPU = re.compile(r"/dev/nvidia\d+")
 # driver answers 9 (not loaded), and its own codes (not supported, no such function, no memory) say nothing.
 OF_A_LOADED_DRIVER = (4, 8, 10, 11, 14, 15, 16, 17, 18, 19, 999)
 # How NVML's child says that a call did not return, or crashed.
+# States in which a card cannot be used, as `machine.nvml.row` names them.
+DEAD = ("lost", "reset required", "no power", "no interrupts")
 BROKE_OFF = ("did not answer within", "ended early (SIGSEGV", "ended early (SIGBUS", "ended early (SIGABRT")
 
 
@@ -56,6 +59,28 @@ def low_clocks(pairs: Iterable[tuple[str, float | None, float | None]], share: f
 def pointer(card: Device, facts: Facts) -> str:
     """Where the card stands in the document, as the keys of `facts.unknown` begin: `/devices/3/`."""
     return f"/devices/{next(place for place, device in enumerate(facts.devices) if device is card)}/"
+
+
+def is_dead(card: Device) -> bool:
+    """Whether the card is known not to answer: what else is unread of it follows from that."""
+    return card.state in DEAD or (card.state or "").startswith(NOT_ANSWERING)
+
+
+def addresses_not_listed(facts: Facts) -> list[str]:
+    """PCI addresses on the bus that no listed device has."""
+    listed = {device.pci_address for device in facts.devices}
+    return [address for address in (facts.host.nvidia_pci_addresses if facts.host else ()) if address not in listed]
+
+
+def address_of(card: Device, facts: Facts) -> str | None:
+    """Its PCI address; that of the one card without a name is the one that is left on the bus, or in the log."""
+    if card.pci_address is not None:
+        return card.pci_address
+    nameless = [one for one in facts.devices if one.pci_address is None and one.nvml_index is not None and one.state]
+    listed = {device.pci_address for device in facts.devices}
+    logged = {one.pci_address for one in facts.xids or ()} - listed
+    left = addresses_not_listed(facts) or sorted(logged)
+    return left[0] if nameless == [card] and len(left) == 1 else None
 
 
 def own_addresses(host: Host) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gpucheck.cards import at_rest, at_work, nvlinks, settings
+from gpucheck.cards import at_rest, at_work, nvlinks, settings, xids
 from gpucheck.cards.card import Said, name_of
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding, Verdict
@@ -16,6 +16,7 @@ Look = Callable[[Device, Facts], Said | None]
 CHECKS: tuple[tuple[str, Look], ...] = (
     ("devices.answers", at_rest.answers),
     ("devices.recovery_action", at_rest.recovery_action),
+    (xids.ID, xids.logged),
     ("devices.remapped_rows", at_rest.remapped_rows),
     ("devices.remap_banks", at_rest.remap_banks),
     ("devices.sram_ecc", at_rest.sram_ecc),

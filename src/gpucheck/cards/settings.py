@@ -5,8 +5,7 @@ A card in MIG mode without an instance is worse: no program can use it. Where th
 
 from __future__ import annotations
 
-from gpucheck.cards.at_rest import is_dead
-from gpucheck.cards.card import Said, low_clocks, pointer
+from gpucheck.cards.card import Said, is_dead, low_clocks, pointer
 from gpucheck.report.facts import Device, Facts
 
 # Limits and clocks that differ by less are the same, rounded.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
+from gpucheck.cards import xids
 from gpucheck.cards.card import KEPT_OUT, WSL_NODE, cards, has_gpu, is_driver_loaded, is_nvidia_here, unlisted
 from gpucheck.report.facts import Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import Finding, Verdict
@@ -18,7 +19,7 @@ def driver_findings(facts: Facts) -> list[Finding]:
         accelerators = [device for device in facts.devices if device.kind != "cpu"]
         return [] if accelerators else [_nothing(facts)]
     found = [_nvml(facts), _libcuda(facts), _all_hidden(facts), unlisted(facts), _torch_for_the_cpu(facts)]
-    return [finding for finding in found if finding is not None]
+    return [finding for finding in (*found, *xids.elsewhere(facts), xids.unread(facts)) if finding is not None]
 
 
 def _nothing(facts: Facts) -> Finding:

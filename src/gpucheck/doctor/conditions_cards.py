@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.cards import checks
-from gpucheck.cards.at_rest import is_dead
-from gpucheck.cards.card import name_of
+from gpucheck.cards.card import is_dead, name_of
 from gpucheck.doctor.condition import Certainty, Condition, Seen
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.report.facts import Device

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpucheck.machine import host, installed_torch
+from gpucheck.machine import host, installed_torch, kernel_driver
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
 from gpucheck.machine.earlier import Memory, added, of
 from gpucheck.machine.host import KernelDriver
@@ -29,6 +29,8 @@ from gpucheck.machine.readings import CudaDoor, CudaReading, DeviceReading, Nvml
 from gpucheck.machine.talk import Start
 from gpucheck.report.facts import Device, Driver, Facts, Host, Process, Python, TorchBuild
 
+# The kernel's lines about NVIDIA's driver, or None and why they cannot be read.
+Log = tuple[tuple[str, ...] | None, str | None]
 # The variables that decide what CUDA, torch and a container show of a machine. Fixed: others may hold secrets.
 VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
@@ -331,15 +333,16 @@ class Inventory:
 
     def read(self) -> Facts:
         """Everything that the doors tell now."""
-        nvml_read, around = self._ask_doors()
+        nvml_read, around, log = self._ask_doors()
         seen = bool(nvml_read and nvml_read.devices) or bool(self._cuda and self._cuda.devices)
         nvidia = seen or bool(around.host.nvidia_pci_addresses)
         if self._torch_told is None and not nvidia and installed_torch.could_see_another(around.torch):
             self._torch_told = installed_torch.devices()
-        return join(nvml_read, self._cuda, around, os.environ, self._torch_told)
+        facts = join(nvml_read, self._cuda, around, os.environ, self._torch_told)
+        return _with_xids(facts, *log) if nvidia or around.host.nvidia_device_nodes else facts
 
-    def _ask_doors(self) -> tuple[NvmlReading | None, Around]:
-        """NVML's answer and what stands around; the children work while the rest is read here."""
+    def _ask_doors(self) -> tuple[NvmlReading | None, Around, Log]:
+        """NVML's answer, what stands around, the kernel's log; the children work while the rest is read here."""
         if self._nvml is not None:
             self._nvml.ask(processes=self._with_processes, links=self._with_links)
         cuda = None
@@ -351,6 +354,7 @@ class Inventory:
             if self._torch is None:
                 self._torch = installed_torch.read()
             around = _around(self._torch, self._root)
+            log = kernel_driver.log(self._root, journal=bool(around.host.nvidia_pci_addresses))
             nvml_read = self._remembered(self._nvml.reading()) if self._nvml is not None else None
             if cuda is not None:
                 self._cuda = cuda.reading(cards_are_up=nvml_read is not None and nvml_read.error is None)
@@ -359,7 +363,7 @@ class Inventory:
                 cuda.close()
         if self._nvml is not None:
             self.restarts = self._nvml.restarts
-        return nvml_read, around
+        return nvml_read, around, log
 
     def _remembered(self, nvml: NvmlReading) -> NvmlReading:
         named, self._memory = added(self._memory, self._named(nvml), now_text())
@@ -404,6 +408,16 @@ def _with_names(
             for known in (details(process.pid),)
         )
     return replace(row, device=replace(row.device, processes=named))
+
+
+def _with_xids(facts: Facts, lines: tuple[str, ...] | None, refused: str | None) -> Facts:
+    """The facts with the Xid errors of the kernel's log, or why they are not known."""
+    if facts.driver is None:
+        return facts
+    if lines is None:
+        return replace(facts, unknown={**facts.unknown, "/driver/xids": refused or "it cannot be read"})
+    seen = kernel_driver.xids(lines, time.time() - time.monotonic())
+    return replace(facts, driver=replace(facts.driver, xids=seen))
 
 
 def now_text() -> str:
@@ -472,7 +486,9 @@ def again(facts: Facts) -> Facts:
     )
     told = join(named, _as_libcuda_told(facts), around, facts.environment)
     kept = {pointer: reason for pointer, reason in facts.unknown.items() if not pointer.startswith("/devices/")}
-    return replace(told, unknown={**kept, **told.unknown}, torch_runtime=facts.torch_runtime)
+    assert told.driver is not None
+    known = replace(told.driver, xids=driver.xids)
+    return replace(told, unknown={**kept, **told.unknown}, driver=known, torch_runtime=facts.torch_runtime)
 
 
 def _as_libcuda_told(facts: Facts) -> CudaReading:

@@ -191,6 +191,7 @@ def _answer(report: Report) -> tuple[Line | None, Finding | None]:
     hidden = sum((card.state or "").startswith(_HIDDEN) for card in cards)
     words += [f"{hidden} hidden from torch"] if hidden else []
     words += _hottest(cards)
+    words += ["Xid unread"] if report.facts.xids is None and "/driver/xids" in report.facts.unknown else []
     return answer("pass", f"no fault on {named}{': ' if words else ''}{', '.join(words)}"), None
 
 

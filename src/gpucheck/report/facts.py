@@ -307,6 +307,24 @@ class TorchBuild:
 
 
 @dataclass(frozen=True, slots=True)
+class XidError:
+    """An Xid error of one GPU in the kernel's log since boot: NVIDIA's number, and the PCI address that the line names.
+
+    `at` is when it came last (ISO 8601, UTC) and `count` how often. `action` is what Xid 154 says that the GPU needs;
+    `is_fatal` is what NVLink's errors say of themselves. `is_past` is whether the driver was loaded again since, or has
+    said that nothing is needed any more.
+    """
+
+    number: int
+    pci_address: str
+    at: str | None = None
+    count: int = 1
+    action: str | None = None
+    is_fatal: bool | None = None
+    is_past: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Driver:
     """NVIDIA's driver as the kernel, NVML and libcuda see it, and how long the two libraries took to start.
 
@@ -314,6 +332,7 @@ class Driver:
     serves; `libcuda_version` is what the libcuda that was loaded says of itself. `nvml_code` and `cuinit_code` are the
     libraries' own answers to their start, 0 for success. `nvml_start_s` is loading NVML and nvmlInit, `cuinit_start_s`
     loading libcuda and cuInit. `confidential_computing` is off, ready or not ready: until then CUDA does not start.
+    `xids` are the Xid errors in the kernel's log; None where it could not be read, or there is no NVIDIA GPU.
     """
 
     version: str | None = None
@@ -332,6 +351,7 @@ class Driver:
     cuinit_code: int | None = None
     cuinit_error: str | None = None
     cuinit_start_s: float | None = None
+    xids: tuple[XidError, ...] | None = None
 
     @property
     def is_hung(self) -> bool:
@@ -351,3 +371,8 @@ class Facts:
     environment: dict[str, str] = field(default_factory=dict)
     torch_runtime: dict[str, Any] | None = None
     unknown: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def xids(self) -> tuple[XidError, ...] | None:
+        """The Xid errors in the kernel's log; None where nobody knows."""
+        return None if self.driver is None else self.driver.xids
