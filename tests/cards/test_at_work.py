@@ -334,7 +334,10 @@ def test_without_reasons_the_power_itself_shows_the_limit() -> None:
 )
 def test_a_setting_is_a_remark_with_what_it_costs(reason: str, words: str) -> None:
     found = the_one(card(3, reason, sm_clock_hz=1.2e9))
-    assert (found.id, found.verdict) == ("devices.clock_setting", "info")
+    assert (found.id, found.verdict) == ("devices.clock_setting", "warn")
+    as_it_came = {"application_sm_clock_hz": 1.2e9, "default_application_sm_clock_hz": 1.2e9}
+    for changes in ({"sm_clock_hz": 1.7e9}, {"sm_clock_hz": 1.2e9, **as_it_came}):
+        assert the_one(card(3, reason, **changes)).verdict == "info"
     assert words in found.message and found.message.endswith("clock 1200 of 1980 MHz (39 % lower)")
     free = the_one(card(3, reason))
     assert free.message.endswith("clock 1980 of 1980 MHz, no loss now") and free.fix is None
@@ -652,3 +655,129 @@ def test_a_card_that_lost_its_name_is_the_one_that_the_log_names() -> None:
     assert (found.id, found.title) == ("devices.answers", "lost")
     assert "(probably 0000:ff:00.0); Xid 79: the GPU has fallen off the bus" in found.message
     assert found.fix == "power-cycle the node; then check power, seat and riser of the GPU"
+
+
+# --- sisters ----------------------------------------------------------------------------------------------------------
+
+RESTING: dict[str, Any] = {
+    "utilization_percent": 0.0,
+    "power_w": 70.0,
+    "sm_clock_hz": 345e6,
+    "memory_clock_hz": 2.6e9,
+    "clock_reasons": ClockReasons(1, ("gpu_idle",)),
+    "pcie": Link(1, 16, 5, 16, 5, 0),
+}
+
+
+def resting(index: int, **changes: Any) -> Device:
+    return card(index, **{**RESTING, **changes})
+
+
+def told(*cards: Device) -> list[tuple[str, str, str]]:
+    """What asks for something on a machine with these cards: id, verdict, title with the message's card."""
+    facts = replace(node(), devices=(*cards, CPU))
+    return [(one.id, one.verdict, one.title) for one in judge(facts) if one.verdict in ("warn", "fail", "inconclusive")]
+
+
+@pytest.mark.parametrize(
+    ("rest", "odd", "id", "title"),
+    [
+        (card, {"sm_clock_hz": 1.2e9}, "devices.low_clock", "clock 1200 of 1980 MHz"),
+        (card, {"sm_clock_hz": 1.7e9}, "devices.low_clock", "clock 1700 of 1980 MHz"),
+        (resting, {"pcie": Link(1, 8, 5, 16)}, "devices.link_width", "PCIe x8 of x16"),
+        (card, {"nvlinks": None}, "links.inactive", "NVLinks unreadable"),
+        (resting, {"nvlinks": tuple(NvLink(n) for n in range(18))}, "links.inactive", "NVLinks unreadable"),
+        (card, {"power_limit_w": 600.0}, "devices.power_limit", "power limit 600 W"),
+        (resting, {"power_limit_w": 500.0, "power_limit_default_w": None}, "devices.power_limit", "power limit 500 W"),
+        (resting, {"ecc": Ecc(False)}, "devices.ecc_mode", "ECC is off"),
+    ],
+)
+@pytest.mark.parametrize("size", [3, 4, 8])
+def test_the_odd_one_of_sisters_is_told_in_one_line(
+    rest: Any, odd: dict[str, Any], id: str, title: str, size: int
+) -> None:
+    cards = [rest(index, **(odd if index == 1 else {})) for index in range(size)]
+    if "pcie" in odd and size == 3:
+        cards.append(rest(3))
+    assert told(*cards) == [(id, "warn", title)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "ids"),
+    [
+        ({"sm_clock_hz": 1.2e9}, {"devices.low_clock"}),
+        ({"power_limit_w": 350.0, "power_w": 200.0}, {"devices.power_limit"}),
+        (
+            {
+                "power_limit_w": 600.0,
+                "power_w": 598.0,
+                "sm_clock_hz": 1.2e9,
+                "clock_reasons": ClockReasons(4, ("sw_power_cap",)),
+            },
+            {"devices.power_limit"},
+        ),
+        (
+            {"application_sm_clock_hz": 1e9, "default_application_sm_clock_hz": 1.98e9},
+            {"devices.application_clocks"},
+        ),
+        (
+            {"sm_clock_hz": 1.2e9, "clock_reasons": ClockReasons(2, ("applications_clocks_setting",))},
+            {"devices.clock_setting"},
+        ),
+    ],
+)
+def test_what_costs_a_fifth_of_all_eight_alike_is_told_too(changes: dict[str, Any], ids: set[str]) -> None:
+    found = told(*(card(index, **changes) for index in range(8)))
+    assert len(found) == 8 and {id for id, _, _ in found} == ids
+
+
+T4 = {
+    "name": "Tesla T4",
+    "power_w": 69.5,
+    "power_limit_w": 70.0,
+    "power_limit_default_w": 70.0,
+    "sm_clock_hz": 705e6,
+    "max_sm_clock_hz": 1590e6,
+    "clock_reasons": ClockReasons(4, ("sw_power_cap",)),
+    "pcie": Link(3, 16, 3, 16),
+    "nvlinks": None,
+    "fabric": None,
+}
+CAPPED = {"clock_reasons": ClockReasons(4, ("sw_power_cap",)), "power_w": 699.0}
+DESKTOP = {"name": "NVIDIA GeForce RTX 4090", "nvlinks": None, "fabric": None}
+BRIDGED = {"name": "NVIDIA H100 PCIe", "fabric": None}
+V100 = {
+    "name": "Tesla V100-SXM2-16GB",
+    "max_sm_clock_hz": 1530e6,
+    "sm_clock_hz": 1290e6,
+    "application_sm_clock_hz": 1290e6,
+    "default_application_sm_clock_hz": 1290e6,
+    "clock_reasons": ClockReasons(2, ("applications_clocks_setting",)),
+    "nvlinks": None,
+    "fabric": None,
+}
+
+
+@pytest.mark.parametrize(
+    "cards",
+    [
+        [resting(index) for index in range(8)],
+        [resting(index, pcie=Link(1, 8, 5, 16)) for index in range(8)],
+        [resting(0, pcie=Link(1, 8, 5, 16)), *(card(index) for index in range(1, 8))],
+        [card(index, **T4) for index in range(4)],
+        [card(0, sm_clock_hz=1.41e9, **CAPPED), *(card(index) for index in range(1, 8))],
+        [card(index, sm_clock_hz=(1.3 + index / 10) * 1e9, **CAPPED) for index in range(4)],
+        [resting(0, **DESKTOP), resting(1, **DESKTOP, pcie=Link(1, 8, 4, 16))],
+        [resting(0, **DESKTOP, pcie=Link(1, 8, 4, 16))],
+        [resting(index, **DESKTOP, pcie=Link(1, 16 - 8 * (index % 2), 4, 16)) for index in range(4)],
+        [card(0, **DESKTOP, utilization_percent=60.0, sm_clock_hz=1.3e9, performance_state=5)],
+        [resting(0, **BRIDGED), resting(1, **BRIDGED), resting(2, **BRIDGED, nvlinks=None)],
+        [card(index, **V100) for index in range(4)],
+        [card(index, ecc=Ecc(True, 90_000, 0, 900_000, 4)) for index in range(8)],
+        [card(0), card(1, **DESKTOP, power_limit_w=450.0, power_limit_default_w=450.0, ecc=None)],
+        [card(index, power_limit_w=650.0 + 10 * (index % 2), power_limit_default_w=None) for index in range(8)],
+    ],
+    ids=lambda cards: f"{len(cards)} × {cards[0].name}",
+)
+def test_a_normal_machine_is_not_accused(cards: list[Device]) -> None:
+    assert told(*cards) == []

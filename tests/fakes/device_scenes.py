@@ -181,6 +181,10 @@ DEVICES: dict[str, Callable[[], Report]] = {
     ),
     "a log that cannot be read": lambda: eight(unknown={"/driver/xids": "Operation not permitted"}),
     "throttled": lambda: eight(_throttled()),
+    "held by power as all are at full load": lambda: eight(
+        card(1, sm_clock_hz=1.38e9, clock_reasons=ClockReasons(4, ("sw_power_cap",)))
+    ),
+    "all eight capped": lambda: eight(*(card(n, power_limit_w=350.0, power_limit_default_w=700.0) for n in range(8))),
     "hot": lambda: eight(card(0, temperature_celsius=91.0)),
     "lost and hot": lambda: eight(LOST, card(0, temperature_celsius=91.0)),
     "a reset needed": lambda: devices(idle(0, nvml_index=2), idle(1, nvml_index=0, recovery_action="gpu_reset")),

@@ -74,6 +74,15 @@ ANSWERS = {
         "hw_thermal_slowdown, hw_slowdown in two readings",
         "→ check fans, air flow and the room's temperature",
     ),
+    "held by power as all are at full load": (
+        "✓ 8 GPUs: 8 busy, hottest cuda:0 at 64 °C, clock limited by power (up to 30 %",
+        "lower)",
+    ),
+    "all eight capped": (
+        "! cuda:0 to cuda:7  power limit 350 of 700 W: lowers the clock under load; the",
+        "default is 700 W",
+        "→ sudo nvidia-smi -i 0000:01:00.0 --power-limit=700 (and 7 more, each by its own",
+    ),
     "hot": (
         "! cuda:0  91 °C, limit 87 °C: the driver lowers the clock",
         "→ check fans, air flow and the room's temperature",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.readings import NOT_ANSWERING
@@ -21,6 +22,10 @@ NODE_OF_A_GPU = re.compile(r"/dev/nvidia\d+")
 # driver answers 9 (not loaded), and its own codes (not supported, no such function, no memory) say nothing.
 OF_A_LOADED_DRIVER = (4, 8, 10, 11, 14, 15, 16, 17, 18, 19, 999)
 # How NVML's child says that a call did not return, or crashed.
+# A choice: of two cards nobody knows which is the odd one, and a machine whose cards are wired in two ways has none.
+LEAST_SISTERS = 2
+USUAL_SHARE = 0.75
+Value = TypeVar("Value", bound=Hashable)
 # States in which a card cannot be used, as `machine.nvml.row` names them.
 DEAD = ("lost", "reset required", "no power", "no interrupts")
 BROKE_OFF = ("did not answer within", "ended early (SIGSEGV", "ended early (SIGBUS", "ended early (SIGABRT")
@@ -81,6 +86,21 @@ def address_of(card: Device, facts: Facts) -> str | None:
     logged = {one.pci_address for one in facts.xids or ()} - listed
     left = addresses_not_listed(facts) or sorted(logged)
     return left[0] if nameless == [card] and len(left) == 1 else None
+
+
+def sisters(card: Device, facts: Facts) -> list[Device]:
+    """The other cards of its name that answer."""
+    alike = [one for one in facts.devices if one is not card and one.name == card.name and one.nvml_index is not None]
+    return [] if card.name is None else [one for one in alike if not is_dead(one)]
+
+
+def usual(values: Sequence[Value | None]) -> Value | None:
+    """What nearly all of these have; None where they are too few, differ, or do not tell."""
+    known = [value for value in values if value is not None]
+    if len(known) < LEAST_SISTERS:
+        return None
+    value, many = Counter(known).most_common(1)[0]
+    return value if many >= USUAL_SHARE * len(known) else None
 
 
 def own_addresses(host: Host) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from gpucheck.cards.card import Said
+from gpucheck.cards.card import Said, pointer, sisters, usual
 from gpucheck.report.facts import Device, Fabric, Facts
 from gpucheck.report.finding import Verdict
 
@@ -43,7 +43,7 @@ def inactive(device: Device, facts: Facts) -> Said | None:
     """Links that are down: a failure where all of a card's are and others' are up; none where no bridge is fitted."""
     lost = down(device)
     if not lost:
-        return None
+        return absent(device, facts)
     if device.mig is not None and device.mig.enabled:
         message = f"{len(lost)} of {len(device.nvlinks or ())}; no program can use NVLink in MIG mode"
         return Said("info", "NVLinks inactive in MIG mode", message, None, {"inactive": lost})
@@ -61,6 +61,21 @@ def inactive(device: Device, facts: Facts) -> Said | None:
 
 
 FIX = "sudo dmesg | grep Xid (74, 136, 144 to 150); drain the node, reset all cards"
+
+
+def absent(device: Device, facts: Facts) -> Said | None:
+    """Links that the card does not tell of, or not the state of, where those of its sisters are up."""
+    known = [link for link in device.nvlinks or () if link.active is not None]
+    if known or device.nvml_index is None or (device.mig is not None and device.mig.enabled):
+        return None
+    linked = [active(card) for card in sisters(device, facts) if card.nvlinks and not (card.mig and card.mig.enabled)]
+    most = usual(linked)
+    # A bridge joins cards in pairs, and a card without one may tell of no links.
+    if not most or not (is_on_a_board(device) or len(linked) % 2 == 1):
+        return None
+    why = facts.unknown.get(f"{pointer(device, facts)}nvlinks", "NVML does not tell their state")
+    message = f"{why}; the other cards of the same name have {most} up"
+    return Said("warn", "NVLinks unreadable", message, FIX, {"active_of_the_same_name": most})
 
 
 def _numbered(up: int, lost: list[int], beside: str = "") -> str:

@@ -276,13 +276,14 @@ CONDITIONS: tuple[Condition, ...] = (
         id="devices.low_clock",
         verdict="warn",
         certainty="hint",
-        title="a busy card stays below half its maximum clock for no reported reason",
-        meaning="Work is there, nothing is said to hold the clock, and it does not rise. A clock that was locked looks "
-        "so.",
+        title="a busy card stays far below its maximum clock for no reported reason",
+        meaning="Work is there, nothing is said to hold the clock, and it does not rise: a fifth or more below its "
+        "maximum, or below the other cards of the same name that are as busy. A clock that was locked looks so.",
         settle="`gpucheck devices --watch 2s` shows whether it lasts",
         fix="nvidia-smi -q -d CLOCK,PERFORMANCE; "
         "a lock of the clock goes with `sudo nvidia-smi -i INDEX --reset-gpu-clocks`",
-        source="a choice: a Tesla T4's base clock is 585 of 1590 MHz, which its power limit explains",
+        source="a choice: below half for a card that is busy for half of the time; a fifth below for one that is busy "
+        "for nine tenths. A Tesla T4's base clock is 585 of 1590 MHz, which its power limit explains",
     ),
     _check(
         id="devices.power_limited",

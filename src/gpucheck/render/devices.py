@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.cards.at_work import work
+from gpucheck.cards.at_work import COSTLY, work
 from gpucheck.cards.checks import Group, gravity, grouped
 from gpucheck.machine.readings import NOT_ANSWERING
 from gpucheck.render.blocks import (
@@ -192,7 +192,17 @@ def _answer(report: Report) -> tuple[Line | None, Finding | None]:
     words += [f"{hidden} hidden from torch"] if hidden else []
     words += _hottest(cards)
     words += ["Xid unread"] if report.facts.xids is None and "/driver/xids" in report.facts.unknown else []
+    held = _held(report.findings)
+    if held is not None:
+        # Normal at full load, and yet not nothing.
+        return answer("pass", f"{named}: {', '.join([*words, held])}"), None
     return answer("pass", f"no fault on {named}{': ' if words else ''}{', '.join(words)}"), None
+
+
+def _held(findings: Sequence[Finding]) -> str | None:
+    """What lowers the clock of a card by a fifth or more, though it is no fault."""
+    costs = {one.title: one.evidence["cost"] for one in findings if one.evidence.get("cost", 0.0) >= COSTLY}
+    return ", ".join(f"{title} (up to {units.percent(most)} lower)" for title, most in costs.items()) or None
 
 
 def _called(device: Device) -> str:
