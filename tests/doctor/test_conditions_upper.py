@@ -317,7 +317,7 @@ CASES: list[tuple[str, Evidence, str]] = [
         with_cards(card(0, temperature_celsius=91.0, gpu_max_celsius=87.0)),
         "cuda:0: the driver lowers the clock",
     ),
-    ("devices.low_clock", with_cards(busy(0, sm_clock_hz=345e6)), "cuda:0: clock 345 of 1980 MHz; 100 % busy"),
+    ("devices.low_clock", with_cards(busy(0, sm_clock_hz=345e6)), "cuda:0: 100 % busy"),
     ("devices.power_limited", with_cards(busy(0, "sw_power_cap")), "cuda:0: 690 W of 700 W; 100 % busy"),
     ("devices.clock_setting", with_cards(busy(0, "sync_boost")), "cuda:0: sync boost"),
     ("devices.link_width", with_cards(busy(0, pcie=Link(5, 8, 5, 16))), "cuda:0: 100 % busy"),

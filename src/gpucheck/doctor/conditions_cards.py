@@ -300,7 +300,8 @@ CONDITIONS: tuple[Condition, ...] = (
         verdict="info",
         certainty="proof",
         title="a setting lowers a busy card's clock",
-        meaning="Somebody set application clocks, a display clock or sync boost.",
+        meaning="Somebody set application clocks, a display clock or sync boost. A warning where it costs a fifth or "
+        "more.",
         fix="sudo nvidia-smi -i INDEX --reset-applications-clocks",
         source="NVML, nvmlClocksEventReasons 0x2, 0x10 and 0x100",
     ),
@@ -356,7 +357,8 @@ CONDITIONS: tuple[Condition, ...] = (
         verdict="info",
         certainty="proof",
         title="ECC is off now or after a reset",
-        meaning="Without it errors of the memory are neither corrected nor counted. Not told of cards that come so.",
+        meaning="Without it errors of the memory are neither corrected nor counted. Not told of cards that come so; a "
+        "warning where one card has another mode than the others of its name.",
         fix="sudo nvidia-smi --ecc-config=1, and reset the card",
         source="NVML, nvmlDeviceGetEccMode and nvmlDeviceGetDefaultEccMode",
     ),
@@ -365,7 +367,8 @@ CONDITIONS: tuple[Condition, ...] = (
         verdict="info",
         certainty="proof",
         title="the power limit is below the card's default",
-        meaning="Under load the clock is lower for it.",
+        meaning="Under load the clock is lower for it. A warning where it costs a fifth or more, or where one card has "
+        "another limit than the others of its name.",
         fix="sudo nvidia-smi --power-limit=WATTS, where it was not set on purpose",
         source="NVML, nvmlDeviceGetEnforcedPowerLimit and nvmlDeviceGetPowerManagementDefaultLimit",
     ),
