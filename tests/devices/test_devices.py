@@ -17,7 +17,7 @@ from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import inventory
 from gpucheck.machine.readings import NvmlDoor
 from gpucheck.report.events import Judged, Notice, Progress, Recorder, Started
-from gpucheck.report.facts import Device, Driver, Ecc, Facts, Host, Mig, RemappedRows, TorchBuild
+from gpucheck.report.facts import Device, Driver, Ecc, Facts, Host, Mig, Process, RemappedRows, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import exit_code
 
@@ -562,3 +562,98 @@ def test_a_watch_waits_only_what_is_left_of_its_interval(monkeypatch: pytest.Mon
     with pytest.raises(Enough):
         command(DevicesOptions(watch_s=5.0), Recorder(), sleep=sleep)
     assert waits == [2.0]
+
+
+# --- memory that nobody is seen to hold -------------------------------------------------------------------------------
+
+GIB = 2**30
+HELD: dict[str, object] = {
+    "memory_total_bytes": 80 * GIB,
+    "memory_used_bytes": 60 * GIB,
+    "memory_source": "nvml v2",
+    "memory_of_processes_bytes": 0,
+    "minor_number": 3,
+    "node_holders": (),
+}
+
+
+def held(hidden: str | None = None, host: Host = HOST, **changes: object) -> list[Finding]:
+    unknown = {} if hidden is None else {"/devices/0/node_holders": hidden}
+    return not_passed(replace(with_card(**{**HELD, **changes}), host=host, unknown=unknown))
+
+
+@pytest.mark.parametrize(
+    ("holders", "hidden", "message", "fix"),
+    [
+        ((Process(4711, "node", "python3"),), None, "python3 (PID 4711) has /dev/nvidia3 open", "ps -o pid,user"),
+        (
+            (Process(1, "node", "a"), Process(2, "node"), Process(3, "node", "c"), Process(4, "node", "d")),
+            None,
+            "a (PID 1), a process (PID 2), c (PID 3) and 1 more have /dev/nvidia3 open",
+            "ps -o pid,user,lstart,cmd -p 1,2,3,4; end it if it is yours: kill 1 2 3 4",
+        ),
+        (
+            (),
+            "9 processes of other users",
+            "9 processes of other users cannot be looked into",
+            "sudo fuser -v /dev/nvidia3",
+        ),
+        (
+            (Process(7, "zombie", "python3"),),
+            None,
+            "python3 (PID 7) ended and is not yet gone (zombie)",
+            "ps -o ppid= -p 7",
+        ),
+        ((), None, "nobody has /dev/nvidia3 open here", "docker ps, crictl ps"),
+    ],
+)
+def test_memory_that_no_process_is_seen_to_hold(
+    holders: tuple[Process, ...], hidden: str | None, message: str, fix: str
+) -> None:
+    (found,) = held(hidden, node_holders=holders)
+    assert (found.id, found.verdict, found.title) == (
+        "devices.unclaimed_memory",
+        "warn",
+        "60 GiB held by no visible process",
+    )
+    assert found.message.startswith(f"cuda:0: {message}") and (found.fix or "").startswith(fix)
+
+
+@pytest.mark.parametrize(
+    ("changes", "host"),
+    [
+        ({"memory_of_processes_bytes": 57 * GIB}, HOST),
+        ({"memory_of_processes_bytes": None}, HOST),
+        ({"memory_used_bytes": GIB}, HOST),
+        ({"memory_used_bytes": 4 * GIB}, HOST),
+        ({"memory_source": "nvml v1"}, HOST),
+        ({"integrated": True}, HOST),
+        ({}, replace(HOST, container="docker")),
+        ({}, replace(HOST, wsl=True)),
+        ({}, replace(HOST, system="Windows")),
+    ],
+)
+def test_what_processes_hold_or_may_hold_unseen_is_no_orphan(changes: dict[str, object], host: Host) -> None:
+    assert held(host=host, **changes) == []
+
+
+def test_the_reading_asks_who_holds_much_memory_and_keeps_their_names_to_itself(
+    fake_driver: Fake, tmp_path: Path
+) -> None:
+    much = f"memory.total={80 * GIB}\nmemory.used={60 * GIB}\nmemory.reserved={GIB}\n"
+    fake_driver(f"nvml.count=3\n{much}processes=\n1.processes=7:{59 * GIB}\n2.processes=7:-\n", cuda=False)
+    (tmp_path / "root/proc/7/fd").mkdir(parents=True)
+    (tmp_path / "root/proc/7/fd/5").symlink_to("/dev/nvidia0")
+    (tmp_path / "root/proc/7/comm").write_text("python3\n")
+    (tmp_path / "root/proc/7/status").write_text("Name:\tpython3\nState:\tS (sleeping)\n")
+    (tmp_path / "root/proc/8").mkdir()
+    (tmp_path / "root/proc/8/status").write_text("Name:\tx\nState:\tZ (zombie)\n")
+    facts = inventory.read(root=tmp_path / "root")
+    cards = facts.devices[:3]
+    assert [one.memory_of_processes_bytes for one in cards] == [0, 59 * GIB, None]
+    assert [one.processes for one in cards] == [None] * 3
+    assert cards[0].node_holders == (Process(7, "node", "python3"), Process(8, "zombie"))
+    assert [one.node_holders for one in cards[1:]] == [None, None]
+    assert [one.id for one in not_passed(facts) if one.verdict == "warn" and one.id != "devices.libcuda"] == [
+        "devices.unclaimed_memory"
+    ]

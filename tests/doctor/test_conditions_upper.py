@@ -365,6 +365,13 @@ CASES: list[tuple[str, Evidence, str]] = [
         "cuda:1: ecc (NVML answers: unknown error)",
     ),
     (
+        "devices.unclaimed_memory",
+        with_cards(
+            card(0, memory_used_bytes=60 * GIB, memory_source="nvml v2", memory_of_processes_bytes=0, node_holders=())
+        ),
+        "cuda:0: nobody has /dev/nvidia0 open here",
+    ),
+    (
         "log.xid",
         with_stack(log=("4,1,2,-;NVRM: Xid (PCI:0000:3b:00): 48, pid=77, DBE", "NVRM: Xid (PCI:0000:3b:00): 13, x")),
         "0000:3b:00.0: Xid 48, ",

@@ -274,6 +274,7 @@ def test_every_unknown_figure_of_a_process_has_a_reason() -> None:
         **{f"/devices/0/processes/1/{name}": inventory.NAME_NOT_SEEN for name in ("name", *details)},
         **{f"/devices/0/processes/{place}/utilization_percent": inventory.NOT_REPORTED for place in (0, 1)},
         "/devices/0/processes/1/used_memory_bytes": inventory.NOT_REPORTED,
+        "/devices/0/memory_of_processes_bytes": inventory.NOT_REPORTED,
     }
 
 
@@ -665,4 +666,4 @@ def test_a_machine_without_a_gpu_has_no_log_to_miss(fake_driver: Fake, tmp_path:
     fake_driver(nvml=False, cuda=False)
     machine = FakeMachine(tmp_path / "root")
     facts = inventory.read(root=machine.root)
-    assert (facts.xids, facts.unknown.get("/driver/xids")) == (None, None)
+    assert (facts.xids, facts.unknown["/driver/xids"]) == (None, "no NVIDIA GPU is here")

@@ -6,13 +6,16 @@ Each function is a check of the table in `checks.py`. It returns None where NVML
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from gpucheck import units
 from gpucheck.cards import xids
 from gpucheck.cards.card import Said, address_of, addresses_not_listed, is_dead, pointer
 from gpucheck.cards.xids import ACTIONS
-from gpucheck.machine.inventory import NOT_ASKED
+from gpucheck.machine.inventory import NOT_ASKED, unclaimed_bytes
 from gpucheck.machine.nvml.row import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
 from gpucheck.machine.readings import NOT_ANSWERING
-from gpucheck.report.facts import Device, Facts
+from gpucheck.report.facts import Device, Facts, Process
 from gpucheck.report.finding import Verdict
 
 # A card can retire 64 pages (NVIDIA, Dynamic Page Retirement). NVIDIA's diagnostics (DCGM) fail from 63 on, and beyond
@@ -64,6 +67,7 @@ DEAD = {
 }
 HUNG = "drain the node and reboot"
 LOOK = "sudo dmesg | grep Xid"
+MOST_NAMED = 3
 # What any working card tells of itself, as far as it is supported there.
 LIVE = ("temperature_celsius", "power_w", "sm_clock_hz", "utilization_percent", "memory_used_bytes")
 
@@ -298,6 +302,44 @@ def unread(device: Device, facts: Facts) -> Said | None:
 
 def _is_health(name: str) -> bool:
     return name == "processes" or (name.partition("/")[0] in HEALTH)
+
+
+def unclaimed(device: Device, facts: Facts) -> Said | None:
+    """Memory in use that no process is seen to hold: left behind by one that died, or held out of sight."""
+    left = unclaimed_bytes(device, facts)
+    if not left:
+        return None
+    node = f"/dev/nvidia{device.nvml_index if device.minor_number is None else device.minor_number}"
+    holders = [one for one in device.node_holders or () if one.kind == "node"]
+    zombies = [one for one in device.node_holders or () if one.kind == "zombie"]
+    hidden = facts.unknown.get(f"{pointer(device, facts)}node_holders") if device.node_holders is not None else None
+    evidence = {
+        "unclaimed_bytes": left,
+        "used_bytes": device.memory_used_bytes,
+        "of_processes_bytes": device.memory_of_processes_bytes,
+        "holders": [one.pid for one in holders],
+        "zombies": [one.pid for one in zombies],
+    }
+    title = f"{units.capacity(left)} held by no visible process"
+    if holders:
+        pids = " ".join(str(one.pid) for one in holders)
+        message = f"{_named(holders)} has {node} open" if len(holders) == 1 else f"{_named(holders)} have {node} open"
+        fix = f"ps -o pid,user,lstart,cmd -p {pids.replace(' ', ',')}; end it if it is yours: kill {pids}"
+    elif hidden:
+        message = f"{hidden} cannot be looked into"
+        fix = f"sudo fuser -v {node}"
+    elif zombies:
+        message = f"{_named(zombies)} ended and is not yet gone (zombie)"
+        fix = f"ps -o ppid= -p {zombies[0].pid} names its parent: end that; else {ACTIONS['gpu_reset'][1]}"
+    else:
+        message = f"nobody has {node} open here: another container, or memory that the driver did not take back"
+        fix = f"docker ps, crictl ps; if no container has the GPU, {ACTIONS['drain_and_reset'][1]}"
+    return Said("warn", title, message, fix, evidence)
+
+
+def _named(processes: Sequence[Process]) -> str:
+    named = ", ".join(f"{one.name or 'a process'} (PID {one.pid})" for one in processes[:MOST_NAMED])
+    return named + (f" and {len(processes) - MOST_NAMED} more" if len(processes) > MOST_NAMED else "")
 
 
 def ecc(device: Device, facts: Facts) -> Said | None:

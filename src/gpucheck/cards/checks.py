@@ -23,6 +23,7 @@ CHECKS: tuple[tuple[str, Look], ...] = (
     ("devices.retired_pages", at_rest.retired_pages),
     ("devices.ecc", at_rest.ecc),
     ("devices.unread", at_rest.unread),
+    ("devices.unclaimed_memory", at_rest.unclaimed),
     ("devices.throttled", at_work.throttled),
     ("devices.slowed_down", at_work.slowed_down),
     ("devices.violations", at_work.violations),

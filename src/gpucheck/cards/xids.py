@@ -10,6 +10,7 @@ from typing import Any
 
 from gpucheck import xid
 from gpucheck.cards.card import Said, address_of, is_dead
+from gpucheck.machine.inventory import NO_GPU
 from gpucheck.machine.kernel_driver import RECOVERY
 from gpucheck.report.facts import Device, Facts, Host, XidError
 from gpucheck.report.finding import Finding, Verdict
@@ -183,6 +184,6 @@ def elsewhere(facts: Facts) -> list[Finding]:
 def unread(facts: Facts) -> Finding | None:
     """That nobody knows of Xid errors, with the reason."""
     why = facts.unknown.get("/driver/xids")
-    if facts.xids is not None or why is None:
+    if facts.xids is not None or why in (None, NO_GPU):
         return None
     return Finding("log.unreadable", "skip", "Xid unread", f"the kernel log: {why}", {}, "sudo dmesg | grep -i xid")

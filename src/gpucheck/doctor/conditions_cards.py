@@ -14,6 +14,7 @@ from gpucheck.cards import checks
 from gpucheck.cards.card import is_dead, name_of
 from gpucheck.doctor.condition import Certainty, Condition, Seen
 from gpucheck.doctor.evidence import Evidence
+from gpucheck.machine.inventory import unclaimed_bytes
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import VERDICTS, Verdict
 
@@ -91,7 +92,11 @@ def _foreign_memory(evidence: Evidence) -> Seen | None:
     taken = [
         (card, card.memory_used_bytes)
         for card in evidence.cards
-        if card.memory_used_bytes is not None and card.memory_used_bytes > FOREIGN_BYTES and not card.integrated
+        if card.memory_used_bytes is not None
+        and card.memory_used_bytes > FOREIGN_BYTES
+        and not card.integrated
+        # What nobody is seen to hold has its own row.
+        and not (not card.processes and unclaimed_bytes(card, evidence.facts))
     ]
     if not taken:
         return None
@@ -147,6 +152,17 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="What is taken is not there for you: batches that fitted yesterday run out of memory.",
         fix="gpucheck devices --processes",
         judge=_foreign_memory,
+    ),
+    _check(
+        id="devices.unclaimed_memory",
+        verdict="warn",
+        certainty="strong",
+        title="GPU memory is held by no visible process",
+        meaning="More than 1 GiB and 5 % of the card's memory is in use that none of the processes holds which NVML "
+        "lists: a process that died and is not yet gone, one in a container, or memory that the driver did not take "
+        "back. Not told in a container and on Windows, where processes cannot be seen.",
+        fix="sudo fuser -v /dev/nvidia*",
+        source="NVML, nvmlDeviceGetMemoryInfo_v2 without what it reserves, less usedGpuMemory of all processes",
     ),
     _check(
         id="devices.answers",

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 import gpucheck
-from gpucheck.report.facts import Device, Host, Python
+from gpucheck.report.facts import Device, Host, Process, Python
 
 NVIDIA_VENDOR = "0x10de"
 # PCI base class 03: display controllers (VGA 0x0300, 3D 0x0302). NVIDIA's bridges and audio have other classes.
@@ -332,6 +332,33 @@ def gpu_process_name(pid: int, root: Path = ROOT) -> str | None:
     if sys.platform == "linux" and not _sees_the_machine(root) and not _uses_nvidia(pid, root):
         return None
     return process_name(pid)
+
+
+def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tuple[Process, ...]], int]:
+    """The processes that have these device nodes open, as far as this user may see; and how many it may not look into.
+
+    A process that has ended and was not yet waited for (a zombie) has closed its files; with threads that are still
+    ending it may hold memory all the same. It stands with every node, as kind `zombie`.
+    """
+    found: dict[str, list[Process]] = {node: [] for node in nodes}
+    hidden = 0
+    for folder in (root / "proc").glob("[0-9]*"):
+        state = re.search(r"^State:\s+(\w)", text_of(folder / "status"), re.MULTILINE)
+        name = text_of(folder / "comm").strip() or None
+        if state is not None and state[1] == "Z":
+            for holders in found.values():
+                holders.append(Process(int(folder.name), "zombie", name))
+            continue
+        try:
+            opened = {os.readlink(link) for link in (folder / "fd").iterdir()}
+        except FileNotFoundError:  # it has ended
+            continue
+        except OSError:
+            hidden += 1
+            continue
+        for node in opened & found.keys():
+            found[node].append(Process(int(folder.name), "node", name))
+    return {node: tuple(sorted(holders, key=lambda one: one.pid)) for node, holders in found.items()}, hidden
 
 
 def _sees_the_machine(root: Path) -> bool:

@@ -22,7 +22,7 @@ from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
 from gpucheck.machine.earlier import Memory, added, of
 from gpucheck.machine.host import KernelDriver
 from gpucheck.machine.installed_torch import TorchDevices
-from gpucheck.machine.nvml.fields import LINKS, MEMORY, NVML_ONLY
+from gpucheck.machine.nvml.fields import LINKS, MEMORY, NVML_ONLY, unclaimed_counts
 from gpucheck.machine.nvml.row import NOT_ACCESSIBLE, applies
 from gpucheck.machine.others import AT_WORK_PERCENT
 from gpucheck.machine.readings import CudaDoor, CudaReading, DeviceReading, NvmlDoor, NvmlReading
@@ -61,6 +61,7 @@ TOLD_BY_BOTH = ("name", "uuid", "pci_address", "compute_capability", "numa_node"
 # NVML's own figures are renewed several times a second, and a job changes what it does within one.
 BETWEEN_READINGS_S = 1.0
 NOT_ASKED = "not asked for"
+NO_GPU = "no NVIDIA GPU is here"
 ONE_READING = "the card was read once"
 NOT_COUNTED = "this device or driver does not count it"
 NOT_REPORTED = "NVML does not report it here"
@@ -251,7 +252,9 @@ def _reasons(row: DeviceReading) -> dict[str, str]:
         for name in (*NVML_ONLY, *TOLD_BY_BOTH):
             if getattr(device, name) is None and name != "processes":
                 found.setdefault(name, "told for the whole card, not for its MIG instances")
-    for name in ("processes", *LINKS):
+    if device.processes and device.memory_of_processes_bytes is None:
+        found["memory_of_processes_bytes"] = NOT_REPORTED
+    for name in ("processes", "memory_of_processes_bytes", "node_holders", *LINKS):
         if getattr(device, name) is None:
             found.setdefault(name, NOT_ASKED)
     if device.changes is None:
@@ -339,7 +342,8 @@ class Inventory:
         if self._torch_told is None and not nvidia and installed_torch.could_see_another(around.torch):
             self._torch_told = installed_torch.devices()
         facts = join(nvml_read, self._cuda, around, os.environ, self._torch_told)
-        return _with_xids(facts, *log) if nvidia or around.host.nvidia_device_nodes else facts
+        facts = _with_holders(facts, self._root)
+        return _with_xids(facts, *(log if nvidia or around.host.nvidia_device_nodes else (None, NO_GPU)))
 
     def _ask_doors(self) -> tuple[NvmlReading | None, Around, Log]:
         """NVML's answer, what stands around, the kernel's log; the children work while the rest is read here."""
@@ -408,6 +412,39 @@ def _with_names(
             for known in (details(process.pid),)
         )
     return replace(row, device=replace(row.device, processes=named))
+
+
+def unclaimed_bytes(device: Device, facts: Facts) -> int:
+    """Memory of the card that no process is seen to hold; 0 where that is little, or nobody can tell.
+
+    A container does not see its host's processes, and Windows does not say what they hold.
+    """
+    used, total, known = device.memory_used_bytes, device.memory_total_bytes, device.memory_of_processes_bytes
+    around = facts.host or Host()
+    if around.container or around.wsl or around.system == "Windows" or device.memory_source != "nvml v2":
+        return 0
+    if used is None or not total or known is None or device.integrated or device.parent_uuid is not None:
+        return 0
+    return used - known if unclaimed_counts(used - known, total) else 0
+
+
+def _with_holders(facts: Facts, root: Path) -> Facts:
+    """The facts with who has the node of a card open whose memory nobody is seen to hold."""
+    nodes = {
+        place: f"/dev/nvidia{device.nvml_index if device.minor_number is None else device.minor_number}"
+        for place, device in enumerate(facts.devices)
+        if unclaimed_bytes(device, facts)
+    }
+    if not nodes:
+        return facts
+    found, hidden = host.node_holders(nodes.values(), root)
+    devices = list(facts.devices)
+    unknown = dict(facts.unknown)
+    for place, node in nodes.items():
+        devices[place] = replace(devices[place], node_holders=found[node])
+        if hidden and not found[node]:
+            unknown[f"/devices/{place}/node_holders"] = f"{hidden} processes of other users"
+    return replace(facts, devices=tuple(devices), unknown=unknown)
 
 
 def _with_xids(facts: Facts, lines: tuple[str, ...] | None, refused: str | None) -> Facts:
@@ -484,7 +521,7 @@ def again(facts: Facts) -> Facts:
         kernel=KernelDriver(driver.kernel_module_version, driver.kernel_module_open, driver.kernel_module_loaded),
         numa_nodes={address: node for address, node in nodes.items() if address is not None},
     )
-    told = join(named, _as_libcuda_told(facts), around, facts.environment)
+    told = _with_holders(join(named, _as_libcuda_told(facts), around, facts.environment), host.ROOT)
     kept = {pointer: reason for pointer, reason in facts.unknown.items() if not pointer.startswith("/devices/")}
     assert told.driver is not None
     known = replace(told.driver, xids=driver.xids)

@@ -92,7 +92,7 @@ def nvml_reading(lines: Sequence[Line], broken: str | None = None, *, by_nvml: b
     instances: list[DeviceReading] = []
     waiting: list[int] = []
     unlinked: list[int] = []
-    counted = 0
+    counted, links_asked = 0, False
     for line in lines:
         if "driver" in line:
             driver, counted, links_asked = line["driver"], line.get("count", 0), bool(line.get("links"))

@@ -191,7 +191,7 @@ def _answer(report: Report) -> tuple[Line | None, Finding | None]:
     hidden = sum((card.state or "").startswith(_HIDDEN) for card in cards)
     words += [f"{hidden} hidden from torch"] if hidden else []
     words += _hottest(cards)
-    words += ["Xid unread"] if report.facts.xids is None and "/driver/xids" in report.facts.unknown else []
+    words += ["Xid unread"] if any(finding.id == "log.unreadable" for finding in report.findings) else []
     held = _held(report.findings)
     if held is not None:
         # Normal at full load, and yet not nothing.

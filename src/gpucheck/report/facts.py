@@ -177,7 +177,8 @@ class Device:
     `state` says why it is not simply usable: `lost`, `reset required`, hidden, not answering; `state_since` is when a
     watch first saw a lost card lost (ISO 8601, UTC). `parent_uuid` is the card that a MIG instance is a part of.
     `memory_source` says who counted: NVML's version 1 counts what the driver reserved as used, version 2 apart.
-    `integrated` devices share the host's memory.
+    `integrated` devices share the host's memory. `memory_of_processes_bytes` is what the processes that NVML lists hold
+    together; `node_holders` are processes that have the device's node open, where those do not hold what is used.
 
     The card's own limits: from `slowdown_celsius` on the hardware lowers the clock, from `gpu_max_celsius` and
     `memory_max_celsius` on the driver does, at `shutdown_celsius` the card switches itself off.
@@ -213,6 +214,8 @@ class Device:
     memory_free_bytes: int | None = None
     memory_reserved_bytes: int | None = None
     memory_source: str | None = None
+    memory_of_processes_bytes: int | None = None
+    node_holders: tuple[Process, ...] | None = None
     bar1_total_bytes: int | None = None
     bar1_used_bytes: int | None = None
     utilization_percent: float | None = None

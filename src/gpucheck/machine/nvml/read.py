@@ -261,6 +261,23 @@ def read_processes(pynvml: Any, handle: Any, row: Row) -> None:
     row.put("processes", list(found.values()))
 
 
+def is_much(row: Row) -> bool:
+    """Whether more of the card's memory is in use than what nobody would look for."""
+    used, total = row.device.get("memory_used_bytes"), row.device.get("memory_total_bytes")
+    return bool(used and total and row.device.get("memory_source") == "nvml v2") and fields.unclaimed_counts(
+        used, total
+    )
+
+
+def sum_processes(row: Row) -> None:
+    """What the listed processes hold together; unknown where one of them does not tell, and in MIG mode."""
+    listed = row.device.get("processes")
+    told = [process["used_memory_bytes"] for process in listed or ()]
+    divided = (row.device.get("mig") or {}).get("enabled")
+    if listed is not None and None not in told and not divided:
+        row.put("memory_of_processes_bytes", sum(told))
+
+
 def _process_utilization(pynvml: Any, handle: Any) -> dict[int, float]:
     """The newest share of the time, in percent, for which each process had a kernel on the device.
 
@@ -358,8 +375,13 @@ def answer(
         if handle is None:
             continue
         read_details(pynvml, handle, row)
-        if with_processes:
+        if with_processes or is_much(row):
             read_processes(pynvml, handle, row)
+            sum_processes(row)
+            if not with_processes:
+                # Nobody asked who they are.
+                row.device.pop("processes", None)
+                row.unknown.pop("processes", None)
         instances = read_instances(pynvml, handle, row, with_processes)
         say({"place": place, "device": row.device, "unknown": row.unknown})
         for instance in instances:
