@@ -349,7 +349,9 @@ def test_a_setting_is_a_remark_with_what_it_costs(reason: str, words: str) -> No
         ({"sm_clock_hz": 345e6}, "clock 345 of 1980 MHz"),
         ({"sm_clock_hz": 345e6, "clock_reasons": ClockReasons(1, ("gpu_idle",))}, "clock 345 of 1980 MHz"),
         ({"memory_clock_hz": 405e6}, "memory clock 405 of 2600 MHz"),
-        ({"sm_clock_hz": 1.2e9}, None),
+        ({"sm_clock_hz": 1.2e9}, "clock 1200 of 1980 MHz"),
+        ({"sm_clock_hz": 1.2e9, "utilization_percent": 70.0}, None),
+        ({"sm_clock_hz": 1.9e9}, None),
     ],
 )
 def test_a_low_clock_on_a_busy_card_without_a_reason(changes: dict[str, Any], found: str | None) -> None:
@@ -359,12 +361,12 @@ def test_a_low_clock_on_a_busy_card_without_a_reason(changes: dict[str, Any], fo
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ({"power_limit_w": 350.0, "power_w": 340.0}, ("devices.power_limit", "info", "power limit 350 of 700 W")),
+        ({"power_limit_w": 350.0, "power_w": 340.0}, ("devices.power_limit", "warn", "power limit 350 W")),
         ({"compute_mode": "prohibited"}, ("devices.compute_mode", "info", "compute mode prohibited")),
-        ({"ecc": Ecc(False)}, ("devices.ecc_mode", "info", "ECC is off")),
+        ({"ecc": Ecc(False)}, ("devices.ecc_mode", "warn", "ECC is off")),
         (
             {"ecc": Ecc(False, enabled_after_reset=False, enabled_by_default=True)},
-            ("devices.ecc_mode", "info", "ECC is off"),
+            ("devices.ecc_mode", "warn", "ECC is off"),
         ),
         # A GeForce comes so.
         ({"ecc": Ecc(False, enabled_after_reset=False, enabled_by_default=False)}, None),
@@ -372,7 +374,7 @@ def test_a_low_clock_on_a_busy_card_without_a_reason(changes: dict[str, Any], fo
         ({"ecc": Ecc(True, 0, 0, 0, 0, False)}, ("devices.ecc_mode", "info", "ECC will be off")),
         (
             {"application_sm_clock_hz": 1.2e9, "default_application_sm_clock_hz": 1.98e9},
-            ("devices.application_clocks", "info", "application clocks set low"),
+            ("devices.application_clocks", "warn", "application clocks set low"),
         ),
         ({"application_sm_clock_hz": 1.98e9, "default_application_sm_clock_hz": 1.98e9}, None),
     ],
@@ -781,3 +783,57 @@ V100 = {
 )
 def test_a_normal_machine_is_not_accused(cards: list[Device]) -> None:
     assert told(*cards) == []
+
+
+# --- the fabric's own state, and what a cold card's slowdown is -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "fabric", "title", "fix"),
+    [
+        ("NVIDIA H100 80GB HBM3", Fabric("in progress"), "fabric registration in progress", "wait a minute"),
+        ("NVIDIA H100 80GB HBM3", Fabric("not started"), "fabric not started", "sudo systemctl restart"),
+        ("NVIDIA GB200", Fabric("not started"), "fabric not started", "ask the administrator of the rack's"),
+        ("NVIDIA GB200", Fabric("in progress"), "fabric registration in progress", "wait a minute"),
+        ("NVIDIA GB300", Fabric("completed", "x"), "fabric registration failed", "ask the administrator of the rack's"),
+        ("NVIDIA B200", Fabric("completed", None, ("degraded_bandwidth",)), "fabric degraded", "nvidia-smi nvlink"),
+        ("NVIDIA B200", Fabric("completed", None, ("route_unhealthy",)), "fabric unhealthy", "nvidia-smi nvlink"),
+        ("NVIDIA GB200", Fabric("completed", None, ("incorrect_configuration",)), "fabric misconfigured", "ask the"),
+    ],
+)
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_fabric_is_told_by_its_real_state(name: str, fabric: Fabric, title: str, fix: str, shown: bool) -> None:
+    cards = [card(n, name=name, **({} if shown else {"cuda_index": None})) for n in range(3)]
+    facts = replace(node(), devices=(*cards, card(3, name=name, fabric=fabric), CPU))
+    (found,) = [one for one in judge(facts) if one.verdict != "pass"]
+    assert (found.id, found.verdict, found.title) == ("links.fabric", "warn", title)
+    assert (found.fix or "").startswith(fix)
+    assert "NVIDIA GB" not in name or "systemctl" not in (found.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("reasons", "celsius", "title", "fix"),
+    [
+        (("hw_slowdown",), 34.0, "throttled by power", "check power supplies"),
+        (("hw_slowdown",), 80.0, "throttled by heat or power", "check fans"),
+        (("hw_slowdown", "hw_thermal_slowdown"), 34.0, "throttled by heat", "check fans"),
+        (("hw_slowdown", "hw_power_brake_slowdown"), 34.0, "throttled by power brake", "check power supplies"),
+    ],
+)
+@pytest.mark.parametrize("limits", [{}, NO_LIMITS])
+def test_a_slowdown_in_the_cold_is_power(
+    reasons: tuple[str, ...], celsius: float, title: str, fix: str, limits: dict[str, Any]
+) -> None:
+    slowed = node(card(3, *reasons, sm_clock_hz=0.9e9, temperature_celsius=celsius, **limits))
+    (found,) = [one for one in judge(slowed) if one.id == "devices.throttled"]
+    assert (found.title, (found.fix or "").startswith(fix)) == (title, True)
+
+
+@pytest.mark.parametrize("mig", [None, Mig(False, False)])
+def test_mig_is_not_blamed_where_no_card_is_in_that_mode(mig: Mig | None) -> None:
+    driver = Driver(nvml_code=0, cuinit_code=100, cuinit_error="CUDA_ERROR_NO_DEVICE")
+    cards = [card(n, mig=mig, id=None, cuda_index=None) for n in range(2)]
+    (found,) = [
+        one for one in judge(replace(node(), driver=driver, devices=(*cards, CPU))) if one.id == "devices.libcuda"
+    ]
+    assert "MIG" not in found.message and "CUDA finds no device" in found.message

@@ -48,6 +48,8 @@ PLAUSIBLY_HOT = 80.0
 AT_HIGHEST = 0.98
 # A choice: a T4's base clock is 0.37 of its highest, which its power limit explains; this is for what nothing explains.
 LOW_CLOCK = 0.5
+# A choice: memory and regulators run up to 20 °C above the GPU. Where the card tells no limit, none has one so low.
+COLD_MARGIN, COLD = 25.0, 50.0
 # A choice: what costs so much of the clock is on the screen, whatever it is.
 COSTLY = 0.2
 # A card that others keep busy for all of the time has no reason to run so far below its highest clock.
@@ -164,7 +166,17 @@ def throttled(device: Device, facts: Facts) -> Said | None:
     verdict: Verdict = "fail" if lasting else "warn"
     reasons = f"{', '.join(named)} in {'two readings' if lasting else 'one reading'}"
     message = _joined(_cost(device), _cool(device, named), reasons)
-    return Said(verdict, f"throttled by {PROTECTS[named[0]]}", message, _mend(named[0]), _live(device))
+    by = _by(device, named)
+    return Said(verdict, f"throttled by {by}", message, _mend(by), _live(device))
+
+
+def _by(device: Device, named: list[str]) -> str:
+    """What protects the card: where the hardware does not say, and the card is cold, it is power."""
+    by = PROTECTS[named[0]]
+    limits = [limit for limit in (device.slowdown_celsius, device.gpu_max_celsius) if limit is not None]
+    now = device.temperature_celsius
+    cold = now is not None and now < (min(limits) - COLD_MARGIN if limits else COLD)
+    return "power" if by == "heat or power" and cold else by
 
 
 def _cool(device: Device, named: list[str]) -> str:
@@ -178,8 +190,8 @@ def _cool(device: Device, named: list[str]) -> str:
     return f"{now:.0f} °C of {min(limits):.0f} °C (memory or voltage regulators hot, or a faulty sensor)"
 
 
-def _mend(name: str) -> str:
-    if PROTECTS[name] == "power brake":
+def _mend(by: str) -> str:
+    if by in ("power brake", "power"):
         return "check power supplies, cables and the rack's power limit"
     return COOLING
 
@@ -192,9 +204,10 @@ def slowed_down(device: Device, facts: Facts) -> Said | None:
     found += [name for name in PROTECTS if name in _lasting(device) and name not in found]
     if not found or does == "busy":
         return None
-    title = f"throttled by {PROTECTS[found[0]]}{' while idle' if does == 'idle' else ''}"
+    by = _by(device, found)
+    title = f"throttled by {by}{' while idle' if does == 'idle' else ''}"
     said = _joined(_cool(device, found), _busy(device), ", ".join(found))
-    return Said("warn", title, said, _mend(found[0]), _live(device))
+    return Said("warn", title, said, _mend(by), _live(device))
 
 
 def violations(device: Device, facts: Facts) -> Said | None:
@@ -210,7 +223,7 @@ def violations(device: Device, facts: Facts) -> Said | None:
             )
             title = f"clock limited: {', '.join(protecting or shares).replace('_', ' ')}"
             message = f"{held} of the last {units.duration(grown.span_s)}; {_cost(device)}"
-            fix = _mend("sw_thermal_slowdown") if "thermal" in shares else None
+            fix = COOLING if "thermal" in shares else None
             return Said(verdict, title, message, fix, {"shares": shares, "span_s": grown.span_s})
     counted = {
         name: seconds

@@ -24,15 +24,15 @@ def ecc_mode(device: Device, facts: Facts) -> Said | None:
         "enabled_after_reset": ecc.enabled_after_reset,
         "enabled_by_default": ecc.enabled_by_default,
     }
+    if ecc.enabled_after_reset is not None and ecc.enabled_after_reset != ecc.enabled:
+        now, then = ("on", "off") if ecc.enabled else ("off", "on")
+        return Said("info", f"ECC will be {then}", f"{now} now, {then} after the next reset", None, evidence)
     others = usual([one.ecc.enabled for one in sisters(device, facts) if one.ecc is not None])
-    if others is not None and others != ecc.enabled:
+    if others is not None and others != ecc.enabled and (ecc.enabled or ecc.enabled_by_default is not False):
         state, theirs = ("on", "off") if ecc.enabled else ("off", "on")
         fix = f"sudo nvidia-smi -i {{card}} --ecc-config={int(others)}, then reset the card"
         message = f"it is {theirs} on the other cards of the same name"
         return Said("warn", f"ECC is {state}", message, fix, {**evidence, "others": others})
-    if ecc.enabled_after_reset is not None and ecc.enabled_after_reset != ecc.enabled:
-        now, then = ("on", "off") if ecc.enabled else ("off", "on")
-        return Said("info", f"ECC will be {then}", f"{now} now, {then} after the next reset", None, evidence)
     if ecc.enabled or ecc.enabled_by_default is False:
         return None
     message = "memory errors are neither corrected nor counted"

@@ -90,12 +90,15 @@ def _dead(facts: Facts) -> Verdict:
     return "fail" if asked and not works and has_gpu(facts) else "warn"
 
 
-def _causes(*, cuinit: int | None = None, nvml: int | None = None) -> tuple[str | None, str | None]:
+def _causes(
+    *, cuinit: int | None = None, nvml: int | None = None, divided: bool = True
+) -> tuple[str | None, str | None]:
     """What the doctor knows of such an answer: its cause and the fix, or its causes, and who tells them apart."""
     # Here and not above: where the driver answers, nobody needs them.
     from gpucheck.doctor.catalogue import causes
 
-    found = causes(cuinit=cuinit, nvml=nvml)
+    # No card in MIG mode: that it is empty is then no cause.
+    found = [one for one in causes(cuinit=cuinit, nvml=nvml) if divided or one.id != "gpu.mig_empty"]
     if not found:
         return None, None
     fix = found[0].fix if len(found) == 1 else "gpucheck doctor"
@@ -130,7 +133,7 @@ def _libcuda(facts: Facts) -> Finding | None:
     if driver.cuinit_code == NO_DEVICE and "CUDA_VISIBLE_DEVICES" in facts.environment:
         return None
     evidence = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "path": driver.libcuda_path}
-    meaning, fix = _causes(cuinit=driver.cuinit_code)
+    meaning, fix = _causes(cuinit=driver.cuinit_code, divided=any(one.mig and one.mig.enabled for one in facts.devices))
     answer = driver.cuinit_error
     if driver.cuinit_code:
         answer = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error})"
