@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_machine import FakeMachine
+from shown import shown
 
 from gpucheck.devices import command as devices
 from gpucheck.devices.command import command, judge, selected
@@ -16,10 +18,11 @@ from gpucheck.devices.options import DevicesOptions
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import inventory
 from gpucheck.machine.readings import NvmlDoor
+from gpucheck.render import text
 from gpucheck.report.events import Judged, Notice, Progress, Recorder, Started
 from gpucheck.report.facts import Device, Driver, Ecc, Facts, Host, Mig, Process, RemappedRows, TorchBuild
 from gpucheck.report.finding import Finding
-from gpucheck.report.report import exit_code
+from gpucheck.report.report import Collector, exit_code
 
 Fake = Callable[..., Path]
 
@@ -657,3 +660,42 @@ def test_the_reading_asks_who_holds_much_memory_and_keeps_their_names_to_itself(
     assert [one.id for one in not_passed(facts) if one.verdict == "warn" and one.id != "devices.libcuda"] == [
         "devices.unclaimed_memory"
     ]
+
+
+# --- a GPU that sleeps ------------------------------------------------------------------------------------------------
+
+
+def laptop(root: Path, *states: str) -> Path:
+    machine = FakeMachine(root)
+    for number, state in enumerate(states, 1):
+        machine.card(number)
+        machine.write({f"sys/bus/pci/devices/0000:{number:02x}:00.0/power/runtime_status": f"{state}\n"})
+    return root
+
+
+def test_gpus_that_sleep_are_said_to_and_not_asked(fake_driver: Fake, tmp_path: Path) -> None:
+    # Whoever calls either library hangs.
+    fake_driver("nvml.init=hang\ncuda.init=hang\n")
+    with inventory.Inventory(wake=False, root=laptop(tmp_path / "root", "suspended", "suspended")) as reading:
+        facts = reading.read()
+    assert [(one.pci_address, one.state) for one in facts.devices[:-1]] == [
+        ("0000:01:00.0", "asleep (not woken)"),
+        ("0000:02:00.0", "asleep (not woken)"),
+    ]
+    assert not_passed(facts) == []
+    collector = Collector()
+    collector(Started(facts))
+    report = collector.report(version="0", command="devices", argv=(), started="", elapsed_s=0.0)
+    assert shown(text.blocks(report))[0] == "✓ 2 GPUs asleep, not woken: 0000:01:00.0, 0000:02:00.0"
+
+
+@pytest.mark.parametrize("states", [("active",), ("suspended", "active"), ("",)])
+def test_where_one_is_awake_the_driver_is_asked(fake_driver: Fake, tmp_path: Path, states: tuple[str, ...]) -> None:
+    fake_driver("nvml.count=1\ncuda.order=0\n")
+    with inventory.Inventory(wake=False, root=laptop(tmp_path / "root", *states)) as reading:
+        assert reading.read().devices[0].nvml_index == 0
+
+
+def test_a_command_that_uses_the_gpu_wakes_it(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver("nvml.count=1\ncuda.order=0\n")
+    assert inventory.read(root=laptop(tmp_path / "root", "suspended")).devices[0].nvml_index == 0

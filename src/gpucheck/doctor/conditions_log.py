@@ -21,9 +21,9 @@ def _xid(evidence: Evidence) -> Seen | None:
     facts = replace(evidence.facts, driver=replace(evidence.driver, xids=errors))
     names = {address_of(card, facts): name_of(card) for card in evidence.cards}
     stories = [
-        (address, told)
+        (address, known)
         for address in dict.fromkeys(one.pci_address for one in errors)
-        if (told := xids.story([one for one in errors if one.pci_address == address])) is not None
+        if (known := xids.story([one for one in errors if one.pci_address == address])) is not None
     ]
     if not stories:
         return None

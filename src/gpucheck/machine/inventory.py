@@ -12,12 +12,12 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpucheck.machine import host, installed_torch, kernel_driver
+from gpucheck.machine import asleep, host, installed_torch, kernel_driver
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
 from gpucheck.machine.earlier import Memory, added, of
 from gpucheck.machine.host import KernelDriver
@@ -62,6 +62,7 @@ TOLD_BY_BOTH = ("name", "uuid", "pci_address", "compute_capability", "numa_node"
 BETWEEN_READINGS_S = 1.0
 NOT_ASKED = "not asked for"
 NO_GPU = "no NVIDIA GPU is here"
+ASLEEP = "asleep (not woken)"
 ONE_READING = "the card was read once"
 NOT_COUNTED = "this device or driver does not count it"
 NOT_REPORTED = "NVML does not report it here"
@@ -316,12 +317,17 @@ class Inventory:
         *,
         with_processes: bool = False,
         with_links: bool = False,
+        wake: bool = True,
         name: Callable[[int], str | None] = host.gpu_process_name,
         details: Callable[[int], host.ProcessDetails] | None = None,
         root: Path = host.ROOT,
         ahead: Ahead | None = None,
     ) -> None:
-        """`details` reads more of each process; `ahead` has the children that were started already."""
+        """`details` reads more of each process; `ahead` has the children that were started already.
+
+        Without `wake`, GPUs that all sleep are left asleep, and nothing but that is told of them.
+        """
+        self._wake = wake
         self._with_processes, self._with_links = with_processes, with_links
         self._root = root
         self._name, self._details = name, details
@@ -347,6 +353,11 @@ class Inventory:
 
     def _ask_doors(self) -> tuple[NvmlReading | None, Around, Log]:
         """NVML's answer, what stands around, the kernel's log; the children work while the rest is read here."""
+        sleepers = () if self._wake or self._cuda is not None else asleep.sleeping(self._root)
+        if sleepers:
+            self._torch = self._torch or installed_torch.read()
+            log = kernel_driver.log(self._root, journal=True)
+            return _sleeping(sleepers), _around(self._torch, self._root), log
         if self._nvml is not None:
             self._nvml.ask(processes=self._with_processes, links=self._with_links)
         cuda = None
@@ -445,6 +456,12 @@ def _with_holders(facts: Facts, root: Path) -> Facts:
         if hidden and not found[node]:
             unknown[f"/devices/{place}/node_holders"] = f"{hidden} processes of other users"
     return replace(facts, devices=tuple(devices), unknown=unknown)
+
+
+def _sleeping(addresses: Iterable[str]) -> NvmlReading:
+    """What is told of GPUs that are not asked."""
+    rows = (Device(kind="cuda", pci_address=address, state=ASLEEP) for address in addresses)
+    return NvmlReading(devices=tuple(DeviceReading(row, {"*": ASLEEP}) for row in rows))
 
 
 def _with_xids(facts: Facts, lines: tuple[str, ...] | None, refused: str | None) -> Facts:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from gpucheck import units
 from gpucheck.cards.at_work import COSTLY, work
 from gpucheck.cards.checks import Group, gravity, grouped
+from gpucheck.machine.inventory import ASLEEP
 from gpucheck.machine.readings import NOT_ANSWERING
 from gpucheck.render.blocks import (
     SIGNS,
@@ -94,6 +95,7 @@ _SHORT_STATES = (
     ("in MIG mode", "MIG mode"),
     ("not accessible here", "no permission"),
     (NOT_ANSWERING, "not answering"),
+    (ASLEEP, "asleep"),
     ("not read", "not read"),
 )
 # A choice: so far below a limit a reader should look twice.
@@ -178,7 +180,11 @@ def _answer(report: Report) -> tuple[Line | None, Finding | None]:
         return finding_line(told[NONE]), told[NONE]
     cards = [device for device in report.facts.devices if device.nvml_index is not None]
     if not cards:
-        return None, None
+        sleepers = [device.pci_address or UNKNOWN for device in report.facts.devices if device.state == ASLEEP]
+        if not sleepers:
+            return None, None
+        which = f"{len(sleepers)} GPU{'s' * (len(sleepers) != 1)} asleep, not woken"
+        return answer("pass", f"{which}: {', '.join(sleepers)}"), None
     for unusable in _UNUSABLE:
         if unusable in told:
             finding = told[unusable]

@@ -264,9 +264,9 @@ def read_processes(pynvml: Any, handle: Any, row: Row) -> None:
 def is_much(row: Row) -> bool:
     """Whether more of the card's memory is in use than what nobody would look for."""
     used, total = row.device.get("memory_used_bytes"), row.device.get("memory_total_bytes")
-    return bool(used and total and row.device.get("memory_source") == "nvml v2") and fields.unclaimed_counts(
-        used, total
-    )
+    if not used or not total or row.device.get("memory_source") != "nvml v2":
+        return False
+    return fields.unclaimed_counts(used, total)
 
 
 def sum_processes(row: Row) -> None:
