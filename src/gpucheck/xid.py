@@ -317,3 +317,32 @@ OLDER: tuple[Xid, ...] = (
 )
 
 BY_NUMBER = {one.number: one for one in (*CATALOGUE, *OLDER)}
+
+# What takes the GPU, or its node, out of use until it is reset: NVIDIA's actions, and of the numbers for which its
+# catalogue names none those whose own description says so.
+DRAINING = (
+    "RESET_GPU",
+    "RESTART_BM",
+    "CHECK_MECHANICALS",
+    "WORKFLOW_XID_48",
+    "WORKFLOW_NVLINK_ERR",
+    "WORKFLOW_NVLINK5_ERR",
+    "XID_154",
+)
+_DRAINING_NUMBERS = (167, 169, 171, 172, 173)
+
+
+def gravity(number: int, *, is_fatal: bool | None = None) -> Literal["fail", "warn", "info"]:
+    """How bad an error is by NVIDIA's catalogue, unless the GPU was reset since.
+
+    `fail` where the GPU has to be reset, `info` for a program's own mistake and for what NVIDIA says to ignore.
+    `is_fatal` is what an error of NVLink says of itself.
+    """
+    known = BY_NUMBER.get(number)
+    if known is None:
+        return "warn"
+    if known.action in DRAINING or number in _DRAINING_NUMBERS:
+        return "warn" if is_fatal is False else "fail"
+    # 45 tells that a program was ended.
+    ends_a_program = known.action in ("IGNORE", "WORKFLOW_XID_45")
+    return "info" if known.blame == "program" or ends_a_program else "warn"

@@ -25,6 +25,7 @@ from gpucheck.report.facts import (
     RemapBanks,
     RemappedRows,
     SramEcc,
+    XidError,
 )
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import exit_code
@@ -32,6 +33,7 @@ from gpucheck.report.report import exit_code
 UP = tuple(NvLink(number, True, {"replay": 0, "recovery": 0}) for number in range(18))
 DOWN = tuple(NvLink(number, False) for number in range(18))
 CPU = Device(kind="cpu", id="cpu", name="a CPU")
+ADDRESS = "0000:11:00.0"  # of cuda:0
 
 
 NO_LIMITS: dict[str, Any] = dict.fromkeys(("gpu_max_celsius", "slowdown_celsius", "shutdown_celsius"))
@@ -81,6 +83,12 @@ def node(*others: Device) -> Facts:
         driver=Driver(version="580.95.05", nvml_code=0, cuinit_code=0),
         devices=(*cards.values(), CPU),
     )
+
+
+def logged(*errors: XidError, beside: Facts) -> Facts:
+    """The machine with these errors in the kernel's log."""
+    assert beside.driver is not None
+    return replace(beside, driver=replace(beside.driver, xids=errors))
 
 
 def said(*others: Device) -> list[tuple[str, str, str]]:
@@ -326,7 +334,10 @@ def test_without_reasons_the_power_itself_shows_the_limit() -> None:
 )
 def test_a_setting_is_a_remark_with_what_it_costs(reason: str, words: str) -> None:
     found = the_one(card(3, reason, sm_clock_hz=1.2e9))
-    assert (found.id, found.verdict) == ("devices.clock_setting", "info")
+    assert (found.id, found.verdict) == ("devices.clock_setting", "warn")
+    as_it_came = {"application_sm_clock_hz": 1.2e9, "default_application_sm_clock_hz": 1.2e9}
+    for changes in ({"sm_clock_hz": 1.7e9}, {"sm_clock_hz": 1.2e9, **as_it_came}):
+        assert the_one(card(3, reason, **changes)).verdict == "info"
     assert words in found.message and found.message.endswith("clock 1200 of 1980 MHz (39 % lower)")
     free = the_one(card(3, reason))
     assert free.message.endswith("clock 1980 of 1980 MHz, no loss now") and free.fix is None
@@ -338,7 +349,9 @@ def test_a_setting_is_a_remark_with_what_it_costs(reason: str, words: str) -> No
         ({"sm_clock_hz": 345e6}, "clock 345 of 1980 MHz"),
         ({"sm_clock_hz": 345e6, "clock_reasons": ClockReasons(1, ("gpu_idle",))}, "clock 345 of 1980 MHz"),
         ({"memory_clock_hz": 405e6}, "memory clock 405 of 2600 MHz"),
-        ({"sm_clock_hz": 1.2e9}, None),
+        ({"sm_clock_hz": 1.2e9}, "clock 1200 of 1980 MHz"),
+        ({"sm_clock_hz": 1.2e9, "utilization_percent": 70.0}, None),
+        ({"sm_clock_hz": 1.9e9}, None),
     ],
 )
 def test_a_low_clock_on_a_busy_card_without_a_reason(changes: dict[str, Any], found: str | None) -> None:
@@ -348,12 +361,12 @@ def test_a_low_clock_on_a_busy_card_without_a_reason(changes: dict[str, Any], fo
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ({"power_limit_w": 350.0, "power_w": 340.0}, ("devices.power_limit", "info", "power limit 350 of 700 W")),
+        ({"power_limit_w": 350.0, "power_w": 340.0}, ("devices.power_limit", "warn", "power limit 350 W")),
         ({"compute_mode": "prohibited"}, ("devices.compute_mode", "info", "compute mode prohibited")),
-        ({"ecc": Ecc(False)}, ("devices.ecc_mode", "info", "ECC is off")),
+        ({"ecc": Ecc(False)}, ("devices.ecc_mode", "warn", "ECC is off")),
         (
             {"ecc": Ecc(False, enabled_after_reset=False, enabled_by_default=True)},
-            ("devices.ecc_mode", "info", "ECC is off"),
+            ("devices.ecc_mode", "warn", "ECC is off"),
         ),
         # A GeForce comes so.
         ({"ecc": Ecc(False, enabled_after_reset=False, enabled_by_default=False)}, None),
@@ -361,7 +374,7 @@ def test_a_low_clock_on_a_busy_card_without_a_reason(changes: dict[str, Any], fo
         ({"ecc": Ecc(True, 0, 0, 0, 0, False)}, ("devices.ecc_mode", "info", "ECC will be off")),
         (
             {"application_sm_clock_hz": 1.2e9, "default_application_sm_clock_hz": 1.98e9},
-            ("devices.application_clocks", "info", "application clocks set low"),
+            ("devices.application_clocks", "warn", "application clocks set low"),
         ),
         ({"application_sm_clock_hz": 1.98e9, "default_application_sm_clock_hz": 1.98e9}, None),
     ],
@@ -579,3 +592,248 @@ def test_cards_of_which_the_same_is_said_share_a_line() -> None:
 )
 def test_names_in_short(names: tuple[str, ...], short: tuple[str, ...]) -> None:
     assert devices_checks.in_short(names) == short
+
+
+# --- the kernel's log -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "verdict"),
+    [
+        *[(number, "fail") for number in (48, 54, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 155, 167)],
+        *[(number, "warn") for number in (8, 32, 80, 94, 39, 999)],
+        *[(number, "info") for number in (13, 31, 43, 45, 63, 92, 121, 137)],
+    ],
+)
+def test_an_xid_is_as_bad_as_nvidias_catalogue_has_it(number: int, verdict: str) -> None:
+    facts = logged(XidError(number, ADDRESS), beside=node())
+    ((id, found, title),) = [(one.id, one.verdict, one.title) for one in judge(facts) if one.verdict != "pass"]
+    assert (id, found, title) == ("log.xid", verdict, f"Xid {number}")
+    facts = logged(XidError(number, ADDRESS, is_past=True), beside=node())
+    assert [one.verdict for one in judge(facts) if one.verdict != "pass"] == ["info"]
+
+
+def test_an_error_of_nvlink_says_itself_whether_it_is_fatal() -> None:
+    def verdict(is_fatal: bool | None) -> list[str]:
+        facts = logged(XidError(145, ADDRESS, is_fatal=is_fatal), beside=node())
+        return [one.verdict for one in judge(facts) if one.verdict != "pass"]
+
+    assert [verdict(fatal) for fatal in (False, True, None)] == [["warn"], ["fail"], ["fail"]]
+
+
+@pytest.mark.parametrize(
+    ("action", "fix"),
+    [
+        ("gpu_reset", f"end its processes, then sudo nvidia-smi --gpu-reset -i {ADDRESS}"),
+        ("node_reboot", "drain the node, then sudo reboot"),
+        ("drain_and_reset", f"drain the node, then sudo nvidia-smi --gpu-reset -i {ADDRESS}"),
+    ],
+)
+def test_what_xid_154_asks_for_becomes_the_command(action: str, fix: str) -> None:
+    alone = logged(XidError(154, ADDRESS, action=action), beside=node())
+    behind = logged(XidError(154, ADDRESS, action=action), XidError(94, ADDRESS), beside=node())
+    for facts, title in ((alone, "Xid 154"), (behind, "Xid 154")):
+        (found,) = [one for one in judge(facts) if one.verdict != "pass"]
+        assert (found.verdict, found.title, found.fix) == ("fail", title, fix)
+
+
+def test_a_recovery_action_has_its_cause_beside_it_and_both_are_one_line() -> None:
+    facts = logged(XidError(95, ADDRESS), beside=node(card(recovery_action="gpu_reset")))
+    (found,) = [one for one in judge(facts) if one.verdict != "pass"]
+    assert found.id == "devices.recovery_action" and "; Xid 95: uncontained memory error" in found.message
+
+
+def test_a_containers_log_is_its_hosts() -> None:
+    facts = logged(XidError(79, "0000:ff:00.0"), beside=node())
+    assert [one.verdict for one in judge(facts) if one.verdict != "pass"] == ["fail"]
+    inside = replace(facts, host=Host(system="Linux", container="docker"))
+    assert [one.verdict for one in judge(inside) if one.verdict != "pass"] == ["info"]
+
+
+def test_a_card_that_lost_its_name_is_the_one_that_the_log_names() -> None:
+    lost = Device(kind="cuda", nvml_index=3, state="lost")
+    facts = logged(XidError(79, "0000:ff:00.0", "2026-01-31T11:59:58Z"), beside=node(lost))
+    (found,) = [one for one in judge(facts) if one.verdict != "pass"]
+    assert (found.id, found.title) == ("devices.answers", "lost")
+    assert "(probably 0000:ff:00.0); Xid 79: the GPU has fallen off the bus" in found.message
+    assert found.fix == "power-cycle the node; then check power, seat and riser of the GPU"
+
+
+# --- sisters ----------------------------------------------------------------------------------------------------------
+
+RESTING: dict[str, Any] = {
+    "utilization_percent": 0.0,
+    "power_w": 70.0,
+    "sm_clock_hz": 345e6,
+    "memory_clock_hz": 2.6e9,
+    "clock_reasons": ClockReasons(1, ("gpu_idle",)),
+    "pcie": Link(1, 16, 5, 16, 5, 0),
+}
+
+
+def resting(index: int, **changes: Any) -> Device:
+    return card(index, **{**RESTING, **changes})
+
+
+def told(*cards: Device) -> list[tuple[str, str, str]]:
+    """What asks for something on a machine with these cards: id, verdict, title with the message's card."""
+    facts = replace(node(), devices=(*cards, CPU))
+    return [(one.id, one.verdict, one.title) for one in judge(facts) if one.verdict in ("warn", "fail", "inconclusive")]
+
+
+@pytest.mark.parametrize(
+    ("rest", "odd", "id", "title"),
+    [
+        (card, {"sm_clock_hz": 1.2e9}, "devices.low_clock", "clock 1200 of 1980 MHz"),
+        (card, {"sm_clock_hz": 1.7e9}, "devices.low_clock", "clock 1700 of 1980 MHz"),
+        (resting, {"pcie": Link(1, 8, 5, 16)}, "devices.link_width", "PCIe x8 of x16"),
+        (card, {"nvlinks": None}, "links.inactive", "NVLinks unreadable"),
+        (resting, {"nvlinks": tuple(NvLink(n) for n in range(18))}, "links.inactive", "NVLinks unreadable"),
+        (card, {"power_limit_w": 600.0}, "devices.power_limit", "power limit 600 W"),
+        (resting, {"power_limit_w": 500.0, "power_limit_default_w": None}, "devices.power_limit", "power limit 500 W"),
+        (resting, {"ecc": Ecc(False)}, "devices.ecc_mode", "ECC is off"),
+    ],
+)
+@pytest.mark.parametrize("size", [3, 4, 8])
+def test_the_odd_one_of_sisters_is_told_in_one_line(
+    rest: Any, odd: dict[str, Any], id: str, title: str, size: int
+) -> None:
+    cards = [rest(index, **(odd if index == 1 else {})) for index in range(size)]
+    if "pcie" in odd and size == 3:
+        cards.append(rest(3))
+    assert told(*cards) == [(id, "warn", title)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "ids"),
+    [
+        ({"sm_clock_hz": 1.2e9}, {"devices.low_clock"}),
+        ({"power_limit_w": 350.0, "power_w": 200.0}, {"devices.power_limit"}),
+        (
+            {
+                "power_limit_w": 600.0,
+                "power_w": 598.0,
+                "sm_clock_hz": 1.2e9,
+                "clock_reasons": ClockReasons(4, ("sw_power_cap",)),
+            },
+            {"devices.power_limit"},
+        ),
+        (
+            {"application_sm_clock_hz": 1e9, "default_application_sm_clock_hz": 1.98e9},
+            {"devices.application_clocks"},
+        ),
+        (
+            {"sm_clock_hz": 1.2e9, "clock_reasons": ClockReasons(2, ("applications_clocks_setting",))},
+            {"devices.clock_setting"},
+        ),
+    ],
+)
+def test_what_costs_a_fifth_of_all_eight_alike_is_told_too(changes: dict[str, Any], ids: set[str]) -> None:
+    found = told(*(card(index, **changes) for index in range(8)))
+    assert len(found) == 8 and {id for id, _, _ in found} == ids
+
+
+T4 = {
+    "name": "Tesla T4",
+    "power_w": 69.5,
+    "power_limit_w": 70.0,
+    "power_limit_default_w": 70.0,
+    "sm_clock_hz": 705e6,
+    "max_sm_clock_hz": 1590e6,
+    "clock_reasons": ClockReasons(4, ("sw_power_cap",)),
+    "pcie": Link(3, 16, 3, 16),
+    "nvlinks": None,
+    "fabric": None,
+}
+CAPPED = {"clock_reasons": ClockReasons(4, ("sw_power_cap",)), "power_w": 699.0}
+DESKTOP = {"name": "NVIDIA GeForce RTX 4090", "nvlinks": None, "fabric": None}
+BRIDGED = {"name": "NVIDIA H100 PCIe", "fabric": None}
+V100 = {
+    "name": "Tesla V100-SXM2-16GB",
+    "max_sm_clock_hz": 1530e6,
+    "sm_clock_hz": 1290e6,
+    "application_sm_clock_hz": 1290e6,
+    "default_application_sm_clock_hz": 1290e6,
+    "clock_reasons": ClockReasons(2, ("applications_clocks_setting",)),
+    "nvlinks": None,
+    "fabric": None,
+}
+
+
+@pytest.mark.parametrize(
+    "cards",
+    [
+        [resting(index) for index in range(8)],
+        [resting(index, pcie=Link(1, 8, 5, 16)) for index in range(8)],
+        [resting(0, pcie=Link(1, 8, 5, 16)), *(card(index) for index in range(1, 8))],
+        [card(index, **T4) for index in range(4)],
+        [card(0, sm_clock_hz=1.41e9, **CAPPED), *(card(index) for index in range(1, 8))],
+        [card(index, sm_clock_hz=(1.3 + index / 10) * 1e9, **CAPPED) for index in range(4)],
+        [resting(0, **DESKTOP), resting(1, **DESKTOP, pcie=Link(1, 8, 4, 16))],
+        [resting(0, **DESKTOP, pcie=Link(1, 8, 4, 16))],
+        [resting(index, **DESKTOP, pcie=Link(1, 16 - 8 * (index % 2), 4, 16)) for index in range(4)],
+        [card(0, **DESKTOP, utilization_percent=60.0, sm_clock_hz=1.3e9, performance_state=5)],
+        [resting(0, **BRIDGED), resting(1, **BRIDGED), resting(2, **BRIDGED, nvlinks=None)],
+        [card(index, **V100) for index in range(4)],
+        [card(index, ecc=Ecc(True, 90_000, 0, 900_000, 4)) for index in range(8)],
+        [card(0), card(1, **DESKTOP, power_limit_w=450.0, power_limit_default_w=450.0, ecc=None)],
+        [card(index, power_limit_w=650.0 + 10 * (index % 2), power_limit_default_w=None) for index in range(8)],
+    ],
+    ids=lambda cards: f"{len(cards)} × {cards[0].name}",
+)
+def test_a_normal_machine_is_not_accused(cards: list[Device]) -> None:
+    assert told(*cards) == []
+
+
+# --- the fabric's own state, and what a cold card's slowdown is -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "fabric", "title", "fix"),
+    [
+        ("NVIDIA H100 80GB HBM3", Fabric("in progress"), "fabric registration in progress", "wait a minute"),
+        ("NVIDIA H100 80GB HBM3", Fabric("not started"), "fabric not started", "sudo systemctl restart"),
+        ("NVIDIA GB200", Fabric("not started"), "fabric not started", "ask the administrator of the rack's"),
+        ("NVIDIA GB200", Fabric("in progress"), "fabric registration in progress", "wait a minute"),
+        ("NVIDIA GB300", Fabric("completed", "x"), "fabric registration failed", "ask the administrator of the rack's"),
+        ("NVIDIA B200", Fabric("completed", None, ("degraded_bandwidth",)), "fabric degraded", "nvidia-smi nvlink"),
+        ("NVIDIA B200", Fabric("completed", None, ("route_unhealthy",)), "fabric unhealthy", "nvidia-smi nvlink"),
+        ("NVIDIA GB200", Fabric("completed", None, ("incorrect_configuration",)), "fabric misconfigured", "ask the"),
+    ],
+)
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_fabric_is_told_by_its_real_state(name: str, fabric: Fabric, title: str, fix: str, shown: bool) -> None:
+    cards = [card(n, name=name, **({} if shown else {"cuda_index": None})) for n in range(3)]
+    facts = replace(node(), devices=(*cards, card(3, name=name, fabric=fabric), CPU))
+    (found,) = [one for one in judge(facts) if one.verdict != "pass"]
+    assert (found.id, found.verdict, found.title) == ("links.fabric", "warn", title)
+    assert (found.fix or "").startswith(fix)
+    assert "NVIDIA GB" not in name or "systemctl" not in (found.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("reasons", "celsius", "title", "fix"),
+    [
+        (("hw_slowdown",), 34.0, "throttled by power", "check power supplies"),
+        (("hw_slowdown",), 80.0, "throttled by heat or power", "check fans"),
+        (("hw_slowdown", "hw_thermal_slowdown"), 34.0, "throttled by heat", "check fans"),
+        (("hw_slowdown", "hw_power_brake_slowdown"), 34.0, "throttled by power brake", "check power supplies"),
+    ],
+)
+@pytest.mark.parametrize("limits", [{}, NO_LIMITS])
+def test_a_slowdown_in_the_cold_is_power(
+    reasons: tuple[str, ...], celsius: float, title: str, fix: str, limits: dict[str, Any]
+) -> None:
+    slowed = node(card(3, *reasons, sm_clock_hz=0.9e9, temperature_celsius=celsius, **limits))
+    (found,) = [one for one in judge(slowed) if one.id == "devices.throttled"]
+    assert (found.title, (found.fix or "").startswith(fix)) == (title, True)
+
+
+@pytest.mark.parametrize("mig", [None, Mig(False, False)])
+def test_mig_is_not_blamed_where_no_card_is_in_that_mode(mig: Mig | None) -> None:
+    driver = Driver(nvml_code=0, cuinit_code=100, cuinit_error="CUDA_ERROR_NO_DEVICE")
+    cards = [card(n, mig=mig, id=None, cuda_index=None) for n in range(2)]
+    (found,) = [
+        one for one in judge(replace(node(), driver=driver, devices=(*cards, CPU))) if one.id == "devices.libcuda"
+    ]
+    assert "MIG" not in found.message and "CUDA finds no device" in found.message

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_machine import FakeMachine
+from shown import shown
 
 from gpucheck.devices import command as devices
 from gpucheck.devices.command import command, judge, selected
@@ -16,10 +18,11 @@ from gpucheck.devices.options import DevicesOptions
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import inventory
 from gpucheck.machine.readings import NvmlDoor
+from gpucheck.render import text
 from gpucheck.report.events import Judged, Notice, Progress, Recorder, Started
-from gpucheck.report.facts import Device, Driver, Ecc, Facts, Host, RemappedRows, TorchBuild
+from gpucheck.report.facts import Device, Driver, Ecc, Facts, Host, Mig, Process, RemappedRows, TorchBuild
 from gpucheck.report.finding import Finding
-from gpucheck.report.report import exit_code
+from gpucheck.report.report import Collector, exit_code
 
 Fake = Callable[..., Path]
 
@@ -137,15 +140,108 @@ def test_a_card_that_needs_a_reset_fails() -> None:
     assert (finding.verdict, finding.title) == ("fail", "reset needed")
 
 
-def test_a_card_that_does_not_answer_warns_and_one_never_reached_is_not_judged() -> None:
+def test_a_card_that_does_not_answer_fails_and_one_never_reached_is_not_judged() -> None:
     late = "NVML did not answer within 5 s"
     asked = replace(CARD, state=f"not answering: {late}", ecc=None, remapped_rows=None, recovery_action=None)
     after = replace(asked, uuid="GPU-b", nvml_index=2, state="not read: NVML stopped at another device")
     facts = with_driver(nvml_error=late)
     findings = judge(replace(facts, devices=(asked, after, CPU)))
     assert [(one.verdict, one.title, one.message, one.evidence["uuid"]) for one in findings] == [
-        ("warn", "not answering", f"cuda:0: {late}", "GPU-a")
+        ("fail", "not answering", f"cuda:0: {late} (0000:41:00.0)", "GPU-a")
     ]
+
+
+@pytest.mark.parametrize(
+    ("state", "title", "fix"),
+    [
+        ("no power", "power cable not connected", "shut down the node and connect all power cables of the GPU"),
+        ("no interrupts", "interrupts do not arrive", "sudo dmesg | grep -i nvrm"),
+        ("NVML answers: unknown error", "not answering", "sudo dmesg | grep Xid; then drain the node"),
+    ],
+)
+def test_a_card_that_cannot_be_used_has_its_own_cause_and_is_named_by_elimination(
+    state: str, title: str, fix: str
+) -> None:
+    host = replace(HOST, nvidia_pci_addresses=("0000:41:00.0", "0000:81:00.0"))
+    dead = Device(kind="cuda", nvml_index=0, state=state)
+    unknown = {"/devices/1/ecc": state, "/devices/1/recovery_action": state}
+    (finding,) = not_passed(replace(HEALTHY, host=host, devices=(CARD, dead, CPU), unknown=unknown))
+    assert (finding.id, finding.verdict, finding.title) == ("devices.answers", "fail", title)
+    assert finding.message.endswith("(probably 0000:81:00.0)")
+    assert (finding.fix or "").startswith(fix)
+
+
+def test_a_card_that_answers_an_error_to_every_question_does_not_answer() -> None:
+    def told(reason: str, **kept: object) -> list[tuple[str, str]]:
+        names = ("temperature_celsius", "power_w", "sm_clock_hz", "utilization_percent", "memory_used_bytes")
+        unknown = {f"/devices/0/{name}": reason for name in names if name not in kept}
+        return [(one.id, one.verdict) for one in not_passed(replace(with_card(**kept), unknown=unknown))]
+
+    error, unsupported = "NVML answers: unknown error", "not supported by this device or driver"
+    assert told(error) == [("devices.answers", "fail")]
+    assert told(unsupported) == told("no permission") == told("not asked for") == []
+    # One that still tells something is there; what it did not tell is said.
+    assert told(error, power_w=80.0) == [("devices.unread", "inconclusive")]
+
+
+def test_a_card_that_a_wish_for_power_never_reached_is_not_blamed_for_the_one_that_hangs() -> None:
+    late = "NVML did not answer within 5 s"
+    hung = replace(CARD, state=f"not answering: {late}")
+    other = replace(CARD, uuid="GPU-b", nvml_index=2, id="cuda:1", cuda_index=1)
+    facts = replace(with_driver(nvml_error=late), devices=(other, hung, CPU))
+    facts = replace(facts, unknown={"/devices/0/nvlinks": late, "/devices/0/fabric": late})
+    assert [(one.id, one.evidence["uuid"]) for one in not_passed(facts)] == [("devices.answers", "GPU-a")]
+
+
+# --- nothing is left to use -------------------------------------------------------------------------------------------
+
+
+def test_mig_mode_that_leaves_nothing_to_use_fails() -> None:
+    empty = replace(CARD, mig=Mig(True, True))
+    second = replace(empty, uuid="GPU-b", nvml_index=2, id=None, cuda_index=None)
+    usable = replace(second, mig=Mig(True, True, ("MIG-1",)))
+
+    def verdicts(*cards: Device) -> list[str]:
+        return [one.verdict for one in not_passed(replace(HEALTHY, devices=(*cards, CPU)))]
+
+    assert verdicts(empty, second) == ["fail", "fail"]
+    assert verdicts(empty, usable) == ["warn"]
+    assert verdicts(empty, replace(second, mig=None)) == ["warn"]
+    assert verdicts(empty, replace(second, mig=None, state="lost")) == ["fail", "fail"]
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "host", "verdict"),
+    [
+        # Only a loaded driver answers so, whatever the PCI bus shows.
+        (18, "x", Host(system="Linux"), "fail"),
+        (8, "x", Host(system="Linux"), "fail"),
+        (999, "x", Host(system="Linux"), "fail"),
+        (None, "NVML did not answer within 5 s", Host(system="Linux"), "fail"),
+        (None, "the process that asks NVML ended early (SIGSEGV)", Host(system="Linux"), "fail"),
+        # A card on the bus that no driver brings up.
+        (9, "x", HOST, "fail"),
+        (12, "x", HOST, "fail"),
+        (12, "x", replace(HOST, nvidia_pci_drivers={"0000:41:00.0": "nouveau"}), "fail"),
+        # A container sees its host's bus; with a node it was given a GPU.
+        (12, "x", replace(HOST, container="docker"), "warn"),
+        (9, "x", replace(HOST, container="docker", nvidia_device_nodes=("/dev/nvidiactl",)), "warn"),
+        (9, "x", replace(HOST, container="docker", nvidia_device_nodes=("/dev/nvidia0",)), "fail"),
+        # Nothing was asked of the GPU.
+        (None, "nvidia-ml-py is not installed", HOST, "warn"),
+        (None, "the process that asks NVML cannot be started (x)", HOST, "warn"),
+        (None, "the process that asks NVML ended early (SIGKILL)", HOST, "warn"),
+        # No GPU at all, or a virtual machine's.
+        (9, "x", Host(system="Linux"), "info"),
+        (12, "x", replace(HOST, nvidia_pci_drivers={"0000:41:00.0": "vfio-pci"}), "info"),
+    ],
+)
+def test_a_dead_driver_is_bad_where_a_gpu_is_meant_for_this_system(
+    code: int | None, error: str, host: Host, verdict: str
+) -> None:
+    driver = Driver(nvml_code=code, nvml_error=error, cuinit_error="libcuda cannot be loaded (x)")
+    (first, *_) = judge(Facts(host=host, torch=TORCH, driver=driver, devices=(CPU,)))
+    assert (first.id, first.verdict) == ("devices.none" if verdict == "info" else "devices.nvml", verdict)
 
 
 # --- the driver's doors -----------------------------------------------------------------------------------------------
@@ -469,3 +565,137 @@ def test_a_watch_waits_only_what_is_left_of_its_interval(monkeypatch: pytest.Mon
     with pytest.raises(Enough):
         command(DevicesOptions(watch_s=5.0), Recorder(), sleep=sleep)
     assert waits == [2.0]
+
+
+# --- memory that nobody is seen to hold -------------------------------------------------------------------------------
+
+GIB = 2**30
+HELD: dict[str, object] = {
+    "memory_total_bytes": 80 * GIB,
+    "memory_used_bytes": 60 * GIB,
+    "memory_source": "nvml v2",
+    "memory_of_processes_bytes": 0,
+    "minor_number": 3,
+    "node_holders": (),
+}
+
+
+def held(hidden: str | None = None, host: Host = HOST, **changes: object) -> list[Finding]:
+    unknown = {} if hidden is None else {"/devices/0/node_holders": hidden}
+    return not_passed(replace(with_card(**{**HELD, **changes}), host=host, unknown=unknown))
+
+
+@pytest.mark.parametrize(
+    ("holders", "hidden", "message", "fix"),
+    [
+        ((Process(4711, "node", "python3"),), None, "python3 (PID 4711) has /dev/nvidia3 open", "ps -o pid,user"),
+        (
+            (Process(1, "node", "a"), Process(2, "node"), Process(3, "node", "c"), Process(4, "node", "d")),
+            None,
+            "a (PID 1), a process (PID 2), c (PID 3) and 1 more have /dev/nvidia3 open",
+            "ps -o pid,user,lstart,cmd -p 1,2,3,4; end it if it is yours: kill 1 2 3 4",
+        ),
+        (
+            (),
+            "9 processes of other users",
+            "9 processes of other users cannot be looked into",
+            "sudo fuser -v /dev/nvidia3",
+        ),
+        (
+            (Process(7, "zombie", "python3"),),
+            None,
+            "python3 (PID 7) ended and is not yet gone (zombie)",
+            "ps -o ppid= -p 7",
+        ),
+        ((), None, "nobody has /dev/nvidia3 open here", "docker ps, crictl ps"),
+    ],
+)
+def test_memory_that_no_process_is_seen_to_hold(
+    holders: tuple[Process, ...], hidden: str | None, message: str, fix: str
+) -> None:
+    (found,) = held(hidden, node_holders=holders)
+    assert (found.id, found.verdict, found.title) == (
+        "devices.unclaimed_memory",
+        "warn",
+        "60 GiB held by no visible process",
+    )
+    assert found.message.startswith(f"cuda:0: {message}") and (found.fix or "").startswith(fix)
+
+
+@pytest.mark.parametrize(
+    ("changes", "host"),
+    [
+        ({"memory_of_processes_bytes": 57 * GIB}, HOST),
+        ({"memory_of_processes_bytes": None}, HOST),
+        ({"memory_used_bytes": GIB}, HOST),
+        ({"memory_used_bytes": 4 * GIB}, HOST),
+        ({"memory_source": "nvml v1"}, HOST),
+        ({"integrated": True}, HOST),
+        ({}, replace(HOST, container="docker")),
+        ({}, replace(HOST, wsl=True)),
+        ({}, replace(HOST, system="Windows")),
+    ],
+)
+def test_what_processes_hold_or_may_hold_unseen_is_no_orphan(changes: dict[str, object], host: Host) -> None:
+    assert held(host=host, **changes) == []
+
+
+def test_the_reading_asks_who_holds_much_memory_and_keeps_their_names_to_itself(
+    fake_driver: Fake, tmp_path: Path
+) -> None:
+    much = f"memory.total={80 * GIB}\nmemory.used={60 * GIB}\nmemory.reserved={GIB}\n"
+    fake_driver(f"nvml.count=3\n{much}processes=\n1.processes=7:{59 * GIB}\n2.processes=7:-\n", cuda=False)
+    (tmp_path / "root/proc/7/fd").mkdir(parents=True)
+    (tmp_path / "root/proc/7/fd/5").symlink_to("/dev/nvidia0")
+    (tmp_path / "root/proc/7/comm").write_text("python3\n")
+    (tmp_path / "root/proc/7/status").write_text("Name:\tpython3\nState:\tS (sleeping)\n")
+    (tmp_path / "root/proc/8").mkdir()
+    (tmp_path / "root/proc/8/status").write_text("Name:\tx\nState:\tZ (zombie)\n")
+    facts = inventory.read(root=tmp_path / "root")
+    cards = facts.devices[:3]
+    assert [one.memory_of_processes_bytes for one in cards] == [0, 59 * GIB, None]
+    assert [one.processes for one in cards] == [None] * 3
+    assert cards[0].node_holders == (Process(7, "node", "python3"), Process(8, "zombie"))
+    assert [one.node_holders for one in cards[1:]] == [None, None]
+    assert [one.id for one in not_passed(facts) if one.verdict == "warn" and one.id != "devices.libcuda"] == [
+        "devices.unclaimed_memory"
+    ]
+
+
+# --- a GPU that sleeps ------------------------------------------------------------------------------------------------
+
+
+def laptop(root: Path, *states: str) -> Path:
+    machine = FakeMachine(root)
+    for number, state in enumerate(states, 1):
+        machine.card(number)
+        machine.write({f"sys/bus/pci/devices/0000:{number:02x}:00.0/power/runtime_status": f"{state}\n"})
+    return root
+
+
+def test_gpus_that_sleep_are_said_to_and_not_asked(fake_driver: Fake, tmp_path: Path) -> None:
+    # Whoever calls either library hangs.
+    fake_driver("nvml.init=hang\ncuda.init=hang\n")
+    with inventory.Inventory(wake=False, root=laptop(tmp_path / "root", "suspended", "suspended")) as reading:
+        facts = reading.read()
+    assert [(one.pci_address, one.state) for one in facts.devices[:-1]] == [
+        ("0000:01:00.0", "asleep (not woken)"),
+        ("0000:02:00.0", "asleep (not woken)"),
+    ]
+    assert not_passed(facts) == []
+    collector = Collector()
+    collector(Started(facts))
+    report = collector.report(version="0", command="devices", argv=(), started="", elapsed_s=0.0)
+    assert shown(text.blocks(report))[0] == "✓ 2 GPUs asleep, not woken: 0000:01:00.0, 0000:02:00.0"
+
+
+@pytest.mark.parametrize("states", [("active",), ("suspended", "active"), ("",)])
+def test_where_one_is_awake_the_driver_is_asked(fake_driver: Fake, tmp_path: Path, states: tuple[str, ...]) -> None:
+    fake_driver("nvml.count=1\ncuda.order=0\n")
+    with inventory.Inventory(wake=False, root=laptop(tmp_path / "root", *states)) as reading:
+        assert reading.read().devices[0].nvml_index == 0
+
+
+def test_a_command_that_uses_the_gpu_wakes_it(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver("nvml.count=1\ncuda.order=0\n")
+    assert inventory.read(root=laptop(tmp_path / "root", "suspended")).devices[0].nvml_index == 0

@@ -318,7 +318,7 @@ def test_xid_errors_and_a_card_that_the_driver_does_not_list(fake_driver: Fake, 
     machine.nodes("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1").libraries()
     machine.log("NVRM: Xid (PCI:0000:11:00): 119, pid=77, Timeout")
     report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path)), root=machine.root))
-    assert worst(report) == [("devices.unlisted", "warn"), ("log.xid", "warn")]
+    assert worst(report) == [("devices.unlisted", "warn"), ("log.xid", "fail")]
     machine.log("NVRM: GPU 0000:12:00.0: GPU has fallen off the bus.", "NVRM: GPU at PCI:0000:11:00: GPU-1")
     report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path / "b")), root=machine.root))
     assert ("devices.unlisted", "fail") in worst(report) and report.summary.exit == 1

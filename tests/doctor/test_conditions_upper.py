@@ -136,7 +136,7 @@ CASES: list[tuple[str, Evidence, str]] = [
     (
         "devices.unlisted",
         with_host(nvidia_pci_addresses=("0000:11:00.0", "0000:21:00.0", "0000:31:00.0")),
-        "0000:31:00.0 (bound to vfio",
+        "0000:31:00.0 (bound to no driver, unsupported, or failed",
     ),
     (
         "devices.nvml_check",
@@ -317,7 +317,7 @@ CASES: list[tuple[str, Evidence, str]] = [
         with_cards(card(0, temperature_celsius=91.0, gpu_max_celsius=87.0)),
         "cuda:0: the driver lowers the clock",
     ),
-    ("devices.low_clock", with_cards(busy(0, sm_clock_hz=345e6)), "cuda:0: clock 345 of 1980 MHz; 100 % busy"),
+    ("devices.low_clock", with_cards(busy(0, sm_clock_hz=345e6)), "cuda:0: 100 % busy"),
     ("devices.power_limited", with_cards(busy(0, "sw_power_cap")), "cuda:0: 690 W of 700 W; 100 % busy"),
     ("devices.clock_setting", with_cards(busy(0, "sync_boost")), "cuda:0: sync boost"),
     ("devices.link_width", with_cards(busy(0, pcie=Link(5, 8, 5, 16))), "cuda:0: 100 % busy"),
@@ -365,9 +365,16 @@ CASES: list[tuple[str, Evidence, str]] = [
         "cuda:1: ecc (NVML answers: unknown error)",
     ),
     (
+        "devices.unclaimed_memory",
+        with_cards(
+            card(0, memory_used_bytes=60 * GIB, memory_source="nvml v2", memory_of_processes_bytes=0, node_holders=())
+        ),
+        "cuda:0: nobody has /dev/nvidia0 open here",
+    ),
+    (
         "log.xid",
         with_stack(log=("4,1,2,-;NVRM: Xid (PCI:0000:3b:00): 48, pid=77, DBE", "NVRM: Xid (PCI:0000:3b:00): 13, x")),
-        "Xid 48 of PCI:0000:3b:00, ",
+        "0000:3b:00.0: Xid 48, ",
     ),
     (
         "log.unreadable",
@@ -786,16 +793,23 @@ def test_a_pending_remap_is_a_warning_that_can_wait() -> None:
 def test_a_programs_own_mistakes_are_a_remark_and_stand_last() -> None:
     mine = judged("log.xid", with_stack(log=("NVRM: Xid (PCI:0000:3b:00): 31, pid=1",) * 3))
     assert mine is not None and mine.verdict == "info"
-    assert mine.message == (f"Xid 31 of PCI:0000:3b:00, {BY_NUMBER[31].what}, 3 times (NVIDIA: RESTART_APP)")
+    assert mine.message == f"0000:3b:00.0: Xid 31, {BY_NUMBER[31].what}, 3 times"
     ignored = judged("log.xid", with_stack(log=("NVRM: Xid (PCI:0000:3b:00): 63, x",)))
     assert ignored is not None and ignored.verdict == "info"
     unknown = judged("log.xid", with_stack(log=("NVRM: Xid (PCI:0): 999, x",)))
-    assert unknown is not None and unknown.message == "Xid 999 of PCI:0 (NVIDIA: not in its catalogue)"
-    assert unknown.verdict is None and unknown.evidence["xids"][0]["nvidia"] is None
+    assert unknown is not None and (unknown.verdict, unknown.message) == ("warn", "PCI:0: Xid 999")
+    assert unknown.evidence["xids"][0]["nvidia"] is None
     both = judged("log.xid", with_stack(log=("NVRM: Xid (PCI:0): 31, x", "NVRM: Xid (PCI:0): 119, x")))
-    assert both is not None and both.verdict is None
+    assert both is not None and both.verdict == "fail"
     assert [row["xid"] for row in both.evidence["xids"]] == [119, 31]
     assert both.evidence["xids"][0]["nvidia"] == "RESET_GPU"
+
+
+def test_an_error_has_the_name_of_its_card_and_the_command_for_it() -> None:
+    line = f"NVRM: Xid (PCI:{CARDS[1].pci_address}): 119, pid=1, Timeout"
+    seen = judged("log.xid", with_stack(log=(line,)))
+    assert seen is not None and seen.message.startswith(f"cuda:1 ({CARDS[1].pci_address}): Xid 119, ")
+    assert seen.fix is not None and seen.fix.endswith(f"--gpu-reset -i {CARDS[1].pci_address}")
 
 
 def test_a_log_that_cannot_be_read_is_not_an_empty_one() -> None:

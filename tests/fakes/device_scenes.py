@@ -25,6 +25,7 @@ from gpucheck.report.facts import (
     Process,
     Python,
     TorchBuild,
+    XidError,
 )
 from gpucheck.report.fault import Fault
 from gpucheck.report.measurement import MemoryFigures
@@ -150,6 +151,14 @@ MISMATCH = Driver(
     kernel_module_version="575.51.03",
     kernel_module_loaded=True,
 )
+AT = "2026-01-31T11:59:58Z"
+
+
+def logged(*errors: XidError) -> Driver:
+    """The driver with these in the kernel's log."""
+    return replace(DRIVER, xids=errors)
+
+
 UP = tuple(NvLink(link, active=True) for link in range(18))
 DOWN = tuple(NvLink(link, active=False) for link in range(18))
 MASK = ",".join(f"GPU-{index}3f2a1b0-0000-0000-0000-00000000000{index}" for index in range(6))
@@ -159,7 +168,23 @@ DEVICES: dict[str, Callable[[], Report]] = {
     "one healthy and idle": lambda: devices(idle(0, name="NVIDIA H200", memory_total_bytes=141 * GIB)),
     "some idle": lambda: eight(*(idle(index) for index in (5, 6, 7))),
     "a lost card": lambda: eight(LOST),
+    "lost, with its cause in the log": lambda: eight(
+        LOST, driver=logged(XidError(79, "0000:31:00.0", AT), XidError(154, "0000:31:00.0", AT, action="node_reboot"))
+    ),
+    "an Xid": lambda: eight(driver=logged(*(XidError(n, "0000:21:00.0", AT, max(n - 93, 1)) for n in (31, 94, 95)))),
+    "an Xid whose action the driver names": lambda: eight(
+        driver=logged(XidError(119, "0000:21:00.0", AT), XidError(154, "0000:21:00.0", AT, action="node_reboot"))
+    ),
+    "an Xid of a GPU that is gone": lambda: eight(driver=logged(XidError(79, "0000:99:00.0", AT))),
+    "a program's Xid, and one before a reset": lambda: eight(
+        driver=logged(XidError(31, "0000:21:00.0", AT, 9), XidError(79, "0000:31:00.0", AT, is_past=True))
+    ),
+    "a log that cannot be read": lambda: eight(unknown={"/driver/xids": "Operation not permitted"}),
     "throttled": lambda: eight(_throttled()),
+    "held by power as all are at full load": lambda: eight(
+        card(1, sm_clock_hz=1.38e9, clock_reasons=ClockReasons(4, ("sw_power_cap",)))
+    ),
+    "all eight capped": lambda: eight(*(card(n, power_limit_w=350.0, power_limit_default_w=700.0) for n in range(8))),
     "hot": lambda: eight(card(0, temperature_celsius=91.0)),
     "lost and hot": lambda: eight(LOST, card(0, temperature_celsius=91.0)),
     "a reset needed": lambda: devices(idle(0, nvml_index=2), idle(1, nvml_index=0, recovery_action="gpu_reset")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from gpucheck.fleet import check, documents
 from gpucheck.fleet.options import FleetCheckOptions
 from gpucheck.machine import child
 from gpucheck.machine.child import ChildResult
+from gpucheck.report.facts import Device, Driver, Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
 from gpucheck.report.results.fleet import NodePart
 
@@ -102,6 +104,80 @@ def test_exit_codes_and_those_of_a_prolog(
     ((_, left),) = documents.read([str(tmp_path)]).documents
     assert (left.exit, left.step) == (code, "")
     assert main([*given, "--prolog"]) == prolog
+
+
+DEAD = (
+    ("nvml.init=!18", (), 1, "driver version mismatch"),
+    ("nvml.init=!8", (), 1, "NVML does not start"),
+    ("nvml.init=!9", (), 1, "no GPU found"),
+    ("nvml.init=!9", ("--devices", "0"), 0, "n1 is good"),
+    ("nvml.count=0", (), 1, "no GPU found"),
+    ("0.handle=!8", (), 1, "power cable not connected"),
+    ("1.handle=!11", (), 1, "interrupts do not arrive"),
+    ("1.handle=!999", (), 1, "not answering"),
+    ("mig=1", (), 1, "MIG mode without instances"),
+    ("1.mig=1", (), 0, "n1 is good"),
+    ("1.remap.pending=!999", (), 0, "n1 is good"),
+    ("", (), 0, "n1 is good"),
+    ("", ("--devices", "2"), 0, "n1 is good"),
+    ("", ("--devices", "8"), 1, "2 GPUs, must have 8"),
+    ("", ("--devices", "0"), 1, "2 GPUs, must have 0"),
+)
+
+
+@pytest.mark.parametrize(("script", "more", "code", "words"), DEAD)
+def test_a_dead_node_is_never_good(
+    script: str,
+    more: tuple[str, ...],
+    code: int,
+    words: str,
+    fake_driver: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fake_driver(f"{script}\n", cuda=False)
+    given = ["fleet", "check", "--prolog", "--only", "devices", "--quiet", "--host", "n1", "--run", "r", *more]
+    assert main(given) == code
+    first = capsys.readouterr().out.splitlines()[0]
+    assert words in first and ("is good" in first) == (code == 0)
+
+
+@pytest.mark.parametrize(
+    ("rungs", "exit", "verdicts"),
+    [
+        (("torch",), 4, ["inconclusive"]),
+        (("architecture",), 4, ["inconclusive"]),
+        (("cuinit", "torch"), 1, ["fail", "inconclusive"]),
+        (("run",), 1, ["fail"]),
+    ],
+)
+def test_a_torch_that_cannot_be_used_says_nothing_of_the_node(
+    rungs: tuple[str, ...], exit: int, verdicts: list[str]
+) -> None:
+    document = json.loads(said("fail", 1))
+    document["findings"] = [{**document["findings"][0], "id": rung, "evidence": {"rung": rung}} for rung in rungs]
+    made = check.with_part(EMPTY, "doctor", ended(json.dumps(document), 1), 10.0)
+    assert check.exit_of(made.parts) == exit
+    assert [one.verdict for one in made.problems] == verdicts
+
+
+def test_a_card_with_its_instances_is_one_gpu_and_what_was_not_read_is_no_number() -> None:
+    card = Device(kind="cuda", uuid="GPU-a", nvml_index=0)
+    instances = tuple(Device(kind="cuda", uuid=f"MIG-{n}", parent_uuid="GPU-a", cuda_index=n) for n in range(2))
+    nameless = (Device(kind="cuda", nvml_index=1, state="lost"), Device(kind="cuda", nvml_index=2, state="lost"))
+    cpu = Device(kind="cpu", id="cpu")
+    assert check.gpus_of(Facts(devices=(card, *instances, *nameless, cpu))) == 3
+    assert check.gpus_of(Facts()) is None
+    assert check.gpus_of(Facts(devices=(cpu,), driver=Driver(nvml_error="nvidia-ml-py is not installed"))) is None
+    assert check.gpus_of(Facts(devices=(cpu,), driver=Driver(nvml_code=12, nvml_error="x"))) == 0
+
+
+def test_devices_has_the_time_in_which_a_hung_driver_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[str, float]] = []
+    monkeypatch.setattr(check.readings, "door_timeout_s", lambda: 29.0)
+    monkeypatch.setattr(check, "_run", lambda part, limit_s: given.append((part, limit_s)) or ended(said("pass", 0)))
+    assert main(["fleet", "check", "--prolog", "--within", "60s", "--quiet", "--host", "n1", "--run", "r"]) == 0
+    assert [part for part, _ in given] == ["devices", "doctor"]
+    assert given[0][1] == pytest.approx(32.0, abs=0.1)
 
 
 def test_a_part_that_never_returns_is_ended_in_its_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -55,7 +55,8 @@ def faulty(*given, **more):
 
 if rank == "1":
     child.run = faulty
-code = main(["fleet", "check", "--only", "devices", "--gather", folder, "--host", host, "--within", "60s", "--quiet"])
+given = ["--only", "devices", "--devices", "0", "--gather", folder, "--host", host, "--within", "60s", "--quiet"]
+code = main(["fleet", "check", *given])
 if rank == "1" and fault == "half":
     path = documents.place(__import__("pathlib").Path(folder), host, os.environ["TORCHELASTIC_RUN_ID"])
     path.write_bytes(path.read_bytes()[:200])
@@ -181,7 +182,20 @@ def test_two_hosts_that_share_the_store_alone(tmp_path: Path) -> None:
         pytest.skip("no namespaces here: unshare and ip have to be there and allowed")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
     torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "10.77.0.1:29611", "--rdzv-id", "tonight", "--no-python"]
-    check = [sys.executable, "-m", "gpucheck", "fleet", "check", "--only", "devices", "--store", "--within", "60s"]
+    check = [
+        sys.executable,
+        "-m",
+        "gpucheck",
+        "fleet",
+        "check",
+        "--only",
+        "devices",
+        "--devices",
+        "0",
+        "--store",
+        "--within",
+        "60s",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "LAUNCH": shlex.join([*torchrun, *check])}
     ended = subprocess.run(
         ["unshare", "-rmn", "sh", "-c", HOSTS], cwd=tmp_path, env=environment, capture_output=True, timeout=240,
@@ -201,7 +215,7 @@ def test_of_four_ranks_of_mpirun_one_works(tmp_path: Path) -> None:
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     environment = {**os.environ, **allowed, "PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(tmp_path)}
     argv = ["mpirun", "--oversubscribe", "-n", "4", sys.executable, "-m", "gpucheck", "fleet", "check"]
-    argv += ["--only", "devices", "--host", "n0", "--gather", str(tmp_path / "documents"), "--quiet"]
+    argv += ["--only", "devices", "--devices", "0", "--host", "n0", "--gather", str(tmp_path / "documents"), "--quiet"]
     ended = subprocess.run(argv, env=environment, capture_output=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count(b"another rank of n0 checks it") == 3

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from fake_machine import FakeMachine
 
 from gpucheck.machine import child, host, installed_torch, inventory
 from gpucheck.machine.host import KernelDriver
@@ -273,6 +274,7 @@ def test_every_unknown_figure_of_a_process_has_a_reason() -> None:
         **{f"/devices/0/processes/1/{name}": inventory.NAME_NOT_SEEN for name in ("name", *details)},
         **{f"/devices/0/processes/{place}/utilization_percent": inventory.NOT_REPORTED for place in (0, 1)},
         "/devices/0/processes/1/used_memory_bytes": inventory.NOT_REPORTED,
+        "/devices/0/memory_of_processes_bytes": inventory.NOT_REPORTED,
     }
 
 
@@ -643,3 +645,25 @@ def test_what_cannot_be_read_again_stays_as_it_is(fake_driver: Fake) -> None:
     facts = inventory.read()
     assert inventory.again(facts) is facts
     assert inventory.again(Facts()) == Facts()
+
+
+def test_the_kernels_log_is_read_beside_the_cards_and_one_that_cannot_be_read_says_so(
+    fake_driver: Fake, tmp_path: Path
+) -> None:
+    fake_driver("nvml.count=2\n")
+    machine = FakeMachine(tmp_path / "root").card(0x10).card(0x11)
+    (machine.root / "dev/kmsg").unlink()
+    unread = inventory.read(root=machine.root)
+    assert (unread.xids, unread.unknown["/driver/xids"]) == (None, "No such file or directory")
+    machine.log("NVRM: Xid (PCI:0000:11:00): 119, pid=77, Timeout")
+    read = inventory.read(root=machine.root)
+    assert "/driver/xids" not in read.unknown
+    assert [(one.number, one.pci_address, one.at is None) for one in read.xids or ()] == [(119, "0000:11:00.0", False)]
+    assert inventory.again(read).xids == read.xids
+
+
+def test_a_machine_without_a_gpu_has_no_log_to_miss(fake_driver: Fake, tmp_path: Path) -> None:
+    fake_driver(nvml=False, cuda=False)
+    machine = FakeMachine(tmp_path / "root")
+    facts = inventory.read(root=machine.root)
+    assert (facts.xids, facts.unknown["/driver/xids"]) == (None, "no NVIDIA GPU is here")

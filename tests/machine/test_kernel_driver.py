@@ -8,6 +8,7 @@ import pytest
 
 from gpucheck.machine import kernel_driver
 from gpucheck.machine.kernel_driver import DriverState
+from gpucheck.report.facts import XidError
 
 
 def write(root: Path, files: dict[str, str]) -> None:
@@ -67,3 +68,71 @@ def test_nodes_are_listed_with_their_rights(tmp_path: Path) -> None:
         status.st_gid,
         None,
     )
+
+
+# --- Xid errors -------------------------------------------------------------------------------------------------------
+
+CHANGED = "154, GPU recovery action changed from"
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        (["usb 1-1: new device"], []),
+        (["NVRM: Xid (PCI:0000:41:00): 79, pid=1, GPU has fallen off the bus."], [XidError(79, "0000:41:00.0")]),
+        (["NVRM: Xid (PCI:0000:B3:00.0): 13, x"] * 3, [XidError(13, "0000:b3:00.0", count=3)]),
+        (["NVRM: Xid (0000:41:00): 6, x"], [XidError(6, "0000:41:00.0")]),
+        (["NVRM: Xid (PCI:00000000:41:00): 6, x"], [XidError(6, "0000:41:00.0")]),
+        (["NVRM: Xid (PCI:0): 6, x"], [XidError(6, "PCI:0")]),
+        # What the driver asks for is in the line, in words that differ by driver.
+        (
+            [f"NVRM: Xid (PCI:0000:41:00): {CHANGED} 0x0 (None) to 0x2 (Node Reboot Required)"],
+            [XidError(154, "0000:41:00.0", action="node_reboot")],
+        ),
+        (
+            [f"NVRM: Xid (PCI:0000:41:00): {CHANGED} 0x0 (None) to 0x1 (PF FLR)"],
+            [XidError(154, "0000:41:00.0", action="gpu_reset")],
+        ),
+        (
+            [f"NVRM: Xid (PCI:0000:41:00): {CHANGED} 0x0 (None) to 0x9 (New)"],
+            [XidError(154, "0000:41:00.0", action="action 9")],
+        ),
+        # Behind the card: what was before a reset, or before the module was loaded again.
+        (
+            [
+                "NVRM: Xid (PCI:0000:41:00): 95, x",
+                "NVRM: Xid (PCI:0000:42:00): 95, x",
+                f"NVRM: Xid (PCI:0000:41:00): {CHANGED} 0x1 (GPU Reset Required) to 0x0 (None)",
+            ],
+            [XidError(95, "0000:41:00.0", is_past=True), XidError(95, "0000:42:00.0")],
+        ),
+        (
+            [
+                "NVRM: Xid (PCI:0000:41:00): 95, x",
+                "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05",
+                "NVRM: Xid (PCI:0000:42:00): 31, x",
+            ],
+            [XidError(95, "0000:41:00.0", is_past=True), XidError(31, "0000:42:00.0")],
+        ),
+        (
+            ["NVRM: Xid (PCI:0000:41:00): 95, x", "NVRM: loading NVIDIA UNIX", "NVRM: Xid (PCI:0000:41:00): 95, x"],
+            [XidError(95, "0000:41:00.0", count=2)],
+        ),
+        (
+            ["NVRM: Xid (PCI:0000:41:00): 145, NVLink: RLW Nonfatal XC0 i0 Link 12"],
+            [XidError(145, "0000:41:00.0", is_fatal=False)],
+        ),
+        (
+            ["NVRM: Xid (PCI:0000:41:00): 145, NVLink: RLW Fatal XC0 i0 Link 12"],
+            [XidError(145, "0000:41:00.0", is_fatal=True)],
+        ),
+    ],
+)
+def test_xid_errors(lines: list[str], found: list[XidError]) -> None:
+    assert kernel_driver.xids(lines) == tuple(found)
+
+
+def test_an_xid_has_the_time_of_its_last_line() -> None:
+    lines = ["[  100.000000] NVRM: Xid (PCI:0000:41:00): 79, x", "[  160.000000] NVRM: Xid (PCI:0000:41:00): 79, x"]
+    (one,) = kernel_driver.xids(lines, booted_s=1_800_000_000.0)
+    assert (one.at, one.count) == ("2027-01-15T08:02:40Z", 2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 import sys
 import types
 import typing
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.machine import child
+from gpucheck.machine import child, readings
 from gpucheck.machine.nvml import fields as nvml_fields
 from gpucheck.machine.nvml import read as nvml_read
 from gpucheck.machine.nvml import sampler
@@ -427,7 +429,8 @@ def test_links_that_hang_cost_no_device_its_other_fields(fake_driver: Fake) -> N
     first, second = reading.devices
     assert reading.error == late
     assert first.device.nvlinks is not None and second.device.nvlinks is None
-    assert (second.device.uuid, second.device.state, second.device.power_w) == (SECOND, None, 76.5)
+    assert (second.device.uuid, second.device.power_w) == (SECOND, 76.5)
+    assert (first.device.state, second.device.state) == (None, f"not answering: {late}")
     assert second.unknown == {**USUAL, "fabric": late, "nvlinks": late}
 
 
@@ -736,6 +739,46 @@ def test_a_card_that_hangs_costs_neither_the_first_nor_its_own_identity(fake_dri
     assert reading.devices[2].unknown == {"*": late}
 
 
+@pytest.mark.parametrize("key", ["handle", "name", "bus"])
+def test_a_card_that_hangs_before_it_is_identified_is_known_by_its_number(fake_driver: Fake, key: str) -> None:
+    fake_driver(f"nvml.count=3\n1.{key}=hang\n")
+    first, second, third = (row.device for row in read(timeout_s=HANG_S).devices)
+    assert (first.uuid, second.nvml_index, third.nvml_index) == (FIRST, 1, 2)
+    assert second.state == "not answering: NVML did not answer within 2 s"
+    assert first.state == third.state == "not read: NVML stopped at another device"
+
+
+def test_each_card_has_its_own_time_once_nvml_has_started(fake_driver: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readings, "ANSWER_S", 1.0)
+    monkeypatch.setattr(readings, "START_OF_A_CARD_S", 1.0)
+    fake_driver("1.power=hang\n")
+    assert read(timeout_s=600.0).error == "NVML did not answer within 2 s"
+
+
+def test_a_reader_that_somebody_ended_accuses_no_card(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=2\n1.power=hang\n")
+    with NvmlDoor(60.0) as door:
+        door.ask()
+        assert door._talk is not None
+        first = door._talk.receive(60.0)
+        assert first is not None
+        os.kill(door._talk.pid, signal.SIGKILL)
+        reading = door.reading()
+    killed = "the process that asks NVML ended early (SIGKILL)"
+    assert reading.error == killed
+    assert not any((row.device.state or "").startswith("not answering") for row in reading.devices)
+
+
+@pytest.mark.parametrize(
+    ("code", "state"), [(8, "no power"), (11, "no interrupts"), (15, "lost"), (16, "reset required")]
+)
+@pytest.mark.parametrize("key", ["handle", "name", "power"])
+def test_a_card_that_refuses_to_be_used_has_its_state(fake_driver: Fake, code: int, state: str, key: str) -> None:
+    fake_driver(f"1.{key}=!{code}\n")
+    first, second = (row.device for row in read().devices)
+    assert (first.state, second.state) == (None, state)
+
+
 def test_a_crash_inside_nvml_is_told_by_its_signal(fake_driver: Fake) -> None:
     fake_driver("1.power=crash\n")
     reading = read()
@@ -787,7 +830,7 @@ def test_without_nvidia_ml_py_the_reason_is_that(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "stdin", iter(['{"processes": false, "links": false}\n']))
     assert nvml_read.main() == 0
     assert said == [
-        {"driver": {"code": None, "error": "nvidia-ml-py is not installed"}, "devices": []},
+        {"driver": {"code": None, "error": "nvidia-ml-py is not installed"}},
         {"end": True},
     ]
 

@@ -5,18 +5,36 @@ from __future__ import annotations
 import datetime
 import io
 import os
+import random
 import re
 import signal
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from device_scenes import DEVICES, LOST, card, devices, eight, idle, with_processes
 from shown import above, hold, shown
 
+from gpucheck.devices.command import command
+from gpucheck.devices.options import DevicesOptions
+from gpucheck.machine import readings
 from gpucheck.render import devices as layout
 from gpucheck.render import terminal, text
 from gpucheck.render.blocks import Line, bar
-from gpucheck.report.facts import Process
+from gpucheck.report.facts import (
+    Changes,
+    ClockReasons,
+    Ecc,
+    Link,
+    NvLink,
+    Process,
+    RemappedRows,
+    SramEcc,
+)
+from gpucheck.report.report import Collector, Report
+
+Fake = Callable[..., Path]
 
 WHEN = datetime.datetime(2026, 1, 31, 12, 0, 4, tzinfo=datetime.timezone.utc)
 # The first three lines of each scene on a screen of 80 columns, less what stands below a gap.
@@ -29,10 +47,41 @@ ANSWERS = {
         "serial 165492200433)",
         "→ sudo dmesg | grep Xid; then power-cycle the node, reseat the card",
     ),
+    "lost, with its cause in the log": (
+        "✗ cuda:3  lost since 12:00:02: off the PCI bus or not answering (0000:31:00.0,",
+        "serial 165492200433); Xid 79: the GPU has fallen off the bus, last at 2026-01-31",
+        "11:59:58 UTC; Xid 154 asks for: node reboot",
+    ),
+    "an Xid": (
+        "✗ cuda:2  Xid 95: uncontained memory error: every program on the GPU is in",
+        "doubt, last at 2026-01-31 11:59:58 UTC, 2 times; also Xid 94",
+        "→ end its processes, then sudo nvidia-smi --gpu-reset -i 0000:21:00.0",
+    ),
+    "an Xid whose action the driver names": (
+        "✗ cuda:2  Xid 119: the GPU's system processor did not answer (GSP RPC timeout),",
+        "last at 2026-01-31 11:59:58 UTC; Xid 154 asks for: node reboot",
+        "→ drain the node, then sudo reboot",
+    ),
+    "an Xid of a GPU that is gone": (
+        "✗ Xid 79: GPU 0000:99:00.0, which the driver does not list: the GPU has fallen",
+        "off the bus, last at 2026-01-31 11:59:58 UTC",
+        "→ power-cycle the node; then check power, seat and riser of the GPU",
+    ),
+    "a program's Xid, and one before a reset": ("✓ no fault on 8 GPUs: 8 busy, hottest cuda:0 at 64 °C",),
+    "a log that cannot be read": ("✓ no fault on 8 GPUs: 8 busy, hottest cuda:0 at 64 °C, Xid unread",),
     "throttled": (
         "✗ cuda:2  throttled by heat: clock 1200 of 1980 MHz (39 % lower); 86 °C;",
         "hw_thermal_slowdown, hw_slowdown in two readings",
         "→ check fans, air flow and the room's temperature",
+    ),
+    "held by power as all are at full load": (
+        "✓ 8 GPUs: 8 busy, hottest cuda:0 at 64 °C, clock limited by power (up to 30 %",
+        "lower)",
+    ),
+    "all eight capped": (
+        "! cuda:0 to cuda:7  power limit 350 of 700 W: lowers the clock under load; the",
+        "default is 700 W",
+        "→ sudo nvidia-smi -i 0000:01:00.0 --power-limit=700 (and 7 more, each by its own",
     ),
     "hot": (
         "! cuda:0  91 °C, limit 87 °C: the driver lowers the clock",
@@ -65,8 +114,9 @@ ANSWERS = {
         "→ reseat the card or remove its riser; measure: gpucheck bench transfer",
     ),
     "not answering": (
-        "! cuda:0  not answering: NVML did not answer within 5 s",
-        "→ sudo dmesg | grep Xid; if it stays so, reset the card or reboot",
+        "✗ cuda:0  not answering: NVML did not answer within 5 s (0000:01:00.0, serial",
+        "165492200430)",
+        "→ sudo dmesg | grep Xid; then drain the node and reboot",
     ),
     "a mask": ("✓ no fault on 8 GPUs: 8 idle, 2 hidden from torch, hottest cuda:0 at 31 °C",),
     "all hidden": (
@@ -78,12 +128,12 @@ ANSWERS = {
         "→ gpucheck doctor",
     ),
     "no driver": (
-        "! NVML does not start: NVML cannot be loaded (x): NVIDIA's driver is not",
+        "✗ NVML does not start: NVML cannot be loaded (x): NVIDIA's driver is not",
         "installed, or not on the loader's path",
         "→ install NVIDIA's driver",
     ),
     "a driver of two versions": (
-        "! driver version mismatch: libraries 580.95.05, loaded kernel module 575.51.03",
+        "✗ driver version mismatch: libraries 580.95.05, loaded kernel module 575.51.03",
         "→ sudo reboot; or end all that uses the GPU, then sudo rmmod nvidia_drm",
         "nvidia_modeset nvidia_uvm nvidia && sudo modprobe nvidia",
     ),
@@ -294,3 +344,70 @@ def test_two_indexes_stand_side_by_side_where_they_differ_alone() -> None:
 
     assert "NVML" in heads(shown(text.blocks(DEVICES["a reset needed"]()), 80))
     assert "NVML" not in heads(shown(text.blocks(devices(idle(0), idle(1))), 80))
+
+
+# -- several faults at once --------------------------------------------------------------------------------------------
+
+REASONS = ("hw_slowdown", "hw_thermal_slowdown")
+# What may be wrong with a card, the worst first: it cannot be used, its results may be wrong, it is slow.
+WRONG: tuple[dict[str, Any], ...] = (
+    {"state": "no power", "uuid": None, "name": None, "pci_address": None, "utilization_percent": None},
+    {"recovery_action": "gpu_reset"},
+    {"remapped_rows": RemappedRows(0, 9, False, True)},
+    {"sram_ecc": SramEcc(0, 0, 0, 0, 0, 7, True)},
+    {"ecc": Ecc(True, 0, 3, 0, 3)},
+    {"clock_reasons": ClockReasons(0x48, REASONS), "changes": Changes(1.0, lasting_clock_reasons=REASONS)},
+    {"nvlinks": tuple(NvLink(link, active=False) for link in range(18))},
+    {"remapped_rows": RemappedRows(0, 1, True, False)},
+    {"temperature_celsius": 88.0},
+    {"pcie": Link(5, 8, 5, 16)},
+    {"ecc": Ecc(True, 900, 0, 90_000, 0)},
+)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_of_several_faults_the_worst_card_stands_first(seed: int) -> None:
+    draw = random.Random(seed)
+    faults = sorted(draw.sample(range(len(WRONG) - 1), draw.randint(1, 5)))
+    places = draw.sample(range(8), len(faults))
+    links = {"nvlinks": tuple(NvLink(link, active=True) for link in range(18))}
+    made = {place: card(place, **{**links, **WRONG[fault]}) for place, fault in zip(places, faults, strict=True)}
+    # What is no fault stands beside them.
+    others = [idle(n, **links) if draw.random() < 0.5 else card(n, **{**links, **WRONG[-1]}) for n in range(8)]
+    lines = shown(text.blocks(eight(*[made.get(place, others[place]) for place in range(8)])))
+    assert re.search(rf"cuda:{places[0]}\b|NVML {places[0]}\b", lines[0]), lines[0]
+
+
+DEAD = {8: "power cable", 11: "interrupts", 15: "lost", 16: "reset", 999: "not answering"}
+
+
+# An unknown error in place of one answer is not the card's end.
+ASKED = [(code, question) for code in DEAD for question in ("handle", "uuid", "temperature") if code != 999]
+
+
+@pytest.mark.parametrize(("code", "question"), [*ASKED, (999, "handle")])
+def test_what_is_unread_because_of_a_dead_card_is_not_listed(fake_driver: Fake, code: int, question: str) -> None:
+    others = "0.remap.pending=1\n2.ecc.volatile_uncorrected=2\n"
+    fake_driver(f"nvml.count=4\ncuda.order=0,1,2\n{others}3.{question}=!{code}\n")
+    lines = shown(text.blocks(read_and_judged()), 100)
+    assert lines[0].startswith("✗ NVML 3  ") and DEAD[code] in lines[0]
+    assert not any("unread" in line for line in lines)
+
+
+@pytest.mark.parametrize("question", ["handle", "power", "ecc", "nvlink.state"])
+def test_a_card_that_hangs_stands_alone_at_the_top(
+    fake_driver: Fake, question: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readings, "ANSWER_S", 2.5)
+    monkeypatch.setattr(readings, "START_OF_A_CARD_S", 0.0)
+    fake_driver(f"nvml.count=8\ncuda.order=0,1,2\nnvlinks=2\n3.{question}=hang\n")
+    lines = shown(text.blocks(read_and_judged()), 100)
+    assert lines[0].startswith("✗ NVML 3  not answering: NVML did not answer within")
+    assert [line for line in lines[: lines.index("")] if line[:1] in "✗!?"] == lines[:1]
+
+
+def read_and_judged() -> Report:
+    """`devices` on the driver that stands here."""
+    collector = Collector()
+    command(DevicesOptions(), collector)
+    return collector.report(version="0", command="devices", argv=(), started="", elapsed_s=0.0)

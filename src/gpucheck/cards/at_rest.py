@@ -6,10 +6,17 @@ Each function is a check of the table in `checks.py`. It returns None where NVML
 
 from __future__ import annotations
 
-from gpucheck.cards.card import Said, pointer
-from gpucheck.machine.inventory import NOT_ASKED
+from collections.abc import Sequence
+
+from gpucheck import units
+from gpucheck.cards import xids
+from gpucheck.cards.card import Said, address_of, addresses_not_listed, is_dead, pointer
+from gpucheck.cards.xids import ACTIONS
+from gpucheck.machine.inventory import NOT_ASKED, unclaimed_bytes
 from gpucheck.machine.nvml.row import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
-from gpucheck.report.facts import Device, Facts
+from gpucheck.machine.readings import NOT_ANSWERING
+from gpucheck.report.facts import Device, Facts, Process
+from gpucheck.report.finding import Verdict
 
 # A card can retire 64 pages (NVIDIA, Dynamic Page Retirement). NVIDIA's diagnostics (DCGM) fail from 63 on, and beyond
 # 15 after uncorrected errors where another one came within the week.
@@ -39,64 +46,94 @@ HEALTH = (
 WITHHELD = ("memory_total_bytes", "memory_used_bytes", "processes")
 
 
-# Title and fix of each recovery action; nvmlDeviceGpuRecoveryAction_t of nvml.h.
-ACTIONS = {
-    "gpu_reset": ("reset needed", "end its processes, then sudo nvidia-smi --gpu-reset -i {card}"),
-    "node_reboot": ("reboot needed", "drain the node, then sudo reboot"),
-    "drain_p2p": ("peer-to-peer copies must stop", "end the jobs that copy between GPUs, then gpucheck devices"),
-    "drain_and_reset": ("drain and reset needed", "drain the node, then sudo nvidia-smi --gpu-reset -i {card}"),
-    "recover_imex_domain": (
-        "IMEX domain must be recovered",
-        "sudo systemctl restart nvidia-imex on each node of its NVLink domain",
+# What a GPU that cannot be used answers, by its state: title, message and what to do.
+DEAD = {
+    "lost": (
+        "lost",
+        "off the PCI bus or not answering",
+        "power-cycle the node, reseat the card",
     ),
-    "bus_reset": ("bus reset needed", "drain the node, then sudo reboot (resets the bus)"),
-    "system_reboot": ("reboot needed", "drain the node, then sudo reboot"),
+    "reset required": ("reset needed", "NVML refuses the card until it is reset", ACTIONS["gpu_reset"][1]),
+    "no power": (
+        "power cable not connected",
+        "NVML answers that its power cables are not attached properly",
+        "shut down the node and connect all power cables of the GPU",
+    ),
+    "no interrupts": (
+        "interrupts do not arrive",
+        "the driver found a problem with its interrupts",
+        "sudo dmesg | grep -i nvrm; then update the node's firmware, or switch on MSI for it in the virtual machine",
+    ),
 }
+HUNG = "drain the node and reboot"
+LOOK = "sudo dmesg | grep Xid"
+MOST_NAMED = 3
+# What any working card tells of itself, as far as it is supported there.
+LIVE = ("temperature_celsius", "power_w", "sm_clock_hz", "utilization_percent", "memory_used_bytes")
 
 
 def answers(device: Device, facts: Facts) -> Said | None:
     """Whether the card answers its driver."""
-    if device.state == "lost":
-        elsewhere = _addresses_not_listed(facts) if device.pci_address is None else []
-        return Said(
-            "fail",
-            "lost",
-            f"off the PCI bus or not answering{_identity(device, elsewhere)}",
-            "sudo dmesg | grep Xid; then power-cycle the node, reseat the card",
-            {"pci_addresses_not_listed": elsewhere, "since": device.state_since},
-        )
-    if device.state == "reset required":
-        return Said(
-            "fail",
-            "reset needed",
-            "NVML refuses the card until it is reset",
-            ACTIONS["gpu_reset"][1],
-        )
-    if (device.state or "").startswith("not answering"):
-        return Said(
-            "warn",
-            "not answering",
-            (device.state or "").removeprefix("not answering: "),
-            "sudo dmesg | grep Xid; if it stays so, reset the card or reboot",
-        )
+    state = device.state or ""
+    if state in DEAD:
+        return _dead(device, facts, *DEAD[state])
+    if state.startswith(NOT_ANSWERING):
+        return _dead(device, facts, "not answering", state.removeprefix(f"{NOT_ANSWERING}: "), HUNG)
     told = (device.uuid, device.name, device.pci_address)
-    if told == (None, None, None) and device.state not in (None, NOT_ACCESSIBLE):
-        return Said(
-            "warn",
-            "not answering",
-            f"NVML lists the card but reads nothing from it ({device.state})",
-            "sudo dmesg | grep Xid; if it stays so, reset the card or reboot",
-        )
-    if device.nvml_index is None or device.uuid is None or device.state == "not read: NVML stopped at another device":
+    if told == (None, None, None) and device.state not in (None, NOT_ACCESSIBLE) and not is_not_read(device):
+        message = f"NVML lists it and reads nothing from it ({state})"
+        return _dead(device, facts, "not answering", message, HUNG, "fail" if applies(state) else "warn")
+    silent = _silent(device, facts)
+    if silent is not None:
+        message = f"NVML reads neither temperature, power, clock nor load ({silent})"
+        return _dead(device, facts, "not answering", message, HUNG)
+    if device.nvml_index is None or device.uuid is None or is_not_read(device):
         return None
     return Said("pass", "answers NVML")
 
 
-def _identity(device: Device, elsewhere: list[str]) -> str:
-    """What names the card at the rack, as last known; `elsewhere` are PCI addresses that no other card has."""
+def _dead(device: Device, facts: Facts, title: str, message: str, fix: str, verdict: Verdict = "fail") -> Said:
+    """That the card cannot be used, with what names it at the rack, and its cause in the kernel's log."""
+    cause = xids.beside(device, facts)
+    if cause is not None:
+        fix = cause.fix or fix
+        message += f"{_identity(device, facts)}; {cause.title}: {cause.message}"
+    else:
+        message += _identity(device, facts)
+        # Where the log was read it has nothing more to say.
+        fix = f"{LOOK}; then {fix}" if facts.xids is None and title in ("lost", "not answering") else fix
+    evidence = {
+        "state": device.state,
+        "pci_addresses_not_listed": addresses_not_listed(facts) if device.pci_address is None else [],
+        "since": device.state_since,
+        **(cause.evidence if cause is not None else {}),
+    }
+    return Said(verdict, title, message, fix, evidence)
+
+
+def is_not_read(device: Device) -> bool:
+    """Whether NVML's reading ended before this card, for a cause that is not its own."""
+    return (device.state or "").startswith("not read")
+
+
+def _silent(device: Device, facts: Facts) -> str | None:
+    """Why nothing at all is read of a card that has its name still; None where something is, or nothing has to be."""
+    if device.nvml_index is None or is_not_read(device) or any(getattr(device, name) is not None for name in LIVE):
+        return None
+    own = pointer(device, facts)
+    reasons = [facts.unknown.get(f"{own}{name}", NOT_ASKED) for name in LIVE]
+    failed = [one for one in reasons if applies(one) and one not in (NOT_ASKED, REASONS[NO_PERMISSION])]
+    # Some parts support one or two of them; an error in place of each that is supported, and of most, is no such part.
+    others = [one for one in reasons if one not in failed and applies(one)]
+    return failed[0] if len(failed) > len(LIVE) / 2 and not others else None
+
+
+def _identity(device: Device, facts: Facts) -> str:
+    """What names the card at the rack, as last known."""
     if device.pci_address is None and device.serial is None:
-        if len(elsewhere) == 1:
-            return f" (probably {elsewhere[0]})"
+        probable = address_of(device, facts)
+        if probable is not None:
+            return f" (probably {probable})"
         return f" ({device.uuid})" if device.uuid is not None else ""
     serial = f"serial {device.serial}" if device.serial is not None else None
     return f" ({', '.join(part for part in (device.pci_address, serial) if part is not None)})"
@@ -107,11 +144,14 @@ def recovery_action(device: Device, facts: Facts) -> Said | None:
     action = device.recovery_action
     if action is None:
         return None
-    evidence = {"recovery_action": action}
+    evidence: dict[str, object] = {"recovery_action": action}
     if action == "none":
         return Said("pass", "no recovery action needed", evidence=evidence)
     title, fix = ACTIONS.get(action, (f"recovery {action}", "see nvmlDeviceGpuRecoveryAction_t of nvml.h"))
-    return Said("fail", title, f"NVML's recovery action is {action}", fix, evidence)
+    cause = xids.beside(device, facts)
+    because = f"; {cause.title}: {cause.message}" if cause is not None else ""
+    evidence |= cause.evidence if cause is not None else {}
+    return Said("fail", title, f"NVML's recovery action is {action}{because}", fix, evidence)
 
 
 def remapped_rows(device: Device, facts: Facts) -> Said | None:
@@ -231,16 +271,19 @@ def retired_pages(device: Device, facts: Facts) -> Said | None:
 
 def unread(device: Device, facts: Facts) -> Said | None:
     """What could not be read although this device has it. Unknown is not healthy."""
-    if device.state in ("lost", "reset required") or (device.state or "").startswith("not answering"):
+    answer = answers(device, facts)
+    if answer is not None and answer.verdict != "pass":
         return None  # told already
     own = pointer(device, facts)
+    # What NVML left out because it stopped at one card is told of that card.
+    stopped = facts.driver.nvml_error if facts.driver is not None and any(map(is_dead, facts.devices)) else None
     unknown = {key.removeprefix(own): reason for key, reason in facts.unknown.items() if key.startswith(own)}
     missing = {
         name: reason
         for name, reason in unknown.items()
         if _is_health(name)
         and applies(reason)
-        and reason != NOT_ASKED
+        and reason not in (NOT_ASKED, stopped)
         and not (reason == REASONS[NO_PERMISSION] and name in WITHHELD)
     }
     if not missing:
@@ -261,6 +304,44 @@ def _is_health(name: str) -> bool:
     return name == "processes" or (name.partition("/")[0] in HEALTH)
 
 
+def unclaimed(device: Device, facts: Facts) -> Said | None:
+    """Memory in use that no process is seen to hold: left behind by one that died, or held out of sight."""
+    left = unclaimed_bytes(device, facts)
+    if not left:
+        return None
+    node = f"/dev/nvidia{device.nvml_index if device.minor_number is None else device.minor_number}"
+    holders = [one for one in device.node_holders or () if one.kind == "node"]
+    zombies = [one for one in device.node_holders or () if one.kind == "zombie"]
+    hidden = facts.unknown.get(f"{pointer(device, facts)}node_holders") if device.node_holders is not None else None
+    evidence = {
+        "unclaimed_bytes": left,
+        "used_bytes": device.memory_used_bytes,
+        "of_processes_bytes": device.memory_of_processes_bytes,
+        "holders": [one.pid for one in holders],
+        "zombies": [one.pid for one in zombies],
+    }
+    title = f"{units.capacity(left)} held by no visible process"
+    if holders:
+        pids = " ".join(str(one.pid) for one in holders)
+        message = f"{_named(holders)} has {node} open" if len(holders) == 1 else f"{_named(holders)} have {node} open"
+        fix = f"ps -o pid,user,lstart,cmd -p {pids.replace(' ', ',')}; end it if it is yours: kill {pids}"
+    elif hidden:
+        message = f"{hidden} cannot be looked into"
+        fix = f"sudo fuser -v {node}"
+    elif zombies:
+        message = f"{_named(zombies)} ended and is not yet gone (zombie)"
+        fix = f"ps -o ppid= -p {zombies[0].pid} names its parent: end that; else {ACTIONS['gpu_reset'][1]}"
+    else:
+        message = f"nobody has {node} open here: another container, or memory that the driver did not take back"
+        fix = f"docker ps, crictl ps; if no container has the GPU, {ACTIONS['drain_and_reset'][1]}"
+    return Said("warn", title, message, fix, evidence)
+
+
+def _named(processes: Sequence[Process]) -> str:
+    named = ", ".join(f"{one.name or 'a process'} (PID {one.pid})" for one in processes[:MOST_NAMED])
+    return named + (f" and {len(processes) - MOST_NAMED} more" if len(processes) > MOST_NAMED else "")
+
+
 def ecc(device: Device, facts: Facts) -> Said | None:
     """Uncorrected memory errors since the driver was loaded."""
     count = device.ecc.volatile_uncorrected if device.ecc is not None else None
@@ -276,8 +357,3 @@ def ecc(device: Device, facts: Facts) -> Said | None:
             evidence,
         )
     return Said("pass", "no uncorrected memory error", evidence=evidence)
-
-
-def _addresses_not_listed(facts: Facts) -> list[str]:
-    listed = {device.pci_address for device in facts.devices}
-    return [address for address in (facts.host.nvidia_pci_addresses if facts.host else ()) if address not in listed]

@@ -11,8 +11,9 @@ import math
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from gpucheck import links, units
-from gpucheck.cards.card import Said, low_clocks, pointer
+from gpucheck import links, stats, units
+from gpucheck.cards.at_rest import is_not_read
+from gpucheck.cards.card import LEAST_SISTERS, Said, is_dead, low_clocks, pointer, sisters, usual
 from gpucheck.machine.others import AT_WORK_PERCENT
 from gpucheck.report.facts import Device, Facts, Link
 from gpucheck.report.finding import Verdict
@@ -47,6 +48,14 @@ PLAUSIBLY_HOT = 80.0
 AT_HIGHEST = 0.98
 # A choice: a T4's base clock is 0.37 of its highest, which its power limit explains; this is for what nothing explains.
 LOW_CLOCK = 0.5
+# A choice: memory and regulators run up to 20 °C above the GPU. Where the card tells no limit, none has one so low.
+COLD_MARGIN, COLD = 25.0, 50.0
+# A choice: what costs so much of the clock is on the screen, whatever it is.
+COSTLY = 0.2
+# A card that others keep busy for all of the time has no reason to run so far below its highest clock.
+WHOLLY_BUSY_PERCENT = 90.0
+# A choice: at one load the clocks of cards that no limit holds are within a few percent.
+SISTERS_SHARE = 0.9
 # A card that draws this little is not held by its power limit, whatever it says.
 FAR_BELOW_LIMIT = 0.5
 AT_LIMIT = 0.98
@@ -107,6 +116,17 @@ def _cost(device: Device) -> str:
     return f"{_clock(device)} ({units.percent(1 - now / most)} lower)"
 
 
+def cost(device: Device) -> float:
+    """The share of its highest clock that a working card does without; 0 where that is not known."""
+    low = _share(device.sm_clock_hz, device.max_sm_clock_hz)
+    return 0.0 if low is None or work(device) != "busy" else max(0.0, 1 - low)
+
+
+def is_held_by_power(device: Device) -> bool:
+    """Whether NVML says that the power limit lowers the clock now."""
+    return POWER_CAP in _reasons(device)
+
+
 def _power(device: Device) -> str:
     if device.power_w is None:
         return ""
@@ -146,7 +166,17 @@ def throttled(device: Device, facts: Facts) -> Said | None:
     verdict: Verdict = "fail" if lasting else "warn"
     reasons = f"{', '.join(named)} in {'two readings' if lasting else 'one reading'}"
     message = _joined(_cost(device), _cool(device, named), reasons)
-    return Said(verdict, f"throttled by {PROTECTS[named[0]]}", message, _mend(named[0]), _live(device))
+    by = _by(device, named)
+    return Said(verdict, f"throttled by {by}", message, _mend(by), _live(device))
+
+
+def _by(device: Device, named: list[str]) -> str:
+    """What protects the card: where the hardware does not say, and the card is cold, it is power."""
+    by = PROTECTS[named[0]]
+    limits = [limit for limit in (device.slowdown_celsius, device.gpu_max_celsius) if limit is not None]
+    now = device.temperature_celsius
+    cold = now is not None and now < (min(limits) - COLD_MARGIN if limits else COLD)
+    return "power" if by == "heat or power" and cold else by
 
 
 def _cool(device: Device, named: list[str]) -> str:
@@ -160,8 +190,8 @@ def _cool(device: Device, named: list[str]) -> str:
     return f"{now:.0f} °C of {min(limits):.0f} °C (memory or voltage regulators hot, or a faulty sensor)"
 
 
-def _mend(name: str) -> str:
-    if PROTECTS[name] == "power brake":
+def _mend(by: str) -> str:
+    if by in ("power brake", "power"):
         return "check power supplies, cables and the rack's power limit"
     return COOLING
 
@@ -174,20 +204,17 @@ def slowed_down(device: Device, facts: Facts) -> Said | None:
     found += [name for name in PROTECTS if name in _lasting(device) and name not in found]
     if not found or does == "busy":
         return None
-    title = f"throttled by {PROTECTS[found[0]]}{' while idle' if does == 'idle' else ''}"
+    by = _by(device, found)
+    title = f"throttled by {by}{' while idle' if does == 'idle' else ''}"
     said = _joined(_cool(device, found), _busy(device), ", ".join(found))
-    return Said("warn", title, said, _mend(found[0]), _live(device))
+    return Said("warn", title, said, _mend(by), _live(device))
 
 
 def violations(device: Device, facts: Facts) -> Said | None:
     """How long limits lowered the clock: between two readings, else since the driver was loaded."""
     grown = device.changes
-    if grown is not None and grown.span_s >= LEAST_SPAN_S:
-        shares = {
-            name: seconds / grown.span_s
-            for name in COUNTED
-            if (seconds := grown.violations_s.get(name)) is not None and seconds > LEAST_SHARE * grown.span_s
-        }
+    if grown is not None:
+        shares = _shares(device)
         if shares:
             protecting = [name for name in shares if name in PROTECTING]
             verdict: Verdict = "warn" if protecting else "info"
@@ -196,7 +223,7 @@ def violations(device: Device, facts: Facts) -> Said | None:
             )
             title = f"clock limited: {', '.join(protecting or shares).replace('_', ' ')}"
             message = f"{held} of the last {units.duration(grown.span_s)}; {_cost(device)}"
-            fix = _mend("sw_thermal_slowdown") if "thermal" in shares else None
+            fix = COOLING if "thermal" in shares else None
             return Said(verdict, title, message, fix, {"shares": shares, "span_s": grown.span_s})
     counted = {
         name: seconds
@@ -207,6 +234,18 @@ def violations(device: Device, facts: Facts) -> Said | None:
         return None
     held = ", ".join(f"{name.replace('_', ' ')} {units.duration(seconds)}" for name, seconds in counted.items())
     return Said("info", "clock was limited", f"{held} since the driver was loaded", None, {"violations_s": counted})
+
+
+def _shares(device: Device) -> dict[str, float]:
+    """The share of the time between two readings for which each limit held the clock; none where it is next to none."""
+    grown = device.changes
+    if grown is None or grown.span_s < LEAST_SPAN_S:
+        return {}
+    return {
+        name: seconds / grown.span_s
+        for name in COUNTED
+        if (seconds := grown.violations_s.get(name)) is not None and seconds > LEAST_SHARE * grown.span_s
+    }
 
 
 def hot(device: Device, facts: Facts) -> Said | None:
@@ -264,7 +303,7 @@ def power_limited(device: Device, facts: Facts) -> Said | None:
     if starved and low is not None and low < LOW_CLOCK:
         fix = "check power cables and supply, then reset the card; nvidia-smi -q -d POWER,PERFORMANCE"
         return Said("warn", "power cap far below the limit", message, fix, _live(device))
-    return Said("info", "clock limited by power", message, None, _live(device))
+    return Said("info", "clock limited by power", message, None, {**_live(device), "cost": cost(device)})
 
 
 def clock_setting(device: Device, facts: Facts) -> Said | None:
@@ -278,31 +317,53 @@ def clock_setting(device: Device, facts: Facts) -> Said | None:
         and (_share(device.sm_clock_hz, device.max_sm_clock_hz) or 1) < AT_HIGHEST
     ):
         fix = "sudo nvidia-smi -i {card} --reset-applications-clocks"
+    set_to, default = device.application_sm_clock_hz, device.default_application_sm_clock_hz
+    as_it_came = set_to is not None and default is not None and set_to >= AT_HIGHEST * default
+    costly = cost(device) >= COSTLY and not as_it_came
     return Said(
-        "info",
+        "warn" if costly else "info",
         "clock limited by a setting",
         _joined(", ".join(found), _busy(device), _cost(device)),
         fix,
-        _live(device),
+        {**_live(device), "cost": cost(device)},
     )
 
 
 def low_clock(device: Device, facts: Facts) -> Said | None:
     """A working card far below its highest clocks, with no reason given."""
-    if work(device) != "busy" or set(_reasons(device)) - {"gpu_idle"}:
+    if work(device) != "busy" or set(_reasons(device)) - {"gpu_idle"} or _shares(device):
         return None
     pairs = (
         ("clock", device.sm_clock_hz, device.max_sm_clock_hz),
         ("memory clock", device.memory_clock_hz, device.max_memory_clock_hz),
     )
-    low = low_clocks(pairs, LOW_CLOCK)
+    # At little work a card that is half busy may do with less.
+    wholly = (device.utilization_percent or 0.0) >= WHOLLY_BUSY_PERCENT
+    low = low_clocks(pairs, 1 - COSTLY if wholly else LOW_CLOCK)
+    beside = ""
+    if wholly and (others := _clock_of_sisters(device, facts)) is not None:
+        beside = f"the other cards of the same name run at {others / 1e6:.0f} MHz"
+        low = low or [_clock(device)]
     if not low:
         return None
     why = "NVML gives no reason" if device.clock_reasons is not None else "NVML reports no reasons here"
     state = "" if device.performance_state is None else f"performance state P{device.performance_state}"
-    message = _joined(", ".join(low), _busy(device), _power(device), state, why)
+    message = _joined(", ".join(low[1:]), beside, _busy(device), _power(device), state, why)
     fix = "sudo nvidia-smi -i {card} --reset-gpu-clocks, in case the clock is locked"
     return Said("warn", low[0], message, fix, _live(device))
+
+
+def _clock_of_sisters(device: Device, facts: Facts) -> float | None:
+    """The clock of its sisters that work as hard, where it is well above this card's."""
+    clocks = [
+        one.sm_clock_hz
+        for one in sisters(device, facts)
+        if one.sm_clock_hz is not None and (one.utilization_percent or 0.0) >= WHOLLY_BUSY_PERCENT
+    ]
+    if len(clocks) < LEAST_SISTERS or device.sm_clock_hz is None:
+        return None
+    middle = stats.median(clocks)
+    return middle if device.sm_clock_hz < SISTERS_SHARE * middle else None
 
 
 def _share(part: float | None, whole: float | None) -> float | None:
@@ -315,8 +376,10 @@ def _share(part: float | None, whole: float | None) -> float | None:
 def link_width(device: Device, facts: Facts) -> Said | None:
     """Fewer PCIe lanes than card and slot support, while the card works."""
     link = device.pcie or Link()
-    if not _link_matters(device) or link.width is None or (link.max_width or 0) <= link.width:
+    if link.width is None or (link.max_width or 0) <= link.width:
         return None
+    if not _link_matters(device):
+        return _odd_width(device, link, facts)
     alike = max((other.width for other in _links_of_its_kind(device, facts) if other.width), default=link.width)
     beside = f"a card of the same name has x{alike}" if alike > link.width else ""
     lost = bool(beside) or links.is_width_lost(link.width, device.name)
@@ -324,6 +387,20 @@ def link_width(device: Device, facts: Facts) -> Said | None:
     fix = "reseat the card or remove its riser; measure: gpucheck bench transfer" if lost else None
     title = f"PCIe x{link.width} of x{link.max_width}"
     return Said("warn" if lost else "info", title, message, fix, {"pcie": _told(link)})
+
+
+def _odd_width(device: Device, link: Link, facts: Facts) -> Said | None:
+    """One card at rest with fewer lanes than its sisters at rest, which save power in the same way."""
+    does = work(device)
+    if does != "idle" or device.integrated or links.is_chip_to_chip(device.name) or link.width is None:
+        return None
+    at_rest = [one for one in sisters(device, facts) if work(one) == does and one.pcie is not None]
+    others = usual([one.pcie.width for one in at_rest if one.pcie is not None])
+    if others is None or others <= link.width:
+        return None
+    message = f"the other idle cards of the same name have x{others}"
+    fix = "reseat the card or remove its riser; measure: gpucheck bench transfer"
+    return Said("warn", f"PCIe x{link.width} of x{link.max_width}", message, fix, {"pcie": _told(link)})
 
 
 def link_generation(device: Device, facts: Facts) -> Said | None:
@@ -394,7 +471,7 @@ NEEDED = {
 
 def not_judged(device: Device, facts: Facts) -> Said | None:
     """What was not judged, with the reason: the card is idle, or NVML does not report a figure."""
-    if device.state in ("lost", "reset required") or (device.state or "").startswith(("not answering", "not read")):
+    if is_dead(device) or is_not_read(device):
         return None
     does = work(device)
     if does == "busy":

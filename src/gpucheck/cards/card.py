@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from gpucheck.report.facts import Device, Facts, Host
+from gpucheck.machine.host import FOR_GUESTS
+from gpucheck.machine.readings import NOT_ANSWERING
+from gpucheck.report.facts import Device, Driver, Facts, Host
 from gpucheck.report.finding import Finding, Verdict
 
 WSL_NODE = "/dev/dxg"
 # Values of NVIDIA_VISIBLE_DEVICES by which the container toolkit leaves every GPU outside.
 KEPT_OUT = ("", "void", "none")
+NODE_OF_A_GPU = re.compile(r"/dev/nvidia\d+")
+# nvmlReturn_t: no permission, no power, timeout, interrupts, damaged information in the card, lost, reset required,
+# blocked by Windows, another version than the loaded module's, in use, an error inside the driver. A library without a
+# driver answers 9 (not loaded), and its own codes (not supported, no such function, no memory) say nothing.
+OF_A_LOADED_DRIVER = (4, 8, 10, 11, 14, 15, 16, 17, 18, 19, 999)
+# How NVML's child says that a call did not return, or crashed.
+# A choice: of two cards nobody knows which is the odd one, and a machine whose cards are wired in two ways has none.
+LEAST_SISTERS = 2
+USUAL_SHARE = 0.75
+Value = TypeVar("Value", bound=Hashable)
+# States in which a card cannot be used, as `machine.nvml.row` names them.
+DEAD = ("lost", "reset required", "no power", "no interrupts")
+BROKE_OFF = ("did not answer within", "ended early (SIGSEGV", "ended early (SIGBUS", "ended early (SIGABRT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +66,69 @@ def pointer(card: Device, facts: Facts) -> str:
     return f"/devices/{next(place for place, device in enumerate(facts.devices) if device is card)}/"
 
 
+def is_dead(card: Device) -> bool:
+    """Whether the card is known not to answer: what else is unread of it follows from that."""
+    return card.state in DEAD or (card.state or "").startswith(NOT_ANSWERING)
+
+
+def addresses_not_listed(facts: Facts) -> list[str]:
+    """PCI addresses on the bus that no listed device has."""
+    listed = {device.pci_address for device in facts.devices}
+    return [address for address in (facts.host.nvidia_pci_addresses if facts.host else ()) if address not in listed]
+
+
+def address_of(card: Device, facts: Facts) -> str | None:
+    """Its PCI address; that of the one card without a name is the one that is left on the bus, or in the log."""
+    if card.pci_address is not None:
+        return card.pci_address
+    nameless = [one for one in facts.devices if one.pci_address is None and one.nvml_index is not None and one.state]
+    listed = {device.pci_address for device in facts.devices}
+    logged = {one.pci_address for one in facts.xids or ()} - listed
+    left = addresses_not_listed(facts) or sorted(logged)
+    return left[0] if nameless == [card] and len(left) == 1 else None
+
+
+def sisters(card: Device, facts: Facts) -> list[Device]:
+    """The other cards of its name that answer."""
+    alike = [one for one in facts.devices if one is not card and one.name == card.name and one.nvml_index is not None]
+    return [] if card.name is None else [one for one in alike if not is_dead(one)]
+
+
+def usual(values: Sequence[Value | None]) -> Value | None:
+    """What nearly all of these have; None where they are too few, differ, or do not tell."""
+    known = [value for value in values if value is not None]
+    if len(known) < LEAST_SISTERS:
+        return None
+    value, many = Counter(known).most_common(1)[0]
+    return value if many >= USUAL_SHARE * len(known) else None
+
+
+def own_addresses(host: Host) -> list[str]:
+    """PCI addresses of NVIDIA's GPUs without those that are held for virtual machines."""
+    return [one for one in host.nvidia_pci_addresses if host.nvidia_pci_drivers.get(one) not in FOR_GUESTS]
+
+
 def is_nvidia_here(facts: Facts) -> bool:
-    """Whether this machine has an NVIDIA device, by PCI, device nodes or the driver's libraries."""
+    """Whether this machine has an NVIDIA device, by PCI, device nodes or the driver's answers."""
     host = facts.host or Host()
     # Every WSL with a GPU of any maker has /dev/dxg.
     nodes = [node for node in host.nvidia_device_nodes if node != WSL_NODE]
-    return bool(host.nvidia_pci_addresses or nodes or cards(facts))
+    return bool(own_addresses(host) or nodes or cards(facts) or is_driver_loaded(facts))
+
+
+def is_driver_loaded(facts: Facts) -> bool:
+    """Whether NVML's answer to its start is one that takes a loaded driver, or a call into it that never returns."""
+    driver = facts.driver or Driver()
+    error = driver.nvml_error or ""
+    broke_off = driver.nvml_code in (None, 0) and any(words in error for words in BROKE_OFF)
+    return driver.nvml_code in OF_A_LOADED_DRIVER or broke_off
+
+
+def has_gpu(facts: Facts) -> bool:
+    """Whether a GPU is meant for this system: a container sees all of its host's on the PCI bus."""
+    host = facts.host or Host()
+    given = any(NODE_OF_A_GPU.fullmatch(node) for node in host.nvidia_device_nodes)
+    return given or is_driver_loaded(facts) or (not host.container and bool(own_addresses(host)))
 
 
 def unlisted(facts: Facts) -> Finding | None:
@@ -63,7 +137,7 @@ def unlisted(facts: Facts) -> Finding | None:
     if host.container or any(device.pci_address is None for device in listing):
         return None
     listed = {device.pci_address for device in listing}
-    others = [address for address in host.nvidia_pci_addresses if address not in listed]
+    others = [address for address in own_addresses(host) if address not in listed]
     started = facts.driver is not None and facts.driver.nvml_code == 0 and facts.driver.nvml_error is None
     if not others or not started:
         return None
@@ -71,7 +145,12 @@ def unlisted(facts: Facts) -> Finding | None:
         "devices.unlisted",
         "warn",
         f"{len(others)} NVIDIA device{'s' * (len(others) != 1)} on the PCI bus missing from the driver",
-        f"{', '.join(others)} (bound to vfio or nouveau, unsupported, or failed)",
+        f"{', '.join(others)} ({_held_by(host, others)})",
         {"pci_addresses": others},
         f"lspci -k -s {others[0]} shows its driver; sudo dmesg | grep -i nvrm shows why",
     )
+
+
+def _held_by(host: Host, addresses: list[str]) -> str:
+    drivers = sorted({host.nvidia_pci_drivers[one] for one in addresses if one in host.nvidia_pci_drivers})
+    return f"bound to {', '.join(drivers) if drivers else 'no driver'}, unsupported, or failed"

@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gpucheck.cards import at_rest, at_work, nvlinks, settings
+from gpucheck.cards import at_rest, at_work, nvlinks, settings, xids
 from gpucheck.cards.card import Said, name_of
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding, Verdict
 
 # The judge of one check: None where the device does not tell, or where there is nothing to say.
 Look = Callable[[Device, Facts], Said | None]
+# What is worse stands first: a card that cannot be used, one whose results may be wrong, one that is slow, a remark.
 CHECKS: tuple[tuple[str, Look], ...] = (
     ("devices.answers", at_rest.answers),
     ("devices.recovery_action", at_rest.recovery_action),
+    (xids.ID, xids.logged),
     ("devices.remapped_rows", at_rest.remapped_rows),
     ("devices.remap_banks", at_rest.remap_banks),
     ("devices.sram_ecc", at_rest.sram_ecc),
     ("devices.retired_pages", at_rest.retired_pages),
     ("devices.ecc", at_rest.ecc),
     ("devices.unread", at_rest.unread),
+    ("devices.unclaimed_memory", at_rest.unclaimed),
     ("devices.throttled", at_work.throttled),
     ("devices.slowed_down", at_work.slowed_down),
     ("devices.violations", at_work.violations),
@@ -41,6 +44,14 @@ CHECKS: tuple[tuple[str, Look], ...] = (
     ("devices.compute_mode", settings.compute_mode),
     ("devices.not_judged", at_work.not_judged),
 )
+
+
+_ORDER = {check: place for place, (check, _) in enumerate(CHECKS)}
+
+
+def gravity(finding: Finding) -> int:
+    """Where a finding stands beside others of its verdict: the driver's first, then a dead card, down the table."""
+    return _ORDER.get(finding.id, -1)
 
 
 def findings(device: Device, facts: Facts) -> list[Finding]:

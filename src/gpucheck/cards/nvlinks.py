@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from gpucheck.cards.card import Said
+from gpucheck.cards.card import Said, is_dead, pointer, sisters, usual
 from gpucheck.report.facts import Device, Fabric, Facts
 from gpucheck.report.finding import Verdict
 
@@ -43,7 +43,7 @@ def inactive(device: Device, facts: Facts) -> Said | None:
     """Links that are down: a failure where all of a card's are and others' are up; none where no bridge is fitted."""
     lost = down(device)
     if not lost:
-        return None
+        return absent(device, facts)
     if device.mig is not None and device.mig.enabled:
         message = f"{len(lost)} of {len(device.nvlinks or ())}; no program can use NVLink in MIG mode"
         return Said("info", "NVLinks inactive in MIG mode", message, None, {"inactive": lost})
@@ -61,6 +61,23 @@ def inactive(device: Device, facts: Facts) -> Said | None:
 
 
 FIX = "sudo dmesg | grep Xid (74, 136, 144 to 150); drain the node, reset all cards"
+
+
+def absent(device: Device, facts: Facts) -> Said | None:
+    """Links that the card does not tell of, or not the state of, where those of its sisters are up."""
+    known = [link for link in device.nvlinks or () if link.active is not None]
+    if known or device.nvml_index is None or (device.mig is not None and device.mig.enabled):
+        return None
+    linked = [active(card) for card in sisters(device, facts) if card.nvlinks and not (card.mig and card.mig.enabled)]
+    most = usual(linked)
+    # A bridge joins cards in pairs, and a card without one may tell of no links.
+    if not most or not (is_on_a_board(device) or len(linked) % 2 == 1):
+        return None
+    why = facts.unknown.get(f"{pointer(device, facts)}nvlinks", "NVML does not tell their state")
+    if is_dead(device) or (facts.driver is not None and why == facts.driver.nvml_error):
+        return None  # NVML stopped before it
+    message = f"{why}; the other cards of the same name have {most} up"
+    return Said("warn", "NVLinks unreadable", message, FIX, {"active_of_the_same_name": most})
 
 
 def _numbered(up: int, lost: list[int], beside: str = "") -> str:
@@ -95,11 +112,39 @@ def fabric(device: Device, facts: Facts) -> Said | None:
     if not wrong:
         return None
     told = [card.fabric for card in facts.devices if card.fabric is not None]
-    starts = any(card.cuda_index is not None for card in facts.devices)
-    mild = not starts or (len(told) == 1 and device.fabric.state != "completed")
+    alone = len(told) == 1 and device.fabric.state != "completed"
+    # There cuInit's answer says it.
+    waits = facts.driver is not None and facts.driver.cuinit_code == FABRIC_NOT_READY
     evidence = {"state": device.fabric.state, "error": device.fabric.error, "problems": list(device.fabric.problems)}
-    fix = "sudo systemctl restart nvidia-fabricmanager (same version as the driver)"
-    return Said("info" if mild else "warn", f"fabric {device.fabric.state}", wrong, fix, evidence)
+    title, fix = _fabric_words(device)
+    return Said("info" if alone or waits else "warn", title, wrong, fix, evidence)
+
+
+# CUDA_ERROR_SYSTEM_NOT_READY.
+FABRIC_NOT_READY = 802
+# In a rack of these the switches are in trays of their own, and so is the fabric manager.
+IN_A_RACK = re.compile(r"\b(GB200|GB300)\b", re.IGNORECASE)
+
+
+def _fabric_words(device: Device) -> tuple[str, str]:
+    """Title and fix by the fabric's real state."""
+    assert device.fabric is not None
+    in_rack = IN_A_RACK.search(device.name or "") is not None
+    manager = (
+        "ask the administrator of the rack's NVLink switch trays, where the fabric manager runs"
+        if in_rack
+        else "sudo systemctl restart nvidia-fabricmanager (same version as the driver)"
+    )
+    if device.fabric.state == "in progress":
+        return "fabric registration in progress", f"wait a minute, then gpucheck devices; if it stays so, {manager}"
+    if device.fabric.state != "completed":
+        return f"fabric {device.fabric.state}", manager
+    if device.fabric.error:
+        return "fabric registration failed", manager
+    if "incorrect_configuration" in device.fabric.problems:
+        return "fabric misconfigured", manager
+    state = "unhealthy" if set(device.fabric.problems) - {"degraded_bandwidth"} else "degraded"
+    return f"fabric {state}", f"nvidia-smi nvlink --status; drain the node, reset all GPUs; if it stays so, {manager}"
 
 
 def wrong_with(fabric: Fabric) -> str:

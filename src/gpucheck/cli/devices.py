@@ -18,10 +18,11 @@ def devices(common: Common, options: DevicesOptions) -> int:
         raise UsageError(
             "--watch refreshes the screen", "--json and --output write one result", "give one or the other"
         )
+    from gpucheck.machine.asleep import sleeping
     from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
 
     # They take as long to load as this process does from here on. There is no NVIDIA driver for macOS.
-    readers = (NVML_READER, LIBCUDA_READER) if sys.platform != "darwin" else ()
+    readers = (NVML_READER, LIBCUDA_READER) if sys.platform != "darwin" and not sleeping() else ()
     with Ahead(*readers) as ahead:
         from gpucheck.cli import session
         from gpucheck.devices.command import command

@@ -76,7 +76,7 @@ EXAMPLES: dict[str, tuple[str, str, str]] = {
     "gpucheck fleet check": (
         "gpucheck fleet check",
         "srun --ntasks-per-node=1 gpucheck fleet check --gather /shared/checks",
-        "gpucheck fleet check --prolog --within 30s --quiet",
+        "gpucheck fleet check --prolog --within 60s --quiet",
     ),
     "gpucheck fleet judge": (
         "gpucheck fleet judge /shared/checks",

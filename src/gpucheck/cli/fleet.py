@@ -74,7 +74,12 @@ def _waited(options: FleetJudgeOptions, emit: Emit) -> tuple[Judged, tuple[str, 
         emit(Progress("reading documents"))
         read = documents.read(options.paths)
         judged = judging.judge(
-            read.documents, read.refused, run=options.run, expected=options.expect, max_bad=options.max_bad
+            read.documents,
+            read.refused,
+            run=options.run,
+            expected=options.expect,
+            max_bad=options.max_bad,
+            devices=options.devices,
         )
         silent = judged.result.counts["silent"] or not judged.result.nodes
         left_s = deadline - time.monotonic()

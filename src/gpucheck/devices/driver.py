@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from gpucheck.cards.card import KEPT_OUT, WSL_NODE, cards, is_nvidia_here, unlisted
+from gpucheck.cards import xids
+from gpucheck.cards.card import KEPT_OUT, WSL_NODE, cards, has_gpu, is_driver_loaded, is_nvidia_here, unlisted
 from gpucheck.report.facts import Driver, Facts, Host, TorchBuild
-from gpucheck.report.finding import Finding
+from gpucheck.report.finding import Finding, Verdict
 
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 NO_LIBRARY = 12  # NVML_ERROR_LIBRARY_NOT_FOUND
@@ -18,7 +19,7 @@ def driver_findings(facts: Facts) -> list[Finding]:
         accelerators = [device for device in facts.devices if device.kind != "cpu"]
         return [] if accelerators else [_nothing(facts)]
     found = [_nvml(facts), _libcuda(facts), _all_hidden(facts), unlisted(facts), _torch_for_the_cpu(facts)]
-    return [finding for finding in found if finding is not None]
+    return [finding for finding in (*found, *xids.elsewhere(facts), xids.unread(facts)) if finding is not None]
 
 
 def _nothing(facts: Facts) -> Finding:
@@ -48,7 +49,8 @@ def _nothing(facts: Facts) -> Finding:
 
 def _where_linux_looks(host: Host) -> str:
     if not host.wsl:
-        return "no NVIDIA device on the PCI bus"
+        held = len(host.nvidia_pci_addresses)
+        return f"{held} held for virtual machines" if held else "no NVIDIA device on the PCI bus"
     if WSL_NODE in host.nvidia_device_nodes:
         return "WSL has a GPU device, but NVIDIA's Windows driver is missing from it"
     return f"WSL has no GPU device ({WSL_NODE})"
@@ -67,22 +69,36 @@ def _nvml(facts: Facts) -> Finding | None:
     elif driver.nvml_code == 18:
         if facts.host is not None and facts.host.container:
             fix = "recreate the container"
-        return _mismatch(driver, meaning or "", evidence, fix)
+        return _mismatch(facts, meaning or "", evidence, fix)
     elif driver.nvml_code is None and "nvidia-ml-py" in driver.nvml_error:
         fix = "install nvidia-ml-py"
     elif driver.nvml_code in (None, 0):
         # It hung, or its process died.
         fix = "sudo dmesg | grep Xid; if it stays so, reboot"
     message = driver.nvml_error if meaning is None else f"{driver.nvml_error}: {meaning}"
-    return Finding("devices.nvml", "warn", "NVML does not start", message, evidence, fix)
+    return Finding("devices.nvml", _dead(facts), "NVML does not start", message, evidence, fix)
 
 
-def _causes(*, cuinit: int | None = None, nvml: int | None = None) -> tuple[str | None, str | None]:
+def _dead(facts: Facts) -> Verdict:
+    """How bad it is that NVML does not start: `fail` where a GPU is meant for this system and CUDA has none either.
+
+    Where it is not even asked (no nvidia-ml-py, no process), nothing is said of the GPU.
+    """
+    driver = facts.driver or Driver()
+    works = driver.cuinit_code == 0 and any(device.cuda_index is not None for device in facts.devices)
+    asked = driver.nvml_code is not None or is_driver_loaded(facts)
+    return "fail" if asked and not works and has_gpu(facts) else "warn"
+
+
+def _causes(
+    *, cuinit: int | None = None, nvml: int | None = None, divided: bool = True
+) -> tuple[str | None, str | None]:
     """What the doctor knows of such an answer: its cause and the fix, or its causes, and who tells them apart."""
     # Here and not above: where the driver answers, nobody needs them.
     from gpucheck.doctor.catalogue import causes
 
-    found = causes(cuinit=cuinit, nvml=nvml)
+    # No card in MIG mode: that it is empty is then no cause.
+    found = [one for one in causes(cuinit=cuinit, nvml=nvml) if divided or one.id != "gpu.mig_empty"]
     if not found:
         return None, None
     fix = found[0].fix if len(found) == 1 else "gpucheck doctor"
@@ -98,14 +114,15 @@ def _no_library(host: Host) -> tuple[str, str]:
     return "NVIDIA's driver is not installed, or not on the loader's path", "install NVIDIA's driver"
 
 
-def _mismatch(driver: Driver, meaning: str, evidence: dict[str, object], fix: str | None) -> Finding:
+def _mismatch(facts: Facts, meaning: str, evidence: dict[str, object], fix: str | None) -> Finding:
     """The library was updated and the kernel still runs the old module: both versions, where they are known."""
+    driver = facts.driver or Driver()
     library = PurePath(driver.nvml_path or "").name.partition(".so.")[2]
     versions = {"library_version": library or None, "kernel_module_version": driver.kernel_module_version}
     message = meaning
     if library and driver.kernel_module_version:
         message = f"libraries {library}, loaded kernel module {driver.kernel_module_version}"
-    return Finding("devices.nvml", "warn", "driver version mismatch", message, {**evidence, **versions}, fix)
+    return Finding("devices.nvml", _dead(facts), "driver version mismatch", message, {**evidence, **versions}, fix)
 
 
 def _libcuda(facts: Facts) -> Finding | None:
@@ -116,7 +133,7 @@ def _libcuda(facts: Facts) -> Finding | None:
     if driver.cuinit_code == NO_DEVICE and "CUDA_VISIBLE_DEVICES" in facts.environment:
         return None
     evidence = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "path": driver.libcuda_path}
-    meaning, fix = _causes(cuinit=driver.cuinit_code)
+    meaning, fix = _causes(cuinit=driver.cuinit_code, divided=any(one.mig and one.mig.enabled for one in facts.devices))
     answer = driver.cuinit_error
     if driver.cuinit_code:
         answer = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error})"

@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.cards import checks
-from gpucheck.cards.card import name_of
+from gpucheck.cards.card import is_dead, name_of
 from gpucheck.doctor.condition import Certainty, Condition, Seen
 from gpucheck.doctor.evidence import Evidence
+from gpucheck.machine.inventory import unclaimed_bytes
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import VERDICTS, Verdict
 
@@ -50,7 +51,9 @@ def _cards(evidence: Evidence) -> list[Device]:
 
 def _is_the_diagnosis(check: str, evidence: Evidence) -> bool:
     """Whether a rung is broken by just this: it is then told there, and not twice."""
-    if check in ("devices.answers", "devices.mig_empty"):
+    if check == "devices.answers":
+        return not evidence.cuda_works and any(is_dead(card) for card in _cards(evidence))
+    if check == "devices.mig_empty":
         return not evidence.cuda_works
     return check == "devices.recovery_action" and evidence.driver.cuinit_code not in (0, None)
 
@@ -89,7 +92,11 @@ def _foreign_memory(evidence: Evidence) -> Seen | None:
     taken = [
         (card, card.memory_used_bytes)
         for card in evidence.cards
-        if card.memory_used_bytes is not None and card.memory_used_bytes > FOREIGN_BYTES and not card.integrated
+        if card.memory_used_bytes is not None
+        and card.memory_used_bytes > FOREIGN_BYTES
+        and not card.integrated
+        # What nobody is seen to hold has its own row.
+        and not (not card.processes and unclaimed_bytes(card, evidence.facts))
     ]
     if not taken:
         return None
@@ -145,6 +152,17 @@ CONDITIONS: tuple[Condition, ...] = (
         meaning="What is taken is not there for you: batches that fitted yesterday run out of memory.",
         fix="gpucheck devices --processes",
         judge=_foreign_memory,
+    ),
+    _check(
+        id="devices.unclaimed_memory",
+        verdict="warn",
+        certainty="strong",
+        title="GPU memory is held by no visible process",
+        meaning="More than 1 GiB and 5 % of the card's memory is in use that none of the processes holds which NVML "
+        "lists: a process that died and is not yet gone, one in a container, or memory that the driver did not take "
+        "back. Not told in a container and on Windows, where processes cannot be seen.",
+        fix="sudo fuser -v /dev/nvidia*",
+        source="NVML, nvmlDeviceGetMemoryInfo_v2 without what it reserves, less usedGpuMemory of all processes",
     ),
     _check(
         id="devices.answers",
@@ -274,13 +292,14 @@ CONDITIONS: tuple[Condition, ...] = (
         id="devices.low_clock",
         verdict="warn",
         certainty="hint",
-        title="a busy card stays below half its maximum clock for no reported reason",
-        meaning="Work is there, nothing is said to hold the clock, and it does not rise. A clock that was locked looks "
-        "so.",
+        title="a busy card stays far below its maximum clock for no reported reason",
+        meaning="Work is there, nothing is said to hold the clock, and it does not rise: a fifth or more below its "
+        "maximum, or below the other cards of the same name that are as busy. A clock that was locked looks so.",
         settle="`gpucheck devices --watch 2s` shows whether it lasts",
         fix="nvidia-smi -q -d CLOCK,PERFORMANCE; "
         "a lock of the clock goes with `sudo nvidia-smi -i INDEX --reset-gpu-clocks`",
-        source="a choice: a Tesla T4's base clock is 585 of 1590 MHz, which its power limit explains",
+        source="a choice: below half for a card that is busy for half of the time; a fifth below for one that is busy "
+        "for nine tenths. A Tesla T4's base clock is 585 of 1590 MHz, which its power limit explains",
     ),
     _check(
         id="devices.power_limited",
@@ -297,7 +316,8 @@ CONDITIONS: tuple[Condition, ...] = (
         verdict="info",
         certainty="proof",
         title="a setting lowers a busy card's clock",
-        meaning="Somebody set application clocks, a display clock or sync boost.",
+        meaning="Somebody set application clocks, a display clock or sync boost. A warning where it costs a fifth or "
+        "more.",
         fix="sudo nvidia-smi -i INDEX --reset-applications-clocks",
         source="NVML, nvmlClocksEventReasons 0x2, 0x10 and 0x100",
     ),
@@ -353,7 +373,8 @@ CONDITIONS: tuple[Condition, ...] = (
         verdict="info",
         certainty="proof",
         title="ECC is off now or after a reset",
-        meaning="Without it errors of the memory are neither corrected nor counted. Not told of cards that come so.",
+        meaning="Without it errors of the memory are neither corrected nor counted. Not told of cards that come so; a "
+        "warning where one card has another mode than the others of its name.",
         fix="sudo nvidia-smi --ecc-config=1, and reset the card",
         source="NVML, nvmlDeviceGetEccMode and nvmlDeviceGetDefaultEccMode",
     ),
@@ -362,7 +383,8 @@ CONDITIONS: tuple[Condition, ...] = (
         verdict="info",
         certainty="proof",
         title="the power limit is below the card's default",
-        meaning="Under load the clock is lower for it.",
+        meaning="Under load the clock is lower for it. A warning where it costs a fifth or more, or where one card has "
+        "another limit than the others of its name.",
         fix="sudo nvidia-smi --power-limit=WATTS, where it was not set on purpose",
         source="NVML, nvmlDeviceGetEnforcedPowerLimit and nvmlDeviceGetPowerManagementDefaultLimit",
     ),

@@ -7,12 +7,11 @@ from typing import Literal
 
 from gpucheck.doctor.condition import Condition, Seen
 from gpucheck.doctor.evidence import Evidence
+from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.stack import PciDevice
 
 # -- NVIDIA's module does not drive any card ---------------------------------------------------------------------------
 
-# Drivers that hold a card back for a virtual machine, on purpose.
-FOR_GUESTS = ("vfio-pci", "pci-stub", "xen-pciback")
 REJECTED = r"Loading of .*module.* rejected|Key was rejected by service"
 
 Absent = Literal["nouveau", "guests", "other_kernel", "rejected", "unsigned", "not_loaded", "no_driver", "host"]

@@ -2,48 +2,41 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
+from dataclasses import replace
 
 from gpucheck import xid
+from gpucheck.cards import xids
+from gpucheck.cards.card import address_of, name_of
 from gpucheck.doctor.condition import Condition, Seen
 from gpucheck.doctor.evidence import Evidence
-
-_XID = re.compile(r"NVRM: Xid \((?P<device>[^)]*)\): (?P<number>\d+)")
+from gpucheck.machine import kernel_driver
+from gpucheck.report.finding import VERDICTS
 
 
 def _xid(evidence: Evidence) -> Seen | None:
-    counted = Counter((found["device"], int(found["number"])) for found in map(_XID.search, _lines(evidence)) if found)
-    if not counted:
-        return None
-    worst = sorted(counted, key=lambda key: (_is_mild(key[1]), key))
-    told = [_told(device, number, counted[device, number]) for device, number in worst]
-    mild = all(_is_mild(number) for _, number in counted)
-    rows = [
-        {"device": device, "xid": number, "count": counted[device, number], "nvidia": _action(number)}
-        for device, number in worst
+    """The errors of each GPU, the worst first, under the name that torch has for it."""
+    errors = evidence.facts.xids
+    if errors is None:
+        errors = kernel_driver.xids(evidence.stack.log or ())
+    facts = replace(evidence.facts, driver=replace(evidence.driver, xids=errors))
+    names = {address_of(card, facts): name_of(card) for card in evidence.cards}
+    stories = [
+        (address, known)
+        for address in dict.fromkeys(one.pci_address for one in errors)
+        if (known := xids.story([one for one in errors if one.pci_address == address])) is not None
     ]
-    return Seen("; ".join(told), {"xids": rows}, verdict="info" if mild else None)
-
-
-def _is_mild(number: int) -> bool:
-    """Whether it is a program's own mistake, or one that NVIDIA says to ignore: such a card is well."""
-    known = xid.BY_NUMBER.get(number)
-    return known is not None and (known.blame == "program" or known.action == "IGNORE")
-
-
-def _action(number: int) -> str | None:
-    return xid.BY_NUMBER[number].action if number in xid.BY_NUMBER else None
-
-
-def _told(device: str, number: int, count: int) -> str:
-    what = f", {xid.BY_NUMBER[number].what}" if number in xid.BY_NUMBER else ""
-    times = f", {count} times" if count > 1 else ""
-    return f"Xid {number} of {device}{what}{times} (NVIDIA: {_action(number) or 'not in its catalogue'})"
-
-
-def _lines(evidence: Evidence) -> tuple[str, ...]:
-    return evidence.stack.log or ()
+    if not stories:
+        return None
+    stories.sort(key=lambda pair: VERDICTS.index(pair[1].verdict), reverse=True)
+    address, worst = stories[0]
+    called = {place: f"{name} ({place})" for place, name in names.items()}
+    told = [
+        f"{called.get(place, place)}: {', '.join(part for part in (one.title, one.message) if part)}"
+        for place, one in stories
+    ]
+    rows = [row for _, one in stories for row in one.evidence["xids"]]
+    fix = worst.fix.format(card=address) if worst.fix else ""
+    return Seen("; ".join(told), {"xids": rows}, fix, verdict=worst.verdict)
 
 
 def _unreadable(evidence: Evidence) -> Seen | None:
@@ -56,11 +49,12 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition(
         id="log.xid",
         rung=None,
-        verdict="warn",
+        verdict="fail",
         certainty="strong",
         title="Xid errors in the kernel's log",
-        meaning="The driver reports a GPU's errors to the kernel as Xid numbers. Some are a program's own mistake, "
-        "some ask for a reset, some for a new card; how long ago they were the log tells.",
+        meaning="The driver reports a GPU's errors to the kernel as Xid numbers. A failure where NVIDIA's catalogue "
+        "asks for a reset, a reboot or a mechanical check, and the driver was not loaded again since; a remark where "
+        "the program made a mistake or NVIDIA says to ignore it. Xid 154 says itself what the GPU needs.",
         settle="NVIDIA's catalogue of Xid errors says what each means and what to do at once",
         fix="sudo dmesg -T | grep -i xid",
         judge=_xid,

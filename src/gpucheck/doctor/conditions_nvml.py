@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpucheck.cards.at_rest import ACTIONS
 from gpucheck.cards.checks import smi_name
+from gpucheck.cards.xids import ACTIONS
 from gpucheck.doctor import conditions_library, fixes
 from gpucheck.doctor.condition import Certainty, Condition, Seen
 from gpucheck.doctor.conditions_kernel import FALLEN, why_absent
@@ -35,15 +35,6 @@ def _said(evidence: Evidence, more: str = "", *, certainty: Certainty | None = N
         certainty=certainty,
         verdict=_unless_cuda_works(evidence),
     )
-
-
-def _answers(*codes: int) -> Callable[[Evidence], Seen | None]:
-    """A judge for what nvmlInit's answer alone proves."""
-
-    def judge(evidence: Evidence) -> Seen | None:
-        return _said(evidence) if evidence.driver.nvml_code in codes else None
-
-    return judge
 
 
 def _stopped(evidence: Evidence) -> Device | None:
@@ -263,8 +254,8 @@ CONDITIONS: tuple[Condition, ...] = (
         certainty="proof",
         title="the GPU does not get enough power",
         meaning="NVML answers that the card's external power cables are not attached properly.",
-        fix="shut down and put every power plug of the card in",
-        judge=_answers(8),
+        fix="shut down the node and connect all power cables of the GPU",
+        judge=_in_state("no power", 8),
         nvml=(8,),
         texts=(r"NVML_ERROR_INSUFFICIENT_POWER",),
         source="nvml.h: NVML_ERROR_INSUFFICIENT_POWER",
@@ -279,7 +270,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "not deliver them.",
         settle="the counts of nvidia in /proc/interrupts stand still",
         fix="update the machine's firmware; in a virtual machine, switch message-signalled interrupts on for the card",
-        judge=_answers(11),
+        judge=_in_state("no interrupts", 11),
         nvml=(11,),
         source="nvml.h: NVML_ERROR_IRQ_ISSUE",
     ),

@@ -414,6 +414,12 @@ _ROWS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "",
         ),
         (
+            "fleet.devices",
+            "the node has its GPUs",
+            "No GPU was found on the node, or not as many as --devices says that it must have.",
+            "gpucheck doctor; --devices 0 for a node without GPUs",
+        ),
+        (
             "fleet.store",
             "all documents went through the store",
             "Node 0 did not get every node's document before the deadline; each node also wrote its own file.",

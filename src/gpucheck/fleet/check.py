@@ -19,14 +19,15 @@ import gpucheck
 from gpucheck import exits, units
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.fleet import documents, hosts, launcher, store
+from gpucheck.fleet.judge import gpus_text
 from gpucheck.fleet.options import FleetCheckOptions
-from gpucheck.machine import child, talk
+from gpucheck.machine import child, readings, talk
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import Measurement
-from gpucheck.report.report import Report
+from gpucheck.report.report import Report, exit_code
 from gpucheck.report.results.fleet import (
     NODE_SCHEMA,
     NodeDevice,
@@ -43,14 +44,23 @@ MOST_TEXT = 300
 WRITE_S, LEAST_WRITE_S = 20.0, 5.0
 # No part can start in less.
 LEAST_S = 0.5
+# For a part to start and to end on a machine that has work.
+START_S = 3.0
+# What breaks these stages of the doctor is the installation of torch that was asked, not the node: in a prolog it would
+# drain every one.
+OF_TORCH = ("torch", "architecture")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part: the command line of its child for a time in seconds, and its share of the time beside the others'."""
+    """A part: the command line of its child for a time in seconds, and its share of the time beside the others'.
+
+    `least_s` is the time in which it can say what is wrong, where the whole check has that much.
+    """
 
     arguments: Callable[[float], list[str]]
     weight: float
+    least_s: Callable[[], float] = lambda: 0.0
 
 
 def _timed(*arguments: str, option: str = "--time-budget", share: float = 0.6) -> Callable[[float], list[str]]:
@@ -59,7 +69,8 @@ def _timed(*arguments: str, option: str = "--time-budget", share: float = 0.6) -
 
 
 PARTS: Mapping[str, Part] = {
-    "devices": Part(lambda limit_s: ["devices"], 1.0),
+    # What hangs in the driver is known once a healthy one would have answered.
+    "devices": Part(lambda limit_s: ["devices"], 1.0, lambda: readings.door_timeout_s() + START_S),
     "doctor": Part(_timed("doctor", share=0.8), 2.0),
     "smoke": Part(_timed("smoke", "--device", "all"), 3.0),
     # A product takes as long as it takes: on a busy CPU the bench was seen to need twice its time.
@@ -116,10 +127,15 @@ def _check(
         emit(Progress(part, len(options.parts) - len(waiting), len(options.parts)))
         node = _left(replace(node, step=part), options.gather, first=not node.parts)
         weight = sum(PARTS[one].weight for one in waiting)
-        limit_s = max((deadline - time.monotonic()) * PARTS[part].weight / weight, 0.0)
+        left_s = max(deadline - time.monotonic(), 0.0)
+        limit_s = min(max(left_s * PARTS[part].weight / weight, PARTS[part].least_s()), left_s)
         node = with_part(node, part, _run(part, limit_s), limit_s)
         waiting.pop(0)
     node = replace(node, step="", exit=exit_of(node.parts))
+    lacking = gpus_missing(node, options.devices)
+    if lacking is not None:
+        # Last of the failures: what the parts found explains it.
+        node = replace(node, problems=tuple(_worst([*node.problems, lacking])), exit=exits.FAILED)
     emit(Answered("fleet_check", node))
     for finding in _findings(node):
         emit(Judged(finding))
@@ -197,13 +213,46 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
         fix = f"on {node.host}: gpucheck {' '.join(PARTS[part].arguments(limit_s)[:2])}"
         problems.append(NodeProblem(part, "fleet.part", "inconclusive", f"{part} did not end well", why, fix))
     if report is not None:
+        if part == "doctor" and code == exits.FAILED:
+            report, code = _without_torch(report)
+            done = replace(done, exit=code)
         # What does not apply to a device is no problem; where a part could not look at all, why is.
         asking = _ASKING if code == exits.COULD_NOT_LOOK else _ASKING[:-1]
         problems += [_problem(part, one) for one in report.findings if one.verdict in asking]
         node = _with_facts(node, report.facts)
+        node = replace(node, gpus=gpus_of(report.facts) if node.gpus is None else node.gpus)
         figures = [figure for row in report.measurements if (figure := figure_of(row)) is not None]
         node = replace(node, figures=_largest((*node.figures, *figures), node.devices))
     return replace(node, parts=(*node.parts, done), problems=tuple(_worst(problems)[: documents.MOST_PROBLEMS]))
+
+
+def _without_torch(report: Report) -> tuple[Report, int]:
+    """The doctor's report where a torch that cannot be used leaves the node undecided, with its exit status."""
+    findings = tuple(
+        replace(one, verdict="inconclusive") if one.verdict == "fail" and one.evidence.get("rung") in OF_TORCH else one
+        for one in report.findings
+    )
+    return replace(report, findings=findings), exit_code(findings)
+
+
+def gpus_of(facts: Facts) -> int | None:
+    """How many GPUs the facts list, a card with its MIG instances as one; None where nobody knows."""
+    if not facts.devices:
+        return None
+    gpus = [one for one in facts.devices if one.kind not in ("cpu", "host")]
+    if not gpus and facts.driver is not None and facts.driver.nvml_error and facts.driver.nvml_code is None:
+        return None  # NVML was not even asked
+    return len({one.parent_uuid or one.uuid or (one.nvml_index, one.cuda_index, one.id) for one in gpus})
+
+
+def gpus_missing(node: NodeDocument, must: int | None) -> NodeProblem | None:
+    """The problem of a node that has not the GPUs that it must have, or none at all."""
+    if node.gpus is None or (must is None and (node.gpus or node.exit == exits.FAILED)) or node.gpus == must:
+        return None
+    if must is None:
+        fix = "gpucheck doctor; for a node without GPUs, --devices 0"
+        return NodeProblem("devices", "fleet.devices", "fail", "no GPU found", "", fix)
+    return NodeProblem("devices", "fleet.devices", "fail", gpus_text(node.gpus, must), "", "gpucheck devices")
 
 
 _EXITS = (exits.OK, exits.FAILED, exits.COULD_NOT_LOOK, exits.UNDECIDED)

@@ -63,11 +63,13 @@ def judge(
     run: str | None = None,
     expected: tuple[str, ...] | int | None = None,
     max_bad: float = 0.05,
+    devices: int | None = None,
 ) -> Judged:
     """The fleet of one run. `documents` come with the file that each is of.
 
     `expected` are the names of the nodes, or how many; without it the most that a document knows of counts. `max_bad`
-    is the share of nodes that may be bad before the check itself is suspect; one node always may.
+    is the share of nodes that may be bad before the check itself is suspect; one node always may. `devices` is how
+    many GPUs each node must have.
     Raises UsageError where it is not clear which of several runs is meant.
     """
     chosen = _run_of(documents, run)
@@ -81,7 +83,7 @@ def judge(
     nodes, old, old_told = _of_one_start(nodes)
     told += old_told
     slow, groups, siblings_told = _beside_siblings(nodes)
-    fewer = _fewer_devices(nodes)
+    fewer = _fewer_devices(nodes) if devices is None else _not_so_many(nodes, devices)
     rows = [_node(document, slow.get(host, ()), fewer.get(host)) for host, document in nodes.items()]
     broken = _names_of_files(refused, chosen)
     rows += old
@@ -323,6 +325,21 @@ def _fewer_devices(nodes: Mapping[str, NodeDocument]) -> dict[str, str]:
         for host, one in nodes.items()
         if one.exit is not None and len(one.devices) < usual
     }
+
+
+def _not_so_many(nodes: Mapping[str, NodeDocument], must: int) -> dict[str, str]:
+    """Nodes that have not as many GPUs as they must have. A document of an older gpucheck counts devices alone."""
+    counts = {
+        host: one.gpus if one.gpus is not None else sum(device.id != "cpu" for device in one.devices)
+        for host, one in nodes.items()
+        if one.exit is not None
+    }
+    return {host: gpus_text(count, must) for host, count in counts.items() if count != must}
+
+
+def gpus_text(count: int, must: int) -> str:
+    """`7 GPUs, must have 8`."""
+    return f"{count or 'no'} GPU{'s' * (count != 1)}, must have {must}"
 
 
 # -- siblings ----------------------------------------------------------------------------------------------------------

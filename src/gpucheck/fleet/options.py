@@ -58,7 +58,15 @@ class FleetCheckOptions:
         group=SELECTION,
     )
     list_all: bool = options.list_all("parts")
-    prolog: bool = option("Run devices and doctor only; exit with 1 for a bad node, else 0.", False, group=SELECTION)
+    prolog: bool = option(
+        "Run devices and doctor only; exit with 1 for a bad node, else 0 (also undecided).", False, group=SELECTION
+    )
+    devices: int | None = option(
+        "GPUs that the node must have; 0 for a node without any.",
+        metavar="N",
+        parse=units.Whole(0),
+        shown="at least 1",
+    )
     within_s: float = option(
         "Time limit for the whole check.",
         300.0,
@@ -138,6 +146,7 @@ class FleetJudgeOptions:
         parse=units.parse_duration,
         group=TIME,
     )
+    devices: int | None = option("GPUs that every node must have.", metavar="N", parse=units.Whole(0), group=LIMITS)
     max_bad: float = option(
         "If more nodes than this are bad, suspect the check and list none.",
         0.05,

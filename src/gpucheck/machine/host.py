@@ -12,17 +12,20 @@ import re
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 import gpucheck
-from gpucheck.report.facts import Device, Host, Python
+from gpucheck.report.facts import Device, Host, Process, Python
 
 NVIDIA_VENDOR = "0x10de"
 # PCI base class 03: display controllers (VGA 0x0300, 3D 0x0302). NVIDIA's bridges and audio have other classes.
 DISPLAY_CLASS = "0x03"
+# Kernel drivers that hold a device for a virtual machine: this system has no use of it.
+FOR_GUESTS = ("vfio-pci", "pci-stub", "xen-pciback")
 ROOT = Path("/")
 # PROC_PID_INIT_INO of Linux's proc_ns.h: the inode of the machine's own PID namespace.
 MACHINE_NAMESPACE = "pid:[4026531836]"
@@ -122,6 +125,7 @@ def _inactive_file(path: Path) -> int:
 def read(root: Path = ROOT) -> Host:
     """Facts of the machine outside its accelerators."""
     now = memory(root)
+    gpus = nvidia_pci_addresses(root)
     # The same as platform.release(), under the root that is asked for.
     release = text_of(root / "proc/sys/kernel/osrelease").strip() or platform.release()
     return Host(
@@ -134,7 +138,8 @@ def read(root: Path = ROOT) -> Host:
         memory_available_bytes=now.available,
         container_limit_bytes=now.container_limit,
         container_available_bytes=now.container_available,
-        nvidia_pci_addresses=nvidia_pci_addresses(root),
+        nvidia_pci_addresses=gpus,
+        nvidia_pci_drivers=pci_drivers(gpus, root),
         nvidia_device_nodes=nvidia_device_nodes(root),
     )
 
@@ -172,6 +177,16 @@ def nvidia_pci_addresses(root: Path = ROOT) -> tuple[str, ...]:
         for folder in folders
         if text_of(folder / "vendor").strip() == NVIDIA_VENDOR and text_of(folder / "class").startswith(DISPLAY_CLASS)
     )
+
+
+def pci_drivers(addresses: Iterable[str], root: Path = ROOT) -> dict[str, str]:
+    """The kernel driver that is bound to each of these PCI addresses, where one is."""
+    found = {}
+    for address in addresses:
+        # Where no driver is bound there is no link.
+        with suppress(OSError):
+            found[address] = (root / "sys/bus/pci/devices" / address / "driver").readlink().name
+    return found
 
 
 def nvidia_device_nodes(root: Path = ROOT) -> tuple[str, ...]:
@@ -317,6 +332,33 @@ def gpu_process_name(pid: int, root: Path = ROOT) -> str | None:
     if sys.platform == "linux" and not _sees_the_machine(root) and not _uses_nvidia(pid, root):
         return None
     return process_name(pid)
+
+
+def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tuple[Process, ...]], int]:
+    """The processes that have these device nodes open, as far as this user may see; and how many it may not look into.
+
+    A process that has ended and was not yet waited for (a zombie) has closed its files; with threads that are still
+    ending it may hold memory all the same. It stands with every node, as kind `zombie`.
+    """
+    found: dict[str, list[Process]] = {node: [] for node in nodes}
+    hidden = 0
+    for folder in (root / "proc").glob("[0-9]*"):
+        state = re.search(r"^State:\s+(\w)", text_of(folder / "status"), re.MULTILINE)
+        name = text_of(folder / "comm").strip() or None
+        if state is not None and state[1] == "Z":
+            for holders in found.values():
+                holders.append(Process(int(folder.name), "zombie", name))
+            continue
+        try:
+            opened = {os.readlink(link) for link in (folder / "fd").iterdir()}
+        except FileNotFoundError:  # it has ended
+            continue
+        except OSError:
+            hidden += 1
+            continue
+        for node in opened & found.keys():
+            found[node].append(Process(int(folder.name), "node", name))
+    return {node: tuple(sorted(holders, key=lambda one: one.pid)) for node, holders in found.items()}, hidden
 
 
 def _sees_the_machine(root: Path) -> bool:

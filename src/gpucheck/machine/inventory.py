@@ -12,23 +12,25 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpucheck.machine import host, installed_torch
+from gpucheck.machine import asleep, host, installed_torch, kernel_driver
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
 from gpucheck.machine.earlier import Memory, added, of
 from gpucheck.machine.host import KernelDriver
 from gpucheck.machine.installed_torch import TorchDevices
-from gpucheck.machine.nvml.fields import LINKS, MEMORY, NVML_ONLY
-from gpucheck.machine.nvml.row import applies
+from gpucheck.machine.nvml.fields import LINKS, MEMORY, NVML_ONLY, unclaimed_counts
+from gpucheck.machine.nvml.row import NOT_ACCESSIBLE, applies
 from gpucheck.machine.others import AT_WORK_PERCENT
 from gpucheck.machine.readings import CudaDoor, CudaReading, DeviceReading, NvmlDoor, NvmlReading
 from gpucheck.machine.talk import Start
 from gpucheck.report.facts import Device, Driver, Facts, Host, Process, Python, TorchBuild
 
+# The kernel's lines about NVIDIA's driver, or None and why they cannot be read.
+Log = tuple[tuple[str, ...] | None, str | None]
 # The variables that decide what CUDA, torch and a container show of a machine. Fixed: others may hold secrets.
 VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
@@ -59,6 +61,8 @@ TOLD_BY_BOTH = ("name", "uuid", "pci_address", "compute_capability", "numa_node"
 # NVML's own figures are renewed several times a second, and a job changes what it does within one.
 BETWEEN_READINGS_S = 1.0
 NOT_ASKED = "not asked for"
+NO_GPU = "no NVIDIA GPU is here"
+ASLEEP = "asleep (not woken)"
 ONE_READING = "the card was read once"
 NOT_COUNTED = "this device or driver does not count it"
 NOT_REPORTED = "NVML does not report it here"
@@ -152,11 +156,11 @@ def _paired(nvml: NvmlReading, cuda: CudaReading) -> list[DeviceReading]:
 
 
 def _one_is_lost(nvml: NvmlReading, cuda: CudaReading) -> tuple[DeviceReading, DeviceReading] | None:
-    """A lost card that does not even tell who it is, and the one device of CUDA's that NVML does not list: the same."""
+    """A card that does not even tell who it is, and the one device of CUDA's that NVML does not list: the same."""
     nameless = [
         row
         for row in nvml.devices
-        if row.device.state == "lost" and (row.device.uuid, row.device.pci_address) == (None, None)
+        if row.device.state not in (None, NOT_ACCESSIBLE) and (row.device.uuid, row.device.pci_address) == (None, None)
     ]
     alone = [one for one in cuda.devices if not any(_is_same(row.device, one.device) for row in nvml.devices)]
     return (nameless[0], alone[0]) if len(nameless) == 1 and len(alone) == 1 else None
@@ -249,7 +253,9 @@ def _reasons(row: DeviceReading) -> dict[str, str]:
         for name in (*NVML_ONLY, *TOLD_BY_BOTH):
             if getattr(device, name) is None and name != "processes":
                 found.setdefault(name, "told for the whole card, not for its MIG instances")
-    for name in ("processes", *LINKS):
+    if device.processes and device.memory_of_processes_bytes is None:
+        found["memory_of_processes_bytes"] = NOT_REPORTED
+    for name in ("processes", "memory_of_processes_bytes", "node_holders", *LINKS):
         if getattr(device, name) is None:
             found.setdefault(name, NOT_ASKED)
     if device.changes is None:
@@ -311,12 +317,17 @@ class Inventory:
         *,
         with_processes: bool = False,
         with_links: bool = False,
+        wake: bool = True,
         name: Callable[[int], str | None] = host.gpu_process_name,
         details: Callable[[int], host.ProcessDetails] | None = None,
         root: Path = host.ROOT,
         ahead: Ahead | None = None,
     ) -> None:
-        """`details` reads more of each process; `ahead` has the children that were started already."""
+        """`details` reads more of each process; `ahead` has the children that were started already.
+
+        Without `wake`, GPUs that all sleep are left asleep, and nothing but that is told of them.
+        """
+        self._wake = wake
         self._with_processes, self._with_links = with_processes, with_links
         self._root = root
         self._name, self._details = name, details
@@ -331,15 +342,22 @@ class Inventory:
 
     def read(self) -> Facts:
         """Everything that the doors tell now."""
-        nvml_read, around = self._ask_doors()
+        nvml_read, around, log = self._ask_doors()
         seen = bool(nvml_read and nvml_read.devices) or bool(self._cuda and self._cuda.devices)
         nvidia = seen or bool(around.host.nvidia_pci_addresses)
         if self._torch_told is None and not nvidia and installed_torch.could_see_another(around.torch):
             self._torch_told = installed_torch.devices()
-        return join(nvml_read, self._cuda, around, os.environ, self._torch_told)
+        facts = join(nvml_read, self._cuda, around, os.environ, self._torch_told)
+        facts = _with_holders(facts, self._root)
+        return _with_xids(facts, *(log if nvidia or around.host.nvidia_device_nodes else (None, NO_GPU)))
 
-    def _ask_doors(self) -> tuple[NvmlReading | None, Around]:
-        """NVML's answer and what stands around; the children work while the rest is read here."""
+    def _ask_doors(self) -> tuple[NvmlReading | None, Around, Log]:
+        """NVML's answer, what stands around, the kernel's log; the children work while the rest is read here."""
+        sleepers = () if self._wake or self._cuda is not None else asleep.sleeping(self._root)
+        if sleepers:
+            self._torch = self._torch or installed_torch.read()
+            log = kernel_driver.log(self._root, journal=True)
+            return _sleeping(sleepers), _around(self._torch, self._root), log
         if self._nvml is not None:
             self._nvml.ask(processes=self._with_processes, links=self._with_links)
         cuda = None
@@ -351,6 +369,7 @@ class Inventory:
             if self._torch is None:
                 self._torch = installed_torch.read()
             around = _around(self._torch, self._root)
+            log = kernel_driver.log(self._root, journal=bool(around.host.nvidia_pci_addresses))
             nvml_read = self._remembered(self._nvml.reading()) if self._nvml is not None else None
             if cuda is not None:
                 self._cuda = cuda.reading(cards_are_up=nvml_read is not None and nvml_read.error is None)
@@ -359,7 +378,7 @@ class Inventory:
                 cuda.close()
         if self._nvml is not None:
             self.restarts = self._nvml.restarts
-        return nvml_read, around
+        return nvml_read, around, log
 
     def _remembered(self, nvml: NvmlReading) -> NvmlReading:
         named, self._memory = added(self._memory, self._named(nvml), now_text())
@@ -404,6 +423,55 @@ def _with_names(
             for known in (details(process.pid),)
         )
     return replace(row, device=replace(row.device, processes=named))
+
+
+def unclaimed_bytes(device: Device, facts: Facts) -> int:
+    """Memory of the card that no process is seen to hold; 0 where that is little, or nobody can tell.
+
+    A container does not see its host's processes, and Windows does not say what they hold.
+    """
+    used, total, known = device.memory_used_bytes, device.memory_total_bytes, device.memory_of_processes_bytes
+    around = facts.host or Host()
+    if around.container or around.wsl or around.system == "Windows" or device.memory_source != "nvml v2":
+        return 0
+    if used is None or not total or known is None or device.integrated or device.parent_uuid is not None:
+        return 0
+    return used - known if unclaimed_counts(used - known, total) else 0
+
+
+def _with_holders(facts: Facts, root: Path) -> Facts:
+    """The facts with who has the node of a card open whose memory nobody is seen to hold."""
+    nodes = {
+        place: f"/dev/nvidia{device.nvml_index if device.minor_number is None else device.minor_number}"
+        for place, device in enumerate(facts.devices)
+        if unclaimed_bytes(device, facts)
+    }
+    if not nodes:
+        return facts
+    found, hidden = host.node_holders(nodes.values(), root)
+    devices = list(facts.devices)
+    unknown = dict(facts.unknown)
+    for place, node in nodes.items():
+        devices[place] = replace(devices[place], node_holders=found[node])
+        if hidden and not found[node]:
+            unknown[f"/devices/{place}/node_holders"] = f"{hidden} processes of other users"
+    return replace(facts, devices=tuple(devices), unknown=unknown)
+
+
+def _sleeping(addresses: Iterable[str]) -> NvmlReading:
+    """What is told of GPUs that are not asked."""
+    rows = (Device(kind="cuda", pci_address=address, state=ASLEEP) for address in addresses)
+    return NvmlReading(devices=tuple(DeviceReading(row, {"*": ASLEEP}) for row in rows))
+
+
+def _with_xids(facts: Facts, lines: tuple[str, ...] | None, refused: str | None) -> Facts:
+    """The facts with the Xid errors of the kernel's log, or why they are not known."""
+    if facts.driver is None:
+        return facts
+    if lines is None:
+        return replace(facts, unknown={**facts.unknown, "/driver/xids": refused or "it cannot be read"})
+    seen = kernel_driver.xids(lines, time.time() - time.monotonic())
+    return replace(facts, driver=replace(facts.driver, xids=seen))
 
 
 def now_text() -> str:
@@ -470,9 +538,11 @@ def again(facts: Facts) -> Facts:
         kernel=KernelDriver(driver.kernel_module_version, driver.kernel_module_open, driver.kernel_module_loaded),
         numa_nodes={address: node for address, node in nodes.items() if address is not None},
     )
-    told = join(named, _as_libcuda_told(facts), around, facts.environment)
+    told = _with_holders(join(named, _as_libcuda_told(facts), around, facts.environment), host.ROOT)
     kept = {pointer: reason for pointer, reason in facts.unknown.items() if not pointer.startswith("/devices/")}
-    return replace(told, unknown={**kept, **told.unknown}, torch_runtime=facts.torch_runtime)
+    assert told.driver is not None
+    known = replace(told.driver, xids=driver.xids)
+    return replace(told, unknown={**kept, **told.unknown}, driver=known, torch_runtime=facts.torch_runtime)
 
 
 def _as_libcuda_told(facts: Facts) -> CudaReading:

@@ -5,16 +5,19 @@ Everything is read under `root`, so that a test can bring its own.
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 import stat
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpucheck.machine import child, talk
+from gpucheck.machine.nvml.fields import RECOVERY_ACTIONS
 from gpucheck.machine.speaking import claim_stdout
+from gpucheck.report.facts import XidError
 
 ROOT = Path("/")
 # Below /proc/driver and /sys/module, as patterns; the rest there is counters or can hang a wedged card.
@@ -199,3 +202,60 @@ def relevant(records: Iterable[str]) -> tuple[str, ...]:
         stamp, text = (f"[{int(match[1]) / 1e6:.6f}] ", match[2]) if match else ("", record)
         found += [stamp + line for line in text.split("\\x0a") if _NVIDIAS.search(line)]
     return tuple(found)
+
+
+# -- Xid errors in it --------------------------------------------------------------------------------------------------
+
+_STAMP = re.compile(r"^\[ *(\d+\.\d+)\]")
+XID = re.compile(r"NVRM: Xid \((?P<device>[^)]*)\): (?P<number>\d+)(?P<rest>.*)")
+_ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})", re.IGNORECASE)
+# Xid 154: `GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)`; the words differ by driver.
+_ACTION = re.compile(r"recovery action changed from .* to (0x[0-9a-f]+)", re.IGNORECASE)
+RECOVERY = 154
+# Written as the module is loaded: whatever was wrong with a card before, it was set up anew.
+_LOADED = re.compile(r"NVRM: loading NVIDIA UNIX")
+
+
+def xids(lines: Iterable[str], booted_s: float | None = None) -> tuple[XidError, ...]:
+    """The Xid errors of these lines, each once for its GPU, in the order of the first of each.
+
+    `booted_s` is when the kernel's own clock began, in seconds since 1970; without it no error has a time.
+    """
+    found: dict[tuple[int, str], XidError] = {}
+    for line in lines:
+        if _LOADED.search(line):
+            found = {key: replace(one, is_past=True) for key, one in found.items()}
+        match = XID.search(line)
+        if match is None:
+            continue
+        number, address = int(match["number"]), _address(match["device"])
+        action = _ACTION.search(match["rest"]) if number == RECOVERY else None
+        asked = None if action is None else RECOVERY_ACTIONS.get(int(action[1], 16), f"action {int(action[1], 16)}")
+        if asked == "none":
+            mine = {key: replace(one, is_past=True) for key, one in found.items() if one.pci_address == address}
+            found |= mine
+            continue
+        before = found.get((number, address))
+        found[number, address] = XidError(
+            number,
+            address,
+            _time_of(line, booted_s),
+            1 if before is None else before.count + 1,
+            asked,
+            None if "atal" not in match["rest"] else "onfatal" not in match["rest"].lower().replace("-", ""),
+        )
+    return tuple(found.values())
+
+
+def _address(text: str) -> str:
+    """The address as sysfs writes it; as it stands where it is none."""
+    match = _ADDRESS.search(text)
+    return f"{match[1][-4:]}:{match[2]}:{match[3]}.0".lower() if match else text
+
+
+def _time_of(line: str, booted_s: float | None) -> str | None:
+    match = _STAMP.match(line)
+    if match is None or booted_s is None:
+        return None
+    moment = datetime.datetime.fromtimestamp(booted_s + float(match[1]), datetime.timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

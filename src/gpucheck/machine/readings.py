@@ -12,7 +12,7 @@ from typing import Any
 from gpucheck.machine import host
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, LineChild, python_argv
 from gpucheck.machine.nvml.fields import LINKS
-from gpucheck.machine.talk import Ending, Line, Lost, Start, Talk
+from gpucheck.machine.talk import Ending, How, Line, Lost, Start, Talk
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Device
 
@@ -21,6 +21,11 @@ ANSWER_S = 5.0
 # One that does not (no persistence mode, nobody at work) first brings each up, in turn: 1 to 3 s a card, says NVIDIA
 # (docs.nvidia.com/deploy/driver-persistence, November 2026).
 START_OF_A_CARD_S = 3.0
+
+
+# How the state of a card begins at which NVML hung or ended its process, and that of those behind it.
+NOT_ANSWERING = "not answering"
+NOT_READ = "not read: NVML stopped at another device"
 
 
 def door_timeout_s(root: Path = host.ROOT) -> float:
@@ -77,8 +82,8 @@ def _known(driver: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 _SYSTEM = ("driver_version", "nvml_version", "cuda_version", "confidential_computing")
 
 
-def nvml_reading(lines: Sequence[Line], broken: str | None = None) -> NvmlReading:
-    """NVML's answer put together; `broken` is why it is not whole.
+def nvml_reading(lines: Sequence[Line], broken: str | None = None, *, by_nvml: bool = True) -> NvmlReading:
+    """NVML's answer put together; `broken` is why it is not whole, `by_nvml` whether a call into NVML broke it off.
 
     Devices whose line never came keep their identity and say why the rest is missing.
     """
@@ -86,12 +91,16 @@ def nvml_reading(lines: Sequence[Line], broken: str | None = None) -> NvmlReadin
     rows: list[DeviceReading] = []
     instances: list[DeviceReading] = []
     waiting: list[int] = []
-    links_asked = False
+    unlinked: list[int] = []
+    counted, links_asked = 0, False
     for line in lines:
         if "driver" in line:
-            driver, links_asked = line["driver"], bool(line.get("links"))
-            rows = [_device(row) for row in line["devices"]]
-            waiting = [place for place, row in enumerate(line["devices"]) if row["more"]]
+            driver, counted, links_asked = line["driver"], line.get("count", 0), bool(line.get("links"))
+        elif "known" in line:
+            if line["more"]:
+                waiting.append(len(rows))
+                unlinked += [len(rows)] if links_asked else []
+            rows.append(_device({"device": line["known"], "unknown": line["unknown"]}))
         elif "place" in line:
             rows[line["place"]] = _device(line)
             waiting.remove(line["place"])
@@ -99,12 +108,18 @@ def nvml_reading(lines: Sequence[Line], broken: str | None = None) -> NvmlReadin
             instances.append(_device(line))
         elif "links_of" in line:
             rows[line["links_of"]] = _with_links(rows[line["links_of"]], _device(line))
+            unlinked.remove(line["links_of"])
     if broken:
-        for number, place in enumerate(waiting):
-            # Devices are read in order: the first that is missing is the one at which it stopped.
-            rows[place] = _unread(rows[place], broken, stopped_here=number == 0)
-        if links_asked:
-            rows = [_links_unread(row, broken) for row in rows]
+        # Each step is done for all devices in order: the first that is missing is the one at which it stopped.
+        unlisted = list(range(len(rows), counted))
+        rows += [DeviceReading(Device(kind="cuda", nvml_index=index)) for index in unlisted]
+        stopped = next(iter([*unlisted, *waiting, *unlinked]), None) if by_nvml else None
+        others = NOT_READ if by_nvml else f"not read: {broken}"
+        for place in (*unlisted, *waiting):
+            state = f"{NOT_ANSWERING}: {broken}" if place == stopped else others
+            rows[place] = _unread(rows[place], broken, state)
+        for place in unlinked:
+            rows[place] = _links_unread(rows[place], broken, is_guilty=place == stopped)
     return NvmlReading(
         **_known(driver, ("code", "start_s", "path", *_SYSTEM)),
         error=broken or driver.get("error"),
@@ -121,15 +136,15 @@ def _with_links(row: DeviceReading, links: DeviceReading) -> DeviceReading:
     return DeviceReading(replace(row.device, state=state, **told), {**unknown, **links.unknown})
 
 
-def _links_unread(row: DeviceReading, broken: str) -> DeviceReading:
+def _links_unread(row: DeviceReading, broken: str, *, is_guilty: bool) -> DeviceReading:
     if "*" in row.unknown:
         return row
-    untold = [name for name in LINKS if getattr(row.device, name) is None and name not in row.unknown]
-    return DeviceReading(row.device, {**row.unknown, **dict.fromkeys(untold, broken)})
+    device = replace(row.device, state=row.device.state or f"{NOT_ANSWERING}: {broken}") if is_guilty else row.device
+    untold = [name for name in LINKS if getattr(device, name) is None and name not in row.unknown]
+    return DeviceReading(device, {**row.unknown, **dict.fromkeys(untold, broken)})
 
 
-def _unread(row: DeviceReading, broken: str, *, stopped_here: bool) -> DeviceReading:
-    state = f"not answering: {broken}" if stopped_here else "not read: NVML stopped at another device"
+def _unread(row: DeviceReading, broken: str, state: str) -> DeviceReading:
     return DeviceReading(replace(row.device, state=row.device.state or state), {**row.unknown, "*": broken})
 
 
@@ -159,6 +174,7 @@ class Door:
         self._talk: Talk | None = None
         self._asked = 0.0
         self._failed: str | None = f"{library} was not asked"
+        self._how: How | None = None
 
     def _ask(self, request: Line | None) -> None:
         """Start a child where none is there, and put the question to it where it needs one."""
@@ -171,19 +187,20 @@ class Door:
         except Lost as lost:
             self._failed = self._why(lost.ending)
 
-    def _answer(self, limit_s: float) -> tuple[list[Line], str | None]:
-        """The lines of the answer, and why there are no more; None where it is whole."""
+    def _answer(self, limit_s: float, each_s: float | None = None) -> tuple[list[Line], str | None]:
+        """The lines of the answer, and why there are no more; None where it is whole. `each_s` as `Talk.answer`'s."""
         lines: list[Line] = []
         if self._failed is not None or self._talk is None:
             return lines, self._failed
         try:
-            for line in self._talk.answer(limit_s):
+            for line in self._talk.answer(limit_s, each_s=each_s):
                 lines.append(line)
         except Lost as lost:
             return lines, self._why(lost.ending)
         return lines, None
 
     def _why(self, ending: Ending) -> str:
+        self._how = ending.how
         if ending.how == "unstarted":
             return f"the process that asks {self._library} cannot be started ({ending.reason})"
         if ending.how == "late":
@@ -222,11 +239,11 @@ class NvmlDoor(Door):
 
     def reading(self) -> NvmlReading:
         """The answer to the last question."""
-        lines, broken = self._answer(self._timeout_s)
+        lines, broken = self._answer(self._timeout_s, ANSWER_S + START_OF_A_CARD_S)
         if broken:
             self.close()
             self.restarts += 1
-        return nvml_reading(lines, broken)
+        return nvml_reading(lines, broken, by_nvml=self._how in ("late", "crashed"))
 
     def __enter__(self) -> NvmlDoor:
         return self

@@ -225,19 +225,26 @@ class Talk:
                 raise rebuilt(line["raised"])
             return line
 
-    def answer(self, limit_s: float, *, per_line: bool = False) -> Iterator[Line]:
+    def answer(self, limit_s: float, *, per_line: bool = False, each_s: float | None = None) -> Iterator[Line]:
         """The lines of the answer as they come, the one with `end` the last.
 
-        The limit is the whole answer's, or with `per_line` that of the wait for each line.
+        The limit is the whole answer's, or with `per_line` that of the wait for each line. `each_s` also bounds the
+        wait for each line but the first.
         """
+        until, limit = self._since + limit_s, limit_s
         while True:
-            since = time.monotonic() if per_line else self._since
-            line = self.receive(since + limit_s - time.monotonic())
+            if per_line:
+                until = time.monotonic() + limit_s
+            line = self.receive(until - time.monotonic())
             if line is None:
-                raise self._late(limit_s)
+                raise self._late(limit)
             yield line
             if "end" in line:
                 return
+            if each_s is not None and (sooner := time.monotonic() + each_s) < self._since + limit_s:
+                until, limit = sooner, each_s
+            elif each_s is not None:
+                until, limit = self._since + limit_s, limit_s
 
     def ask(self, request: Mapping[str, Any], limit_s: float) -> Line:
         """Send a request and wait for its result: the last line of the answer."""

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.cards.at_work import work
-from gpucheck.cards.checks import Group, grouped
+from gpucheck.cards.at_work import COSTLY, work
+from gpucheck.cards.checks import Group, gravity, grouped
+from gpucheck.machine.inventory import ASLEEP
+from gpucheck.machine.readings import NOT_ANSWERING
 from gpucheck.render.blocks import (
     SIGNS,
     UNKNOWN,
@@ -82,8 +84,6 @@ _OF_MANY_GPUS = re.compile(
 )
 # What stands above the table, the worst first.
 _FAULTS: tuple[Verdict, ...] = ("fail", "inconclusive", "warn")
-# A card that is gone comes before all that is said of others.
-_FIRST = "devices.answers"
 # Said in the first line where it is so: no GPU, and none that torch can use.
 NONE = "devices.none"
 _UNUSABLE = ("devices.hidden", "devices.torch_build")
@@ -94,7 +94,8 @@ _SHORT_STATES = (
     ("not shown by CUDA", "not shown"),
     ("in MIG mode", "MIG mode"),
     ("not accessible here", "no permission"),
-    ("not answering", "not answering"),
+    (NOT_ANSWERING, "not answering"),
+    (ASLEEP, "asleep"),
     ("not read", "not read"),
 )
 # A choice: so far below a limit a reader should look twice.
@@ -103,7 +104,7 @@ _NEAR_CELSIUS, _NEAR_POWER = 5.0, 0.95
 
 def page(report: Report) -> Page:
     """Faults with what to do, else that there is none; then each device in a line, processes and versions."""
-    findings = [_with_time(finding) for finding in sorted(report.findings, key=lambda one: one.id != _FIRST)]
+    findings = [_with_time(finding) for finding in sorted(report.findings, key=gravity)]
     if any(finding.verdict in _FAULTS for finding in findings):
         return Page(None, _body(report), findings=findings)
     line, cause = _answer(report)
@@ -149,7 +150,7 @@ def _faults(found: Sequence[Finding]) -> list[Finding]:
     """The worst first, those that began with the time."""
     ordered = sorted(
         (finding for finding in found if finding.verdict in _FAULTS),
-        key=lambda finding: (_FAULTS.index(finding.verdict), finding.id != _FIRST),
+        key=lambda finding: (_FAULTS.index(finding.verdict), gravity(finding)),
     )
     return [_with_time(finding) for finding in ordered]
 
@@ -179,7 +180,11 @@ def _answer(report: Report) -> tuple[Line | None, Finding | None]:
         return finding_line(told[NONE]), told[NONE]
     cards = [device for device in report.facts.devices if device.nvml_index is not None]
     if not cards:
-        return None, None
+        sleepers = [device.pci_address or UNKNOWN for device in report.facts.devices if device.state == ASLEEP]
+        if not sleepers:
+            return None, None
+        which = f"{len(sleepers)} GPU{'s' * (len(sleepers) != 1)} asleep, not woken"
+        return answer("pass", f"{which}: {', '.join(sleepers)}"), None
     for unusable in _UNUSABLE:
         if unusable in told:
             finding = told[unusable]
@@ -192,7 +197,18 @@ def _answer(report: Report) -> tuple[Line | None, Finding | None]:
     hidden = sum((card.state or "").startswith(_HIDDEN) for card in cards)
     words += [f"{hidden} hidden from torch"] if hidden else []
     words += _hottest(cards)
+    words += ["Xid unread"] if any(finding.id == "log.unreadable" for finding in report.findings) else []
+    held = _held(report.findings)
+    if held is not None:
+        # Normal at full load, and yet not nothing.
+        return answer("pass", f"{named}: {', '.join([*words, held])}"), None
     return answer("pass", f"no fault on {named}{': ' if words else ''}{', '.join(words)}"), None
+
+
+def _held(findings: Sequence[Finding]) -> str | None:
+    """What lowers the clock of a card by a fifth or more, though it is no fault."""
+    costs = {one.title: one.evidence["cost"] for one in findings if one.evidence.get("cost", 0.0) >= COSTLY}
+    return ", ".join(f"{title} (up to {units.percent(most)} lower)" for title, most in costs.items()) or None
 
 
 def _called(device: Device) -> str:

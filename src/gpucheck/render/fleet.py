@@ -116,15 +116,19 @@ def _rate(rate: float, unit: str) -> str:
 
 def _node(report: Report, node: NodeDocument) -> Page:
     asking = [one for one in report.findings if one.verdict in ("fail", "inconclusive", "warn")]
+    ranked = sorted(asking, key=lambda one: WORST_FIRST.index(one.verdict))
+    cause = ranked[0] if ranked and ranked[0].verdict != "warn" and node.exit else None
     word = {0: "good", 1: "bad", 3: "unknown: a part could not look", 4: "undecided"}.get(node.exit or 0, "bad")
     if node.exit is None:
         word = f"not done: it stopped at {node.step}"
+    if cause is not None:
+        word += f": {cause.title}{f': {cause.message}' if cause.message else ''}"
     told = answer(report.summary.verdict, f"{node.host} is {word}")
     parts = table(_PARTS, [_part(part) for part in node.parts])
     devices, rates = _number(len(node.devices), "device"), _number(len(node.figures), "rate")
     done = f"run {node.run}: {devices}, {rates} for `gpucheck fleet judge`"
-    named = [replace(one, title=f"{one.id}: {one.title}") for one in asking]
-    return Page(told, [parts, Line(), Line(done)] if node.parts else [], findings=named)
+    named = [replace(one, title=f"{one.id}: {one.title}") for one in asking if one is not cause]
+    return Page(told, [parts, Line(), Line(done)] if node.parts else [], findings=named, cause=cause)
 
 
 def _part(part: NodePart) -> Sequence[str | Cell]:

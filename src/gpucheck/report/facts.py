@@ -177,7 +177,8 @@ class Device:
     `state` says why it is not simply usable: `lost`, `reset required`, hidden, not answering; `state_since` is when a
     watch first saw a lost card lost (ISO 8601, UTC). `parent_uuid` is the card that a MIG instance is a part of.
     `memory_source` says who counted: NVML's version 1 counts what the driver reserved as used, version 2 apart.
-    `integrated` devices share the host's memory.
+    `integrated` devices share the host's memory. `memory_of_processes_bytes` is what the processes that NVML lists hold
+    together; `node_holders` are processes that have the device's node open, where those do not hold what is used.
 
     The card's own limits: from `slowdown_celsius` on the hardware lowers the clock, from `gpu_max_celsius` and
     `memory_max_celsius` on the driver does, at `shutdown_celsius` the card switches itself off.
@@ -213,6 +214,8 @@ class Device:
     memory_free_bytes: int | None = None
     memory_reserved_bytes: int | None = None
     memory_source: str | None = None
+    memory_of_processes_bytes: int | None = None
+    node_holders: tuple[Process, ...] | None = None
     bar1_total_bytes: int | None = None
     bar1_used_bytes: int | None = None
     utilization_percent: float | None = None
@@ -265,7 +268,11 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine outside its accelerators. `container_limit_bytes` is the least over the container's ancestors."""
+    """The machine outside its accelerators. `container_limit_bytes` is the least over the container's ancestors.
+
+    `nvidia_pci_drivers` maps the PCI addresses of NVIDIA's GPUs to the kernel driver that is bound to them, where one
+    is.
+    """
 
     system: str | None = None
     release: str | None = None
@@ -277,6 +284,7 @@ class Host:
     container_limit_bytes: int | None = None
     container_available_bytes: int | None = None
     nvidia_pci_addresses: tuple[str, ...] = ()
+    nvidia_pci_drivers: dict[str, str] = field(default_factory=dict)
     nvidia_device_nodes: tuple[str, ...] = ()
 
 
@@ -302,6 +310,24 @@ class TorchBuild:
 
 
 @dataclass(frozen=True, slots=True)
+class XidError:
+    """An Xid error of one GPU in the kernel's log since boot: NVIDIA's number, and the PCI address that the line names.
+
+    `at` is when it came last (ISO 8601, UTC) and `count` how often. `action` is what Xid 154 says that the GPU needs;
+    `is_fatal` is what NVLink's errors say of themselves. `is_past` is whether the driver was loaded again since, or has
+    said that nothing is needed any more.
+    """
+
+    number: int
+    pci_address: str
+    at: str | None = None
+    count: int = 1
+    action: str | None = None
+    is_fatal: bool | None = None
+    is_past: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Driver:
     """NVIDIA's driver as the kernel, NVML and libcuda see it, and how long the two libraries took to start.
 
@@ -309,6 +335,7 @@ class Driver:
     serves; `libcuda_version` is what the libcuda that was loaded says of itself. `nvml_code` and `cuinit_code` are the
     libraries' own answers to their start, 0 for success. `nvml_start_s` is loading NVML and nvmlInit, `cuinit_start_s`
     loading libcuda and cuInit. `confidential_computing` is off, ready or not ready: until then CUDA does not start.
+    `xids` are the Xid errors in the kernel's log; None where it could not be read, or there is no NVIDIA GPU.
     """
 
     version: str | None = None
@@ -327,6 +354,7 @@ class Driver:
     cuinit_code: int | None = None
     cuinit_error: str | None = None
     cuinit_start_s: float | None = None
+    xids: tuple[XidError, ...] | None = None
 
     @property
     def is_hung(self) -> bool:
@@ -346,3 +374,8 @@ class Facts:
     environment: dict[str, str] = field(default_factory=dict)
     torch_runtime: dict[str, Any] | None = None
     unknown: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def xids(self) -> tuple[XidError, ...] | None:
+        """The Xid errors in the kernel's log; None where nobody knows."""
+        return None if self.driver is None else self.driver.xids

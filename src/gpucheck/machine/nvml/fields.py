@@ -80,6 +80,15 @@ NODE_MASK_WORDS = 16
 NOT_SUPPORTED = 3
 
 
+# A choice: what is less may be a context that just ends, or what a display takes.
+LEAST_UNCLAIMED_BYTES, LEAST_UNCLAIMED_SHARE = 2**30, 0.05
+
+
+def unclaimed_counts(unclaimed: int, total: int) -> bool:
+    """Whether so much memory that no process is seen to hold is worth a word: contexts and rounding are less."""
+    return unclaimed > LEAST_UNCLAIMED_BYTES and unclaimed > LEAST_UNCLAIMED_SHARE * total
+
+
 class NotTold(Exception):
     """NVML answered, but the answer is not a value; the message says why."""
 

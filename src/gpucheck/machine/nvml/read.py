@@ -1,8 +1,8 @@
 """NVML, read in a child: a wedged driver may hang any call or crash the process.
 
-A request says whether `processes` and `links` are wanted. It is answered by a line for the driver with every device's
-identity, a line for each device's fields, one for each device's links, and the `end`: what was read before a call that
-never returns is not lost. `machine/readings.py` is the parent's side.
+A request says whether `processes` and `links` are wanted. It is answered by a line for the driver, a line for each
+device's identity, one for its fields, one for its links, and the `end`: what was read before a call that never returns
+is not lost. `machine/readings.py` is the parent's side.
 """
 
 from __future__ import annotations
@@ -110,13 +110,17 @@ def _confidential(pynvml: Any) -> str:
     return "ready" if call(pynvml, "nvmlSystemGetConfComputeGpusReadyState") else "not ready"
 
 
-def identify(pynvml: Any) -> list[tuple[Row, Any]]:
+def count(pynvml: Any) -> int:
+    """How many devices NVML counts. Raises Refused."""
+    counted = call(pynvml, "nvmlDeviceGetCount")
+    if not sound.whole(0, sound.MOST_DEVICES)(counted):
+        raise Refused(f"{SENSELESS}: {counted!r}")
+    return int(counted)
+
+
+def identify(pynvml: Any, counted: int) -> Iterator[tuple[Row, Any]]:
     """A row for each device that NVML counts, with its handle; None for a handle that NVML does not give."""
-    rows: list[tuple[Row, Any]] = []
-    count = call(pynvml, "nvmlDeviceGetCount")
-    if not sound.whole(0, sound.MOST_DEVICES)(count):
-        raise Refused(f"{SENSELESS}: {count!r}")
-    for index in range(count):
+    for index in range(counted):
         row = Row(nvml_index=index)
         try:
             handle = call(pynvml, "nvmlDeviceGetHandleByIndex", index)
@@ -126,11 +130,10 @@ def identify(pynvml: Any) -> list[tuple[Row, Any]]:
                 # NVML counts devices that the container or the scheduler keeps from us.
                 row.device["state"] = NOT_ACCESSIBLE
             row.device.setdefault("state", refused.reason)
-            rows.append((row, None))
+            yield row, None
             continue
         row.read(pynvml, handle, fields.IDENTITY)
-        rows.append((row, handle))
-    return rows
+        yield row, handle
 
 
 def read_memory(pynvml: Any, handle: Any, row: Row) -> None:
@@ -258,6 +261,23 @@ def read_processes(pynvml: Any, handle: Any, row: Row) -> None:
     row.put("processes", list(found.values()))
 
 
+def is_much(row: Row) -> bool:
+    """Whether more of the card's memory is in use than what nobody would look for."""
+    used, total = row.device.get("memory_used_bytes"), row.device.get("memory_total_bytes")
+    if not used or not total or row.device.get("memory_source") != "nvml v2":
+        return False
+    return fields.unclaimed_counts(used, total)
+
+
+def sum_processes(row: Row) -> None:
+    """What the listed processes hold together; unknown where one of them does not tell, and in MIG mode."""
+    listed = row.device.get("processes")
+    told = [process["used_memory_bytes"] for process in listed or ()]
+    divided = (row.device.get("mig") or {}).get("enabled")
+    if listed is not None and None not in told and not divided:
+        row.put("memory_of_processes_bytes", sum(told))
+
+
 def _process_utilization(pynvml: Any, handle: Any) -> dict[int, float]:
     """The newest share of the time, in percent, for which each process had a kernel on the device.
 
@@ -340,19 +360,28 @@ def answer(
 ) -> None:
     """Read everything once and say it, what takes many calls last."""
     driver = {**started, **system(pynvml)}
+    counted = 0
     try:
-        rows = identify(pynvml)
+        counted = count(pynvml)
     except Refused as refused:
         driver["error"] = f"NVML cannot count its devices: {refused.reason}"
-        rows = []
-    known = [{"device": row.device, "unknown": row.unknown, "more": handle is not None} for row, handle in rows]
-    say({"driver": driver, "devices": known, "links": with_links})
+    say({"driver": driver, "count": counted, "links": with_links})
+    rows = []
+    for row, handle in identify(pynvml, counted):
+        # One by one: the first card that is not told of is the one at which NVML hangs.
+        say({"known": row.device, "unknown": row.unknown, "more": handle is not None})
+        rows.append((row, handle))
     for place, (row, handle) in enumerate(rows):
         if handle is None:
             continue
         read_details(pynvml, handle, row)
-        if with_processes:
+        if with_processes or is_much(row):
             read_processes(pynvml, handle, row)
+            sum_processes(row)
+            if not with_processes:
+                # Nobody asked who they are.
+                row.device.pop("processes", None)
+                row.unknown.pop("processes", None)
         instances = read_instances(pynvml, handle, row, with_processes)
         say({"place": place, "device": row.device, "unknown": row.unknown})
         for instance in instances:
@@ -377,6 +406,6 @@ def main() -> int:
         if started["code"] == 0:
             answer(pynvml, started, say, with_processes=asked["processes"], with_links=asked["links"])
         else:
-            say({"driver": started, "devices": []})
+            say({"driver": started})
         say({"end": True})
     return 0

@@ -15,12 +15,14 @@ REASONS = {
     2: "NVML does not take this question for this device (invalid argument)",
     3: "not supported by this device or driver",
     4: "no permission",
+    8: "the GPU's power cable is not connected",
+    11: "the GPU's interrupts do not arrive",
     13: "the driver's NVML has no such function",
     15: "the device is lost",
     16: "the device needs a reset",
     999: "NVML answers: unknown error",
 }
-STATES = {15: "lost", 16: "reset required"}
+STATES = {8: "no power", 11: "no interrupts", 15: "lost", 16: "reset required"}
 # The state of a card that a container's or a scheduler's rules keep from us.
 NOT_ACCESSIBLE = "not accessible here (no permission)"
 INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 2, 3, 4

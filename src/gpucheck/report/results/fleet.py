@@ -66,7 +66,8 @@ class NodeDocument:
     """What a node leaves behind, written anew before every step: `step` is the one that it is at, empty at its end.
 
     `exit` is None until then. `expected` is how many nodes the launcher has started, None where it does not say.
-    `settings` are versions and settings that siblings share; no values of variables are in it.
+    `settings` are versions and settings that siblings share; no values of variables are in it. `gpus` is how many GPUs
+    were found, whether torch can use them or not; None where no part has read it.
     """
 
     schema: str
@@ -88,6 +89,7 @@ class NodeDocument:
     devices: tuple[NodeDevice, ...] = ()
     figures: tuple[NodeFigure, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
+    gpus: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
