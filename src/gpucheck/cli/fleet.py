@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # a help page needs no report
 
 # How often a folder is read again until all have ended: a network's file system shows a new file after seconds.
 POLL_S = 2.0
+_FILES = "give the folder of --gather, a document in it, or a log of --gather -"
 
 app = typer.Typer(
     cls=HelpGroup,
@@ -70,9 +71,13 @@ def _waited(options: FleetJudgeOptions, emit: Emit) -> tuple[Judged, tuple[str, 
     from gpucheck.report.events import Progress
 
     deadline = time.monotonic() + (options.wait_s or 0.0)
+    of_folders = any(os.path.isdir(path) for path in options.paths)
     while True:
-        emit(Progress("reading documents"))
+        if of_folders:
+            emit(Progress("reading documents"))
         read = documents.read(options.paths)
+        if read.refused and not read.documents and not of_folders:
+            raise UsageError(f"{read.refused[0].path!r} is no node's document", read.refused[0].why, _FILES)
         judged = judging.judge(
             read.documents, read.refused, run=options.run, expected=options.expect, max_bad=options.max_bad
         )
