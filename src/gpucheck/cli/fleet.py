@@ -42,8 +42,8 @@ def fleet(context: typer.Context) -> None:
 def judge(common: Common, options: FleetJudgeOptions) -> int:
     """Find the bad nodes of a run of `fleet check`.
 
-    Compares each device with the same model on other nodes. A node without a document, or whose check stopped, is
-    silent and never good. A model on fewer than 5 nodes is not compared.
+    Compares each node and device with the same model on other nodes. A node without a document, or whose check
+    stopped, is silent and never good. A model on fewer than 5 nodes is compared within each node only.
     """
     from gpucheck.cli import session
 
