@@ -10,7 +10,15 @@ from tests.fleet.nodes import named, node, slower
 from gpucheck.errors import UsageError
 from gpucheck.fleet.documents import file_name
 from gpucheck.fleet.judge import Judged, judge
-from gpucheck.report.results.fleet import FleetNode, NodeDevice, NodeDocument, NodeFigure, NodeProblem, RefusedFile
+from gpucheck.report.results.fleet import (
+    FleetNode,
+    NodeDevice,
+    NodeDocument,
+    NodeFigure,
+    NodePart,
+    NodeProblem,
+    RefusedFile,
+)
 
 TWENTY = [node(f"n{number}") for number in range(20)]
 
@@ -300,3 +308,17 @@ def test_forged_and_unreadable_files_are_told_apart() -> None:
     assert "a.json" in finding(judged, "fleet.forged")
     assert "b.json" in finding(judged, "fleet.unreadable")
     assert judged.result.counts["good"] == 20
+
+
+def test_what_ended_a_rank_tells_the_culprit_from_its_victims() -> None:
+    victim = replace(TWENTY[0], exit=None, step="smoke", ended="SIGTERM", written_wall_s=1008.0)
+    culprit = replace(TWENTY[1], exit=None, step="smoke")
+    judged = judge(named(victim, culprit, *TWENTY[2:]))
+    assert [one.host for one in judged.result.nodes[:2]] == ["n1", "n0"]
+    assert row(judged, "n0").cause == "ended by SIGTERM at smoke, 8.00 s into the check"
+    assert row(judged, "n1").cause.startswith("stopped at smoke")
+
+
+def test_a_part_that_did_not_end_is_advised_by_a_whole_command() -> None:
+    late = replace(TWENTY[0], exit=4, parts=(NodePart("bench", None, 5.0, "did not end within 5 s"),))
+    assert row(judge(named(late, *TWENTY[1:])), "n0").fix == "on n0: gpucheck fleet check --only bench"

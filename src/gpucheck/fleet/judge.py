@@ -94,7 +94,9 @@ def judge(
     rows += old
     rows += [_missing(host, broken.get(host)) for host in names if host not in {row.host for row in rows}]
     rows += _unnamed(len(rows), expected, nodes.values())
-    rows.sort(key=lambda row: (_WORST_FIRST.index(row.state), row.host))
+    # Of the silent ones those first that could not even write what ended them.
+    victims = {host for host, document in nodes.items() if document.ended}
+    rows.sort(key=lambda row: (_WORST_FIRST.index(row.state), row.host in victims, row.host))
     told += _of_files(refused)
     proven = {host for host, document in nodes.items() if document.exit == exits.FAILED}
     result = _result(chosen, rows, beside.groups, max_bad, refused, unexpected, proven)
@@ -295,6 +297,10 @@ def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
     if document.exit is None:
         # Written as the step began: when it stopped nobody knows.
         into_s = document.written_wall_s - document.started_wall_s
+        if document.ended:
+            fix = "its launcher, its scheduler or a user ended it: look first at the nodes that wrote no cause"
+            when = f", {units.duration(round(into_s))} into the check" if into_s >= 1 else ""
+            return f"ended by {document.ended} at {document.step}{when}", fix
         began = f", which began {units.duration(round(into_s))} into the check" if into_s >= 1 else ""
         fix = "look at the node: still running, hung or dead, or its job was ended"
         return f"stopped at {document.step}{began}", fix
@@ -306,7 +312,7 @@ def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
         return f"{worst.title}{f': {worst.message}' if worst.message else ''}", worst.fix
     ended = next((part for part in document.parts if part.ended), None)
     if document.exit != exits.OK and ended is not None:
-        return f"{ended.id}: {ended.ended}", f"on the node: gpucheck {ended.id}"
+        return f"{ended.id}: {ended.ended}", f"on {document.host}: gpucheck fleet check --only {ended.id}"
     return ("", None) if document.exit == exits.OK else ("its check did not pass, without a cause", None)
 
 
