@@ -194,7 +194,7 @@ def test_a_file_that_is_no_document(
     [
         ({"samples_s": [0.0]}, "a sample is not a valid time; "),
         ({"samples_s": [-1.0]}, "a sample is not a valid time; "),
-        ({"samples_s": [float("nan")]}, "a sample is not a valid time; "),
+        ({"samples_s": [float("nan")]}, "NaN is not a JSON number; "),
         ({"calls_per_sample": 0}, "a sample is not a valid time; "),
         ({"samples_s": [None]}, "it does not follow the schema gpucheck.report/1; "),
         ({"samples_s": ["1 s"]}, "it does not follow the schema gpucheck.report/1; "),
@@ -269,3 +269,16 @@ def test_two_runs_in_fresh_processes_and_a_baseline_in_one_go(
     assert (code, found["command"]) == (4, "bench matmul")
     assert found["results"]["compare"]["rows"][0]["why"] == "2 and 2 runs, at least 3 a side needed"
     assert len(found["measurements"][0]["runs"]) == 2
+
+
+def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = ("=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=1", " =1", "＝1+1")
+    for number, text in enumerate(texts):
+        odd = document()
+        odd["measurements"][0]["name"] = text
+        odd["measurements"][0]["device"]["id"] = text
+        paths = [written(tmp_path, f"{side}{number}.json", odd) for side in ("old", "new")]
+        run(capsys, "compare", *paths, "--output", str(tmp_path / "out.csv"))
+        (row,) = [one for one in csv.DictReader((tmp_path / "out.csv").open()) if one["kind"] == "comparison"]
+        assert row["name"] == row["device"] == row["old_device"] == f"'{text}"
+        assert float(row["ratio"]) == 1.0

@@ -13,6 +13,7 @@ from tests.fleet.nodes import node
 
 from gpucheck import options
 from gpucheck.cli.app import main
+from gpucheck.errors import Terminated
 from gpucheck.fleet import check, documents
 from gpucheck.fleet.options import FleetCheckOptions
 from gpucheck.machine import child
@@ -246,3 +247,36 @@ def test_a_file_system_that_does_not_answer_is_given_up(
     given = ["fleet", "check", "--quiet", "--run", "r", "--only", "devices", "--gather", str(tmp_path)]
     assert main(given) == 3
     assert "did not answer within 1 s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("error", "ended_by"), [(Terminated(), "SIGTERM"), (KeyboardInterrupt(), "SIGINT"),
+                                              (RuntimeError("planted"), "RuntimeError: planted")])  # fmt: skip
+def test_a_check_that_is_ended_writes_what_ended_it_and_where(
+    error: BaseException, ended_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken_off(part: str, limit_s: float) -> ChildResult:
+        raise error
+
+    monkeypatch.setattr(check, "_run", broken_off)
+    options = FleetCheckOptions(only=("doctor",), gather=str(tmp_path), run="r", host="n1")
+    with pytest.raises(type(error)):
+        check.command(options, lambda event: None)
+    ((_, left),) = documents.read([str(tmp_path)]).documents
+    assert (left.step, left.exit, left.ended) == ("doctor", None, ended_by)
+
+
+@pytest.mark.parametrize("part", check.PARTS)
+def test_the_command_in_an_advice_is_whole(part: str) -> None:
+    made = check.with_part(EMPTY, part, ended("", None, timed_out=True), 1.0)
+    (problem,) = made.problems
+    assert problem.fix is not None
+    # Every option that takes a value has it: the command line is the part's own.
+    assert problem.fix == f"on n1: gpucheck {' '.join(check.PARTS[part].arguments(30.0))}"
+    assert not problem.fix.endswith(("--time-budget", "--device", "--duration", "--only"))
+
+
+def test_a_part_that_was_ended_is_no_pass_on_screen() -> None:
+    from gpucheck.render import fleet as shown
+
+    cells = shown._part(NodePart("bench", 0, 1.0, "did not end within 1 s"))
+    assert "pass" not in str(cells) and "inconclusive" in str(cells)

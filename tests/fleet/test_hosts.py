@@ -50,3 +50,29 @@ def test_a_number_and_a_hostfile(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a\n", "a\nb", "-a", "a-", ".a", "", "a" * 254, "a/b", "a;rm", "a\u202eb", "ａ"])
 def test_unsafe_names(name: str) -> None:
     assert not hosts.is_safe(name)
+
+
+def test_a_list_is_as_long_as_it_is_and_comes_before_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [f"a-rather-long-name-of-a-node-{number}" for number in range(2000)]
+    assert hosts.expected(",".join(many)) == tuple(many)
+    ranges = "[" + ",".join(str(number) for number in range(0, 20_000, 2)) + "]"
+    assert len(hosts.expected(f"n{ranges}")) == 10_000  # type: ignore[arg-type]
+    monkeypatch.chdir(tmp_path)
+    for name in ("n[1-2]", "a,b", "c"):
+        Path(name).write_text("other\n")
+    assert hosts.expected("n[1-2]") == ("n1", "n2") and hosts.expected("a,b") == ("a", "b")
+    assert hosts.expected("c") == ("other",)
+    with pytest.raises(UsageError, match="is no host name"):
+        hosts.expected("x" * 300)
+    with pytest.raises(UsageError, match="more than 8 brackets"):
+        hosts.expected("n" + "[1]" * 3000)
+
+
+def test_a_hostfile_of_powershell_and_what_is_no_file(tmp_path: Path) -> None:
+    file = tmp_path / "hosts.txt"
+    for encoding in ("utf-16", "utf-8-sig"):
+        file.write_text("node1\r\nnode2\r\n", encoding=encoding, newline="")
+        assert hosts.expected(str(file)) == ("node1", "node2")
+    for path, why in ((tmp_path, "a directory"), (tmp_path / "none", "No such file"), ("/dev/zero", "no regular file")):
+        with pytest.raises(UsageError, match=why):
+            hosts.expected(str(path))

@@ -10,7 +10,15 @@ from tests.fleet.nodes import named, node, slower
 from gpucheck.errors import UsageError
 from gpucheck.fleet.documents import file_name
 from gpucheck.fleet.judge import Judged, judge
-from gpucheck.report.results.fleet import FleetNode, NodeDevice, NodeFigure, NodeProblem, RefusedFile
+from gpucheck.report.results.fleet import (
+    FleetNode,
+    NodeDevice,
+    NodeDocument,
+    NodeFigure,
+    NodePart,
+    NodeProblem,
+    RefusedFile,
+)
 
 TWENTY = [node(f"n{number}") for number in range(20)]
 
@@ -63,10 +71,94 @@ def test_a_disturbed_figure_leaves_the_node_undecided(flag: str) -> None:
     assert row(judge(named(*TWENTY[:-1], slow)), "n19").state == "undecided"
 
 
-def test_below_five_nodes_siblings_give_no_verdict() -> None:
-    judged = judge(named(*TWENTY[:3], slower(TWENTY[3], "cuda:0", 0.5)))
-    assert set(judged.result.good) == {"n0", "n1", "n2", "n3"}
+def whole(document: NodeDocument, by: float) -> NodeDocument:
+    """The same with every device slower."""
+    for device in document.devices:
+        document = slower(document, device.id, by)
+    return document
+
+
+def test_below_five_nodes_devices_are_compared_within_their_node() -> None:
+    judged = judge(named(*TWENTY[:3], slower(TWENTY[3], "cuda:0", 0.4)))
+    assert set(judged.result.good) == {"n0", "n1", "n2"} and judged.result.bad == ("n3",)
+    assert row(judged, "n3").cause.startswith("cuda:0 reaches 0.")
     assert "fewer than 5 nodes" in finding(judged, "fleet.siblings")
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_fleet_whose_speed_was_not_compared_is_not_all_good(count: int) -> None:
+    judged = judge(named(*TWENTY[: count - 1], whole(TWENTY[19], 0.2)))
+    nodes = "1 node" if count == 1 else "4 nodes"
+    assert finding(judged, "fleet.nodes") == f"info: {nodes}: nothing failed; speed not compared (needs 5): "
+
+
+def test_nodes_without_figures_or_of_another_model_are_not_called_good() -> None:
+    without = [replace(one, figures=()) for one in TWENTY]
+    assert "20 nodes: nothing failed; speed not compared" in finding(judge(named(*without)), "fleet.nodes")
+    other = node("other")
+    other = replace(other, devices=tuple(replace(one, name="Other GPU") for one in other.devices))
+    assert "21 nodes: nothing failed; speed of 1 not compared" in finding(judge(named(*TWENTY, other)), "fleet.nodes")
+
+
+def test_a_slow_node_is_named_once_and_not_its_devices() -> None:
+    judged = judge(named(*TWENTY[:7], whole(TWENTY[19], 0.2)))
+    found = row(judged, "n19")
+    assert found.state == "bad" and {one.device for one in found.slow} == {"all devices"}
+    assert found.cause.startswith("the whole node reaches 0.8") and found.cause.endswith("and 1 more figure")
+    assert found.fix is not None and found.fix.endswith("--device all")
+    two = judge(named(*TWENTY[:14], whole(TWENTY[18], 0.2), whole(TWENTY[19], 0.3)))
+    assert set(two.result.bad) == {"n18", "n19"}  # neither hides the other
+
+
+def test_a_link_at_half_speed_on_one_of_five_nodes() -> None:
+    slow = TWENTY[4]
+    figures = (replace(one, rate=one.rate / 2) if one.name == "bandwidth" else one for one in slow.figures)
+    judged = judge(named(*TWENTY[:4], replace(slow, figures=tuple(figures))))
+    assert judged.result.bad == ("n4",)
+    assert [one.figure for one in row(judged, "n4").slow] == ["bandwidth copy 4 GiB"]
+
+
+def capped(document: NodeDocument, limit: str) -> NodeDocument:
+    return replace(document, settings={**document.settings, "power limit of Test GPU": limit})
+
+
+def test_two_speeds_are_told_with_the_setting_that_explains_them() -> None:
+    fast = [capped(one, "700 W") for one in TWENTY[:16]]
+    slow = [capped(whole(one, 0.1), "500 W") for one in TWENTY[16:]]
+    judged = judge(named(*fast, *slow))
+    assert judged.result.counts["good"] == 16 and judged.result.counts["undecided"] == 4
+    assert "power limit of Test GPU 500 W, the others 700 W" in row(judged, "n16").cause
+    assert "two speeds in" in finding(judged, "fleet.modes") and judged.findings[0].verdict == "inconclusive"
+    # Inside a group of five or more one device is still found.
+    judged = judge(named(slower(fast[0], "cuda:3", 0.2), *fast[1:], *slow))
+    assert judged.result.bad == ("n0",)
+
+
+def test_half_a_fleet_that_is_slower_without_a_setting_is_never_good() -> None:
+    judged = judge(named(*TWENTY[:10], *(whole(one, 0.1) for one in TWENTY[10:])))
+    assert {one.host for one in judged.result.nodes if one.state == "undecided"} == {f"n{n}" for n in range(10, 20)}
+    assert judged.findings[0].verdict == "inconclusive"
+
+
+def test_a_minority_of_devices_is_told_in_any_fleet() -> None:
+    for others in (1, 2, 3):
+        judged = judge(named(*TWENTY[:others], node("n9", devices=7)))
+        assert row(judged, "n9").state == "undecided" and row(judged, "n9").cause.startswith("7 devices, ")
+        assert "number of devices" in finding(judged, "fleet.drift")
+
+
+def test_proven_failures_stand_in_the_list_whatever_else_is_suspect() -> None:
+    failed = [replace(one, exit=1) for one in TWENTY[:8]]
+    everyone = tuple(one.host for one in TWENTY)
+    judged = judge(named(*failed, *TWENTY[8:]))
+    assert not judged.result.suspect and len(judged.result.bad) == 8
+    judged = judge(named(*failed, *TWENTY[8:15]), expected=everyone)
+    assert judged.result.suspect and judged.result.bad == tuple(one.host for one in failed)
+    assert [one.id for one in judged.findings[:2]] == ["fleet.nodes", "fleet.suspect"]
+    few = judge(named(*TWENTY[:17]), expected=everyone)  # three always may
+    assert not few.result.suspect and few.result.bad == ("n17", "n18", "n19")
+    all_may = judge(named(*TWENTY[:10]), expected=everyone, max_bad=1.0)  # a quarter is the most
+    assert all_may.result.suspect and all_may.result.bad == ()
 
 
 def test_the_parts_peak_is_a_floor_where_most_of_a_rack_is_bad() -> None:
@@ -94,7 +186,7 @@ def test_missing_hung_and_blind_nodes_have_a_row() -> None:
     assert states["n2"] == ("blind", "", "no torch: not installed")
     assert states["n3"] == ("silent", "", "left no document")
     assert judged.result.good == ("n0",)
-    assert judged.result.bad == ("n1", "n3")
+    assert judged.result.suspect and judged.result.bad == ()  # two of four may not be silent
 
 
 @pytest.mark.parametrize("expected", [4, None])
@@ -111,15 +203,6 @@ def test_ten_percent_missing_or_broken_are_all_named() -> None:
     judged = judge(named(*broken, *many[20:]), expected=tuple(one.host for one in many), max_bad=0.2)
     assert set(judged.result.bad) == {f"n{number}" for number in range(20)}
     assert not judged.result.suspect
-
-
-def test_more_bad_nodes_than_may_be_make_the_check_suspect() -> None:
-    bad = [replace(one, exit=1) for one in TWENTY[:4]]
-    judged = judge(named(*bad, *TWENTY[4:]))
-    assert judged.result.suspect and judged.result.bad == ()
-    assert judged.findings[0].id == "fleet.suspect" and judged.findings[0].verdict == "inconclusive"
-    one = judge(named(bad[0], *TWENTY[1:3]))  # one node always may be bad
-    assert one.result.bad == ("n0",)
 
 
 def test_the_newest_run_counts_and_others_are_told() -> None:
@@ -225,3 +308,17 @@ def test_forged_and_unreadable_files_are_told_apart() -> None:
     assert "a.json" in finding(judged, "fleet.forged")
     assert "b.json" in finding(judged, "fleet.unreadable")
     assert judged.result.counts["good"] == 20
+
+
+def test_what_ended_a_rank_tells_the_culprit_from_its_victims() -> None:
+    victim = replace(TWENTY[0], exit=None, step="smoke", ended="SIGTERM", written_wall_s=1008.0)
+    culprit = replace(TWENTY[1], exit=None, step="smoke")
+    judged = judge(named(victim, culprit, *TWENTY[2:]))
+    assert [one.host for one in judged.result.nodes[:2]] == ["n1", "n0"]
+    assert row(judged, "n0").cause == "ended by SIGTERM at smoke, 8.00 s into the check"
+    assert row(judged, "n1").cause.startswith("stopped at smoke")
+
+
+def test_a_part_that_did_not_end_is_advised_by_a_whole_command() -> None:
+    late = replace(TWENTY[0], exit=4, parts=(NodePart("bench", None, 5.0, "did not end within 5 s"),))
+    assert row(judge(named(late, *TWENTY[1:])), "n0").fix == "on n0: gpucheck fleet check --only bench"

@@ -65,3 +65,33 @@ def test_each_is_held_against_the_median_of_the_others(count: int) -> None:
     wanted = [one - statistics.median(values[:i] + values[i + 1 :]) for i, one in enumerate(values)]
     assert siblings._from_others(values) == pytest.approx(wanted)
     assert siblings._from_others(values[:1]) == []
+
+
+def test_a_value_is_not_in_its_own_median() -> None:
+    # From medians with the value itself in it these would be (-1, 0, 1): the spread would be too small.
+    assert siblings._from_others([1.0, 2.0, 3.0]) == [-1.5, 0.0, 1.5]
+    assert siblings._from_others([1.0, 2.0]) == [-1.0, 1.0]
+
+
+def test_thresholds_of_nodes_follow_students_t() -> None:
+    together = [siblings.node_threshold(n, siblings.NODE_LEVEL) for n in (5, 8, 16, 64)]
+    assert together == pytest.approx([11.0, 5.96, 4.50, 4.09], abs=0.03)
+    single = [siblings.node_threshold(n, siblings.NODE_LEVEL / 5) for n in (5, 8, 16, 64)]
+    assert single == pytest.approx([19.0, 8.0, 5.4, 4.6], abs=0.05)
+
+
+def test_two_low_values_do_not_hide_each_other_and_high_ones_are_not_named() -> None:
+    sound = {f"n{n}": 0.01 * math.sin(n) for n in range(14)}
+    assert siblings.lowest({**sound, "a": -0.3, "b": -0.29}, 0.004) == ("a", "b")
+    assert siblings.lowest({**sound, "a": 0.3}, 0.004) == ()
+    assert siblings.lowest({"a": -0.5, "b": 0.0, "c": 0.0, "d": 0.0}, 0.004) == ()  # too few
+
+
+def test_two_modes_need_enough_nodes_on_both_sides_and_a_gap() -> None:
+    def values(*sides: tuple[int, float]) -> dict[str, float]:
+        return {f"{at}-{n}": at + 0.01 * math.sin(7 * n) for count, at in sides for n in range(count)}
+
+    assert sorted(siblings.slower_mode(values((3, -0.1), (9, 0.0)))) == ["-0.1-0", "-0.1-1", "-0.1-2"]
+    assert siblings.slower_mode(values((2, -0.1), (9, 0.0))) == ()
+    assert siblings.slower_mode(values((3, -0.1), (40, 0.0))) == ()  # below a tenth
+    assert siblings.slower_mode(values((6, -0.03), (6, 0.0))) == ()

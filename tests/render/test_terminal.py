@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 
 from gpucheck.render import terminal
-from gpucheck.render.blocks import Block, Cell, Column, Line, column_of_numbers, table, verdict_cell
+from gpucheck.render.blocks import Block, Cell, Column, Drawing, Line, column_of_numbers, table, verdict_cell
 from gpucheck.render.markdown import markdown
 
 TABLE = table(
@@ -77,3 +78,18 @@ def test_numbers_keep_the_same_precision_down_a_column() -> None:
 def test_markdown_escapes_what_would_break_a_table() -> None:
     page = markdown("gpucheck x", [table((Column("a|b", "left"), Column("n")), [("x|y", "1")]), Line("1 < 2")])
     assert page == "# gpucheck x\n\n| a\\|b | n |\n| :--- | ---: |\n| x\\|y | 1 |\n\n1 \\< 2\n"
+
+
+def test_markdown_makes_no_link_or_image_of_a_name_and_keeps_code() -> None:
+    name = "![x](http://a/b.png) [y](javascript:1) <img src=x>"
+    page = markdown("bench [z](u)", [table((Column("host", "left"),), [(name,)]), Line(name), Line("`a[0] | *b*` [c]")])
+    # Without what is escaped no bracket and no tag is left outside code.
+    lines = re.sub(r"\\.", "", page.replace("`a[0] | *b*`", "")).splitlines()
+    assert not any(character in line for line in lines for character in "[]<")
+    assert "`a[0] | *b*` \\[c\\]" in page
+    (cell,) = re.findall(r"^\| (.*) \|$", markdown("t", [table((Column("h", "left"),), [("a | `b | c`\nd",)])]), re.M)[
+        2:
+    ]
+    assert cell == "a \\| `b \\| c` d"
+    assert "\\[x\\]" in markdown("t", [Line("` [x]")]) and "\\[x\\]" in markdown("t", [Line("``a` [x]`")])
+    assert "````text\n```\n[x]\n````" in markdown("t", [Drawing(("```", "[x]"), ())])

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # a help page needs no report
 
 # How often a folder is read again until all have ended: a network's file system shows a new file after seconds.
 POLL_S = 2.0
+_FILES = "give the folder of --gather, a document in it, or a log of --gather -"
 
 app = typer.Typer(
     cls=HelpGroup,
@@ -41,8 +42,8 @@ def fleet(context: typer.Context) -> None:
 def judge(common: Common, options: FleetJudgeOptions) -> int:
     """Find the bad nodes of a run of `fleet check`.
 
-    Compares each device with the same model on other nodes. A node without a document, or whose check stopped, is
-    silent and never good. A model on fewer than 5 nodes is not compared.
+    Compares each node and device with the same model on other nodes. A node without a document, or whose check
+    stopped, is silent and never good. A model on fewer than 5 nodes is compared within each node only.
     """
     from gpucheck.cli import session
 
@@ -70,9 +71,13 @@ def _waited(options: FleetJudgeOptions, emit: Emit) -> tuple[Judged, tuple[str, 
     from gpucheck.report.events import Progress
 
     deadline = time.monotonic() + (options.wait_s or 0.0)
+    of_folders = any(os.path.isdir(path) for path in options.paths)
     while True:
-        emit(Progress("reading documents"))
+        if of_folders:
+            emit(Progress("reading documents"))
         read = documents.read(options.paths)
+        if read.refused and not read.documents and not of_folders:
+            raise UsageError(f"{read.refused[0].path!r} is no node's document", read.refused[0].why, _FILES)
         judged = judging.judge(
             read.documents,
             read.refused,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,10 @@ from gpucheck.options import option
 if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.report.events import Emit
     from gpucheck.report.report import Report
+
+
+# What a judge meets where a case or a detail, which have no schema, is missing or of another type.
+_OTHER_SHAPE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ def judge(common: Common, options: JudgeOptions) -> int:
 def _load(path: str) -> Report:
     """A benchmark's document. Raises UsageError for what is none, and for one of before there was all that it takes."""
     from gpucheck.machine.saved import load
+    from gpucheck.report.codec import visible
 
     document = load(path)
     if document.command.partition(" ")[0] != "bench":
@@ -85,6 +91,14 @@ def _load(path: str) -> Report:
             "it was written by an older gpucheck",
             "measure it again",
         )
+    try:
+        with contextlib.suppress(ArithmeticError):  # our own fault, told as such where it is judged
+            document.concluded(judged(document))
+    except _OTHER_SHAPE as error:
+        why = (
+            f"a detail of a row is not one that `gpucheck {document.command}` writes ({type(error).__name__}: {error})"
+        )
+        raise UsageError(f"{path!r} cannot be judged", visible(why), "measure it again") from error
     return document
 
 

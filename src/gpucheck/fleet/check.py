@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import gpucheck
 from gpucheck import exits, units
-from gpucheck.errors import CannotLook, UsageError
+from gpucheck.errors import CannotLook, GpucheckError, Terminated, UsageError
 from gpucheck.fleet import documents, hosts, launcher, store
 from gpucheck.fleet.judge import gpus_text
 from gpucheck.fleet.options import FleetCheckOptions
@@ -122,15 +123,23 @@ def _check(
         exit=None,
     )
     waiting = list(options.parts)
-    while waiting:
-        part = waiting[0]
-        emit(Progress(part, len(options.parts) - len(waiting), len(options.parts)))
-        node = _left(replace(node, step=part), options.gather, first=not node.parts)
-        weight = sum(PARTS[one].weight for one in waiting)
-        left_s = max(deadline - time.monotonic(), 0.0)
-        limit_s = min(max(left_s * PARTS[part].weight / weight, PARTS[part].least_s()), left_s)
-        node = with_part(node, part, _run(part, limit_s), limit_s)
-        waiting.pop(0)
+    try:
+        while waiting:
+            part = waiting[0]
+            emit(Progress(part, len(options.parts) - len(waiting), len(options.parts)))
+            node = _left(replace(node, step=part), options.gather, first=not node.parts)
+            weight = sum(PARTS[one].weight for one in waiting)
+            left_s = max(deadline - time.monotonic(), 0.0)
+            limit_s = min(max(left_s * PARTS[part].weight / weight, PARTS[part].least_s()), left_s)
+            node = with_part(node, part, _run(part, limit_s), limit_s)
+            waiting.pop(0)
+    except GpucheckError:
+        raise
+    except BaseException as error:
+        # A launcher ends all ranks once one has died: those that can write say so, the one that cannot is the cause.
+        with contextlib.suppress(CannotLook):
+            _left(replace(node, ended=_ended_by(error)), options.gather, last=True)
+        raise
     node = replace(node, step="", exit=exit_of(node.parts))
     lacking = gpus_missing(node, options.devices)
     if lacking is not None:
@@ -150,6 +159,13 @@ def _check(
     if node.exit == exits.COULD_NOT_LOOK:
         blind = ", ".join(part.id for part in node.parts if part.exit == exits.COULD_NOT_LOOK)
         raise CannotLook(f"{host} could not be checked", f"could not look: {blind}", f"on {host}: gpucheck doctor")
+
+
+def _ended_by(error: BaseException) -> str:
+    """What ended the check: a signal by its name, else the exception."""
+    signals = ((Terminated, "SIGTERM"), (KeyboardInterrupt, "SIGINT"))
+    name = next((name for kind, name in signals if isinstance(error, kind)), None)
+    return name or documents.clean(f"{type(error).__name__}: {error}", MOST_TEXT)
 
 
 def _left(node: NodeDocument, gather: str | None, *, first: bool = False, last: bool = False) -> NodeDocument:
@@ -210,8 +226,9 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
     done = NodePart(part, code if code in _EXITS else None, round(ended.elapsed_s, 3), why)
     problems = list(node.problems)
     if why:
-        fix = f"on {node.host}: gpucheck {' '.join(PARTS[part].arguments(limit_s)[:2])}"
-        problems.append(NodeProblem(part, "fleet.part", "inconclusive", f"{part} did not end well", why, fix))
+        # Half a minute at least: a part that had too little time needs more of it.
+        fix = f"on {node.host}: gpucheck {' '.join(PARTS[part].arguments(max(limit_s, 30.0)))}"
+        problems.append(NodeProblem(part, "fleet.part", "inconclusive", f"{part} did not finish", why, fix))
     if report is not None:
         if part == "doctor" and code == exits.FAILED:
             report, code = _without_torch(report)

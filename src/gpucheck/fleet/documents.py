@@ -1,17 +1,19 @@
 """A node's document: written whole or not at all, and read as what anybody may have written.
 
-A document comes from a folder that many machines write to. Before it is parsed its size and depth are bounded, what is
-read has the types of `NodeDocument` and no other, and its text has no character that moves a terminal's cursor, turns
-text around or ends a line.
+A document comes from a folder that many machines write to. It is read within the bounds of `machine/saved.py`, what is
+made of it has the types of `NodeDocument` and no other, and its text has no character that moves a terminal's cursor,
+turns text around or ends a line.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import codecs
 import contextlib
 import functools
 import hashlib
+import io
 import json
 import os
 import re
@@ -23,19 +25,19 @@ import typing
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from gpucheck.errors import CannotLook
 from gpucheck.fleet import hosts
-from gpucheck.report.codec import hints, to_json
+from gpucheck.machine import saved
+from gpucheck.report.codec import hints, to_json, visible
 from gpucheck.report.results.fleet import NODE_SCHEMA, NodeDocument, RefusedFile
 
 # A node with 8 devices and all parts leaves 10 to 20 KB; 16 devices with long texts stay below.
 MOST_BYTES = 256 * 2**10
-# NodeDocument → devices → one → nothing deeper: what is deeper is none of ours.
-MOST_DEPTH = 8
+# NodeDocument → devices → one → nothing deeper: what is deeper is none of ours. A value has two bytes or more.
+_BOUND = saved.Bound(MOST_BYTES, 8, MOST_BYTES // 2)
 MOST_ITEMS = 4096
 # A node writes its worst first and no more; a judge needs one for the cause.
 MOST_PROBLEMS = 16
@@ -45,14 +47,10 @@ MOST_SHARED = 64
 MOST_LINE = 2 * MOST_BYTES
 MOST_FILES = 1_000_000
 MARK = "gpucheck-node-1:"
+# A document that is not one of ours, and why.
+Refused = saved.Refused
+_ONE_LINE = str.maketrans("\n\t\r", "   ")
 _MARKED = re.compile(rb"gpucheck-node-1:([A-Za-z0-9+/]{8,}={0,2})(?![A-Za-z0-9+/=])")
-_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-
-
-class Refused(ValueError):
-    """A document that is not one of ours, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,38 +123,12 @@ def _digest(text: str) -> str:
 
 def parse(data: bytes) -> NodeDocument:
     """The document in `data`. Raises Refused for everything else."""
-    if len(data) > MOST_BYTES:
-        raise Refused(f"larger than {MOST_BYTES // 1024} KiB")
-    if _depth(data) > MOST_DEPTH:
-        raise Refused("nested too deeply")
-    try:
-        loaded = json.loads(data, object_pairs_hook=_unique, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise Refused("truncated, or not JSON" if not isinstance(error, Refused) else str(error)) from error
+    loaded = saved.parsed(data, _BOUND)
     if not isinstance(loaded, dict) or loaded.get("schema") != NODE_SCHEMA:
         raise Refused(f"not a node's document ({NODE_SCHEMA})")
     document: NodeDocument = _decoder(NodeDocument, "document")(loaded)
     _check(document)
     return document
-
-
-def _depth(data: bytes) -> int:
-    """How deeply the JSON is nested, without parsing it."""
-    # Without escapes every other part between quotes is a string; the expression takes ten times as long.
-    outside = b"".join(data.split(b'"')[::2]) if b"\\" not in data else _STRINGS.sub(b"", data)
-    brackets = outside.translate(None, _NOT_BRACKETS)
-    return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise Refused("duplicate key")
-    return made
-
-
-def _no_constant(text: str) -> Any:
-    raise Refused(f"{text} is not a JSON number")
 
 
 def _check(document: NodeDocument) -> None:
@@ -184,14 +156,7 @@ def clean(text: str, longest: int = MOST_TEXT) -> str:
     if text.isprintable() and len(text) <= longest:
         return text
     short = text if len(text) <= longest else f"{text[:longest]}…"
-    return "".join(one if one.isprintable() else _escaped(one) for one in short)
-
-
-def _escaped(character: str) -> str:
-    code = ord(character)
-    if character in "\n\t\r":
-        return " "
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+    return visible(short.translate(_ONE_LINE), keep="")
 
 
 Decode = Callable[[Any], Any]
@@ -345,19 +310,12 @@ def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) ->
     if str(path) == "-":
         with open(0, "rb", closefd=False) as stdin:
             return _of_log(stdin)
-    # A pipe would be waited for, a link followed.
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    if path.is_symlink():
-        raise Refused("a symbolic link")
-    with os.fdopen(os.open(path, flags), "rb") as file:
-        about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode):
-            raise Refused("no regular file")
-        if trusted is not None and about.st_uid not in trusted:
-            raise Refused(f"forged? its owner is user {about.st_uid}, who does not own the folder")
+    with saved.opened(path, links=False) as file:
+        owner = os.fstat(file.fileno()).st_uid
+        if trusted is not None and owner not in trusted:
+            raise Refused(f"forged? its owner is user {owner}, who does not own the folder")
         head = file.read(MOST_BYTES + 1)
-        if not is_named and head.lstrip()[:1] != b"{":
-            file.seek(0)
+        if not is_named and not _is_object(head):
             return _of_log(file)
     document = parse(head)
     named = path.name == file_name(document.host, document.run)
@@ -367,11 +325,31 @@ def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) ->
     return [document]
 
 
+def _is_object(head: bytes) -> bool:
+    """Whether a file begins as a document does, in whatever encoding JSON may have."""
+    start = head[:64]
+    return start.decode(json.detect_encoding(start), "ignore").lstrip()[:1] == "{"
+
+
+def _lines(file: typing.IO[bytes]) -> Iterator[bytes]:
+    """The lines of a log; PowerShell's redirection writes UTF-16."""
+    if file.seekable() and file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        file.seek(0)
+        text = io.TextIOWrapper(typing.cast(typing.BinaryIO, file), "utf-16", "replace")
+        while line := text.readline(MOST_LINE):
+            yield line.encode("ascii", "replace")
+        return
+    if file.seekable():
+        file.seek(0)
+    while plain := file.readline(MOST_LINE):
+        yield plain
+
+
 def _of_log(file: typing.IO[bytes]) -> list[NodeDocument]:
     """The last document of each node, run and attempt on marked lines. Raises Refused where there is none."""
     found: dict[tuple[str, str, int, str | None], NodeDocument] = {}
     reason = "no node's document in it"
-    while line := file.readline(MOST_LINE):
+    for line in _lines(file):
         for match in _MARKED.finditer(line):
             try:
                 document = parse(_unpacked(match.group(1)))

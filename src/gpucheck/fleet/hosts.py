@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from gpucheck.errors import UsageError
+from gpucheck.machine import saved
 
 # RFC 1123, and the underscore that many clusters use. No name begins with a dash or a dot: it would be an option, or
 # hidden, where a list is handed to a shell.
@@ -14,6 +15,9 @@ NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 MOST_NODES = 200_000
 MOST_BYTES = 16 * 2**20
 
+# Slurm's names have one or two pairs of brackets.
+MOST_BRACKETS = 8
+_PART = re.compile(r"(?:[^\[\],]|\[[^\[\]]*\])+")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 _HOW = "write it like node[001-004,7], a number of nodes, or a file with one name a line"
 
@@ -27,10 +31,20 @@ def expected(text: str, option: str = "--expect") -> tuple[str, ...] | int:
     """The nodes of a file, of a list such as `node[001-004,7],login1`, or how many. Raises UsageError."""
     if re.fullmatch(r"\d{1,9}", text, re.ASCII):
         return _number(text, option)
+    # No name has a slash. A list may be longer than any path, so it comes first.
+    if "/" not in text and re.search(r"[\[,]", text):
+        return expand(text, option)
     path = Path(text)
-    if path.is_file():
+    if _is_there(path) or "/" in text:
         return _file(path, option)
     return expand(text, option)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # too long for a path
+        return False
 
 
 def _number(text: str, option: str) -> int:
@@ -41,15 +55,15 @@ def _number(text: str, option: str) -> int:
 
 def _file(path: Path, option: str) -> tuple[str, ...]:
     """The first word of each line, without `:slots`: the hostfiles of mpirun, torchrun and pdsh."""
+    what = f"{option} {str(path)[:200]!r}"
     try:
-        with path.open("rb") as file:
-            text = file.read(MOST_BYTES + 1)
+        text = saved.decoded(saved.content(path, MOST_BYTES))
     except OSError as error:
-        raise UsageError(f"{option} {str(path)!r} cannot be read", error.strerror or str(error)) from error
-    if len(text) > MOST_BYTES:
-        raise UsageError(f"{option} {str(path)!r} is too large", f"a list of nodes has at most {MOST_BYTES} bytes")
+        raise UsageError(f"{what} cannot be read", error.strerror or str(error)) from error
+    except saved.Refused as error:
+        raise UsageError(f"{what} is no list of nodes", str(error), _HOW) from error
     names: dict[str, None] = {}
-    for line in text.decode("utf-8", "replace").splitlines():
+    for line in text.splitlines():
         words = line.partition("#")[0].split()
         if words:
             names |= dict.fromkeys(expand(re.sub(r":\d+$", "", words[0]), option))
@@ -75,18 +89,9 @@ def expand(text: str, option: str = "--expect") -> tuple[str, ...]:
 
 def _split(text: str, option: str) -> list[str]:
     """The parts between commas that stand outside brackets."""
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character == "[") - (character == "]")
-        if depth not in (0, 1):
-            raise UsageError(f"{option} {text[:200]!r} is not understood", "its brackets do not match", _HOW)
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    if depth:
+    if _PART.sub("", text).strip(","):
         raise UsageError(f"{option} {text[:200]!r} is not understood", "its brackets do not match", _HOW)
-    return [part.strip() for part in parts if part.strip()]
+    return [part.strip() for part in _PART.findall(text) if part.strip()]
 
 
 def _expanded(part: str, option: str) -> list[str]:
@@ -94,6 +99,8 @@ def _expanded(part: str, option: str) -> list[str]:
     before, bracket, rest = part.partition("[")
     if not bracket:
         return [part]
+    if part.count("[") > MOST_BRACKETS:
+        raise UsageError(f"{option} {part[:200]!r} is not understood", f"more than {MOST_BRACKETS} brackets", _HOW)
     inside, _, after = rest.partition("]")
     numbers: list[str] = []
     for piece in inside.split(","):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
@@ -35,6 +36,9 @@ DISTURBED = frozenset(("cpu-busy", "device-shared", "few-samples", "noisy"))
 OLD_S = 6 * 3600.0
 # A line of a screen or a finding names so many nodes; the JSON and the lists name all.
 NAMED = 8
+# Of a small fleet one or two may be slow or silent without the check being at fault.
+LEAST_MAX_BAD = 3
+UNKNOWN = "unknown"
 # The screen and the JSON hold so many kinds of differences and groups; an attack must not make more.
 MOST_DRIFTS, MOST_GROUPS = 20, 200
 
@@ -82,17 +86,23 @@ def judge(
     told += unexpected_told
     nodes, old, old_told = _of_one_start(nodes)
     told += old_told
-    slow, groups, siblings_told = _beside_siblings(nodes)
+    beside = _beside_siblings(nodes)
     fewer = _fewer_devices(nodes) if devices is None else _not_so_many(nodes, devices)
-    rows = [_node(document, slow.get(host, ()), fewer.get(host)) for host, document in nodes.items()]
+    rows = [
+        _node(document, beside.slow.get(host, ()), fewer.get(host), beside.modes.get(host))
+        for host, document in nodes.items()
+    ]
     broken = _names_of_files(refused, chosen)
     rows += old
     rows += [_missing(host, broken.get(host)) for host in names if host not in {row.host for row in rows}]
     rows += _unnamed(len(rows), expected, nodes.values())
-    rows.sort(key=lambda row: (_WORST_FIRST.index(row.state), row.host))
+    # Of the silent ones those first that could not even write what ended them.
+    victims = {host for host, document in nodes.items() if document.ended}
+    rows.sort(key=lambda row: (_WORST_FIRST.index(row.state), row.host in victims, row.host))
     told += _of_files(refused)
-    result = _result(chosen, rows, groups, max_bad, refused, unexpected)
-    return Judged(result, (*_verdict(result, max_bad), *told, *_drifts(nodes), *siblings_told))
+    proven = {host for host, document in nodes.items() if document.exit == exits.FAILED}
+    result = _result(chosen, rows, beside.groups, max_bad, refused, unexpected, proven)
+    return Judged(result, (*_verdict(result, max_bad, proven, beside.compared), *told, *_drifts(nodes), *beside.told))
 
 
 # -- which documents ---------------------------------------------------------------------------------------------------
@@ -257,17 +267,25 @@ def _of_files(refused: Sequence[RefusedFile]) -> list[Finding]:
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
 
-def _node(document: NodeDocument, slow: Sequence[SlowDevice], fewer: str | None) -> FleetNode:
-    """A node by what it found itself and how it stands beside the others."""
+def _node(
+    document: NodeDocument, slow: Sequence[SlowDevice], fewer: tuple[str, bool] | None, mode: str | None
+) -> FleetNode:
+    """A node by what it found itself and how it stands beside the others: `fewer` devices, in a slower `mode`."""
     state = "silent" if document.exit is None else _STATES[document.exit]
     cause, fix = _own_cause(document)
     sure = tuple(one for one in slow if one.certain)
-    if state in ("good", "undecided", "blind") and (sure or fewer):
+    few, many_say_so = fewer or ("", False)
+    if state in ("good", "undecided", "blind") and (sure or many_say_so):
         state = "bad"
         # What the node itself says explains why devices are missing; it does not explain a slow one.
         doctor = fix or f"on {document.host}: gpucheck doctor"
-        why = f"{fewer}; {cause}" if cause else fewer
-        cause, fix = (why, doctor) if fewer and why else (_slow_text(sure), _slow_fix(sure, document.host))
+        why = f"{few}; {cause}" if cause else few
+        cause, fix = (why, doctor) if many_say_so else (_slow_text(sure), _slow_fix(sure, document.host))
+    elif state == "good" and few:
+        state, cause, fix = "undecided", few, f"on {document.host}: gpucheck doctor"
+    elif state == "good" and mode:
+        state, cause = "undecided", mode
+        fix = "give all nodes the same settings, then check again"
     elif state == "good" and slow:
         state, cause = "undecided", f"{_slow_text(slow)}; not certain"
         fix = "check it again while nothing else runs there"
@@ -281,6 +299,10 @@ def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
     if document.exit is None:
         # Written as the step began: when it stopped nobody knows.
         into_s = document.written_wall_s - document.started_wall_s
+        if document.ended:
+            fix = "its launcher, its scheduler or a user ended it: look first at the nodes that wrote no cause"
+            when = f", {units.duration(round(into_s))} into the check" if into_s >= 1 else ""
+            return f"ended by {document.ended} at {document.step}{when}", fix
         began = f", which began {units.duration(round(into_s))} into the check" if into_s >= 1 else ""
         fix = "look at the node: still running, hung or dead, or its job was ended"
         return f"stopped at {document.step}{began}", fix
@@ -292,7 +314,7 @@ def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
         return f"{worst.title}{f': {worst.message}' if worst.message else ''}", worst.fix
     ended = next((part for part in document.parts if part.ended), None)
     if document.exit != exits.OK and ended is not None:
-        return f"{ended.id}: {ended.ended}", f"on the node: gpucheck {ended.id}"
+        return f"{ended.id}: {ended.ended}", f"on {document.host}: gpucheck fleet check --only {ended.id}"
     return ("", None) if document.exit == exits.OK else ("its check did not pass, without a cause", None)
 
 
@@ -311,17 +333,20 @@ def _unnamed(known: int, expected: tuple[str, ...] | int | None, documents: Iter
     return [_missing(f"(unnamed {number + 1})") for number in range(count - known)]
 
 
-def _fewer_devices(nodes: Mapping[str, NodeDocument]) -> dict[str, str]:
-    """Nodes with fewer devices than most, where there are enough nodes to say so."""
+def _fewer_devices(nodes: Mapping[str, NodeDocument]) -> dict[str, tuple[str, bool]]:
+    """Nodes with fewer devices than most, and whether there are enough nodes to call that bad."""
     counts = Counter(len(one.devices) for one in nodes.values() if one.exit is not None)
     whole = sum(counts.values())
-    if whole < siblings.LEAST_NODES:
+    if not counts:
         return {}
-    usual, many = counts.most_common(1)[0]
-    if 2 * many <= whole:
+    # Of two nodes with different numbers the larger one is taken for whole.
+    usual, many = max(counts.items(), key=lambda row: (row[1], row[0]))
+    enough = whole >= siblings.LEAST_NODES
+    if enough and 2 * many <= whole:
         return {}
+    others = "the others have" if many > 1 else "another node has"
     return {
-        host: f"{len(one.devices)} devices, the others have {usual}"
+        host: (f"{len(one.devices)} devices, {others} {usual}", enough)
         for host, one in nodes.items()
         if one.exit is not None and len(one.devices) < usual
     }
@@ -345,36 +370,210 @@ def gpus_text(count: int, must: int) -> str:
 # -- siblings ----------------------------------------------------------------------------------------------------------
 
 
-def _beside_siblings(
-    nodes: Mapping[str, NodeDocument],
-) -> tuple[dict[str, list[SlowDevice]], list[FleetGroup], list[Finding]]:
-    """Every device in every figure: against its siblings, and against its part's peak."""
-    figures, floors, impossible = _grouped(nodes)
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What comparing came to: slow devices and nodes by host, why a host is in the slower of two modes, the groups,
+    the hosts that were compared with other nodes, and what is to be said of it all."""
+
+    slow: Mapping[str, Sequence[SlowDevice]]
+    modes: Mapping[str, str]
+    groups: Sequence[FleetGroup]
+    compared: frozenset[str]
+    told: Sequence[Finding]
+
+
+def _beside_siblings(nodes: Mapping[str, NodeDocument]) -> _Beside:
+    """Every node and device in every figure: against its siblings, and against its part's peak."""
+    whole, floors, impossible = _grouped(nodes)
+    figures, modes, told = _in_modes(whole, nodes)
     judged = [rows for rows in figures.values() if len({host for host, _ in rows}) >= siblings.LEAST_NODES]
     comparisons = sum(len(rows) for rows in judged)
     slow: dict[str, list[SlowDevice]] = defaultdict(list)
+    by_node = _slow_nodes(figures)
     groups: list[FleetGroup] = []
     for (model, label, unit), members in figures.items():
         group = siblings.place([_placed(host, one) for host, one in members], comparisons)
         found = 0
         for standing, (host, one) in zip(group.placed, members, strict=False):
-            if standing.standing in ("slow", "maybe"):
+            # A node that is slow as a whole is one fault, not as many as it has devices.
+            if standing.standing in ("slow", "maybe") and not any(one.device == WHOLE for one in by_node[host]):
                 certain = standing.standing == "slow" and not DISTURBED.intersection(one.flags)
                 found += certain
                 row = (one.device, label, one.rate, unit, standing.ratio, standing.low, standing.high)
                 slow[host].append(SlowDevice(*row, against="siblings", certain=certain))
+        if not group.placed:
+            for host, device in _slow_within(members, len(whole), label, unit):
+                slow[host].append(device)
+                found += device.certain
         centre = (model, label, unit, group.nodes, len(members), group.centre, group.spread)
+        found += sum(one.figure == label and one.certain for host in {h for h, _ in members} for one in by_node[host])
         groups.append(FleetGroup(*centre, slow=found, judged=bool(group.placed)))
+    for host, devices in by_node.items():
+        named = {(one.device, one.figure) for one in slow[host] if one.certain}
+        slow[host] += [one for one in devices if (one.device, one.figure) not in named]
     for host, device in floors:
         slow[host].append(device)
-    told = []
     if few := sorted({group.model for group in groups if not group.judged}):
-        title = f"fewer than {siblings.LEAST_NODES} nodes of a model: no device is compared"
+        title = f"fewer than {siblings.LEAST_NODES} nodes of a model: nodes are not compared"
         told.append(Finding("fleet.siblings", "info", title, _few(few)))
     if impossible:
         title = "rates above what the part can do were left out"
         told.append(_warning("fleet.impossible", title, _few(sorted(impossible)), tuple(sorted(impossible))))
-    return slow, groups, told
+    return _Beside(slow, modes, groups, frozenset(host for rows in judged for host, _ in rows), told)
+
+
+# How a slow node stands among its slow devices.
+WHOLE = "all devices"
+# A node is slow, and not one of its devices, where so many of them and most of them are.
+LEAST_SLOW = 3
+# Within a node at most one fleet in so many has a device that is called slow, as beside other nodes.
+WITHIN_LEVEL = 1 / siblings.EVEN_FLEETS
+
+
+def _slow_within(
+    members: Sequence[tuple[str, NodeFigure]], figures: int, label: str, unit: str
+) -> Iterator[tuple[str, SlowDevice]]:
+    """Devices that are slow beside the others of their own node, where there are too few nodes to compare."""
+    by_host: dict[str, dict[str, NodeFigure]] = defaultdict(dict)
+    for host, one in members:
+        by_host[host][one.device] = one
+    level = WITHIN_LEVEL / (len(by_host) * figures)
+    for host, devices in by_host.items():
+        logs = {id: math.log(one.rate) for id, one in devices.items()}
+        low = siblings.lowest(logs, level)
+        centre = stats.median([log for id, log in logs.items() if id not in low])
+        for id in low:
+            ratio = math.exp(logs[id] - centre)
+            if ratio <= 1 - siblings.LEAST_DISTANCE:
+                one = devices[id]
+                certain = not DISTURBED.intersection(one.flags)
+                yield (
+                    host,
+                    SlowDevice(id, label, one.rate, unit, ratio, None, None, against="siblings", certain=certain),
+                )
+
+
+def _slow_nodes(figures: Groups) -> dict[str, list[SlowDevice]]:
+    """The nodes that are slow beside the others, by all figures of their model together and by each of them.
+
+    Where most of the devices are slow the node is named, as WHOLE; else the devices are.
+    """
+    by_model: dict[str, dict[str, dict[str, list[tuple[NodeFigure, float]]]]] = defaultdict(dict)
+    for (model, label, _), members in figures.items():
+        by_host: dict[str, list[tuple[NodeFigure, float]]] = defaultdict(list)
+        for host, one in members:
+            by_host[host].append((one, math.log(one.rate)))
+        if len(by_host) >= siblings.LEAST_NODES:
+            by_model[model][label] = by_host
+    found: dict[str, list[SlowDevice]] = defaultdict(list)
+    single = siblings.NODE_LEVEL / max(sum(map(len, by_model.values())), 1)
+    for labels in by_model.values():
+        away: dict[str, dict[str, list[tuple[NodeFigure, float]]]] = {}
+        for label, by_host in labels.items():
+            low, away[label] = _low_nodes(by_host, single)
+            for host in low:
+                found[host] += _named(host, label, away[label][host])
+        together = _together(away)
+        for host in siblings.lowest(together, siblings.NODE_LEVEL / len(by_model)) if len(labels) > 1 else ():
+            if math.exp(together[host]) <= 1 - siblings.LEAST_DISTANCE and host not in found:
+                label = min((one for one in away if host in away[one]), key=lambda one: _middle(away[one][host]))
+                found[host] += _named(host, label, away[label][host])
+    return found
+
+
+Away = dict[str, list[tuple[NodeFigure, float]]]
+
+
+def _low_nodes(by_host: Away, level: float) -> tuple[list[str], Away]:
+    """The nodes whose median is too low in a figure, and how far every device is from the median of the other nodes."""
+    medians = {host: _middle(devices) for host, devices in by_host.items()}
+    low = siblings.lowest(medians, level)
+    centre = stats.median([log for host, log in medians.items() if host not in low])
+    away = {host: [(one, log - centre) for one, log in devices] for host, devices in by_host.items()}
+    far = math.log(1 - siblings.LEAST_DISTANCE)
+    return [host for host in low if medians[host] - centre <= far], away
+
+
+def _middle(devices: Sequence[tuple[NodeFigure, float]]) -> float:
+    return stats.median([log for _, log in devices])
+
+
+def _together(away: Mapping[str, Away]) -> dict[str, float]:
+    """The mean of each node's distances over the figures, of nodes that have most of them."""
+    distances: dict[str, list[float]] = defaultdict(list)
+    for by_host in away.values():
+        for host, devices in by_host.items():
+            distances[host].append(_middle(devices))
+    return {host: sum(own) / len(own) for host, own in distances.items() if 2 * len(own) > len(away)}
+
+
+def _named(host: str, label: str, away: Sequence[tuple[NodeFigure, float]]) -> Iterator[SlowDevice]:
+    """The node where most of its devices are slow in this figure, else its devices that are."""
+    low = [(one, math.exp(log)) for one, log in away if math.exp(log) <= 1 - siblings.LEAST_DISTANCE]
+    certain = not any(DISTURBED.intersection(one.flags) for one, _ in low)
+    if len(low) >= LEAST_SLOW and 2 * len(low) > len(away):
+        rate = stats.median([one.rate for one, _ in away])
+        ratio = math.exp(_middle(away))
+        yield SlowDevice(WHOLE, label, rate, low[0][0].unit, ratio, None, None, against="siblings", certain=certain)
+        return
+    for one, ratio in low:
+        row = (one.device, label, one.rate, one.unit, ratio, None, None)
+        yield SlowDevice(*row, against="siblings", certain=not DISTURBED.intersection(one.flags))
+
+
+def _in_modes(whole: Groups, nodes: Mapping[str, NodeDocument]) -> tuple[Groups, dict[str, str], list[Finding]]:
+    """The groups, those of two modes parted; why each node of a slower mode is slower; and a finding for each split.
+
+    A slower mode of few nodes without a setting that explains it is left among the others: they may be bad.
+    """
+    figures: Groups = {}
+    modes: dict[str, str] = {}
+    told: list[Finding] = []
+    for (model, label, unit), members in whole.items():
+        by_host: dict[str, list[float]] = defaultdict(list)
+        for host, one in members:
+            by_host[host].append(math.log(one.rate))
+        values = {host: stats.median(logs) for host, logs in by_host.items()}
+        slower = set(siblings.slower_mode(values))
+        setting = _setting(slower, values, nodes) if slower else ""
+        if not slower or (not setting and len(slower) <= siblings.most_low(len(values))):
+            figures[model, label, unit] = members
+            continue
+        sides = [[one for one in members if (one[0] in slower) is is_slower] for is_slower in (False, True)]
+        centres = [stats.median([values[host] for host in {host for host, _ in side}]) for side in sides]
+        for side, name in zip(sides, ("faster", "slower"), strict=True):
+            figures[model, f"{label} ({name} nodes)", unit] = side
+        share = math.exp(centres[1] - centres[0])
+        why = f": {setting}" if setting else ""
+        for host in slower:
+            modes.setdefault(host, f"one of {len(slower)} nodes at {share:.2f} of the others in {label}{why}")
+        title = f"two speeds in {label}: {len(slower)} of {_nodes(len(values))} reach {share:.2f} of the others"
+        fix = "give all nodes the same settings, then check again"
+        names = tuple(sorted(slower))
+        evidence = {"nodes": list(names), "ratio": share}
+        told.append(Finding("fleet.modes", "inconclusive", title, setting or _few(names), evidence, fix))
+    return figures, modes, told[:MOST_DRIFTS]
+
+
+# Of the settings that explain two speeds those first that set one.
+_SPEED_SETTINGS = ("power limit", "application clock", "highest clock", "MIG", "ECC", "driver")
+
+
+def _setting(slower: set[str], hosts: Iterable[str], nodes: Mapping[str, NodeDocument]) -> str:
+    """The setting that nearly all slower nodes share and nearly no other has; empty where none is."""
+    faster = [host for host in hosts if host not in slower]
+    keys = sorted({key for host in slower for key in nodes[host].settings})
+    for key in sorted(
+        keys, key=lambda key: next((n for n, one in enumerate(_SPEED_SETTINGS) if key.startswith(one)), 9)
+    ):
+        (value, many), (other, _) = (
+            Counter(nodes[host].settings.get(key, UNKNOWN) for host in side).most_common(1)[0]
+            for side in (slower, faster)
+        )
+        beside = sum(nodes[host].settings.get(key, UNKNOWN) == value for host in faster)
+        if many >= 0.9 * len(slower) and beside <= 0.1 * len(faster):
+            return f"{key} {value}, the others {other}"
+    return ""
 
 
 def _placed(host: str, one: NodeFigure) -> siblings.Figure:
@@ -428,8 +627,12 @@ def _peak(device: NodeDevice, figure: NodeFigure) -> float | None:
 
 
 def _slow_text(slow: Sequence[SlowDevice]) -> str:
-    worst = min(slow, key=lambda one: one.ratio)
+    worst = _worst(slow)
     more = len({one.device for one in slow}) - 1
+    if worst.device == WHOLE:
+        figures = len({one.figure for one in slow if one.device == WHOLE}) - 1
+        others = f" and {figures} more figure{'s' * (figures != 1)}" if figures else ""
+        return f"the whole node reaches {worst.ratio:.2f} of the other nodes: {worst.figure}{others}"
     beside = "of its siblings" if worst.against == "siblings" else "of the part's peak"
     interval = f" ({worst.low:.2f} to {worst.high:.2f})" if worst.low is not None and worst.high is not None else ""
     others = f"; {more} more device{'s' * (more != 1)}" if more else ""
@@ -437,8 +640,14 @@ def _slow_text(slow: Sequence[SlowDevice]) -> str:
 
 
 def _slow_fix(slow: Sequence[SlowDevice], host: str) -> str:
-    worst = min(slow, key=lambda one: one.ratio)
-    return f"on {host}: gpucheck bench {worst.figure.partition(' ')[0]} --device {worst.device}"
+    worst = _worst(slow)
+    device = "all" if worst.device == WHOLE else worst.device
+    return f"on {host}: gpucheck bench {worst.figure.partition(' ')[0]} --device {device}"
+
+
+def _worst(slow: Sequence[SlowDevice]) -> SlowDevice:
+    """What is said of a slow node: that it is one, else its slowest device."""
+    return min(slow, key=lambda one: (one.device != WHOLE, one.ratio))
 
 
 # -- drifts ------------------------------------------------------------------------------------------------------------
@@ -450,6 +659,8 @@ def _drifts(nodes: Mapping[str, NodeDocument]) -> list[Finding]:
     for host, document in nodes.items():
         for key, value in document.settings.items():
             values[key][value].append(host)
+        if document.exit is not None:
+            values["number of devices"][str(len(document.devices))].append(host)
     shared: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for key, by_value in sorted(values.items()):
         ranked = sorted(by_value.items(), key=lambda row: (-len(row[1]), row[0]))
@@ -474,10 +685,11 @@ def _result(
     max_bad: float,
     refused: Sequence[RefusedFile],
     unexpected: tuple[str, ...],
+    proven: set[str],
 ) -> FleetResult:
     counts = Counter(row.state for row in rows)
     bad = [row.host for row in rows if row.state in ("bad", "silent")]
-    suspect = len(bad) > max(max_bad * len(rows), 1.0)
+    suspect = len(set(bad) - proven) > _most_bad(len(rows), max_bad)
     # Some thousand refused files are an attack or a wrong folder: the first say which.
     return FleetResult(
         run,
@@ -485,38 +697,52 @@ def _result(
         tuple(sorted(groups, key=lambda group: (-group.nodes, group.model, group.figure))[:MOST_GROUPS]),
         {state: counts[state] for state in _WORST_FIRST},
         tuple(row.host for row in rows if row.state == "good" and hosts.is_safe(row.host)),
-        () if suspect else tuple(host for host in bad if hosts.is_safe(host)),
+        tuple(host for host in bad if hosts.is_safe(host) and (host in proven or not suspect)),
         suspect,
         tuple(refused[:100]),
         unexpected,
     )
 
 
-def _verdict(result: FleetResult, max_bad: float) -> list[Finding]:
+def _most_bad(nodes: int, max_bad: float) -> float:
+    """How many nodes may be slow or silent before the check itself is suspect: few always, a quarter never."""
+    return min(max(max_bad * nodes, LEAST_MAX_BAD), siblings.most_low(nodes))
+
+
+def _verdict(result: FleetResult, max_bad: float, proven: set[str], compared: frozenset[str]) -> list[Finding]:
     """The finding that the first line says; none where no node could look, which is no finding but an error."""
     counts, whole = result.counts, len(result.nodes)
     if counts["blind"] == whole:
         return []
     out = counts["bad"] + counts["silent"]
-    if result.suspect:
-        title = f"suspect the check: {out} of {_nodes(whole)} bad or silent, more than --max-bad {max_bad * 100:g} %"
-        text = "bad.txt is empty"
-        fix = "look at one of them first, or raise --max-bad"
-        return [Finding("fleet.suspect", "inconclusive", title, text, {"counts": counts}, fix)]
     words = {"bad": "bad", "silent": "silent", "blind": "could not look", "undecided": "undecided", "good": "good"}
     text = ", ".join(f"{counts[state]} {words[state]}" for state in _WORST_FIRST if counts[state])
+    told = []
+    if result.suspect:
+        unsure = [row.host for row in result.nodes if row.state in ("bad", "silent") and row.host not in proven]
+        most = f"{_most_bad(whole, max_bad):g}"
+        title = f"suspect the check: {len(unsure)} of {_nodes(whole)} slow or silent, more than {most} may be"
+        lists = f"bad.txt names the {len(result.bad)} that failed their own check" if result.bad else "bad.txt is empty"
+        fix = "look at one of them first, or raise --max-bad"
+        told.append(Finding("fleet.suspect", "inconclusive", title, lists, {"counts": counts}, fix))
+        if not result.bad:
+            return told
     if out:
-        return [Finding("fleet.nodes", "fail", f"{out} of {_nodes(whole)} bad or silent", text, {"counts": counts})]
+        names = [row.host for row in result.nodes if row.state in ("bad", "silent")]
+        named = _few(result.bad if result.suspect else names, NAMED if out > 1 else 1)
+        bad = Finding(
+            "fleet.nodes", "fail", f"{out} of {_nodes(whole)} bad or silent: {named}", text, {"counts": counts}
+        )
+        return [bad, *told]
     if counts["good"] == whole:
-        return [
-            Finding(
-                "fleet.nodes",
-                "pass",
-                "the node is good" if whole == 1 else f"all {whole} nodes are good",
-                "",
-                {"counts": counts},
-            )
-        ]
+        alone = [row.host for row in result.nodes if row.host not in compared]
+        if not alone:
+            title = f"all {whole} nodes are good"
+            return [Finding("fleet.nodes", "pass", title, "", {"counts": counts})]
+        which = "speed" if len(alone) == whole else f"speed of {len(alone)}"
+        title = f"{_nodes(whole)}: nothing failed; {which} not compared (needs {siblings.LEAST_NODES})"
+        # What was not looked at is no pass, and no fault either.
+        return [Finding("fleet.nodes", "info", title, "", {"counts": counts, "not_compared": alone})]
     title = f"{counts['good']} of {_nodes(whole)} good"
     return [Finding("fleet.nodes", "inconclusive", title, text, {"counts": counts})]
 

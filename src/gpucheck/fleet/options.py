@@ -148,7 +148,7 @@ class FleetJudgeOptions:
     )
     devices: int | None = option("GPUs that every node must have.", metavar="N", parse=units.Whole(0), group=LIMITS)
     max_bad: float = option(
-        "If more nodes than this are bad, suspect the check and list none.",
+        "If more nodes than this are only slow or silent, suspect the check and do not list them.",
         0.05,
         metavar="PERCENT",
         parse=units.Percent(1.0),

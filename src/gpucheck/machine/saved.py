@@ -1,40 +1,157 @@
-"""Documents that were saved: the one place that reads them back."""
+"""Documents that were saved: the one place that reads them back, and the bound of every file that anybody may have
+written.
+
+Before such a file is parsed it is a regular file of a bounded size, depth, number of values and number of digits, so
+that its time and memory are linear in few bytes. What is made of it has the types of its schema and no other.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, BinaryIO
 
+from gpucheck import units
 from gpucheck.errors import UsageError
-from gpucheck.report.codec import from_json
+from gpucheck.report.codec import from_json, visible
 from gpucheck.report.measurement import Run
 from gpucheck.report.report import SCHEMA, Report
+
+# No quantity has as many; Python's own limit of 4300 is not in every version of it.
+MOST_DIGITS = 100
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
+
+
+class Refused(ValueError):
+    """A file that is not one of ours, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The largest document of a kind: its bytes, its depth, and its values (by commas, opening brackets and quotes)."""
+
+    size_bytes: int
+    depth: int
+    values: int
+
+
+# `bench all` of 8 devices in 7 runs leaves 1 to 15 MB with 20 to 30 bytes a value, nested 10 deep.
+OF_REPORT = Bound(32 * 2**20, 32, 1_000_000)
+
+
+def content(path: str | os.PathLike[str], most_bytes: int) -> bytes:
+    """The bytes of a regular file. Raises OSError, and Refused for anything else and for what is larger."""
+    with opened(path) as file:
+        # What has a size is refused unread; what has none, as in /proc, or grows, when too much came.
+        size = os.fstat(file.fileno()).st_size
+        data = b"" if size > most_bytes else file.read(most_bytes + 1)
+    if max(size, len(data)) > most_bytes:
+        raise Refused(f"larger than {units.capacity(most_bytes)}")
+    return data
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str], *, links: bool = True) -> Iterator[BinaryIO]:
+    """A regular file, open. Raises OSError, and Refused for a directory, a pipe or a device, and for a symbolic link
+    unless `links`."""
+    # Opening alone may wait (a pipe) or do something (a tape, a watchdog).
+    _check_kind(os.stat(path, follow_symlinks=links).st_mode)
+    # In between something else may have taken its place.
+    extra = getattr(os, "O_NONBLOCK", 0) | (0 if links else getattr(os, "O_NOFOLLOW", 0))
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | extra)) as file:
+        _check_kind(os.fstat(file.fileno()).st_mode)
+        yield file
+
+
+def _check_kind(mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        kinds = ((stat.S_ISDIR, "a directory"), (stat.S_ISLNK, "a symbolic link"))
+        raise Refused(next((name for is_one, name in kinds if is_one(mode)), "no regular file"))
+
+
+def decoded(data: bytes) -> str:
+    """Text as UTF-8 or, as PowerShell writes it, UTF-16, with or without a byte order mark. Raises Refused."""
+    try:
+        return data.decode(json.detect_encoding(data))
+    except UnicodeDecodeError as error:
+        raise Refused("truncated, or no text") from error
+
+
+def parsed(data: bytes, bound: Bound) -> Any:
+    """The data of a JSON text within a bound. Raises Refused."""
+    if len(data) > bound.size_bytes:
+        raise Refused(f"larger than {units.capacity(bound.size_bytes)}")
+    text = decoded(data)
+    plain = text.encode()
+    if b"0" * MOST_DIGITS in plain.translate(_TO_ZERO):
+        raise Refused(f"truncated, or not JSON: a number of {MOST_DIGITS} digits or more")
+    if sum(map(plain.count, (b",", b"[", b"{"))) + plain.count(b'"') // 4 > bound.values:
+        raise Refused(f"more than {bound.values} values")
+    if _depth(plain) > bound.depth:
+        raise Refused("nested too deeply")
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except Refused:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise Refused("truncated, or not JSON") from error
+
+
+def _depth(data: bytes) -> int:
+    """How deeply the JSON is nested, without parsing it."""
+    # Pairs of backslashes first: of what is left a backslash belongs to what follows it.
+    if b"\\" in data:
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    brackets = b"".join(data.split(b'"')[::2]).translate(None, _NOT_BRACKETS)
+    return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise Refused("duplicate key")
+    return made
+
+
+def _no_constant(text: str) -> Any:
+    raise Refused(f"{text} is not a JSON number")
+
+
+# -- reports -----------------------------------------------------------------------------------------------------------
+
+_FIX = "give a file written by `gpucheck … --output FILE.json`"
 
 
 def load(path: str) -> Report:
     """The document in a file. Raises UsageError for what is not there, not JSON, or not of this schema."""
-    fix = "give a file written by `gpucheck … --output FILE.json`"
     try:
-        with open(path, encoding="utf-8") as file:
-            data = json.load(file)
+        data = parsed(content(path, OF_REPORT.size_bytes), OF_REPORT)
     except OSError as error:
-        raise UsageError(f"{path!r} cannot be read", os.strerror(error.errno or 0), fix) from error
-    except ValueError as error:  # also what is no UTF-8
-        raise UsageError(f"{path!r} is not a JSON document", "", fix) from error
+        raise UsageError(f"{path!r} cannot be read", error.strerror or str(error), _FIX) from error
+    except Refused as error:
+        raise UsageError(f"{path!r} is not a JSON document", str(error), _FIX) from error
     schema = data.get("schema") if isinstance(data, dict) else None
-    name, _, major = schema.partition("/") if isinstance(schema, str) else ("", "", "")
-    if name != SCHEMA.partition("/")[0]:
-        raise UsageError(f"{path!r} is not a gpucheck document", f"its schema is not {SCHEMA}", fix)
+    if not isinstance(schema, str) or schema.partition("/")[0] != SCHEMA.partition("/")[0]:
+        raise UsageError(f"{path!r} is not a gpucheck document", f"its schema is not {SCHEMA}", _FIX)
     if schema != SCHEMA:
-        raise UsageError(f"{path!r} has schema {name}/{major}", f"this gpucheck reads {SCHEMA}", "measure it again")
+        raise UsageError(
+            f"{path!r} has schema {visible(schema[:40])}", f"this gpucheck reads {SCHEMA}", "measure it again"
+        )
     try:
-        report = from_json(Report, data)
+        report = from_json(Report, data, foreign=True)
         whole = all(_is_timed(run) for one in report.measurements for run in one.runs)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path!r} is incomplete", f"it does not follow the schema {SCHEMA}", fix) from error
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"{path!r} is incomplete", f"it does not follow the schema {SCHEMA}", _FIX) from error
     if not whole:
-        raise UsageError(f"{path!r} is incomplete", "a sample is not a valid time", fix)
+        raise UsageError(f"{path!r} is incomplete", "a sample is not a valid time", _FIX)
     return report
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 
 from gpucheck.report.codec import to_json
 from gpucheck.report.report import Report
@@ -41,6 +42,10 @@ COMPARED = (
 )
 
 
+# What begins a formula (OWASP, "CSV Injection"), in its wide forms too, behind spaces as well.
+_FORMULA = re.compile(r"\s*[=+\-@＝＋－＠\t\r]")
+
+
 def rows(report: Report) -> str:
     """A head and a row for each measurement, each row compared and each finding; what does not apply is empty."""
     out = io.StringIO()
@@ -48,9 +53,13 @@ def rows(report: Report) -> str:
     columns = COLUMNS if compared is None else (*COLUMNS, *COMPARED)
     writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
     writer.writeheader()
+
+    def write(row: dict[str, str]) -> None:
+        writer.writerow({name: _no_formula(cell) for name, cell in row.items()})
+
     for measurement in report.measurements:
         time, rate = measurement.time_s, measurement.rate
-        writer.writerow(
+        write(
             {
                 "kind": "measurement",
                 "name": measurement.name,
@@ -65,9 +74,10 @@ def rows(report: Report) -> str:
             }
         )
     if compared is not None:
-        writer.writerows(_compared(row) for row in compared.rows)
+        for row in compared.rows:
+            write(_compared(row))
     for finding in report.findings:
-        writer.writerow(
+        write(
             {"kind": "finding", "name": finding.id, "verdict": finding.verdict, "message": _one_line(finding.message)}
         )
     return out.getvalue()
@@ -89,6 +99,17 @@ def _compared(row: ComparedRow) -> dict[str, str]:
 
 def _number(value: float | None) -> str:
     return "" if value is None else repr(value)
+
+
+def _no_formula(cell: str) -> str:
+    """The cell, as text where a spreadsheet would compute it: names come from devices and other people's documents."""
+    if not _FORMULA.match(cell):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def _one_line(text: str) -> str:

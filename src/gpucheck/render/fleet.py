@@ -132,7 +132,8 @@ def _node(report: Report, node: NodeDocument) -> Page:
 
 
 def _part(part: NodePart) -> Sequence[str | Cell]:
-    verdict = _EXITS.get(part.exit, "inconclusive")
+    # What it had found until its time was up is no pass.
+    verdict = "inconclusive" if part.ended and part.exit == 0 else _EXITS.get(part.exit, "inconclusive")
     return [part.id, verdict_cell(verdict), units.duration(max(part.elapsed_s, 0.001)), part.ended]
 
 

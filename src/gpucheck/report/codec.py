@@ -7,8 +7,8 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -31,13 +31,16 @@ def to_json(value: Any) -> Any:
     raise TypeError(f"not plain data: {type(value).__name__}")
 
 
-def from_json(kind: type[T], data: Any) -> T:
+def from_json(kind: type[T], data: Any, *, foreign: bool = False) -> T:
     """The dataclass `kind` from its JSON. Unknown keys are ignored, missing ones take their default; a TypedDict keeps
     what it does not know as plain data.
 
-    Raises KeyError where a field without a default is missing, TypeError where the data has another shape.
+    Raises KeyError where a field without a default is missing, TypeError where the data has another shape. Of data
+    that anybody may have written (`foreign`) also where a value has another type than its field or is none of its
+    literals, or is a number that no quantity has: a whole number of more than 64 bits, or infinity. Characters of its
+    text that do not print are written out.
     """
-    return typing.cast(T, _decode(kind, data))
+    return typing.cast(T, decoder(typing.cast(Any, kind), kind.__name__, foreign)(data))
 
 
 def check_kind(table: type, name: str, value: Any) -> None:
@@ -63,35 +66,160 @@ def hints(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind, localns=getattr(sys.modules[kind.__module__], "late_types", dict)())
 
 
-def _decode(kind: Any, data: Any) -> Any:
-    origin = typing.get_origin(kind)
-    arguments = typing.get_args(kind)
-    if kind is Any or origin is typing.Literal:
-        return data
+# -- from JSON: one function for each type, made once ------------------------------------------------------------------
+
+Decode = Callable[[Any], Any]
+# Bytes, flags and nanoseconds have at most 64 bits; a file may have any number of digits.
+_LARGEST = 2**64
+
+
+@functools.cache
+def decoder(kind: Any, where: str, foreign: bool) -> Decode:
+    """What makes `kind` of JSON's data, and raises TypeError for data of another shape; `where` names the value."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        if data is None and type(None) in arguments:
-            return None
-        return _decode(next(argument for argument in arguments if argument is not type(None)), data)
-    if origin is tuple:
-        return tuple(_decode(arguments[0], item) for item in data)
-    if origin is frozenset:
-        return frozenset(_decode(arguments[0], item) for item in data)
-    if origin is dict:
-        return {key: _decode(arguments[1], item) for key, item in data.items()}
+        return _any_of(
+            [decoder(one, where, foreign) for one in arguments if one is not type(None)], type(None) in arguments
+        )
+    if origin in (tuple, frozenset, list):
+        return _sequence(origin, decoder(arguments[0], where, foreign), where)
+    if origin in (dict, Mapping):
+        return _object(decoder(arguments[1], where, foreign), where)
     if typing.is_typeddict(kind):
-        of = hints(kind)
-        return {key: _decode(of.get(key, Any), item) for key, item in data.items()}
+        return _table(kind, where, foreign)
     if is_dataclass(kind):
-        if not isinstance(data, Mapping):
-            raise TypeError(f"{getattr(kind, '__name__', kind)} needs an object, not {type(data).__name__}")
-        of = hints(typing.cast(type, kind))
-        present = {
-            field.name: _decode(of[field.name], data[field.name]) for field in fields(kind) if field.name in data
-        }
-        try:
-            return kind(**present)  # type: ignore[operator]
-        except TypeError as error:
-            raise KeyError(str(error)) from error
-    if kind is float and isinstance(data, int):
-        return float(data)
-    return data
+        return _fields(typing.cast(type, kind), foreign)
+    if not foreign:
+        return _as_it_is if kind is not float else lambda value: float(value) if isinstance(value, int) else value
+    if origin is typing.Literal:
+        return _one_of(arguments, where)
+    return _SIMPLE[kind](where) if kind in _SIMPLE else functools.partial(_plain, where)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _plain(where: str, value: Any) -> Any:
+    """Any data, but no number that no quantity has. Its depth is that of the text it was read from."""
+    if isinstance(value, (int, float)):
+        return _number(where, value)
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, list):
+        return [_plain(where, one) for one in value]
+    return {visible(key): _plain(where, one) for key, one in value.items()} if isinstance(value, dict) else value
+
+
+def visible(text: str, keep: str = "\n\t") -> str:
+    """The text with every character written out that does not print and is not kept: \\x1b, \\u202e, half a character.
+
+    Such characters move a terminal's cursor, turn text around or cannot be encoded.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in keep else _written_out(ord(one)) for one in text)
+
+
+def _written_out(code: int) -> str:
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+
+
+def _number(where: str, value: Any) -> Any:
+    if not (-_LARGEST < value < _LARGEST if isinstance(value, int) else math.isfinite(value)):
+        raise TypeError(f"{where} is too large")
+    return value
+
+
+def _kind(*kinds: type) -> Callable[[str], Decode]:
+    """What takes values of these types alone; True is no number."""
+
+    def of(where: str) -> Decode:
+        def decode(value: Any) -> Any:
+            if type(value) not in kinds:
+                raise TypeError(f"{where} is no {kinds[0].__name__}")
+            if kinds == (str,):
+                return visible(value)
+            return float(_number(where, value)) if float in kinds else _number(where, value)
+
+        return decode
+
+    return of
+
+
+_SIMPLE: dict[Any, Callable[[str], Decode]] = {
+    str: _kind(str),
+    bool: _kind(bool),
+    int: _kind(int),
+    float: _kind(float, int),
+}
+
+
+def _one_of(known: tuple[Any, ...], where: str) -> Decode:
+    def decode(value: Any) -> Any:
+        if value not in known:
+            raise TypeError(f"{where} is none of {', '.join(map(str, known))}")
+        return value
+
+    return decode
+
+
+def _any_of(kinds: Sequence[Decode], or_none: bool) -> Decode:
+    """The first of the kinds that the data fits."""
+
+    def decode(value: Any) -> Any:
+        if value is None and or_none:
+            return None
+        for one in kinds[:-1]:
+            try:
+                return one(value)
+            except (TypeError, KeyError):  # it is of another kind
+                continue
+        return kinds[-1](value)
+
+    return decode
+
+
+def _sequence(kind: Any, item: Decode, where: str) -> Decode:
+    def decode(value: Any) -> Any:
+        if not isinstance(value, (list, tuple)):
+            raise TypeError(f"{where} is no list")
+        return kind([item(one) for one in value])
+
+    return decode
+
+
+def _object(item: Decode, where: str) -> Decode:
+    def decode(value: Any) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise TypeError(f"{where} is no object")
+        return {visible(key): item(one) for key, one in value.items()}
+
+    return decode
+
+
+def _table(kind: Any, where: str, foreign: bool) -> Decode:
+    """A TypedDict: what it names is of its type, what it does not name is kept."""
+    of = hints(kind)
+
+    def decode(value: Any) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise TypeError(f"{where} is no object")
+        return {key: decoder(of.get(key, Any), key, foreign)(one) for key, one in value.items()}
+
+    return decode
+
+
+def _fields(kind: type, foreign: bool) -> Decode:
+    of = hints(kind)
+    known = [(field.name, decoder(of[field.name], field.name, foreign)) for field in fields(kind)]
+    required = [one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING]
+
+    def decode(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise TypeError(f"{kind.__name__} needs an object, not {type(value).__name__}")
+        if missing := [name for name in required if name not in value]:
+            raise KeyError(f"{kind.__name__} without {', '.join(missing)}")
+        return kind(**{name: item(value[name]) for name, item in known if name in value})
+
+    return decode

@@ -65,9 +65,10 @@ class NodeFigure:
 class NodeDocument:
     """What a node leaves behind, written anew before every step: `step` is the one that it is at, empty at its end.
 
-    `exit` is None until then. `expected` is how many nodes the launcher has started, None where it does not say.
-    `settings` are versions and settings that siblings share; no values of variables are in it. `gpus` is how many GPUs
-    were found, whether torch can use them or not; None where no part has read it.
+    `exit` is None until then; `ended` is what ended the check at its step, empty where nothing could be written any
+    more: SIGTERM and SIGINT can, SIGKILL cannot. `expected` is how many nodes the launcher has started, None where it
+    does not say. `settings` are versions and settings that siblings share; no values of variables are in it. `gpus` is
+    how many GPUs were found, whether torch can use them or not; None where no part has read it.
     """
 
     schema: str
@@ -90,11 +91,15 @@ class NodeDocument:
     figures: tuple[NodeFigure, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
     gpus: int | None = None
+    ended: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowDevice:
-    """A device that is slower than its siblings, or than its part's floor: `ratio` to it, with its interval."""
+    """A device that is slower than its siblings, or than its part's floor: `ratio` to it, with its interval.
+
+    `device` is `all devices` where the whole node is slow.
+    """
 
     device: str
     figure: str
