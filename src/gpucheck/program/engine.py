@@ -115,6 +115,15 @@ class Assumed:
     place: Place | None
 
 
+@dataclass(slots=True)
+class Refused:
+    """A mismatch that was raised, how many values had been assumed before it, and how often it was raised."""
+
+    mismatch: Mismatch
+    assumed: int
+    times: int = 0
+
+
 # Of one line. Two updates of a policy ask for some thousand; a loop that waits for a value would ask for ever.
 MOST_ASSUMED = 5000
 
@@ -123,8 +132,8 @@ MOST_ASSUMED = 5000
 class World:
     """One program's claims, and what was seen of it. `tolerated` are sites that were found before: they raise no more.
 
-    `last` is the one that was raised last, `refused` are all, each with how many values had been `assumed` before it;
-    `asked_at` counts those by line.
+    `last` is the one that was raised last. `refused` and `mixed` are what was raised, once for each site: mismatches,
+    and operands whose dtypes differ, by line and text. `asked_at` counts the values that were `assumed` by line.
     `names` gives a module its qualified name. `unjudged` are operations that are not torch's own, with their first
     line. Without `has_values` what claims a device is a meta tensor on it. `pinned` are storages of the host.
     """
@@ -132,7 +141,8 @@ class World:
     claims: Claims = field(default_factory=Claims)
     tolerated: set[tuple[Place | None, str]] = field(default_factory=set)
     last: Mismatch | None = None
-    refused: list[tuple[Mismatch, int]] = field(default_factory=list)
+    refused: dict[tuple[Place | None, str], Refused] = field(default_factory=dict)
+    mixed: Counter[tuple[Place | None, str]] = field(default_factory=Counter)
     card: Card = Card()
     has_values: bool = True
     assumed: list[Assumed] = field(default_factory=list)
@@ -167,8 +177,14 @@ class World:
         )
         if mismatch.site not in self.tolerated:
             self.last = mismatch
-            self.refused.append((mismatch, len(self.assumed)))
+            self.refused.setdefault(mismatch.site, Refused(mismatch, len(self.assumed))).times += 1
             raise DeviceMismatch(mismatch)
+
+    def note_dtypes(self, error: RuntimeError) -> None:
+        """Note an error that torch raised for operands of different dtypes: the program may catch it."""
+        if rules.MIXED_DTYPES.search(str(error)) and not torch.is_autocast_enabled("cpu"):
+            frame = user_frame(sys._getframe(1))
+            self.mixed[place_of(frame) if frame is not None else None, " ".join(str(error).split())] += 1
 
     def stands_in(self, tensor: Tensor) -> bool:
         """Whether a meta tensor stands for one on a claimed device, which has no values here."""

@@ -20,7 +20,7 @@ from torch.utils import _device
 
 from gpucheck.program import rules
 from gpucheck.program.claims import CPU, Origin, storage_of
-from gpucheck.program.engine import Dispatch, World, tensors_in
+from gpucheck.program.engine import DeviceMismatch, Dispatch, World, tensors_in
 from gpucheck.program.memory import Memory
 from gpucheck.program.places import here
 from gpucheck.work.target import import_compiler
@@ -74,6 +74,10 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             if func in self._constructors or kwargs.get("device") is not None:
                 return self._made(func, args, kwargs)
             return self._called(func, args, kwargs)
+        except RuntimeError as error:
+            if not isinstance(error, DeviceMismatch):
+                self.world.note_dtypes(error)
+            raise
         finally:
             self.world.here.handling -= 1
 

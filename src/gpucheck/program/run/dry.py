@@ -32,11 +32,12 @@ from gpucheck.report.codec import to_json
 
 # Lines that are named of what is held; the JSON has them too.
 _MOST_LINES = 12
-_MOST_TOLD = 50
+_MOST_TOLD, _MOST_TEXT = 50, 500
 
 _world: engine.World
 _claimed = contextlib.ExitStack()
 _steps = 0
+_trains = False
 # The modules that keep what they read of torch as they load: before it is claimed.
 _EARLY = (
     "torch.distributions",
@@ -81,6 +82,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     if not _world.has_values:
         look._follow = lambda *args: None  # it holds what is moved, which must trade places
     look._replace(dataloader._BaseDataLoaderIter, "__next__", _following)
+    look._replace(optimizers.Optimizer, "__init__", _training)
     optimizers.register_optimizer_step_pre_hook(_stepping)
     optimizers.register_optimizer_step_post_hook(_stepped)
     sys.excepthook = _without_ours(sys.excepthook)
@@ -194,6 +196,17 @@ def _following(original: Any) -> Any:
     return following
 
 
+def _training(original: Any) -> Any:
+    """`Optimizer.__init__`: the program has a step to do."""
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        global _trains
+        _trains = True
+        original(self, *args, **kwargs)
+
+    return init
+
+
 def _stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
     leader = look._steps.leader() if look._steps.leader is not None else None
     if _is_done() and leader is optimizer:
@@ -250,16 +263,20 @@ def _end() -> None:
     assert memory is not None
     with rule.unseen():
         ended_by = None if error is None else placement.mismatch_in(_world, error)
-        for mismatch, assumed in _world.refused[-_MOST_TOLD:]:
-            entry = to_json(placement.entry(mismatch, "step"))
-            _say("mismatch", entry=entry, ended=mismatch is ended_by, assumed=assumed)
+        refused = sorted(_world.refused.values(), key=lambda one: one.mismatch is not ended_by)
+        for one in refused[:_MOST_TOLD]:
+            entry = to_json(placement.entry(one.mismatch, "step"))
+            ended = ended_by is not None and one.mismatch.site == ended_by.site
+            _say("mismatch", entry=entry, ended=ended, assumed=one.assumed, times=one.times)
         if error is not None:
             _say_error(error, ended_by)
-        for one in _world.assumed[:_MOST_TOLD]:
-            _say("assumed", what=one.what, value=repr(one.value), place=_text(one.place))
+        for (place, text), times in _world.mixed.most_common(_MOST_TOLD):
+            _say("mixed", text=text[:_MOST_TEXT], place=_text(place), times=times)
+        for value in _world.assumed[:_MOST_TOLD]:
+            _say("assumed", what=value.what, value=repr(value.value), place=_text(value.place))
         for name, place in _world.unjudged.items():
             _say("unjudged", operation=name, place=_text(place))
-        _say("memory", peak=_told(memory.top()), phases=memory.peaks, assumed=len(_world.assumed))
+        _say("memory", peak=_told(memory.top()), phases=memory.peaks, assumed=len(_world.assumed), trains=_trains)
         if memory.exceeded is not None:
             _say("exceeded", peak=_told(memory.exceeded))
     look.cells[board.END_NS] = look.now()
@@ -272,7 +289,7 @@ def _say(kind: str, **row: Any) -> None:
 
 def _say_error(error: BaseException, ended_by: Any) -> None:
     place = placement.innermost(error.__traceback__)
-    text = " ".join(str(error).split())[:500]
+    text = " ".join(str(error).split())[:_MOST_TEXT]
     of_device = isinstance(error, (NotImplementedError, ImportError)) or any(
         word in text.lower() for word in placement.OF_THE_DEVICE
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -11,12 +10,14 @@ from typing import Any
 
 from gpucheck.program import judge as model_judge
 from gpucheck.program.memory import NOT_COUNTED
+from gpucheck.program.rules import MIXED_DTYPES
 from gpucheck.program.run import board, judge
 from gpucheck.program.run.options import STEPS, RunOptions
 from gpucheck.report.codec import from_json
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.results.dry import (
     AssumedValue,
+    CaughtDtypes,
     DryLine,
     DryMemory,
     DryMismatch,
@@ -30,11 +31,6 @@ from gpucheck.report.results.model import DeviceMismatchEntry, UnjudgedOperation
 from gpucheck.report.results.run import OutOfMemory, RunLine, RunResult
 from gpucheck.units import capacity, percent
 
-# How torch says that operands differ in dtype: on CUDA and on a CPU alike.
-_DTYPES = re.compile(
-    r"expected scalar type \w+ but found|must have the same dtype|expected .* to have the same dtype"
-    r"|Input type \(.*\) and (bias|weight) type \(.*\) should be the same|expects? .*dtype .* but got"
-)
 # From this part of the memory on what is not counted decides.
 _CLOSE = 0.9
 
@@ -42,6 +38,7 @@ _CLOSE = 0.9
 def result(read: board.Read, counted: RunResult, options: RunOptions, written: tuple[str, ...] | None) -> DryResult:
     """The answer. `counted` is what `run` makes of the same board."""
     assert options.dry is not None
+    stopped = _stopped(read)
     return DryResult(
         program=options.program,
         device=f"cuda:0 ({options.dry.name})",
@@ -52,11 +49,14 @@ def result(read: board.Read, counted: RunResult, options: RunOptions, written: t
         ended_after_steps=any(read.said("steps_done")),
         mismatches=tuple(
             DryMismatch(
-                mismatch=from_json(DeviceMismatchEntry, one["entry"]), ended=one["ended"], assumed=one["assumed"]
+                mismatch=from_json(DeviceMismatchEntry, one["entry"]),
+                ended=one["ended"],
+                assumed=one["assumed"],
+                times=one["times"],
             )
             for one in read.said("mismatch")
         ),
-        stopped=_stopped(read),
+        stopped=stopped,
         lines=tuple(_line(one) for one in counted.lines if one.kind != "data"),
         memory=_memory(read, options),
         assumed=tuple(
@@ -68,6 +68,8 @@ def result(read: board.Read, counted: RunResult, options: RunOptions, written: t
         ),
         remarks=tuple(dict.fromkeys(Remark(text=one["text"], place=one["place"]) for one in read.said("remark"))),
         written=written,
+        mixed=tuple(_mixed(read, stopped)),
+        trains=next((one["trains"] for one in read.said("memory")), False),
     )
 
 
@@ -82,6 +84,14 @@ def _stopped(read: board.Read) -> DryStop | None:
         of_device=said["of_device"],
         autocast=said["autocast"],
     )
+
+
+def _mixed(read: board.Read, stopped: DryStop | None) -> Iterator[CaughtDtypes]:
+    """The errors about dtypes but for the one that ended the program."""
+    for one in read.said("mixed"):
+        times = one["times"] - (stopped is not None and stopped.text == one["text"])
+        if times:
+            yield CaughtDtypes(text=one["text"], place=one["place"], times=times)
 
 
 def _line(one: RunLine) -> DryLine:
@@ -128,6 +138,7 @@ def findings(result: DryResult, counted: RunResult, folder: str) -> list[Finding
     found = [
         *_mismatches(result),
         *_stop(result, folder),
+        *_undone(result),
         *_memory_findings(result),
         *_advice(counted, folder),
         *_remarks(result),
@@ -147,13 +158,40 @@ def _how_far(result: DryResult) -> str:
 def _mismatches(result: DryResult) -> Iterator[Finding]:
     for one in result.mismatches:
         made = model_judge.mismatch(one.mismatch)
-        verdict: Verdict = "fail"
+        status = result.exit if result.stopped is None and not one.ended else 0
+        verdict: Verdict = "fail" if one.ended or status else "warn"
         message = made.message
         if one.assumed:
-            verdict, message = "info", f"{message}; {one.assumed} values had been assumed before"
-        elif not one.ended:
-            verdict, message = "info", f"{message}; the program caught the error and went on"
-        yield replace(made, id="run.dry.mismatch", verdict=verdict, message=message)
+            verdict = "inconclusive" if one.ended else "warn"
+            message = f"{message}; {one.assumed} values had been assumed before"
+        if not one.ended:
+            message = f"{message}; {_caught(one.times)}" + (f" and ended with status {status}" if status else "")
+        evidence = {**made.evidence, "ended": one.ended, "times": one.times}
+        yield replace(made, id="run.dry.mismatch", verdict=verdict, message=message, evidence=evidence)
+    for mixed in result.mixed:
+        place = mixed.place or "an unknown line"
+        message = f"operands of different dtypes: {mixed.text}; {_caught(mixed.times)}"
+        yield Finding("run.dry.dtype", "warn", place, message, asdict(mixed), fix=_one_dtype(place))
+
+
+def _caught(times: int) -> str:
+    return "the program caught the error" + (f" {times} times" if times > 1 else "")
+
+
+def _one_dtype(place: str) -> str:
+    return f"{place}: bring both to one dtype with .to(dtype)"
+
+
+def _undone(result: DryResult) -> Iterator[Finding]:
+    """A program that did not do what it was there for has shown nothing."""
+    if result.memory is None or result.stopped is not None or any(one.ended for one in result.mismatches):
+        return
+    if result.trains and not result.steps:
+        why = "the program made an optimizer and ended before its first step"
+        yield Finding("run.dry.followed", "inconclusive", "no step was judged", why)
+    elif not result.memory.peak.allocated_bytes:
+        why = "it may take its device from an option"
+        yield Finding("run.dry.followed", "inconclusive", "the program put no tensor on the device", why)
 
 
 def _stop(result: DryResult, folder: str) -> Iterator[Finding]:
@@ -167,10 +205,10 @@ def _stop(result: DryResult, folder: str) -> Iterator[Finding]:
         return
     place = stop.place or "an unknown line"
     evidence = asdict(stop)
-    if _DTYPES.search(stop.text) and not stop.autocast:
-        verdict: Verdict = "info" if result.assumed_count else "fail"
-        fix = f"{place}: bring both to one dtype with .to(dtype)"
-        yield Finding("run.dry.dtype", verdict, place, f"operands of different dtypes: {stop.text}", evidence, fix)
+    if MIXED_DTYPES.search(stop.text) and not stop.autocast:
+        verdict: Verdict = "inconclusive" if result.assumed_count else "fail"
+        message = f"operands of different dtypes: {stop.text}"
+        yield Finding("run.dry.dtype", verdict, place, message, evidence, _one_dtype(place))
         return
     text = f"{stop.kind}: {stop.text}" if stop.text else stop.kind
     if not result.has_values and stop.of_device:
