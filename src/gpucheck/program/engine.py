@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import linecache
+import os
 import re
 import sys
 import threading
@@ -68,8 +69,7 @@ class DeviceMismatch(RuntimeError):
         devices = " and ".join(sorted({party.device for party in mismatch.parties}))
         wrong = ", ".join(party.name for party in mismatch.wrong)
         super().__init__(
-            f"Expected all tensors to be on the same device, but found at least two devices, {devices}! "
-            f"({mismatch.operation})"
+            f"{rules.APART}, but found at least two devices, {devices}! ({mismatch.operation})"
             if len({party.device for party in mismatch.parties}) > 1
             else f"{mismatch.operation} needs {wrong} on {mismatch.expected}, but it is on {devices}"
         )
@@ -136,6 +136,7 @@ class World:
     and operands whose dtypes differ, by line and text. `asked_at` counts the values that were `assumed` by line.
     `names` gives a module its qualified name. `unjudged` are operations that are not torch's own, with their first
     line. Without `has_values` what claims a device is a meta tensor on it. `pinned` are storages of the host.
+    `used_by` is the process that used a device first.
     """
 
     claims: Claims = field(default_factory=Claims)
@@ -150,6 +151,8 @@ class World:
     pinned: weakref.WeakKeyDictionary[Any, bool] = field(default_factory=weakref.WeakKeyDictionary)
     unjudged: dict[str, Place | None] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
+    used_by: int | None = None
+    made_by: int = field(default_factory=os.getpid)
     here: PerThread = field(default_factory=lambda: PerThread())
 
     @contextlib.contextmanager
@@ -178,7 +181,19 @@ class World:
         if mismatch.site not in self.tolerated:
             self.last = mismatch
             self.refused.setdefault(mismatch.site, Refused(mismatch, len(self.assumed))).times += 1
-            raise DeviceMismatch(mismatch)
+            # A worker sends what it raises to its parent, by the class's name.
+            raise RuntimeError(str(DeviceMismatch(mismatch))) if self.is_forked() else DeviceMismatch(mismatch)
+
+    def is_forked(self) -> bool:
+        """Whether this process came from the one that the world was made in."""
+        return self.made_by != os.getpid()
+
+    def use(self, *, by_kernel: bool = False) -> None:
+        """A device is used. Raises in a forked process what CUDA raises there if its parent has used it before."""
+        if self.used_by is None:
+            self.used_by = os.getpid()
+        elif self.used_by != os.getpid():
+            raise RuntimeError(rules.FORKED_KERNEL if by_kernel else rules.FORKED)
 
     def note_dtypes(self, error: RuntimeError) -> None:
         """Note an error that torch raised for operands of different dtypes: the program may catch it."""
@@ -296,6 +311,8 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         name = func._schema.name
         if not operands:
             return rules.Verdict(self._made_where(name)), operands
+        if world.is_forked() and any(one.device is not None and one.device.startswith("cuda") for one, _ in operands):
+            world.use(by_kernel=True)
         verdict = rules.judge(name, [operand for operand, _ in operands])
         if not verdict.judged and name not in world.unjudged:
             frame = user_frame(sys._getframe(2))

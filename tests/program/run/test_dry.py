@@ -183,6 +183,30 @@ def test_a_loop_that_skips_every_batch_has_shown_nothing(tmp_path: Path) -> None
     assert sorted(told) == [("run.dry.dtype", 3), ("run.dry.mismatch", 3)]
 
 
+WORKER = """
+import sys
+import torch
+from torch.utils.data import DataLoader
+
+class Squares(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        return torch.ones(2).cuda() * index
+
+if sys.argv[1] == "fork":
+    torch.ones(2).cuda()
+for batch in DataLoader(Squares(), num_workers=1, multiprocessing_context="fork"):
+    print(batch)
+"""
+
+
+def test_a_worker_that_was_forked_after_cuda_was_used(tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text(WORKER)
+    document = dry(tmp_path, "worker.py", "fork", cwd=tmp_path, status=1)
+    assert wrong(document) == [("run.dry.fork", "worker.py:10")]
+
+
 def test_an_error_of_the_programs_own_is_where_judging_ends(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("import torch\nx = torch.ones(2, device='cuda')\nraise ValueError('mine')\n")
     document = dry(tmp_path, "own.py", cwd=tmp_path, status=1)

@@ -12,6 +12,7 @@ import gc
 import importlib
 import mmap
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -26,13 +27,16 @@ from torch.utils.data import dataloader
 from gpucheck.program import engine, placement, surface
 from gpucheck.program.claims import COUNTED, Claims, storage_of
 from gpucheck.program.memory import Memory, Moment
-from gpucheck.program.places import Place, here, is_ours
+from gpucheck.program.places import Place, here, is_ours, rank
 from gpucheck.program.run import board, held, look, rule
 from gpucheck.report.codec import to_json
 
 # Lines that are named of what is held; the JSON has them too.
 _MOST_LINES = 12
 _MOST_TOLD, _MOST_TEXT = 50, 500
+# How torch begins an error that a worker of a DataLoader sent, and how Python writes a frame.
+_OF_A_WORKER = "Original Traceback (most recent call last):"
+_FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in ', re.MULTILINE)
 
 _world: engine.World
 _claimed = contextlib.ExitStack()
@@ -288,8 +292,13 @@ def _say(kind: str, **row: Any) -> None:
 
 
 def _say_error(error: BaseException, ended_by: Any) -> None:
-    place = placement.innermost(error.__traceback__)
-    text = " ".join(str(error).split())[:_MOST_TEXT]
+    place, whole = placement.innermost(error.__traceback__), str(error)
+    if _OF_A_WORKER in whole:
+        # The error itself is the last line, and its own traceback stands above it.
+        frames = [Place(file, int(line)) for file, line in _FRAME.findall(whole)]
+        place = next((one for one in reversed(frames) if rank(one.file) == 0), place)
+        whole = whole.strip().rpartition("\n")[2]
+    text = " ".join(whole.split())[:_MOST_TEXT]
     of_device = isinstance(error, (NotImplementedError, ImportError)) or any(
         word in text.lower() for word in placement.OF_THE_DEVICE
     )

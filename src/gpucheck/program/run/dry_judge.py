@@ -9,8 +9,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from gpucheck.program import judge as model_judge
+from gpucheck.program import rules
 from gpucheck.program.memory import NOT_COUNTED
-from gpucheck.program.rules import MIXED_DTYPES
 from gpucheck.program.run import board, judge
 from gpucheck.program.run.options import STEPS, RunOptions
 from gpucheck.report.codec import from_json
@@ -31,6 +31,7 @@ from gpucheck.report.results.model import DeviceMismatchEntry, UnjudgedOperation
 from gpucheck.report.results.run import OutOfMemory, RunLine, RunResult
 from gpucheck.units import capacity, percent
 
+_FORK_FIX = "in a DataLoader's worker return CPU tensors and move the batch in the main process; else start by spawn"
 # From this part of the memory on what is not counted decides.
 _CLOSE = 0.9
 
@@ -143,7 +144,7 @@ def findings(result: DryResult, counted: RunResult, folder: str) -> list[Finding
         *_advice(counted, folder),
         *_remarks(result),
     ]
-    if not any(one.id in ("run.dry.mismatch", "run.dry.dtype", "run.dry.followed") for one in found):
+    if not any(one.id in ("run.dry.mismatch", "run.dry.dtype", "run.dry.fork", "run.dry.followed") for one in found):
         found.append(Finding("run.dry.placement", "pass", "no tensor was on the wrong device", _how_far(result)))
     return sorted(found, key=lambda one: WORST_FIRST.index(one.verdict))
 
@@ -205,10 +206,19 @@ def _stop(result: DryResult, folder: str) -> Iterator[Finding]:
         return
     place = stop.place or "an unknown line"
     evidence = asdict(stop)
-    if MIXED_DTYPES.search(stop.text) and not stop.autocast:
+    if rules.MIXED_DTYPES.search(stop.text) and not stop.autocast:
         verdict: Verdict = "inconclusive" if result.assumed_count else "fail"
         message = f"operands of different dtypes: {stop.text}"
         yield Finding("run.dry.dtype", verdict, place, message, evidence, _one_dtype(place))
+        return
+    if rules.APART in stop.text:  # in a worker: there it is raised as plain text
+        text = stop.text.removeprefix("RuntimeError: ")
+        yield Finding("run.dry.mismatch", "fail", place, text, evidence, f"{place}: bring both to one device")
+        return
+    if rules.FORKED in stop.text or rules.FORKED_KERNEL in stop.text:
+        text = stop.text.removeprefix("RuntimeError: ")
+        message = f"CUDA in a process that was forked after its parent had used CUDA: {text}"
+        yield Finding("run.dry.fork", "fail", place, message, evidence, _FORK_FIX)
         return
     text = f"{stop.kind}: {stop.text}" if stop.text else stop.kind
     if not result.has_values and stop.of_device:
