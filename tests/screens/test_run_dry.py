@@ -199,6 +199,26 @@ def test_memory_close_to_full_is_a_warning_and_without_a_size_none_is_judged() -
     assert [id for id, _ in told(replace(CLEAN, memory=replace(MEMORY, total_bytes=None)))] == ["run.dry.placement"]
 
 
+RANGE = replace(MEMORY, peak=replace(PEAK, allocated_bytes=512 * MIB), most_bytes=768 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("total", "verdict", "message"),
+    [
+        (500, "fail", "peak 512 to 768 MiB of 500 MiB"),
+        (600, "inconclusive", "peak 512 to 768 MiB of 600 MiB: it fits at 512 MiB and not at 768 MiB"),
+        (768, "warn", "peak 512 to 768 MiB of 768 MiB in tensors alone"),
+        (1024, "pass", "peak 512 to 768 MiB of 1 GiB"),
+    ],
+)
+def test_inside_a_range_neither_verdict_is_given(total: int, verdict: str, message: str) -> None:
+    exceeded = RANGE.peak if total < 512 else None
+    memory = replace(RANGE, total_bytes=total * MIB, exceeded=exceeded)
+    findings = dry_judge.findings(replace(CLEAN, memory=memory), COUNTED, "/job")
+    (found,) = [one for one in findings if one.id == "run.dry.memory"]
+    assert found.verdict == verdict and message in found.message
+
+
 STOP = DryStop(
     kind="RuntimeError",
     text="mat1 and mat2 must have the same dtype, but got Half and Float",

@@ -89,11 +89,15 @@ class Call:
 
 
 class PerThread(threading.local):
-    """The calls of torch that are running in a thread, and how many of them the function mode works on."""
+    """The calls of torch that are running in a thread, and how many of them the function mode works on.
+
+    `inside` is whether an operation of torch's runs as Python, with copies that no program asked for.
+    """
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.handling = 0
+        self.inside = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +294,11 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             storages = [storage_of(tensor) for _, tensor in operands]
         if not self.world.has_values and any(self.world.stands_in(tensor) for _, tensor in operands):
             with torch._C.DisableTorchFunction():
-                out = without_values(self.world, func, args, kwargs)
+                before, self.world.here.inside = self.world.here.inside, True
+                try:
+                    out = without_values(self.world, func, args, kwargs)
+                finally:
+                    self.world.here.inside = before
         elif func.namespace in rules.JUDGED:
             # The function mode has seen the call above; below it, only code that is not torch's asks it anything.
             with torch._C.DisableTorchFunction():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpucheck import units
+from gpucheck.program.run.dry_judge import peak_text
 from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, Page, answer, column_of_numbers, table
 from gpucheck.render.run import NAMES
 from gpucheck.report.finding import Finding
@@ -99,7 +100,7 @@ def _memory(memory: DryMemory) -> Iterator[Block]:
     peak = memory.peak
     of = "" if memory.total_bytes is None else f" of {units.capacity(memory.total_bytes)}"
     where = f" in {peak.phase}, step {peak.step + 1}" + (f", {peak.place}" if peak.place else "")
-    yield Line(f"tensors on the device: peak {units.capacity(peak.allocated_bytes)}{of}{where}")
+    yield Line(f"tensors on the device: peak {peak_text(memory)}{of}{where}")
     kept = {
         "parameters": memory.parameters_bytes,
         "gradients": memory.gradients_bytes,

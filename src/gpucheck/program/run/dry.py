@@ -134,6 +134,8 @@ def _moment() -> tuple[str, int]:
 
 def _device_of(tensor: Any) -> str | None:
     """The kind of device that a tensor claims, as `run` asks it; None for the host's."""
+    if _world.here.inside:
+        return None
     with rule.unseen():
         device = _world.claims.device(tensor)
     return None if device is None or device.type in ("cpu", "meta") else device.type
@@ -280,7 +282,14 @@ def _end() -> None:
             _say("assumed", what=value.what, value=repr(value.value), place=_text(value.place))
         for name, place in _world.unjudged.items():
             _say("unjudged", operation=name, place=_text(place))
-        _say("memory", peak=_told(memory.top()), phases=memory.peaks, assumed=len(_world.assumed), trains=_trains)
+        _say(
+            "memory",
+            peak=_told(memory.top()),
+            most=memory.most,
+            phases=memory.peaks,
+            assumed=len(_world.assumed),
+            trains=_trains,
+        )
         if memory.exceeded is not None:
             _say("exceeded", peak=_told(memory.exceeded))
     look.cells[board.END_NS] = look.now()

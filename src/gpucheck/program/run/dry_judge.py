@@ -32,6 +32,7 @@ from gpucheck.report.results.run import OutOfMemory, RunLine, RunResult
 from gpucheck.units import capacity, percent
 
 _FORK_FIX = "in a DataLoader's worker return CPU tensors and move the batch in the main process; else start by spawn"
+_UNPUBLISHED = "cuDNN publishes no size for what an RNN keeps"
 # From this part of the memory on what is not counted decides.
 _CLOSE = 0.9
 
@@ -117,6 +118,7 @@ def _memory(read: board.Read, options: RunOptions) -> DryMemory | None:
         optimizer_bytes=kept.get("optimizer"),
         exceeded=None if exceeded is None else _moment(exceeded["peak"]),
         not_counted=NOT_COUNTED,
+        most_bytes=said["most"],
     )
 
 
@@ -231,8 +233,9 @@ def _memory_findings(result: DryResult) -> Iterator[Finding]:
     if memory is None or memory.total_bytes is None:
         return
     peak, total = memory.peak, memory.total_bytes
-    most = f"peak {capacity(peak.allocated_bytes)} of {capacity(total)}"
-    evidence: dict[str, Any] = {"peak_bytes": peak.allocated_bytes, "total_bytes": total}
+    highest = max(memory.most_bytes or 0, peak.allocated_bytes)
+    most = f"peak {peak_text(memory)} of {capacity(total)}"
+    evidence: dict[str, Any] = {"peak_bytes": peak.allocated_bytes, "most_bytes": highest, "total_bytes": total}
     if memory.exceeded is not None:
         first = memory.exceeded
         held = ", ".join(f"{one.place or 'unknown'} {capacity(one.bytes)}" for one in first.held[:3])
@@ -243,12 +246,25 @@ def _memory_findings(result: DryResult) -> Iterator[Finding]:
         yield Finding(
             "run.dry.memory", verdict, "out of memory", f"{message}; most held by {held}", evidence, _advice_of(memory)
         )
-    elif peak.allocated_bytes >= _CLOSE * total:
+    elif highest > total:
+        message = f"{most}: it fits at {capacity(peak.allocated_bytes)} and not at {capacity(highest)}; {_UNPUBLISHED}"
+        yield Finding("run.dry.memory", "inconclusive", "memory may run out", message, evidence)
+    elif highest >= _CLOSE * total:
         message = f"{most} in tensors alone; workspaces, the context and fragmentation come on top"
         yield Finding("run.dry.memory", "warn", "memory is close to full", message, evidence)
     else:
-        share = percent(peak.allocated_bytes / total)
-        yield Finding("run.dry.memory", "pass", f"tensors take {share} of the memory", most, evidence)
+        share = percent(highest / total)
+        bound = "" if highest == peak.allocated_bytes else "at most "
+        yield Finding("run.dry.memory", "pass", f"tensors take {bound}{share} of the memory", most, evidence)
+
+
+def peak_text(memory: DryMemory) -> str:
+    """The peak, or the two figures between which it lies."""
+    least, highest = capacity(memory.peak.allocated_bytes), capacity(memory.most_bytes or 0)
+    if (memory.most_bytes or 0) <= memory.peak.allocated_bytes:
+        return least
+    number, _, unit = least.partition(" ")
+    return f"{number if highest.endswith(f' {unit}') else least} to {highest}"
 
 
 def _advice_of(memory: DryMemory) -> str | None:
