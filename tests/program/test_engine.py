@@ -5,11 +5,15 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import os
+import pickle
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from gpucheck.program import rules
 from gpucheck.program.engine import DeviceMismatch, World
 from gpucheck.program.surface import Surface, claimed
 
@@ -85,6 +89,82 @@ def test_a_file_is_loaded_where_it_was_asked_for(surface: Surface) -> None:
     assert torch.load(file, map_location="cuda")["a"].device == GPU
     file.seek(0)
     assert torch.load(file)["a"].device.type == "cpu"
+
+
+# What a `map_location` makes of a tensor on cuda:0 and one on the CPU.
+LOCATIONS: list[tuple[Any, str, str]] = [
+    (None, "cuda", "cpu"),
+    ("cpu", "cpu", "cpu"),
+    ({"cuda:0": "cpu"}, "cpu", "cpu"),
+    ({"cpu": "cuda:0"}, "cuda", "cuda"),
+    (lambda storage, location: storage, "cpu", "cpu"),
+    (lambda storage, location: storage.cuda(0), "cuda", "cuda"),
+    (lambda storage, location: None, "cuda", "cpu"),
+]
+
+
+@pytest.mark.parametrize(("location", "first", "second"), LOCATIONS)
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_file_says_where_its_tensors_were(
+    surface: Surface, location: Any, first: str, second: str, zipped: bool
+) -> None:
+    file = io.BytesIO()
+    saved = {"a": torch.ones(2, device="cuda"), "b": torch.ones(2)}
+    torch.save(saved, file, _use_new_zipfile_serialization=zipped)
+    file.seek(0)
+    loaded = torch.load(file, map_location=location)
+    assert [loaded[name].device.type for name in "ab"] == [first, second]
+
+
+def test_a_pickle_and_a_module_come_back_to_their_device(surface: Surface) -> None:
+    layer = pickle.loads(pickle.dumps(nn.Linear(2, 2).cuda()))
+    assert (layer.weight.device, layer(torch.ones(1, 2, device="cuda")).device) == (GPU, GPU)
+    assert pickle.loads(pickle.dumps(torch.ones(2))).device.type == "cpu"
+
+
+@pytest.mark.parametrize(("location", "kind"), [(None, "cuda"), ("cuda:0", "cuda"), ("cpu", "cpu")])
+def test_a_file_of_tensors_without_values(location: str | None, kind: str) -> None:
+    with claimed(World(has_values=False)):
+        file = io.BytesIO()
+        torch.save({"a": torch.ones(2, device="cuda")}, file)
+        file.seek(0)
+        assert torch.load(file, map_location=location)["a"].device.type == kind
+
+
+def test_only_the_hosts_memory_is_pinned(surface: Surface) -> None:
+    assert torch.ones(2).pin_memory().is_pinned()
+    with pytest.raises(DeviceMismatch):
+        torch.ones(2, device="cuda").pin_memory()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="it needs fork")
+@pytest.mark.parametrize(
+    ("used", "call", "raised"),
+    [
+        (True, lambda x: torch.ones(2).cuda(), rules.FORKED),
+        (True, lambda x: torch.ones(2, device="cuda"), rules.FORKED),
+        (True, lambda x: torch.cuda.current_device(), rules.FORKED),
+        (True, lambda x: x + 1, rules.FORKED_KERNEL),
+        (True, lambda x: torch.ones(2) + 1, ""),
+        (True, lambda x: torch.cuda.is_available(), ""),
+        (False, lambda x: torch.ones(2).cuda() + 1, ""),
+    ],
+)
+def test_a_fork_of_a_process_that_used_cuda_cannot_use_it(used: bool, call: Any, raised: str) -> None:
+    read, write = os.pipe()
+    with claimed(World()):
+        x = torch.ones(2).to("cuda" if used else "cpu")
+        pid = os.fork()
+        if not pid:
+            try:
+                call(x)
+            except RuntimeError as error:
+                os.write(write, str(error).encode())
+            os._exit(0)
+        os.waitpid(pid, 0)
+    os.close(write)
+    with os.fdopen(read) as told:
+        assert told.read() == raised
 
 
 def test_classes_of_old(surface: Surface) -> None:

@@ -17,6 +17,7 @@ from gpucheck.report.events import Answered, Judged
 from gpucheck.report.report import Collector, Report
 from gpucheck.report.results.dry import (
     AssumedValue,
+    CaughtDtypes,
     DryLine,
     DryMemory,
     DryMismatch,
@@ -145,6 +146,41 @@ def test_a_tensor_on_the_wrong_device() -> None:
     ]
 
 
+CAUGHT = replace(MISMATCH, ended=False, times=32)
+
+
+def test_what_the_program_caught_is_in_the_first_line() -> None:
+    other = replace(MISMATCH.mismatch, place="train.py:40")
+    twice = replace(CLEAN, mismatches=(CAUGHT, replace(CAUGHT, mismatch=other, times=1)))
+    assert screen(twice, 150)[:2] == [
+        "! cuda:0 (claimed GPU): 2 tensors on the wrong device, caught by the program (33 times) · ended after 2 steps",
+        "! train.py:30: F.cross_entropy needs cuda:0, but its argument target is on the CPU: made at train.py:8 "
+        "by torch.randint; the program caught the error",
+    ]
+    mixed = replace(CLEAN, mixed=(CaughtDtypes(text="got Half and Float", place="train.py:9", times=2),))
+    assert screen(mixed, 150)[:2] == [
+        "! cuda:0 (claimed GPU): 1 operation with mixed dtypes, caught by the program (2 times) · ended after 2 steps",
+        "! train.py:9: operands of different dtypes: got Half and Float; the program caught the error 2 times",
+    ]
+
+
+def test_a_program_that_caught_a_mistake_and_ended_with_a_status_failed() -> None:
+    assert told(replace(CLEAN, mismatches=(CAUGHT,), exit=3))[0] == ("run.dry.mismatch", "fail")
+
+
+def test_a_program_that_did_nothing_has_shown_nothing() -> None:
+    undone = replace(CLEAN, steps=0, ended_after_steps=False, trains=True)
+    assert screen(undone)[:2] == [
+        "? cuda:0 (claimed GPU): no step was judged · whole program, 0 steps",
+        "? no step was judged: the program made an optimizer and ended before its first step",
+    ]
+    empty = replace(PEAK, allocated_bytes=0)
+    unused = replace(CLEAN, steps=0, memory=replace(MEMORY, peak=empty, total_bytes=None))
+    assert told(unused) == [("run.dry.followed", "inconclusive")]
+    # A program that infers has no step to do.
+    assert told(replace(CLEAN, steps=0, ended_after_steps=False))[-1] == ("run.dry.placement", "pass")
+
+
 def test_memory_that_does_not_suffice_names_who_asked_and_who_held() -> None:
     held = (replace(PEAK.held[0], place="a.py:2"),)
     first = replace(PEAK, place="a.py:9", allocated_bytes=1100 * MIB, asked_bytes=200 * MIB, held=held)
@@ -161,6 +197,26 @@ def test_memory_close_to_full_is_a_warning_and_without_a_size_none_is_judged() -
     close = replace(MEMORY, peak=replace(PEAK, allocated_bytes=1000 * MIB))
     assert ("run.dry.memory", "warn") in told(replace(CLEAN, memory=close))
     assert [id for id, _ in told(replace(CLEAN, memory=replace(MEMORY, total_bytes=None)))] == ["run.dry.placement"]
+
+
+RANGE = replace(MEMORY, peak=replace(PEAK, allocated_bytes=512 * MIB), most_bytes=768 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("total", "verdict", "message"),
+    [
+        (500, "fail", "peak 512 to 768 MiB of 500 MiB"),
+        (600, "inconclusive", "peak 512 to 768 MiB of 600 MiB: it fits at 512 MiB and not at 768 MiB"),
+        (768, "warn", "peak 512 to 768 MiB of 768 MiB in tensors alone"),
+        (1024, "pass", "peak 512 to 768 MiB of 1 GiB"),
+    ],
+)
+def test_inside_a_range_neither_verdict_is_given(total: int, verdict: str, message: str) -> None:
+    exceeded = RANGE.peak if total < 512 else None
+    memory = replace(RANGE, total_bytes=total * MIB, exceeded=exceeded)
+    findings = dry_judge.findings(replace(CLEAN, memory=memory), COUNTED, "/job")
+    (found,) = [one for one in findings if one.id == "run.dry.memory"]
+    assert found.verdict == verdict and message in found.message
 
 
 STOP = DryStop(
@@ -186,7 +242,7 @@ def test_only_a_dtype_that_cuda_refuses_too_is_a_fault(stop: DryStop, verdict: t
     assert verdict in told(replace(CLEAN, stopped=stop, exit=1))
 
 
-def test_after_an_assumed_value_nothing_is_a_fault() -> None:
+def test_after_an_assumed_value_nothing_is_a_fault_and_nothing_is_clear() -> None:
     assumed = (AssumedValue(what="item", value="0.0", place="train.py:9"),)
     result = replace(
         CLEAN,
@@ -196,7 +252,7 @@ def test_after_an_assumed_value_nothing_is_a_fault() -> None:
         mismatches=(replace(MISMATCH, assumed=1),),
         remarks=(Remark(text="NCCL is replaced by gloo", place="train.py:4"),),
     )
-    assert {verdict for id, verdict in told(result) if id != "run.dry.memory"} == {"info"}
+    assert {verdict for id, verdict in told(result) if id != "run.dry.memory"} == {"inconclusive", "info"}
 
 
 def test_a_program_that_was_killed_is_not_judged() -> None:

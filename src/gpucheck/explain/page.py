@@ -598,6 +598,12 @@ _ROWS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "convert one of them, or put the line under autocast",
         ),
         (
+            "run.dry.fork",
+            "no forked process uses CUDA after its parent",
+            "CUDA cannot be used in a process that was forked after its parent had used it.",
+            "return CPU tensors from a DataLoader's workers; start other processes by spawn",
+        ),
+        (
             "run.dry.memory",
             "tensors fit into the memory asked for",
             "What tensors take, by phase and line. What is not counted is named: workspaces, the context, "

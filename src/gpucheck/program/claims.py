@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -67,6 +67,11 @@ class Claims:
     def device(self, tensor: Tensor) -> torch.device | None:
         """The device that a tensor claims; None where it is not known."""
         return self.of(tensor).device
+
+    def device_of_storage(self, storage: Any) -> torch.device | None:
+        """The device that a storage claims; None where it is not known."""
+        plain = storage._untyped_storage if isinstance(storage, torch.TypedStorage) else storage
+        return self._claims.get(plain, ON_CPU).device
 
     def put(self, tensor: Tensor, device: torch.device | None, origin: Origin | None = None) -> None:
         """Claim a device for the storage of a tensor."""

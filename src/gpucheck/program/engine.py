@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import linecache
+import os
 import re
 import sys
 import threading
@@ -68,8 +69,7 @@ class DeviceMismatch(RuntimeError):
         devices = " and ".join(sorted({party.device for party in mismatch.parties}))
         wrong = ", ".join(party.name for party in mismatch.wrong)
         super().__init__(
-            f"Expected all tensors to be on the same device, but found at least two devices, {devices}! "
-            f"({mismatch.operation})"
+            f"{rules.APART}, but found at least two devices, {devices}! ({mismatch.operation})"
             if len({party.device for party in mismatch.parties}) > 1
             else f"{mismatch.operation} needs {wrong} on {mismatch.expected}, but it is on {devices}"
         )
@@ -89,11 +89,15 @@ class Call:
 
 
 class PerThread(threading.local):
-    """The calls of torch that are running in a thread, and how many of them the function mode works on."""
+    """The calls of torch that are running in a thread, and how many of them the function mode works on.
+
+    `inside` is whether an operation of torch's runs as Python, with copies that no program asked for.
+    """
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.handling = 0
+        self.inside = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,15 @@ class Assumed:
     place: Place | None
 
 
+@dataclass(slots=True)
+class Refused:
+    """A mismatch that was raised, how many values had been assumed before it, and how often it was raised."""
+
+    mismatch: Mismatch
+    assumed: int
+    times: int = 0
+
+
 # Of one line. Two updates of a policy ask for some thousand; a loop that waits for a value would ask for ever.
 MOST_ASSUMED = 5000
 
@@ -123,16 +136,18 @@ MOST_ASSUMED = 5000
 class World:
     """One program's claims, and what was seen of it. `tolerated` are sites that were found before: they raise no more.
 
-    `last` is the one that was raised last, `refused` are all, each with how many values had been `assumed` before it;
-    `asked_at` counts those by line.
+    `last` is the one that was raised last. `refused` and `mixed` are what was raised, once for each site: mismatches,
+    and operands whose dtypes differ, by line and text. `asked_at` counts the values that were `assumed` by line.
     `names` gives a module its qualified name. `unjudged` are operations that are not torch's own, with their first
     line. Without `has_values` what claims a device is a meta tensor on it. `pinned` are storages of the host.
+    `used_by` is the process that used a device first.
     """
 
     claims: Claims = field(default_factory=Claims)
     tolerated: set[tuple[Place | None, str]] = field(default_factory=set)
     last: Mismatch | None = None
-    refused: list[tuple[Mismatch, int]] = field(default_factory=list)
+    refused: dict[tuple[Place | None, str], Refused] = field(default_factory=dict)
+    mixed: Counter[tuple[Place | None, str]] = field(default_factory=Counter)
     card: Card = Card()
     has_values: bool = True
     assumed: list[Assumed] = field(default_factory=list)
@@ -140,6 +155,8 @@ class World:
     pinned: weakref.WeakKeyDictionary[Any, bool] = field(default_factory=weakref.WeakKeyDictionary)
     unjudged: dict[str, Place | None] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
+    used_by: int | None = None
+    made_by: int = field(default_factory=os.getpid)
     here: PerThread = field(default_factory=lambda: PerThread())
 
     @contextlib.contextmanager
@@ -167,8 +184,26 @@ class World:
         )
         if mismatch.site not in self.tolerated:
             self.last = mismatch
-            self.refused.append((mismatch, len(self.assumed)))
-            raise DeviceMismatch(mismatch)
+            self.refused.setdefault(mismatch.site, Refused(mismatch, len(self.assumed))).times += 1
+            # A worker sends what it raises to its parent, by the class's name.
+            raise RuntimeError(str(DeviceMismatch(mismatch))) if self.is_forked() else DeviceMismatch(mismatch)
+
+    def is_forked(self) -> bool:
+        """Whether this process came from the one that the world was made in."""
+        return self.made_by != os.getpid()
+
+    def use(self, *, by_kernel: bool = False) -> None:
+        """A device is used. Raises in a forked process what CUDA raises there if its parent has used it before."""
+        if self.used_by is None:
+            self.used_by = os.getpid()
+        elif self.used_by != os.getpid():
+            raise RuntimeError(rules.FORKED_KERNEL if by_kernel else rules.FORKED)
+
+    def note_dtypes(self, error: RuntimeError) -> None:
+        """Note an error that torch raised for operands of different dtypes: the program may catch it."""
+        if rules.MIXED_DTYPES.search(str(error)) and not torch.is_autocast_enabled("cpu"):
+            frame = user_frame(sys._getframe(1))
+            self.mixed[place_of(frame) if frame is not None else None, " ".join(str(error).split())] += 1
 
     def stands_in(self, tensor: Tensor) -> bool:
         """Whether a meta tensor stands for one on a claimed device, which has no values here."""
@@ -259,7 +294,11 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             storages = [storage_of(tensor) for _, tensor in operands]
         if not self.world.has_values and any(self.world.stands_in(tensor) for _, tensor in operands):
             with torch._C.DisableTorchFunction():
-                out = without_values(self.world, func, args, kwargs)
+                before, self.world.here.inside = self.world.here.inside, True
+                try:
+                    out = without_values(self.world, func, args, kwargs)
+                finally:
+                    self.world.here.inside = before
         elif func.namespace in rules.JUDGED:
             # The function mode has seen the call above; below it, only code that is not torch's asks it anything.
             with torch._C.DisableTorchFunction():
@@ -280,6 +319,8 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         name = func._schema.name
         if not operands:
             return rules.Verdict(self._made_where(name)), operands
+        if world.is_forked() and any(one.device is not None and one.device.startswith("cuda") for one, _ in operands):
+            world.use(by_kernel=True)
         verdict = rules.judge(name, [operand for operand, _ in operands])
         if not verdict.judged and name not in world.unjudged:
             frame = user_frame(sys._getframe(2))

@@ -18,11 +18,10 @@ from gpucheck.program.places import Place
 # kMinBlockSize of torch's CUDACachingAllocator: `memory_allocated` counts in these.
 BLOCK_BYTES = 512
 NOT_COUNTED = (
-    "workspaces of cuDNN, cuBLAS and fused attention",
+    "workspaces of cuDNN, cuBLAS and attention's backward pass",
     "buffers of NCCL",
     "the CUDA context (some 300 to 600 MiB for each process)",
     "memory that the allocator keeps or that is fragmented",
-    "what CUDA's kernels save for the backward pass where the CPU's save something else",
 )
 
 # The line that made a storage, None for nobody's, and the phase in which it did.
@@ -60,7 +59,10 @@ class Memory:
     peaks: dict[str, int] = field(default_factory=dict)
     peak_at: tuple[Place | None, str, int, int] = (None, "forward", 0, 0)
     exceeded: Moment | None = None
-    _live: dict[int, tuple[int, Key]] = field(default_factory=dict)
+    # What may be held beside `allocated`, and the most that it may have been together.
+    uncertain: int = 0
+    most: int = 0
+    _live: dict[int, tuple[int, int, Key]] = field(default_factory=dict)
     _by_key: dict[Key, int] = field(default_factory=dict)
     _at_peak: dict[Key, int] | None = field(default_factory=dict)
     _here: threading.local = field(default_factory=threading.local)
@@ -75,8 +77,8 @@ class Memory:
         finally:
             self._here.paused = before
 
-    def put(self, storage: Any, *, is_held: bool) -> None:
-        """A storage claims the device, or with `is_held` False another place."""
+    def put(self, storage: Any, *, is_held: bool, more: int = 0) -> None:
+        """A storage claims the device, or with `is_held` False another place. It may take `more` bytes than it has."""
         key = id(storage)
         if not is_held:
             self._freed(key)
@@ -86,13 +88,15 @@ class Memory:
             return
         place, (phase, step) = self.where(), self.moment()
         with self._lock:
-            self._live[key] = size, (place, phase)
+            self._live[key] = size, more, (place, phase)
+            self.uncertain += more
             self._by_key[place, phase] = self._by_key.get((place, phase), 0) + size
             self.allocated += size
             self._raise_peaks(place, phase, step, size)
         weakref.finalize(storage, self._freed, key).atexit = False
 
     def _raise_peaks(self, place: Place | None, phase: str, step: int, size: int) -> None:
+        self.most = max(self.most, self.allocated + self.uncertain)
         self.peak_since_reset = max(self.peak_since_reset, self.allocated)
         self.peaks[phase] = max(self.peaks.get(phase, 0), self.allocated)
         if self.allocated > self.peak:
@@ -105,7 +109,8 @@ class Memory:
             if key not in self._live:
                 return
             self._settle()  # the first that is freed after a peak ends it
-            size, owner = self._live.pop(key)
+            size, more, owner = self._live.pop(key)
+            self.uncertain -= more
             self.allocated -= size
             self._by_key[owner] -= size
 

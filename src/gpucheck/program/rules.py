@@ -7,12 +7,26 @@ checks of the kernels that are named there as not checked.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 CPU = "cpu"
 # What torch and its own compiler define; an operation of anybody else's is not judged.
 JUDGED = ("aten", "prims")
+# What CUDA says in a process that was forked after it was used: as it begins, and at a kernel or copy.
+FORKED = (
+    "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start "
+    "method"
+)
+FORKED_KERNEL = "CUDA error: initialization error"
+# How torch says that operands lie apart.
+APART = "Expected all tensors to be on the same device"
+# How torch says that operands differ in dtype: on CUDA and on a CPU alike.
+MIXED_DTYPES = re.compile(
+    r"expected scalar type \w+ but found|must have the same dtype|expected .* to have the same dtype"
+    r"|Input type \(.*\) and (bias|weight) type \(.*\) should be the same|expects? .*dtype .* but got"
+)
 
 
 @dataclass(frozen=True, slots=True)

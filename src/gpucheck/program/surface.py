@@ -7,6 +7,7 @@ device. What is asked past it (module-level functions of `torch.cuda`, classes) 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import threading
 import types
@@ -18,9 +19,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
-from gpucheck.program import rules
+from gpucheck.program import kernels, rules
 from gpucheck.program.claims import CPU, Origin, storage_of
-from gpucheck.program.engine import Dispatch, World, tensors_in
+from gpucheck.program.engine import DeviceMismatch, Dispatch, World, tensors_in
 from gpucheck.program.memory import Memory
 from gpucheck.program.places import here
 from gpucheck.work.target import import_compiler
@@ -57,6 +58,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
     def __init__(self, world: World) -> None:
         super().__init__()
         self.world = world
+        # Where `torch.load` was asked to put what it loads now.
+        self.located: Any = None
         # What is called by a name and was copied to a device, by its origin.
         self.copied: set[Origin] = set()
         # Functions of torch by what was put in their place: torch names the latter.
@@ -74,6 +77,10 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             if func in self._constructors or kwargs.get("device") is not None:
                 return self._made(func, args, kwargs)
             return self._called(func, args, kwargs)
+        except RuntimeError as error:
+            if not isinstance(error, DeviceMismatch):
+                self.world.note_dtypes(error)
+            raise
         finally:
             self.world.here.handling -= 1
 
@@ -86,7 +93,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             self._check_generator(func, generator, device)
         host = _HOST_ARGUMENTS.get(func)
         if host is not None:
-            self._check_host(func, host(*args, **kwargs))
+            self.check_host(func, host(*args, **kwargs))
         if func in _CARRIES and device is not None:
             args = tuple(self.move(arg, device) if isinstance(arg, Tensor) else arg for arg in args)
             kwargs = {key: self.move(arg, device) if isinstance(arg, Tensor) else arg for key, arg in kwargs.items()}
@@ -111,7 +118,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             verdict = rules.Verdict(str(device), (operand,), str(device))
             self.world.refuse(verdict, [(operand, torch.empty(0))], name_of(func))
 
-    def _check_host(self, func: Any, tensors: list[tuple[str, Any]]) -> None:
+    def check_host(self, func: Any, tensors: list[tuple[str, Any]]) -> None:
         """Raise where a tensor is read on the host that claims to lie elsewhere."""
         for name, tensor in tensors:
             device = self.world.claims.device(tensor) if isinstance(tensor, Tensor) else CPU
@@ -134,11 +141,13 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             device = device or CPU
         if device is None or _is_real(device):
             return func(*args, **kwargs)
+        if device.type in CLAIMED:
+            self.world.use()
         generator = kwargs.get("generator")
         if generator is not None:
             self._check_generator(func, generator, device)
         source = args[0] if args and isinstance(args[0], Tensor) else None
-        kwargs = {**kwargs, "device": self._home(device)}
+        kwargs = {**kwargs, "device": self.home(device)}
         if generator is not None and not self.world.has_values:
             kwargs["generator"] = None
         with self.world.calling(name_of(func), device):
@@ -160,6 +169,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         more: dict[str, Any] = {} if memory_format is None else {"memory_format": memory_format}
         if _is_real(device):
             return tensor.to(device=device, dtype=dtype, copy=copy, **more)
+        if device.type in CLAIMED:
+            self.world.use()
         with self.world.calling("Tensor.to", device):
             stands_in = self.world.stands_in(tensor)
             if now == device or (tensor.is_meta and not stands_in):
@@ -183,13 +194,13 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         self.world.claims.put(out, device, origin)
         return out
 
-    def _home(self, device: torch.device) -> torch.device:
+    def home(self, device: torch.device) -> torch.device:
         """Where a tensor really lies that claims a device."""
         return CPU if self.world.has_values or device == CPU else torch.device("meta")
 
     def _sent(self, tensor: Tensor, device: torch.device, dtype: Any, more: dict[str, Any]) -> Tensor:
         """A copy that lies where what claims the device does."""
-        home = self._home(device)
+        home = self.home(device)
         if tensor.is_meta and home == CPU:
             self.world.assume("cpu", None)
             return torch.zeros(tensor.shape, dtype=dtype, device=CPU)
@@ -304,6 +315,7 @@ def _cpu(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
 
 
 def _pin(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
+    surface.check_host(_T.pin_memory, [("self", tensor)])
     out = tensor.clone()
     surface.world.pinned[out.untyped_storage()] = True
     return out
@@ -505,12 +517,12 @@ def _cuda_functions(world: World) -> dict[str, Any]:
         *("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all"),
         *("reset_accumulated_memory_stats", "set_per_process_memory_fraction", "_set_stream_by_id"),
     )
-    return {
+    answers = {
         **dict.fromkeys(silent, _constant(None)),
         **dict.fromkeys(("utilization", "get_sync_debug_mode", "initial_seed"), _constant(0)),
         **_memory_functions(world.claims.memory, card.total_bytes),
         "is_available": _constant(True),
-        "is_initialized": _constant(True),
+        "is_initialized": lambda: world.used_by is not None,
         "is_bf16_supported": _constant(True),
         "is_current_stream_capturing": _constant(False),
         "device_count": _constant(1),
@@ -531,6 +543,23 @@ def _cuda_functions(world: World) -> dict[str, Any]:
         "default_stream": _Waits,
         "stream": _Waits,
     }
+    return {**answers, **{name: _starting(world, answers[name]) for name in _STARTS}}
+
+
+# What starts CUDA in the real `torch.cuda`.
+_STARTS = (
+    *("init", "_lazy_init", "synchronize", "ipc_collect", "current_device", "current_stream", "default_stream"),
+    *("get_device_name", "get_device_capability", "get_device_properties", "mem_get_info"),
+    *("get_rng_state", "get_rng_state_all", "initial_seed"),
+)
+
+
+def _starting(world: World, answer: Callable[..., Any]) -> Callable[..., Any]:
+    def started(*args: Any, **kwargs: Any) -> Any:
+        world.use()
+        return answer(*args, **kwargs)
+
+    return started
 
 
 def _memory_functions(counted: Memory | None, total: int) -> dict[str, Any]:
@@ -627,6 +656,9 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch.Tensor, "record_stream", _constant(None)),
         (autocast, "__init__", _autocast_init(autocast.__init__)),
         (torch, "Generator", _AnyGenerator("Generator", (), {})),
+        (torch.UntypedStorage, "cuda", functools.partialmethod(_storage_to_device, surface)),
+        *_of_files(surface),
+        *kernels.patches(surface),
     ]
     if hasattr(torch, "accelerator"):
         patches += ((torch.accelerator, name, value) for name, value in _accelerator_functions().items())
@@ -654,6 +686,41 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
     ]
 
 
+def _storage_to_device(storage: Any, surface: Surface, device: Any = None, non_blocking: bool = False) -> Any:
+    """`UntypedStorage.cuda`, which a `map_location` of the user's own calls."""
+    out = storage.clone()
+    surface.world.use()
+    surface.world.claims.put_storage(out, device_of("cuda" if device is None else device), None)
+    return out
+
+
+def _of_files(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
+    """A tensor without values goes to a file without its storage: it comes back to where it was, or was asked for."""
+    load, rebuild = torch.load, torch._utils._rebuild_meta_tensor_no_storage
+
+    @functools.wraps(load)
+    def loading(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        before, surface.located = surface.located, map_location
+        try:
+            return load(f, map_location, *args, **kwargs)
+        finally:
+            surface.located = before
+
+    @functools.wraps(rebuild)
+    def rebuilt(dtype: Any, size: Any, stride: Any, requires_grad: bool) -> Tensor:
+        located = torch.serialization._get_restore_location(surface.located)(torch.UntypedStorage(0), "cuda:0")
+        device = surface.world.claims.device_of_storage(located)
+        if device == CPU:
+            return torch.zeros(size, dtype=dtype, device=CPU, requires_grad=requires_grad)
+        out: Tensor = rebuild(dtype, size, stride, requires_grad)
+        surface.world.claims.put(out, device)
+        return out
+
+    yield torch, "load", loading
+    if not surface.world.has_values:
+        yield torch._utils, "_rebuild_meta_tensor_no_storage", rebuilt
+
+
 _INHERITED = object()
 
 
@@ -676,17 +743,22 @@ def replaced(patches: list[tuple[Any, str, Any]]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _loading(surface: Surface) -> Iterator[None]:
-    """`torch.load(…, map_location="cuda")` claims what it loads."""
+    """`torch.load(…, map_location="cuda")` claims what it loads; a file says where its tensors were, as CUDA's does."""
+
+    def tag(storage: Any) -> str | None:
+        device = surface.world.claims.device_of_storage(storage)
+        return str(device) if device is not None and device.type in CLAIMED else None
 
     def restore(storage: Any, location: str) -> Any:
         if location.split(":")[0] not in CLAIMED:
             return None
+        surface.world.use()
         plain = storage._untyped_storage if isinstance(storage, torch.TypedStorage) else storage
         surface.world.claims.put_storage(plain, device_of(location), None)
         return storage
 
     registry = torch.serialization._package_registry
-    row = (-1, lambda storage: None, restore)
+    row = (-1, tag, restore)
     registry.insert(0, row)
     try:
         yield

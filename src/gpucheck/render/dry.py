@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpucheck import units
+from gpucheck.program.run.dry_judge import peak_text
 from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, Page, answer, column_of_numbers, table
 from gpucheck.render.run import NAMES
 from gpucheck.report.finding import Finding
@@ -39,18 +40,33 @@ def page(report: Report) -> Page:
 
 def _verdict(result: DryResult, bad: Sequence[Finding]) -> str:
     """The answer in a line."""
-    counts = {
-        "tensor on the wrong device": sum(one.id == "run.dry.mismatch" and one.verdict == "fail" for one in bad),
-        "mixed dtype": sum(one.id == "run.dry.dtype" and one.verdict == "fail" for one in bad),
-    }
-    parts = [f"{count} {what}" for what, count in counts.items() if count]
-    parts += [one.title for one in bad if one.id in ("run.dry.memory", "run.dry.followed")]
+    parts = [
+        *_counted("tensor", "on the wrong device", [one for one in bad if one.id == "run.dry.mismatch"]),
+        *_counted("operation", "with mixed dtypes", [one for one in bad if one.id == "run.dry.dtype"]),
+        *("CUDA in a forked process" for one in bad if one.id == "run.dry.fork"),
+        *(one.title for one in bad if one.id in ("run.dry.memory", "run.dry.followed")),
+    ]
     if not parts:
         parts = ["no tensor was on the wrong device"]
-    steps = f"{result.steps} step{'' if result.steps == 1 else 's'}"
+    steps = _several(result.steps, "step")
     how = f"ended after {steps}" if result.ended_after_steps else f"whole program, {steps}"
     cut = result.stopped is not None or any(one.ended for one in result.mismatches)
     return f"{result.device}: {'; '.join(parts)}" + ("" if cut else f" · {how}")
+
+
+def _counted(noun: str, what: str, found: Sequence[Finding]) -> Iterator[str]:
+    """How many mistakes ended the program, and how many it caught, with how often."""
+    caught = [one for one in found if "times" in one.evidence and not one.evidence.get("ended")]
+    ended = len(found) - len(caught)
+    if ended:
+        yield f"{_several(ended, noun)} {what}"
+    if caught:
+        times = sum(one.evidence["times"] for one in caught)
+        yield f"{_several(len(caught), noun)} {what}, caught by the program ({_several(times, 'time')})"
+
+
+def _several(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _more(count: int) -> str:
@@ -84,7 +100,7 @@ def _memory(memory: DryMemory) -> Iterator[Block]:
     peak = memory.peak
     of = "" if memory.total_bytes is None else f" of {units.capacity(memory.total_bytes)}"
     where = f" in {peak.phase}, step {peak.step + 1}" + (f", {peak.place}" if peak.place else "")
-    yield Line(f"tensors on the device: peak {units.capacity(peak.allocated_bytes)}{of}{where}")
+    yield Line(f"tensors on the device: peak {peak_text(memory)}{of}{where}")
     kept = {
         "parameters": memory.parameters_bytes,
         "gradients": memory.gradients_bytes,

@@ -151,12 +151,60 @@ except RuntimeError as error:
 """
 
 
-def test_what_the_program_catches_is_no_fault(tmp_path: Path) -> None:
+def test_what_the_program_catches_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "caught.py").write_text(CAUGHT)
     document = dry(tmp_path, "caught.py", cwd=tmp_path)
     assert wrong(document) == []
+    assert document["summary"]["verdict"] == "warn"
     told = [one for one in document["findings"] if one["id"] == "run.dry.mismatch"]
-    assert [one["verdict"] for one in told] == ["info"]
+    assert [(one["verdict"], one["evidence"]["times"]) for one in told] == [("warn", 1)]
+
+
+SKIPPED = """
+import torch
+from torch import nn
+model, scale = nn.Linear(4, 4).cuda(), torch.ones(4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for n in range(6):
+    x = torch.randn(2, 4, device="cuda", dtype=torch.float16 if n % 2 else None)
+    try:
+        (model(x) + scale).sum().backward()
+        optimizer.step()
+    except RuntimeError:
+        print("skipped")
+"""
+
+
+def test_a_loop_that_skips_every_batch_has_shown_nothing(tmp_path: Path) -> None:
+    (tmp_path / "skipped.py").write_text(SKIPPED)
+    document = dry(tmp_path, "skipped.py", cwd=tmp_path, status=4)
+    assert wrong(document) == [("run.dry.followed", "no step was judged")]
+    told = [(one["id"], one["evidence"]["times"]) for one in document["findings"] if one["verdict"] == "warn"]
+    assert sorted(told) == [("run.dry.dtype", 3), ("run.dry.mismatch", 3)]
+
+
+WORKER = """
+import sys
+import torch
+from torch.utils.data import DataLoader
+
+class Squares(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        return torch.ones(2).cuda() * index
+
+if sys.argv[1] == "fork":
+    torch.ones(2).cuda()
+for batch in DataLoader(Squares(), num_workers=1, multiprocessing_context="fork"):
+    print(batch)
+"""
+
+
+def test_a_worker_that_was_forked_after_cuda_was_used(tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text(WORKER)
+    document = dry(tmp_path, "worker.py", "fork", cwd=tmp_path, status=1)
+    assert wrong(document) == [("run.dry.fork", "worker.py:10")]
 
 
 def test_an_error_of_the_programs_own_is_where_judging_ends(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from gpucheck.program.run import board, fold, judge, look
 from gpucheck.program.run.source import Said, Sources
 from gpucheck.report.codec import from_json, to_json
-from gpucheck.report.results.run import OutOfMemory, RunResult, RunStep, TimeShares, Traced, TracedLine
+from gpucheck.report.results.run import OutOfMemory, RunLine, RunResult, RunStep, TimeShares, Traced, TracedLine
 
 GIB = 2**30
 
@@ -147,6 +147,50 @@ def test_the_line_that_keeps_most_is_in_the_finding_of_growth() -> None:
     told = {one.id: one for one in judge.findings(replace(empty, growth=leak, traced=traced), "/here")}
     text = "1 MiB a step over 50 steps, 50 MiB in all; most is made at train.py:7, kept by list losses of 9"
     assert told["run.memory.growth"].message == text
+
+
+LINE = RunLine(
+    kind="to_device",
+    file="/job/a.py",
+    line=3,
+    function="main",
+    users=True,
+    count=0,
+    bytes=0,
+    time_s=0.0,
+    longest_s=0.0,
+    steps=1,
+    pinned=0,
+    pageable=0,
+    unpinned_async=0,
+    unchanged_again=0,
+    unchanged_back=0,
+    discarded=False,
+    made_by=None,
+    in_loop=True,
+    source=None,
+)
+
+
+@pytest.mark.parametrize(
+    ("count", "steps", "size", "many"),
+    [
+        (100, 1, 64, True),
+        (99, 1, 64, False),
+        # Twenty in each of ten steps.
+        (200, 10, 64, False),
+        (999, 10, 64, False),
+        (1000, 10, 64, True),
+        (100, 0, 64, True),
+        (100, 1, 64 * 1024, True),
+        (100, 1, 64 * 1024 + 1, False),
+    ],
+)
+def test_small_copies_are_many_in_a_step_or_in_all(count: int, steps: int, size: int, many: bool) -> None:
+    empty = fold.result(board.read(bytearray(board.SIZE)), fold.Ended(("x.py",), 0, 0, 10**9, None, None))
+    line = replace(LINE, count=count, steps=steps, bytes=count * size)
+    found = judge.of_lines(replace(empty, lines=(line,)), "/job")
+    assert [one.id for one in found] == ["run.copies.small"] * many
 
 
 # -- the ring ---------------------------------------------------------------------------------------------------------

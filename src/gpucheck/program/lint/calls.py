@@ -401,7 +401,7 @@ def _of_tensor(run: Run, given: Given, receiver: Value, name: str) -> Value:
     plain = replace(
         result,
         kind="parameter" if name in ("requires_grad_", "data") and receiver.kind == "parameter" else "tensor",
-        graph=(receiver.graph or result.graph) and name not in ("detach", "detach_"),
+        graph=(receiver.graph or result.graph) and name not in ("detach", "detach_") and not run.no_graph,
         leaf=receiver.leaf and name == "requires_grad_",
         moved=None,
         pending=receiver.pending if name in torch_names.NO_READ else None,

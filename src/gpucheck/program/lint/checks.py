@@ -161,8 +161,11 @@ def empty_cache(run: Run, node: ast.expr, name: str) -> None:
 
 
 def kept_loss(run: Run, node: ast.expr, key: str, added: Value) -> None:
-    """`losses.append(loss)` in a loop without a backward, where nobody takes the list for one."""
-    if not run.loops or run.no_graph or not added.is_tensor or not added.graph or added.ndim != 0:
+    """`losses.append(loss)` in a loop without a backward, where nobody takes the list for one.
+
+    A loss that was made under `no_grad` has no graph; one that was made before has, wherever it is kept.
+    """
+    if not run.loops or not added.is_tensor or not added.graph or added.ndim != 0:
         return
     if run.has_framework_step or run.facts.has_backward(run.loops[-1]) or run.facts.is_taken(key):
         return

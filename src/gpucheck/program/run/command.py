@@ -16,6 +16,7 @@ from gpucheck.program.run.options import STEPS, UNGIVEN_BYTES, Device, RunOption
 from gpucheck.program.run.start import Started, started
 from gpucheck.report.events import Answered, Emit, Judged, Notice
 from gpucheck.report.finding import Finding
+from gpucheck.report.report import exit_code
 
 _LOOK_EVERY_S = 1.0
 
@@ -62,7 +63,10 @@ def _check(script: str, *, module: bool) -> None:
 
 
 def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
-    """Run the program on a device that its tensors claim; 1 where a finding failed, else how it ended."""
+    """Run the program on a device that its tensors claim.
+
+    1 where a finding failed; else the program's own status, or 4 where that is 0 and a finding is inconclusive.
+    """
     script, *arguments = options.program
     asked = {
         "steps": options.steps or STEPS,
@@ -96,7 +100,8 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
     found = dry_judge.findings(result, counted, folder)
     for finding in found:
         emit(Judged(finding))
-    return code if code < 0 else FAILED if any(one.verdict == "fail" for one in found) else code
+    judged = exit_code(tuple(found))
+    return judged if code >= 0 and judged == FAILED else code or judged
 
 
 def _warning(place: scratch.Scratch | None) -> str:

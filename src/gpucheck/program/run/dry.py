@@ -12,6 +12,7 @@ import gc
 import importlib
 import mmap
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -26,17 +27,21 @@ from torch.utils.data import dataloader
 from gpucheck.program import engine, placement, surface
 from gpucheck.program.claims import COUNTED, Claims, storage_of
 from gpucheck.program.memory import Memory, Moment
-from gpucheck.program.places import Place, here, is_ours
+from gpucheck.program.places import Place, here, is_ours, rank
 from gpucheck.program.run import board, held, look, rule
 from gpucheck.report.codec import to_json
 
 # Lines that are named of what is held; the JSON has them too.
 _MOST_LINES = 12
-_MOST_TOLD = 50
+_MOST_TOLD, _MOST_TEXT = 50, 500
+# How torch begins an error that a worker of a DataLoader sent, and how Python writes a frame.
+_OF_A_WORKER = "Original Traceback (most recent call last):"
+_FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in ', re.MULTILINE)
 
 _world: engine.World
 _claimed = contextlib.ExitStack()
 _steps = 0
+_trains = False
 # The modules that keep what they read of torch as they load: before it is claimed.
 _EARLY = (
     "torch.distributions",
@@ -81,6 +86,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     if not _world.has_values:
         look._follow = lambda *args: None  # it holds what is moved, which must trade places
     look._replace(dataloader._BaseDataLoaderIter, "__next__", _following)
+    look._replace(optimizers.Optimizer, "__init__", _training)
     optimizers.register_optimizer_step_pre_hook(_stepping)
     optimizers.register_optimizer_step_post_hook(_stepped)
     sys.excepthook = _without_ours(sys.excepthook)
@@ -128,6 +134,8 @@ def _moment() -> tuple[str, int]:
 
 def _device_of(tensor: Any) -> str | None:
     """The kind of device that a tensor claims, as `run` asks it; None for the host's."""
+    if _world.here.inside:
+        return None
     with rule.unseen():
         device = _world.claims.device(tensor)
     return None if device is None or device.type in ("cpu", "meta") else device.type
@@ -194,6 +202,17 @@ def _following(original: Any) -> Any:
     return following
 
 
+def _training(original: Any) -> Any:
+    """`Optimizer.__init__`: the program has a step to do."""
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        global _trains
+        _trains = True
+        original(self, *args, **kwargs)
+
+    return init
+
+
 def _stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
     leader = look._steps.leader() if look._steps.leader is not None else None
     if _is_done() and leader is optimizer:
@@ -250,16 +269,27 @@ def _end() -> None:
     assert memory is not None
     with rule.unseen():
         ended_by = None if error is None else placement.mismatch_in(_world, error)
-        for mismatch, assumed in _world.refused[-_MOST_TOLD:]:
-            entry = to_json(placement.entry(mismatch, "step"))
-            _say("mismatch", entry=entry, ended=mismatch is ended_by, assumed=assumed)
+        refused = sorted(_world.refused.values(), key=lambda one: one.mismatch is not ended_by)
+        for one in refused[:_MOST_TOLD]:
+            entry = to_json(placement.entry(one.mismatch, "step"))
+            ended = ended_by is not None and one.mismatch.site == ended_by.site
+            _say("mismatch", entry=entry, ended=ended, assumed=one.assumed, times=one.times)
         if error is not None:
             _say_error(error, ended_by)
-        for one in _world.assumed[:_MOST_TOLD]:
-            _say("assumed", what=one.what, value=repr(one.value), place=_text(one.place))
+        for (place, text), times in _world.mixed.most_common(_MOST_TOLD):
+            _say("mixed", text=text[:_MOST_TEXT], place=_text(place), times=times)
+        for value in _world.assumed[:_MOST_TOLD]:
+            _say("assumed", what=value.what, value=repr(value.value), place=_text(value.place))
         for name, place in _world.unjudged.items():
             _say("unjudged", operation=name, place=_text(place))
-        _say("memory", peak=_told(memory.top()), phases=memory.peaks, assumed=len(_world.assumed))
+        _say(
+            "memory",
+            peak=_told(memory.top()),
+            most=memory.most,
+            phases=memory.peaks,
+            assumed=len(_world.assumed),
+            trains=_trains,
+        )
         if memory.exceeded is not None:
             _say("exceeded", peak=_told(memory.exceeded))
     look.cells[board.END_NS] = look.now()
@@ -271,8 +301,13 @@ def _say(kind: str, **row: Any) -> None:
 
 
 def _say_error(error: BaseException, ended_by: Any) -> None:
-    place = placement.innermost(error.__traceback__)
-    text = " ".join(str(error).split())[:500]
+    place, whole = placement.innermost(error.__traceback__), str(error)
+    if _OF_A_WORKER in whole:
+        # The error itself is the last line, and its own traceback stands above it.
+        frames = [Place(file, int(line)) for file, line in _FRAME.findall(whole)]
+        place = next((one for one in reversed(frames) if rank(one.file) == 0), place)
+        whole = whole.strip().rpartition("\n")[2]
+    text = " ".join(whole.split())[:_MOST_TEXT]
     of_device = isinstance(error, (NotImplementedError, ImportError)) or any(
         word in text.lower() for word in placement.OF_THE_DEVICE
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
 from gpucheck.program import judge as model_judge
+from gpucheck.program import rules
 from gpucheck.program.memory import NOT_COUNTED
 from gpucheck.program.run import board, judge
 from gpucheck.program.run.options import STEPS, RunOptions
@@ -17,6 +17,7 @@ from gpucheck.report.codec import from_json
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.results.dry import (
     AssumedValue,
+    CaughtDtypes,
     DryLine,
     DryMemory,
     DryMismatch,
@@ -30,11 +31,8 @@ from gpucheck.report.results.model import DeviceMismatchEntry, UnjudgedOperation
 from gpucheck.report.results.run import OutOfMemory, RunLine, RunResult
 from gpucheck.units import capacity, percent
 
-# How torch says that operands differ in dtype: on CUDA and on a CPU alike.
-_DTYPES = re.compile(
-    r"expected scalar type \w+ but found|must have the same dtype|expected .* to have the same dtype"
-    r"|Input type \(.*\) and (bias|weight) type \(.*\) should be the same|expects? .*dtype .* but got"
-)
+_FORK_FIX = "in a DataLoader's worker return CPU tensors and move the batch in the main process; else start by spawn"
+_UNPUBLISHED = "cuDNN publishes no size for what an RNN keeps"
 # From this part of the memory on what is not counted decides.
 _CLOSE = 0.9
 
@@ -42,6 +40,7 @@ _CLOSE = 0.9
 def result(read: board.Read, counted: RunResult, options: RunOptions, written: tuple[str, ...] | None) -> DryResult:
     """The answer. `counted` is what `run` makes of the same board."""
     assert options.dry is not None
+    stopped = _stopped(read)
     return DryResult(
         program=options.program,
         device=f"cuda:0 ({options.dry.name})",
@@ -52,11 +51,14 @@ def result(read: board.Read, counted: RunResult, options: RunOptions, written: t
         ended_after_steps=any(read.said("steps_done")),
         mismatches=tuple(
             DryMismatch(
-                mismatch=from_json(DeviceMismatchEntry, one["entry"]), ended=one["ended"], assumed=one["assumed"]
+                mismatch=from_json(DeviceMismatchEntry, one["entry"]),
+                ended=one["ended"],
+                assumed=one["assumed"],
+                times=one["times"],
             )
             for one in read.said("mismatch")
         ),
-        stopped=_stopped(read),
+        stopped=stopped,
         lines=tuple(_line(one) for one in counted.lines if one.kind != "data"),
         memory=_memory(read, options),
         assumed=tuple(
@@ -68,6 +70,8 @@ def result(read: board.Read, counted: RunResult, options: RunOptions, written: t
         ),
         remarks=tuple(dict.fromkeys(Remark(text=one["text"], place=one["place"]) for one in read.said("remark"))),
         written=written,
+        mixed=tuple(_mixed(read, stopped)),
+        trains=next((one["trains"] for one in read.said("memory")), False),
     )
 
 
@@ -82,6 +86,14 @@ def _stopped(read: board.Read) -> DryStop | None:
         of_device=said["of_device"],
         autocast=said["autocast"],
     )
+
+
+def _mixed(read: board.Read, stopped: DryStop | None) -> Iterator[CaughtDtypes]:
+    """The errors about dtypes but for the one that ended the program."""
+    for one in read.said("mixed"):
+        times = one["times"] - (stopped is not None and stopped.text == one["text"])
+        if times:
+            yield CaughtDtypes(text=one["text"], place=one["place"], times=times)
 
 
 def _line(one: RunLine) -> DryLine:
@@ -106,6 +118,7 @@ def _memory(read: board.Read, options: RunOptions) -> DryMemory | None:
         optimizer_bytes=kept.get("optimizer"),
         exceeded=None if exceeded is None else _moment(exceeded["peak"]),
         not_counted=NOT_COUNTED,
+        most_bytes=said["most"],
     )
 
 
@@ -128,11 +141,12 @@ def findings(result: DryResult, counted: RunResult, folder: str) -> list[Finding
     found = [
         *_mismatches(result),
         *_stop(result, folder),
+        *_undone(result),
         *_memory_findings(result),
         *_advice(counted, folder),
         *_remarks(result),
     ]
-    if not any(one.id in ("run.dry.mismatch", "run.dry.dtype", "run.dry.followed") for one in found):
+    if not any(one.id in ("run.dry.mismatch", "run.dry.dtype", "run.dry.fork", "run.dry.followed") for one in found):
         found.append(Finding("run.dry.placement", "pass", "no tensor was on the wrong device", _how_far(result)))
     return sorted(found, key=lambda one: WORST_FIRST.index(one.verdict))
 
@@ -147,13 +161,40 @@ def _how_far(result: DryResult) -> str:
 def _mismatches(result: DryResult) -> Iterator[Finding]:
     for one in result.mismatches:
         made = model_judge.mismatch(one.mismatch)
-        verdict: Verdict = "fail"
+        status = result.exit if result.stopped is None and not one.ended else 0
+        verdict: Verdict = "fail" if one.ended or status else "warn"
         message = made.message
         if one.assumed:
-            verdict, message = "info", f"{message}; {one.assumed} values had been assumed before"
-        elif not one.ended:
-            verdict, message = "info", f"{message}; the program caught the error and went on"
-        yield replace(made, id="run.dry.mismatch", verdict=verdict, message=message)
+            verdict = "inconclusive" if one.ended else "warn"
+            message = f"{message}; {one.assumed} values had been assumed before"
+        if not one.ended:
+            message = f"{message}; {_caught(one.times)}" + (f" and ended with status {status}" if status else "")
+        evidence = {**made.evidence, "ended": one.ended, "times": one.times}
+        yield replace(made, id="run.dry.mismatch", verdict=verdict, message=message, evidence=evidence)
+    for mixed in result.mixed:
+        place = mixed.place or "an unknown line"
+        message = f"operands of different dtypes: {mixed.text}; {_caught(mixed.times)}"
+        yield Finding("run.dry.dtype", "warn", place, message, asdict(mixed), fix=_one_dtype(place))
+
+
+def _caught(times: int) -> str:
+    return "the program caught the error" + (f" {times} times" if times > 1 else "")
+
+
+def _one_dtype(place: str) -> str:
+    return f"{place}: bring both to one dtype with .to(dtype)"
+
+
+def _undone(result: DryResult) -> Iterator[Finding]:
+    """A program that did not do what it was there for has shown nothing."""
+    if result.memory is None or result.stopped is not None or any(one.ended for one in result.mismatches):
+        return
+    if result.trains and not result.steps:
+        why = "the program made an optimizer and ended before its first step"
+        yield Finding("run.dry.followed", "inconclusive", "no step was judged", why)
+    elif not result.memory.peak.allocated_bytes:
+        why = "it may take its device from an option"
+        yield Finding("run.dry.followed", "inconclusive", "the program put no tensor on the device", why)
 
 
 def _stop(result: DryResult, folder: str) -> Iterator[Finding]:
@@ -167,10 +208,19 @@ def _stop(result: DryResult, folder: str) -> Iterator[Finding]:
         return
     place = stop.place or "an unknown line"
     evidence = asdict(stop)
-    if _DTYPES.search(stop.text) and not stop.autocast:
-        verdict: Verdict = "info" if result.assumed_count else "fail"
-        fix = f"{place}: bring both to one dtype with .to(dtype)"
-        yield Finding("run.dry.dtype", verdict, place, f"operands of different dtypes: {stop.text}", evidence, fix)
+    if rules.MIXED_DTYPES.search(stop.text) and not stop.autocast:
+        verdict: Verdict = "inconclusive" if result.assumed_count else "fail"
+        message = f"operands of different dtypes: {stop.text}"
+        yield Finding("run.dry.dtype", verdict, place, message, evidence, _one_dtype(place))
+        return
+    if rules.APART in stop.text:  # in a worker: there it is raised as plain text
+        text = stop.text.removeprefix("RuntimeError: ")
+        yield Finding("run.dry.mismatch", "fail", place, text, evidence, f"{place}: bring both to one device")
+        return
+    if rules.FORKED in stop.text or rules.FORKED_KERNEL in stop.text:
+        text = stop.text.removeprefix("RuntimeError: ")
+        message = f"CUDA in a process that was forked after its parent had used CUDA: {text}"
+        yield Finding("run.dry.fork", "fail", place, message, evidence, _FORK_FIX)
         return
     text = f"{stop.kind}: {stop.text}" if stop.text else stop.kind
     if not result.has_values and stop.of_device:
@@ -183,8 +233,9 @@ def _memory_findings(result: DryResult) -> Iterator[Finding]:
     if memory is None or memory.total_bytes is None:
         return
     peak, total = memory.peak, memory.total_bytes
-    most = f"peak {capacity(peak.allocated_bytes)} of {capacity(total)}"
-    evidence: dict[str, Any] = {"peak_bytes": peak.allocated_bytes, "total_bytes": total}
+    highest = max(memory.most_bytes or 0, peak.allocated_bytes)
+    most = f"peak {peak_text(memory)} of {capacity(total)}"
+    evidence: dict[str, Any] = {"peak_bytes": peak.allocated_bytes, "most_bytes": highest, "total_bytes": total}
     if memory.exceeded is not None:
         first = memory.exceeded
         held = ", ".join(f"{one.place or 'unknown'} {capacity(one.bytes)}" for one in first.held[:3])
@@ -195,12 +246,25 @@ def _memory_findings(result: DryResult) -> Iterator[Finding]:
         yield Finding(
             "run.dry.memory", verdict, "out of memory", f"{message}; most held by {held}", evidence, _advice_of(memory)
         )
-    elif peak.allocated_bytes >= _CLOSE * total:
+    elif highest > total:
+        message = f"{most}: it fits at {capacity(peak.allocated_bytes)} and not at {capacity(highest)}; {_UNPUBLISHED}"
+        yield Finding("run.dry.memory", "inconclusive", "memory may run out", message, evidence)
+    elif highest >= _CLOSE * total:
         message = f"{most} in tensors alone; workspaces, the context and fragmentation come on top"
         yield Finding("run.dry.memory", "warn", "memory is close to full", message, evidence)
     else:
-        share = percent(peak.allocated_bytes / total)
-        yield Finding("run.dry.memory", "pass", f"tensors take {share} of the memory", most, evidence)
+        share = percent(highest / total)
+        bound = "" if highest == peak.allocated_bytes else "at most "
+        yield Finding("run.dry.memory", "pass", f"tensors take {bound}{share} of the memory", most, evidence)
+
+
+def peak_text(memory: DryMemory) -> str:
+    """The peak, or the two figures between which it lies."""
+    least, highest = capacity(memory.peak.allocated_bytes), capacity(memory.most_bytes or 0)
+    if (memory.most_bytes or 0) <= memory.peak.allocated_bytes:
+        return least
+    number, _, unit = least.partition(" ")
+    return f"{number if highest.endswith(f' {unit}') else least} to {highest}"
 
 
 def _advice_of(memory: DryMemory) -> str | None:

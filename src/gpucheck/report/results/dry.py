@@ -54,7 +54,8 @@ class DryMemory:
     """Tensors' bytes on the device, in blocks of 512. `total_bytes` is what was asked for, None: not judged.
 
     `parameters_bytes`, `gradients_bytes` and `optimizer_bytes` are exact sums after the last step; None without one.
-    `exceeded` is the first moment at which more was held than there is.
+    `exceeded` is the first moment at which more was held than there is. `most_bytes` is the peak where all that is not
+    known exactly is as large as it may be.
     """
 
     total_bytes: int | None
@@ -66,11 +67,12 @@ class DryMemory:
     optimizer_bytes: int | None
     exceeded: MemoryMoment | None
     not_counted: tuple[str, ...]
+    most_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryMismatch:
-    """A mismatch, raised in the program as CUDA would. `ended` is whether the program ended by it.
+    """A mismatch, raised in the program as CUDA would, `times` times. `ended` is whether the program ended by it.
 
     `assumed` is how many values had been assumed before.
     """
@@ -78,6 +80,7 @@ class DryMismatch:
     mismatch: DeviceMismatchEntry
     ended: bool
     assumed: int
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +112,21 @@ class DryStop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CaughtDtypes:
+    """An error about operands of different dtypes that the program caught, `times` times."""
+
+    text: str
+    place: str | None
+    times: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DryResult:
     """One run of a program on a claimed device. `exit` is its status, or the negative number of a signal.
 
     `steps` are those that were run, `ended_after_steps` whether the program was ended after them. `memory` None is a
-    program that was cut off. `written` are the files of the scratch folder that were new or changed.
+    program that was cut off. `written` are the files of the scratch folder that were new or changed. `mixed` are errors
+    that the program caught, `trains` is whether it made an optimizer.
     """
 
     program: tuple[str, ...]
@@ -132,3 +145,5 @@ class DryResult:
     unjudged: tuple[UnjudgedOperation, ...]
     remarks: tuple[Remark, ...]
     written: tuple[str, ...] | None
+    mixed: tuple[CaughtDtypes, ...] = ()
+    trains: bool = False
