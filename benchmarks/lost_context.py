@@ -253,10 +253,12 @@ def verdict(status: int | None, limit_s: float, witnessed: Sequence[list[object]
     if not document.exists() or not suite.exists():
         return "no report" if not document.exists() else "no JUnit"
     report = json.loads(document.read_text(encoding="utf-8"))
-    rows = {(one["name"], one["device"]["id"], str(sorted(one["case"].items()))) for one in report["measurements"]}
-    found = {(one["id"], one["device"]) for one in report["findings"]}
+    rows: set[tuple[object, ...]] = {
+        (one["name"], one["device"]["id"], str(sorted(one["case"].items()))) for one in report["measurements"]
+    }
+    found: set[tuple[object, ...]] = {(one["id"], one["device"]) for one in report["findings"]}
     searched = report["results"].get("find_batch_size") or {}
-    trials = {(one["batch_size"], one["purpose"]) for one in searched.get("trials", ())}
+    trials: set[tuple[object, ...]] = {(one["batch_size"], one["purpose"]) for one in searched.get("trials", ())}
     known: dict[object, set[tuple[object, ...]]] = {
         "Measured": {tuple(row) for row in rows},
         "Judged": found,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_machine import FakeMachine
@@ -636,7 +637,7 @@ def test_memory_that_no_process_is_seen_to_hold(
         ({}, replace(HOST, system="Windows")),
     ],
 )
-def test_what_processes_hold_or_may_hold_unseen_is_no_orphan(changes: dict[str, object], host: Host) -> None:
+def test_what_processes_hold_or_may_hold_unseen_is_no_orphan(changes: dict[str, Any], host: Host) -> None:
     assert held(host=host, **changes) == []
 
 

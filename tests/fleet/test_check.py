@@ -16,7 +16,7 @@ from gpucheck.cli.app import main
 from gpucheck.errors import Terminated
 from gpucheck.fleet import check, documents
 from gpucheck.fleet.options import FleetCheckOptions
-from gpucheck.machine import child
+from gpucheck.machine import child, readings
 from gpucheck.machine.child import ChildResult
 from gpucheck.report.facts import Device, Driver, Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
@@ -174,8 +174,13 @@ def test_a_card_with_its_instances_is_one_gpu_and_what_was_not_read_is_no_number
 
 def test_devices_has_the_time_in_which_a_hung_driver_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[str, float]] = []
-    monkeypatch.setattr(check.readings, "door_timeout_s", lambda: 29.0)
-    monkeypatch.setattr(check, "_run", lambda part, limit_s: given.append((part, limit_s)) or ended(said("pass", 0)))
+
+    def run(part: str, limit_s: float) -> object:
+        given.append((part, limit_s))
+        return ended(said("pass", 0))
+
+    monkeypatch.setattr(readings, "door_timeout_s", lambda: 29.0)
+    monkeypatch.setattr(check, "_run", run)
     assert main(["fleet", "check", "--prolog", "--within", "60s", "--quiet", "--host", "n1", "--run", "r"]) == 0
     assert [part for part, _ in given] == ["devices", "doctor"]
     assert given[0][1] == pytest.approx(32.0, abs=0.1)

@@ -352,14 +352,17 @@ def _fewer_devices(nodes: Mapping[str, NodeDocument]) -> dict[str, tuple[str, bo
     }
 
 
-def _not_so_many(nodes: Mapping[str, NodeDocument], must: int) -> dict[str, str]:
-    """Nodes that have not as many GPUs as they must have. A document of an older gpucheck counts devices alone."""
+def _not_so_many(nodes: Mapping[str, NodeDocument], must: int) -> dict[str, tuple[str, bool]]:
+    """Nodes that have not as many GPUs as they must have. A document of an older gpucheck counts devices alone.
+
+    The number was asked for: no other node has to say so.
+    """
     counts = {
         host: one.gpus if one.gpus is not None else sum(device.id != "cpu" for device in one.devices)
         for host, one in nodes.items()
         if one.exit is not None
     }
-    return {host: gpus_text(count, must) for host, count in counts.items() if count != must}
+    return {host: (gpus_text(count, must), True) for host, count in counts.items() if count != must}
 
 
 def gpus_text(count: int, must: int) -> str:
