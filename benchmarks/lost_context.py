@@ -13,6 +13,8 @@ and one more between the last that is reached and the first that is not: the fir
 another; all of them take some hours, `--only bench.transfer` or `--only memcpy` a part of that. What is seen of each is
 a line of FILE.
 
+`run` ends as its program does: where the program itself is aborted, SIGABRT is its status, and no fault of gpucheck's.
+
 A cell holds where the process was not ended by a signal (SIGABRT above all), did not end with 70 and not after its
 limit, and where every row, finding and trial that was emitted before the end is in the JSON document, and every finding
 and row in the JUnit file. What was emitted is written down by a witness, a line for each, before it is shown.
@@ -32,6 +34,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 # As small as each can be: what counts is which calls are made, not how often.

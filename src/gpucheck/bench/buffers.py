@@ -13,6 +13,7 @@ import torch
 from gpucheck import messages, units
 from gpucheck.directions import Direction, HostMemory
 from gpucheck.errors import CannotLook
+from gpucheck.machine import accel as machine_accel
 from gpucheck.machine import host, kept
 from gpucheck.machine.accel import Accel
 from gpucheck.units import GIB, MIB
@@ -148,12 +149,9 @@ class Buffer:
 
 def allocate(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
     """Memory for `size` bytes, every page of it touched. Raises torch's errors where there is none."""
-    words = torch.empty(-(-size // WORD), dtype=torch.int64, device=device, pin_memory=pinned)
-    if pinned:
-        kept.own(words)
-    elif device.type != "cpu":
-        kept.own(words, str(device))
-    buffer = Buffer(words)
+    count = -(-size // WORD)
+    words = machine_accel.pinned(count, torch.int64) if pinned else torch.empty(count, dtype=torch.int64, device=device)
+    buffer = Buffer(words if device.type == "cpu" else kept.own(words, str(device)))
     buffer.poison(len(buffer.words))
     return buffer
 

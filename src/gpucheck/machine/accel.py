@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import mmap
 import os
 import re
 import time
@@ -33,6 +34,8 @@ NEWER_APIS = {
     "torch.backends.cuda.matmul.fp32_precision": "2.9",
 }
 
+# cudaHostRegisterPortable, of driver_types.h: pinned for every context.
+_PORTABLE = 1
 # cudaErrorMemoryAllocation, of driver_types.h.
 CUDA_OUT_OF_MEMORY = 2
 # The highest clock that a current part reaches is near 3 GHz; a hold computed with it is at least as long as asked.
@@ -362,6 +365,47 @@ class Accel:
         """Make this torch's current device for good: for a process that uses no other."""
         if not self.is_cpu and hasattr(self.module, "set_device"):
             self.module.set_device(self.device)
+
+
+def has_context(accel: Any) -> bool:
+    """Whether this process holds a context on the accelerator, in which freeing pinned memory may fail."""
+    started = getattr(getattr(accel, "module", None), "is_initialized", lambda: False)
+    return bool(accel.can_pin and accel.device.type != "cpu" and started())
+
+
+class _PageLocked(mmap.mmap):
+    """Host memory that CUDA has locked, until nothing uses it any more."""
+
+    address = 0
+
+    def __del__(self) -> None:
+        if self.address:
+            torch.cuda.cudart().cudaHostUnregister(self.address)
+
+
+def pinned(count: int, dtype: torch.dtype) -> torch.Tensor:
+    """Pinned host memory for so many elements, for buffers that are kept. Raises torch's errors where there is none.
+
+    Ours is locked where it lies. torch's own pinned memory records an event when it is freed, and where this fails the
+    process is aborted; `cudaHostUnregister` answers with an error at most.
+    """
+    # A process without a context has no device for which this would be faster.
+    locked = _page_locked(count, dtype) if torch.cuda.is_initialized() else None
+    return kept.own(torch.empty(count, dtype=dtype, pin_memory=True) if locked is None else locked)
+
+
+def _page_locked(count: int, dtype: torch.dtype) -> torch.Tensor | None:
+    """Memory of ours that CUDA locks; None where it does not."""
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    memory = _PageLocked(-1, max(count * dtype.itemsize, 1), **private)
+    words = torch.frombuffer(memory, dtype=dtype, count=count)
+    if int(torch.cuda.cudart().cudaHostRegister(words.data_ptr(), words.nbytes, _PORTABLE)) == 0:
+        memory.address = words.data_ptr()
+        return words
+    # CUDA gives the same error to whoever asks next: that is not to be a kernel's launch.
+    with contextlib.suppress(RuntimeError):
+        torch.zeros(1, device="cuda")
+    return None
 
 
 _FAILED_GRAPHS: list[Any] = []

@@ -16,9 +16,10 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from gpucheck.errors import CannotLook
 from gpucheck.machine import kept, talk
-from gpucheck.machine.accel import Accel, open_device
+from gpucheck.machine.accel import Accel, has_context, open_device
 from gpucheck.machine.child import python_argv
 from gpucheck.machine.speaking import claim_stdout
+from gpucheck.report.codec import to_json
 from gpucheck.smoke.check import DeviceUnderTest, Passed, Unavailable, Wrong, expect
 from gpucheck.units import MIB, capacity
 from gpucheck.work import same
@@ -42,6 +43,10 @@ def can_pin(dut: DeviceUnderTest) -> str | None:
 
 def pinned(dut: DeviceUnderTest) -> Passed:
     """Copies from and to pinned memory, asked for without blocking, are right after a synchronise."""
+    return _apart(dut, "pinned") if has_context(dut.accel) else _pinned(dut)
+
+
+def _pinned(dut: DeviceUnderTest) -> Passed:
     host, home = (kept.own(torch.empty(COPY_ELEMENTS, dtype=torch.int32, pin_memory=True)) for _ in range(2))
     expect(host.is_pinned() and home.is_pinned(), "pin_memory=True returned memory that is not pinned")
     expect(kept.own(torch.zeros(8).pin_memory()).is_pinned(), "pin_memory() returned memory that is not pinned")
@@ -78,6 +83,49 @@ def _expect_none(differ: torch.Tensor, told: str, /, **evidence: Any) -> None:
     count = same.counted(differ)
     expect(count is not None, f"{same.GARBAGE}: whether elements are wrong is unknown", **evidence)
     expect(count == 0, f"{count} {told}", **evidence)
+
+
+# -- in a process of its own -------------------------------------------------------------------------------------------
+#
+# Where torch pins memory it aborts the process when it lets go of it on a device that is lost: so does its thread that
+# pins for a DataLoader.
+
+# The start loads torch and opens the device; then one wait for a batch that never comes.
+CHILD_TIMEOUT_S = 90.0 + 30.0
+
+
+def _apart(dut: DeviceUnderTest, check: str) -> Passed:
+    """A check of this module, made in a child. Raises what it raises there, and Wrong where the child only ended."""
+    heard = talk.run(python_argv("gpucheck.smoke.data", dut.accel.id, check), CHILD_TIMEOUT_S)
+    told = heard.merged
+    if "passed" in told:
+        return Passed(**told["passed"])
+    if "wrong" in told:
+        raise Wrong(told["wrong"], told["fix"], **told["evidence"])
+    if "busy or unavailable" in told.get("error", ""):
+        raise Unavailable("another process cannot open the device (compute mode EXCLUSIVE_PROCESS)")
+    if "error" in told:
+        raise RuntimeError(told["error"])
+    raise Wrong(heard.ending.in_words, stderr=heard.ending.stderr[-2000:])
+
+
+def main() -> int:
+    """Make the check that the arguments name on the device that they name; the answer is a line of JSON."""
+    say = claim_stdout()
+    try:
+        accel = open_device(sys.argv[1])
+        accel.make_current()
+        made = {"pinned": _pinned, "data_loader": _data_loader}[sys.argv[2]](DeviceUnderTest(accel))
+        kept.settle(accel)
+        say({"passed": to_json(made)})
+    except CannotLook as error:
+        say({"error": error.why})
+    except Wrong as wrong:
+        say({"wrong": str(wrong), "fix": wrong.fix, "evidence": to_json(wrong.evidence)})
+    except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the finding
+        kept.saw(error)
+        say({"error": str(error)})
+    return 0
 
 
 # -- streams and contexts ---------------------------------------------------------------------------------------------
@@ -156,8 +204,6 @@ def device_context(dut: DeviceUnderTest) -> Passed:
 WORKERS, BATCH, ITEMS, ITEM_SHAPE = 2, 8, 64, (16, 16)
 # Workers that import torch anew (spawn, forkserver) take seconds; one that hangs must not hold the whole check.
 LOADER_TIMEOUT_S = 30
-# Importing torch from a cold disk, opening the device, and then one wait for a batch that never comes.
-CHILD_TIMEOUT_S = 90.0 + LOADER_TIMEOUT_S
 # What is in flight at once, with room: workers × prefetched batches × bytes, each batch in a file of its own.
 SHM_NEEDED = 8 * MIB
 # Docker's default, too little for real batches: torch's workers then die of a bus error.
@@ -193,18 +239,21 @@ def shared_memory(folder: Path = SHM) -> tuple[int, int] | None:
 
 def data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Passed:
     """A DataLoader with two workers and pinned memory delivers every item once, in order, and whole."""
+    return _apart(dut, "data_loader") if has_context(dut.accel) else _data_loader(dut, folder)
+
+
+def _data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Passed:
     shm = shared_memory(folder)
     if shm is not None and shm[1] < SHM_NEEDED:
         left = capacity(shm[1])
         raise Wrong(f"{folder} has only {left} free, too little for DataLoader workers", SHM_FIX, free_bytes=shm[1])
     pin = dut.accel.can_pin
-    # torch's thread that pins would abort this process on a device that is lost.
-    seen, loader = _from_child(dut) if pin else _loaded(dut, pin)
+    seen = _in_a_thread(lambda: list(_batches(dut, pin)), dut.accel)
     items = [index for batch in seen for index in batch["index"]]
     expect(items == list(range(ITEMS)), "items missing, doubled or out of order", items=items)
     workers = sorted({worker for batch in seen for worker in batch["worker"]})
     expect(workers == list(range(WORKERS)), f"workers {workers} made the items, not {list(range(WORKERS))}")
-    expect(loader not in {pid for batch in seen for pid in batch["pid"]}, "the items were made in the loader's process")
+    expect(os.getpid() not in {pid for batch in seen for pid in batch["pid"]}, "the items were made in this process")
     evidence = {
         "workers": WORKERS,
         "start_method": torch.multiprocessing.get_start_method(),
@@ -215,51 +264,6 @@ def data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Passed:
     if shm is not None and shm[0] <= SHM_SMALL:
         return Passed(f"works, but {folder} has only {capacity(shm[0])}", evidence, doubt=True, fix=SHM_FIX)
     return Passed(f"{ITEMS} items from {WORKERS} workers, {memory}", evidence)
-
-
-def _loaded(dut: DeviceUnderTest, pin: bool) -> tuple[list[Batch], int]:
-    """Every batch, and the process that asked the workers for them: this one."""
-    return _in_a_thread(lambda: list(_batches(dut, pin)), dut.accel), os.getpid()
-
-
-def _from_child(dut: DeviceUnderTest) -> tuple[list[Batch], int]:
-    """The same from a process of its own. Raises what went wrong there; how it ended, where it did not say."""
-    heard = talk.run(python_argv("gpucheck.smoke.data", dut.accel.id), CHILD_TIMEOUT_S)
-    told = heard.merged
-    seen = [line["batch"] for line in heard.lines if "batch" in line]
-    if "wrong" in told:
-        raise Wrong(told["wrong"], told["fix"], **told["evidence"])
-    if "busy or unavailable" in told.get("error", ""):
-        raise Unavailable("the device is set to take one process alone (compute mode EXCLUSIVE_PROCESS)")
-    if "error" in told:
-        raise RuntimeError(told["error"])
-    if heard.ending.how != "returned":
-        raise Wrong(f"after {len(seen)} batches {heard.ending.in_words}", stderr=heard.ending.stderr[-2000:])
-    return seen, int(told["pid"])
-
-
-def main() -> int:
-    """Load the batches for the device named in the arguments, and say each, and what goes wrong, as lines of JSON."""
-    say = claim_stdout()
-    say({"pid": os.getpid()})
-    try:
-        accel = open_device(sys.argv[1])
-        accel.make_current()
-        dut = DeviceUnderTest(accel)
-
-        def all_said() -> None:
-            for batch in _batches(dut, accel.can_pin):
-                say({"batch": batch})
-
-        _in_a_thread(all_said, accel)
-    except CannotLook as error:
-        say({"error": error.why})
-    except Wrong as wrong:
-        say({"wrong": str(wrong), "fix": wrong.fix, "evidence": wrong.evidence})
-    except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the finding
-        kept.saw(error)
-        say({"error": str(error)})
-    return 0
 
 
 def _in_a_thread(work: Callable[[], T], accel: Accel) -> T:

@@ -27,7 +27,7 @@ from gpucheck.bench.matmul.corruption import bits, check_first
 from gpucheck.bench.matmul.product import Matrices
 from gpucheck.errors import CannotLook
 from gpucheck.machine import kept
-from gpucheck.machine.accel import Accel
+from gpucheck.machine.accel import Accel, pinned
 from gpucheck.report.results.stress import StressWrong
 from gpucheck.units import GIB, MIB
 from gpucheck.work import precision, reference, same
@@ -197,7 +197,10 @@ class Work:
         a, b = self._one.a, self._one.b
         self._slots = [Matrices(a, b, part.view(self.side, self.side)) for part in flat]
         self._calls = [self._kind.bind(a, b, one.out) for one in self._slots]
-        self._hosts = [self._owned(torch.full((copy,), POISON, pin_memory=self.accel.can_pin)) for _ in range(2)]
+        pin = self.accel.can_pin
+        self._hosts = [pinned(copy, torch.int64) if pin else torch.empty(copy, dtype=torch.int64) for _ in range(2)]
+        for host in self._hosts:
+            host.fill_(POISON)
         source = self._source()
         self._sent = source.cpu()
         self.checksums["copies"] = text_of(int(checksum(source, self._weights).item()))

@@ -25,7 +25,7 @@ from gpucheck.bench.transfer.part import Setting
 from gpucheck.directions import Direction, HostMemory
 from gpucheck.errors import CannotLook, DeviceFailed, GpucheckError
 from gpucheck.machine import kept, pulse
-from gpucheck.machine.accel import Accel, open_device
+from gpucheck.machine.accel import Accel, has_context, open_device
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.pulse import OPENING_S, SILENT_S
 from gpucheck.machine.speaking import claim_stdout, raised, requests
@@ -352,7 +352,7 @@ def measured(setting: Setting, start: Start = start_child) -> Iterator[Measureme
 
     Raises CannotLook where there is no room, DeviceFailed where the device failed in the child or the child crashed.
     """
-    if not setting.accel.can_pin:
+    if not has_context(setting.accel):
         yield from rows(setting)
         return
     accel, part_s = setting.accel, setting.deadline - time.monotonic()
