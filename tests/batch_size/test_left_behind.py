@@ -196,7 +196,7 @@ def test_a_signal_leaves_the_report_so_far(
     if moment == "while the first child starts":
         assert (found["max_batch_size"], found["at_least"], found["trials"]) == (None, None, [])
     elif moment == "after the confirmation":  # the answer is known; what follows it is not
-        assert (found["max_batch_size"], found["at_least"]) == (16, None)
+        assert (found["max_batch_size"], found["at_least"]) == (None, 16)
     else:  # what is larger was not found out
         assert found["max_batch_size"] is None
         assert found["at_least"] >= 1

@@ -83,7 +83,7 @@ def test_weights_random_numbers_and_folders(tmp_path: Path, monkeypatch: pytest.
     command(options, recorder)
 
     (found,) = [to_json(event.value) for event in recorder.events if isinstance(event, Answered)]
-    assert (found["max_batch_size"], found["confirmed"]) == (4, True)
+    assert (found["at_least"], found["confirmed"]) == (4, True)
     assert state_of(model) == kept
     assert weights.read_bytes() == stored
     assert sys.path == path
