@@ -234,10 +234,10 @@ def test_at_rest_is_said_of_a_card_at_rest_alone() -> None:
 @pytest.mark.parametrize(
     ("violations", "verdict", "title"),
     [
-        ({"thermal": 0.8}, "warn", "clock limited: thermal"),
-        ({"reliability": 0.8, "power": 2.0}, "warn", "clock limited: reliability"),
-        ({"power": 2.0}, "info", "clock limited: power"),
-        ({"board_limit": 1.0}, "info", "clock limited: board limit"),
+        ({"thermal": 0.8}, "warn", "clock limited"),
+        ({"reliability": 0.8, "power": 2.0}, "warn", "clock limited"),
+        ({"power": 2.0}, "info", "clock limited"),
+        ({"board_limit": 1.0}, "info", "clock limited"),
         ({"thermal": 0.01}, None, None),
         ({"low_utilization": 2.0}, None, None),
         ({"thermal": None}, None, None),

@@ -548,7 +548,7 @@ def test_what_grows_during_a_watch_is_judged(fake_driver: Fake) -> None:
         command(DevicesOptions(watch_s=1.0), events, sleep=sleep)
     severe = [event.finding for event in events.events if isinstance(event, Judged) and event.finding.verdict == "warn"]
     assert [(one.id, one.title) for one in severe] == [
-        ("devices.violations", "clock limited: thermal"),
+        ("devices.violations", "clock limited"),
         ("devices.pcie_replays", "500 new PCIe replays"),
     ]
 

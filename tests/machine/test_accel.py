@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from gpucheck.errors import CannotLook, DeviceFailed
-from gpucheck.machine import accel, faults, pulse
+from gpucheck.machine import accel, faults, host, pulse
 from gpucheck.machine.accel import Accel
+from gpucheck.machine.host import HostMemory
 
 
 class FakeModule(types.ModuleType):
@@ -319,6 +320,18 @@ def test_a_driver_that_does_not_tell_its_free_memory() -> None:
     with pytest.raises(RuntimeError):  # on CUDA that is no want of support
         device(FakeModule(mem_get_info=refuses)).memory_info()
     assert device(FakeModule(mem_get_info=lambda _: (3, 4))).memory_info() == (3, 4)
+
+
+def test_of_memory_that_is_shared_with_the_host_what_the_system_has_available_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host, "memory", lambda: HostMemory(120, 100, 90, 80))
+    module = FakeModule(mem_get_info=lambda _: (3, 110))
+    shared = Accel(torch.device("cuda", 0), module, "GB10", integrated=True)
+    assert shared.memory_info() == (80, 110)
+    monkeypatch.setattr(host, "memory", lambda: HostMemory(120, 119, None, None))
+    assert shared.memory_info() == (110, 110)
+    assert device(module).memory_info() == (3, 110)
 
 
 def test_a_process_may_keep_to_one_device() -> None:

@@ -206,10 +206,36 @@ def test_an_integrated_gpu_without_memory_of_its_own_has_the_hosts() -> None:
     nothing = {"memory_total_bytes": None, "memory_used_bytes": None, "memory_source": None}
     facts = joined([by_nvml(0, **nothing)], [by_cuda(0, "GPU-0", integrated=True)])
     device = facts.devices[0]
-    assert (device.memory_total_bytes, device.memory_used_bytes, device.memory_free_bytes) == (990, 16_000, 48_000)
+    # CUDA's total is the device's; all of it can be had where the host has more than that available.
+    assert (device.memory_total_bytes, device.memory_used_bytes, device.memory_free_bytes) == (990, 0, 990)
     assert device.memory_source == "host (shared with the CPU)"
     discrete = joined([by_nvml(0, **nothing)], [by_cuda(0, "GPU-0")]).devices[0]
     assert discrete.memory_used_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("script", "cuda", "shared"),
+    [
+        # As GB10 answers: memory is not supported, by both calls, or zero; with CUDA, and by its name alone.
+        ("name=NVIDIA GB10\nmemory=!3\nmemory.v1=!3\nintegrated=1\n", True, True),
+        ("name=NVIDIA GB10\nmemory.total=0\nmemory.used=0\nmemory.reserved=0\nintegrated=1\n", True, True),
+        ("name=NVIDIA GB10\nmemory=!3\nmemory.v1=!3\n", False, True),
+        ("name=Orin (nvgpu)\nmemory=!3\nmemory.v1=!3\n", False, True),
+        # These have memory of their own, and NVML tells it.
+        ("name=NVIDIA GH200 480GB\n", True, False),
+        ("name=NVIDIA GB200\n", True, False),
+        ("name=NVIDIA H100\nmemory=!3\nmemory.v1=!3\n", False, False),
+    ],
+)
+def test_memory_that_is_shared_with_the_host(fake_driver: Fake, script: str, cuda: bool, shared: bool) -> None:
+    fake_driver(f"nvml.count=1\ncuda.order=0\n{script}", cuda=cuda)
+    facts = inventory.read()
+    device, around = facts.devices[0], facts.host
+    assert (device.memory_source == "host (shared with the CPU)") == shared
+    if shared:
+        assert around is not None and device.memory_total_bytes is not None
+        assert around.memory_available_bytes is not None
+        assert device.memory_free_bytes == min(around.memory_available_bytes, device.memory_total_bytes)
 
 
 def test_torch_for_rocm_names_no_cuda_device_of_nvidia() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from shown import shown
 
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import inventory
@@ -22,10 +23,12 @@ from gpucheck.memory import resident as memory_resident
 from gpucheck.memory import steps as memory_steps
 from gpucheck.memory.options import MemoryOptions
 from gpucheck.memory.steps import Level
+from gpucheck.render import text
 from gpucheck.report.events import Answered, Judged, Notice, Recorder, Started
 from gpucheck.report.facts import Device, Facts, Host, Process, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import MemoryFigures
+from gpucheck.report.report import Collector, Report
 from gpucheck.report.results.memory import MemoryStep, StepName
 from gpucheck.units import GIB, MIB
 
@@ -443,3 +446,61 @@ def test_no_such_device_and_no_device_at_all(monkeypatch: pytest.MonkeyPatch) ->
         memory.command(MemoryOptions("cuda:3"), Recorder())
     with pytest.raises(UsageError, match="'gpu' is not a device"):
         memory.command(MemoryOptions("gpu"), Recorder())
+
+
+# --- NVML answers where torch cannot ----------------------------------------------------------------------------------
+
+
+def by_nvml(index: int, **changes: Any) -> Device:
+    held = (Process(4711, "compute", "python3", 70 * GIB),)
+    made = Device(
+        kind="cuda",
+        name="NVIDIA H100 80GB HBM3",
+        uuid=f"GPU-{index}",
+        nvml_index=index,
+        memory_total_bytes=80 * GIB,
+        memory_used_bytes=70 * GIB,
+        memory_free_bytes=10 * GIB,
+        memory_source="nvml v2",
+        processes=held if index == 0 else (),
+    )
+    return dataclasses.replace(made, **changes)
+
+
+def answered(monkeypatch: pytest.MonkeyPatch, device: str, *cards: Device) -> Report:
+    """What `memory` says on a machine with these cards and torch's CPU build."""
+    build = TorchBuild(version="2.13.0+cpu", built_for="cpu")
+    facts = Facts(host=Host(system="Linux"), torch=build, devices=(*cards, Device(kind="cpu", id="cpu", name="a CPU")))
+    monkeypatch.setattr(inventory, "read", lambda **_: facts)
+    collector = Collector()
+    memory.command(MemoryOptions(device), collector)
+    return collector.report(version="0", command="memory", argv=(), started="", elapsed_s=1.0)
+
+
+def test_nvml_answers_for_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = answered(monkeypatch, "auto", by_nvml(0))
+    assert report.summary.exit == 0
+    first = shown(text.blocks(report))[0]
+    assert first.startswith(
+        "· NVML 0 (H100): 10 GiB of 80 GiB free; python3 (PID 4711, 70 GiB); torch's memory figures"
+    )
+
+
+def test_each_gpu_has_its_line_and_the_named_one_is_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = (by_nvml(0), by_nvml(1, cuda_index=1, id="cuda:1"))
+    lines = shown(text.blocks(answered(monkeypatch, "auto", *cards)))
+    assert lines[0].startswith("· 2 GPUs, by NVML; torch's memory figures not checked: ")
+    assert [line for line in lines if line.startswith(("NVML 0", "cuda:1"))] == [
+        "NVML 0 (H100): 10 GiB of 80 GiB free; python3 (PID 4711, 70 GiB)",
+        "cuda:1 (H100): 10 GiB of 80 GiB free",
+    ]
+    for name in ("cuda:1", "GPU-1"):
+        report = answered(monkeypatch, name, *cards)
+        assert [one.device for one in report.findings if one.id == "memory.device"] == ["cuda:1"]
+
+
+def test_where_nvml_does_not_know_either_the_reason_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CannotLook):
+        answered(monkeypatch, "auto", by_nvml(0, memory_total_bytes=None))
+    with pytest.raises(CannotLook):
+        answered(monkeypatch, "cuda:5", by_nvml(0))

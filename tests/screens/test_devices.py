@@ -411,3 +411,34 @@ def read_and_judged() -> Report:
     collector = Collector()
     command(DevicesOptions(), collector)
     return collector.report(version="0", command="devices", argv=(), started="", elapsed_s=0.0)
+
+
+# --- narrow screens ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_where_a_fault_is_seen_in_the_link_or_the_clock_it_stays(columns: int) -> None:
+    lines = shown(text.blocks(eight(card(4, pcie=Link(5, 8, 5, 16)), card(5, sm_clock_hz=1.2e9))), columns)
+    (narrow,) = [line for line in lines if line.startswith(" 4 ")]
+    (slow,) = [line for line in lines if line.startswith(" 5 ")]
+    assert "5 x8 (5 x16)" in narrow and "1200" in slow
+    healthy = shown(text.blocks(eight()), columns)
+    (row,) = [line for line in healthy if line.startswith(" 4 ")]
+    assert columns > 80 or ("x16" not in row and "1980" not in row)
+
+
+@pytest.mark.parametrize("scene", DEVICES)
+def test_no_words_stand_twice_in_a_line(scene: str) -> None:
+    report = DEVICES[scene]()
+    for line in shown(text.blocks(report)):
+        if line[:1] in "✗!?" and (told := re.split(r"[:;,] ", line[2:])):
+            assert len(told) == len(set(told)), line
+
+
+def test_lines_of_many_cards_that_are_alike_fold_into_one() -> None:
+    lost = (card(n, state="lost", state_since=None) for n in range(8))
+    lines = [line for line in shown(text.blocks(eight(*lost))) if line.startswith("✗")]
+    assert lines == ["✗ cuda:0 to cuda:7  lost: off the PCI bus or not answering"]
+    clocks = (card(n, sm_clock_hz=1.2e9) for n in range(8))
+    (line,) = [line for line in shown(text.blocks(eight(*clocks))) if line.startswith("!")]
+    assert line.startswith("! cuda:0 to cuda:7  clock 1200 of 1980 MHz: 100 % busy; ")

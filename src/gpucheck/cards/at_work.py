@@ -221,10 +221,9 @@ def violations(device: Device, facts: Facts) -> Said | None:
             held = ", ".join(
                 f"{name.replace('_', ' ')} {units.percent(min(share, 1))}" for name, share in shares.items()
             )
-            title = f"clock limited: {', '.join(protecting or shares).replace('_', ' ')}"
             message = f"{held} of the last {units.duration(grown.span_s)}; {_cost(device)}"
             fix = COOLING if "thermal" in shares else None
-            return Said(verdict, title, message, fix, {"shares": shares, "span_s": grown.span_s})
+            return Said(verdict, "clock limited", message, fix, {"shares": shares, "span_s": grown.span_s})
     counted = {
         name: seconds
         for name in COUNTED

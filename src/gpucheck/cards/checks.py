@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -78,6 +79,7 @@ def smi_name(device: Device) -> str:
     return device.pci_address or device.uuid or str(device.nvml_index)
 
 
+_IN_BRACKETS = re.compile(r" \([^()]*\)")
 # Two names are as short as a range of them.
 SHORTENED_FROM = 3
 
@@ -136,6 +138,9 @@ def _group(members: list[Finding]) -> Group:
     first = members[0]
     names = [name_in(finding) for finding in members]
     messages = [finding.message.removeprefix(f"{name}: ") for name, finding in zip(names, members, strict=True)]
+    if len(set(messages)) >= SHORTENED_FROM:
+        # Of many cards what names each at the rack is left to the table and the JSON.
+        messages = [_IN_BRACKETS.sub("", message) for message in messages]
     fixes = tuple(dict.fromkeys(finding.fix for finding in members if finding.fix))
     pairs = tuple(zip(names, messages, strict=True))
     return Group(first.verdict, first.title, in_short([name for name in names if name]), pairs, fixes)

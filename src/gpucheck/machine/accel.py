@@ -23,7 +23,7 @@ import torch
 
 from gpucheck import messages
 from gpucheck.errors import CannotLook, DeviceFailed
-from gpucheck.machine import kept, pulse
+from gpucheck.machine import host, kept, pulse
 from gpucheck.report.measurement import DeviceRef, MemoryFigures
 
 # APIs newer than torch 2.6, the oldest that gpucheck promises to work with: name → since. A test removes each.
@@ -225,7 +225,11 @@ class Accel:
         return self.kind in ("cuda", "xpu")
 
     def memory_info(self) -> tuple[int, int] | None:
-        """Free and total memory of the device, in bytes, as its driver says; None where it does not."""
+        """Free and total memory of the device, in bytes, as its driver says; None where it does not.
+
+        A device that shares the host's memory can take what the system has available: its driver counts files that the
+        kernel keeps in memory, and would give back, as used.
+        """
         get = getattr(self.module, "mem_get_info", None)
         if get is None or self.is_cpu:
             return None
@@ -235,6 +239,8 @@ class Accel:
             if self.kind == "cuda":  # there it means that the device is broken
                 raise
             return None  # XPU: "doesn't support querying the available free memory"
+        if self.kind == "cuda" and self.integrated:
+            return min(host.memory().usable, int(total)), int(total)
         return int(free), int(total)
 
     def memory(self) -> MemoryFigures:

@@ -62,6 +62,8 @@ TOLD_BY_BOTH = ("name", "uuid", "pci_address", "compute_capability", "numa_node"
 BETWEEN_READINGS_S = 1.0
 NOT_ASKED = "not asked for"
 NO_GPU = "no NVIDIA GPU is here"
+# GPUs whose memory is the host's.
+UNIFIED = re.compile(r"\b(GB10|Orin|Thor|Xavier|Tegra)\b", re.IGNORECASE)
 ASLEEP = "asleep (not woken)"
 ONE_READING = "the card was read once"
 NOT_COUNTED = "this device or driver does not count it"
@@ -223,12 +225,16 @@ def _completed(row: DeviceReading, around: Around) -> DeviceReading:
     if device.numa_node is None and device.pci_address is not None:
         device = replace(device, numa_node=around.numa_nodes.get(device.pci_address))
     total, available = around.host.memory_total_bytes, around.host.memory_available_bytes
-    if device.integrated and device.memory_used_bytes is None and total is not None and available is not None:
+    # Without libcuda the name alone tells; a part with memory of its own (GH200, GB200) has NVML's figures.
+    shares = device.integrated or (device.integrated is None and UNIFIED.search(device.name or "") is not None)
+    if shares and device.memory_used_bytes is None and total is not None and available is not None:
+        whole = device.memory_total_bytes or total
+        free = min(available, whole)
         device = replace(
             device,
-            memory_total_bytes=device.memory_total_bytes or total,
-            memory_used_bytes=total - available,
-            memory_free_bytes=available,
+            memory_total_bytes=whole,
+            memory_used_bytes=whole - free,
+            memory_free_bytes=free,
             memory_source="host (shared with the CPU)",
         )
     return replace(row, device=device)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.errors import GpucheckError
+from gpucheck.errors import CannotLook, GpucheckError
 from gpucheck.machine import choose, faults, host, inventory, kept, pulse
 from gpucheck.memory import resident as memory_resident
 from gpucheck.memory import steps as memory_steps
@@ -35,20 +35,28 @@ AGAIN = "gpucheck memory --output memory.json; if it fails again, report it to P
 def command(options: MemoryOptions, emit: Emit) -> None:
     """Read the memory of one device, run the sequence on it, and judge both.
 
-    Raises UsageError for what names no single device, CannotLook for a device that is not there or cannot be used.
+    Where torch cannot use a GPU, NVML answers for it. Raises UsageError for what names no single device, CannotLook for
+    a device that is not there or that nobody knows the memory of.
     """
     facts = inventory.read(processes=True)
     emit(Started(facts))
-    chosen = choose.choose(options.device, facts)
-    if chosen.notice:
-        emit(Notice(chosen.notice))
-    device_id = choose.resolve(options.device, facts)
+    try:
+        chosen = choose.choose(options.device, facts)
+        if chosen.notice:
+            emit(Notice(chosen.notice))
+        device_id = choose.resolve(options.device, facts)
+    except CannotLook as error:
+        if not from_nvml(options.device, facts, error, emit):
+            raise
+        return
     try:
         with pulse.opening(device_id, WHERE):
             accel = choose.open_named(device_id, facts)
         with pulse.watching(accel, WHERE):
             _walk(accel, facts, emit)
     except GpucheckError as error:
+        if isinstance(error, CannotLook) and from_nvml(device_id, facts, error, emit):
+            return
         if not faults.is_device(error):
             raise
         emit(Failed(faults.of(error, WHERE, device_id, step=pulse.step())))
@@ -57,6 +65,38 @@ def command(options: MemoryOptions, emit: Emit) -> None:
         emit(Failed(fault))
         if fault.kind == "error" and not faults.is_of_library(error):
             raise
+
+
+def from_nvml(requested: str, facts: Facts, why: CannotLook, emit: Emit) -> bool:
+    """Answer for the GPUs that `requested` names from NVML alone, because torch cannot use them; False without any."""
+    everyone = requested in ("auto", "all", "cuda")
+    cards = [
+        (place, card)
+        for place, card in enumerate(facts.devices)
+        if card.nvml_index is not None and card.memory_total_bytes is not None and (everyone or _is(requested, card))
+    ]
+    for place, card in cards:
+        name = card.id or f"NVML {card.nvml_index}"
+        free, total = card.memory_free_bytes, card.memory_total_bytes
+        info = None if free is None or total is None else (free, total)
+        told = judge_overview(card.name or "GPU", overview(card, info, MemoryFigures()))
+        emit(Judged(replace(told, device=name)))
+        reason = facts.unknown.get(f"/devices/{place}/processes", "the driver does not list them")
+        emit(Judged(replace(judge_processes(card.processes, os.getpid(), reason), device=name)))
+    if cards:
+        emit(Judged(Finding("memory.accounting", "skip", "torch's memory figures", why.what, fix=why.fix or None)))
+    return bool(cards)
+
+
+def _is(requested: str, card: Device) -> bool:
+    """Whether this is the card's name: as torch would call it, by NVML's number without CUDA, or by its UUID."""
+    uuid = (card.uuid or "").lower()
+    by_number = card.cuda_index is None and requested == f"cuda:{card.nvml_index}"
+    return (
+        by_number
+        or requested == card.id
+        or (requested.lower().startswith("gpu-") and uuid.startswith(requested.lower()))
+    )
 
 
 def _walk(accel: Accel, facts: Facts, emit: Emit) -> None:

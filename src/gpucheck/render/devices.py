@@ -62,6 +62,8 @@ _COMPACT = (
     Column("util"),
     Column("power, W"),
     Column("°C", keep=4),
+    Column("MHz"),
+    Column("PCIe", "left"),
     Column("state", "left", cropped=8),
 )
 # The same in 40 columns, and as much of it as there is room for.
@@ -82,6 +84,21 @@ _OF_MANY_GPUS = re.compile(
     r"| (?:Blackwell )?(?:Server|(?:Max-Q )?Workstation) Edition| Generation| Laptop GPU",
     re.IGNORECASE,
 )
+# Faults that are seen in a column: there it stays in every width that has it, and is in the compact table too.
+_SEEN_IN = {
+    "devices.low_clock": "clock",
+    "devices.throttled": "clock",
+    "devices.slowed_down": "clock",
+    "devices.power_limited": "clock",
+    "devices.power_limit": "clock",
+    "devices.clock_setting": "clock",
+    "devices.application_clocks": "clock",
+    "devices.violations": "clock",
+    "devices.link_width": "link",
+    "devices.link_generation": "link",
+    "devices.pcie_replays": "link",
+}
+_COMPACT_HEADS = {"MHz": "clock", "PCIe": "link"}
 # What stands above the table, the worst first.
 _FAULTS: tuple[Verdict, ...] = ("fail", "inconclusive", "warn")
 # Said in the first line where it is so: no GPU, and none that torch can use.
@@ -238,17 +255,25 @@ def _devices(facts: Facts, findings: tuple[Finding, ...]) -> Table:
     cards = [device for device in facts.devices if device.kind != "cpu"]
     # One index is enough where NVML and CUDA count alike.
     alike = all(device.nvml_index in (None, device.cuda_index) for device in cards)
+    needed = {_SEEN_IN[one.id] for one in findings if one.verdict in _FAULTS and one.id in _SEEN_IN}
     made: Table | None = None
     for columns, row in ((_NARROW, _narrow_row), (_COMPACT, _compact_row), (_COLUMNS, _row)):
         rows = [row(device, findings) for device in facts.devices]
         filled = [
-            (column, cells)
+            (replace(column, keep=9) if _shows(column) in needed else column, cells)
             for column, cells in zip(columns, zip(*rows, strict=True), strict=True)
-            if any(cell.text for cell in cells) and not (alike and column.head == "NVML")
+            if any(cell.text for cell in cells)
+            and not (alike and column.head == "NVML")
+            and not (column.head in _COMPACT_HEADS and _shows(column) not in needed)
         ]
         made = replace(by_column(filled), narrow=made, dense=True)
     assert made is not None
     return made
+
+
+def _shows(column: Column) -> str:
+    """What a column shows, whatever its head in this width."""
+    return _COMPACT_HEADS.get(column.head, column.head)
 
 
 def _row(device: Device, findings: tuple[Finding, ...]) -> list[Cell]:
@@ -279,7 +304,7 @@ def _compact_row(device: Device, findings: tuple[Finding, ...]) -> list[Cell]:
     if device.kind == "cpu":
         cores = Cell(f"{device.cores_allowed} cores" if device.cores_allowed else "")
         memory = (Cell(bar(_memory_share(device), _SHORT_BAR), "cyan"), Cell(_memory(device)))
-        return [Cell("cpu"), Cell(""), cores, *memory, *[Cell("")] * 4, Cell(_load(device), "dim")]
+        return [Cell("cpu"), Cell(""), cores, *memory, *[Cell("")] * 6, Cell(_load(device), "dim")]
     return [
         Cell(_index(device)),
         Cell(UNKNOWN if device.nvml_index is None else str(device.nvml_index)),
@@ -290,6 +315,8 @@ def _compact_row(device: Device, findings: tuple[Finding, ...]) -> list[Cell]:
         Cell(_percent(device.utilization_percent)),
         _power(device),
         _temperature(device),
+        Cell(_clocks(device)),
+        Cell(link(device.pcie).removeprefix("PCIe ")),
         _state(device, findings),
     ]
 
@@ -319,6 +346,14 @@ def short_name(device: Device | DeviceRef) -> str:
 
 def _load(device: Device) -> str:
     return UNKNOWN if device.load_1min is None else f"load {units.significant(device.load_1min, 2)}"
+
+
+def _clocks(device: Device) -> str:
+    """The clock and its highest, without the unit."""
+    now, most = device.sm_clock_hz, device.max_sm_clock_hz
+    if now is None:
+        return UNKNOWN
+    return f"{now / 1e6:.0f}" + ("" if most is None else f" / {most / 1e6:.0f}")
 
 
 def _percent(value: float | None) -> str:

@@ -17,6 +17,10 @@ _BOUND = {"=": "", "≥": "at least ", "≤": "at most "}
 
 def page(report: Report) -> Page:
     """How much is free and whether torch's figures are right; other processes; the sequence with every figure."""
+    of_nvml = [finding for finding in report.findings if finding.id == "memory.device"]
+    accounting = next((finding for finding in report.findings if finding.id == "memory.accounting"), None)
+    if accounting is not None and accounting.device is None and of_nvml:
+        return _by_nvml(report, of_nvml, accounting)
     told = {finding.id: finding for finding in report.findings}
     steps = report.results.get("memory")
     judged, others = told.get("memory.accounting"), told.get("memory.processes")
@@ -29,6 +33,24 @@ def page(report: Report) -> Page:
     details = [Line(f"{step.step}: {step.does}; {step.explanation}") for step in steps or ()]
     shown = [finding for finding in report.findings if finding is not others or not body]
     return Page(_answer(report, told), body, details, shown, judged)
+
+
+def _by_nvml(report: Report, overall: Sequence[Finding], accounting: Finding) -> Page:
+    """What NVML tells of each GPU, with its processes, where torch can use none."""
+    names = {device.id or f"NVML {device.nvml_index}": short_name(device) for device in report.facts.devices}
+    others = {finding.device: finding for finding in report.findings if finding.id == "memory.processes"}
+    lines: list[Block] = []
+    for finding in overall:
+        listed = others.get(finding.device)
+        held = f"; {listed.message}" if listed is not None and listed.evidence.get("others") else ""
+        where = f"{finding.device} ({names.get(finding.device or '', 'GPU')})"
+        lines.append(Line(f"{where}: {_room(finding) or finding.message}{held}"))
+    first, *rest = lines
+    assert isinstance(first, Line)
+    why = f"torch's memory figures not checked: {accounting.message}"
+    if not rest:
+        return Page(answer("info", f"{first.text}; {why}"), cause=accounting)
+    return Page(answer("info", f"{len(lines)} GPUs, by NVML; {why}"), lines, cause=accounting)
 
 
 def _answer(report: Report, told: dict[str, Finding]) -> Line | None:
