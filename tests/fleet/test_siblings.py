@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.fleet import siblings
+from gpucheck.fleet import judge, siblings
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
@@ -95,3 +95,33 @@ def test_two_modes_need_enough_nodes_on_both_sides_and_a_gap() -> None:
     assert siblings.slower_mode(values((2, -0.1), (9, 0.0))) == ()
     assert siblings.slower_mode(values((3, -0.1), (40, 0.0))) == ()  # below a tenth
     assert siblings.slower_mode(values((6, -0.03), (6, 0.0))) == ()
+
+
+def test_a_device_that_is_as_fast_as_its_node_is_not_slow() -> None:
+    """One node of five that is low as a whole, by less than five nodes can prove: no device is called slow for it."""
+    centres = {"n0": -0.08, "n1": 0.001, "n2": 0.0, "n3": -0.001, "n4": 0.002}
+    figures = [
+        siblings.Figure(node, f"cuda:{i}", math.exp(centre + 0.001 * math.sin(i)))
+        for node, centre in centres.items()
+        for i in range(8)
+    ]
+    assert {one.standing for one in siblings.place(figures, 40).placed} <= {"even", "maybe"}
+    figures[3] = siblings.Figure("n0", "cuda:3", math.exp(-0.3))
+    slow = [one.figure for one in siblings.place(figures, 40).placed if one.standing == "slow"]
+    assert slow == [figures[3]]
+
+
+@pytest.mark.slow
+def test_sound_fleets_of_few_nodes_have_nothing_bad() -> None:
+    """Of 400 fleets of 5 nodes that differ by 2 % at most 4, and what chance adds, have anything bad."""
+    random_ = random.Random(5)
+    fleets = (fleet_power.documents_of(random_, 5, 0.02, 0.5) for _ in range(400))
+    assert sum(judge.judge(one).result.counts["bad"] > 0 for one in fleets) <= 4 + 3 * math.sqrt(4)
+
+
+@pytest.mark.slow
+def test_a_slow_node_of_eight_is_found() -> None:
+    random_ = random.Random(6)
+    fleets = [fleet_power.documents_of(random_, 8, spread, 1.0, slower) for spread, slower in ((0.02, 0.2), (0.01, 0.1))
+              for _ in range(40)]  # fmt: skip
+    assert sum(judge.judge(one).result.bad == ("node00000",) for one in fleets) >= 0.925 * len(fleets)

@@ -74,11 +74,18 @@ def test_node_0_writes_sound_documents_and_names_the_rest(tmp_path: Path) -> Non
         assert text in wrong
 
 
+def test_who_did_not_come_is_named_where_slurm_has_the_names() -> None:
+    came = {"n0.cluster", "n2"}
+    assert store._missing(2, 4, came, {"SLURM_JOB_NODELIST": "n[0-3]"}).endswith("in the store: n1, n3")
+    for environment in ({}, {"SLURM_JOB_NODELIST": "n[0-"}, {"SLURM_JOB_NODELIST": "m[0-3]"}):
+        assert store._missing(2, 4, came, environment).endswith("in the store: all but n0.cluster, n2")
+
+
 @pytest.mark.slow
 def test_who_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "LATE_S", 1.0)
     wrong = exchanged(tmp_path, {1: documents.marked(node("n1")).encode()}, nodes=4, own=node("n0"), left_s=0.0)
-    assert wrong == "2 of 4 nodes left no document in the store: 2, 3"
+    assert wrong == "2 of 4 nodes left no document in the store: all but n0, n1"
     assert [one.host for _, one in documents.read([str(tmp_path)]).documents] == ["n1"]
 
 

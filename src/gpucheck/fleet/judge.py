@@ -502,12 +502,12 @@ def _middle(devices: Sequence[tuple[NodeFigure, float]]) -> float:
 
 
 def _together(away: Mapping[str, Away]) -> dict[str, float]:
-    """The mean of each node's distances over the figures, of nodes that have most of them."""
+    """The mean of each node's distances over the figures, of nodes that have half of them: two speeds part a figure."""
     distances: dict[str, list[float]] = defaultdict(list)
     for by_host in away.values():
         for host, devices in by_host.items():
             distances[host].append(_middle(devices))
-    return {host: sum(own) / len(own) for host, own in distances.items() if 2 * len(own) > len(away)}
+    return {host: sum(own) / len(own) for host, own in distances.items() if 2 * len(own) >= len(away)}
 
 
 def _named(host: str, label: str, away: Sequence[tuple[NodeFigure, float]]) -> Iterator[SlowDevice]:

@@ -7,7 +7,8 @@ device's distance is held against Student's t at a level that is shared among al
 (Bonferroni), so that an even fleet has no slow device. Its degrees of freedom are those of both parts together (Welch
 1947, Satterthwaite 1946): few nodes with many devices know the spread of devices well, and that of nodes badly. A
 device is also held against the others of its own node, whose power and heat it shares: that spread is the smaller
-one, and the level is halved for the second test. Slow is what either calls certain, far enough away from both.
+one, and the level is halved for the second test. Slow is what either calls certain, far enough away from both: a device
+that is as fast as its node is not slow, its node may be. Nodes are held against each other below (`lowest`).
 `benchmarks/fleet_power.py` proves both by simulation.
 """
 
@@ -17,7 +18,7 @@ import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from gpucheck import stats
@@ -38,6 +39,7 @@ LEAST_NODES = 5
 LEAST_DISTANCE = 0.03
 
 Standing = Literal["even", "slow", "maybe", "fast"]
+_BESIDE_ITS_OWN: dict[Standing, Standing] = {"slow": "maybe", "maybe": "even"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,9 @@ def place(figures: Sequence[Figure], comparisons: int) -> Group:
         if one.standing in ("maybe", "even") and len(by_node[figure.node]) >= LEAST_DEVICES and _is_far(log - centre):
             in_node = _placed(figure, from_own, of_node, more)
             one = in_node if in_node.standing == "slow" else one
+        if len(by_node[figure.node]) >= LEAST_DEVICES and not (_is_far(from_own) and from_own < 0):
+            # It is no lower than its node: whether the node is low is judged by nodes, which few tell badly.
+            one = replace(one, standing=_BESIDE_ITS_OWN.get(one.standing, one.standing))
         placed.append(one)
     return Group(len(medians), math.exp(centre), spread, tuple(placed))
 

@@ -6,6 +6,7 @@ return: a child with a time limit does the talking (`main`), so that a lost netw
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.fleet import documents
+from gpucheck.fleet.hosts import expand
 from gpucheck.machine import child, speaking, talk
 from gpucheck.report.results.fleet import NodeDocument
 
@@ -120,9 +122,24 @@ def _collected(store: TCPStore, at: Place, own: NodeDocument, folder: Path, wait
             break
         time.sleep(POLL_S if waiting else 0.0)
     if waiting:
-        numbers = ", ".join(map(str, list(waiting)[:8]))
-        wrong.append(f"{len(waiting)} of {at.nodes} nodes left no document in the store: {numbers}")
+        wrong.append(_missing(len(waiting), at.nodes, hosts, os.environ))
     return "; ".join(wrong)
+
+
+def _missing(count: int, nodes: int, came: set[str], environment: Mapping[str, str]) -> str:
+    """That nodes left no document: which, by Slurm's list, else which did; a rank's number names no node."""
+    told = f"{count} of {nodes} nodes left no document in the store"
+    if listed := environment.get("SLURM_JOB_NODELIST"):
+        try:
+            names = expand(listed, "SLURM_JOB_NODELIST")
+        except UsageError:
+            names = ()
+        short = {host.partition(".")[0] for host in came}
+        absent = [name for name in names if name.partition(".")[0] not in short]
+        if len(absent) == count:
+            return f"{told}: {', '.join(absent[:8])}{' …' if count > 8 else ''}"
+    known = sorted(came)
+    return f"{told}: all but {', '.join(known[:8])}{' …' if len(known) > 8 else ''}"
 
 
 def _write(line: bytes, own: NodeDocument, hosts: set[str], folder: Path) -> None:
