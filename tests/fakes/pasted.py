@@ -730,6 +730,15 @@ MORE: tuple[tuple[str, str], ...] = (
         "kernel.watchdog",
         "NVRM: GPU0 _kgspRpcRecvPoll: GSP RM heartbeat timed out",
     ),
+    (
+        "nccl.shared_memory",
+        "misc/shmutils.cc:72 NCCL WARN Error: failed to open shared memory segment /dev/shm/nccl-xyz: No such file or "
+        "directory (2)",
+    ),
+    (
+        "nccl.shared_memory",
+        "include/shm.h:28 NCCL WARN Call to shm_open failed : No such file or directory",
+    ),
 )
 
 INNOCENT: tuple[str, ...] = (

@@ -44,7 +44,7 @@ _PREFIX = re.compile(
             # syslog: a host and who speaks; a runner of jobs puts the time alone
             r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d"
             r"(?: \S*[^\s:] [\w.-]+(?:\[\d+\])?: |\s+)",
-            r"\[(?:[Rr]ank|RANK|default|node|worker|host)(?:: ?|[ _-])?\d+\]:?\s?",  # torchrun, Lightning, accelerate
+            r"\[(?:rank|RANK|default|node|worker|host)(?:: ?|[ _-])?\d+\]:?\s?",  # torchrun, Lightning, accelerate
             r"\[NeMo [A-Z] [^\]]{0,100}\]\s?",
             r"\[(?:debug|info|warning|error|critical) *\]\s*",  # structlog
             r"[\w.<>]+:[\w.<>]+:\d+ -(?:\s|$)",  # loguru
