@@ -387,6 +387,7 @@ TEXTS: tuple[Text, ...] = (
         "size.index",
         "a tensor has more elements than the operation can count",
         (
+            r"Can'?t be indexed using 32-bit iterator",
             r"\b(than|exceeds?) INT_MAX (elements|threads|values|entries)\b",
             r"(tensors?|elements|large|more|not) .{0,60}32-bit ind(ex|ices)",
             r"canUse32BitIndexMath",

@@ -189,6 +189,8 @@ TEXTS: tuple[Text, ...] = (
         "mps.operation",
         "an operation does not exist for Apple's GPU (Metal)",
         (
+            r"MPS(NDArray|Graph)\w*\.mm:\d+: ?failed assertion(?!.{0,200}(total bytes|not large enough|product of dim|INT_MAX))",
+            r"Device mps not supported",
             r"is not current(ly)? (implemented|supported).{0,60}(for|on|at) the MPS (device|backend)",
             r"not (yet )?(implemented|supported) (on|for|at|by|with) (the )?MPS\b",
             r"\w+ (is|are) not supported (on|for) MPS",
@@ -262,6 +264,8 @@ TEXTS: tuple[Text, ...] = (
         "attention.kernel",
         "no attention kernel fits these inputs",
         (
+            r"No valid attention backend found.{0,800}compute capability not supported",
+            r"FlashAttention.{0,20}with FP8 KV cache (is )?not (yet )?supported",
             r"attention backends? (are|is) not valid for",
             r"No valid attention backend",
             r"attention sinks? (is|are) only supported on",
