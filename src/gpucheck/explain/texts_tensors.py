@@ -189,7 +189,8 @@ TEXTS: tuple[Text, ...] = (
         "mps.operation",
         "an operation does not exist for Apple's GPU (Metal)",
         (
-            r"MPS(NDArray|Graph)\w*\.mm:\d+: ?failed assertion(?!.{0,200}(total bytes|not large enough|product of dim|INT_MAX))",
+            r"MPS(NDArray|Graph)\w*\.mm:\d+: ?failed assertion"
+            r"(?!.{0,200}(total bytes|not large enough|product of dim|INT_MAX))",
             r"Device mps not supported",
             r"is not current(ly)? (implemented|supported).{0,60}(for|on|at) the MPS (device|backend)",
             r"not (yet )?(implemented|supported) (on|for|at|by|with) (the )?MPS\b",
