@@ -78,8 +78,8 @@ _NCCL_INFO = re.compile(r"\bNCCL INFO\b")
 # A drive of Windows: a backslash before an n is then a path and no line end.
 _DRIVE = re.compile(r"\b[A-Za-z]:\\")
 _PERCENT = re.compile(r"%(?:[2-7][0-9A-Fa-f]|0[AaDd9])")
-# JSON's escapes of plain characters, such as \u0027 for a quote.
-_UNICODE = re.compile(r"\\u00([2-7][0-9A-Fa-f])")
+# JSON's escapes of characters, such as \u0027 for a quote; control characters and halves of pairs stay.
+_UNICODE = re.compile(r"\\u(00[2-9A-Fa-f][0-9A-Fa-f]|0[1-9A-Fa-f][0-9A-Fa-f]{2}|[1-9A-CE-Fa-ce-f][0-9A-Fa-f]{3})")
 # No line has more prefixes than this; a line made of nothing else ends here too.
 _MOST_PREFIXES = 8
 
