@@ -18,7 +18,7 @@ from gpucheck.doctor.catalogue import BY_ID
 from gpucheck.explain.table import TEXTS
 
 # What the set that nobody tuned on has: it is to be no worse. The bar is LEAST_RIGHT, 276 of 306.
-HELD_RIGHT = 285
+HELD_RIGHT = 287
 
 
 @functools.cache

@@ -56,6 +56,7 @@ def test_a_number_is_a_cards_and_an_instance_has_its_uuid_alone() -> None:
 @pytest.mark.parametrize(
     "value",
     ["0,1", "", "-1", "0,-1", "0,9,1", "0,0", "0;1", "0x1", "1gpu2,2ampere", "a", ",", "0,,1", " 0, 1", "+1", "GPU-aa",
+     "3", "0,3", "3,0", "2,3,1",
      "GPU-aa,GPU-bb", "GPU-aa, GPU-bb", "GPU-aa,1", "GPU-a", "GPU-zz", "GPU-aa,GPU-aa", "1,GPU-aa", "gpu-aa", "MIG-1"],
 )  # fmt: skip
 def test_torchs_parser_is_copied_exactly(value: str, monkeypatch: pytest.MonkeyPatch) -> None:

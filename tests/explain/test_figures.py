@@ -523,6 +523,34 @@ def test_no_text_breaks_a_reader(name: str) -> None:
         assert isinstance(figures.read(name, text[:end], text[:end]), figures.Figures)
 
 
+# --- shared memory ----------------------------------------------------------------------------------------------------
+
+_NCCLS = "NCCL WARN Error while creating shared memory segment /dev/shm/nccl-AbCdEf (size 9637888), error: {}"
+_TORCHS = "RuntimeError: unable to open shared memory object </torch_1234_5678_0> in read-write mode: {}"
+
+
+@pytest.mark.parametrize(
+    ("error", "says", "of_nccl", "of_torch"),
+    [
+        ("No space left on device (28)", "/dev/shm is full", "", ""),
+        (
+            "No such file or directory (2)",
+            "the segment is not there: the process that made it has ended, or has another /dev/shm",
+            "give ranks of one machine one /dev/shm",
+            "look for the process that ended first",
+        ),
+        ("Too many open files (24)", "too many files are open", "ulimit -n", "ulimit -n 65536, or torch."),
+        ("Permission denied (13)", "/dev/shm may not be written", "ls -ld /dev/shm", "ls -ld /dev/shm"),
+    ],
+)
+def test_a_segment_by_the_systems_error(error: str, says: str, of_nccl: str, of_torch: str) -> None:
+    """A file that is not there is no full disk."""
+    for pasted, name, step in ((_NCCLS, "nccl.shared_memory", of_nccl), (_TORCHS, "shm.open", of_torch)):
+        found, read = numbers(pasted.format(error))
+        assert (found, read.says) == (name, says)
+        assert read.then.startswith(step) and bool(read.then) == bool(step)
+
+
 # --- containers -------------------------------------------------------------------------------------------------------
 
 _HOOK = "OCI runtime create failed: error running hook #0: exit status 1, stderr: Auto-detected mode as 'legacy'\n"

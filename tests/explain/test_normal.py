@@ -126,3 +126,8 @@ def test_the_lines_over_which_a_text_reaches() -> None:
     start = normal.solid.index("wo")
     assert [line.number for line in normal.lines_of(start, start + 1)] == [2]
     assert [line.number for line in normal.lines_of(start, start + 4)][-1] == 4
+
+
+def test_jsons_escapes_of_any_letter_are_that_letter() -> None:
+    assert normalise("it couldn\\u2019t, \\u9875\\u9762 and \\u0027so\\u0027").spaced == "it couldnt, 页面 and so"
+    assert normalise("half of a pair: \\ud83d").spaced == "half of a pair: \\ud83d"

@@ -100,6 +100,15 @@ def test_a_module_below_torch_is_not_a_missing_torch() -> None:
     assert found.conditions == ("torch.shadowed",)
 
 
+def test_apples_mps_and_cudas_are_told_apart_by_their_titles() -> None:
+    """Metal Performance Shaders and the Multi-Process Service have one short name, and ids that begin alike."""
+    apples = [text for text in TEXTS if text.id.startswith(("mps.", "oom.mps"))]
+    cudas = [one for one in CONDITIONS if one.id.startswith("mps.")]
+    assert len(apples) >= 6 and len(cudas) >= 4
+    assert all("Metal" in text.title and "MPS" not in text.title for text in apples)
+    assert all("MPS server" in one.title and "Metal" not in one.title for one in cudas)
+
+
 def test_each_answer_of_mps_points_to_its_condition() -> None:
     texts = {
         "mps.unreachable": "Error 806: the remote procedural call between the MPS server and the MPS client failed",

@@ -730,6 +730,52 @@ MORE: tuple[tuple[str, str], ...] = (
         "kernel.watchdog",
         "NVRM: GPU0 _kgspRpcRecvPoll: GSP RM heartbeat timed out",
     ),
+    (
+        "nccl.shared_memory",
+        "misc/shmutils.cc:72 NCCL WARN Error: failed to open shared memory segment /dev/shm/nccl-xyz: No such file or "
+        "directory (2)",
+    ),
+    (
+        "nccl.shared_memory",
+        "include/shm.h:28 NCCL WARN Call to shm_open failed : No such file or directory",
+    ),
+    (
+        "attention.kernel",
+        "ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(head_size=576). Reasons: "
+        "{FLASHMLA: [compute capability not supported]}.",
+    ),
+    (
+        "attention.kernel",
+        "NotImplementedError: FlashAttention V1 with FP8 KV cache not yet supported",
+    ),
+    (
+        "cutlass.arch",
+        "[sgl_kernel] CRITICAL: Could not load any common_ops library!",
+    ),
+    (
+        "cuda.illegal_access",
+        "Exception: Failed to encode tensor map: 700",
+    ),
+    (
+        "mps.operation",
+        "MPSCore/Types/MPSNDArray.mm:88: failed assertion `[MPSNDArrayDescriptor sliceDimension:withSubrange:] error",
+    ),
+    (
+        "mps.operation",
+        "AssertionError: Device mps not supported",
+    ),
+    (
+        "kubernetes.plugin",
+        "failed to validate the driver, retrying after 5 seconds",
+    ),
+    (
+        "kubernetes.plugin",
+        "lstat /run/nvidia/driver/dev/nvidiactl: no such file or directory",
+    ),
+    (
+        "size.index",
+        "RuntimeError: Can't be indexed using 32-bit iterator",
+    ),
 )
 
 INNOCENT: tuple[str, ...] = (

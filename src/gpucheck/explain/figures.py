@@ -628,6 +628,50 @@ def _index(name: str, said: str, around: str) -> Figures:
     return Figures(found, f"index {found['index']}{size_}")
 
 
+# --- shared memory ----------------------------------------------------------------------------------------------------
+
+# By the system's error behind a segment of shared memory: what it says, and the steps of NCCL and of torch; the text's
+# own where it is empty.
+_SEGMENTS: tuple[tuple[str, str, str, str], ...] = (
+    (r"No space left on device|\(28\)", "/dev/shm is full", "", ""),
+    (
+        r"No such file or directory|\(2\)",
+        "the segment is not there: the process that made it has ended, or has another /dev/shm",
+        "give ranks of one machine one /dev/shm (one container, or --ipc=host), or set NCCL_SHM_DISABLE=1; where a "
+        "rank ended first, its log names the cause",
+        "look for the process that ended first; a process that sends a tensor has to live until it is received "
+        "(torch.multiprocessing.set_sharing_strategy('file_descriptor') keeps it)",
+    ),
+    (
+        r"Too many open files|\(24\)",
+        "too many files are open",
+        "ulimit -n 65536",
+        "ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
+    ),
+    (
+        r"Permission denied|\(13\)",
+        "/dev/shm may not be written",
+        "ls -ld /dev/shm has to show drwxrwxrwt: sudo chmod 1777 /dev/shm",
+        "ls -ld /dev/shm has to show drwxrwxrwt: sudo chmod 1777 /dev/shm",
+    ),
+    (
+        r"Cannot allocate memory|\(12\)",
+        "the memory limit of the container or job is reached, which /dev/shm counts against",
+        "a higher memory limit of the container or job, or fewer processes; free -h and df -h /dev/shm",
+        "a higher memory limit of the container or job, or fewer workers; free -h and df -h /dev/shm",
+    ),
+)
+
+
+def _segment(name: str, said: str, around: str) -> Figures:
+    """Which error of the system stopped a segment of shared memory."""
+    del around
+    for pattern, sentence, of_nccl, of_torch in _SEGMENTS:
+        if re.search(pattern, said[:400]):
+            return Figures({}, sentence, of_nccl if name == "nccl.shared_memory" else of_torch)
+    return Figures()
+
+
 # --- containers -------------------------------------------------------------------------------------------------------
 
 # What NVIDIA's container toolkit says behind the kind of its error, what that is, and the step on the host; the first
@@ -723,6 +767,8 @@ def _container(name: str, said: str, around: str) -> Figures:
 
 _READERS: dict[str, Callable[[str, str, str], Figures]] = {
     "container.cli": _container,
+    "nccl.shared_memory": _segment,
+    "shm.open": _segment,
     "oom.vllm": _vllm,
     "oom.cpu": _host,
     "oom.host": _host,

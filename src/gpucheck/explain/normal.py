@@ -19,7 +19,16 @@ _ESCAPES = re.compile(r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|(?:\x1b|\^\[|␛)\[[0-
 _INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff\u00ad\x00-\x08\x0e-\x1f\x7f]")
 # The frames of rich's tracebacks and of exception groups.
 _BOXES = re.compile("[\u2500-\u259f]|^\\s*[|+](?:[-+]+|\\s|$)|\\s\\|\\s*$")
-_TIME = r"(?:(?:\d{4}[-/])?\d\d[-/]\d\d[T ,|]\s?)?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+_TIME = (
+    r"(?:(?:(?:\d{4}[-/])?\d\d[-/]\d\d|\d\d?/\d\d?/\d{4})[T ,|]\s?)?"
+    r"\d\d?:\d\d:\d\d(?:[.,]\d+)?(?: [AP]M)?(?:Z|[+-]\d\d:?\d\d)?"
+)
+# A bar of tqdm's, with what it counts; what was written right behind it stays.
+_PROGRESS = re.compile(r"^.{0,80}?\d{1,3}%\|[^|]{0,120}\| *[\d.]+\w?/[\d.]+\w? \[[^\]]{0,80}\]")
+# Lines that say nothing: a fence of Markdown's, and an empty line of a container's behind its name.
+_EMPTY = re.compile(r"\s*(?:(?:`{3,}|~{3,})\w*|[\w.-]+ +\|)\s*$")
+# What is left of an object of JSON behind its message.
+_JSON_END = re.compile(r'"\s*(?:, ?"[^"]*": ?[^{}]*)?\}$')
 _QUIET = "DEBUG|INFO|TRACE"
 _LEVELS = _QUIET + "|WARNING|WARN|ERROR|CRITICAL|FATAL"
 # What a log, a launcher or a mail program puts before a line. Each is taken away as often as it stands there.
@@ -35,18 +44,30 @@ _PREFIX = re.compile(
             # syslog: a host and who speaks; a runner of jobs puts the time alone
             r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d"
             r"(?: \S*[^\s:] [\w.-]+(?:\[\d+\])?: |\s+)",
-            r"\[(?:rank|default|node|worker|host)[ _-]?\d+\]:?\s?",  # torchrun, with and without --tee
+            r"\[(?:rank|RANK|default|node|worker|host)(?:: ?|[ _-])?\d+\]:?\s?",  # torchrun, Lightning, accelerate
+            r"\[NeMo [A-Z] [^\]]{0,100}\]\s?",
+            r"\[(?:debug|info|warning|error|critical) *\]\s*",  # structlog
+            r"[\w.<>]+:[\w.<>]+:\d+ -(?:\s|$)",  # loguru
+            r"\[[\w-]+(?:\.[\w-]+)+\](?:\s|(?=\[)|$)",  # a logger's name in brackets
+            r"\[(?!CUDA|HIP|NVML|NCCL)[A-Za-z][A-Za-z_-]{1,30}\](?:\s|(?=\[)|$)",  # a program's
+            r"\d{10}\.\d{3,9}\s",  # seconds since 1970
+            r"\d\d[OE]\+?(?: |$)",  # GitLab
+            r'time=\S+ level=\w+ (?:source=\S+ )?msg="?',  # logfmt, as ollama writes it
+            r'\{"[^{}]{0,300}?"(?:msg|message|log)": ?"',  # JSON, a line of a log in each object
+            r"[-*•](?:\s+|$)(?=\S|$)",  # a list's
+            r"#+(?:\s+|(?=[A-Z])|$)",  # a comment's
             r"\[\d+,\d+\]<std(?:out|err)>:\s?",  # mpirun --tag-output
             r"\(\w+ pid=\d+(?:, ip=[\d.]+)?\)\s?",  # ray
             r"\(pid=\d+(?:, ip=[\d.]+)?\)\s?",
             r"\d{1,4}:(?: +|$)",  # srun --label
-            r"[\w.-]+-\d+\s+\| ",  # docker compose
+            r"[\w.-]+-\d+\s+\|(?:\s|$)",  # docker compose
+            r"[a-z][\w.-]{1,40} +\|(?:\s|$)(?!.* \| )",  # the same for a container that has a name
             r"#\d+ \d+\.\d+ ",  # docker build
             r"(?:stderr|stdout)(?: F)?:?\s",  # Kubernetes, accelerate
             r"\[?[EWIF]\d{3,4} \d\d:\d\d:\d\d(?:\.\d+)?(?: +\d+)?(?: [\w./<>-]+:\d+)?\]\s?",  # glog, c10d
             r"\[?(?:" + _LEVELS + r")\]?(?:\s*[-|]\s|:[\w.]+:|:?\s|(?=\[)|$)\s*",
             r"##\[\w+\]",  # GitHub Actions
-            r"[\w.]+ - \[?(?:" + _LEVELS + r")\]? - ",  # Python's logging
+            r"[\w.]+ - \[?(?:" + _LEVELS + r")\]? -(?:\s|$)",  # Python's logging
             r"\[[\w.-][\w/.-]*\.(?:py|cpp|cu|cc|h):\d+(?::\w+)?\]\s?(?:-(?:\s|$))?",
         )
     )
@@ -57,8 +78,8 @@ _NCCL_INFO = re.compile(r"\bNCCL INFO\b")
 # A drive of Windows: a backslash before an n is then a path and no line end.
 _DRIVE = re.compile(r"\b[A-Za-z]:\\")
 _PERCENT = re.compile(r"%(?:[2-7][0-9A-Fa-f]|0[AaDd9])")
-# JSON's escapes of plain characters, such as \u0027 for a quote.
-_UNICODE = re.compile(r"\\u00([2-7][0-9A-Fa-f])")
+# JSON's escapes of characters, such as \u0027 for a quote; control characters and halves of pairs stay.
+_UNICODE = re.compile(r"\\u(00[2-9A-Fa-f][0-9A-Fa-f]|0[1-9A-Fa-f][0-9A-Fa-f]{2}|[1-9A-CE-Fa-ce-f][0-9A-Fa-f]{3})")
 # No line has more prefixes than this; a line made of nothing else ends here too.
 _MOST_PREFIXES = 8
 
@@ -157,7 +178,10 @@ _WITHOUT_QUOTES = str.maketrans("", "", QUOTES)
 def _bare(line: str) -> tuple[str, bool]:
     """A line without what was put before it, or drawn around it, and whether it is no error: told as information, or
     typed at a prompt."""
-    line = _BOXES.sub(" ", _INVISIBLE.sub("", line)).strip()
+    line = _INVISIBLE.sub("", line)
+    if _EMPTY.match(line):
+        return "", False
+    line = _BOXES.sub(" ", _PROGRESS.sub("", line)).strip()
     if _PROMPT.match(line):
         return line, True
     quiet = False
@@ -167,6 +191,8 @@ def _bare(line: str) -> tuple[str, bool]:
             break
         quiet = quiet or _QUIET_PREFIX.match(found.group()) is not None
         line = line[found.end() :].lstrip()
+        if found.group().startswith("{"):
+            line = _JSON_END.sub("", line)
     return ("", True) if _NCCL_INFO.search(line) else (line, quiet)
 
 

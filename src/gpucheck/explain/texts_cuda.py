@@ -21,6 +21,7 @@ TEXTS: tuple[Text, ...] = (
         "cuda.illegal_access",
         "a kernel touched memory that is not its own",
         (
+            r"Failed to encode tensor map: 700",
             r"an illegal memory access was encountered",
             CUDA_SAYS + r"illegal memory access",
             r"(CUDA_ERROR_|CUDA error: |CUDA_SUCCESS, )ILLEGAL_ADDRESS",

@@ -246,14 +246,17 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "nccl.shared_memory",
-        "NCCL found no room in /dev/shm",
+        "NCCL could not use shared memory (/dev/shm)",
         (
             r"Call to posix_fallocate failed.{0,40}No space left on device",
             r"unable to allocate shared memory.{0,40}nccl",
             r"/dev/shm/nccl-\w*.{0,80}(No space left|size \d+)",
             r"failed to extend /dev/shm/nccl-",
+            r"failed to (open|create|map) shared memory segment .{0,60}nccl-",
+            r"NCCL WARN Call to shm_open failed",
         ),
-        "Ranks on one machine speak through /dev/shm, and a container's is 64 MiB unless it was asked for more.",
+        "Ranks on one machine speak through /dev/shm. `No space left on device`: a container's is 64 MiB unless it was "
+        "asked for more. `No such file or directory`: the other rank sees another /dev/shm, or has ended.",
         "docker run --shm-size=8g …, or --ipc=host; df -h /dev/shm",
         "proof",
         common=(r"Error while (creating|attaching to) shared memory segment",),

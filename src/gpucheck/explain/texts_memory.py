@@ -98,14 +98,14 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "oom.mps",
-        "MPS memory is full",
+        "Apple GPU memory is full (Metal)",
         (
             r"MPS backend out of memory",
             r"Failed to allocate private MTLBuffer",
             r"kIOGPUCommandBufferCallbackErrorOutOfMemory",
             r"kIOAccelCommandBufferCallbackErrorOutOfMemory",
         ),
-        "MPS shares the machine's memory and torch limits its part of it. The message names the limit. Setting "
+        "Metal shares the machine's memory and torch limits its part of it. The message names the limit. Setting "
         "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 takes the limit away, and may make the whole machine stall.",
         _FITS,
         "proof",
@@ -120,7 +120,7 @@ TEXTS: tuple[Text, ...] = (
             r"buffer is not large enough\. Must be \d+ bytes",
             r"MPSGraph does not support tensor dims larger than INT_MAX",
         ),
-        "A single buffer of MPS has a largest size, whatever memory is free.",
+        "A single buffer of Metal's has a largest size, whatever memory is free.",
         "make the tensor smaller: a smaller batch, a shorter sequence, or computed in parts",
         "proof",
     ),
@@ -387,6 +387,7 @@ TEXTS: tuple[Text, ...] = (
         "size.index",
         "a tensor has more elements than the operation can count",
         (
+            r"Can'?t be indexed using 32-bit iterator",
             r"\b(than|exceeds?) INT_MAX (elements|threads|values|entries)\b",
             r"(tensors?|elements|large|more|not) .{0,60}32-bit ind(ex|ices)",
             r"canUse32BitIndexMath",

@@ -318,6 +318,7 @@ TEXTS: tuple[Text, ...] = (
         "cutlass.arch",
         "a kernel library (CUTLASS, FlashInfer) has no kernel for this GPU",
         (
+            r"Could not load any common_ops library",
             r"CUTLASS: Arch conditional MMA instruction used without targeting",
             r"Failed to initialize cutlass",
             r"FlashInfer requires GPUs with sm_?\d+",

@@ -533,6 +533,9 @@ TEXTS: tuple[Text, ...] = (
         "kubernetes.plugin",
         "NVIDIA's device plugin for Kubernetes does not find the GPUs",
         (
+            r"failed to validate the driver, retrying",
+            r"lstat /run/nvidia/driver/dev/nvidia\w+: no such file",
+            r"/run/nvidia/\w+\W{1,3}is mounted on .{1,12}but it is not a shared mount",
             r"If this is a GPU node, did you (set|configure)",
             r"Incompatible (platform|strategy|device discovery).{0,40}detected",
             r"(nvidia-)?device[- ]plugin.{0,200}(error starting|failed to|Failed to|no devices found|could not)",

@@ -179,7 +179,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "mps.float64",
-        "MPS has no float64",
+        "Apple's GPU (Metal) has no float64",
         (r"Cannot convert a MPS Tensor to float64", r"MPS framework doesn'?t support float64"),
         "Metal computes in 32 and 16 bits. NumPy's arrays are float64 unless made otherwise.",
         "torch.from_numpy(a.astype('float32')).to('mps')",
@@ -187,8 +187,11 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "mps.operation",
-        "an operation does not exist for MPS",
+        "an operation does not exist for Apple's GPU (Metal)",
         (
+            r"MPS(NDArray|Graph)\w*\.mm:\d+: ?failed assertion"
+            r"(?!.{0,200}(total bytes|not large enough|product of dim|INT_MAX))",
+            r"Device mps not supported",
             r"is not current(ly)? (implemented|supported).{0,60}(for|on|at) the MPS (device|backend)",
             r"not (yet )?(implemented|supported) (on|for|at|by|with) (the )?MPS\b",
             r"\w+ (is|are) not supported (on|for) MPS",
@@ -204,7 +207,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "mps.command_buffer",
-        "Metal ended the work on the GPU with an error",
+        "Metal ended the work on Apple's GPU with an error",
         (
             r"command buffer exited with error status",
             r"kIO(GPU|Accel)CommandBufferCallbackError(?!OutOfMemory)\w+",
@@ -218,7 +221,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "mps.dtype",
-        "MPS does not have this data type",
+        "Apple's GPU (Metal) does not have this data type",
         (
             r"Trying to convert \w+ to the MPS backend but it does not have support for that dtype",
             r"(Undefined type|MPS does not support) \W?(Float8|BFloat16|Complex|ComplexDouble)\w*",
@@ -262,6 +265,8 @@ TEXTS: tuple[Text, ...] = (
         "attention.kernel",
         "no attention kernel fits these inputs",
         (
+            r"No valid attention backend found.{0,800}compute capability not supported",
+            r"FlashAttention.{0,20}with FP8 KV cache (is )?not (yet )?supported",
             r"attention backends? (are|is) not valid for",
             r"No valid attention backend",
             r"attention sinks? (is|are) only supported on",
