@@ -32,13 +32,15 @@ def tracked(name: str) -> int:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
 
+    make: Any
+    batch: Any
     make, batch = models[name]
     with FakeTensorMode(allow_non_fake_inputs=True):
         with torch.device("cuda"):  # fake tensors cannot swap every module's
             model = make()
         optimizer = torch.optim.AdamW(model.parameters())
         x = batch()
-        tracker = MemTracker()
+        tracker: Any = MemTracker()
         tracker.track_external(model, optimizer, x)
         with tracker:
             for _ in range(2):
