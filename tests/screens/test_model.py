@@ -115,7 +115,7 @@ def test_what_is_wrong_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     run = ClaimedRun(phase="forward", batch_size=2, mismatches=(MISMATCH,))
     head, _, tree = shown(monkeypatch, "fail", run, left_behind=(SCALE,)).partition("\n\n")
     assert head == (
-        "✗ Net on cuda:0: the forward pass mixes devices in 1 place\n"
+        "✗ Net on a simulated cuda:0: the forward pass mixes devices in 1 place\n"
         "✗ net.py:11 in block: `*` needs cuda:0, but block.scale is on the CPU: 8 float32 tensor in a plain\n"
         "attribute (net.py:7), which .to() does not see\n"
         '→ net.py:7: self.register_buffer("scale", …)'
@@ -125,14 +125,14 @@ def test_what_is_wrong_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_model_that_is_right_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     out = shown(monkeypatch, "pass", ClaimedRun(phase="step", batch_size=2))
-    assert out.startswith("✓ Net on cuda:0: all of it moves, and the training step runs\n\n module")
+    assert out.startswith("✓ Net on a simulated cuda:0: all of it moves, and the training step runs\n\n module")
 
 
 def test_a_run_that_cannot_be_followed_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = "NotImplementedError: no kernel"
     run = ClaimedRun(phase="forward", batch_size=2, stopped=stop, stopped_at="net.py:12")
     assert shown(monkeypatch, "inconclusive", run).partition("\n\n")[0] == (
-        "? Net on cuda:0: not judged to the end\n"
+        "? Net on a simulated cuda:0: not judged to the end\n"
         "? the forward pass is not judged from net.py:12 on: NotImplementedError: no kernel"
     )
 
@@ -140,7 +140,7 @@ def test_a_run_that_cannot_be_followed_is_no_fault(monkeypatch: pytest.MonkeyPat
 def test_without_a_batch_it_says_what_was_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
     out = shown(monkeypatch, "pass", None, not_run="no --input, and the target has no make_batch")
     assert out.startswith(
-        "✓ Net on cuda:0: all of it moves\n\n"
+        "✓ Net on a simulated cuda:0: all of it moves\n\n"
         "– the forward pass was not run: no --input, and the target has no make_batch\n"
         "→ add --input NAME:SHAPE:DTYPE\n\n"
     )

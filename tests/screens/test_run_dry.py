@@ -199,6 +199,18 @@ def test_memory_close_to_full_is_a_warning_and_without_a_size_none_is_judged() -
     assert [id for id, _ in told(replace(CLEAN, memory=replace(MEMORY, total_bytes=None)))] == ["run.dry.placement"]
 
 
+def test_advice_is_from_what_was_held_at_the_peak() -> None:
+    """In the first forward pass there are neither gradients nor states, though there are after the last step."""
+    first = replace(PEAK, allocated_bytes=1100 * MIB, asked_bytes=100 * MIB, made_in={"forward": 1100 * MIB})
+    early = replace(first, allocated_bytes=1030 * MIB, asked_bytes=10 * MIB)
+    memory = replace(MEMORY, peak=first, exceeded=early)
+    (found,) = [
+        one for one in dry_judge.findings(replace(CLEAN, memory=memory), COUNTED, "/job") if one.id == "run.dry.memory"
+    ]
+    # 76 of the 1000 MiB beside parameters are too many.
+    assert found.fix == "a batch smaller by about 7.6 %, or checkpointing of the 900 MiB of activations"
+
+
 RANGE = replace(MEMORY, peak=replace(PEAK, allocated_bytes=512 * MIB), most_bytes=768 * MIB)
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from gpucheck.errors import TargetError
 from gpucheck.work.models import MODELS
 from gpucheck.work.spec import parse_input, parse_inputs, parse_target
-from gpucheck.work.target import OPTIMIZERS, Mode, Workload, find_loss, load, random_tensor, step
+from gpucheck.work.target import OPTIMIZERS, Mode, Workload, find, find_loss, load, random_tensor, step
 
 CPU = torch.device("cpu")
 
@@ -252,3 +252,12 @@ def test_the_optimizers_are_what_they_say() -> None:
         made = optimizer.build([torch.zeros(1, requires_grad=True)])
         assert type(made).__name__.lower() == name
         assert optimizer.text.startswith(f"torch.optim.{type(made).__name__}")
+
+
+def test_a_script_that_works_as_it_is_imported_is_told_by_its_line(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n\ntorch.ones(2) @ torch.ones(3)\n\ndef make():\n    return None\n")
+    with pytest.raises(TargetError) as caught:
+        find(parse_target(f"{script}:make"))
+    assert caught.value.why == f"at {script}:3, which runs as the file is imported"
+    assert caught.value.fix.endswith(f"gpucheck run --dry cuda {script}")

@@ -19,14 +19,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from gpucheck.program import rules
-from gpucheck.program.claims import CPU, Claims, Origin, storage_of
+from gpucheck.program.causes import Cause, cause
+from gpucheck.program.claims import CPU, Claims, storage_of
 from gpucheck.program.places import Place, place_of, user_frame
 
 
@@ -37,7 +38,8 @@ class Party:
     name: str
     device: str
     shape: tuple[int, ...]
-    origin: Origin | None = None
+    cause: Cause
+    written: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +173,11 @@ class World:
     def refuse(self, verdict: rules.Verdict, operands: list[tuple[rules.Operand, Tensor]], operation: str) -> None:
         """Raise what CUDA would, unless it was found before."""
         frame = user_frame(sys._getframe(1))
-        parties = {one: self._party(one, tensor) for one, tensor in operands}
         expected = verdict.expected or "cpu"
+        known = self.refused.get((place_of(frame) if frame is not None else None, operation))
+        if known is not None and known.mismatch.site not in self.tolerated:
+            self._raise(known)
+        parties = {one: self._party(one, tensor, frame, expected) for one, tensor in operands}
         mismatch = Mismatch(
             operation=operation,
             parties=tuple(parties.values()),
@@ -183,10 +188,13 @@ class World:
             peer=self._peer(frame, expected) if frame is not None else None,
         )
         if mismatch.site not in self.tolerated:
-            self.last = mismatch
-            self.refused.setdefault(mismatch.site, Refused(mismatch, len(self.assumed))).times += 1
-            # A worker sends what it raises to its parent, by the class's name.
-            raise RuntimeError(str(DeviceMismatch(mismatch))) if self.is_forked() else DeviceMismatch(mismatch)
+            self._raise(self.refused.setdefault(mismatch.site, Refused(mismatch, len(self.assumed))))
+
+    def _raise(self, one: Refused) -> NoReturn:
+        self.last = one.mismatch
+        one.times += 1
+        # A worker sends what it raises to its parent, by the class's name.
+        raise RuntimeError(str(DeviceMismatch(one.mismatch))) if self.is_forked() else DeviceMismatch(one.mismatch)
 
     def is_forked(self) -> bool:
         """Whether this process came from the one that the world was made in."""
@@ -219,9 +227,11 @@ class World:
         self.assumed.append(Assumed(what, value, place))
         return value
 
-    def _party(self, operand: rules.Operand, tensor: Tensor) -> Party:
-        origin = self.claims.of(tensor).origin
-        return Party(operand.name, operand.device or "unknown", tuple(tensor.shape), origin)
+    def _party(self, operand: rules.Operand, tensor: Tensor, frame: FrameType | None, expected: str) -> Party:
+        known = Cause(self.claims.of(tensor).origin)
+        if frame is not None and operand.device != expected:
+            known = cause(frame, tensor, known.origin, expected, lambda one: str(self.claims.device(one)))
+        return Party(operand.name, operand.device or "unknown", tuple(tensor.shape), known, operand.written)
 
     def _module(self, frame: FrameType | None) -> str | None:
         """The innermost module with a name whose method is running."""

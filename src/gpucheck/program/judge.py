@@ -186,27 +186,42 @@ def _cause(operand: MismatchedTensor) -> str:
         "parameter": "a parameter",
         "buffer": "a buffer",
         "input": "an input of the model",
-        "made": f"made{at} by {operand.origin_name}",
+        "made": f"made{at} by {operand.origin_name}" if operand.by_maker or not at else f"made{at}",
+        "attribute": f"a plain attribute{at}, which .to() does not see",
+        "state": "made before the model moved",
         "moved": f"moved there{at}",
     }
     return causes.get(operand.origin or "", "")
 
 
-def _mismatch_fix(one: DeviceMismatchEntry, wrong: MismatchedTensor) -> str:
-    at = f"{wrong.origin_place}: " if wrong.origin_place else ""
+def _mismatch_fix(one: DeviceMismatchEntry, wrong: MismatchedTensor) -> str | None:
+    """A change whose names exist at the line it is for; None where only the line is known."""
+    at = f"{one.place}: " if one.place else ""
+    made = f"{wrong.origin_place}: " if wrong.origin_place else ""
     if one.expected == "cpu":
-        return f"{one.place}: pass it as .cpu()" if one.place else "pass it as .cpu()"
+        method = one.operation.removeprefix("Tensor.")
+        taken = f".cpu().{method}()" if method in ("numpy", "pin_memory") else "pass it as .cpu()"
+        return f"{at}{wrong.variable}.cpu()" if wrong.variable else f"{at}{taken}"
     target = f"{one.peer}.device" if one.peer else f'"{_bare(one.expected)}"'
+    moved = f"{at}{wrong.variable}.to({target})" if wrong.variable else None
     if wrong.device != "cpu":
-        return f"{one.place}: bring both to one device, as with .to({target})" if one.place else "use one device"
-    if wrong.origin == "made":
-        return f"{at}{wrong.origin_name}(…, device={target})"
-    if wrong.origin == "moved":
-        return f"{at}leave it on {one.expected}, or bring it back with .to({target})"
-    if wrong.name == "generator":
-        return f"{one.place}: torch.Generator(device={target})" if one.place else f"torch.Generator(device={target})"
-    place = f"{one.place}: " if one.place else ""
-    return f"{place}{_called(wrong)}.to({target})" if wrong.origin else f"{place}move it with .to({target})"
+        return moved or (f"{at}bring both to one device" if at else "use one device")
+    if wrong.origin == "state":
+        return f"{made}make the optimizer after .to(), or load its state again"
+    if wrong.origin == "attribute":
+        return f'{made}self.register_buffer("{wrong.origin_name}", …)'
+    if wrong.origin == "parameter" and wrong.origin_name:
+        return f"{at}{wrong.origin_name}.to({target}) before it"
+    maker = f"{made}{wrong.origin_name}(…, device={wrong.maker_device or _quoted(one.expected)})"
+    if wrong.origin == "made" and wrong.by_maker and (wrong.same_function or moved is None):
+        return maker
+    if moved is None and wrong.origin == "moved":
+        return f"{made}leave it on {one.expected}"
+    return moved
+
+
+def _quoted(device: str) -> str:
+    return f'"{_bare(device)}"'
 
 
 def _run(run: ClaimedRun | None, not_run: str | None) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gpucheck.errors import GpucheckError, TargetError, UsageError
 from gpucheck.program import weights
 from gpucheck.program.claims import CPU, Origin, storage_of
-from gpucheck.program.engine import DeviceMismatch, Mismatch, World, tensors_in
+from gpucheck.program.engine import DeviceMismatch, Mismatch, Party, World, tensors_in
 from gpucheck.program.places import Place, place_of, rank, shown
 from gpucheck.program.reached import Assignments, Reached, reached, read_use
 from gpucheck.program.surface import Surface, claimed
@@ -433,14 +433,21 @@ def entry(one: Mismatch, phase: Phase) -> DeviceMismatchEntry:
                 device=party.device,
                 shape=party.shape,
                 is_wrong=id(party) in wrong,
-                origin=party.origin.kind if party.origin else None,
-                origin_name=party.origin.what if party.origin else None,
-                origin_place=_text(party.origin.place) if party.origin else None,
+                **_of_cause(party),
             )
             for party in one.parties
         ),
         peer=one.peer,
     )
+
+
+def _of_cause(party: Party) -> dict[str, Any]:
+    known = party.cause
+    told: dict[str, Any] = {} if party.written else {"variable": known.variable}
+    if known.origin is not None:
+        place = _text(known.origin.place)
+        told |= {"origin": known.origin.kind, "origin_name": known.origin.what, "origin_place": place}
+    return told | {"maker_device": known.device, "by_maker": known.is_own_call, "same_function": known.in_function}
 
 
 def on_device(asked: Asked) -> DeviceRun | None:

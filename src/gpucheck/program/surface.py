@@ -23,7 +23,7 @@ from gpucheck.program import kernels, rules
 from gpucheck.program.claims import CPU, Origin, storage_of
 from gpucheck.program.engine import DeviceMismatch, Dispatch, World, tensors_in
 from gpucheck.program.memory import Memory
-from gpucheck.program.places import here
+from gpucheck.program.places import Place, here
 from gpucheck.work.target import import_compiler
 
 # Devices that tensors claim; any other is torch's own affair.
@@ -116,7 +116,10 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         if claimed.type != device.type:
             operand = rules.Operand("generator", str(claimed))
             verdict = rules.Verdict(str(device), (operand,), str(device))
-            self.world.refuse(verdict, [(operand, torch.empty(0))], name_of(func))
+            stand_in = torch.empty(0)
+            origin = Origin("made", "torch.Generator", getattr(generator, "made_at", None))
+            self.world.claims.put(stand_in, claimed, origin)
+            self.world.refuse(verdict, [(operand, stand_in)], name_of(func))
 
     def check_host(self, func: Any, tensors: list[tuple[str, Any]]) -> None:
         """Raise where a tensor is read on the host that claims to lie elsewhere."""
@@ -407,10 +410,11 @@ class _Generator(torch.Generator):  # type: ignore[misc]
     """A generator on the CPU that claims another device."""
 
     claimed = CPU
+    made_at: Place | None = None
 
     def __new__(cls, device: Any = "cpu") -> _Generator:
         made: _Generator = _ORIGINAL_GENERATOR.__new__(cls)
-        made.claimed = device_of(device) or CPU
+        made.claimed, made.made_at = device_of(device) or CPU, here()
         return made
 
     @property

@@ -59,7 +59,8 @@ def _verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) -> Lin
     elif not parts:
         undecided = result.run is not None and result.run.stopped is not None
         parts = ["not judged to the end" if undecided else bad[0].title if bad else "see below"]
-    text = f"{result.kind} on {result.device}: {'; '.join(parts)}"
+    where = result.device if result.on_device is not None else f"a simulated {result.device}"
+    text = f"{result.kind} on {where}: {'; '.join(parts)}"
     return answer(verdict, text)
 
 

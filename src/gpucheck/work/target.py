@@ -394,9 +394,9 @@ def find(target: Target) -> Callable[[], Any]:
                 "give its file as path/to/file.py:factory",
                 trace=traceback.format_exc(),
             ) from error
-        raise raised(f"importing the target {target.text}", error) from error
+        raise _on_import(target, error) from error
     except (Exception, SystemExit) as error:  # the user's code may raise anything
-        raise raised(f"importing the target {target.text}", error) from error
+        raise _on_import(target, error) from error
     found: Any = module
     for name in (target.attribute or "").split("."):
         if not hasattr(found, name):
@@ -438,13 +438,30 @@ def call(factory: Callable[[], Any], target: Target) -> Any:
         raise raised(f"the target {target.text}", error) from error
 
 
+def _on_import(target: Target, error: BaseException) -> TargetError:
+    """What importing the target raised, with the target's own line: a script may do its work as it is imported."""
+    told = raised(f"importing the target {target.text}", error)
+    module = getattr(sys.modules.get(target.module or ""), "__file__", None)
+    file = str(target.file if target.file is not None else module or "")
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if _is_file(frame.f_code.co_filename, file)]
+    if lines and file:
+        told.why = f"at {file}:{lines[-1]}, which runs as the file is imported"
+        run = f"gpucheck run --dry cuda {file}"
+        told.fix = f'guard its work with if __name__ == "__main__":, or run it whole: {run}'
+    return told
+
+
+def _is_file(name: str, file: str) -> bool:
+    return bool(file) and Path(name).resolve() == Path(file).resolve()
+
+
 def raised(what: str, error: BaseException) -> TargetError:
     """`what` raised `error`, as an error of the target's with its traceback."""
     if isinstance(error, TargetError):
         return error
     said = " ".join(str(error).split())
     return TargetError(
-        f"{what} raised {type(error).__name__}" + (f": {said}" if said else ""),
+        f"{what} raised {type(error).__qualname__}" + (f": {said}" if said else ""),
         "",
         "see the traceback with --debug",
         trace="".join(traceback.format_exception(error)),

@@ -320,7 +320,10 @@ def _told(one: Moment) -> dict[str, Any]:
         {"place": _text(place), "phase": phase, "bytes": size} for (place, phase), size in one.held[:_MOST_LINES]
     ]
     row = {"place": _text(one.place), "phase": one.phase, "step": one.step, "asked": one.asked_bytes}
-    return {**row, "allocated": one.allocated_bytes, "held": held_by}
+    made_in: dict[str, int] = {}
+    for (_, phase), size in one.held:
+        made_in[phase] = made_in.get(phase, 0) + size
+    return {**row, "allocated": one.allocated_bytes, "held": held_by, "made_in": made_in}
 
 
 def _text(place: Place | None) -> str | None:

@@ -129,6 +129,7 @@ def _moment(said: dict[str, Any]) -> MemoryMoment:
         step=said["step"],
         asked_bytes=said["asked"],
         allocated_bytes=said["allocated"],
+        made_in=said["made_in"],
         held=tuple(HeldBytes(place=one["place"], phase=one["phase"], bytes=one["bytes"]) for one in said["held"]),
     )
 
@@ -268,15 +269,17 @@ def peak_text(memory: DryMemory) -> str:
 
 
 def _advice_of(memory: DryMemory) -> str | None:
-    """What to change first, as `run` says it."""
-    first = memory.exceeded or memory.peak
-    parts = [memory.parameters_bytes or 0, memory.gradients_bytes or 0, memory.optimizer_bytes or 0]
+    """What to change first, as `run` says it, from what was held at the peak: gradients and states may come later."""
+    first = memory.peak
+    there = {"backward": memory.gradients_bytes or 0, "step": memory.optimizer_bytes or 0}
+    held = [min(size, first.made_in.get(phase, 0)) if first.made_in else size for phase, size in there.items()]
+    parts = [memory.parameters_bytes or 0, *held]
     before = first.allocated_bytes - first.asked_bytes
     seen = OutOfMemory(
         device="cuda:0",
-        asked_bytes=memory.peak.allocated_bytes - before,
+        asked_bytes=first.asked_bytes,
         total_bytes=memory.total_bytes,
-        free_bytes=max((memory.total_bytes or 0) - before, 0),
+        free_bytes=(memory.total_bytes or 0) - before,  # below 0 where more is held already than there is
         allocated_bytes=before,
         reserved_bytes=None,
         largest_free_block_bytes=None,

@@ -5,7 +5,7 @@ A line of source is text as `train.py:12`, None where it is not known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpucheck.report.results.model import DeviceMismatchEntry, UnjudgedOperation
 
@@ -39,7 +39,10 @@ class HeldBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryMoment:
-    """Memory at one moment, of step `step` counted from 0: `asked_bytes` were asked for at `place`."""
+    """Memory at one moment, of step `step` counted from 0: `asked_bytes` were asked for at `place`.
+
+    `held` are the lines that hold most, `made_in` the bytes of all lines by the phase that made them.
+    """
 
     place: str | None
     phase: str
@@ -47,6 +50,7 @@ class MemoryMoment:
     asked_bytes: int
     allocated_bytes: int
     held: tuple[HeldBytes, ...]
+    made_in: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,7 +98,12 @@ class PlacedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MismatchedTensor:
-    """An operand of a mismatch: its argument's name, where it lies, and where it comes from."""
+    """An operand of a mismatch: its argument's name, where it lies, and where it comes from.
+
+    `variable` is how the failing line names it. `by_maker` is whether the line `origin_place` itself calls
+    `origin_name`, `same_function` whether it is in the function of the failing line, and `maker_device` an expression
+    that names the right device there.
+    """
 
     name: str
     device: str
@@ -107,6 +112,10 @@ class MismatchedTensor:
     origin: OriginKind | None = None
     origin_name: str | None = None
     origin_place: str | None = None
+    variable: str | None = None
+    by_maker: bool = True
+    same_function: bool = False
+    maker_device: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

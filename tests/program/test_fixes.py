@@ -1,0 +1,280 @@
+"""Every fix that is offered for a device mistake is applied to its line and run again: the mistake must be gone."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from mistakes import MISMATCHES, program
+
+from gpucheck.program import judge, placement
+from gpucheck.program.engine import World
+from gpucheck.program.surface import claimed
+from gpucheck.report.finding import Finding
+
+_DRY = Path(__file__).parent.parent / "programs" / "dry" / "mistakes.py"
+_STEP = """
+
+import mistaken
+"""
+
+# Programs beside the corpus of twins: each names its device elsewhere than it meets it.
+SCRIPTS = {
+    "a peer of another function": """
+class Encoder(nn.Module):
+    def __init__(self, bins):
+        super().__init__()
+        self.window = torch.hann_window(bins)
+        self.inner = nn.Linear(bins, bins)
+    def forward(self, spec):
+        return self.inner(spec * self.window)
+spec = torch.randn(2, 8).cuda()
+Encoder(8).cuda()(spec)
+""",
+    "an attribute through a variable": """
+class Encoder(nn.Module):
+    def __init__(self, bins):
+        super().__init__()
+        window = torch.hann_window(bins)
+        self.window = window
+    def forward(self, spec):
+        return spec * self.window
+Encoder(8).cuda()(torch.randn(2, 8).cuda())
+""",
+    "the input itself": """
+model = nn.Linear(4, 2).cuda()
+x = torch.randn(3, 4)
+y = torch.zeros(3, dtype=torch.long).cuda()
+loss = F.cross_entropy(model(x), y)
+""",
+    "a batch of a loader": """
+data = torch.utils.data.TensorDataset(torch.randn(8, 4), torch.zeros(8, dtype=torch.long))
+model = nn.Linear(4, 2).cuda()
+for x, y in torch.utils.data.DataLoader(data, batch_size=4):
+    out = model(x.cuda())
+    loss = F.cross_entropy(out, y)
+""",
+    "a dictionary of a collate": """
+def collate(rows):
+    return {"x": torch.stack([row for row in rows]), "n": len(rows)}
+model = nn.Linear(4, 2).cuda()
+for batch in torch.utils.data.DataLoader(torch.randn(8, 4), batch_size=4, collate_fn=collate):
+    model(batch["x"])
+""",
+    "a model that was never moved": """
+model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+x = torch.randn(3, 4).cuda()
+out = model(x)
+""",
+    "a layer that was forgotten": """
+body = nn.Linear(4, 4).cuda()
+head = nn.Linear(4, 2)
+x = torch.randn(3, 4, device="cuda")
+out = head(body(x))
+""",
+    "weights of a loss": """
+criterion = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0]))
+out = torch.randn(3, 2, device="cuda")
+loss = criterion(out, torch.zeros(3, dtype=torch.long, device="cuda"))
+""",
+    "a mask of a helper": """
+def causal(n):
+    return torch.ones(n, n).tril().bool()
+def attend(scores):
+    mask = causal(scores.shape[-1])
+    return scores.masked_fill(~mask, float("-inf")).softmax(-1)
+attend(torch.randn(2, 4, 4).cuda())
+""",
+    "a helper's result in one expression": """
+def ramp(n):
+    return torch.arange(n) * 0.5
+def shift(values):
+    return values + ramp(values.shape[-1])
+shift(torch.randn(2, 4).cuda())
+""",
+    "a plain object": """
+class Scaler:
+    def __init__(self):
+        self.mean = torch.zeros(4)
+    def __call__(self, x):
+        return x - self.mean
+Scaler()(torch.randn(2, 4).cuda())
+""",
+    "a constant of the module": """
+MEAN = torch.tensor([0.5, 0.5, 0.5])
+def normalise(images):
+    return images - MEAN
+normalise(torch.randn(2, 3).cuda())
+""",
+    "a device of its own name": """
+target = torch.device("cuda")
+def main():
+    x = torch.randn(2, 4, device=target)
+    noise = torch.randn(2, 4)
+    return x + noise
+main()
+""",
+    "a generator": """
+generator = torch.Generator().manual_seed(3)
+x = torch.randn(4, generator=generator, device="cuda")
+""",
+    "a result read by numpy": """
+import numpy
+out = torch.randn(4).cuda()
+total = numpy.asarray(out).sum() + out.sum().numpy()
+""",
+    "memory of the device that is pinned": """
+x = torch.randn(4).cuda()
+x = x.pin_memory()
+""",
+    "a tensor that came back": """
+x = torch.randn(4).cuda()
+kept = x.cpu()
+y = x * kept
+""",
+    "lengths": """
+x, lengths = torch.randn(2, 3, 4).cuda(), torch.tensor([3, 2]).cuda()
+packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+""",
+    "a table by indices": """
+table = torch.randn(8, 4)
+index = torch.tensor([1, 2]).cuda()
+rows = table[index]
+""",
+    "two GPUs": """
+first, second = torch.ones(3, device="cuda:0"), torch.ones(3, device="cuda:1")
+both = first + second
+""",
+    "optimizer states": """
+model = nn.Linear(4, 2)
+optimizer = torch.optim.Adagrad(model.parameters())
+model.cuda()
+model(torch.randn(3, 4).cuda()).sum().backward()
+optimizer.step()
+""",
+    "a shadow that is written": """
+model = nn.Linear(4, 2)
+shadow = [one.detach().clone() for one in model.parameters()]
+model.cuda()
+for kept, one in zip(shadow, model.parameters()):
+    kept.add_(one.detach())
+""",
+    "a buffer of results": """
+out = torch.zeros(4)
+row = torch.ones(4).cuda()
+torch.add(row, row, out=out)
+""",
+    "a list that is joined": """
+parts = [torch.randn(2, 4).cuda()]
+parts.append(torch.zeros(1, 4))
+whole = torch.cat(parts)
+""",
+}
+_HEAD = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
+
+
+def met(text: str, folder: Path, *arguments: str) -> Finding | None:
+    """What a program raises first on a claimed device, as a finding; None where it runs to its end."""
+    file = folder / "mistaken.py"
+    file.write_text(text)
+    __import__("linecache").checkcache()
+    world = World()
+    with claimed(world), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [str(file), *arguments])
+        patch.chdir(folder)
+        try:
+            exec(compile(text, str(file), "exec"), {"__name__": "mistaken", "__file__": str(file)})
+        except RuntimeError as error:
+            mismatch = placement.mismatch_in(world, error)
+            if mismatch is None:
+                raise
+            return judge.mismatch(placement.entry(mismatch, "step"))
+    return None
+
+
+def applied(text: str, fix: str) -> str:
+    """The program with a fix at the line that it names, as a person would take it."""
+    where, _, change = fix.partition(": ")
+    number = int(where.rpartition(":")[2]) - 1
+    lines = text.splitlines()
+    line = lines[number]
+    indent = line[: len(line) - len(line.lstrip())]
+    if made := re.fullmatch(r"([\w.]+)\(…, device=(.+)\)", change):
+        lines[number] = with_device(line, made[1].rpartition(".")[2], made[2])
+    elif registered := re.fullmatch(r'self\.register_buffer\("(\w+)", …\)', change):
+        value = line.partition("=")[2].strip()
+        lines[number] = f'{indent}self.register_buffer("{registered[1]}", {value})'
+    elif change.endswith(" before it"):
+        lines.insert(number, indent + change.removesuffix(" before it"))
+    elif change.startswith("make the optimizer after .to()"):
+        after = next(n for n, one in enumerate(lines) if n > number and re.search(r"\.(cuda|to)\(", one))
+        lines.insert(after, lines.pop(number))
+    elif moved := re.fullmatch(r"(.+?)(\.(?:to|cpu)\(.*\))", change):
+        name = re.escape(moved[1]) if moved[1][0] != "." else ""
+        lines[number] = re.sub(rf"(?<![\w.]){name}(?!\w|\s*=[^=])", lambda found: found[0] + moved[2], line)
+    elif taken := re.fullmatch(r"\.cpu\(\)\.(\w+)\(\)", change):
+        lines[number] = line.replace(f".{taken[1]}()", change)
+    return "\n".join(lines) + "\n"
+
+
+def with_device(line: str, name: str, device: str) -> str:
+    """The line with `device=` in every call of `name`."""
+    tree = ast.parse(line.strip() + (" pass" if line.rstrip().endswith(":") else ""))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name:
+            node.args = [] if name == "Generator" else node.args
+            node.keywords = [one for one in node.keywords if one.arg != "device"]
+            node.keywords.append(ast.keyword("device", ast.parse(device, mode="eval").body))
+    return line[: len(line) - len(line.lstrip())] + ast.unparse(tree)
+
+
+def corpus() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Programs by name, with their arguments: the corpus of twins, the scripts of dry runs, and those above."""
+    found: dict[str, tuple[str, tuple[str, ...]]] = {name: (_HEAD + text, ()) for name, text in SCRIPTS.items()}
+    for name, text in MISMATCHES.items():
+        wrong, _ = program(text, wrong=True)
+        run = "\nx = batch(3).to('cuda')\nnet = Net()\nnet = net if name else net.to('cuda')\n"
+        run = run.replace("net if name else ", "" if name != "two GPUs" else "net or ")
+        train = "out = net(x)\nout = out[0] if isinstance(out, tuple) else out\n"
+        ends = "out.sum().backward()\n" if name == "a gradient made on the CPU" else ""
+        found[f"twin: {name}"] = (wrong + run + train + ends, ())
+    text = _DRY.read_text()
+    for name in re.findall(r"# (\w+)$", text, re.MULTILINE):
+        if name != "half_input":  # a dtype's
+            found[f"dry: {name}"] = (text, (name,))
+    return found
+
+
+CORPUS = corpus()
+OUTCOMES: dict[str, str] = {}
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_a_fix_that_is_offered_can_be_applied(name: str, tmp_path: Path) -> None:
+    """It changes its line, the program is still one, and no name is missing there."""
+    OUTCOMES[name] = outcome(name, tmp_path)
+    assert OUTCOMES[name] in ("gone", "none"), OUTCOMES[name]
+
+
+def outcome(name: str, folder: Path) -> str:
+    text, arguments = CORPUS[name]
+    first = met(text, folder, *arguments)
+    assert first is not None
+    if first.fix is None or "pass it as" in first.fix or "bring both" in first.fix:
+        return "none"
+    try:
+        again = met(applied(text, first.fix), folder, *arguments)
+    except Exception as error:  # noqa: BLE001 (what a wrong fix makes of a program is the outcome)
+        return f"{first.fix}: {type(error).__name__}: {error}"
+    return "gone" if again is None or again.title != first.title else f"{first.fix}: still {again.message}"
+
+
+def test_most_mistakes_have_a_fix(tmp_path: Path) -> None:
+    """At least six in ten, and nine in ten of these take the mistake away."""
+    told = [OUTCOMES.get(name) or outcome(name, tmp_path) for name in CORPUS]
+    offered = [one for one in told if one != "none"]
+    assert len(offered) >= 0.6 * len(told)
+    assert offered.count("gone") >= 0.9 * len(offered)
