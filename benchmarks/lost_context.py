@@ -34,7 +34,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 # As small as each can be: what counts is which calls are made, not how often.
