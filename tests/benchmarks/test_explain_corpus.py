@@ -19,6 +19,8 @@ from gpucheck.explain.table import TEXTS
 
 # What the set that nobody tuned on has: it is to be no worse. The bar is LEAST_RIGHT, 276 of 306.
 HELD_RIGHT = 287
+# The first and only run over the set `fresh`, in which nobody looked at what was missed.
+FRESH_RIGHT, FRESH_WRONG = 116, 2
 
 
 @functools.cache
@@ -37,18 +39,26 @@ def test_the_set_that_nobody_tuned_on_is_right_as_often_as_it_was_and_never_sure
     assert held.blamed <= explain_corpus.MOST_BLAMED, held
 
 
+def test_fresh_texts_are_never_met_worse_than_at_their_first_run() -> None:
+    """Below the bars, as the benchmark's page says; what is mended by kind may only raise it."""
+    fresh = score("fresh")
+    assert (fresh.entries, fresh.blamed) == (154, 0)
+    assert fresh.right >= FRESH_RIGHT and fresh.wrong_and_sure <= FRESH_WRONG, fresh
+
+
 def test_the_corpus_is_large_and_each_of_its_texts_is_labelled_once() -> None:
     entries = [entry for name in explain_corpus.SETS for entry in explain_corpus.entries(name)]
     texts = [" ".join(entry.text.split()) for entry in entries]
     assert len(entries) >= 900 and len(set(texts)) >= 0.99 * len(texts)
     assert all(entry.source and entry.note for entry in entries)
     known = {text.id for text in TEXTS} | set(BY_ID)
-    assert {name for entry in entries for name in entry.expect} <= known
+    assert {name for entry in entries for name in entry.expect if not name.startswith("?")} <= known
 
 
-def test_the_two_sets_share_no_text_and_no_thread() -> None:
-    tune, held = explain_corpus.entries("tune"), explain_corpus.entries("held")
-    assert len(held) >= 300 and sum(not entry.expect for entry in held) >= 90
+@pytest.mark.parametrize("unseen", ["held", "fresh"])
+def test_the_sets_share_no_text_and_no_thread(unseen: Set) -> None:
+    tune, held = explain_corpus.entries("tune"), explain_corpus.entries(unseen)
+    assert unseen == "fresh" or (len(held) >= 300 and sum(not entry.expect for entry in held) >= 90)
     assert not {" ".join(one.text.split()) for one in tune} & {" ".join(one.text.split()) for one in held}
     assert not {one.source for one in tune} & {one.source for one in held}
 
@@ -76,13 +86,13 @@ def test_what_counts_as_what() -> None:
 def test_only_the_set_that_rows_were_written_on_is_ever_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    missed = {letter: entry(f"it is on fire in {letter}", "x.y") for letter in "abcd"}
+    missed = {letter: entry(f"it is on fire in {letter}", "x.y") for letter in "abcdef"}
     for letter, one in missed.items():
         row = {"text": one.text, "expect": one.expect, "source": one.source, "note": one.note}
         (tmp_path / f"explain-{letter}.jsonl").write_text(json.dumps(row) + "\n")
     monkeypatch.setattr(explain_corpus, "entries", functools.partial(explain_corpus.entries, folder=tmp_path))
     assert explain_corpus.main(["--misses"]) == 1
     listed = capsys.readouterr().out.splitlines()
-    assert [letter for letter, one in missed.items() if one.text in listed] == ["a", "b", "d"]
+    assert [letter for letter, one in missed.items() if one.text in listed] == ["a", "b", "d", "e"]
     with pytest.raises(SystemExit):
         explain_corpus.main(["--show-held"])
