@@ -104,7 +104,7 @@ def test_sizes_that_may_not_be_tried_are_not_taken_over(scenario: Scenario, find
     scenario(static=100 * MIB, per_sample=MIB)
     assert answer(find(memory_limit="1GiB", resume=kept))["max_batch_size"] > 900
     found = answer(find(memory_limit="1GiB", resume=kept, max_batch_size=100))
-    assert (found["max_batch_size"], found["limited_by"], found["confirmed"]) == (100, "max-batch-size", True)
+    assert (found["at_least"], found["limited_by"], found["confirmed"]) == (100, "max-batch-size", True)
     found = answer(find(memory_limit="1GiB", resume=kept, multiple_of=64))
     assert found["max_batch_size"] in (832, 896)
     assert all(trial["batch_size"] % 64 == 0 for trial in found["trials"] if trial["purpose"] in ("search", "confirm"))

@@ -261,7 +261,11 @@ def test_a_lower_rung_is_named_and_torch_is_its_consequence(fake_driver: Fake, t
         ("1.remap.failed=1\n", {}, ("devices.remapped_rows", "fail")),
         ("0.recovery_action=1\n", {}, ("devices.recovery_action", "fail")),
         ("0.clock_reasons=0x40\n", {}, ("devices.slowed_down", "warn")),
-        ("memory.total=99999999999\n1.memory.used=5000000000\n", {}, ("devices.foreign_memory", "warn")),
+        (
+            "memory.total=99999999999\n1.memory.used=5000000000\n1.processes=4242:5000000000\n",
+            {},
+            ("devices.foreign_memory", "warn"),
+        ),
         ("cuda.order=1,0\n", {}, ("devices.order", "warn")),
         ("persistence=0\n", {}, ("devices.persistence", "info")),
         ("", {"CUDA_LAUNCH_BLOCKING": "1"}, ("environment.launch_blocking", "warn")),

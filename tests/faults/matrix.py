@@ -242,7 +242,7 @@ SEARCH = "find-batch-size mlp --device cpu --max-batch-size 64 --memory-limit 1G
 CHILDREN: dict[str, tuple[tuple[str, int], ...]] = {
     "devices": (
         ("gpucheck.machine.nvml.read", 0),
-        ("gpucheck.machine.nvml.read", 2),
+        ("gpucheck.machine.nvml.read", 4),  # the driver, a line for each of two cards, then the first card's figures
         ("gpucheck.machine.cuda_driver", 0),
         ("gpucheck.machine.cuda_driver", 1),
     ),

@@ -156,7 +156,8 @@ def working(case: Case, code: int, document: dict[str, Any]) -> None:
         assert code in {exits.UNDECIDED} | left_out
         assert told(document, "fail") == []
         assert [one for one in told(document, "inconclusive", "skip") if one.endswith(".memory")]
-        assert document["summary"]["complete"] is (code in left_out)
+        # What had no room to begin with may be followed by a wait that ends so too, which is broken off.
+        assert document["summary"]["complete"] is (code in left_out and not document["faults"])
     else:
         assert code == exits.BUG
         own = {"gpucheck.error"} if case.command == "memory" else {f"{area}.error" for area in areas}

@@ -245,7 +245,9 @@ def test_ten_thousand_hostile_documents(seed: int) -> None:
         report = _report(sound, hostile, refused)
         fleet = report.results["fleet_judge"]
         states = {row.host: row.state for row in fleet.nodes}
-        assert {states[one.host] for _, one in sound} == {"good"}
+        # Three or more that claim a thousand times the speed are a group of their own: beside it nobody is sure.
+        seen = {states[one.host] for _, one in sound}
+        assert seen == {"good"} or (seen == {"undecided"} and any(one.id == "fleet.modes" for one in report.findings))
         assert all(hosts.is_safe(name) for name in (*fleet.good, *fleet.bad))
         screen = _screen(report)
         for output in (screen, shown.good(report), shown.bad(report), shown.metrics(report), as_json.document(report)):

@@ -447,6 +447,13 @@ _ROWS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "gpucheck bench matmul --min-percent-of-peak 80 judges by the data sheet",
         ),
         (
+            "fleet.modes",
+            "nodes of one model have two speeds",
+            "At least three nodes and a tenth on a side, with a gap between them. A setting that both sides record "
+            "differently, such as a power cap or a driver, is named as the likely cause.",
+            "give all nodes the same settings, then check again",
+        ),
+        (
             "fleet.drift",
             "nodes have the same driver, firmware, torch and settings",
             "Some differ; those that share a value are named together.",

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 from gpucheck.errors import UsageError
-from gpucheck.machine import saved
 
 # RFC 1123, and the underscore that many clusters use. No name begins with a dash or a dot: it would be an option, or
 # hidden, where a list is handed to a shell.
@@ -56,6 +55,8 @@ def _number(text: str, option: str) -> int:
 def _file(path: Path, option: str) -> tuple[str, ...]:
     """The first word of each line, without `:slots`: the hostfiles of mpirun, torchrun and pdsh."""
     what = f"{option} {str(path)[:200]!r}"
+    from gpucheck.machine import saved  # loads the report: a help page needs none of it
+
     try:
         text = saved.decoded(saved.content(path, MOST_BYTES))
     except OSError as error:

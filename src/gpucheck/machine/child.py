@@ -46,7 +46,7 @@ _STARTED: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 # What `python -m` does, less the current folder on the path: a stray json.py there must not break a child.
 _BOOT = (
     "import sys; sys.path[:] = [{root!r}] + [p for p in sys.path if p]; from gpucheck import warned; warned.settle(); "
-    "import {module}; from gpucheck.machine import kept\nwith kept.ending(): sys.exit({module}.main())"
+    "from gpucheck.machine import kept; import {module};\nwith kept.ending(): sys.exit({module}.main())"
 )
 
 
