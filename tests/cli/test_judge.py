@@ -193,3 +193,10 @@ def test_what_the_measuring_run_said_is_kept_and_not_said_again(saved: Any, caps
     assert app_module.main(["judge", path, "--json"]) == 0
     said = capsys.readouterr()
     assert json.loads(said.out)["notices"] == ["cuda:0 was chosen"] and "chosen" not in said.err
+
+
+@pytest.mark.parametrize("command", ["judge", "fleet judge", "compare"])
+def test_a_path_that_is_not_there_is_wrong_usage(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app_module.main([*command.split(), "/no/such/file.json", "/no/such/other.json"]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("gpucheck: '/no/such/file.json' cannot be read; No such file or directory; give ")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.fleet.nodes import named, node
 
-from gpucheck.errors import CannotLook
+from gpucheck.errors import CannotLook, UsageError
 from gpucheck.fleet import documents, hosts
 from gpucheck.fleet.judge import judge
 from gpucheck.render import fleet as shown
@@ -49,7 +49,7 @@ def test_a_marked_line_is_read_back_from_a_log(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(CannotLook):
+    with pytest.raises(UsageError):
         documents.read([str(tmp_path / "none")])
     (tmp_path / "file").touch()
     with pytest.raises(CannotLook, match="--gather"):

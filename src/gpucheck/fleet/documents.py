@@ -28,7 +28,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from gpucheck.errors import CannotLook
+from gpucheck.errors import CannotLook, UsageError
 from gpucheck.fleet import hosts
 from gpucheck.machine import saved
 from gpucheck.report.codec import hints, to_json, visible
@@ -250,7 +250,7 @@ def _dataclass(kind: type, where: str) -> Decode:
 
 
 def read(paths: Sequence[str]) -> Read:
-    """Every document of these folders, files and logs; `-` is stdin. Raises CannotLook for a path that is not there."""
+    """Every document of these folders, files and logs; `-` is stdin. Raises UsageError for a path that is not there."""
     documents: list[tuple[str, NodeDocument]] = []
     refused: list[RefusedFile] = []
     notices: dict[str, None] = {}
@@ -259,7 +259,8 @@ def read(paths: Sequence[str]) -> Read:
         try:
             is_folder = text != "-" and stat.S_ISDIR(path.stat().st_mode)
         except OSError as error:
-            raise CannotLook(f"{clean(text)!r} cannot be read", error.strerror or str(error)) from error
+            fix = "give the folder that `gpucheck fleet check --gather` fills, or its files"
+            raise UsageError(f"{clean(text)!r} cannot be read", error.strerror or str(error), fix) from error
         trusted = _trusted(path) if is_folder else None
         if is_folder and trusted is None:
             notices["this platform does not report file owners: forged documents cannot be detected"] = None
