@@ -427,6 +427,9 @@ def test_a_link_without_another_card_beside_it(changes: dict[str, Any], found: t
     ("replays", "changes", "found"),
     [
         (50_000, None, ("warn", "50000 PCIe replays")),
+        (50_000, Changes(2.0, pcie_replays=0), ("warn", "50000 PCIe replays")),
+        (50_000, Changes(7200.0, pcie_replays=0), ("info", "50000 PCIe replays")),
+        (50_000, Changes(7200.0, pcie_replays=None), ("warn", "50000 PCIe replays")),
         (5_000, None, ("info", "5000 PCIe replays")),
         (999, None, None),
         (100, Changes(2.0, pcie_replays=50), ("warn", "50 new PCIe replays")),

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from gpucheck import links, stats, units
 from gpucheck.cards.at_rest import is_not_read
-from gpucheck.cards.card import LEAST_SISTERS, Said, is_dead, low_clocks, pointer, sisters, usual
+from gpucheck.cards.card import LEAST_SISTERS, OLD_S, Said, is_dead, low_clocks, pointer, sisters, usual
 from gpucheck.machine.others import AT_WORK_PERCENT
 from gpucheck.report.facts import Device, Facts, Link
 from gpucheck.report.finding import Verdict
@@ -444,11 +444,11 @@ def pcie_replays(device: Device, facts: Facts) -> Said | None:
     if grown and grown > a_minute * max(1, math.ceil(span_s / 60)):
         message = f"in {units.duration(span_s)}; a sound link has at most {a_minute} a minute"
         return Said("warn", f"{grown} new PCIe replays", message, fix, evidence)
-    if link.replays > a_minute * MINUTES_OF_A_DAY:
+    if link.replays > a_minute * MINUTES_OF_A_DAY and not (grown == 0 and span_s >= OLD_S):
         message = f"since the driver was loaded; a sound link has at most {a_minute * MINUTES_OF_A_DAY} a day"
         return Said("warn", f"{link.replays} PCIe replays", message, fix, evidence)
     if grown or link.replays >= FEW_REPLAYS:
-        more = f", {grown} in the last {units.duration(span_s)}" if grown else ""
+        more = f", {grown or 'none'} in the last {units.duration(span_s)}" if grown or span_s >= OLD_S else ""
         message = f"since the driver was loaded{more}"
         return Said("info", f"{link.replays} PCIe replays", message, None, evidence)
     return None

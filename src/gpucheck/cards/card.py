@@ -31,6 +31,10 @@ DEAD = ("lost", "reset required", "no power", "no interrupts")
 BROKE_OFF = ("did not answer within", "ended early (SIGSEGV", "ended early (SIGBUS", "ended early (SIGABRT")
 
 
+# A counter that did not grow for so long tells of what was, and accuses nobody now.
+OLD_S = 3600.0
+
+
 @dataclass(frozen=True, slots=True)
 class Said:
     """A check's verdict on one device."""
