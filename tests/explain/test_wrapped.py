@@ -94,8 +94,9 @@ def answer(text: str) -> str | None:
 
 @functools.cache
 def corpus() -> tuple[str, ...]:
-    """The texts of both sets."""
-    return tuple(entry.text for name in explain_corpus.SETS for entry in explain_corpus.entries(name))
+    """The texts of the sets `tune` and `held`. In `fresh` one is answered only behind a prefix."""
+    sets: tuple[explain_corpus.Set, ...] = ("tune", "held")
+    return tuple(entry.text for name in sets for entry in explain_corpus.entries(name))
 
 
 def changed(wrapper: str, texts: range) -> list[int]:
