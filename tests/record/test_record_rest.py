@@ -181,7 +181,10 @@ def test_a_command_writes_what_is_recorded(
         folder.mkdir()
         with monkeypatch.context() as patches:
             worlds.settle(patches, *case.plans())
-            found[case.title] = wrote(case, capsys, patches, folder)
+            lines = wrote(case, capsys, patches, folder)
+            # Whether speeds differ by more than noise is this machine's affair.
+            lines = [re.sub(r'"knee":\{.*?\}', '"knee":"#"', line) for line in lines]
+            found[case.title] = [line for line in lines if not re.match(r"(out|md)\| .*best value", line)]
     hold(name, found, write=request.config.getoption("--write-record", False))
 
 
