@@ -183,8 +183,7 @@ class Accel:
                     for _ in range(calls):
                         call()
         except RuntimeError as error:  # what cannot be captured raises it, with cudaErrorStreamCapture… as its text
-            cause, _ = messages.cause_in(messages.chain_of(error))
-            if kept.saw(error, self.id) or (cause is not None and cause.poisons):
+            if kept.saw(error, self.id):  # the device's own errors, all that poison among them
                 raise
             self._end_failed_capture(graph, pool)
             # The capture that could not be ended after it is told on top of it.
