@@ -278,6 +278,8 @@ def test_a_program_that_was_killed_is_not_judged() -> None:
         ("cuda:0", Device()),
         ("cuda:80GiB", Device(total_bytes=80 * 2**30)),
         ("cuda:nvidia h200", Device("NVIDIA H200", (9, 0), 132, 141 * 2**30)),
+        ("cuda:H200", Device("NVIDIA H200", (9, 0), 132, 141 * 2**30)),
+        ("cuda:h200 nvl", Device("NVIDIA H200 NVL", (9, 0), 132, 141 * 2**30)),
         ('cuda:"NVIDIA H200"', Device("NVIDIA H200", (9, 0), 132, 141 * 2**30)),
         ("cuda:RTX 4090", Device("NVIDIA GeForce RTX 4090", (8, 9), 128, 24 * 2**30)),
         ("cuda:NVIDIA A100-SXM4-80GB", Device("NVIDIA A100-SXM4-80GB", (8, 0), 108, 80 * 2**30)),

@@ -44,6 +44,7 @@ _GIB = {
     "NVIDIA RTX 6000 Ada Generation": 48,
     "NVIDIA RTX A6000": 48,
 }
+_MAKERS = {"nvidia", "geforce", "amd", "instinct"}
 _GB_IN_NAME = re.compile(r"(\d+) ?GB")
 
 
@@ -73,11 +74,12 @@ def parse_device(text: str, option: str) -> Device:
 
 
 def _part(name: str, text: str, option: str) -> Device:
-    """The listed part of this name, or the only one whose name has it among its words."""
+    """The listed part of this name, its maker's name apart, or the only one whose name has it among its words."""
     listed = {part.name: part for part in peaks.parts() if _gib(part.name) is not None}
-    exact = [one for one in listed if one.lower() == name.lower()]
     words = set(name.lower().split())
-    found = exact or [one for one in listed if words <= set(re.split(r"[ -]", one.lower())) or name in one]
+    whole = [one for one in listed if set(one.lower().split()) - _MAKERS == words - _MAKERS]
+    found = whole or [one for one in listed if words <= set(re.split(r"[ -]", one.lower()))]
+    found = found or [one for one in listed if name in one]
     if len(found) != 1:
         told = ", ".join(found or listed)
         raise units.refused(option, "a size or the name of one part", text, f"give a size, or one of {told}")
