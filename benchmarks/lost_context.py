@@ -10,8 +10,9 @@ compares results, RIG has to switch that off, or commands end before they have b
 A cell is a command, a call and a moment. The moments are the 1st, 10th, 100th, … call, as far as the command comes,
 and one more between the last that is reached and the first that is not: the first call, the middle and the late ones.
 `malloc once` is memory that runs out a single time. Each cell is a process of its own with a time limit, one after
-another; all of them take some hours, `--only bench.transfer` or `--only memcpy` a part of that. What is seen of each is
-a line of FILE.
+another: first the first moment of all commands and calls, then the second, and so on. All of them take some hours,
+`--only bench.transfer` or `--only memcpy` a part of that. What is seen of each is a line of FILE; a cell that FILE says
+holds is not run again.
 
 `run` ends as its program does: where the program itself is aborted, SIGABRT is its status, and no fault of gpucheck's.
 
@@ -31,9 +32,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 # As small as each can be: what counts is which calls are made, not how often.
@@ -48,6 +51,8 @@ COMMANDS = {
     "find-batch-size": "find-batch-size mlp --max-batch-size 4 --time-budget 20s --quick",
     "model": "model mlp",
     "run": "run {program}",
+    "bench.all": "bench all --skip crossover --time-budget 6s",
+    "fleet.check": "fleet check --skip doctor --with memory --within 30s",
 }
 CALLS = (
     "launch",
@@ -128,6 +133,9 @@ class Cell:
     wrong: str
 
 
+Known = Mapping[tuple[str, str, int], Cell]
+
+
 def main() -> int:
     """Run the cells and print what came of each; 1 where one does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -137,18 +145,27 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=MOST_CALLS, help="no later call than this")
     parser.add_argument("--results", type=Path)
     given = parser.parse_args()
+    known = earlier(given.results)
     cells: list[Cell] = []
-    for command, call in pairs(given.only):
-        for cell in moments(given.rig, command, call, given.seconds, given.most):
+    waiting = [
+        moments(partial(run, given.rig, command, call, given.seconds, known), given.most)
+        for command, call in pairs(given.only)
+    ]
+    while waiting:
+        for one in list(waiting):
+            cell = next(one, None)
+            if cell is None:
+                waiting.remove(one)
+                continue
             cells.append(cell)
             what = cell.wrong or ("holds" if cell.reached else "the call is not made so often")
             told = f"{cell.command:16} {cell.call:12} {cell.number:7} exit {cell.status} {cell.rows:3} rows"
             print(f"{told} {cell.seconds:5.1f} s  {what}", flush=True)
-            if given.results:
+            if given.results and cell not in known.values():
                 with given.results.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(cell)) + "\n")
     reached = [cell for cell in cells if cell.reached]
-    aborted = sum(cell.status == -signal.SIGABRT for cell in cells)
+    aborted = sum(cell.status == -signal.SIGABRT and bool(cell.wrong) for cell in cells)
     bugs = sum(cell.status == 70 for cell in cells)
     broken = sum(bool(cell.wrong) for cell in cells)
     print(
@@ -168,11 +185,18 @@ def pairs(only: Sequence[str]) -> list[tuple[str, str]]:
     return [(command, call) for command in wanted for call in [c for c in calls if c in only] or calls]
 
 
-def moments(rig: Sequence[str], command: str, call: str, seconds: float, most: int) -> Iterator[Cell]:
-    """The cells of one command and call, from the first call to a late one."""
+def earlier(file: Path | None) -> Known:
+    """The cells of an earlier run that hold."""
+    told = lines(file) if file else []
+    cells = [Cell(**one) for one in told if isinstance(one, dict)]
+    return {(one.command, one.call, one.number): one for one in cells if not one.wrong}
+
+
+def moments(at: Callable[[int], Cell], most: int) -> Iterator[Cell]:
+    """The cells of one command and call, from the first call to a late one; `at` makes that of one number."""
     number, last, beyond = 1, 0, 0
     while number <= most and not beyond:
-        cell = run(rig, command, call, number, seconds)
+        cell = at(number)
         yield cell
         if cell.reached:
             last, number = number, number * FACTOR
@@ -181,15 +205,17 @@ def moments(rig: Sequence[str], command: str, call: str, seconds: float, most: i
     for _ in range(MOST_HALVINGS):
         if not last or beyond - last < 2:
             return
-        cell = run(rig, command, call, (last + beyond) // 2, seconds)
+        cell = at((last + beyond) // 2)
         yield cell
         if cell.reached:
             return
         beyond = cell.number
 
 
-def run(rig: Sequence[str], command: str, call: str, number: int, seconds: float) -> Cell:
-    """One cell."""
+def run(rig: Sequence[str], command: str, call: str, seconds: float, known: Known, number: int) -> Cell:
+    """One cell, or what is known of it."""
+    if (command, call, number) in known:
+        return known[command, call, number]
     with tempfile.TemporaryDirectory(prefix="lost-context-") as folder:
         place = Path(folder)
         (place / "program.py").write_text(PROGRAM, encoding="utf-8")
@@ -224,9 +250,12 @@ def run(rig: Sequence[str], command: str, call: str, number: int, seconds: float
         finally:
             end(process)
         witnessed = lines(place / "witness")
-        wrong = verdict(status, seconds, witnessed, place / "out.json", place / "out.xml")
-        rows = sum(one[0] == "Measured" for one in witnessed)
+        ended = 0 if words[0] == "run" and status == -signal.SIGABRT else status  # the program's, told in the report
+        wrong = verdict(ended, seconds, witnessed, place / "out.json", place / "out.xml")
         reached = (place / "reached").exists()
+        if not wrong and status == 3 and reached and not once:
+            wrong = "exit 3: a device that was lost is said not to be there"
+        rows = sum(one[0] == "Measured" for one in witnessed)
         return Cell(command, call, number, reached, status, round(time.monotonic() - began, 1), rows, wrong)
 
 
@@ -237,8 +266,8 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def lines(file: Path) -> list[list[object]]:
-    """What the witness wrote down."""
+def lines(file: Path) -> list[Any]:
+    """What the witness wrote down, or an earlier run."""
     if not file.exists():
         return []
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]

@@ -15,7 +15,7 @@ import pytest
 from shown import shown
 
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.machine import inventory
+from gpucheck.machine import choose, inventory
 from gpucheck.machine.accel import Allocator, open_device
 from gpucheck.machine.host import HostMemory
 from gpucheck.memory import command as memory
@@ -484,6 +484,28 @@ def test_nvml_answers_for_a_gpu_that_torch_cannot_use(monkeypatch: pytest.Monkey
     assert first.startswith(
         "· NVML 0 (H100): 10 GiB of 80 GiB free; python3 (PID 4711, 70 GiB); torch's memory figures"
     )
+
+
+@pytest.mark.parametrize(
+    ("why", "code"),
+    [("CUDA error: an illegal memory access was encountered", 1), ("Torch not compiled with CUDA enabled", 0)],
+)
+def test_a_gpu_that_is_lost_as_it_is_opened_fails_beside_nvmls_answer(
+    why: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> None:
+        raise CannotLook("torch cannot use cuda:0", why, "try --device cpu", finding="device.usable")
+
+    card = by_nvml(0, cuda_index=0, id="cuda:0")
+    facts = Facts(host=Host(system="Linux"), torch=TorchBuild("2.9.1", built_for="cuda"), devices=(card,))
+    monkeypatch.setattr(inventory, "read", lambda **_: facts)
+    monkeypatch.setattr(choose, "open_named", lost)
+    collector = Collector()
+    memory.command(MemoryOptions("cuda:0"), collector)
+    report = collector.report(version="0", command="memory", argv=(), started="", elapsed_s=1.0)
+    assert [one.id for one in report.findings if one.verdict != "fail"][:2] == ["memory.device", "memory.processes"]
+    assert report.summary.exit == code
+    assert [fault.text for fault in report.faults] == [why] * code
 
 
 def test_each_gpu_has_its_line_and_the_named_one_is_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,7 @@ def hot(share: float) -> tuple[str, ...]:
 SOUND = [device(n) for n in range(4)]
 SCREENS = {
     "four sound devices": document(SOUND),
+    "a part of the memory": document([replace(SOUND[0], memory_tested_bytes=30 * 2**30, memory_held_bytes=0)]),
     "wrong, falling and hung": document(
         [
             device(0, wrong=(WRONG,), wrong_steps=1),
@@ -70,6 +71,7 @@ def test_the_verdict_is_the_first_line() -> None:
     first = {name: above(text.blocks(report))[0] for name, report in SCREENS.items()}
     assert first == {
         "four sound devices": "✓ the results of all 16000 steps in 10 min are right; no device is slow",
+        "a part of the memory": "✓ the results of all 4000 steps in 10 min are right; 30 GiB of 120 GiB of memory",
         "wrong, falling and hung": "✗ cuda:2: no answer for 61 s in stress: a call did not return (during memory)",
         "cores, cut off": "? the results of all 198 steps in 1 min 40 s are right; speed was not judged",
     }

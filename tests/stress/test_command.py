@@ -35,9 +35,11 @@ script, told = json.loads(sys.argv[1]), json.loads(sys.argv[2])
 def say(**line): print(json.dumps(line), flush=True)
 json.loads(sys.stdin.readline())
 if script == "hangs at the start": time.sleep(600)
-if script == "raises at the start":
-    error = {"kind": "CannotLook", "what": "no memory", "why": "", "fix": "", "finding": "stress.memory", "trace": ""}
-    say(raised=error)
+if script in ("raises at the start", "is lost at the start"):
+    what, why = "no memory", ""
+    if script == "is lost at the start":
+        what, why = "torch cannot use the device", "CUDA error: an illegal memory access was encountered"
+    say(raised={"kind": "CannotLook", "what": what, "why": why, "fix": "", "finding": "stress.memory", "trace": ""})
     sys.exit()
 say(ready={"model": told["model"], "dtype": "bfloat16", "side": 8192, "filled_bytes": 2**30, "reproducible": True})
 sys.stdin.readline()
@@ -109,7 +111,9 @@ def test_four_sound_devices_pass() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("script", ["hangs", "hangs at the start", "dies", "fails", "talks for ever"])
+@pytest.mark.parametrize(
+    "script", ["hangs", "hangs at the start", "is lost at the start", "dies", "fails", "talks for ever"]
+)
 def test_a_device_that_fails_or_hangs_costs_the_others_nothing(script: str, seed: int) -> None:
     who = f"cuda:{random.Random(f'{script}{seed}').randrange(4)}"
     report, _ = run(StressOptions(duration_s=0.5), world({who: script}, seed))
@@ -127,6 +131,8 @@ def test_a_device_that_fails_or_hangs_costs_the_others_nothing(script: str, seed
         assert fault.text.startswith("its process was ended by SIGSEGV")
     if script == "fails":
         assert "uncorrectable ECC" in fault.text
+    if script == "is lost at the start":
+        assert fault.kind == "device" and "illegal memory access" in fault.text
 
 
 def test_a_device_without_memory_is_left_out_with_its_reason() -> None:

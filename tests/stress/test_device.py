@@ -42,6 +42,7 @@ class FakeWork:
     wrong: Callable[[int], int] = lambda step: 0
     checks: int = 0
     worst_of_bound: float = 0.2
+    tested_bytes: tuple[int, int] = (4096, 0)
     steps: int = 0
     begun: list[str] = field(default_factory=list)
     checksums: dict[str, str] = field(default_factory=lambda: {"products": "aa"})
@@ -111,6 +112,8 @@ def test_an_hour_is_as_small_as_a_minute(duration_s: float) -> None:
     said, work = run(duration_s)
     curve = points(said)
     assert len(curve) == MOST_POINTS
+    totals = said[-1]["totals"]
+    assert (totals["memory_tested_bytes"], totals["memory_held_bytes"]) == (4096, 0)
     assert sum(point.steps for point in curve) == work.steps
     assert {point.kind for point in curve} == set(KINDS) and set(work.begun) == set(KINDS)
     assert all(point.rate.min == point.rate.median == point.rate.max == pytest.approx(1e13) for point in curve)

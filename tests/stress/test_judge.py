@@ -12,6 +12,7 @@ from gpucheck.report.results.stress import StressWrong
 from gpucheck.stress import judge
 
 SEEDS = range(60)
+AGAIN = " read again after all the rest was written"
 
 
 def slow(*devices: object) -> list[tuple[str, str | None]]:
@@ -86,6 +87,39 @@ def test_cores_that_other_programs_used_are_not_called_slow() -> None:
     assert (found.verdict, found.message) == ("skip", "other programs used the cores")
     alone = replace(one, points=tuple(replace(point, core_share=0.97) for point in one.points))
     assert [found.verdict for found in judge.slow(result([alone]))] == ["warn"]
+
+
+def test_a_kind_of_work_that_was_not_done_is_told_and_is_no_pass() -> None:
+    short = [replace(device(n), points=tuple(p for p in device(n).points if p.kind != "copies")) for n in (0, 1)]
+    (found,) = judge.wrong(result([device(0), short[1]]))
+    assert (found.verdict, found.title) == (
+        "inconclusive", "the results of all 8000 steps are right; not tested: copies",
+    )  # fmt: skip
+    (found,) = judge.wrong(replace(result(short), kinds=("products", "memory", "mixed")))
+    assert found.verdict == "pass"
+
+
+@pytest.mark.parametrize(
+    ("tested", "held", "text"),
+    [
+        ((120, 120), (120, 120), ""),
+        ((120, 30), (0, 30), f"; 30 GiB of 120 GiB of memory tested; 0 B of 120 GiB{AGAIN}"),
+        ((120, 120), (90, 120), f"; 90 GiB of 120 GiB{AGAIN}"),
+        ((None, None), (None, None), ""),
+    ],
+)  # fmt: skip
+def test_memory_that_was_not_tested_is_told(
+    tested: tuple[int | None, ...], held: tuple[int | None, ...], text: str
+) -> None:
+    def size(gib: int | None) -> int | None:
+        return None if gib is None else gib * 2**30
+
+    pairs = enumerate(zip(tested, held, strict=True))
+    devices = [device(n, memory_tested_bytes=size(one), memory_held_bytes=size(other)) for n, (one, other) in pairs]
+    (found,) = judge.wrong(result(devices))
+    assert (found.verdict, found.message) == (
+        "pass", f"22 checks against float64; 2 of one model agree bit for bit{text}"
+    )  # fmt: skip
 
 
 # -- wrong results ----------------------------------------------------------------------------------------------------

@@ -80,6 +80,21 @@ def test_a_checksum_is_what_its_formula_says() -> None:
     assert text_of(int(checksum(torch.tensor(words), weights(2)).item())) == f"{total % 2**64:016x}"
 
 
+def test_memory_counts_as_tested_once_it_was_read_and_as_held_once_the_rest_was_written_between() -> None:
+    work = made()
+    count = -(-work.filled_bytes // (32 * KIB))
+    told = []
+    work.begin("memory")
+    for step in range(2 * count):
+        work.step("memory")
+        told.append(work.tested_bytes)
+        if step == count // 2:  # what another turn overwrites has to be written first again
+            work.begin("memory")
+    assert told[0] == (32 * KIB, 0)
+    assert [tested for tested, _ in told[count - 1 :]] == [work.filled_bytes] * (count + 1)
+    assert told[count - 1][1] == 0 and 0 < told[-1][1] < work.filled_bytes
+
+
 def test_patterns_are_what_they_are_called() -> None:
     index = torch.arange(130)
     assert pattern("address", index, 1000, 0).tolist() == list(range(1000, 1130))

@@ -487,10 +487,10 @@ def signals_held(*, second_ends: bool = False, patience_s: float | None = None) 
     def hold(number: int, frame: FrameType | None) -> None:
         if holding:
             if came and second_ends:
-                os._exit(128 + number)
+                _end_at_once(number)
             came.append((number, frame))
             if patience_s is not None:
-                late.append(threading.Timer(patience_s, os._exit, (128 + number,)))
+                late.append(threading.Timer(patience_s, _end_at_once, (number,)))
                 late[-1].daemon = True
                 late[-1].start()
         else:  # a handler before it raised, and kept this one from being taken off
@@ -511,6 +511,13 @@ def signals_held(*, second_ends: bool = False, patience_s: float | None = None) 
             signal.signal(taken, handler)
         for taken, frame in came:
             handlers[taken](taken, frame)
+
+
+def _end_at_once(number: int) -> None:
+    """End this process as the signal asks; the word is written past Python's stderr, whose lock the import may hold."""
+    with contextlib.suppress(OSError):
+        os.write(2, b"gpucheck: interrupted\n" if number == signal.SIGINT else b"gpucheck: terminated\n")
+    os._exit(128 + number)
 
 
 @contextlib.contextmanager

@@ -55,11 +55,11 @@ def command(options: MemoryOptions, emit: Emit) -> None:
         with pulse.watching(accel, WHERE):
             _walk(accel, facts, emit)
     except GpucheckError as error:
-        if isinstance(error, CannotLook) and from_nvml(device_id, facts, error, emit):
-            return
-        if not faults.is_device(error):
+        answered = isinstance(error, CannotLook) and from_nvml(device_id, facts, error, emit)
+        if faults.is_device(error):
+            emit(Failed(faults.of(error, WHERE, device_id, step=pulse.step())))
+        elif not answered:
             raise
-        emit(Failed(faults.of(error, WHERE, device_id, step=pulse.step())))
     except (RuntimeError, MemoryError) as error:  # torch's and its driver's: a bug of another kind is none of theirs
         fault = faults.of(error, WHERE, device_id, step=pulse.step())
         emit(Failed(fault))

@@ -24,6 +24,7 @@ from gpucheck.render.measured import ColumnOf, filled, numbers, short_name, tabl
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult
+from gpucheck.stress.judge import memory_tested, text_of
 from gpucheck.stress.line import rate_text, spark
 
 # Characters of a curve in the table.
@@ -58,8 +59,8 @@ def _all_well(report: Report, result: StressResult) -> str:
     for_s = max((point.at_s for one in result.devices for point in one.points), default=0.0)
     lasted = units.duration(result.duration_s if report.summary.complete else max(for_s, 1.0))
     speed = next((one for one in report.findings if one.id == "stress.slow"), None)
-    tail = f"; {speed.title}" if speed is not None else ""
-    return f"the results of all {steps} steps in {lasted} are right{tail}"
+    tails = [memory_tested(result.devices), speed.title if speed is not None else ""]
+    return "; ".join([f"the results of all {steps} steps in {lasted} are right", *filter(None, tails)])
 
 
 def _under(result: StressResult, worst: Finding | None) -> list[Line]:
@@ -183,8 +184,6 @@ def _unknown(result: StressResult) -> list[Block]:
 
 
 def _wrongs(result: StressResult) -> list[Block]:
-    from gpucheck.stress.judge import text_of
-
     return [advice_line(f"{one.name}: {text_of(each)}") for one in result.devices for each in one.wrong]
 
 

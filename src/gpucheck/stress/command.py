@@ -14,7 +14,7 @@ from typing import Any
 
 from gpucheck import messages, units
 from gpucheck.errors import GpucheckError
-from gpucheck.machine import choose, host, inventory, kernel_driver, pulse
+from gpucheck.machine import choose, faults, host, inventory, kernel_driver, pulse
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.talk import Ending, Line, Lost, Talk
 from gpucheck.naming import few
@@ -254,8 +254,12 @@ class _Run:
             self._lost(runner, lost.ending)
             return True
         except GpucheckError as error:
-            self.emit(Skipped(of_error(error, runner.seat.device)))
-            runner.end("error")
+            if faults.is_device(error):  # lost while it was opened or filled
+                self.emit(Failed(faults.of(error, WHERE, runner.seat.device, step=self._step(runner))))
+                runner.end("fault")
+            else:
+                self.emit(Skipped(of_error(error, runner.seat.device)))
+                runner.end("error")
             return True
         if line is None:
             self._silent(runner)

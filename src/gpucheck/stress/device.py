@@ -242,6 +242,8 @@ class State:
             "checks": self.work.checks,
             "worst_of_bound": self.work.worst_of_bound,
         }
+        if "memory" in self.plan.kinds:
+            told["memory_tested_bytes"], told["memory_held_bytes"] = self.work.tested_bytes
         if len(self.work.checksums) > self._told_checksums:
             self._told_checksums = len(self.work.checksums)
             told["checksums"] = dict(self.work.checksums)

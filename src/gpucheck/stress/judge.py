@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from gpucheck import units
@@ -46,6 +46,7 @@ _COUNTERS: dict[str, tuple[Verdict, str]] = {
     "ecc_corrected": ("warn", "corrected memory errors"),
     "pcie_replays": ("warn", "PCIe packets sent again"),
 }
+_LONGER = "give a longer --duration"
 _TEST = "drain the node and test {0} alone: gpucheck stress --device {0} --duration 30m"
 
 
@@ -109,8 +110,28 @@ def wrong(result: StressResult) -> list[Finding]:
     groups = siblings(at_work)
     same = f"; {sum(map(len, groups))} of one model agree bit for bit" if len(groups) == 1 else ""
     steps, checks = sum(one.steps for one in at_work), sum(one.checks for one in at_work)
-    message = f"{checks} checks against float64{same}"
-    return [Finding("stress.wrong", "pass", f"the results of all {steps} steps are right", message)]
+    again = _smallest_share(at_work, lambda one: one.memory_held_bytes)
+    parts = [memory_tested(at_work), f"{again} read again after all the rest was written" if again else ""]
+    message = "; ".join([f"{checks} checks against float64{same}", *filter(None, parts)])
+    title = f"the results of all {steps} steps are right"
+    done = [{point.kind for point in one.points} for one in at_work]
+    if missing := [kind for kind in result.kinds if not all(kind in kinds for kinds in done)]:
+        title = f"{title}; not tested: {', '.join(missing)}"
+        return [Finding("stress.wrong", "inconclusive", title, message, fix=_LONGER)]
+    return [Finding("stress.wrong", "pass", title, message)]
+
+
+def memory_tested(devices: Sequence[StressDevice]) -> str:
+    """How much of the memory was tested, where that is not all of it on every device."""
+    told = _smallest_share(devices, lambda one: one.memory_tested_bytes)
+    return f"{told} of memory tested" if told else ""
+
+
+def _smallest_share(devices: Sequence[StressDevice], of: Callable[[StressDevice], int | None]) -> str:
+    """The device's with the smallest share of what it filled; empty where all are whole, or unknown."""
+    shares = [(some / one.filled_bytes, some, one.filled_bytes) for one in devices if one.filled_bytes and (some := of(one)) is not None]
+    share, some, filled = min(shares, default=(1.0, 0, 0))
+    return f"{units.capacity(some)} of {units.capacity(filled)}" if share < 1 else ""
 
 
 def _of_device(one: StressDevice, differing: Sequence[Odd]) -> Finding:

@@ -138,6 +138,8 @@ class Work:
     _at: int = 0
     # What stands in the windows of memory since the turn began: the place → the pattern's name and number.
     _written: dict[int, tuple[str, int]] = field(default_factory=dict)
+    # The windows tested in the run: the place → how many words, and whether the rest was written before they were read.
+    _tested: dict[int, tuple[int, bool]] = field(default_factory=dict)
     _next: int = 0
     _products: int = 1
     _phase: int = 0
@@ -213,6 +215,12 @@ class Work:
     def filled_bytes(self) -> int:
         """How much memory is filled."""
         return int(self.arena.numel()) * WORD
+
+    @property
+    def tested_bytes(self) -> tuple[int, int]:
+        """How much memory was written and read, and how much of it was read again after the rest was written."""
+        windows = self._tested.values()
+        return WORD * sum(words for words, _ in windows), WORD * sum(words for words, held in windows if held)
 
     @property
     def reproducible(self) -> bool:
@@ -296,6 +304,7 @@ class Work:
         if before is not None and before[0] == name:
             name, number = self._next_pattern()
         self._written[at] = name, number
+        self._tested[at] = len(window), before is not None or (at in self._tested and self._tested[at][1])
         self.accel.synchronize()
         began = time.perf_counter()
         wrong = () if before is None else self._read(window, at, *before, "memory")
