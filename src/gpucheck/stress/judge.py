@@ -129,7 +129,11 @@ def memory_tested(devices: Sequence[StressDevice]) -> str:
 
 def _smallest_share(devices: Sequence[StressDevice], of: Callable[[StressDevice], int | None]) -> str:
     """The device's with the smallest share of what it filled; empty where all are whole, or unknown."""
-    shares = [(some / one.filled_bytes, some, one.filled_bytes) for one in devices if one.filled_bytes and (some := of(one)) is not None]
+    shares = [
+        (some / one.filled_bytes, some, one.filled_bytes)
+        for one in devices
+        if one.filled_bytes and (some := of(one)) is not None
+    ]
     share, some, filled = min(shares, default=(1.0, 0, 0))
     return f"{units.capacity(some)} of {units.capacity(filled)}" if share < 1 else ""
 
