@@ -13,6 +13,7 @@ from gpucheck.errors import UsageError
 if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.batch_size.options import FindBatchSizeOptions
     from gpucheck.devices.options import DevicesOptions
+    from gpucheck.doctor.evidence import Evidence
     from gpucheck.doctor.options import DoctorOptions
     from gpucheck.memory.options import MemoryOptions
     from gpucheck.program.lint.options import LintOptions
@@ -63,22 +64,24 @@ def doctor(common: Common, options: DoctorOptions) -> int:
     """
     from gpucheck.cli import session
 
-    packed = None
+    held: list[Evidence] = []  # none where the command is cut off before it has read the machine
+    files = []
     if options.bundle:
-        from gpucheck.cli.bundle import Bundle
+        from gpucheck.cli.outputs import Wanted
+        from gpucheck.doctor import bundle
 
-        packed = Bundle(options.bundle)
+        packed = bundle.formats(lambda: held[0] if held else None)
+        files = [Wanted("--bundle", options.bundle, packed, mode=0o600)]
 
     def diagnose(emit: Emit) -> None:
         from gpucheck.doctor.command import command
         from gpucheck.report.events import Notice
 
-        evidence = command(options, emit)
-        if packed is not None:
-            packed.hold(evidence)
-            emit(Notice(packed.notice))
+        held.append(command(options, emit))
+        if files:
+            emit(Notice(f"{options.bundle} contains only listed fields; review it before you share it"))
 
-    return session.run(common, diagnose, [packed.wanted] if packed is not None else [])
+    return session.run(common, diagnose, files)
 
 
 def smoke(common: Common, options: SmokeOptions) -> int:
