@@ -46,7 +46,7 @@ from gpucheck import api, units
 from gpucheck.batch_size.budget import guard_bytes
 from gpucheck.batch_size.in_time import STEPS
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.batch_size.outcome import BOUNDING, End, classify
+from gpucheck.batch_size.outcome import BOUNDING, End, Setup, classify
 from gpucheck.batch_size.runner import TUNED_MALLOC
 from gpucheck.messages import Raised
 from gpucheck.report.events import Event, Trial
@@ -203,13 +203,7 @@ def opened(workload: str, budget_bytes: int) -> Trials:
     accel = open_device("cpu")
     gauge = open_cpu_gauge(accel, guard_bytes(budget_bytes) if sys.platform == "linux" else None)
     usual = FindBatchSizeOptions(target=workload)
-    setup = {
-        "target": workload,
-        "inputs": usual.inputs,
-        "mode": usual.mode,
-        "optimizer": usual.optimizer,
-        "dtype": usual.dtype,
-    }
+    setup = Setup(workload, usual.inputs, usual.mode, usual.optimizer, usual.dtype, "cpu")
     return Trials(Session(accel, gauge, load_for(setup, accel.device)), budget_bytes)
 
 

@@ -21,6 +21,7 @@ from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Judged, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
+from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.units import GIB, MIB
 
 Scenario = Callable[..., Path]
@@ -37,7 +38,7 @@ def told(*sizes: int) -> list[dict[str, Any]]:
 
 
 def estimated(memory: int, device: str = "cuda", **recipe: Any) -> tuple[dict[str, Any], Finding]:
-    setup = Setup("mlp", (), "train", "adamw", None, device, None, memory, None, None, None, False, None, recipe)
+    setup = Setup("mlp", (), "train", "adamw", None, device, budget_bytes=memory, recipe=StepRecipe(**recipe))
     recorder = Recorder()
     estimate.estimate(setup, memory, (None, 65536), time.monotonic() + 60, recorder)
     (answered,) = [event for event in recorder.events if isinstance(event, Answered)]

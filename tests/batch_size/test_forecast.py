@@ -8,23 +8,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tried import tried
 
 from gpucheck.batch_size import after, in_time, predict, predictor
 from gpucheck.batch_size.budget import Budget
 from gpucheck.batch_size.hunt import Hunt
 from gpucheck.batch_size.in_time import Forecast, Need
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.batch_size.outcome import Result, Setup
+from gpucheck.batch_size.outcome import Setup, TrialResult
 from gpucheck.batch_size.plan import plan
 from gpucheck.batch_size.predict import Point
 from gpucheck.batch_size.runner import Runner
-from gpucheck.batch_size.search import Attempt, Record, Search
+from gpucheck.batch_size.search import Attempt, Search
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.units import GIB, MIB
 
-TIMED = Result(100, "search", True, "fits", steps_s=(2.0, 2.0))
+TIMED = TrialResult(batch_size=100, purpose="search", fresh_process=True, outcome="fits", steps_s=(2.0, 2.0))
 START_S = 4.0
 SAMPLE_S = 0.01
 
@@ -53,8 +54,8 @@ def test_first_steps_say_nothing_of_later_ones() -> None:
 
 
 def test_time_is_read_off_the_sizes_nearest_to_the_one_asked_for() -> None:
-    def timed(size: int, *later: float) -> Result:
-        return replace(TIMED, size=size, steps_s=(9.0, *later))
+    def timed(size: int, *later: float) -> TrialResult:
+        return replace(TIMED, batch_size=size, steps_s=(9.0, *later))
 
     one = Forecast([timed(1, 1.0)], compiled=False)
     assert one.seconds(100, 1) == 100.0
@@ -110,7 +111,7 @@ class Clocked(Runner):
         self.ready = {**facts, "method": self.method}
         return self.ready
 
-    def run(self, attempt: Any, *, steps: int, deadline: float, evaluate: bool = False, **_: Any) -> Result:
+    def run(self, attempt: Any, *, steps: int, deadline: float, evaluate: bool = False, **_: Any) -> TrialResult:
         if self._child is None or ((attempt.purpose == "confirm" or self.one_trial_each) and not self._fresh):
             self.start()
         self._fresh = False
@@ -122,7 +123,15 @@ class Clocked(Runner):
         peak = 100 * MIB + attempt.size * MIB
         outcome: Any = "out-of-time" if cut else "fits" if peak <= self.setup.budget_bytes else "over-budget"
         held = {"peak_bytes": peak, "compute_peak_bytes": peak, "steps_s": (each,) * steps}
-        return Result(attempt.size, attempt.purpose, True, outcome, cut=cut, seconds=took, **({} if cut else held))
+        return TrialResult(
+            batch_size=attempt.size,
+            purpose=attempt.purpose,
+            fresh_process=True,
+            outcome=outcome,
+            cut=cut,
+            seconds=took,
+            **({} if cut else held),
+        )
 
 
 @pytest.fixture
@@ -159,7 +168,7 @@ def test_a_search_that_time_ends_uses_it_and_says_at_least(
     monkeypatch.setattr(Clocked, "method", method)
     sound = Clocked.run
 
-    def slower_later(self: Clocked, attempt: Any, **more: Any) -> Result:
+    def slower_later(self: Clocked, attempt: Any, **more: Any) -> TrialResult:
         Clocked.noise = noise if attempt.purpose == "confirm" else 1.0
         return sound(self, attempt, **more)
 
@@ -207,8 +216,10 @@ def test_a_time_per_sample_at_one_says_nothing_of_many(clock: Clock, monkeypatch
 def test_with_time_for_one_more_what_passed_is_confirmed_before_what_is_hardly_more_is_tried(clock: Clock) -> None:
     def asked(seconds: float, size: int) -> Any:
         setup = Setup("mlp", (), "train", "adamw", None, "cpu", None, 64 * GIB, None, None, None, False, None)
-        search = Search(budget_bytes=64 * GIB, records=[Record(100, "fits", GIB), Record(400, "out-of-memory")])
-        results = [Result(100, "search", True, "fits", steps_s=(1.0, 1.0))]
+        search = Search(budget_bytes=64 * GIB, trials=[tried(100, "fits", GIB), tried(400, "out-of-memory")])
+        results = [
+            TrialResult(batch_size=100, purpose="search", fresh_process=True, outcome="fits", steps_s=(1.0, 1.0))
+        ]
         runner = Clocked(setup)
         runner.start_s = START_S
         times = in_time.InTime(search, runner, Forecast(results, compiled=False), clock.now + seconds)
@@ -265,7 +276,7 @@ def test_no_size_is_confirmed_twice_where_the_search_goes_on_after_it(
 ) -> None:
     sound = Clocked.run
 
-    def leaner_when_confirmed(self: Clocked, attempt: Any, **more: Any) -> Result:
+    def leaner_when_confirmed(self: Clocked, attempt: Any, **more: Any) -> TrialResult:
         result = sound(self, attempt, **more)
         if attempt.purpose != "confirm" or result.peak_bytes is None:
             return result

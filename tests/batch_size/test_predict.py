@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tried import tried
 
-from gpucheck.batch_size.outcome import Result, Setup
+from gpucheck.batch_size.outcome import Setup, TrialResult
 from gpucheck.batch_size.predict import (
     Bisection,
     Distrusted,
@@ -22,7 +23,7 @@ from gpucheck.batch_size.predict import (
 )
 from gpucheck.batch_size.predictor import Guide, Predictor
 from gpucheck.batch_size.search import DEVICE_PEAK_NOISE, PEAK_NOISE, Attempt, Search
-from gpucheck.report.results.find_batch_size import Calibration, Outcome
+from gpucheck.report.results.find_batch_size import Calibration, Outcome, StepRecipe
 from gpucheck.units import GIB, MIB
 
 Scenario = Callable[..., Path]
@@ -206,16 +207,23 @@ def steered(
     guide.settle(GIB)
     noise = DEVICE_PEAK_NOISE if kept is None else PEAK_NOISE
     search = Search(cap=cap, budget_bytes=GIB, reserve=1, start=guide.foresight.first_size, noise=noise)
-    results: list[Result] = []
+    results: list[TrialResult] = []
     while (attempt := search.next()) is not None:
         attempt = guide.steer(attempt, search, results)
         peak = int(real(attempt.size))
         outcome: Outcome = "fits" if peak <= GIB else "over-budget"
-        result = Result(attempt.size, attempt.purpose, False, outcome, peak_bytes=peak, compute_peak_bytes=peak)
+        result = TrialResult(
+            batch_size=attempt.size,
+            purpose=attempt.purpose,
+            fresh_process=False,
+            outcome=outcome,
+            peak_bytes=peak,
+            compute_peak_bytes=peak,
+        )
         results.append(replace(result, kept_bytes=kept))
         search.static_bytes = int(real(0))
-        search.record(attempt.size, outcome, peak, compute_peak_bytes=peak, purpose=attempt.purpose)
-    return search, guide, [r.size for r in results]
+        search.trials.append(tried(attempt.size, outcome, peak, compute_peak_bytes=peak, purpose=attempt.purpose))
+    return search, guide, [r.batch_size for r in results]
 
 
 @pytest.mark.parametrize("factor", [0.95, 1.0, 1.02, 1.15, 1.45])
@@ -226,7 +234,7 @@ def test_few_trials_and_no_failure_where_the_prediction_is_off_by_a_factor(facto
     )
     true = math.floor((1024 / factor - 20) / per_sample)
     assert search.best is not None and search.confirmed
-    assert 0.98 * true - 1 <= search.best.size <= true
+    assert 0.98 * true - 1 <= search.best.batch_size <= true
     assert search.first_failing is None
     assert len(sizes) <= 4  # the calibration, the jump, one more where sizes are few, the confirmation
     assert guide.foresight.method == "fake tensors"
@@ -258,7 +266,7 @@ def test_what_stays_between_steps_does_not_grow_and_the_jump_is_the_answer(per_s
     search, guide, sizes = steered(foreseen, lambda size: 10 * MIB + 1.1 * foreseen(size), kept=10 * MIB)
     assert len(sizes) == 3  # the calibration, the jump, the confirmation
     true = math.floor(((1024 - 10) / 1.1 - 20) / per_sample)
-    assert search.best is not None and 0.992 * true - 1 <= search.best.size <= true
+    assert search.best is not None and 0.992 * true - 1 <= search.best.batch_size <= true
     assert guide.calibration is not None
     assert replace(guide.calibration, factor=0.0) == Calibration(sizes[0], 0.0, 10 * MIB)
     assert guide.calibration.factor == pytest.approx(1.1)
@@ -267,14 +275,16 @@ def test_what_stays_between_steps_does_not_grow_and_the_jump_is_the_answer(per_s
 
 def test_where_sizes_are_few_the_jump_goes_nearer_to_the_budget() -> None:
     known = points((1, GIB // 100), (100, GIB))
-    first = Result(25, "search", True, "fits", peak_bytes=GIB // 4, kept_bytes=0)
+    first = TrialResult(
+        batch_size=25, purpose="search", fresh_process=True, outcome="fits", peak_bytes=GIB // 4, kept_bytes=0
+    )
 
     def jump(share: float, tolerance: float = 0.02) -> int:
         """Where a batch of 40 takes so much of the budget; the one above it is 2.5 % more."""
         guide = Guide()
         guide.prediction = Prediction(100, known, "cpu", 0.0)
         search = Search(budget_bytes=int(0.4 * GIB / share), tolerance=tolerance)
-        search.record(25, "fits", GIB // 4)
+        search.trials.append(tried(25, "fits", GIB // 4))
         return guide.steer(FITTED, search, [first]).size
 
     assert [jump(share) for share in (0.98, 0.992, 0.996, 0.998)] == [40, 40, 40, 39]
@@ -284,13 +294,13 @@ def test_where_sizes_are_few_the_jump_goes_nearer_to_the_budget() -> None:
 
 def test_what_the_prediction_leaves_out_as_a_constant() -> None:
     search, _, sizes = steered(lambda size: (20 + 2.6 * size) * MIB, lambda size: (32 + 2.6 * size) * MIB)
-    assert search.best is not None and 374 <= search.best.size <= 381
+    assert search.best is not None and 374 <= search.best.batch_size <= 381
     assert len(sizes) <= 4 and search.first_failing is None
 
 
 def test_a_prediction_that_is_wrong_is_let_go() -> None:
     search, guide, _ = steered(lambda size: (20 + size) * MIB, lambda size: (20 + 2 * size) * MIB)
-    assert search.best is not None and 491 <= search.best.size <= 502
+    assert search.best is not None and 491 <= search.best.batch_size <= 502
     assert guide.foresight.method == "fitted trials: a batch of 251 took 1.93 times the prediction"
     assert guide.calibration is None
     assert guide.foresight.result().reason == "a batch of 251 took 1.93 times the prediction"
@@ -299,21 +309,21 @@ def test_a_prediction_that_is_wrong_is_let_go() -> None:
 def test_a_first_trial_that_fails_leaves_the_search_to_itself() -> None:
     search, guide, sizes = steered(lambda size: (20 + size) * MIB, lambda size: (20 + 8 * size) * MIB)
     assert sizes[:2] == [251, 62]
-    assert search.best is not None and 123 <= search.best.size <= 125
+    assert search.best is not None and 123 <= search.best.batch_size <= 125
     assert guide.reason == "a batch of 251, a quarter of the prediction, did not fit"
 
 
 def test_the_jump_keeps_to_the_searchs_own_limits() -> None:
     known = points((1, MIB), (100, 100 * MIB), (1024, GIB))
-    first = Result(256, "search", True, "fits", peak_bytes=256 * MIB)
+    first = TrialResult(batch_size=256, purpose="search", fresh_process=True, outcome="fits", peak_bytes=256 * MIB)
 
     def jump(attempt: Attempt = FITTED, **limits: Any) -> Attempt:
         guide = Guide()
         guide.prediction = Prediction(1024, known, "cpu", 0.0)
         search = Search(budget_bytes=GIB, **limits)
-        search.record(first.size, first.outcome, first.peak_bytes)
+        search.trials.append(tried(first.batch_size, first.outcome, first.peak_bytes))
         for size, outcome in more:
-            search.record(size, outcome)
+            search.trials.append(tried(size, outcome))
         return guide.steer(attempt, search, [first])
 
     more: list[tuple[int, Outcome]] = []
@@ -382,7 +392,7 @@ def test_nothing_is_started_where_there_is_nothing_to_gain() -> None:
     guide.begin(replace(SETUP, device="xpu:0"), None, None, 65536, 60.0)
     assert guide.reason == "the device's free memory is unknown before a trial"
     guide = Guide()
-    guide.begin(replace(SETUP, recipe={"compile": True}), GIB, None, 65536, 60.0)
+    guide.begin(replace(SETUP, recipe=StepRecipe(compile=True)), GIB, None, 65536, 60.0)
     assert guide.reason == "a compiled model's tensors are known only after it runs"
 
 

@@ -10,6 +10,7 @@ import torch
 
 from gpucheck.batch_size import trial, trial_gauge
 from gpucheck.batch_size.budget import Ledger
+from gpucheck.batch_size.outcome import Setup
 from gpucheck.batch_size.trial import Session, _settled
 from gpucheck.batch_size.trial_gauge import (
     CpuGauge,
@@ -157,7 +158,7 @@ def test_a_trial_takes_more_steps_while_the_allocator_empties_its_cache(retries:
     answer = session_on(device, retrying(device, retries)).trial(1, 2)
     assert answer["ok"]
     assert (len(answer["steps_s"]), answer["retried"]) == (steps, retries[:steps])
-    assert answer["retries"] == sum(retries[:steps])
+    assert answer["allocation_retries"] == sum(retries[:steps])
 
 
 def test_steps_beyond_those_asked_for_end_with_their_time() -> None:
@@ -315,9 +316,9 @@ def test_an_ended_childs_memory_is_waited_for() -> None:
 
 def test_memory_that_does_not_come_back_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "SETTLE_S", 0.0)
-    setup = {"budget_bytes": 0, "shared": False, "free_before": 11 * GIB}
+    setup = Setup("mlp", (), "train", "adamw", None, "cuda:0", free_before=11 * GIB)
     told = [
-        trial._gauge(cast(Accel, Device(free=10 * GIB)), {**setup, "free_expected": expected})[1]["settled"]
+        trial._gauge(cast(Accel, Device(free=10 * GIB)), setup, expected)[1]["settled"]
         for expected in (None, 10 * GIB + 60 * MIB, 10 * GIB + 70 * MIB)
     ]
     assert told == [True, True, False]

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from gpucheck.batch_size import answer, use
+from gpucheck.batch_size import use
 from gpucheck.batch_size.history import Followed, History, Recommended
-from gpucheck.batch_size.outcome import STEPS_CONFIRMED, TRIAL_TIMEOUT_LEAST_S, Refused, Result
+from gpucheck.batch_size.outcome import STEPS_CONFIRMED, TRIAL_TIMEOUT_LEAST_S, Refused, TrialResult
 from gpucheck.batch_size.plan import in_words, kind_of_size
 from gpucheck.batch_size.runner import Runner
 from gpucheck.batch_size.search import Attempt
@@ -77,7 +77,7 @@ class After:
         if self.axis is None:  # along an axis the batch is fixed
             sizes = dict.fromkeys((1,) if small_alone else (largest - 1, 1))
             wanted += [("partial batch", size) for size in sizes if 1 <= size < largest]
-        known = {(check.purpose, check.size) for check in self.history.checks}
+        known = {(check.purpose, check.batch_size) for check in self.history.checks}
         self._check_each([check for check in wanted if check not in known])
 
     def _check_each(self, wanted: Sequence[tuple[str, int]]) -> None:
@@ -99,10 +99,12 @@ class After:
         """The size whose peak is within `aim`, run; on a CPU as the user's own process will, with its malloc."""
         default_malloc = self.history.default_malloc
         # Above the budget with the default malloc, the largest was run all the same, and its steps timed.
-        like: list[Result] = [replace(default_malloc, outcome="fits")] if default_malloc else [*self.history.results]
+        like: list[TrialResult] = (
+            [replace(default_malloc, outcome="fits")] if default_malloc else [*self.history.results]
+        )
         if self.runner.setup.is_cpu and default_malloc is None:
             like = []  # what was run with other settings of malloc may take less than it will
-        known = {r.size: r for r in like if r.outcome == "fits"}
+        known = {r.batch_size: r for r in like if r.outcome == "fits"}
         peaks = use.peaks(self.history.results, largest, default_malloc)
         for _ in range(use.TRIES):
             size = use.choose(peaks, aim, largest, multiple_of)
@@ -123,7 +125,7 @@ class After:
             peaks[size] = result.peak_bytes
         return Recommended(reason="memory grows unevenly: two sizes took more than their neighbours suggest")
 
-    def _run(self, size: int) -> Result | None:
+    def _run(self, size: int) -> TrialResult | None:
         """One trial of the size to recommend; None where there is no time, or no child could be set up."""
         result = self._with_default_malloc(size) if self.runner.setup.is_cpu else self._in_the_same_child(size)
         if result is None or result.cut:
@@ -132,7 +134,7 @@ class After:
         self._take(result)
         return result
 
-    def _in_the_same_child(self, size: int) -> Result | None:
+    def _in_the_same_child(self, size: int) -> TrialResult | None:
         needed = self._needed(size)
         if needed is None:
             return None
@@ -142,7 +144,7 @@ class After:
         except (Refused, GpucheckError):
             return None
 
-    def _with_default_malloc(self, size: int) -> Result | None:
+    def _with_default_malloc(self, size: int) -> TrialResult | None:
         """One trial in a process of its own with the system's malloc settings; None as above."""
         needed = self._needed(size, start_s=self._default.next_start_s if self._default is not None else None)
         if needed is None:
@@ -160,7 +162,7 @@ class After:
 
     def _trial(
         self, runner: Runner, attempt: Attempt, needed: float, *, steps: int = STEPS_CONFIRMED, evaluate: bool = False
-    ) -> Result:
+    ) -> TrialResult:
         limit = TRIAL_TIMEOUT_LEAST_S + PATIENCE_FACTOR * needed
         return runner.run(attempt, steps=steps, limit_s=limit, deadline=self.deadline, evaluate=evaluate)
 
@@ -172,6 +174,6 @@ class After:
     def _progress(self, step: str) -> Progress:
         return Progress(f"{self.axis or 'batch'} {step}", done=self.history.trial_count)
 
-    def _take(self, result: Result) -> None:
+    def _take(self, result: TrialResult) -> None:
         self.history.take(Followed(result))
-        self.emit(Trial(self.history.trial_count, to_json(answer.trial_entry(result)), self.axis))
+        self.emit(Trial(self.history.trial_count, to_json(result.entry), self.axis))

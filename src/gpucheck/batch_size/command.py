@@ -6,10 +6,9 @@ import contextlib
 import os
 import sys
 import time
-from dataclasses import asdict
 
 from gpucheck.batch_size import estimate, several
-from gpucheck.batch_size.budget import Budget, guard_bytes, on_cpu
+from gpucheck.batch_size.budget import Budget, MemoryLimit, guard_bytes, on_cpu
 from gpucheck.batch_size.hunt import Hunt
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import IN_TRIAL, TRIAL_TIMEOUT_LEAST_S, Setup
@@ -102,7 +101,7 @@ def prepare(plan: Plan, device_id: str, facts: Facts, emit: Emit) -> tuple[Setup
         device_name=device.name if device else None,
         budget_bytes=budget.bytes,
         guard_bytes=guard if guarded else None,
-        limit=asdict(limit) if limit else None,
+        limit=limit,
         free_before=device.memory_free_bytes if device else None,
         shared=shared,
         watch_bytes=guard,
@@ -123,7 +122,7 @@ def _setup(
     budget_bytes: int,
     guard_bytes: int | None,
     device_name: str | None = None,
-    limit: dict[str, object] | None = None,
+    limit: MemoryLimit | None = None,
     free_before: int | None = None,
     shared: bool = False,
     watch_bytes: int | None = None,
@@ -143,7 +142,7 @@ def _setup(
         free_before=free_before,
         shared=shared,
         watch_bytes=watch_bytes,
-        recipe=asdict(plan.recipe),
+        recipe=plan.recipe,
         import_path=options.import_path,
     )
 

@@ -10,10 +10,9 @@ from gpucheck.batch_size.outcome import Setup
 from gpucheck.batch_size.predict import Distrusted, Point, Prediction
 from gpucheck.batch_size.predictor import Predictor
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.report.codec import from_json
 from gpucheck.report.events import Answered, Emit, Judged, Progress
 from gpucheck.report.finding import Finding
-from gpucheck.report.results.find_batch_size import EstimatedBatchSize, Experience, StepRecipe
+from gpucheck.report.results.find_batch_size import EstimatedBatchSize, Experience
 from gpucheck.units import MIB, capacity
 
 # The kinds of device that an estimate can be about.
@@ -91,7 +90,7 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
     emit(Progress("predicting with fake tensors"))
     found = _predicted(setup, room, sizes, deadline)
     at_max = found.at_max
-    known, why_not = experience(kind, setup.recipe.get("axis"))
+    known, why_not = experience(kind, setup.recipe.axis)
     first = found.points[0]
     answer = EstimatedBatchSize(
         max_batch_size=found.max_batch_size,
@@ -111,17 +110,17 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
         target=setup.target,
         mode=setup.mode,
         dtype=setup.dtype,
-        recipe=from_json(StepRecipe, setup.recipe),
+        recipe=setup.recipe,
         device=kind,
         fake_device=found.device,
         seconds=found.seconds,
     )
     emit(Answered("find_batch_size_estimate", answer))
-    emit(Judged(finding(found, memory_bytes, room, setup.recipe.get("axis"), known)))
+    emit(Judged(finding(found, memory_bytes, room, setup.recipe.axis, known)))
 
 
 def _predicted(setup: Setup, room: int, sizes: tuple[int | None, int], deadline: float) -> Prediction:
-    if setup.recipe.get("compile"):
+    if setup.recipe.compile:
         raise UsageError(
             "--estimate and --compile exclude each other", "a compiled model's memory is known only after it runs"
         )

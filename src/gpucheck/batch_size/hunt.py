@@ -9,7 +9,7 @@ from dataclasses import replace
 from gpucheck import messages
 from gpucheck.batch_size import answer
 from gpucheck.batch_size.after import After
-from gpucheck.batch_size.budget import Budget, MemoryLimit, on_device
+from gpucheck.batch_size.budget import Budget, on_device
 from gpucheck.batch_size.history import (
     OPEN,
     Ended,
@@ -24,7 +24,7 @@ from gpucheck.batch_size.history import (
     Tried,
 )
 from gpucheck.batch_size.in_time import OPEN_SHARE, Forecast, InTime
-from gpucheck.batch_size.outcome import NEEDS_SMALLER_PASS, STEPS_CONFIRMED, Refused, Result, Setup, judged_by_time
+from gpucheck.batch_size.outcome import NEEDS_SMALLER_PASS, STEPS_CONFIRMED, Refused, Setup, TrialResult, judged_by_time
 from gpucheck.batch_size.plan import Plan, in_words
 from gpucheck.batch_size.predictor import Guide
 from gpucheck.batch_size.runner import WHERE, Runner, failed_device
@@ -147,7 +147,7 @@ class Hunt:
             self._foresee()
 
     def _foresee(self) -> None:
-        """Record what is predicted by now, where that is new."""
+        """TrialEntry what is predicted by now, where that is new."""
         if self.guide.foresight != self.history.foresight:
             self.history.take(Foreseen(self.guide.foresight))
 
@@ -160,10 +160,10 @@ class Hunt:
         for result in known:
             self._take_trial(Tried(result))
 
-    def _counts(self, result: Result) -> bool:
+    def _counts(self, result: TrialResult) -> bool:
         """Whether an earlier trial says something about the sizes of today."""
-        suspect = result.outcome in NEEDS_SMALLER_PASS and result.size <= self.search.lowest
-        return self.search.may_try(result.size) and not suspect
+        suspect = result.outcome in NEEDS_SMALLER_PASS and result.batch_size <= self.search.lowest
+        return self.search.may_try(result.batch_size) and not suspect
 
     # Searching
 
@@ -177,7 +177,7 @@ class Hunt:
         closed = self.search.limited_by
         if closed == "safety" and self.time.short:  # there a confirmation ends the search, wherever it is
             closed = None
-        if self.search.best is None and any(r.outcome == "out-of-time" for r in self.search.records):
+        if self.search.best is None and any(r.outcome == "out-of-time" for r in self.search.trials):
             closed = None  # what failed is larger than one that had no time
         limited_by = closed if attempt is None and closed is not None else "time"
         self.history.take(Ended(limited_by, self.time.more(self.history.predicted)))
@@ -197,7 +197,7 @@ class Hunt:
     def _try(self, attempt: Attempt) -> None:
         """Run a trial, and record what came out."""
         best, name = self.search.best, self.axis or "batch"
-        fits = f"{name} {best.size} fits" if best else None
+        fits = f"{name} {best.batch_size} fits" if best else None
         self.emit(Progress(f"{name} {attempt.size}", done=len(self.history.results), best=fits))
         self.runner.lowest = self.search.lowest
         self.runner.prepare(attempt)  # what a start takes is none of the trial's time
@@ -219,24 +219,24 @@ class Hunt:
 
     def _take_trial(self, tried: Tried) -> None:
         self.history.take(tried)
-        self.emit(Trial(len(self.history.results), to_json(answer.trial_entry(tried.result)), self.axis))
+        self.emit(Trial(len(self.history.results), to_json(tried.result.entry), self.axis))
 
-    def _stop(self, result: Result) -> None:
+    def _stop(self, result: TrialResult) -> None:
         """A trial that says nothing about its size: tell whose the failure is. Raises what is not the search's."""
         if result.outcome not in OPEN:
             best, is_users = self.search.best, result.outcome == "user-error"
-            passed = best.size if best and is_users else None
+            passed = best.batch_size if best and is_users else None
             raise self._error(self.history.single or result if is_users else result, passed)
         if result.outcome == "device-broken":
             cause, (error, _, text) = messages.cause_of(result.reason), result.reason.partition(": ")
-            device, step = self.runner.setup.device, f"a trial of {result.size}"
+            device, step = self.runner.setup.device, f"a trial of {result.batch_size}"
             poisons = cause is not None and cause.poisons
             fault = Fault("device", WHERE, device, error, text, step, cause.id if cause else None, poisons)
             self._told = 1
             self.emit(Failed(fault, answer.findings(self.history)[0]))
         self._judge(1)
 
-    def _error(self, result: Result, passed: int | None) -> TargetError | DeviceFailed:
+    def _error(self, result: TrialResult, passed: int | None) -> TargetError | DeviceFailed:
         """The user's own error, with the size at which it came; `passed` is the largest size that did before.
 
         Where the workload is ours it is the device's.
@@ -247,7 +247,7 @@ class Hunt:
         fix = "run with --debug to see the traceback"
         if self.axis is not None:  # a model has its least resolution and its longest sequence
             fix = f"give the lengths that it takes with --axis {self.axis}:LOW..HIGH, or {fix}"
-        what = f"{self.runner.setup.target} fails with {in_words(result.size, self.axis)}{before}"
+        what = f"{self.runner.setup.target} fails with {in_words(result.batch_size, self.axis)}{before}"
         return TargetError(what, result.reason, fix, trace=result.trace)
 
     def _follow(self) -> None:
@@ -261,13 +261,13 @@ class Hunt:
         # Where more may fit, a size is worth recommending only if it is not far below what is predicted.
         least = 1.0 if history.is_closed else LEAST_SHARE * (history.predicted or math.inf)
         if options.quick:
-            self.after.leave_out(best.size, "skipped by --quick")
-        elif best.size < least:
-            self.after.leave_out(best.size, "the search ended below half the predicted size")
+            self.after.leave_out(best.batch_size, "skipped by --quick")
+        elif best.batch_size < least:
+            self.after.leave_out(best.batch_size, "the search ended below half the predicted size")
         else:
             aim = history.budget.bytes * (1 - options.headroom)
-            found = self.after.run(best.size, aim, self.search.multiple_of)
-            if found.result is not None and found.result.size < least:
+            found = self.after.run(best.batch_size, aim, self.search.multiple_of)
+            if found.result is not None and found.result.batch_size < least:
                 found = Recommended(reason="the size with headroom is below half the predicted size")
             history.take(found)
 
@@ -307,8 +307,7 @@ def expected_budget(setup: Setup, facts: Facts) -> int | None:
     device = next((d for d in facts.devices if d.id == setup.device), None)
     if device is None or setup.free_before is None or device.memory_total_bytes is None:
         return None
-    limit = MemoryLimit(**setup.limit) if setup.limit else None
-    return on_device(limit, setup.free_before, device.memory_total_bytes, shared=setup.shared).bytes
+    return on_device(setup.limit, setup.free_before, device.memory_total_bytes, shared=setup.shared).bytes
 
 
 def is_dangerous(facts: Facts, kind: str, *, integrated: bool) -> bool:

@@ -14,12 +14,13 @@ import re
 import signal
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gpucheck import messages
+from gpucheck.batch_size.budget import MemoryLimit
 from gpucheck.messages import Raised
-from gpucheck.report.results.find_batch_size import Outcome
+from gpucheck.report.results.find_batch_size import Outcome, StepRecipe, TrialEntry
 from gpucheck.units import MIB
 
 FITS: Outcome = "fits"
@@ -65,16 +66,15 @@ class Setup:
     optimizer: str
     dtype: str | None
     device: str
-    device_name: str | None
-    budget_bytes: int
-    guard_bytes: int | None
-    limit: dict[str, Any] | None
-    free_before: int | None
-    shared: bool
+    device_name: str | None = None
+    budget_bytes: int = 0
+    guard_bytes: int | None = None
+    limit: MemoryLimit | None = None
+    free_before: int | None = None
+    shared: bool = False
     # The child's resident memory may grow by so much before it is ended; None where it is not watched.
-    watch_bytes: int | None
-    # How a step is run: the fields of `work.spec.Recipe` that are not its defaults.
-    recipe: dict[str, Any] = field(default_factory=dict)
+    watch_bytes: int | None = None
+    recipe: StepRecipe = field(default_factory=StepRecipe)
     # Folders that a child looks for the target in after its own.
     import_path: tuple[str, ...] = ()
 
@@ -84,28 +84,18 @@ class Setup:
         return self.device == "cpu"
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What came out of one trial. `reason` is one line; `trace` is what was raised, in full.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult(TrialEntry):
+    """What came out of one trial: what the report shows of it (`entry`), and what only the search reads.
 
-    `cut` is True where the caller's deadline ended it, which says nothing about the size; `resumed` where it ran in an
-    earlier run of the search. Where an allocation failed, `asked_bytes` is its size and `reached_bytes` the trial's
-    peak until then.
+    `reason` is one line; `trace` is what was raised, in full. `cut` is True where the caller's deadline ended it, which
+    says nothing about the size.
     """
 
-    size: int
-    purpose: str
-    fresh: bool
-    outcome: Outcome
     reason: str = ""
     trace: str = ""
-    peak_bytes: int | None = None
-    compute_peak_bytes: int | None = None
-    seconds: float = 0.0
     cut: bool = False
-    steps_s: tuple[float, ...] = ()
     started_monotonic_s: tuple[float, ...] = ()
-    retries: int = 0
     # How often each step had to empty the allocator's cache.
     retried: tuple[int, ...] = ()
     # What was held at each step's end. The peak is that of the first `settled_steps`; `filled` where one more of the
@@ -120,11 +110,20 @@ class Result:
     kept_bytes: int | None = None
     loss: str | None = None
     memory: dict[str, Any] = field(default_factory=dict)
-    resumed: bool = False
     # The fewest and the most numbers in one of its batches.
     batch_elements: tuple[int, ...] = ()
-    asked_bytes: int | None = None
-    reached_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        # The first step warms up, and says something only where it is the only one.
+        steps = self.later_s or self.steps_s
+        if steps and (middle := statistics.median(steps)) > 0:
+            object.__setattr__(self, "samples_per_s", self.batch_size / middle)
+
+    @property
+    def entry(self) -> TrialEntry:
+        """The trial as the report shows it."""
+        shown = {field.name: getattr(self, field.name) for field in fields(TrialEntry)}
+        return TrialEntry(**shown | {"reason": self.reason or None})
 
     @property
     def unlike(self) -> bool:
@@ -173,16 +172,10 @@ class Result:
         """The steps after the first, which warms up and says nothing of them."""
         return self.steps_s[1:]
 
-    @property
-    def samples_per_s(self) -> float | None:
-        """Samples per second: the median of the steps after the first, which warms up; of the only one where so."""
-        steps = self.steps_s[1:] or self.steps_s
-        return self.size / middle if steps and (middle := statistics.median(steps)) > 0 else None
 
-
-def in_words_of_retries(result: Result) -> str:
+def in_words_of_retries(result: TrialResult) -> str:
     """That a size runs although the allocator had to empty its cache, and what that costs, in one line."""
-    times = "once" if result.retries == 1 else f"{result.retries} times"
+    times = "once" if result.allocation_retries == 1 else f"{result.allocation_retries} times"
     text = f"runs, with the cache emptied {times} in {len(result.retried)} steps"
     cost = result.retry_cost
     return text if cost is None else f"{text}; such a step takes {cost:.1f} times as long"
@@ -371,13 +364,13 @@ def power_of_time(timed: Sequence[tuple[int, float]]) -> float | None:
     return math.log(seconds / before[1]) / math.log(size / before[0])
 
 
-def judged_by_time(result: Result, before: Sequence[Result], budget_bytes: int) -> Result:
+def judged_by_time(result: TrialResult, before: Sequence[TrialResult], budget_bytes: int) -> TrialResult:
     """A trial that raised nothing, as `spill` where its steps say so against those of the trials `before`.
 
     Only for devices whose memory can spill, and sizes of a batch: along an axis time grows faster by itself.
     """
-    passed = [(other.size, other.steps_s) for other in before if other.outcome == FITS]
-    times = slowdown(result.size, result.steps_s, passed, (result.peak_bytes or 0) / budget_bytes)
+    passed = [(other.batch_size, other.steps_s) for other in before if other.outcome == FITS]
+    times = slowdown(result.batch_size, result.steps_s, passed, (result.peak_bytes or 0) / budget_bytes)
     if times is None:
         return result
     why = f"its steps took {times:.1f} times as long as expected from smaller sizes: memory spilled to the host"

@@ -8,7 +8,8 @@ from gpucheck import naming
 from gpucheck.batch_size.budget import MemoryLimit, parse_limit
 from gpucheck.batch_size.options import DEFAULT_CAP, MODES, FindBatchSizeOptions
 from gpucheck.errors import UsageError
-from gpucheck.work.spec import FLOATING, Axis, Input, Recipe, parse_axis, parse_inputs, parse_target
+from gpucheck.report.results.find_batch_size import StepRecipe
+from gpucheck.work.spec import FLOATING, Axis, Input, parse_axis, parse_inputs, parse_target
 
 AMP = ("bfloat16", "float16")
 # No tensor's dimension is larger; what a model takes is far below.
@@ -35,7 +36,7 @@ class Plan:
     options: FindBatchSizeOptions
     target: str
     limit: MemoryLimit | None
-    recipe: Recipe
+    recipe: StepRecipe
     axis: Axis | None
 
     @property
@@ -102,7 +103,7 @@ def _check_batch(option: str, value: int) -> None:
         raise UsageError(f"{option} must be an integer from 1 to {LARGEST_BATCH}, not {value}")
 
 
-def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> Recipe:
+def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> StepRecipe:
     """How a step is run. Raises UsageError for what does not go together."""
     _check_axis(axis, options.batch_size, parse_inputs(options.inputs))
     amp = options.amp
@@ -117,7 +118,7 @@ def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> Recipe:
     if options.grad_checkpointing and options.mode != "train":
         raise UsageError("--grad-checkpointing is for training", "inference keeps no activations", "leave it out")
     name, batch_size = axis.name if axis else None, options.batch_size or 1
-    return Recipe(amp, options.grad_checkpointing, options.compiled, name, batch_size)
+    return StepRecipe(amp, options.grad_checkpointing, options.compiled, name, batch_size)
 
 
 def _check_axis(axis: Axis | None, batch_size: int | None, inputs: tuple[Input, ...]) -> None:

@@ -6,15 +6,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from gpucheck.batch_size import predict
-from gpucheck.batch_size.outcome import IN_TRIAL, Result, Setup
+from gpucheck.batch_size.outcome import IN_TRIAL, Setup, TrialResult
 from gpucheck.batch_size.plan import in_words
 from gpucheck.batch_size.predict import Distrusted, Foresight, Point, Prediction, checked, prediction
 from gpucheck.batch_size.search import SAFE_SHARE, Attempt, Search
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.talk import Ending, Line, Lost, Talk
+from gpucheck.report.codec import to_json
 from gpucheck.report.results.find_batch_size import Calibration, Outcome
 from gpucheck.units import duration
 
@@ -50,9 +50,9 @@ class Predictor:
         # On a CPU the first child, which is needed anyway, loads meanwhile.
         self._loads = min(LONGEST_S, SHARE_WITH_LOADING * available_s) if setup.is_cpu else 0.0
         self._began = time.monotonic()
-        self._axis: str | None = setup.recipe.get("axis")
+        self._axis: str | None = setup.recipe.axis
         self._talk: Talk | None = None
-        told = {**asdict(setup), "budget_bytes": budget_bytes, "on_host": on_host}
+        told = {**to_json(setup), "known_bytes": budget_bytes, "on_host": on_host}
         told |= {"lowest": lowest, "highest": highest}
         argv, environment = python_argv("gpucheck.batch_size.trial_fake"), {**os.environ, IN_TRIAL: "1"}
         self._lost: Lost | None = None
@@ -129,12 +129,12 @@ class Guide:
         self, setup: Setup, budget_bytes: int | None, lowest: int | None, highest: int, available_s: float
     ) -> None:
         """Start the child that predicts sizes from `lowest`, None for the smallest batch, to `highest`."""
-        self._axis = setup.recipe.get("axis")
+        self._axis = setup.recipe.axis
         if budget_bytes is None and not setup.device.startswith("cuda"):
             self.reason = "the device's free memory is unknown before a trial"
         elif highest < LEAST_SIZES:
             self.reason = f"at most {highest} sizes are searched"
-        elif setup.recipe.get("compile"):
+        elif setup.recipe.compile:
             self.reason = "a compiled model's tensors are known only after it runs"
         else:
             self._predictor = Predictor(setup, budget_bytes, lowest, highest, available_s)
@@ -162,7 +162,7 @@ class Guide:
             self.prediction = predict.prediction(old.points, budget_bytes, old.device, old.seconds)
             self.max_batch_size = self.prediction.max_batch_size
 
-    def steer(self, attempt: Attempt, search: Search, results: Sequence[Result]) -> Attempt:
+    def steer(self, attempt: Attempt, search: Search, results: Sequence[TrialResult]) -> Attempt:
         """The attempt, or once, after the first trial, the size at which the calibrated prediction meets the budget."""
         first = next((r for r in results if r.outcome not in SILENT), None)
         if self._jumped or self.prediction is None or first is None or attempt.purpose != "search":
@@ -178,7 +178,7 @@ class Guide:
         size = self._aim(search, search.budget_bytes, rough=first.kept_bytes is None)
         # Trials of an earlier run may know more than the prediction does.
         best, failing = search.best, search.first_failing
-        inside = best is not None and size > best.size and (failing is None or size < failing.size)
+        inside = best is not None and size > best.batch_size and (failing is None or size < failing.batch_size)
         return Attempt(size) if inside else attempt
 
     def _aim(self, search: Search, budget: int, *, rough: bool) -> int:
@@ -193,13 +193,13 @@ class Guide:
         assert self.prediction is not None and self.calibration is not None
         return predict.largest_within(self.prediction.points, self.calibration, room)
 
-    def _calibrated(self, first: Result) -> Calibration:
+    def _calibrated(self, first: TrialResult) -> Calibration:
         assert self.prediction is not None
         if first.outcome != "fits":
-            raise Distrusted(f"{in_words(first.size, self._axis)}, a quarter of the prediction, did not fit")
+            raise Distrusted(f"{in_words(first.batch_size, self._axis)}, a quarter of the prediction, did not fit")
         return predict.calibrate(
             self.prediction.points,
-            first.size,
+            first.batch_size,
             first.peak_bytes,
             first.compute_peak_bytes,
             allocated=first.memory.get("max_memory_allocated_bytes"),

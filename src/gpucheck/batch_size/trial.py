@@ -4,7 +4,7 @@ The first line is the setup; each later one asks for a trial. After anything but
 an error may hold memory, or leave the device's context unusable. The pipes are moved away from stdin and stdout before
 the user's code runs, so that what it prints goes to stderr. When the parent goes away, this process ends.
 
-What a trial answers goes by the names of the fields of `outcome.Result`: a new figure is a key here and a field there.
+What a trial answers goes by the names of `outcome.TrialResult`'s fields: a new figure is a key here and a field there.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from gpucheck.batch_size.budget import Ledger, MemoryLimit, on_device
-from gpucheck.batch_size.outcome import LEAST_GROWTH_BYTES
+from gpucheck.batch_size.budget import Ledger, on_device
+from gpucheck.batch_size.outcome import LEAST_GROWTH_BYTES, Setup
 from gpucheck.batch_size.trial_gauge import (
     CpuGauge,
     DeviceGauge,
@@ -41,9 +41,9 @@ from gpucheck.errors import GpucheckError, TargetError
 from gpucheck.machine import kept
 from gpucheck.machine.accel import Accel, open_device
 from gpucheck.messages import chain_of
-from gpucheck.report.codec import to_json
+from gpucheck.report.codec import from_json, to_json
 from gpucheck.units import MIB
-from gpucheck.work.spec import Recipe, parse_inputs, parse_target
+from gpucheck.work.spec import parse_inputs, parse_target
 from gpucheck.work.target import Batch, Workload, autocast, forward, import_compiler, load, step
 
 Json = dict[str, Any]
@@ -101,7 +101,12 @@ def main() -> int:
     # Whoever starts this process ahead wants it to have loaded all that takes long.
     import_compiler()
     loaded = time.monotonic()
-    answer, session = _prepared(channel.receive())
+    request = channel.receive()
+    setup = from_json(Setup, request)
+    if request.get("weigh"):
+        channel.send(_weighed(setup))
+        return 0
+    answer, session = _prepared(setup, request.get("free_expected"))
     channel.send({**answer, "loaded_monotonic_s": loaded})
     while session is not None:
         request = channel.receive()
@@ -110,14 +115,12 @@ def main() -> int:
     return 0
 
 
-def _prepared(setup: Json) -> tuple[Json, Session | None]:
-    if setup.get("weigh"):
-        return _weighed(setup), None
+def _prepared(setup: Setup, free_expected: int | None) -> tuple[Json, Session | None]:
     stage = "device"
     try:
-        accel = open_device(setup["device"], name=setup.get("device_name"))
+        accel = open_device(setup.device, name=setup.device_name)
         accel.make_current()  # the user's own `.cuda()` then means this device
-        gauge, facts = _gauge(accel, setup)
+        gauge, facts = _gauge(accel, setup, free_expected)
         stage = "build"
         gauge.begin()
         workload = load_for(setup, accel.device)
@@ -141,27 +144,24 @@ def _prepared(setup: Json) -> tuple[Json, Session | None]:
     return ready, Session(accel, gauge, workload)
 
 
-def _gauge(accel: Accel, setup: Json) -> tuple[Gauge, Json]:
+def _gauge(accel: Accel, setup: Setup, free_expected: int | None) -> tuple[Gauge, Json]:
     """The gauge of the device, and the budget where the device tells what is free; else the parent's stands."""
-    budget = int(setup["budget_bytes"])
     if accel.is_cpu:
-        gauge = open_cpu_gauge(accel, setup["guard_bytes"], budget)
+        gauge = open_cpu_gauge(accel, setup.guard_bytes, setup.budget_bytes)
         return gauge, {"baseline_bytes": gauge.baseline}
-    expected = setup.get("free_expected")
-    info = _settled(accel, expected)
+    info = _settled(accel, free_expected)
     if info is None:
-        return DeviceGauge(accel, Ledger(0, 0, False), budget), {}
+        return DeviceGauge(accel, Ledger(0, 0, False), setup.budget_bytes), {}
     free_at_open, total = info
-    limit = MemoryLimit(**setup["limit"]) if setup.get("limit") else None
-    given = setup.get("free_before")
+    given = setup.free_before
     free = given if given is not None and given >= free_at_open else free_at_open
-    budget_found = on_device(limit, free, total, shared=bool(setup["shared"]))
+    budget_found = on_device(setup.limit, free, total, shared=setup.shared)
     device_gauge = open_device_gauge(accel, budget_found.bytes, given, free_at_open, total)
     return device_gauge, {
         "budget": asdict(budget_found),
         "context_counted": device_gauge.ledger.context_counted,
         "free_at_open": free_at_open,
-        "settled": _is_settled(free_at_open, expected),
+        "settled": _is_settled(free_at_open, free_expected),
     }
 
 
@@ -181,7 +181,7 @@ def _is_settled(free: int, expected: int | None) -> bool:
     return expected is None or free >= expected - SETTLED_BYTES
 
 
-def _weighed(setup: Json) -> Json:
+def _weighed(setup: Setup) -> Json:
     """The model's bytes without their memory, built on the meta device; None where it cannot be built there."""
     try:
         with torch.device("meta"):
@@ -276,7 +276,7 @@ class Session:
             "compute_peak_bytes": peaks.compute,
             "steps_s": times,
             "started_monotonic_s": starts,
-            "retries": sum(retried),
+            "allocation_retries": sum(retried),
             "retried": retried,
             "levels_bytes": self._collected(levels),
             "settled_steps": settled,
@@ -421,17 +421,17 @@ def evaluate(workload: Workload, batch: Batch) -> None:
             module.training = training
 
 
-def load_for(setup: dict[str, Any], device: torch.device) -> Workload:
-    """Build the workload of a `Setup`, as JSON has it, on a device. Raises what the user's factory raises."""
-    sys.path += [folder for folder in setup.get("import_path", ()) if folder not in sys.path]
+def load_for(setup: Setup, device: torch.device) -> Workload:
+    """Build the workload of a setup on a device. Raises what the user's factory raises."""
+    sys.path += [folder for folder in setup.import_path if folder not in sys.path]
     return load(
-        parse_target(setup["target"]),
-        parse_inputs(tuple(setup["inputs"])),
-        mode=setup["mode"],
-        optimizer=setup["optimizer"],
-        dtype=setup["dtype"],
+        parse_target(setup.target),
+        parse_inputs(setup.inputs),
+        mode="train" if setup.mode == "train" else "infer",
+        optimizer=setup.optimizer,
+        dtype=setup.dtype,
         device=device,
-        recipe=Recipe(**setup.get("recipe", {})),
+        recipe=setup.recipe,
     )
 
 
