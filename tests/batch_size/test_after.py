@@ -5,11 +5,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from gpucheck.batch_size.after import After
-from gpucheck.batch_size.budget import Budget
 from gpucheck.batch_size.history import History, Opened, Recommended, Tried, replay
+from gpucheck.batch_size.loop import FollowUp
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.batch_size.outcome import Refused, Setup, TrialResult
+from gpucheck.batch_size.outcome import Budget, Refused, Setup, TrialResult
 from gpucheck.batch_size.plan import plan
 from gpucheck.errors import CannotLook
 from gpucheck.report.events import Trial
@@ -54,7 +53,7 @@ def searched(*results: TrialResult) -> History:
 def after(runner: Scripted, *, left_s: float = 60.0, events: list[Any] | None = None) -> History:
     """What happened once the size to use was looked for."""
     emit, known = (events if events is not None else []).append, searched()
-    made = After(runner, known, emit, lambda size, steps: 0.001 * size * steps, time.monotonic() + left_s)  # type: ignore[arg-type]
+    made = FollowUp(runner, known, emit, lambda size, steps: 0.001 * size * steps, time.monotonic() + left_s)  # type: ignore[arg-type]
     known.take(made.run(90, 900.0))
     return known
 
@@ -108,7 +107,7 @@ def test_a_child_that_cannot_start_leaves_the_answer_as_it_is() -> None:
 def test_the_largest_is_recommended_where_it_leaves_the_headroom_and_there_is_no_time_for_another() -> None:
     runner = Scripted(FITS, FITS, CannotLook("no trial could start"))
     known = searched(SEARCHED[0], replace(SEARCHED[1], peak_bytes=850))
-    made = After(runner, known, lambda _: None, lambda *_: 0.0, time.monotonic() + 60.0)  # type: ignore[arg-type]
+    made = FollowUp(runner, known, lambda _: None, lambda *_: 0.0, time.monotonic() + 60.0)  # type: ignore[arg-type]
     found = made.run(90, 900.0)
     assert runner.asked[-1] == (88, 3)  # a multiple of 8 is better where there is time
     assert found.result is not None
@@ -129,7 +128,7 @@ def test_what_is_left_out_says_why_and_a_batch_of_one_is_run_where_it_may_fail()
         runner = Scripted(FITS)
         runner.ready = {"smallest_batch": smallest}
         known = searched()
-        made = After(runner, known, lambda _: None, lambda *_: 0.0, time.monotonic() + 60.0)  # type: ignore[arg-type]
+        made = FollowUp(runner, known, lambda _: None, lambda *_: 0.0, time.monotonic() + 60.0)  # type: ignore[arg-type]
         made.leave_out(90, "skipped by --quick")
         assert (recommended(known).reason, runner.asked) == ("skipped by --quick", asked)
 

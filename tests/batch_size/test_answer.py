@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from gpucheck.batch_size.answer import findings, measurement, result_of
-from gpucheck.batch_size.budget import Budget
 from gpucheck.batch_size.history import (
     Ended,
     Entry,
@@ -19,7 +18,7 @@ from gpucheck.batch_size.history import (
     replay,
 )
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.batch_size.outcome import Setup, TrialResult
+from gpucheck.batch_size.outcome import Budget, Setup, TrialResult
 from gpucheck.batch_size.plan import plan
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.finding import Finding

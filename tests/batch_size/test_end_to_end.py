@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from gpucheck.batch_size import answer
-from gpucheck.batch_size.budget import guard_bytes
 from gpucheck.batch_size.command import command
 from gpucheck.batch_size.history import replay
-from gpucheck.batch_size.hunt import Hunt
+from gpucheck.batch_size.loop import Loop
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.batch_size.outcome import Setup
+from gpucheck.batch_size.outcome import Setup, guard_bytes
 from gpucheck.batch_size.runner import Runner
 from gpucheck.batch_size.search import Attempt
 from gpucheck.machine import host, inventory
@@ -47,7 +46,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="limits and peaks of 
 
 
 @linux
-def test_a_users_model_under_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hunts: list[Hunt]) -> None:
+def test_a_users_model_under_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hunts: list[Loop]) -> None:
     (tmp_path / "talkative.py").write_text(TARGET)
     monkeypatch.setattr(inventory, "read", lambda *_, **__: Facts(host=host.read(), devices=(host.cpu(),)))
     recorder = Recorder()

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 from tried import tried
 
-from gpucheck.batch_size import after, in_time, predict, predictor
-from gpucheck.batch_size.budget import Budget
-from gpucheck.batch_size.hunt import Hunt
-from gpucheck.batch_size.in_time import Forecast, Need
+from gpucheck.batch_size import loop, predict, schedule
+from gpucheck.batch_size.loop import Loop
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.batch_size.outcome import Setup, TrialResult
+from gpucheck.batch_size.outcome import Budget, Setup, TrialResult
 from gpucheck.batch_size.plan import plan
 from gpucheck.batch_size.predict import Point
 from gpucheck.batch_size.runner import Runner
+from gpucheck.batch_size.schedule import Forecast, Need
 from gpucheck.batch_size.search import Attempt, Search
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Recorder
@@ -139,11 +138,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     for name, value in {"clock": clock, "noise": 1.0, "method": "VmHWM", "floor_s": 0.0, "sample_s": SAMPLE_S}.items():
         monkeypatch.setattr(Clocked, name, value)
-    monkeypatch.setattr(in_time, "time", clock)
-    monkeypatch.setattr(after, "time", clock)
-    monkeypatch.setattr(after, "Runner", Clocked)
+    monkeypatch.setattr(schedule, "time", clock)
+    monkeypatch.setattr(loop, "time", clock)
+    monkeypatch.setattr(loop, "Runner", Clocked)
     # Sizes are found by trials alone.
-    monkeypatch.setattr(predictor.Guide, "begin", lambda *_: None)
+    monkeypatch.setattr(predict.Guide, "begin", lambda *_: None)
     return clock
 
 
@@ -152,7 +151,7 @@ def searched(seconds: float, *, device: str = "cpu", **options: Any) -> dict[str
     setup = Setup("mlp", (), made.options.mode, "adamw", None, device, None, 64 * GIB, None, None, None, False, None)
     recorder = Recorder()
     with Clocked(setup) as runner:
-        Hunt(made, recorder, Facts(), runner, Budget(64 * GIB, 0, "as told", 64 * GIB, 64 * GIB), seconds).run()
+        Loop(made, recorder, Facts(), runner, Budget(64 * GIB, 0, "as told", 64 * GIB, 64 * GIB), seconds).run()
     found: dict[str, Any] = to_json(next(e.value for e in reversed(recorder.events) if isinstance(e, Answered)))
     return found
 
@@ -178,7 +177,7 @@ def test_a_search_that_time_ends_uses_it_and_says_at_least(
     assert clock.now <= seconds
     # No more than a third of the time is left, but where the next size worth a trial takes as long.
     size = found["at_least"]
-    step_s = in_time.WORTHWHILE * size * SAMPLE_S
+    step_s = schedule.WORTHWHILE * size * SAMPLE_S
     assert seconds - clock.now <= max(seconds / 3, 3 * step_s + START_S)
     assert size * SAMPLE_S * 10 >= seconds - 10 * START_S
     # It is far below what is predicted: nothing is recommended, and nothing of it run.
@@ -222,7 +221,7 @@ def test_with_time_for_one_more_what_passed_is_confirmed_before_what_is_hardly_m
         ]
         runner = Clocked(setup)
         runner.start_s = START_S
-        times = in_time.InTime(search, runner, Forecast(results, compiled=False), clock.now + seconds)
+        times = schedule.Schedule(search, runner, Forecast(results, compiled=False), clock.now + seconds)
         return times.within(Attempt(size))
 
     assert asked(100.0, 105) == Attempt(105)
@@ -241,7 +240,7 @@ def test_a_size_that_half_of_the_prediction_reaches_is_recommended_though_time_r
     assert any(sizes)
 
 
-def foreseen(self: predictor.Guide, *_: Any) -> None:
+def foreseen(self: predict.Guide, *_: Any) -> None:
     """As `Guide.begin`, with the prediction there already: 65 436 fill 64 GiB."""
     sizes = (1, 16359, 32718, 49077, 65436, 65437)
     self.prediction = predict.prediction([Point(n, (100 + n) * MIB) for n in sizes], 64 * GIB, "cpu", 1.0)
@@ -259,7 +258,7 @@ def foreseen(self: predictor.Guide, *_: Any) -> None:
 def test_time_for_the_size_that_fills_the_memory_goes_to_it_first(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, seconds: float, limited_by: str, recommended: bool
 ) -> None:
-    monkeypatch.setattr(predictor.Guide, "begin", foreseen)
+    monkeypatch.setattr(predict.Guide, "begin", foreseen)
     found = searched(seconds)
     assert (found["limited_by"], found["confirmed"]) == (limited_by, True)
     assert (found["recommended"]["batch_size"] is not None) == recommended
@@ -306,7 +305,7 @@ def test_a_first_size_that_never_ends_leaves_the_smallest_its_time(
 ) -> None:
     # Processes that take long to start, and a prediction whose quarter takes hours: one size passes all the same.
     monkeypatch.setattr(sys.modules[__name__], "START_S", start_s)
-    monkeypatch.setattr(predictor.Guide, "begin", foreseen)
+    monkeypatch.setattr(predict.Guide, "begin", foreseen)
     monkeypatch.setattr(Clocked, "sample_s", sample_s)
     start = clock.now
     found = searched(clock.now + 60.0, device=device)

@@ -11,7 +11,7 @@ import pytest
 
 from gpucheck.batch_size.answer import findings, result_of
 from gpucheck.batch_size.history import Ended, Entry, Followed, History, NoProcess, Tried, replay
-from gpucheck.batch_size.hunt import Hunt
+from gpucheck.batch_size.loop import Loop
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.report import Collector
 from gpucheck.report.results import Results
@@ -57,7 +57,7 @@ SEARCHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_the_list_replayed_is_the_answer_and_cut_short_it_claims_no_more_than_was_run(
-    scenario: Scenario, find: Find, hunts: list[Hunt], name: str
+    scenario: Scenario, find: Find, hunts: list[Loop], name: str
 ) -> None:
     scene, options = SEARCHES[name]
     scenario(**scene)

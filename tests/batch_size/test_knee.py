@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gpucheck.batch_size.outcome import TrialResult
-from gpucheck.batch_size.use import compared, knee, noise, speeds
+from gpucheck.batch_size.recommend import compared, knee, noise, speeds
 from gpucheck.report.results.find_batch_size import Knee, SizeSpeed
 
 

@@ -13,15 +13,16 @@ from gpucheck.batch_size.outcome import Setup, TrialResult
 from gpucheck.batch_size.predict import (
     Bisection,
     Distrusted,
+    Guide,
     Point,
     Prediction,
+    Predictor,
     at,
     calibrate,
     checked,
     largest_within,
     prediction,
 )
-from gpucheck.batch_size.predictor import Guide, Predictor
 from gpucheck.batch_size.search import DEVICE_PEAK_NOISE, PEAK_NOISE, Attempt, Search
 from gpucheck.report.results.find_batch_size import Calibration, Outcome, StepRecipe
 from gpucheck.units import GIB, MIB

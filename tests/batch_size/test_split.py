@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from gpucheck.batch_size.outcome import TrialResult
+from gpucheck.batch_size.recommend import memory_split
 from gpucheck.batch_size.trial import gradient_bytes, optimizer_bytes
-from gpucheck.batch_size.use import memory_split
 from gpucheck.report.results.find_batch_size import MemorySplit
 from gpucheck.work.spec import parse_target
 from gpucheck.work.target import load, step

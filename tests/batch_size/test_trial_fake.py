@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gpucheck.batch_size import trial_fake
-from gpucheck.batch_size.budget import MemoryLimit
-from gpucheck.batch_size.outcome import Setup
+from gpucheck.batch_size.outcome import MemoryLimit, Setup
 from gpucheck.batch_size.trial_fake import Fake, Storages, fake_device
 from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.units import GIB, MIB

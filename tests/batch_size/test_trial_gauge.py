@@ -8,13 +8,13 @@ from typing import Any, cast
 import pytest
 import torch
 
-from gpucheck.batch_size import trial, trial_gauge
-from gpucheck.batch_size.budget import Ledger
-from gpucheck.batch_size.outcome import Setup
-from gpucheck.batch_size.trial import Session, _settled
-from gpucheck.batch_size.trial_gauge import (
+from gpucheck.batch_size import trial
+from gpucheck.batch_size.outcome import Ledger, Setup
+from gpucheck.batch_size.trial import (
     CpuGauge,
     DeviceGauge,
+    Session,
+    _settled,
     first_in_line,
     open_cpu_gauge,
     open_device_gauge,
@@ -355,7 +355,7 @@ def test_what_stays_between_steps_is_what_is_resident_beyond_the_baseline_and_th
 
 def test_without_linux_interfaces_it_says_how_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = open_device("cpu")
-    monkeypatch.setattr(trial_gauge, "reset_resident_peak", lambda: False)
+    monkeypatch.setattr(trial, "reset_resident_peak", lambda: False)
     assert open_cpu_gauge(cpu, None).method == "process peak"
     monkeypatch.setattr(accel, "_status_bytes", lambda field: None)  # macOS: no peak at all
     assert open_cpu_gauge(cpu, None).method == "sampled"
@@ -372,6 +372,6 @@ def test_swap_is_none_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyP
     def missing(*_: object, **__: object) -> None:
         raise FileNotFoundError
 
-    monkeypatch.setattr(trial_gauge, "open", missing, raising=False)
+    monkeypatch.setattr(trial, "open", missing, raising=False)
     assert swapped_bytes() == 0
     first_in_line()

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gpucheck import advice
-from gpucheck.batch_size import use
+from gpucheck.batch_size import recommend
 from gpucheck.batch_size.history import CAP, OPEN, History
 from gpucheck.batch_size.outcome import AT_ONCE, BOUNDING, TrialResult, in_words_of_retries
 from gpucheck.batch_size.plan import in_words, kind_of_size
@@ -51,7 +51,7 @@ def result_of(history: History) -> FoundBatchSize:
     passed = [r.peak_bytes for r in results if best and r.batch_size == best.batch_size and r.outcome == "fits"]
     # A partial batch is a whole step in the child that ran last: its second step, if it took one, is timed too.
     partial = [check for check in history.checks if check.purpose == "partial batch"]
-    speeds = use.speeds([*results, *partial])
+    speeds = recommend.speeds([*results, *partial])
     plan, setup, budget, opened = history.plan, history.setup, history.budget, history.opened
     trials = [*results, *([default_malloc] if default_malloc else []), *history.recommended_trials]
     return FoundBatchSize(
@@ -88,16 +88,16 @@ def result_of(history: History) -> FoundBatchSize:
         method=_method(history),
         trial_count=history.trial_count,
         trials=tuple(result.entry for result in trials),
-        limiting_factor=use.limiting_factor(history.limited_by),
+        limiting_factor=recommend.limiting_factor(history.limited_by),
         confidence=_confidence(history, best.batch_size) if best else None,
         checks=tuple(
             EpochCheck(c.purpose, c.batch_size, c.outcome, c.reason or None, c.peak_bytes) for c in history.checks
         ),
         recommended=_recommended(history),
         speeds=speeds,
-        knee=use.knee(speeds),
-        memory_split=use.memory_split(results, history.parameter_bytes, _foreseen(history)),
-        fragmentation=use.fragmentation(final.memory) if final else None,
+        knee=recommend.knee(speeds),
+        memory_split=recommend.memory_split(results, history.parameter_bytes, _foreseen(history)),
+        fragmentation=recommend.fragmentation(final.memory) if final else None,
         accumulation=_accumulation(history),
         prediction=history.foresight.result(),
     )
@@ -134,7 +134,7 @@ def _method(history: History) -> SearchMethod:
 
 
 def _confidence(history: History, size: int) -> Confidence:
-    return use.confidence(
+    return recommend.confidence(
         history.results,
         size,
         history.search.confirmed,
@@ -161,7 +161,7 @@ def _accumulation(history: History) -> Accumulation | None:
     """Where no size is recommended, the largest is what there is, but not one of which it is not known."""
     wanted, told = history.plan.options.effective_batch, history.recommended
     size = (told.result if told else None) or (history.final if history.is_closed else None)
-    return use.accumulate(wanted, size.batch_size) if wanted and size else None
+    return recommend.accumulate(wanted, size.batch_size) if wanted and size else None
 
 
 def measurement(history: History, started: str) -> Measurement | None:
@@ -418,7 +418,7 @@ def _unlike(history: History) -> list[Finding]:
 def _fragmented(history: History) -> list[Finding]:
     """Memory that lies in pieces, where a setting helps."""
     final = history.final
-    gap = use.fragmentation(final.memory) if final else None
+    gap = recommend.fragmentation(final.memory) if final else None
     if gap is None or not gap.large or not _device(history).id.startswith("cuda"):
         return []
     return [

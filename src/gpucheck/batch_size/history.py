@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from gpucheck.batch_size.budget import Budget
-from gpucheck.batch_size.outcome import NEEDS_SMALLER_PASS, Setup, TrialResult
+from gpucheck.batch_size.outcome import NEEDS_SMALLER_PASS, Budget, Setup, TrialResult
 from gpucheck.batch_size.plan import Plan
 from gpucheck.batch_size.predict import Foresight
 from gpucheck.batch_size.search import Search, search_for

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gpucheck import naming
-from gpucheck.batch_size.budget import MemoryLimit, parse_limit
 from gpucheck.batch_size.options import DEFAULT_CAP, MODES, FindBatchSizeOptions
+from gpucheck.batch_size.outcome import MemoryLimit, parse_limit
 from gpucheck.errors import UsageError
 from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.work.spec import FLOATING, Axis, Input, parse_axis, parse_inputs, parse_target

@@ -25,11 +25,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from gpucheck.batch_size.budget import on_device
-from gpucheck.batch_size.outcome import Setup
+from gpucheck.batch_size.outcome import Setup, on_device
 from gpucheck.batch_size.predict import MOST_SIZES, Bisection, Point
-from gpucheck.batch_size.trial import Channel, Json, gradient_bytes, load_for, optimizer_bytes
-from gpucheck.batch_size.trial_gauge import set_guard
+from gpucheck.batch_size.trial import Channel, Json, gradient_bytes, load_for, optimizer_bytes, set_guard
 from gpucheck.errors import GpucheckError
 from gpucheck.report.codec import from_json
 from gpucheck.work.target import Batch, Workload, import_compiler, step

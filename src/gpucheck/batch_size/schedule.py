@@ -153,7 +153,7 @@ FOLLOW_LEAST_S = 10.0
 LEAST_S = 1e-3
 
 
-class InTime:
+class Schedule:
     """The time of one search: `seconds` until `deadline`, on the monotonic clock."""
 
     def __init__(self, search: Search, runner: Runner, forecast: Forecast, deadline: float) -> None:
