@@ -243,7 +243,8 @@ def test_a_size_that_half_of_the_prediction_reaches_is_recommended_though_time_r
 def foreseen(self: predict.Guide, *_: Any) -> None:
     """As `Guide.begin`, with the prediction there already: 65 436 fill 64 GiB."""
     sizes = (1, 16359, 32718, 49077, 65436, 65437)
-    self.prediction = predict.prediction([Point(n, (100 + n) * MIB) for n in sizes], 64 * GIB, "cpu", 1.0)
+    found = predict.prediction([Point(n, (100 + n) * MIB) for n in sizes], 64 * GIB, "cpu", 1.0)
+    self.foresight = predict.Foresight(found)
 
 
 @pytest.mark.parametrize(

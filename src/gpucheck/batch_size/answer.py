@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -15,10 +15,8 @@ from gpucheck.batch_size.outcome import AT_ONCE, BOUNDING, TrialResult, in_words
 from gpucheck.batch_size.plan import in_words, kind_of_size
 from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
+from gpucheck.report.measurement import Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.results.find_batch_size import (
-    Accumulation,
-    Confidence,
     EpochCheck,
     FoundBatchSize,
     RecommendedSize,
@@ -52,6 +50,9 @@ def result_of(history: History) -> FoundBatchSize:
     # A partial batch is a whole step in the child that ran last: its second step, if it took one, is timed too.
     partial = [check for check in history.checks if check.purpose == "partial batch"]
     speeds = recommend.speeds([*results, *partial])
+    # Where no size is recommended, the largest is what there is, but not one of which it is not known.
+    wanted, told = history.plan.options.effective_batch, history.recommended
+    in_use = (told.result if told else None) or (final if history.is_closed else None)
     plan, setup, budget, opened = history.plan, history.setup, history.budget, history.opened
     trials = [*results, *([default_malloc] if default_malloc else []), *history.recommended_trials]
     return FoundBatchSize(
@@ -81,7 +82,7 @@ def result_of(history: History) -> FoundBatchSize:
         loss=final.loss if final else None,
         dtype=setup.dtype,
         axis=SearchAxis(history.axis, plan.recipe.batch_size) if history.axis else None,
-        device=_device(history),
+        device=history.device,
         tolerance=search.tolerance,
         multiple_of=search.multiple_of,
         start=search.start,
@@ -89,32 +90,28 @@ def result_of(history: History) -> FoundBatchSize:
         trial_count=history.trial_count,
         trials=tuple(result.entry for result in trials),
         limiting_factor=recommend.limiting_factor(history.limited_by),
-        confidence=_confidence(history, best.batch_size) if best else None,
+        confidence=recommend.confidence(
+            results,
+            best.batch_size,
+            search.confirmed,
+            budget.bytes,
+            default_malloc,
+            history.foresight.peaks(result.batch_size for result in results),
+            closed=history.is_closed,
+        )
+        if best
+        else None,
         checks=tuple(
             EpochCheck(c.purpose, c.batch_size, c.outcome, c.reason or None, c.peak_bytes) for c in history.checks
         ),
         recommended=_recommended(history),
         speeds=speeds,
         knee=recommend.knee(speeds),
-        memory_split=recommend.memory_split(results, history.parameter_bytes, _foreseen(history)),
+        memory_split=recommend.memory_split(results, history.parameter_bytes, history.foresight.computing_peaks()),
         fragmentation=recommend.fragmentation(final.memory) if final else None,
-        accumulation=_accumulation(history),
+        accumulation=recommend.accumulate(wanted, in_use.batch_size) if wanted and in_use else None,
         prediction=history.foresight.result(),
     )
-
-
-def _foreseen(history: History) -> dict[int, float]:
-    """What computing takes at each size predicted, in bytes; nothing where the prediction was not used."""
-    foresight = history.foresight
-    if foresight.prediction is None or foresight.calibration is None or foresight.reason is not None:
-        return {}
-    return {p.size: float(p.phases[0]) for p in foresight.prediction.points if p.peak_bytes is not None}
-
-
-def _device(history: History) -> DeviceRef:
-    if history.opened is not None:
-        return history.opened.device
-    return DeviceRef(history.setup.device, name=history.setup.device_name)
 
 
 def _method(history: History) -> SearchMethod:
@@ -133,18 +130,6 @@ def _method(history: History) -> SearchMethod:
     )
 
 
-def _confidence(history: History, size: int) -> Confidence:
-    return recommend.confidence(
-        history.results,
-        size,
-        history.search.confirmed,
-        history.budget.bytes,
-        history.default_malloc,
-        history.foresight.peaks(result.batch_size for result in history.results),
-        closed=history.is_closed,
-    )
-
-
 def _recommended(history: History) -> RecommendedSize:
     """`headroom_wanted` was asked for; the headroom is what the measured peak leaves."""
     wanted, told = history.plan.options.headroom, history.recommended
@@ -157,13 +142,6 @@ def _recommended(history: History) -> RecommendedSize:
     return RecommendedSize(result.batch_size, headroom, wanted, peak, result.samples_per_s, told.speed, told.reason)
 
 
-def _accumulation(history: History) -> Accumulation | None:
-    """Where no size is recommended, the largest is what there is, but not one of which it is not known."""
-    wanted, told = history.plan.options.effective_batch, history.recommended
-    size = (told.result if told else None) or (history.final if history.is_closed else None)
-    return recommend.accumulate(wanted, size.batch_size) if wanted and size else None
-
-
 def measurement(history: History, started: str) -> Measurement | None:
     """The answer's speed: the steps of its last run after the first, which warms up. None where that ran earlier."""
     final, axis, setup = history.final, history.axis, history.setup
@@ -173,7 +151,7 @@ def measurement(history: History, started: str) -> Measurement | None:
     median = statistics.median(steps)
     return Measurement(
         name="find_batch_size.step",
-        device=_device(history),
+        device=history.device,
         case={
             **({axis: final.batch_size} if axis else {}),
             "batch_size": history.plan.recipe.batch_size if axis else final.batch_size,
@@ -201,10 +179,7 @@ def findings(history: History) -> list[Finding]:
         said.append(_undecided(history.stopped, history.axis))
     said += _answer(history)
     said += [_failed(check, history.axis) for check in history.checks if check.outcome not in ("fits", "inconclusive")]
-    said += _grows(history)
-    said += _emptied(history)
-    said += _unlike(history)
-    said += _fragmented(history)
+    said += _of_the_last_run(history)
     if history.log_failed is not None:
         path, why = history.log_failed.path, history.log_failed.why
         said.append(
@@ -254,7 +229,13 @@ def _answer(history: History) -> list[Finding]:
         title, size = f"{in_words(best.batch_size, axis)} passed once", {"batch_size": best.batch_size}
         said.append(Finding("batch_size.confirmed", "warn", title, why, size, fix=fix))
     if history.default_malloc is not None:
-        said.append(_default_malloc(history.default_malloc, budget.bytes))
+        peak = history.default_malloc.peak_bytes or 0
+        above = f"{capacity(peak - budget.bytes)} above the budget, because freed memory is kept"
+        title, why = f"peak under the default malloc: {capacity(peak)}", "within the budget too"
+        evidence = {"peak_bytes": peak, "budget_bytes": budget.bytes}
+        said.append(
+            Finding("batch_size.default_malloc", "info", title, above if peak > budget.bytes else why, evidence)
+        )
     return said
 
 
@@ -302,22 +283,17 @@ def _time(seconds: float) -> str:
     return f"{math.ceil(seconds / 60)}m" if seconds > 120 else f"{math.ceil(seconds)}s"
 
 
-def _default_malloc(result: TrialResult, budget_bytes: int) -> Finding:
-    peak = result.peak_bytes or 0
-    title = f"peak under the default malloc: {capacity(peak)}"
-    message = "within the budget too"
-    if peak > budget_bytes:
-        message = f"{capacity(peak - budget_bytes)} above the budget, because freed memory is kept"
-    evidence = {"peak_bytes": peak, "budget_bytes": budget_bytes}
-    return Finding("batch_size.default_malloc", "info", title, message, evidence)
-
-
 def _nothing_fits(history: History) -> Finding:
     search, budget, axis = history.search, history.budget, history.axis
     weight, refused, failing = history.parameter_bytes, history.refused, search.first_failing
     evidence: dict[str, Any] = {"budget_bytes": budget.bytes, "parameter_bytes": weight}
-    if refused is None and (failing is None or not history.is_closed):
-        return _undecided_size(history, evidence)
+    if refused is None and (failing is None or not history.is_closed):  # none is known to fail for want of memory
+        kind, limited_by = kind_of_size(axis), history.limited_by
+        title, why, fix = f"no {kind} was decided", OPEN.get(limited_by or "", "the search did not end"), _AGAIN
+        if limited_by == "time":
+            title, why = f"no {kind} passed before time ran out", ""
+            fix = f"--time-budget {_time(history.more_time_s)}"
+        return Finding("batch_size.fits", "inconclusive", title, why, evidence, fix=fix)
     smallest = failing.batch_size if failing else search.minimum
     evidence |= {"batch_size": smallest}
     fix = "raise --memory-limit, or use a smaller model or input"
@@ -340,16 +316,6 @@ def _nothing_fits(history: History) -> Finding:
     return Finding("batch_size.fits", "fail", title, f"{needs}, {whole}", evidence, fix)
 
 
-def _undecided_size(history: History, evidence: Mapping[str, Any]) -> Finding:
-    """No size passed, and none is known to fail for want of memory."""
-    kind, limited_by = kind_of_size(history.axis), history.limited_by
-    if limited_by == "time":
-        title, fix = f"no {kind} passed before time ran out", f"--time-budget {_time(history.more_time_s)}"
-        return Finding("batch_size.fits", "inconclusive", title, "", dict(evidence), fix=fix)
-    why = OPEN.get(limited_by or "", "the search did not end")
-    return Finding("batch_size.fits", "inconclusive", f"no {kind} was decided", why, dict(evidence), fix=_AGAIN)
-
-
 def _failed(check: TrialResult, axis: str | None) -> Finding:
     """A step of the epoch that fails."""
     evidence = {"batch_size": check.batch_size, "outcome": check.outcome, "peak_bytes": check.peak_bytes}
@@ -362,67 +328,39 @@ def _failed(check: TrialResult, axis: str | None) -> Finding:
     return Finding("batch_size.partial_batch", "warn", title, check.reason, evidence, fix=fix)
 
 
-def _grows(history: History) -> list[Finding]:
-    """Memory that each step adds to, for good."""
+def _of_the_last_run(history: History) -> Iterator[Finding]:
+    """What the run of the answer that counts showed beside its peak."""
     final = history.final
-    left = final.steps_left(history.budget.bytes) if final is not None else None
-    if final is None or left is None:
-        return []
-    each, size = final.growth_bytes or 0, in_words(final.batch_size, history.axis)
-    return [
-        Finding(
+    if final is None:
+        return
+    size, evidence = in_words(final.batch_size, history.axis), {"batch_size": final.batch_size}
+    left = final.steps_left(history.budget.bytes)
+    if left is not None:
+        each = final.growth_bytes or 0
+        yield Finding(
             "batch_size.growth",
             "inconclusive",
             f"memory grows by {capacity(each)} a step",
             f"a leak or a cache; about {left} more steps of {size} fit",
-            {
-                "batch_size": final.batch_size,
-                "growth_bytes": each,
-                "steps_left": left,
-                "steps": len(final.levels_bytes),
-            },
+            {**evidence, "growth_bytes": each, "steps_left": left, "steps": len(final.levels_bytes)},
             fix="look for tensors that are kept from step to step: losses in a list without .item() or .detach()",
         )
-    ]
-
-
-def _emptied(history: History) -> list[Finding]:
-    """A size that runs after the allocator has made room."""
-    final = history.final
-    if final is None or not final.allocation_retries:
-        return []
-    evidence = {"batch_size": final.batch_size, "retries": final.allocation_retries, "times_as_long": final.retry_cost}
-    reason = in_words_of_retries(final)
-    return [
-        Finding("batch_size.retries", "info", f"{in_words(final.batch_size, history.axis)} {reason}", "", evidence),
-    ]
-
-
-def _unlike(history: History) -> list[Finding]:
-    final = history.final
-    if final is None or not final.unlike:
-        return []
-    least, most = final.batch_elements
-    return [
-        Finding(
+    if final.allocation_retries:
+        retries = {"retries": final.allocation_retries, "times_as_long": final.retry_cost}
+        yield Finding("batch_size.retries", "info", f"{size} {in_words_of_retries(final)}", "", {**evidence, **retries})
+    if final.unlike:
+        least, most = final.batch_elements
+        yield Finding(
             "batch_size.unlike_batches",
             "warn",
             "batches of one size differ",
             f"the smallest that ran held {least} numbers, the largest {most}; a larger one needs more memory",
-            {"batch_size": final.batch_size, "least_elements": least, "most_elements": most},
+            {**evidence, "least_elements": least, "most_elements": most},
             fix="let make_batch return the largest batch of the training data",
         )
-    ]
-
-
-def _fragmented(history: History) -> list[Finding]:
-    """Memory that lies in pieces, where a setting helps."""
-    final = history.final
-    gap = recommend.fragmentation(final.memory) if final else None
-    if gap is None or not gap.large or not _device(history).id.startswith("cuda"):
-        return []
-    return [
-        Finding(
+    gap = recommend.fragmentation(final.memory)
+    if gap is not None and gap.large and history.device.id.startswith("cuda"):  # there a setting helps
+        yield Finding(
             "batch_size.fragmentation",
             "info",
             f"{capacity(gap.gap_bytes)} reserved by the allocator, in no tensor",
@@ -430,4 +368,3 @@ def _fragmented(history: History) -> list[Finding]:
             asdict(gap),
             fix=f"run with {advice.allocator('expandable_segments:True')}",
         )
-    ]

@@ -159,6 +159,11 @@ class History:
         return self.opened.budget if self.opened is not None else self.budget_before
 
     @property
+    def device(self) -> DeviceRef:
+        """The device as its child names it, before that as it was asked for."""
+        return self.opened.device if self.opened else DeviceRef(self.setup.device, name=self.setup.device_name)
+
+    @property
     def axis(self) -> str | None:
         """The dimension whose length sizes are; None where they are batch sizes."""
         return self.plan.recipe.axis
@@ -181,7 +186,8 @@ class History:
     def predicted(self) -> int | None:
         """The largest size that is predicted: by fake tensors where a trial has calibrated them, else by the peaks."""
         best, failing = self.search.best, self.search.first_failing
-        found = self.foresight.trusted_size or self.search.likely_largest
+        trusted = self.foresight.max_batch_size if self.foresight.is_trusted else None
+        found = trusted or self.search.likely_largest
         if best is None or found is None or (failing is not None and found >= failing.batch_size):
             found = self.search.likely_largest
         return None if found is None or best is None else max(found, best.batch_size)
@@ -214,8 +220,10 @@ class History:
             case Ended(limited_by, more_time_s):
                 self._end(limited_by)
                 self.more_time_s = more_time_s
+            case Followed(result) if result.purpose == "default malloc":
+                self.default_malloc = result
             case Followed(result):
-                self._follow(result)
+                (self.recommended_trials if result.purpose == "recommended" else self.checks).append(result)
             case Recommended():
                 self.recommended = entry
             case LogFailed():
@@ -242,7 +250,10 @@ class History:
             self._disturbed = True
         elif result.outcome == "user-error" and self._starts_at_two(result):
             self.single, self.search.minimum = result, 2
-        elif result.outcome in STOPPING or self._fails_at_the_smallest(result):
+        elif result.outcome in STOPPING or (
+            # Without memory's certain words what fails at the smallest size is an error of the target.
+            result.outcome in NEEDS_SMALLER_PASS and result.batch_size <= self.search.lowest
+        ):
             self.stopped = result
             if result.outcome in OPEN:
                 self._end(result.outcome)
@@ -254,10 +265,6 @@ class History:
                 self._killed.add(result.batch_size)
                 if len(self._killed) >= KILLED_ALIKE or result.batch_size <= self.search.lowest:
                     self._end("killed")
-
-    def _fails_at_the_smallest(self, result: TrialResult) -> bool:
-        """Whether it fails at the smallest size without memory's certain words: an error of the target."""
-        return result.outcome in NEEDS_SMALLER_PASS and result.batch_size <= self.search.lowest
 
     def _starts_at_two(self, result: TrialResult) -> bool:
         """Whether a first batch of 1 that fails may be what fails: a normalisation over the batch needs two samples."""
@@ -274,15 +281,6 @@ class History:
         if limited_by == CAP and self.plan.is_cap_default:
             limited_by = "default-cap"
         self.limited_by = self.limited_by or limited_by
-
-    def _follow(self, result: TrialResult) -> None:
-        match result.purpose:
-            case "default malloc":
-                self.default_malloc = result
-            case "recommended":
-                self.recommended_trials.append(result)
-            case _:
-                self.checks.append(result)
 
 
 def replay(plan: Plan, setup: Setup, budget: Budget, entries: Iterable[Entry]) -> History:

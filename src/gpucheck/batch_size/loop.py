@@ -136,7 +136,6 @@ class Loop:
         )
         budget = self.history.budget
         self.guide.finish(budget.bytes)
-        self.guide.settle(budget.bytes)
         self.history.take(Foreseen(self.guide.foresight))
         if self.history.opened is not None and self.history.opened.dangerous:
             self.emit(Notice("running out of memory is dangerous here; staying below 85 % of the budget"))

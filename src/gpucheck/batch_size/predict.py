@@ -18,7 +18,7 @@ from gpucheck.batch_size.plan import in_words
 from gpucheck.batch_size.search import SAFE_SHARE, Attempt, Search
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.talk import Ending, Line, Lost, Talk
-from gpucheck.report.codec import to_json
+from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.results.find_batch_size import Calibration, Outcome, PredictedPeak, PredictionResult
 from gpucheck.units import duration
 
@@ -51,7 +51,7 @@ class Point:
     """
 
     size: int
-    peak_bytes: int | None
+    peak_bytes: int | None = None
     compute_peak_bytes: int | None = None
     update_peak_bytes: int | None = None
     parameter_bytes: int | None = None
@@ -251,10 +251,6 @@ class Prediction:
         """The prediction at the maximum."""
         return None if self.max_batch_size is None else at(self.points, self.max_batch_size)
 
-    def first_size(self) -> int | None:
-        """The size that calibrates; None where the smallest is as good."""
-        return None if self.max_batch_size is None else max(1, int(FIRST_SHARE * self.max_batch_size)) or None
-
 
 def prediction(points: Sequence[Point], budget_bytes: int, device: str, seconds: float) -> Prediction:
     """What the peaks asked for say of a budget."""
@@ -276,13 +272,19 @@ class Foresight:
 
     @property
     def first_size(self) -> int | None:
-        """Where to start: at about a quarter of what is predicted; None without a prediction."""
-        return self.prediction.first_size() if self.prediction is not None else None
+        """Where to start: at about a quarter of what is predicted; None where nothing is predicted to fit."""
+        largest = self.prediction.max_batch_size if self.prediction is not None else None
+        return None if largest is None else max(1, int(FIRST_SHARE * largest))
 
     @property
-    def trusted_size(self) -> int | None:
-        """The largest size predicted, once a trial has calibrated that; None where it is not to be used."""
-        return self.max_batch_size if self.calibration is not None and self.reason is None else None
+    def is_trusted(self) -> bool:
+        """Whether a trial has calibrated the prediction, which is to be used."""
+        return self.prediction is not None and self.calibration is not None and self.reason is None
+
+    def within(self, room: float) -> int | None:
+        """The largest size whose calibrated peak is at most `room` bytes, among the sizes predicted; None if none is."""
+        assert self.prediction is not None and self.calibration is not None
+        return largest_within(self.prediction.points, self.calibration, room)
 
     @property
     def method(self) -> str:
@@ -293,10 +295,15 @@ class Foresight:
 
     def peaks(self, sizes: Iterable[int]) -> dict[int, float]:
         """The calibrated peak of each size in bytes; without those that nothing is predicted of."""
-        if self.prediction is None or self.calibration is None or self.reason is not None:
+        if self.prediction is None or self.calibration is None or not self.is_trusted:
             return {}
         found = (at(self.prediction.points, size) for size in sizes)
         return {point.size: self.calibration.peak(point.peak_bytes or 0) for point in found if point is not None}
+
+    def computing_peaks(self) -> dict[int, float]:
+        """What computing takes at each size predicted, in bytes; nothing where the prediction is not used."""
+        points = self.prediction.points if self.prediction is not None and self.is_trusted else ()
+        return {point.size: float(point.phases[0]) for point in points if point.peak_bytes is not None}
 
     def result(self) -> PredictionResult:
         """`prediction` of the answer, with the calibrated peak of each size that was predicted, smallest first."""
@@ -382,9 +389,6 @@ SHARE_OF_TIME = 0.3
 # On a CPU it loads torch beside the first child's: then both have so much of it.
 SHARE_WITH_LOADING = 0.5
 
-_PEAKS = ("peak_bytes", "compute_peak_bytes", "update_peak_bytes")
-_FIGURES = (*_PEAKS, "parameter_bytes", "gradient_bytes", "optimizer_bytes")
-
 
 class Predictor:
     """A child that predicts peaks; it begins at once, so that the parent may do something else meanwhile.
@@ -440,7 +444,7 @@ class Predictor:
             if not answer["ok"] and not points:
                 raise Distrusted(f"fake tensors cannot run it: {answer['why']}")
             # A kernel's limit, or a size that overflows: whatever it is, it does not run.
-            points.append(Point(answer["size"], *(answer.get(name) for name in _FIGURES)))
+            points.append(from_json(Point, answer))
         checked(points, self._axis)
         return prediction(points, budget_bytes, ready["device"], time.monotonic() - self._began)
 
@@ -471,13 +475,10 @@ SILENT: frozenset[Outcome] = frozenset(("out-of-time", "inconclusive", "user-err
 
 
 class Guide:
-    """Predicts beside the first child's start, then steers a Search. `reason` says why trials are fitted instead."""
+    """Predicts beside the first child's start, then steers a Search. `foresight` is what is predicted by now."""
 
     def __init__(self) -> None:
-        self.prediction: Prediction | None = None
-        self.calibration: Calibration | None = None
-        self.reason: str | None = None
-        self.max_batch_size: int | None = None
+        self.foresight = Foresight()
         self._predictor: Predictor | None = None
         self._jumped = False
         self._axis: str | None = None
@@ -486,25 +487,29 @@ class Guide:
         self, setup: Setup, budget_bytes: int | None, lowest: int | None, highest: int, available_s: float
     ) -> None:
         """Start the child that predicts sizes from `lowest`, None for the smallest batch, to `highest`."""
-        self._axis = setup.recipe.axis
+        self._axis, why = setup.recipe.axis, None
         if budget_bytes is None and not setup.device.startswith("cuda"):
-            self.reason = "the device's free memory is unknown before a trial"
+            why = "the device's free memory is unknown before a trial"
         elif highest < LEAST_SIZES:
-            self.reason = f"at most {highest} sizes are searched"
+            why = f"at most {highest} sizes are searched"
         elif setup.recipe.compile:
-            self.reason = "a compiled model's tensors are known only after it runs"
+            why = "a compiled model's tensors are known only after it runs"
         else:
             self._predictor = Predictor(setup, budget_bytes, lowest, highest, available_s)
+        self.foresight = Foresight(reason=why)
 
     def finish(self, budget_bytes: int) -> None:
-        """Wait for the prediction, and end its child."""
-        if self._predictor is None:
-            return
-        try:
-            self.prediction = self._predictor.result(budget_bytes)
-        except Distrusted as why:
-            self.reason = str(why)
-        self.close()
+        """Wait for the prediction, end its child, and read what is predicted against the budget."""
+        if self._predictor is not None:
+            try:
+                self.foresight = Foresight(self._predictor.result(budget_bytes))
+            except Distrusted as why:
+                self.foresight = Foresight(reason=str(why))
+            self.close()
+        old = self.foresight.prediction
+        if old is not None:
+            found = prediction(old.points, budget_bytes, old.device, old.seconds)
+            self.foresight = replace(self.foresight, prediction=found, max_batch_size=found.max_batch_size)
 
     def close(self) -> None:
         """End the child, if there is one."""
@@ -512,27 +517,33 @@ class Guide:
         if predictor is not None:
             predictor.close()
 
-    def settle(self, budget_bytes: int) -> None:
-        """Read the prediction against the budget that a device really has."""
-        old = self.prediction
-        if old is not None:
-            self.prediction = prediction(old.points, budget_bytes, old.device, old.seconds)
-            self.max_batch_size = self.prediction.max_batch_size
-
     def steer(self, attempt: Attempt, search: Search, results: Sequence[TrialResult]) -> Attempt:
         """The attempt, or once, after the first trial, the size at which the calibrated prediction meets the budget."""
         first = next((r for r in results if r.outcome not in SILENT), None)
-        if self._jumped or self.prediction is None or first is None or attempt.purpose != "search":
+        found = self.foresight.prediction
+        if self._jumped or found is None or first is None or attempt.purpose != "search":
             return attempt
         self._jumped = True
+        budget = search.budget_bytes
+        assert budget is not None
         try:
-            self.calibration = self._calibrated(first)
+            if first.outcome != "fits":
+                raise Distrusted(f"{in_words(first.batch_size, self._axis)}, a quarter of the prediction, did not fit")
+            calibration = calibrate(
+                found.points,
+                first.batch_size,
+                first.peak_bytes,
+                first.compute_peak_bytes,
+                allocated=first.memory.get("max_memory_allocated_bytes"),
+                kept=first.kept_bytes,
+                axis=self._axis,
+            )
         except Distrusted as why:
-            self.reason = str(why)
+            self.foresight = replace(self.foresight, reason=str(why))
             return attempt
-        assert search.budget_bytes is not None
-        self.max_batch_size = self._within(search.budget_bytes)
-        size = self._aim(search, search.budget_bytes, rough=first.kept_bytes is None)
+        self.foresight = replace(self.foresight, calibration=calibration)
+        self.foresight = replace(self.foresight, max_batch_size=self.foresight.within(budget))
+        size = self._aim(search, budget, rough=first.kept_bytes is None)
         # Trials of an earlier run may know more than the prediction does.
         best, failing = search.best, search.first_failing
         inside = best is not None and size > best.batch_size and (failing is None or size < failing.batch_size)
@@ -542,29 +553,6 @@ class Guide:
         """The size to jump to; 0 for none. Where sizes are few, one step nearer to the budget than otherwise."""
         safely = 1.0 if search.seek_failure else SAFE_SHARE
         if rough or not search.seek_failure:
-            return search.allowed(self._within(safely * ROUGH_AIM * budget) or 0)
-        size, nearer = (search.allowed(self._within(share * budget) or 0) for share in (AIM, NEXT))
+            return search.allowed(self.foresight.within(safely * ROUGH_AIM * budget) or 0)
+        size, nearer = (search.allowed(self.foresight.within(share * budget) or 0) for share in (AIM, NEXT))
         return nearer if nearer >= size + search.step(size) else size
-
-    def _within(self, room: float) -> int | None:
-        assert self.prediction is not None and self.calibration is not None
-        return largest_within(self.prediction.points, self.calibration, room)
-
-    def _calibrated(self, first: TrialResult) -> Calibration:
-        assert self.prediction is not None
-        if first.outcome != "fits":
-            raise Distrusted(f"{in_words(first.batch_size, self._axis)}, a quarter of the prediction, did not fit")
-        return calibrate(
-            self.prediction.points,
-            first.batch_size,
-            first.peak_bytes,
-            first.compute_peak_bytes,
-            allocated=first.memory.get("max_memory_allocated_bytes"),
-            kept=first.kept_bytes,
-            axis=self._axis,
-        )
-
-    @property
-    def foresight(self) -> Foresight:
-        """What is predicted by now."""
-        return Foresight(self.prediction, self.calibration, self.reason, self.max_batch_size)

@@ -107,7 +107,7 @@ def main() -> int:
         channel.send(told)
         if not told["ok"] and search.best is None:
             return 0
-        search.points.append(Point(size, *(told.get(f"{kind}peak_bytes") for kind in ("", "compute_", "update_"))))
+        search.points.append(from_json(Point, told))
     channel.send({"ok": True, "done": True})
     return 0
 
