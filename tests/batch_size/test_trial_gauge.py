@@ -17,7 +17,6 @@ from gpucheck.batch_size.trial import (
     _settled,
     first_in_line,
     open_cpu_gauge,
-    open_device_gauge,
     set_guard,
     swapped_bytes,
 )
@@ -79,7 +78,11 @@ class Device:
 
 
 def gauge_of(device: Device, *, free_before: int | None, budget: int = 8 * GIB) -> DeviceGauge:
-    return open_device_gauge(cast(Accel, device), budget, free_before, device.free, TOTAL)
+    setup = Setup("mlp", (), "train", "adamw", None, "cuda:0", free_before=free_before)
+    gauge, _ = trial._gauge(cast(Accel, device), setup, None)
+    assert isinstance(gauge, trial.DeviceGauge)
+    gauge.budget = budget
+    return gauge
 
 
 def test_the_peak_is_what_is_reserved_and_what_lies_outside() -> None:

@@ -282,7 +282,7 @@ class Foresight:
         return self.prediction is not None and self.calibration is not None and self.reason is None
 
     def within(self, room: float) -> int | None:
-        """The largest size whose calibrated peak is at most `room` bytes, among the sizes predicted; None if none is."""
+        """The largest of the sizes predicted whose calibrated peak is at most `room` bytes; None where none is."""
         assert self.prediction is not None and self.calibration is not None
         return largest_within(self.prediction.points, self.calibration, room)
 
@@ -376,7 +376,7 @@ def calibrate(
 
 
 def largest_within(points: Sequence[Point], calibration: Calibration, room: float) -> int | None:
-    """The largest size whose calibrated peak is at most `room` bytes, among the sizes predicted; None if none is."""
+    """The largest of the sizes predicted whose calibrated peak is at most `room` bytes; None where none is."""
     return largest(points, lambda peak: calibration.peak(peak) <= room)
 
 

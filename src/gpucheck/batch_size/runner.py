@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 import psutil
 
-from gpucheck import errors, messages
+from gpucheck import messages
 from gpucheck.batch_size.outcome import (
     AT_ONCE,
     IN_TRIAL,
@@ -30,10 +29,10 @@ from gpucheck.batch_size.outcome import (
     in_words_of_retries,
 )
 from gpucheck.batch_size.search import Attempt
-from gpucheck.errors import CannotLook, DeviceFailed, GpucheckError, TargetError
+from gpucheck.errors import CannotLook, DeviceFailed, TargetError
 from gpucheck.machine import host
 from gpucheck.machine.child import LineChild, python_argv
-from gpucheck.machine.talk import Ending, Line, Lost, Talk
+from gpucheck.machine.talk import Ending, Line, Lost, Talk, rebuilt
 from gpucheck.messages import Raised
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.units import capacity, duration
@@ -342,7 +341,7 @@ class Runner:
     def _unprepared(self, answer: dict[str, Any] | None, end: End) -> Exception:
         """What to raise where a child could not be set up."""
         if answer is not None and "error" in answer:
-            error = _rebuilt(answer["error"])
+            error = rebuilt(answer["error"])
             cause = messages.cause_of(error.why) if isinstance(error, CannotLook) else None
             if cause is not None and cause.whose == "device":
                 return DeviceFailed(error.what, error.why, cause.fix, device=self.setup.device)
@@ -452,16 +451,6 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _rebuilt(error: Mapping[str, str]) -> GpucheckError:
-    """An error of the child's, as this process raises it."""
-    kind = getattr(errors, error["kind"])
-    if issubclass(kind, TargetError):
-        return TargetError(error["what"], error["why"], error["fix"], trace=error["trace"], finding=error["finding"])
-    made = kind(error["what"], error["why"], error["fix"], finding=error["finding"])
-    assert isinstance(made, GpucheckError)
-    return made
 
 
 def failed_device(setup: Setup, reason: str, *, opening: bool = False) -> DeviceFailed | None:

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from gpucheck.batch_size.outcome import LEAST_GROWTH_BYTES, Ledger, Setup, on_device
 from gpucheck.errors import GpucheckError, TargetError
-from gpucheck.machine import kept
+from gpucheck.machine import kept, speaking
 from gpucheck.machine.accel import Accel, open_device, reset_resident_peak
 from gpucheck.messages import chain_of
 from gpucheck.report.codec import from_json, to_json
@@ -271,13 +271,6 @@ def swapped_bytes() -> int:
 Gauge = DeviceGauge | CpuGauge
 
 
-def open_device_gauge(accel: Accel, budget: int, free_before: int | None, free_at_open: int, total: int) -> DeviceGauge:
-    """The gauge of a device with its own memory; `free_before` is what was free before this process had a context."""
-    known = free_before is not None and free_before >= free_at_open
-    ledger = Ledger(free_before if known and free_before is not None else free_at_open, total, known)
-    return DeviceGauge(accel, ledger, budget)
-
-
 # --- Trials -----------------------------------------------------------------------------------------------------------
 
 Json = dict[str, Any]
@@ -390,10 +383,11 @@ def _gauge(accel: Accel, setup: Setup, free_expected: int | None) -> tuple[Gauge
     given = setup.free_before
     free = given if given is not None and given >= free_at_open else free_at_open
     budget_found = on_device(setup.limit, free, total, shared=setup.shared)
-    device_gauge = open_device_gauge(accel, budget_found.bytes, given, free_at_open, total)
-    return device_gauge, {
+    # What was free before this process had a context, where that is known: the context then counts.
+    known = free != free_at_open or given == free_at_open
+    return DeviceGauge(accel, Ledger(free, total, known), budget_found.bytes), {
         "budget": asdict(budget_found),
-        "context_counted": device_gauge.ledger.context_counted,
+        "context_counted": known,
         "free_at_open": free_at_open,
         "settled": _is_settled(free_at_open, free_expected),
     }
@@ -629,15 +623,10 @@ def _failure(error: BaseException) -> Json:
     return told
 
 
-def _told(error: GpucheckError) -> Json:
-    return {
-        "what": error.what,
-        "why": error.why,
-        "fix": error.fix,
-        "finding": error.finding,
-        "kind": type(error).__name__,
-        "trace": error.trace if isinstance(error, TargetError) and error.trace else traceback.format_exc(),
-    }
+def _told(error: GpucheckError) -> Any:
+    """An error of ours as plain data, with the traceback of the user's code where there is one."""
+    own = error.trace if isinstance(error, TargetError) else ""
+    return speaking.raised(error, own or traceback.format_exc())["raised"]
 
 
 def evaluate(workload: Workload, batch: Batch) -> None:
