@@ -55,9 +55,9 @@ def test_what_is_counted_is_what_lives() -> None:
         assert storages.mark() == 1000
         second = torch.empty(500, dtype=torch.uint8)
         del first
-        assert (storages.now, view.numel()) == (1500, 990)  # the view keeps what it is a part of
+        assert (storages.memory.allocated, view.numel()) == (1500, 990)  # the view keeps what it is a part of
         del view, second
-        assert storages.now == 0
+        assert storages.memory.allocated == 0
         assert (storages.mark(), storages.mark()) == (1500, 0)
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-import weakref
 from typing import Any
 
 import torch
@@ -30,10 +29,8 @@ from gpucheck.batch_size.predict import MOST_SIZES, Bisection, Point
 from gpucheck.batch_size.trial import Channel, Json, gradient_bytes, load_for, optimizer_bytes, set_guard
 from gpucheck.errors import GpucheckError
 from gpucheck.report.codec import from_json
+from gpucheck.work.storages import BLOCK_BYTES, Memory
 from gpucheck.work.target import Batch, Workload, import_compiler, step
-
-# torch's caching allocators round every request up to so many bytes; the CPU's takes them as they are.
-ROUNDING_BYTES = 512
 
 
 class Storages(TorchDispatchMode):
@@ -46,32 +43,17 @@ class Storages(TorchDispatchMode):
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self.device = device
-        self.now = self._peak = 0
-        self._known: set[int] = set()
+        # torch's caching allocators round every request up to a block; the CPU's takes them as they are.
+        self.memory = Memory[None](block_bytes=1 if device.type == "cpu" else BLOCK_BYTES)
 
     def add(self, tensor: torch.Tensor) -> None:
         """Count a tensor's storage from now on."""
-        if tensor.device.type != self.device.type or tensor.layout is not torch.strided:
-            return
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key in self._known:
-            return
-        size = storage.nbytes()
-        if self.device.type != "cpu":
-            size = -(-size // ROUNDING_BYTES) * ROUNDING_BYTES
-        self._known.add(key)
-        self.now += size
-        self._peak = max(self._peak, self.now)
-        weakref.finalize(storage, self._drop, key, size)
-
-    def _drop(self, key: int, size: int) -> None:
-        self._known.discard(key)
-        self.now -= size
+        if tensor.device.type == self.device.type and tensor.layout is torch.strided:
+            self.memory.put(tensor.untyped_storage(), is_held=True)
 
     def mark(self) -> int:
         """The peak since the mark before, in bytes; a new phase begins."""
-        peak, self._peak = self._peak, self.now
+        peak, self.memory.peak_since_reset = self.memory.peak_since_reset, self.memory.allocated
         return peak
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
