@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpucheck.batch_size.outcome import Result
+from gpucheck.batch_size.outcome import TrialResult
 from gpucheck.report.results.find_batch_size import (
     Accumulation,
     Confidence,
@@ -35,18 +35,18 @@ MULTIPLE = 8
 TRIES = 2
 
 
-def peaks(results: Iterable[Result], largest: int, default_malloc: Result | None) -> dict[int, int]:
+def peaks(results: Iterable[TrialResult], largest: int, default_malloc: TrialResult | None) -> dict[int, int]:
     """The highest peak of each size that passed, up to `largest`, scaled to the default malloc where that was run.
 
     What malloc keeps grows with what was freed, so its share at the largest size stands for the others.
     """
     found: dict[int, int] = {}
     for result in results:
-        if result.outcome == "fits" and result.size <= largest and result.peak_bytes is not None:
-            found[result.size] = max(found.get(result.size, 0), result.peak_bytes)
-    if default_malloc is None or not default_malloc.peak_bytes or not found.get(default_malloc.size):
+        if result.outcome == "fits" and result.batch_size <= largest and result.peak_bytes is not None:
+            found[result.batch_size] = max(found.get(result.batch_size, 0), result.peak_bytes)
+    if default_malloc is None or not default_malloc.peak_bytes or not found.get(default_malloc.batch_size):
         return found
-    share = default_malloc.peak_bytes / found[default_malloc.size]
+    share = default_malloc.peak_bytes / found[default_malloc.batch_size]
     return {size: int(peak * share) for size, peak in found.items()}
 
 
@@ -73,7 +73,7 @@ def choose(peaks: Mapping[int, int], aim: float, largest: int, multiple_of: int 
     return max(found // step * step, points[0][0])
 
 
-def meets(result: Result, aim: float) -> bool:
+def meets(result: TrialResult, aim: float) -> bool:
     """Whether a size that was run may be recommended."""
     return result.outcome == "fits" and result.peak_bytes is not None and result.peak_bytes <= aim * (1 + PEAK_SPREAD)
 
@@ -92,12 +92,12 @@ def against(found: Sequence[SizeSpeed], size: int, largest: int) -> SpeedChange 
 NEARLY = 0.05
 
 
-def speeds(results: Iterable[Result]) -> tuple[SizeSpeed, ...]:
+def speeds(results: Iterable[TrialResult]) -> tuple[SizeSpeed, ...]:
     """The speed of each size that passed, smallest first. Give results of one setting of malloc only."""
     steps: dict[int, list[float]] = {}
     for result in results:
         if result.outcome == "fits":
-            steps.setdefault(result.size, []).extend(t for t in result.steps_s[1:] if t > 0)
+            steps.setdefault(result.batch_size, []).extend(t for t in result.steps_s[1:] if t > 0)
     return tuple(_speed(size, steps[size]) for size in sorted(steps) if steps[size])
 
 
@@ -180,7 +180,7 @@ TRUSTED_GROWTH = 0.10
 
 
 def memory_split(
-    results: Iterable[Result], parameter_bytes: int | None, foreseen: Mapping[int, float] | None = None
+    results: Iterable[TrialResult], parameter_bytes: int | None, foreseen: Mapping[int, float] | None = None
 ) -> MemorySplit:
     """The split by the trials of the search that passed.
 
@@ -189,14 +189,14 @@ def memory_split(
     passed = [r for r in results if r.outcome == "fits"]
     if not passed:
         return MemorySplit(parameter_bytes, None, None, reason="no trial passed")
-    largest = max(passed, key=lambda r: r.size)
+    largest = max(passed, key=lambda r: r.batch_size)
     held = MemorySplit(parameter_bytes, largest.gradient_bytes, largest.optimizer_bytes)
     apart = all(r.compute_peak_bytes is not None for r in passed)
     peaks: dict[int, int] = {}
     for result in passed:
         peak = result.compute_peak_bytes if apart else result.peak_bytes
         if peak is not None:
-            peaks[result.size] = max(peaks.get(result.size, 0), peak)
+            peaks[result.batch_size] = max(peaks.get(result.batch_size, 0), peak)
     smaller = [size for size in peaks if size <= SLOPE_APART * max(peaks)]
     if not smaller:
         return replace(held, reason="no two sizes were far enough apart")
@@ -214,9 +214,9 @@ def memory_split(
     return replace(held, activation_bytes_per_sample=int(slope), fixed_bytes=fixed)
 
 
-def _in_tensors(passed: Sequence[Result]) -> dict[int, int]:
+def _in_tensors(passed: Sequence[TrialResult]) -> dict[int, int]:
     """The bytes in tensors at each size's peak, free of what an allocator rounds; nothing where one is not known."""
-    known = {r.size: r.memory.get("max_memory_allocated_bytes") for r in passed}
+    known = {r.batch_size: r.memory.get("max_memory_allocated_bytes") for r in passed}
     return {size: int(peak) for size, peak in known.items() if peak} if all(known.values()) else {}
 
 
@@ -260,11 +260,11 @@ def limiting_factor(limited_by: str | None) -> str | None:
 
 
 def confidence(
-    results: Sequence[Result],
+    results: Sequence[TrialResult],
     answer: int,
     confirmed: bool,
     budget: int,
-    default_malloc: Result | None,
+    default_malloc: TrialResult | None,
     foreseen: Mapping[int, float] | None = None,
     *,
     closed: bool = True,
@@ -278,11 +278,11 @@ def confidence(
     doubts: list[str] = [] if confirmed else ["not run again in a fresh process"]
     if not closed:
         doubts.append("the search did not end")
-    apart = _apart(r.peak_bytes for r in results if r.size == answer and r.outcome == "fits")
+    apart = _apart(r.peak_bytes for r in results if r.batch_size == answer and r.outcome == "fits")
     if apart is not None:
         said = f"peaks differ by {apart / budget * 100:.1f} % of the budget"
         (support if apart <= PEAK_SPREAD * budget else doubts).append(said)
-    peaks = {r.size: r.peak_bytes for r in results if r.outcome == "fits" and r.peak_bytes is not None}
+    peaks = {r.batch_size: r.peak_bytes for r in results if r.outcome == "fits" and r.peak_bytes is not None}
     off, course = strays(peaks, foreseen), "as fake tensors predict"
     if off is None:
         off, course = residual(peaks), "in a straight line"
