@@ -1,9 +1,8 @@
 """`python -m gpucheck`, and the command `gpucheck`."""
 
-import contextlib
+# Built in: `signal` itself imports for a while, in which Ctrl-C would be a traceback.
+import _signal as signal  # type: ignore[import-not-found]
 import os
-import signal
-import sys
 
 
 def _leave(number: int, frame: object) -> None:
@@ -20,6 +19,14 @@ def _at_once() -> None:
 
 
 _at_once()
+
+import atexit  # noqa: E402
+import contextlib  # noqa: E402
+import sys  # noqa: E402
+
+# The first that is registered is the last that runs. Behind it Python gives SIGINT back to the system, which would end
+# a command that is already done without its exit status.
+atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
 # `-m` puts the current folder first on the path: a stray json.py or torch.py there must not break the command. Targets
 # find the current folder all the same: the children that load them put it there.
