@@ -76,6 +76,31 @@ def test_by_its_very_first_imports(name: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+@pytest.mark.parametrize(("number", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_where_python_ignores_what_a_handler_raises_it_is_raised_again(number: str, status: int) -> None:
+    run = f"""
+        import os, signal, sys, threading
+
+        class Ignored:
+            def __del__(self):
+                os.kill(os.getpid(), signal.{number})
+                os.getpid()
+
+        from gpucheck.__main__ import main
+        from gpucheck.devices import command
+
+        def reads(*given, **more):
+            Ignored()
+            threading.Event().wait(60)
+
+        command.command = reads
+        sys.argv = ["gpucheck", "devices", "--quiet"]
+        sys.exit(main())
+    """
+    done = ended(run)
+    assert done.returncode == status and "Traceback" not in done.stderr
+
+
 def test_one_that_a_shell_has_ignored_stays_ignored() -> None:
     run = """
         import os, signal, sys
