@@ -181,6 +181,8 @@ def _placed(figure: Figure, distance: float, scale: _Scale, more: float) -> Plac
 
 # Of how many sound fleets one may have a node that is called slow: by all figures together, and by single ones.
 NODE_LEVEL = 0.004
+# Of how many one that is worth another look: beside it are the devices, and one sound fleet in 10 is the most in all.
+NODE_LEVEL_MAYBE = 0.03
 # Two modes: at least so many nodes and this share of them on each side, and so many of their own deviations between.
 MODE_NODES, MODE_SHARE, MODE_GAP = 3, 0.1, 5.0
 
