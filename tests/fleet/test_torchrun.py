@@ -132,7 +132,7 @@ def test_a_rank_that_is_killed_differs_from_those_that_end_with_it(tmp_path: Pat
     code, rows = judged(folder, 3)
     assert code == 4  # all are silent, and the check is suspect
     assert {(row["state"], row["step"]) for row in rows.values()} == {("silent", "devices")}
-    assert list(rows)[0] == "n1" and rows["n1"]["cause"].startswith("stopped at devices")
+    assert next(iter(rows)) == "n1" and rows["n1"]["cause"].startswith("stopped at devices")
     assert {rows[host]["cause"].partition(",")[0] for host in ("n0", "n2")} == {"ended by SIGTERM at devices"}
 
 
