@@ -382,7 +382,7 @@ def test_swap_is_none_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("of_torch", [True, False])
 def test_each_trial_makes_the_optimizers_state_as_a_new_process_does(of_torch: bool) -> None:
-    class Own(torch.optim.AdamW):
+    class Own(torch.optim.AdamW):  # type: ignore[misc] # torch counts as untyped
         """Whoever writes an optimizer may keep more than its state."""
 
     model, device, states = torch.nn.Linear(1, 1), Device(), []
