@@ -209,16 +209,17 @@ class Search:
         return len(self.trials) - self.taken_over
 
     def step(self, size: int) -> int:
-        """How far above `size` the next size lies that is worth a trial."""
-        return max(self.multiple_of, self.rounded(size * self.tolerance))
+        """How far above `size` the next size lies that is worth a trial: where sizes are few, more than the tolerance."""
+        within = self.rounded(size * self.tolerance)
+        return within + self.multiple_of if self._is_coarse(size) else max(self.multiple_of, within)
 
     def _apart(self, size: int) -> int:
         """The least distance between two sizes near `size` that tells more of growth than of noise."""
         return max(self.multiple_of, self.rounded(size * self.tolerance * APART))
 
     def _is_coarse(self, size: int) -> bool:
-        """Whether sizes are so few that one of them more is more than the tolerance; any is for an exact search."""
-        return self.step(size) > size * self.tolerance
+        """Whether sizes are so few that no two lie closer than trials may; any are for an exact search."""
+        return self.multiple_of > size * self.tolerance * APART
 
     def _ended(self, best: TrialEntry) -> bool:
         """Whether no larger size is to be tried. What a confirmation measures may say that one is.
