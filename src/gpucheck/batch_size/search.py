@@ -209,7 +209,7 @@ class Search:
         return len(self.trials) - self.taken_over
 
     def step(self, size: int) -> int:
-        """How far above `size` the next size lies that is worth a trial: where sizes are few, more than the tolerance."""
+        """How far above `size` the next one lies that is worth a trial: where sizes are few, more than the tolerance."""
         within = self.rounded(size * self.tolerance)
         return within + self.multiple_of if self._is_coarse(size) else max(self.multiple_of, within)
 
