@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol
 
 from gpucheck import stats, units
 from gpucheck.bench.buffers import Buffers, Room, allocate_all, wake
-from gpucheck.bench.transfer.both_ways_judge import NAME
+from gpucheck.bench.transfer.judge import BOTH_WAYS as NAME
 from gpucheck.bench.transfer.part import SAMPLING_SHARE, Setting, no_pinned
 from gpucheck.bench.verified import VERIFYING_SHARE, Copies
 from gpucheck.directions import Direction
@@ -34,11 +34,11 @@ from gpucheck.measure.held import (
     LEAST_WINDOW_S,
     LONG_CALL_S,
     MOST_DOUBLINGS,
+    Timer,
     calls_for,
 )
 from gpucheck.measure.summary import WITHOUT_TIME
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timer import Timer
 from gpucheck.measure.timing import LOOKS, WANTED_SAMPLES, Limits, Timed, too_short
 from gpucheck.report.events import Progress
 from gpucheck.report.measurement import Measurement, Run
