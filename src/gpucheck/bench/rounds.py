@@ -14,10 +14,9 @@ import psutil
 from gpucheck import stats
 from gpucheck.machine import others, pulse
 from gpucheck.measure import summary, telemetry
-from gpucheck.measure.held import LONG_CALL_S, SURELY_LONG_S, UNTIMED_CALLS, calls_for
+from gpucheck.measure.held import LONG_CALL_S, SURELY_LONG_S, UNTIMED_CALLS, Timer, calls_for
 from gpucheck.measure.row import Beside, with_cores_of_others
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timer import Timer
 from gpucheck.measure.timing import LOOKS, MOST_HOST_CALLS, WANTED_SAMPLES, Timed
 from gpucheck.report.measurement import Run, TimeStats
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gpucheck.bench.rounds import Group
-from gpucheck.measure.timer import Timer
+from gpucheck.measure.held import Timer
 
 # So that a launch and a synchronise, some 10 µs, are half a percent of what is timed.
 SHORTEST_S = 2e-3
