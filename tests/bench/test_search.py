@@ -13,11 +13,21 @@ from landscapes import Landscape, Machine, cube, middling, plateau, run, smooth,
 from products_here import one_run, together
 
 from gpucheck.bench.dtypes import Support
-from gpucheck.bench.matmul import cases, command, judge, product, search_run
-from gpucheck.bench.matmul.cases import Case
+from gpucheck.bench.matmul import judge, product, search_run, work
 from gpucheck.bench.matmul.options import Axis, MatmulOptions, Shape, parse_axis
-from gpucheck.bench.matmul.search import Ask, Drift, Found, Reading, Refused, Search, found_in, undisturbed
-from gpucheck.bench.matmul.search_space import Grid, promising
+from gpucheck.bench.matmul.product import Case
+from gpucheck.bench.matmul.search import (
+    Ask,
+    Drift,
+    Found,
+    Grid,
+    Reading,
+    Refused,
+    Search,
+    found_in,
+    promising,
+    undisturbed,
+)
 from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.options import read
@@ -242,9 +252,9 @@ def test_a_search_goes_on_with_the_next_dtype(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(search_run, "why_none", lambda case, grid, accel: "of this" if case.dtype == "float64" else "")
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
-    monkeypatch.setattr(cases, "DEFAULT_SIZES", {"accelerator": (), "cpu": (16,)})
+    monkeypatch.setattr(product, "DEFAULT_SIZES", {"accelerator": (), "cpu": (16,)})
     span, recorder = Axis(16, 32, 16), Recorder()
-    command.command(
+    work.command(
         MatmulOptions(("float64", "float32"), search=True, span=span, time_budget_s=1.5, device="cpu"), recorder
     )
     assert [event.text for event in recorder.events if isinstance(event, Notice)] == ["float64 skipped: of this"]
@@ -254,10 +264,10 @@ def test_a_search_goes_on_with_the_next_dtype(monkeypatch: pytest.MonkeyPatch) -
 def searched(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Document:
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
-    monkeypatch.setattr(cases, "DEFAULT_SIZES", {"accelerator": (48,), "cpu": (48,)})
+    monkeypatch.setattr(product, "DEFAULT_SIZES", {"accelerator": (48,), "cpu": (48,)})
     options = MatmulOptions(("float32",), search=True, span=Axis(16, 48, 16), time_budget_s=4.0, device="cpu", **more)
     document = Document()
-    command.command(options, document)
+    work.command(options, document)
     return document
 
 

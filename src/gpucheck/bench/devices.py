@@ -62,16 +62,20 @@ def each(
     time_budget_s: float | None,
     default_s: Callable[[Accel], float],
     shared: Shared = ALONE,
+    on_cpu: CannotLook | None = None,
 ) -> list[str]:
     """Measure the benchmark `name` on every device that `device` names, with one time budget for all.
 
     Returns the devices that were measured to the end. One that fails is told, and does not cost the others their rows;
-    a bug of ours and Ctrl-C are raised on. Raises UsageError, and after all else the first CannotLook.
+    a bug of ours and Ctrl-C are raised on. Raises UsageError, `on_cpu` (where it is given) for the CPU, and after all
+    else the first CannotLook.
     """
     began = time.monotonic()
     facts = shared.facts or inventory.read()
     emit(Started(facts))
     chosen = choose.choose(device, facts)
+    if on_cpu is not None and chosen.ids == ("cpu",):
+        raise on_cpu
     if chosen.notice:
         emit(Notice(chosen.notice))
 
@@ -215,18 +219,3 @@ def told(accel: Accel) -> Device:
         max_sm_clock_hz=accel.max_clock_hz,
         max_memory_clock_hz=accel.max_memory_clock_hz,
     )
-
-
-def shared_with_facts(device: str, emit: Emit, shared: Shared, error: Callable[[], CannotLook]) -> Shared:
-    """What is shared, with the machine read. Raises a fresh `error()` where `device` means the CPU.
-
-    Said before the loop over devices, which would remark first that it works on the CPU.
-    """
-    facts = shared.facts or inventory.read()
-    try:
-        if choose.choose(device, facts).ids == ("cpu",):
-            raise error()
-    except GpucheckError:
-        emit(Started(facts))
-        raise
-    return replace(shared, facts=facts)

@@ -324,6 +324,8 @@ TEXTS: tuple[Text, ...] = (
         "cuda.peer",
         "two GPUs cannot read each other's memory",
         (
+            r"cudaDeviceEnablePeerAccess",
+            r"cudaErrorMapBufferObjectFailed",
             r"custom_all_?reduce\w*\.cuh:\d+",
             r"Custom allreduce is disabled because",
             r"hip\w*Peer\w* failed",
@@ -505,6 +507,10 @@ TEXTS: tuple[Text, ...] = (
         "hip.arch",
         "ROCm has no code for this GPU",
         (
+            r"(HIP|ROCm)\W? error:? .{0,40}no kernel image",
+            r"Error \[HIP\]: .{0,60}no kernel image",
+            r"amdgpu is not supported.{0,60}gfx",
+            r"No compatible (ROCm GPUs|amdgpu devices)",
             r"(HIP|ROCm) error: invalid device function",
             r"Triton Error \[HIP\]: .{0,40}(no kernel image|invalid device function)",
             r"hipErrorInvalidDeviceFunction",
@@ -529,6 +535,7 @@ TEXTS: tuple[Text, ...] = (
         "hip.init",
         "HIP does not start",
         (
+            r"filtering device which didn'?t fully initiali[sz]e",
             r"Unexpected error from hipGetDeviceCount",
             r"hipErrorNotInitialized",
             r"hipErrorInitializationError",
@@ -649,6 +656,8 @@ TEXTS: tuple[Text, ...] = (
         "xpu.none",
         "torch finds no Intel GPU",
         (
+            r"Failed to initiali[sz]e XPU devices",
+            r"No XPU (devices?|GPUs?)( is| are| was| were)? (available|found|detected)",
             r"libur_loader\.so[.\d]*: cannot open shared object file",
             r"libsycl\.so[.\d]*: cannot open shared object file",
             r"No XPU devices are available",
@@ -695,6 +704,9 @@ TEXTS: tuple[Text, ...] = (
         "xpu.lost",
         "the Intel GPU does not answer any more",
         (
+            r"\bDEVICE_LOST\b.{0,80}\b(Arc|XPU|SYCL|Intel)\b",
+            r"\b(XPU|SYCL|Intel|Arc|level[_ ]zero)\b.{0,80}\bDEVICE_LOST\b",
+            r"Native API (failed|returns)",
             messages.XPU_DEVICE,
             r"PI_ERROR_(OUT_OF_RESOURCES|DEVICE_LOST|DEVICE_NOT_AVAILABLE)",
             r"RuntimeError: UR error",
@@ -706,5 +718,13 @@ TEXTS: tuple[Text, ...] = (
         "memory.",
         "use a smaller batch; sudo dmesg | grep -i -e i915 -e xe",
         "hint",
+    ),
+    Text(
+        "xpu.float64",
+        "this Intel GPU has no float64",
+        (r"Required aspect fp64 is not supported",),
+        "Intel's Arc and integrated GPUs compute no 64-bit floats.",
+        "use float32: .float(), dtype=torch.float32; NumPy's arrays are float64 unless told otherwise",
+        "proof",
     ),
 )

@@ -183,6 +183,9 @@ TEXTS: tuple[Text, ...] = (
         "hint",
         symptom=True,
         common=(
+            r"double free detected in tcache",
+            r"SIGABRT received at time",
+            r"Fatal Python error: Aborted",
             r"terminated with signal SIGABRT",
             r"return ?code ?[=:]? ?-6\b",
             r"died with <?(Signals\.)?SIGABRT",

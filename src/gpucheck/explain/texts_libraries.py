@@ -503,7 +503,10 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "dist.unused",
         "a parameter took no part in the loss",
-        (r"Expected to have finished reduction in the prior iteration before starting a new one",),
+        (
+            r"parameters that were not used in producing",
+            r"Expected to have finished reduction in the prior iteration before starting a new one",
+        ),
         "DistributedDataParallel waits for every gradient, and a branch of the model was not used.",
         "find_unused_parameters=True, or leave the branch out; TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters",
         "proof",
@@ -512,6 +515,7 @@ TEXTS: tuple[Text, ...] = (
         "dist.tcp",
         "a rank lost its connection to another",
         (
+            r"client socket cannot be initiali[sz]ed to connect",
             r"Connection reset by peer.{0,120}TCPStore",
             r"TCPStore.{0,200}(Broken pipe|Connection reset by peer|Connection was likely closed)",
             r"gloo/transport/tcp.{0,80}(Connection (closed by peer|reset by peer|refused|timed out)|Broken pipe)",

@@ -100,6 +100,8 @@ TEXTS: tuple[Text, ...] = (
         "oom.mps",
         "Apple GPU memory is full (Metal)",
         (
+            r"\[METAL\].{0,60}Insufficient Memory",
+            r"command buffer \d+ failed with status \d.{0,60}Insufficient Memory",
             r"MPS backend out of memory",
             r"Failed to allocate private MTLBuffer",
             r"kIOGPUCommandBufferCallbackErrorOutOfMemory",
@@ -114,6 +116,7 @@ TEXTS: tuple[Text, ...] = (
         "oom.mps_buffer",
         "one tensor is larger than Metal allows",
         (
+            r"\[metal::malloc\] Attempting to allocate \d+ bytes",
             r"product of dimension sizes > 2\*\*31",
             messages.MPS_BUFFER + r" ?[\d.]+ ?[KMGT]i?B",
             r"total bytes of NDArray > 2\*\*32",
@@ -203,6 +206,8 @@ TEXTS: tuple[Text, ...] = (
         "process.killed",
         "the process was killed from outside (SIGKILL)",
         (
+            r"A worker died or was killed while executing",
+            r"Worker exit type: (SYSTEM_ERROR|NODE_OUT_OF_MEMORY)",
             r"exitcode ?: ?-9\b",
             r"exits with return code = -9\b",
             r"Signal 9 \(SIGKILL\)",
@@ -325,6 +330,7 @@ TEXTS: tuple[Text, ...] = (
         "oom.vllm",
         "vLLM or SGLang finds too little free GPU memory",
         (
+            r"reserved for KV Cache is -[\d.]+ ?GiB",
             r"No available memory for the cache blocks",
             r"Free memory on device.{0,60}is less than desired GPU memory utilization",
             r"max seq len.{0,60}is larger than the maximum number of tokens that can be stored in KV cache",
@@ -332,7 +338,7 @@ TEXTS: tuple[Text, ...] = (
             r"Try increasing gpu_memory_utilization",
             r"CUDA out of memory occurred when warming up sampler",
             r"Not enough memory\. Please try to increase --mem-fraction-static",
-            r"(increas|decreas|reduc|lower)(e|ing) .{0,4}mem.fraction.static",
+            r"(?<!Automatically )(increas|decreas|reduc|lower)(e|ing) .{0,4}mem.fraction.static",
             r"max_total_tokens=\d+ is larger than the profiled value",
             r"Error in memory profiling\. .{0,40}Initial free memory",
         ),
@@ -341,6 +347,7 @@ TEXTS: tuple[Text, ...] = (
         "end what else holds the GPU (nvidia-smi); a smaller max_model_len, a quantised or smaller model, more GPUs "
         "(tensor_parallel_size), or another share",
         source="vllm-project/vllm",
+        logged=True,
     ),
     Text(
         "oom.other",

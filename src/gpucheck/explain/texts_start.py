@@ -168,6 +168,8 @@ TEXTS: tuple[Text, ...] = (
         "cuinit.802",
         "the fabric between the GPUs is not ready",
         (
+            r"\b802\b.{0,60}\bfabric-?manager\b",
+            r"CUDA .{0,60}\bfails? with 802\b",
             r"Error 802: system not yet initialized",
             r"\A\W*(cuda |cuinit )?error 802\W*\Z",
             r"CUDA_ERROR_SYSTEM_NOT_READY",
@@ -282,6 +284,8 @@ TEXTS: tuple[Text, ...] = (
         "torch.cpu_only",
         "this torch is built without CUDA",
         (
+            r"compiled without (XPU|CUDA|ROCm|HIP) support",
+            r"was not compiled with (XPU|ROCm|HIP) (support|enabled)",
             r"Torch not compiled with CUDA enabled",
             r"Torch not compiled with XPU enabled",
             r"Cannot get CUDA generator without ATen_cuda library",
@@ -306,6 +310,13 @@ TEXTS: tuple[Text, ...] = (
         "torch.no_accelerator",
         "torch has no device beside the CPU",
         (
+            r"no usable GPU found",
+            r"\bNoDevicesFound\b.{0,60}gpu",
+            r"No gpus? found without acceleration",
+            r"cannot find any torch accelerator",
+            r"can only be used on (CUDA|GPU|accelerator)( or \w+)? devices",
+            r"\bno (supported |compatible |suitable )(CUDA |NVIDIA )?GPUs?( devices?)? (were |was |is |are "
+            r")?(found|detected|available)",
             r"Cannot access accelerator device when none is available",
             r"\bfp16 mixed precision requires a GPU",
             r"No supported gpu backend found",
@@ -516,6 +527,7 @@ TEXTS: tuple[Text, ...] = (
         "slurm.gres",
         "Slurm has no such GPU for the job",
         (
+            r"\bgpu\b.{0,60}Requested node configuration is not available",
             r"gres/gpu count reported lower than configured",
             r"Invalid generic resource \(gres\) specification",
             r"(srun|sbatch|salloc): error: .{0,80}\bgres\b",
@@ -528,11 +540,16 @@ TEXTS: tuple[Text, ...] = (
         "strong",
         source="Slurm, gres.conf",
         follows=("nvml.", "xid.", "bus.", "kernel."),
+        common=(r"Requested node configuration is not available",),
     ),
     Text(
         "kubernetes.plugin",
         "NVIDIA's device plugin for Kubernetes does not find the GPUs",
         (
+            r"No devices found\. ?Waiting indefinitely",
+            r"error starting plugins?",
+            r"unable to create plugin manager",
+            r"Failed to start gRPC server for .{0,4}nvidia\.com",
             r"failed to validate the driver, retrying",
             r"lstat /run/nvidia/driver/dev/nvidia\w+: no such file",
             r"/run/nvidia/\w+\W{1,3}is mounted on .{1,12}but it is not a shared mount",
@@ -632,6 +649,8 @@ TEXTS: tuple[Text, ...] = (
         "container.cdi",
         "the CDI device of the GPU is not described, or no longer right",
         (
+            r"failed to (generate|create) CDI spec",
+            r"failed to construct nvml ?lib",
             r"unresolvable CDI device",
             r"failed to inject CDI devices",
             r"failed to discover GPU vendor from CDI",
@@ -688,6 +707,7 @@ TEXTS: tuple[Text, ...] = (
         "kernel.build",
         "the driver's kernel module could not be built",
         (
+            r"\bnvidia[\w-]*/[\w-]+\.[ch]:\d+(:\d+)?: (fatal )?error",
             r"\*\*\* \[.{0,160}Error \d.{0,300}/dkms/nvidia",
             r"Building module.{0,200}/nvidia/.{0,200}make\.log",
             r"ERROR: Unable to build the NVIDIA kernel module",
@@ -739,5 +759,36 @@ TEXTS: tuple[Text, ...] = (
         "install the headers of the running kernel, then sudo dkms autoinstall",
         "proof",
         follows=("kernel.build",),
+    ),
+    Text(
+        "kubernetes.driver",
+        "the GPU operator waits for a driver that does not load",
+        (
+            r"Waiting for nvidia driver to be loaded",
+            r"command .{0,4}nvidia-smi\W{0,4} failed with exit code",
+            r"Could not resolve Linux kernel version",
+            r"Could not unload NVIDIA driver kernel modules",
+            r"(driver|toolkit|cuda|plugin)-?validation.{0,80}(failed|waiting|error)",
+        ),
+        "Its driver container could not build, load or replace the kernel module, and every pod after it waits.",
+        "kubectl logs -n gpu-operator -l app=nvidia-driver-daemonset --all-containers names the step; a driver that is "
+        "installed on the node wants driver.enabled=false",
+        source="NVIDIA/gpu-operator",
+        follows=("kernel.", "nvml.", "driver.", "container.", "bus.", "xid."),
+    ),
+    Text(
+        "kubernetes.mps",
+        "NVIDIA's device plugin for Kubernetes has no MPS daemon to share the GPU through",
+        (
+            r"mps daemon not ready",
+            r"waiting for MPS daemon",
+            r"using MPS requires --mps-root",
+            r"Failed to start MPS daemon",
+        ),
+        "Sharing by MPS needs the plugin's control daemon on the node and a folder that both see.",
+        "kubectl label node NODE nvidia.com/mps.capable=true, and the plugin's Helm chart with mps.root set; the logs "
+        "of the pod …-mps-control-daemon name what it lacks",
+        source="NVIDIA/k8s-device-plugin, README",
+        follows=("xid.", "bus.", "cuinit.mps"),
     ),
 )

@@ -14,6 +14,7 @@ TEXTS: tuple[Text, ...] = (
         "tensor.device_mismatch",
         "two tensors are on different devices",
         (
+            r"loaded in \S{1,5}-bit or \S{1,5}-bit precision on a different device",
             r"Expected all tensors to be on the same device",
             r"but found at least two devices",
             r"tensors? (to be )?on the same device, but got",
@@ -209,6 +210,9 @@ TEXTS: tuple[Text, ...] = (
         "mps.command_buffer",
         "Metal ended the work on Apple's GPU with an error",
         (
+            r"\[METAL\] Command buffer execution failed(?!.{0,5}Insufficient)",
+            r"failed assertion \W?commit an already committed command buffer",
+            r"ggml_metal\w*: error: failed to (create|allocate)",
             r"command buffer exited with error status",
             r"kIO(GPU|Accel)CommandBufferCallbackError(?!OutOfMemory)\w+",
             r"Caused GPU (Hang|Timeout|Address Fault) Error",
@@ -289,6 +293,7 @@ TEXTS: tuple[Text, ...] = (
         "attention.flash",
         "FlashAttention does not run on this GPU",
         (
+            r"only supported (in|by|with|on) (FlashAttention|FA)[- ]?[34]",
             r"SM\d+ kernel is not available",
             r"Error running sage attention",
             r"Unsupported CUDA architecture: ?sm_?\d+",

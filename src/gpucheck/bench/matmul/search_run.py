@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 from gpucheck import stats, units
 from gpucheck.bench.dtypes import Dtype
 from gpucheck.bench.matmul import product
-from gpucheck.bench.matmul.cases import Case, needed_bytes
 from gpucheck.bench.matmul.judge import TOO_FAST
 from gpucheck.bench.matmul.options import Axis, MatmulOptions, Shape
-from gpucheck.bench.matmul.product import Kind, Matrices
-from gpucheck.bench.matmul.search import Ask, Found, Reading, Refused, Search
-from gpucheck.bench.matmul.search_space import Grid
+from gpucheck.bench.matmul.product import Case, Kind, Matrices, needed_bytes
+from gpucheck.bench.matmul.search import Ask, Found, Grid, Reading, Refused, Search
 from gpucheck.errors import UsageError
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.held import (

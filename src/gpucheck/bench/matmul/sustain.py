@@ -14,9 +14,9 @@ import torch
 
 from gpucheck import stats, units
 from gpucheck.bench.matmul import product
-from gpucheck.bench.matmul.cases import Case
 from gpucheck.bench.matmul.corruption import Repeats
 from gpucheck.bench.matmul.judge import burst_and_sustained
+from gpucheck.bench.matmul.product import Case
 from gpucheck.bench.matmul.search_run import Operands
 from gpucheck.errors import Terminated
 from gpucheck.machine import others

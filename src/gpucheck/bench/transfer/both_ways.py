@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol
 
 from gpucheck import stats, units
 from gpucheck.bench.buffers import Buffers, Room, allocate_all, wake
-from gpucheck.bench.transfer.both_ways_judge import NAME
+from gpucheck.bench.transfer.judge import BOTH_WAYS as NAME
 from gpucheck.bench.transfer.part import SAMPLING_SHARE, Setting, no_pinned
 from gpucheck.bench.verified import VERIFYING_SHARE, Copies
 from gpucheck.directions import Direction

@@ -15,9 +15,9 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.bench import verified
-from gpucheck.bench.buffers import ASSUMED_CACHE_BYTES, COLD_FACTOR, allocate
+from gpucheck.bench.buffers import ASSUMED_CACHE_BYTES, COLD_FACTOR, allocate, no_room
 from gpucheck.bench.transfer.part import Together
-from gpucheck.bench.transfer.peer_judge import NAME
+from gpucheck.bench.transfer.several_judge import PEER as NAME
 from gpucheck.bench.verified import VERIFYING_SHARE, Copies
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, child, kept, speaking, talk
@@ -169,13 +169,8 @@ def one_way(source: Accel, destination: Accel, watch: Watch) -> Iterator[Measure
     size = size_of(source, destination)
     cold = COLD_FACTOR * max(one.l2_cache_bytes or ASSUMED_CACHE_BYTES for one in (source, destination))
     capacity = max(size, min(cold, MOST_BYTES, _most(source, destination)))
-    try:
+    with no_room(source, f"not enough memory for buffers of {units.capacity(capacity)}", NAME, fix=""):
         buffers = allocate(capacity, source.device), allocate(capacity, destination.device)
-    except RuntimeError as error:
-        if not source.is_out_of_memory(error):
-            raise
-        why = str(error).strip().splitlines()[0]
-        raise CannotLook(f"not enough memory for buffers of {units.capacity(capacity)}", why, finding=NAME) from error
 
     def synchronize() -> None:
         source.synchronize()

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from gpucheck import messages, units
 from gpucheck.bench.transfer import link
 from gpucheck.bench.transfer.part import Together
-from gpucheck.bench.transfer.together_judge import NAME
+from gpucheck.bench.transfer.several_judge import TOGETHER as NAME
 from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import host, kept, numa, talk
 from gpucheck.machine.child import LineChild, python_argv

@@ -9,7 +9,7 @@ from dataclasses import replace
 from gpucheck.bench import devices
 from gpucheck.bench.buffers import room_for
 from gpucheck.bench.devices import ALONE, Shared
-from gpucheck.bench.transfer import both_ways, copies, idioms, judge, on_device, peer, together
+from gpucheck.bench.transfer import both_ways, copies, idioms, judge, peer, together
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Part, Setting, Together, TogetherPart
 from gpucheck.errors import CannotLook, DeviceFailed
@@ -26,7 +26,7 @@ PARTS: tuple[Part, ...] = (
     Part("copies", 8.0, copies.rows),
     Part("idioms", 3.0, idioms.measured),
     Part("both_ways", 3.0, both_ways.rows, both_ways.applies),
-    Part("on_device", 1.5, on_device.rows, on_device.applies),
+    Part("on_device", 1.5, copies.rows_on_device, copies.has_memory),
 )
 TOGETHER: tuple[TogetherPart, ...] = (
     TogetherPart("together", 2.0, together.rows),
