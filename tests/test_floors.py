@@ -249,7 +249,7 @@ class Route:
 
 
 ROUTES = (
-    Route("model TARGET", ("cli.model", "program.placement", "work.target", "machine.accel", "report.measurement")),
+    Route("model TARGET", ("cli.commands", "program.placement", "work.target", "machine.accel", "report.measurement")),
     Route("find-batch-size TARGET", ("cli.fit", "batch_size.trial", "work.target", "machine.accel", "report.finding")),
     Route("devices", ("cli.look", "devices.command", "machine.inventory", "report.facts", "units")),
     Route("smoke", ("cli.check", "smoke.command", "work.reference", "machine.accel", "errors")),

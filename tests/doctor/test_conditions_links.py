@@ -18,7 +18,7 @@ from gpucheck.doctor.evidence import Evidence
 from gpucheck.machine.torch_probe import KernelRun
 from gpucheck.report.facts import Fabric, NvLink, RetiredPages
 
-CONDITIONS: dict[str, Condition] = {one.id: one for one in conditions_cards.CONDITIONS}
+CONDITIONS: dict[str, Condition] = {one.id: one for one in conditions_cards.CARDS}
 QUIET = {"replay": 0, "recovery": 0, "crc_flit": 0, "crc_data": 0}
 UP, DOWN = NvLink(0, True, QUIET), NvLink(1, False)
 

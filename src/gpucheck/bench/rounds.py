@@ -12,10 +12,9 @@ from datetime import datetime, timezone
 from gpucheck import stats
 from gpucheck.machine import pulse
 from gpucheck.measure import row, summary, telemetry
-from gpucheck.measure.held import LONG_CALL_S, SURELY_LONG_S, UNTIMED_CALLS, calls_for
+from gpucheck.measure.held import LONG_CALL_S, SURELY_LONG_S, UNTIMED_CALLS, Timer, calls_for
 from gpucheck.measure.row import Beside
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timer import Timer
 from gpucheck.measure.timing import LOOKS, MOST_HOST_CALLS, WANTED_SAMPLES, Timed
 from gpucheck.report.measurement import Run, TimeStats
 

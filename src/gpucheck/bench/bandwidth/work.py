@@ -28,7 +28,7 @@ from gpucheck.report.events import Emit, Progress, Skipped
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.units import GIB, MIB
-from gpucheck.work import same
+from gpucheck.work import reference
 
 Operation = Literal["read", "write", "copy", "triad"]
 # How many arrays of the size each operation reads and writes; `read` also writes a sum for each row.
@@ -185,7 +185,7 @@ class Repeated:
             flat = self._flat(0, self.count * self.size // GRAIN)
             flat.fill_(POISON)
             # What is not overwritten may hold the right result of another row.
-            self._poison_missing |= not same.sample_is(flat, _poison)
+            self._poison_missing |= not reference.sample_is(flat, _poison)
 
     def forget(self) -> None:
         """The calls since were recorded and not run: which slices their replays write is seen when comparing."""
@@ -209,9 +209,9 @@ class Repeated:
                 if (wrong or unsteady) and time.monotonic() >= self.until_s:
                     break
                 expected, wanted = self._expected(start, stop)
-                seen = same.unequal(self._flat(start, stop), expected, wanted)
+                seen = reference.unequal(self._flat(start, stop), expected, wanted)
                 if seen is not None:
-                    differing = same.counted(seen[0] != seen[1]) or 0
+                    differing = reference.counted(seen[0] != seen[1]) or 0
                     wrong += differing
                     unsteady += not differing
         return Verified(0 if self._poison_missing else slices, wrong, unsteady)
@@ -226,9 +226,9 @@ class Repeated:
 
     def _is_untouched(self, start: int, stop: int) -> bool:
         flat = self._flat(start, stop)
-        return same.unequal(flat, torch.full_like(flat, POISON), _poison) is None
+        return reference.unequal(flat, torch.full_like(flat, POISON), _poison) is None
 
-    def _expected(self, start: int, stop: int) -> tuple[torch.Tensor, same.Wanted]:
+    def _expected(self, start: int, stop: int) -> tuple[torch.Tensor, reference.Wanted]:
         """What these rows must hold: on the device, and by any of their elements on the host."""
         first, rows = start % PERIOD, stop - start
         there, here = (

@@ -24,9 +24,9 @@ from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row
+from gpucheck.measure.held import Timer
 from gpucheck.measure.row import Beside
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timer import Timer
 from gpucheck.measure.timing import Timed
 from gpucheck.report.events import Emit, Progress, Skipped
 from gpucheck.report.finding import Finding

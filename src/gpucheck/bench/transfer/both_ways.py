@@ -34,11 +34,11 @@ from gpucheck.measure.held import (
     LEAST_WINDOW_S,
     LONG_CALL_S,
     MOST_DOUBLINGS,
+    Timer,
     calls_for,
 )
 from gpucheck.measure.summary import WITHOUT_TIME
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timer import Timer
 from gpucheck.measure.timing import LOOKS, WANTED_SAMPLES, Limits, Timed, too_short
 from gpucheck.report.events import Progress
 from gpucheck.report.measurement import Measurement, Run

@@ -36,7 +36,7 @@ from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Event, Notice, Progress
 from gpucheck.report.measurement import Measurement
 from gpucheck.units import KIB, MIB
-from gpucheck.work import same
+from gpucheck.work import reference
 
 HOST = torch.device("cpu")
 # How many samples a DataLoader's batch has, whatever its size: each is fetched and stacked on its own.
@@ -99,11 +99,11 @@ class Stage:
             first = place * words
             return torch.arange(first + start, first + stop, device=device).bitwise_xor_(number)
 
-        seen = same.unequal(found, wanted(0, words, found.device), wanted)
+        seen = reference.unequal(found, wanted(0, words, found.device), wanted)
         if seen is None:
             return 0
         # A difference that is gone at the second look is a fault too.
-        return same.counted(seen[0].view(torch.uint8) != seen[1].view(torch.uint8)) or 1
+        return reference.counted(seen[0].view(torch.uint8) != seen[1].view(torch.uint8)) or 1
 
 
 @dataclass(frozen=True, slots=True)
