@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.batch_size.command import EXPERIENCE, checked_memory, command, error_in_words, estimate
+from gpucheck.batch_size.command import EXPERIENCE, checked_memory, command, estimate
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import Setup, parse_limit
 from gpucheck.errors import CannotLook, UsageError
@@ -77,8 +77,8 @@ def test_on_a_cpu_the_error_is_what_searches_found_of_their_estimates(scenario: 
     found, finding = estimated(2 * GIB, "cpu")
     known = EXPERIENCE["cpu"]
     assert (found["error"], found["error_reason"]) == (asdict(known), None)
-    assert finding.message.endswith(f"nothing was run; {error_in_words(known)}")
-    assert f"{known.low * 100:.0f} to {known.high * 100:.0f} %" in error_in_words(known)
+    said = f"{known.searches} searches found {known.low * 100:.0f} to {known.high * 100:.0f} % of such estimates"
+    assert finding.message.endswith(f"nothing was run; {said} ({known.source})")
 
 
 def test_the_experience_is_that_of_the_searches_kept() -> None:

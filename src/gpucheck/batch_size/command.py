@@ -20,9 +20,11 @@ from gpucheck.batch_size.outcome import (
     MemoryLimit,
     Setup,
     guard_bytes,
+    in_words,
+    kind_of_size,
     on_cpu,
 )
-from gpucheck.batch_size.plan import Plan, in_words, kind_of_size, plan
+from gpucheck.batch_size.plan import Plan, plan
 from gpucheck.batch_size.predict import Distrusted, Point, Prediction, Predictor
 from gpucheck.batch_size.runner import WHERE, Runner
 from gpucheck.batch_size.trial_log import TrialLog, identity_of
@@ -305,20 +307,6 @@ OUTSIDE = {
 EXPERIENCE = {"cpu": Experience(0.75, 1.0, 18, "built-in models on a CPU, torch 2.13")}
 
 
-def error_in_words(known: Experience) -> str:
-    """The error of such estimates in a few words."""
-    low, high = round(known.low * 100), round(known.high * 100)
-    return f"{known.searches} searches found {low} to {high} % of such estimates ({known.source})"
-
-
-def experience(kind: str, axis: str | None) -> tuple[Experience | None, str | None]:
-    """How far estimates were off, and why that is not known."""
-    if axis is not None:
-        return None, "no search along another dimension is on record"
-    found = EXPERIENCE.get(kind)
-    return found, None if found is not None else f"no search on a {kind.upper()} device is on record"
-
-
 def checked_memory(limit: MemoryLimit | None, device: str) -> tuple[int, str]:
     """The device's memory in bytes, and its kind. Raises UsageError for what an estimate cannot be about."""
     if limit is None or limit.kind != "size":
@@ -365,7 +353,12 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
     finally:
         predictor.close()
     at_max = found.at_max
-    known, why_not = experience(kind, setup.recipe.axis)
+    # How far estimates were off, and why that is not known.
+    known, why_not = EXPERIENCE.get(kind), None
+    if setup.recipe.axis is not None:
+        known, why_not = None, "no search along another dimension is on record"
+    elif known is None:
+        why_not = f"no search on a {kind.upper()} device is on record"
     first = found.points[0]
     answer = EstimatedBatchSize(
         max_batch_size=found.max_batch_size,
@@ -410,6 +403,9 @@ def finding_of_estimate(
     at_max = found.at_max
     peak = at_max.peak_bytes if at_max and at_max.peak_bytes is not None else room
     title = f"estimate: {name} {largest} fits {capacity(memory_bytes)}"
-    error = "error unknown" if known is None else error_in_words(known)
+    error = "error unknown"
+    if known is not None:
+        low, high = round(known.low * 100), round(known.high * 100)
+        error = f"{known.searches} searches found {low} to {high} % of such estimates ({known.source})"
     message = f"tensors take {capacity(peak)} at peak{rest}; nothing was run; {error}"
     return Finding("batch_size.estimate", "info", title, message, evidence)

@@ -31,10 +31,12 @@ from gpucheck.batch_size.outcome import (
     Refused,
     Setup,
     TrialResult,
+    in_words,
     judged_by_time,
+    kind_of_size,
     on_device,
 )
-from gpucheck.batch_size.plan import Plan, in_words, kind_of_size
+from gpucheck.batch_size.plan import Plan
 from gpucheck.batch_size.predict import Guide
 from gpucheck.batch_size.runner import WHERE, Runner, failed_device
 from gpucheck.batch_size.schedule import OPEN_SHARE, Forecast, Schedule
@@ -163,16 +165,18 @@ class Loop:
     def _take_over(self) -> None:
         """Take over what an earlier run of this search found out."""
         logged = self.log.known(self._device, self.history.budget.bytes) if self.log is not None else []
-        known = [result for result in logged if self._counts(result)]
+        # One says something about the sizes of today, unless what it says needs a smaller size that passes.
+        lowest, doubtful = self.search.lowest, NEEDS_SMALLER_PASS
+        known = [
+            result
+            for result in logged
+            if self.search.may_try(result.batch_size)
+            and not (result.outcome in doubtful and result.batch_size <= lowest)
+        ]
         if known:
             self.emit(Notice(f"--resume: {len(known)} trial{'' if len(known) == 1 else 's'} reused"))
         for result in known:
             self._take_trial(Tried(result))
-
-    def _counts(self, result: TrialResult) -> bool:
-        """Whether an earlier trial says something about the sizes of today."""
-        suspect = result.outcome in NEEDS_SMALLER_PASS and result.batch_size <= self.search.lowest
-        return self.search.may_try(result.batch_size) and not suspect
 
     # Searching
 

@@ -98,12 +98,13 @@ def speeds(results: Iterable[TrialResult]) -> tuple[SizeSpeed, ...]:
     for result in results:
         if result.outcome == "fits":
             steps.setdefault(result.batch_size, []).extend(t for t in result.steps_s[1:] if t > 0)
-    return tuple(_speed(size, steps[size]) for size in sorted(steps) if steps[size])
-
-
-def _speed(size: int, steps: list[float]) -> SizeSpeed:
-    middle = statistics.median(steps)
-    return SizeSpeed(size, size / middle, (max(steps) - min(steps)) / middle if len(steps) > 1 else None, len(steps))
+    found = []
+    for size, times in sorted(steps.items()):
+        if times:
+            middle = statistics.median(times)
+            spread = (max(times) - min(times)) / middle if len(times) > 1 else None
+            found.append(SizeSpeed(size, size / middle, spread, len(times)))
+    return tuple(found)
 
 
 def noise(found: Iterable[SizeSpeed]) -> float | None:
@@ -203,7 +204,9 @@ def memory_split(
     low, high = max(smaller), max(peaks)
     if peaks[high] - peaks[low] < TRUSTED_GROWTH * peaks[low]:
         return replace(held, reason="the peak hardly grows with the size")
-    if _is_curved(_in_tensors(passed) or peaks) or _is_curved(foreseen or {}):
+    # Bytes in tensors are free of what an allocator rounds; they say something where each size has them.
+    in_tensors = {r.batch_size: int(r.memory.get("max_memory_allocated_bytes") or 0) for r in passed}
+    if _is_curved(in_tensors if all(in_tensors.values()) else peaks) or _is_curved(foreseen or {}):
         return replace(held, reason="memory does not grow in proportion to the size")
     if len(peaks) < LEAST_SIZES and not foreseen:
         return replace(held, reason="two sizes do not show how memory grows")
@@ -212,12 +215,6 @@ def memory_split(
     # Gradients come while activations go, so that the peak may hold less than all of both.
     fixed = max(0, int(peaks[high] - slope * high) - known)
     return replace(held, activation_bytes_per_sample=int(slope), fixed_bytes=fixed)
-
-
-def _in_tensors(passed: Sequence[TrialResult]) -> dict[int, int]:
-    """The bytes in tensors at each size's peak, free of what an allocator rounds; nothing where one is not known."""
-    known = {r.batch_size: r.memory.get("max_memory_allocated_bytes") for r in passed}
-    return {size: int(peak) for size, peak in known.items() if peak} if all(known.values()) else {}
 
 
 def _is_curved(peaks: Mapping[int, float]) -> bool:
@@ -278,8 +275,9 @@ def confidence(
     doubts: list[str] = [] if confirmed else ["not run again in a fresh process"]
     if not closed:
         doubts.append("the search did not end")
-    apart = _apart(r.peak_bytes for r in results if r.batch_size == answer and r.outcome == "fits")
-    if apart is not None:
+    repeats = [r.peak_bytes for r in results if r.batch_size == answer and r.outcome == "fits" and r.peak_bytes]
+    if len(repeats) > 1:
+        apart = max(repeats) - min(repeats)
         said = f"peaks differ by {apart / budget * 100:.1f} % of the budget"
         (support if apart <= PEAK_SPREAD * budget else doubts).append(said)
     peaks = {r.batch_size: r.peak_bytes for r in results if r.outcome == "fits" and r.peak_bytes is not None}
@@ -303,12 +301,6 @@ def confidence(
         "low" if not (confirmed and closed) or len(doubts) >= MANY else "medium" if doubts else "high"
     )
     return Confidence(level, tuple(support), tuple(doubts))
-
-
-def _apart(peaks: Iterable[int | None]) -> int | None:
-    """How many bytes lie between repeats of one size; None for fewer than two."""
-    known = [peak for peak in peaks if peak]
-    return max(known) - min(known) if len(known) > 1 else None
 
 
 def strays(peaks: Mapping[int, int], foreseen: Mapping[int, float] | None) -> float | None:

@@ -213,7 +213,9 @@ class Runner:
 
     def _new_process(self) -> Talk:
         """A process that loads torch and waits for its setup. Raises CannotLook where none can be started."""
-        argv, environment = python_argv("gpucheck.batch_size.trial"), self._environment()
+        argv = python_argv("gpucheck.batch_size.trial")
+        tuned = TUNED_MALLOC if self.malloc == "tuned" and self.setup.is_cpu else {}
+        environment = {**os.environ, **tuned, IN_TRIAL: "1"}
         try:
             return Talk(lambda: LineChild(argv, env=environment))
         except Lost as lost:
@@ -373,11 +375,6 @@ class Runner:
         )
 
     # The child
-
-    def _environment(self) -> dict[str, str]:
-        own = {name: value for name, value in os.environ.items() if name not in TUNED_MALLOC}
-        tuned = self.malloc == "tuned" and self.setup.is_cpu
-        return {**(own | TUNED_MALLOC if tuned else os.environ), IN_TRIAL: "1"}
 
     def _ask(self, message: dict[str, Any], until: float) -> tuple[Line | None, End]:
         """Send a request and watch until the answer, the child's end, or `until`."""

@@ -115,12 +115,10 @@ class Forecast:
 
     def _fixed(self, start_s: float, need: Need) -> float:
         """What does not grow with the size: starts with what warms up in them, and what a compiler takes."""
-        return need.starts * (start_s + self._warming()) + need.trials * self._once()
-
-    def _warming(self) -> float:
-        """What the first step in a new process has taken longer than the rest, at the least; 0 where it compiles."""
+        # What the first step in a new process has taken longer than the rest, at the least; 0 where it compiles.
         found = [r.steps_s[0] - statistics.median(r.later_s) for r in self.results if r.fresh_process and r.later_s]
-        return 0.0 if self.compiled else max(0.0, min(found, default=0.0))
+        warming = 0.0 if self.compiled else max(0.0, min(found, default=0.0))
+        return need.starts * (start_s + warming) + need.trials * self._once()
 
     def _once(self) -> float:
         """What a trial takes longer because its first step compiles, by the largest size that was timed."""

@@ -184,15 +184,12 @@ class Search:
 
     # How
 
-    @property
-    def _first(self) -> int:
-        return self.lowest if self.start is None else min(max(self.rounded(self.start), self.lowest), self._highest)
-
     def _down(self) -> Attempt | None:
         """The first size, or one some factors below those that have not passed; None after the smallest."""
         tried = sorted({r.batch_size for r in self.trials if r.outcome != FITS})
         if not tried:
-            return Attempt(self._first)
+            first = self.lowest if self.start is None else self.rounded(self.start)
+            return Attempt(min(max(first, self.lowest), self._highest))
         if tried[0] <= self.lowest:
             return None
         # One that took longer than its time may take any time: as far down as after two that failed, at least.
@@ -209,7 +206,7 @@ class Search:
         return len(self.trials) - self.taken_over
 
     def step(self, size: int) -> int:
-        """How far above `size` the next one lies that is worth a trial: where sizes are few, more than the tolerance."""
+        """How far above `size` the next is worth a trial: where sizes are few, by more than the tolerance."""
         within = self.rounded(size * self.tolerance)
         return within + self.multiple_of if self._is_coarse(size) else max(self.multiple_of, within)
 
@@ -235,11 +232,9 @@ class Search:
         return _confirms(self.trials[self.taken_over :], best)
 
     def _closed(self, best: TrialEntry) -> bool:
-        return self._closed_by_failure(best) or self._closed_by_fit(best)
-
-    def _closed_by_failure(self, best: TrialEntry) -> bool:
         failing = self.first_failing
-        return failing is not None and failing.batch_size - best.batch_size <= self._apart(best.batch_size)
+        near = failing is not None and failing.batch_size - best.batch_size <= self._apart(best.batch_size)
+        return near or self._closed_by_fit(best)
 
     def _closed_by_fit(self, best: TrialEntry) -> bool:
         """Whether one tolerance more is predicted to exceed the budget; never for an exact search."""

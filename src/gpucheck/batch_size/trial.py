@@ -162,10 +162,6 @@ class CpuGauge:
             self.compute = max(self.compute, peak)
         else:
             self.optimizer = max(self.optimizer, peak)
-        self.begin_phase()
-
-    def begin_phase(self) -> None:
-        """A phase begins: what was before does not count towards it."""
         if self.method == "VmHWM":
             reset_resident_peak()
 

@@ -12,6 +12,7 @@ scratch, and what an allocator rounds up or cannot reuse. One real trial tells h
 # torch's classes count as Any for the type checker, and one here derives from one.
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 import traceback
@@ -109,7 +110,9 @@ def _prepared(setup: Setup, lowest: int | None, *, on_host: bool) -> tuple[Json,
                 torch.empty(1, device=device)
             if build_on == "cpu" and setup.guard_bytes is not None:
                 set_guard(setup.guard_bytes)
-            fake = Fake(_built(setup, build_on), device, foreach=setup.device.split(":")[0] in FOREACH_DEVICES)
+            with torch.device("meta") if build_on == "meta" else contextlib.nullcontext():
+                workload = load_for(setup, torch.device(build_on))
+            fake = Fake(workload, device, foreach=setup.device.split(":")[0] in FOREACH_DEVICES)
             first = _run(fake, lowest or fake.workload.smallest_batch)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything here
             why = _said(error)
@@ -132,13 +135,6 @@ def fake_device(asked: str) -> torch.device:
     Fake CUDA tensors end the process on a build without CUDA.
     """
     return torch.device(asked if asked.startswith("cuda") and torch.cuda.is_available() else "cpu")
-
-
-def _built(setup: Setup, on: str) -> Workload:
-    if on != "meta":
-        return load_for(setup, torch.device(on))
-    with torch.device("meta"):
-        return load_for(setup, torch.device(on))
 
 
 def _run(fake: Fake, size: int) -> Json:
