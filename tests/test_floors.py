@@ -59,7 +59,7 @@ FLOORS = {
 # and lower it where it shrank.
 SIZES = {
     ".": (18, 1092),
-    "batch_size": (16, 3176),
+    "batch_size": (16, 3190),
     "bench": (50, 5657),
     "cards": (8, 930),
     "cli": (15, 1213),
@@ -73,7 +73,7 @@ SIZES = {
     "memory": (5, 365),
     "program": (48, 6014),
     "render": (34, 3186),
-    "report": (26, 1737),
+    "report": (26, 1739),
     "smoke": (9, 924),
     "stress": (7, 1090),
     "work": (9, 905),
