@@ -411,7 +411,7 @@ def _of_tensor(run: Run, given: Given, receiver: Value, name: str) -> Value:
         pending=receiver.pending if name in torch_names.NO_READ else None,
     )
     if name == "requires_grad_" and getattr(given.nodes[0], "value", True) if given.nodes else name == "requires_grad_":
-        return _in_place(run, given, replace(plain, leaf=not receiver.graph, graph=not run.no_graph))
+        return _in_place(run, given, replace(plain, leaf=not receiver.graph, graph=True))
     if name in ("new_zeros", "new_ones", "new_full", "new_empty"):
         return Value("tensor", receiver.place, AT_LEAST_ONE, node)
     if name in torch_names.REDUCTIONS:

@@ -71,6 +71,8 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
         torch.__future__.set_swap_module_params_on_conversion(True)
         # There is nothing to validate, and a value that is assumed would not pass.
         torch.distributions.Distribution.set_default_validate_args(False)
+    cells = board.cells_of(shared)
+    _world.in_fork = lambda place, text: board.write_of_fork(shared, cells, str(place or "an unknown line"), text)
     made = _claimed.enter_context(surface.claimed(_world))
     _claimed.enter_context(surface.replaced(_substitutes()))
     look.begin(shared, folder)
