@@ -42,12 +42,16 @@ class Party:
     written: bool = False
 
 
+Site = tuple[Place | None, str, int | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Mismatch:
     """Operands that do not lie where an operation needs them.
 
     `operation` is as the program wrote it (`torch.add`), `module` the qualified name of the innermost module whose code
-    was running, `peer` a local variable of the user's that lies on the right device.
+    was running, `peer` a local variable of the user's that lies on the right device. `at` tells operations of one line
+    apart: where its code stands in Python's.
     """
 
     operation: str
@@ -55,13 +59,14 @@ class Mismatch:
     wrong: tuple[Party, ...]
     expected: str
     place: Place | None
+    at: int | None
     module: str | None
     peer: str | None
 
     @property
-    def site(self) -> tuple[Place | None, str]:
+    def site(self) -> Site:
         """What makes it the same mismatch when the program runs again."""
-        return self.place, self.operation
+        return self.place, self.operation, self.at
 
 
 class DeviceMismatch(RuntimeError):
@@ -147,9 +152,9 @@ class World:
     """
 
     claims: Claims = field(default_factory=Claims)
-    tolerated: set[tuple[Place | None, str]] = field(default_factory=set)
+    tolerated: set[Site] = field(default_factory=set)
     last: Mismatch | None = None
-    refused: dict[tuple[Place | None, str], Refused] = field(default_factory=dict)
+    refused: dict[Site, Refused] = field(default_factory=dict)
     mixed: Counter[tuple[Place | None, str]] = field(default_factory=Counter)
     card: Card = Card()
     has_values: bool = True
@@ -176,7 +181,8 @@ class World:
         """Raise what CUDA would, unless it was found before."""
         frame = user_frame(sys._getframe(1))
         expected = verdict.expected or "cpu"
-        known = self.refused.get((place_of(frame) if frame is not None else None, operation))
+        at = frame.f_lasti if frame is not None else None
+        known = self.refused.get((place_of(frame) if frame is not None else None, operation, at))
         if known is not None and known.mismatch.site not in self.tolerated:
             self._raise(known)
         parties = {one: self._party(one, tensor, frame, expected) for one, tensor in operands}
@@ -186,6 +192,7 @@ class World:
             wrong=tuple(parties[one] for one in verdict.wrong),
             expected=expected,
             place=place_of(frame) if frame is not None else None,
+            at=at,
             module=self._module(sys._getframe(1)),
             peer=self._peer(frame, expected) if frame is not None else None,
         )
