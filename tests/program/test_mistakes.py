@@ -84,7 +84,7 @@ def test_every_operand_of_a_line_is_told(findings_of: FindingsOf) -> None:
         wrong=True,
     )
     found = findings_of(text)
-    assert [one.title.partition(" in")[0] for one in found] == ["prog.py:18", "prog.py:18", "prog.py:19"]
+    assert [one.title.partition(" in")[0] for one in found] == ["prog.py:17", "prog.py:17", "prog.py:18"]
     assert "argument tensor1 is on the CPU" in found[2].message
     assert found[2].message.endswith("; its argument tensor2 is on the CPU too")
 
