@@ -433,8 +433,8 @@ TEXTS: tuple[Text, ...] = (
         "the GPU was lost in the middle of work (Vulkan)",
         (r"ggml_vulkan: device lost", r"vk::DeviceLostError", r"vk::\w+::\w+: ErrorDeviceLost"),
         "The driver reset the GPU: a kernel ran too long or touched memory that is not its own, or the driver failed.",
-        "a smaller batch or context (llama.cpp: -ub 128), then a newer driver or Mesa; the kernel's or the system's log "
-        "names the driver's reason",
+        "a smaller batch or context (llama.cpp: -ub 128), then a newer driver or Mesa; the kernel's or the system's "
+        "log names the driver's reason",
         source="Vulkan specification, Lost Device",
         follows=("hip.hang", "xid.", "bus.", "kernel.gpu_hang"),
         common=(r"\bVK_ERROR_DEVICE_LOST", r"ErrorDeviceLost"),
