@@ -37,21 +37,28 @@ rank = os.environ["RANK"]
 host = "one" if hosts == "one" else f"n{rank}"
 run = child.run
 
+def until(done):
+    while not done():
+        time.sleep(0.1)
+
+def has_ended():
+    path = documents.place(__import__("pathlib").Path(folder), "n0", os.environ["TORCHELASTIC_RUN_ID"])
+    return path.exists() and b'"exit":null' not in path.read_bytes()
+
 def faulty(*given, **more):
     if "gpucheck.cli.app" not in " ".join(given[0]):
         return run(*given, **more)  # the child that writes the document
+    if fault in ("killed", "raises"):
+        until(has_ended)  # torchrun ends the others with it
     if fault == "killed":
-        time.sleep(8)  # torchrun ends the others with it
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == "culprit":
-        while len([one for one in os.listdir(folder) if one.startswith("begun")]) < 2:
-            time.sleep(0.1)
+        until(lambda: len([one for one in os.listdir(folder) if one.startswith("begun")]) == 2)
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == "stopped":
         open(os.path.join(folder, "pid"), "w").write(str(os.getpid()))
         os.kill(os.getpid(), signal.SIGSTOP)
     if fault == "raises":
-        time.sleep(8)
         raise RuntimeError("planted")
     if fault == "slow":
         time.sleep(6)
