@@ -118,9 +118,7 @@ def test_a_node_that_is_probably_slow_is_undecided() -> None:
     assert found.state == "undecided" and found.cause.startswith("the whole node reaches 0.9")
     assert found.cause.endswith("; not certain") and judged.result.counts["good"] == 4
     # One of its devices that is certainly slow is bad all the same.
-    judged = judge(
-        named(slower(whole(TWENTY[0], 0.1), "cuda:3", 0.4), *(whole(TWENTY[n], by[n]) for n in range(1, 5)))
-    )
+    judged = judge(named(slower(whole(TWENTY[0], 0.1), "cuda:3", 0.4), *(whole(TWENTY[n], by[n]) for n in range(1, 5))))
     assert row(judged, "n0").state == "bad" and row(judged, "n0").slow[0].device == "cuda:3"
 
 

@@ -11,8 +11,7 @@ from typing import Any
 from gpucheck import advice
 from gpucheck.batch_size import recommend
 from gpucheck.batch_size.history import CAP, OPEN, History
-from gpucheck.batch_size.outcome import AT_ONCE, BOUNDING, TrialResult, in_words_of_retries
-from gpucheck.batch_size.plan import in_words, kind_of_size
+from gpucheck.batch_size.outcome import AT_ONCE, BOUNDING, TrialResult, in_words, in_words_of_retries, kind_of_size
 from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, MemoryFigures, Method, Rate, Run, TimeStats

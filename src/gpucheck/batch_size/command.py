@@ -20,9 +20,11 @@ from gpucheck.batch_size.outcome import (
     MemoryLimit,
     Setup,
     guard_bytes,
+    in_words,
+    kind_of_size,
     on_cpu,
 )
-from gpucheck.batch_size.plan import Plan, in_words, kind_of_size, plan
+from gpucheck.batch_size.plan import Plan, plan
 from gpucheck.batch_size.predict import Distrusted, Point, Prediction, Predictor
 from gpucheck.batch_size.runner import WHERE, Runner
 from gpucheck.batch_size.trial_log import TrialLog, identity_of

@@ -31,10 +31,12 @@ from gpucheck.batch_size.outcome import (
     Refused,
     Setup,
     TrialResult,
+    in_words,
     judged_by_time,
+    kind_of_size,
     on_device,
 )
-from gpucheck.batch_size.plan import Plan, in_words, kind_of_size
+from gpucheck.batch_size.plan import Plan
 from gpucheck.batch_size.predict import Guide
 from gpucheck.batch_size.runner import WHERE, Runner, failed_device
 from gpucheck.batch_size.schedule import OPEN_SHARE, Forecast, Schedule

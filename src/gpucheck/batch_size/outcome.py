@@ -289,6 +289,16 @@ class TrialResult(TrialEntry):
         return self.steps_s[1:]
 
 
+def in_words(size: int, axis: str | None) -> str:
+    """A size as a sentence has it: of the batch, or a length along the axis."""
+    return f"a batch of {size}" if axis is None else f"{axis} {size}"
+
+
+def kind_of_size(axis: str | None) -> str:
+    """What sizes are, as a sentence has it: batches, or lengths along the axis."""
+    return "batch" if axis is None else f"length of {axis}"
+
+
 def in_words_of_retries(result: TrialResult) -> str:
     """That a size runs although the allocator had to empty its cache, and what that costs, in one line."""
     times = "once" if result.allocation_retries == 1 else f"{result.allocation_retries} times"

@@ -19,16 +19,6 @@ LARGEST_TOLERANCE = 0.5
 DEFAULT_TARGET = "transformer"
 
 
-def in_words(size: int, axis: str | None) -> str:
-    """A size as a sentence has it: of the batch, or a length along the axis."""
-    return f"a batch of {size}" if axis is None else f"{axis} {size}"
-
-
-def kind_of_size(axis: str | None) -> str:
-    """What sizes are, as a sentence has it: batches, or lengths along the axis."""
-    return "batch" if axis is None else f"length of {axis}"
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The options with their texts parsed.

@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpucheck.batch_size.outcome import IN_TRIAL, Setup, TrialResult
-from gpucheck.batch_size.plan import in_words
+from gpucheck.batch_size.outcome import IN_TRIAL, Setup, TrialResult, in_words
 from gpucheck.batch_size.search import SAFE_SHARE, Attempt, Search
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.talk import Ending, Line, Lost, Talk
