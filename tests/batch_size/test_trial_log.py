@@ -193,6 +193,14 @@ def test_another_file_is_refused_and_kept(tmp_path: Path, text: str) -> None:
     assert path.read_text() == text
 
 
+def test_a_log_of_another_version_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text('{"schema": "gpucheck.trials/1"}\n')
+    with pytest.raises(UsageError, match=r"is a log of another version of gpucheck; its format is gpucheck\.trials/1"):
+        TrialLog(str(path), identity())
+    assert path.read_text() == '{"schema": "gpucheck.trials/1"}\n'
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -203,6 +203,9 @@ def _check(path: str, line: bytes, identity: dict[str, Any]) -> None:
         schema = found["schema"]
     except (ValueError, TypeError, KeyError):
         raise _not_a_log(path) from None
+    if schema != SCHEMA and str(schema).startswith(SCHEMA.rpartition("/")[0]):
+        why = f"its format is {schema}, and now {SCHEMA}"
+        raise UsageError(f"--resume {path!r} is a log of another version of gpucheck", why, "name a new file")
     if schema != SCHEMA:
         raise _not_a_log(path)
     # As JSON has it: a tuple is a list there.
