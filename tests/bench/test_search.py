@@ -19,7 +19,6 @@ from gpucheck.bench.matmul.product import Case
 from gpucheck.bench.matmul.search import (
     Ask,
     Drift,
-    Found,
     Grid,
     Reading,
     Refused,
@@ -83,8 +82,8 @@ def test_the_final_is_in_turns_and_its_figures_decide() -> None:
     assert 3 <= turn <= 8
     assert set(final[:turn]) == set(final[turn : 2 * turn]) and final[turn : 2 * turn] == final[:turn][::-1]
     assert search.best == search.finalists[0] and search.best.rounds == max(one.rounds for one in search.finalists)
-    assert search.best.low is not None and search.best.high is not None
-    assert search.best.low <= search.best.rate <= search.best.high
+    assert search.best.ci_low is not None and search.best.ci_high is not None
+    assert search.best.ci_low <= search.best.flop_per_s <= search.best.ci_high
 
 
 def test_what_is_asked_stays_asked_and_the_best_holds_at_any_moment() -> None:
@@ -172,7 +171,7 @@ def test_what_does_not_fit_is_not_tried() -> None:
 def test_a_disturbed_part_is_left_out_and_noise_is_not() -> None:
     assert undisturbed(Reading(90.0, 80.0, 100.0, 1.0)) == 100.0
     assert undisturbed(Reading(99.0, 98.0, 100.0, 1.0)) == 99.0
-    assert found_in((1, 1, 1), (1.0, 3.0, 2.0)) == Found((1, 1, 1), 2.0, None, None, 3)
+    assert found_in((1, 1, 1), (1.0, 3.0, 2.0)) == SearchedShape(1, 1, 1, 2.0, None, None, 3)
 
 
 def test_the_drift_is_followed_and_one_hiccup_is_not() -> None:

@@ -34,12 +34,14 @@ class Shared:
 
     `lost` gets the devices that this process cannot use any more, by torch's names, each with why; None where nobody
     else wants to know. `until_s` is when the benchmark has to be over, by `time.monotonic`; None: its own budget says.
+    `is_planned` tells that what will be measured was said before.
     """
 
     limits: tuple[Limit, ...] = ()
     facts: Facts | None = None
     lost: dict[str, Fault] | None = None
     until_s: float | None = None
+    is_planned: bool = False
 
 
 # Nothing is asked of the figures, and nobody has read the machine yet.
@@ -79,7 +81,7 @@ def each(
     if chosen.notice:
         emit(Notice(chosen.notice))
 
-    if shared.facts is None:
+    if not shared.is_planned:
         begin(emit, facts, [name], chosen.ids, shared)
     run = _Run(name, emit, facts, rows, {} if shared.lost is None else shared.lost)
     run.in_use = {device.id for device in facts.devices if held_bytes(device) is not None}
@@ -96,6 +98,12 @@ def each(
     if run.unseen:
         raise run.unseen[0]
     return run.measured
+
+
+def share_until(deadline: float, weights: Sequence[float]) -> float:
+    """When the first of what is left, with these weights, has had its share of the time until `deadline`."""
+    now_s = time.monotonic()
+    return now_s + max(deadline - now_s, 0.0) * weights[0] / sum(weights)
 
 
 @dataclass(slots=True)

@@ -155,6 +155,8 @@ TEXTS: tuple[Text, ...] = (
         "hint",
         symptom=True,
         common=(
+            r"\b(segfaults?|segmentation fault)\b.{0,20} (on|in|with|when|during|at|after)\b",
+            r"\bsegmentation faults? (result|error)s?\b",
             r"return ?code ?[=:]? ?-11\b",
             r"terminated with signal SIGSEGV",
             r"Windows fatal exception: access violation",

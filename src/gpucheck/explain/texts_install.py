@@ -83,6 +83,8 @@ TEXTS: tuple[Text, ...] = (
         "import.library",
         "a CUDA library is not found",
         (
+            r"Error loading CUDA libraries\. GPU will not be used",
+            r"Failed to load library \S*onnxruntime_providers_(cuda|tensorrt|rocm)",
             r"lib(?!cuda\.so|nvidia-ml)(cu|nv)[A-Za-z][\w-]*\.so[.\d]*: cannot open shared object file",
             r"(could not|failed to|unable to|cannot) (load|open|find) (the )?libcudnn\w*\.so",
             r"lib(cu(dart|dnn|blas|fft|rand|solver|sparse|pti|file)|nccl|nvrtc|nvJitLink|nvToolsExt|nvshmem|torch_cuda)"
@@ -420,6 +422,10 @@ TEXTS: tuple[Text, ...] = (
         "compile.backend",
         "torch.compile failed",
         (
+            r"Triton compilation failed: \w+",
+            r"\bInductorError\b",
+            r"\b(ptxas|Triton) (compilation|codegen) (failed|error)",
+            r"torch[/\\]_inductor[/\\].{0,80}(compilation failed|CompilationError)",
             r"CompilationError: at \d+:\d+: ?def triton_",
             r"FailOnRecompileLimitHit",
             r"hit config\.(recompile_limit|cache_size_limit)",

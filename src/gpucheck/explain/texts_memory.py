@@ -91,7 +91,12 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "oom.xpu",
         "Intel GPU memory is full",
-        (r"XPU out of memory", messages.LEVEL_ZERO, r"PI_ERROR_(MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_HOST_MEMORY)"),
+        (
+            r"DPCPP out of memory",
+            r"XPU out of memory",
+            messages.LEVEL_ZERO,
+            r"PI_ERROR_(MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_HOST_MEMORY)",
+        ),
         "torch asked Intel's driver (Level Zero) for more than was free on the device or on the host.",
         _FITS,
         "proof",
@@ -330,6 +335,7 @@ TEXTS: tuple[Text, ...] = (
         "oom.vllm",
         "vLLM or SGLang finds too little free GPU memory",
         (
+            r"at least one request with the models?'?s? max seq len",
             r"reserved for KV Cache is -[\d.]+ ?GiB",
             r"No available memory for the cache blocks",
             r"Free memory on device.{0,60}is less than desired GPU memory utilization",
@@ -353,6 +359,11 @@ TEXTS: tuple[Text, ...] = (
         "oom.other",
         "something ran out of memory",
         (
+            r"\bGot an OOM\b",
+            r"ggml_backend_\w+: failed to allocate|failed to allocate buffer, size = [\d.]+",
+            r"(allocateMemory|vkAllocateMemory|createBuffer)\W{0,4}.{0,20}OutOf(Device|Host)Memory",
+            r"\bVK_ERROR_OUT_OF_(DEVICE|HOST|POOL)_MEMORY",
+            r"ErrorOutOf(Device|Host)Memory",
             r"unable to allocate Vulkan\d* buffer",
             r"\b(Cuda|Hip|XPU|torch\.|torch\.cuda\.)OutOfMemoryError\b",
             r"not enough GPU (video )?memory",

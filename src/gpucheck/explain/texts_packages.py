@@ -19,6 +19,11 @@ TEXTS: tuple[Text, ...] = (
         "attention.package",
         "flash-attn is missing, built for another torch, or cannot be built",
         (
+            r"(flash|sage)[-_ ]?att\w*\b (does not|doesn't|won't|cannot|can't|not|fails to|failed to) (work|run|"
+            r"install|build|compile)\w*",
+            r"(flash|sage)[-_ ]?att\w*(\(\))?( got)? an unexpected keyword",
+            r"FAILED: \S*(flash|sage)[-_]?attn?\S*\.(o|so|obj)\b",
+            r"(install|build|compil)\w* (of )?(flash|sage)[-_ ]?att\w* .{0,20}(fail|error|stuck|hang)",
             r"flash_attn\w*\(\) got an unexpected keyword",
             r"flash_?attn\w*[\w./-]*\.so[.\d]*: (undefined symbol|cannot open)",
             r"DLL load failed while importing flash_attn\w*",
@@ -74,6 +79,8 @@ TEXTS: tuple[Text, ...] = (
         "bitsandbytes.setup",
         "bitsandbytes finds no CUDA library",
         (
+            r"bitsandbytes library load error",
+            r"Configured (CUDA|ROCm|HIP) binary not found",
             r"CUDA Setup failed despite (GPU|CUDA) being available",
             r"The installed version of bitsandbytes was compiled without GPU support",
             r"bitsandbytes was compiled without GPU support",
@@ -231,6 +238,9 @@ TEXTS: tuple[Text, ...] = (
         "build.extension",
         "an extension of torch could not be compiled",
         (
+            r"nvlink (error|fatal) *: ",
+            r"\bptxas (fatal|error) *: (?!.{0,60}(gpu-name|Unsupported \.version))",
+            r"FAILED: \S*(cuda|kernel|csrc|\.cu)\S*\.(o|obj)\b",
             r"Ninja build failed",
             r"NVCC compilation failed",
             r"nvcc (fatal|error) *: (?!.{0,60}(gpu arch|died due|unsupported|host comp|Cannot find compiler))",
@@ -248,7 +258,10 @@ TEXTS: tuple[Text, ...] = (
         "hint",
         symptom=True,
         follows=("nvcc.", "build.", "compile.", "import.", "attention.package"),
-        common=(r"Error building extension",),
+        common=(
+            r"ninja: build stopped: subcommand failed",
+            r"Error building extension",
+        ),
     ),
     Text(
         "pip.torch",
@@ -336,6 +349,17 @@ TEXTS: tuple[Text, ...] = (
         "cutlass.arch",
         "a kernel library (CUTLASS, FlashInfer) has no kernel for this GPU",
         (
+            r"\bkernel does not support (the )?current device",
+            r"\bUnsupported (SM version|SM arch\w*|arch: ?\d+)",
+            r"\bno GPU with the required compute capability",
+            r"\bsgl_kernel.{0,40}(common_ops )?(not found|cannot be (found|loaded))",
+            r"\b(fp8|fp4|mxfp\d|nvfp4|int8|gemm|moe|attention|kernel|mla)\w*\b.{0,60}(is |are )?not (yet "
+            r")?(implemented|supported|available) (for|on|by) (this |the )?(NVIDIA )?(Hopper|Blackwell|Ampere|Ada|"
+            r"Turing|Volta|sm_?\d{2,3}a?)",
+            r"No (compiled )?\w*(cutlass|scaled_mm|gemm|fp8|moe)\w* .{0,20}for (a )?(CUDA )?(device|GPU|compute|this)",
+            r"expected sm_?\d+a?( or sm_?\d+a?)+",
+            r"(NotImplementedError|AssertionError|RuntimeError): .{0,60}\b(only )?(supports?|requires?|expects?|"
+            r"expected) .{0,20}\b(Hopper|Blackwell|sm_?\d{2,3}a?)\b",
             r"(Only|requires?|expects?|supported (on|by)|supports? only) .{0,30}\bsm_?(8|9|10|"
             r"12)\d[a-z]?\b.{0,40}(supported|and above|or (newer|above|higher)|but got|required)",
             r"expects arch to be one of",
@@ -363,6 +387,10 @@ TEXTS: tuple[Text, ...] = (
         "(VLLM_ATTENTION_BACKEND=FLASH_ATTN, --attention-backend triton)",
         source="flashinfer-ai/flashinfer, compilation_context.py; vllm-project/vllm issues 38423 and 42393",
         follows=("cuda.capability", "nvcc.arch"),
+        common=(
+            r"(fails?|failed|fa\w+s) to (launch|start|load).{0,6}kernel not found",
+            r"\bkernel not found (for|on) (this )?(GPU|device|arch|sm_?\d)",
+        ),
     ),
     Text(
         "nvshmem.init",
@@ -383,6 +411,9 @@ TEXTS: tuple[Text, ...] = (
         "llamacpp.start",
         "llama.cpp's server ended, and the text does not say why",
         (
+            r"ggml_\w+_compute_forward: \w+ failed",
+            r"llama runner (was |has )?terminated",
+            r"(llama|ollama) runner.{0,30}exit status \d+",
             r"ggml-\w+(/ggml-\w+)?\.cu:\d+: (CUDA|ROCm|MUSA) error",
             r"(ggml_cuda_init|ggml_backend_\w+): failed to initiali[sz]e (CUDA|ROCm): \(null\)",
             r"LLAMA_CPP_PROCESS_ERROR",
@@ -400,7 +431,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "vulkan.lost",
         "the GPU was lost in the middle of work (Vulkan)",
-        (r"vk::DeviceLostError", r"vk::\w+::\w+: ErrorDeviceLost"),
+        (r"ggml_vulkan: device lost", r"vk::DeviceLostError", r"vk::\w+::\w+: ErrorDeviceLost"),
         "The driver reset the GPU: a kernel ran too long or touched memory that is not its own, or the driver failed.",
         "sudo dmesg | tail -n 50 names the driver's reason; a smaller batch or context (llama.cpp: -ub 128), a newer "
         "driver or Mesa",
@@ -430,6 +461,9 @@ TEXTS: tuple[Text, ...] = (
         "llamacpp.cpu",
         "llama.cpp or Ollama uses the CPU, because it found no GPU that it can use",
         (
+            r"\bollama\b.{0,40}\b(not using|ignor\w+|doesn't use|does not use|won't use|stopped using) (the |my |"
+            r"any )?GPU",
+            r"\b(ollama|llama\.cpp|llama-server)\b.{0,60}\bfall\w* back to CPU",
             r"inference compute.{0,30}\bid=cpu\b",
             r"failure during GPU discovery",
             r"failed to finish discovery before timeout",
@@ -457,7 +491,12 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "import.torchcodec",
         "torchcodec finds no FFmpeg that it can use, or was built for another torch",
-        (r"Could not load libtorchcodec", r"libtorchcodec\w*\.so"),
+        (
+            r"libtorchcodec loading traceback",
+            r"\blibav(util|codec|format|filter|device)\.so\.\d+: cannot open shared object",
+            r"Could not load libtorchcodec",
+            r"libtorchcodec\w*\.so",
+        ),
         "It loads FFmpeg's shared libraries of the system, and each release belongs to one torch.",
         "ffmpeg -version (4 to 7, or 8 from 0.8 on, with shared libraries: apt-get install ffmpeg, conda install "
         "ffmpeg); torchcodec's README names the release for each torch",

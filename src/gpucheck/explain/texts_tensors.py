@@ -58,6 +58,8 @@ TEXTS: tuple[Text, ...] = (
         "tensor.dtype",
         "two tensors are of different data types",
         (
+            r"Expected \S{1,40}(dtype|scalar_type)\(\) == \S+ to be true",
+            r"Expected \S{1,40}(dtype|scalar_type)\(\) == torch::\w+",
             r"expected scalar type \w+ but found \w+",
             r"mat1 and mat2 (must|to) have the same dtype",
             r"(must|to) have the same dtype, but got",
@@ -190,6 +192,7 @@ TEXTS: tuple[Text, ...] = (
         "mps.operation",
         "an operation does not exist for Apple's GPU (Metal)",
         (
+            r"MPS backend is (only )?supported on Mac ?OS",
             r"MPS(NDArray|Graph)\w*\.mm:\d+: ?failed assertion"
             r"(?!.{0,200}(total bytes|not large enough|product of dim|INT_MAX))",
             r"Device mps not supported",
@@ -293,6 +296,8 @@ TEXTS: tuple[Text, ...] = (
         "attention.flash",
         "FlashAttention does not run on this GPU",
         (
+            r"could not determine CUDA architecture",
+            r"(sage|flash)[-_ ]?att\w* (is )?not (a )?new enough",
             r"only supported (in|by|with|on) (FlashAttention|FA)[- ]?[34]",
             r"SM\d+ kernel is not available",
             r"Error running sage attention",

@@ -1,4 +1,4 @@
-"""What `bench bandwidth` runs: four operations on preallocated float32 arrays, rotating over cold slices, and verified.
+"""The command `bench bandwidth`: four operations on preallocated float32 arrays that rotate over cold slices, verified.
 
 The arrays hold small whole numbers, so that every sum is exact in float32 in whichever order it is made; the sums of
 128 neighbouring rows all differ.
@@ -308,6 +308,8 @@ def measure(
         },
     )
 
+
+# -- the command -------------------------------------------------------------------------------------------------------
 
 # One array. An H200 copies 1 GiB in half a millisecond, a laptop's memory copies 256 MiB in 20.
 DEFAULT_SIZES = {"accelerator": GIB, "cpu": 256 * MIB}

@@ -1,4 +1,4 @@
-"""What the CPU and the device both do: three operations, each on the CPU, on the device, and there with the copies."""
+"""The command `bench crossover`: three operations, each on the CPU, on the device, and there with the copies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpucheck import stats
 from gpucheck.bench import devices, rounds
 from gpucheck.bench.crossover import judge
 from gpucheck.bench.crossover.options import CrossoverOptions
-from gpucheck.bench.devices import ALONE, Shared
+from gpucheck.bench.devices import ALONE, Shared, share_until
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel as accels
 from gpucheck.machine import host, inventory, pulse
@@ -282,6 +282,8 @@ def _row(
     )
 
 
+# -- the command -------------------------------------------------------------------------------------------------------
+
 # What one size may take of the device's memory that is left.
 DEVICE_SHARE = 0.25
 
@@ -338,9 +340,8 @@ def _rows(options: CrossoverOptions, accel: Accel, facts: Facts, emit: Emit, dea
         bench = Bench(accel, cpu, watch, seen, precision.state())
         for place, operation in enumerate(todo):
             pulse.go_on()
-            left_s = max(deadline - time.monotonic(), 0.0)
-            share_s = left_s * operation.weight / sum(one.weight for one in todo[place:])
-            search = Search(operation, bench, emit, time.monotonic() + share_s, room(options, accel))
+            until = share_until(deadline, [one.weight for one in todo[place:]])
+            search = Search(operation, bench, emit, until, room(options, accel))
             emit(Began(judge.part(operation.id), accel.id))
             try:
                 yield from search.rows()

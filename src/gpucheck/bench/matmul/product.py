@@ -256,6 +256,8 @@ def try_once(call: Callable[[], _T], dtype: Dtype, accel: Accel) -> _T:
         raise RuntimeError(f"a product of {dtype} is not implemented for {accel.id}: {reason}") from error
 
 
+# -- which products: what a device has, and what was asked for ---------------------------------------------------------
+
 # 8192 fills the largest GPU of today (an H200 works on it for 1.4 ms in bfloat16), 4096 shows what smaller work gets;
 # the largest is not always the fastest (an L4 is faster at 2048 than at 10240). A CPU core needs 0.3 s for 2048.
 DEFAULT_SIZES = {"accelerator": (4096, 8192), "cpu": (1024, 2048)}

@@ -20,6 +20,7 @@ from typing import Literal
 
 from gpucheck import stats
 from gpucheck.bench.matmul.options import Axis, Shape
+from gpucheck.report.results.matmul import SearchedShape
 
 Stage = Literal["reference", "spread", "line", "crossing", "again", "final"]
 
@@ -86,21 +87,10 @@ class Refused:
     spent_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A shape with the median of its rates; the interval is None below six rounds of the final."""
-
-    shape: Shape
-    rate: float
-    low: float | None
-    high: float | None
-    rounds: int
-
-
-def found_in(shape: Shape, rates: Sequence[float]) -> Found:
+def found_in(shape: Shape, rates: Sequence[float]) -> SearchedShape:
     interval = stats.interval(rates)
     low, high = (None, None) if interval is None else (interval.low, interval.high)
-    return Found(shape, stats.median(rates), low, high, len(rates))
+    return SearchedShape(*shape, stats.median(rates), low, high, len(rates))
 
 
 def undisturbed(reading: Reading) -> float:
@@ -199,22 +189,22 @@ class Search:
         return len(self._looks.keys() | self.refused.keys())
 
     @property
-    def best(self) -> Found | None:
+    def best(self) -> SearchedShape | None:
         """The fastest so far: by the final's figures once each finalist has one, by the longest looks before."""
         if finalists := self.finalists:
             return finalists[0]
         ranked = self._ranked()
-        return Found(ranked[0], self._looks[ranked[0]][-1].rate, None, None, 0) if ranked else None
+        return SearchedShape(*ranked[0], self._looks[ranked[0]][-1].rate, None, None, 0) if ranked else None
 
     @property
-    def finalists(self) -> list[Found]:
+    def finalists(self) -> list[SearchedShape]:
         """Those measured in turns, the fastest first; empty before each was measured once."""
         if not self._finals or not all(self._finals.values()):
             return []
         found = [found_in(shape, rates) for shape, rates in self._finals.items()]
         # Who was dropped was measured less often, and not by the same clock; one round may be in progress.
         most = max(one.rounds for one in found)
-        return sorted(found, key=lambda one: (one.rounds < most - 1, -one.rate))
+        return sorted(found, key=lambda one: (one.rounds < most - 1, -one.flop_per_s))
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 
@@ -345,7 +335,7 @@ class Search:
             if not shapes:
                 return
             if done >= FIRST_ROUNDS:
-                best = self.finalists[0].rate
+                best = self.finalists[0].flop_per_s
                 shapes = [
                     one for one in shapes if stats.median(self._finals[one]) >= best * (1 - BEHIND / math.sqrt(done))
                 ]
@@ -420,6 +410,8 @@ def _with(shape: Shape, dimension: int, value: int) -> Shape:
     m, n, k = (value if place == dimension else side for place, side in enumerate(shape))
     return m, n, k
 
+
+# -- the shapes, points spread over them, and what looks at some tell of the others ------------------------------------
 
 # Beyond so many shapes nobody waits for a list of them: they are drawn, not listed.
 MOST_LISTED = 200_000

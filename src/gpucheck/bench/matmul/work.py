@@ -1,4 +1,7 @@
-"""One product, timed: its precision observed, the clock warmed, the first result checked and later ones compared."""
+"""The command `bench matmul`: every product that fits, on every device asked for; its search and its long runs.
+
+Of each product the precision is observed, the clock warmed, the first result checked and later ones compared.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.matmul import product, search_run, sustain
 from gpucheck.bench.matmul.corruption import Repeats, check_first
 from gpucheck.bench.matmul.options import MatmulOptions
-from gpucheck.bench.matmul.product import Case, Matrices, Rotation, cases, fitting
+from gpucheck.bench.matmul.product import Case, Rotation, cases, fitting
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import host, pulse
 from gpucheck.machine.accel import Accel
@@ -42,20 +45,6 @@ LEAST_S = 0.8
 LOOK_S = 1.0
 
 
-def _sets(case: Case, accel: Accel) -> tuple[list[Matrices], list[Matrices]]:
-    """Memory for each set: flat, and the matrices in it."""
-    flat = [product.allocate(case.kind, case.elements, accel.device) for _ in range(case.sets)]
-    return flat, [product.view(case.kind, one, case.shape) for one in flat]
-
-
-def _fill(case: Case, flat: list[Matrices]) -> None:
-    """The same random data into every set."""
-    product.fill(case.kind, flat[0])
-    for other in flat[1:]:
-        other.a.copy_(flat[0].a)
-        other.b.copy_(flat[0].b)
-
-
 def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurement:
     """Time one case: observe its precision, warm up, time, check the first result and compare later ones with it.
 
@@ -63,8 +52,10 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
     """
     wanted: precision.Precision = "tf32" if case.dtype == "tf32" else "ieee"
     accel.reset_peak()
-    flat, sets = _sets(case, accel)
-    kind, first = case.kind, sets[0]
+    kind = case.kind
+    flat = [product.allocate(kind, case.elements, accel.device) for _ in range(case.sets)]
+    sets = [product.view(kind, one, case.shape) for one in flat]
+    first = sets[0]
     with precision.precision(wanted):
         settings = precision.state()
         rotation = Rotation(kind, sets)
@@ -72,7 +63,10 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
         observed = product.try_once(
             lambda: precision.observed(first.a, first.b, first.out, multiply), case.dtype, accel
         )
-        _fill(case, flat)
+        product.fill(kind, flat[0])
+        for other in flat[1:]:
+            other.a.copy_(flat[0].a)
+            other.b.copy_(flat[0].b)
         rotation.once_each()
         accel.synchronize()
         until_s = accel.host_now() + budget_s + LOOK_S
@@ -125,6 +119,8 @@ def _method(case: Case) -> dict[str, Any]:
         "support": case.support.reason or case.support.kind,
     }
 
+
+# -- the command -------------------------------------------------------------------------------------------------------
 
 DEFAULT_BUDGET_S = 30.0
 # Beyond this a row only grows more certain about this one process.
@@ -266,7 +262,8 @@ class _Rows:
                 self.emit(Notice(f"{dtype}: no product to sustain", "warning"))
                 continue
             pulse.go_on()
-            case = replace(any_shape, shape=_shape(fastest[dtype]))
+            m, n, k = (int(fastest[dtype].case[side]) for side in "mnk")
+            case = replace(any_shape, shape=(m, n, k))
             long_run = partial(sustain.sustain, case, self.accel, seconds, watch, self.emit, idle_s=sustain.IDLE_S)
             result = self._guarded(case, long_run)
             if result is None:
@@ -297,7 +294,3 @@ class _Rows:
                 raise
             why, fix = why_full(self.accel, f"its matrices take {units.capacity(case.bytes)}", self.free)
             raise CannotLook(f"memory ran out at {case.label}", why, fix, finding="matmul.memory") from error
-
-
-def _shape(row: Measurement) -> tuple[int, int, int]:
-    return int(row.case["m"]), int(row.case["n"]), int(row.case["k"])

@@ -1,4 +1,4 @@
-"""A copy, compute, and both at once: timed in turn, the copies verified."""
+"""The command `bench overlap`: a copy, compute, and both at once, timed in turn, the copies verified."""
 
 from __future__ import annotations
 
@@ -189,6 +189,8 @@ def _row(
     return made if what != "both" else replace(made, rate=None)
 
 
+# -- the command -------------------------------------------------------------------------------------------------------
+
 # 1.2 ms on PCIe 5 and 5 on PCIe 3, from pageable memory often ten times that: long against a launch and a wait (some
 # 10 µs), and short enough for ten rounds of each case.
 DEFAULT_SIZE = 64 * MIB
@@ -305,6 +307,8 @@ def _compute(accel: Accel, emit: Emit) -> Compute:
     emit(Skipped(Finding("overlap.compute", "skip", title, reason, evidence, device=accel.id)))
     return compute(accel, "float32")
 
+
+# -- a copy, and as much compute as takes as long ----------------------------------------------------------------------
 
 # So that a launch and a synchronise, some 10 µs, are half a percent of what is timed.
 SHORTEST_S = 2e-3

@@ -9,10 +9,7 @@ from gpucheck import units
 from gpucheck.bench import figures, remarks, share
 from gpucheck.bench.figures import Ceiling, Ceilings
 from gpucheck.bench.seen import Judge, Seen, headline
-from gpucheck.bench.transfer import (
-    copies_judge,
-    several_judge,
-)
+from gpucheck.bench.transfer import copies_judge, several_judge
 from gpucheck.bench.transfer.link import limit_of, link_under_load
 from gpucheck.directions import SHORT_WAYS, WAYS
 from gpucheck.peaks import Part
@@ -53,8 +50,7 @@ def part(name: str) -> str:
 
 def on_device(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """Whether the copies arrived, and at what rate; beside the memory's peak where the part is known. Pure."""
-    rows = [one for one in measurements if one.name == ON_DEVICE]
-    return [finding for one in rows for finding in _on_device(one, facts)]
+    return [finding for one in measurements if one.name == ON_DEVICE for finding in _on_device(one, facts)]
 
 
 def _on_device(one: Measurement, facts: Facts) -> list[Finding]:

@@ -27,7 +27,6 @@ from gpucheck.measure import row, timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Progress, Skipped
-from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.units import GIB, KIB, MIB
@@ -83,6 +82,7 @@ def rows(together: Together, run_child: RunChild = talk.run) -> Iterator[Measure
     The pairs for which there is no time are told in one finding; the first is always measured.
     """
     todo = pairs(together.ids)
+    known = {device.id: device.uuid for device in together.facts.devices}
     for done, (first, second) in enumerate(todo):
         if done and time.monotonic() >= together.deadline:
             together.emit(Skipped(_no_time(todo[done:], len(todo))))
@@ -91,7 +91,7 @@ def rows(together: Together, run_child: RunChild = talk.run) -> Iterator[Measure
         argv = child.python_argv(CHILD, first, second)
         answer = read(run_child(argv, CHILD_TIMEOUT_S))
         for one in answer.measurements:
-            yield replace(one, device=replace(one.device, uuid=_uuid(one.device.id, together.facts) or one.device.uuid))
+            yield replace(one, device=replace(one.device, uuid=known.get(one.device.id) or one.device.uuid))
         for source, destination in ((first, second), (second, first)):
             seen = {one.case["what"] for one in answer.measurements if one.case["source"] == source}
             if seen < WHAT:
@@ -130,10 +130,6 @@ def _no_time(left: Sequence[tuple[str, str]], total: int) -> Finding:
         {"pairs": [list(pair) for pair in left]},
         fix="use a longer --time-budget: about 10 s for each pair",
     )
-
-
-def _uuid(device_id: str, facts: Facts) -> str | None:
-    return next((device.uuid for device in facts.devices if device.id == device_id), None)
 
 
 # -- the child: one pair, each copying to the other --------------------------------------------------------------------

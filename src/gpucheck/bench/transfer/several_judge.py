@@ -42,7 +42,7 @@ def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     crooked = asymmetric(rates)
     evidence = {
         **matrix(rows),
-        "wrong_bytes": _listed(wrong),
+        "wrong_bytes": [[*pair, count] for pair, count in wrong.items()],
         "slow": [list(pair) for pair in slow],
         "staged": [list(pair) for pair in staged],
         "asymmetric": [[*pair, ratio] for pair, ratio in crooked.items()],
@@ -133,10 +133,6 @@ def _wrong(rows: Sequence[Measurement]) -> dict[Pair, int]:
     return found
 
 
-def _listed(found: dict[Pair, int]) -> list[list[Any]]:
-    return [[*pair, count] for pair, count in found.items()]
-
-
 def _named(what: str, told: dict[Pair, str]) -> str:
     """`what: cuda:0 to cuda:1 (…), …`; nothing where there is no pair."""
     if not told:
@@ -220,7 +216,7 @@ def _judge(direction: str, rows: Sequence[Measurement], measurements: Sequence[M
     rates = {one.device.id: rate for one in rows if (rate := carried(one)) is not None}
     rates_alone = {one.device.id: rate for one in rows if (rate := alone(one, measurements)) is not None}
     shares = {name: rate / rates_alone[name] for name, rate in rates.items() if name in rates_alone}
-    bridges = _shared_bridges(rows)
+    bridges = numa.shared({one.device.id: runs.each(one)[0]["details"].get("pci_bridges", ()) for one in rows})
     total = sum(rates.values())
     evidence: dict[str, Any] = {
         "direction": direction,
@@ -248,10 +244,6 @@ def _judge(direction: str, rows: Sequence[Measurement], measurements: Sequence[M
 def _device(name: str, rate: float, rate_alone: float | None) -> str:
     told = f"{name} {units.byte_rate(rate)}"
     return told if rate_alone is None else f"{told} of {units.byte_rate(rate_alone)} alone"
-
-
-def _shared_bridges(rows: Sequence[Measurement]) -> list[tuple[str, tuple[str, ...]]]:
-    return numa.shared({one.device.id: runs.each(one)[0]["details"].get("pci_bridges", ()) for one in rows})
 
 
 def _cause(worst: str, bridges: Sequence[tuple[str, tuple[str, ...]]]) -> str:

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 from gpucheck.bench import devices
 from gpucheck.bench.buffers import room_for
-from gpucheck.bench.devices import ALONE, Shared
+from gpucheck.bench.devices import ALONE, Shared, share_until
 from gpucheck.bench.transfer import both_ways, copies, idioms, judge, peer, together
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Part, Setting, Together, TogetherPart
 from gpucheck.errors import CannotLook, DeviceFailed
-from gpucheck.machine import faults, kept, numa, pulse
+from gpucheck.machine import faults, inventory, kept, numa, pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.events import Began, Emit, Event, Failed, Finished, Measured, Skipped, Started
+from gpucheck.report.events import Began, Emit, Failed, Finished, Measured, Skipped
 from gpucheck.report.facts import Facts
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding, of_error
@@ -44,33 +44,27 @@ TOGETHER_SHARE = 0.4
 def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Time copies to and from every device asked for. Raises CannotLook and UsageError."""
     began = time.monotonic()
-    # A device that fails takes no part in what concerns several; these are told of the machine as it was read.
+    # A device that fails takes no part in what concerns several.
     lost: dict[str, Fault] = {} if shared.lost is None else shared.lost
-    seen: list[Facts] = [] if shared.facts is None else [shared.facts]
-
-    def read(event: Event) -> None:
-        if isinstance(event, Started):
-            seen.append(event.facts)
-        emit(event)
-
     chosen = options.select([*(one.id for one in PARTS), *(one.id for one in TOGETHER)])
+    facts = shared.facts or inventory.read()
     alone = [part for part in PARTS if part.id in chosen]
     several = any(part.id in chosen for part in TOGETHER)
     budget_s = options.time_budget_s
     measured = devices.each(
         options.device,
-        read,
+        emit,
         lambda accel, deadline: rows_on(options, alone, accel, emit, deadline),
         # Only with this name there can be several devices; how many there are is not known yet.
         name=judge.NAME,
         time_budget_s=budget_s and budget_s * (1 - TOGETHER_SHARE if several and options.device == "all" else 1),
         default_s=lambda accel: DEFAULT_BUDGET_S["sweep" if options.sweep else "cpu" if accel.is_cpu else "device"],
-        shared=replace(shared, lost=lost),
+        shared=replace(shared, facts=facts, lost=lost),
     )
     ids = [one for one in measured if one not in lost]
     if len(ids) > 1:
         until = began + budget_s if budget_s else time.monotonic() + TOGETHER_S
-        _together(options, chosen, ids, seen[-1], emit, until)
+        _together(options, chosen, ids, facts, emit, until)
     elif not alone:
         raise CannotLook(
             f"{', '.join(sorted(chosen))} needs several devices",
@@ -99,14 +93,11 @@ def rows_on(
     with Watch(accel.uuid) as watch:
         for place, part in enumerate(todo):
             pulse.go_on()
-            left_s = max(deadline - time.monotonic(), 0.0)
-            if place and not left_s:
-                emit(Skipped(replace(_no_time(todo[place:]), device=accel.id)))
+            if place and time.monotonic() >= deadline:
+                emit(Skipped(_no_time(todo[place:], accel.id)))
                 break
-            part_s = left_s * part.weight / sum(one.weight for one in todo[place:])
-            setting = Setting(
-                options, accel, room_for(accel, options.host_share), watch, emit, time.monotonic() + part_s
-            )
+            until = share_until(deadline, [one.weight for one in todo[place:]])
+            setting = Setting(options, accel, room_for(accel, options.host_share), watch, emit, until)
             emit(Began(judge.part(part.id), accel.id))
             why = ""
             try:
@@ -125,7 +116,7 @@ def rows_on(
             accel.empty_cache()
 
 
-def _no_time(left: Sequence[Part]) -> Finding:
+def _no_time(left: Sequence[Part], device: str) -> Finding:
     names = [part.id for part in left]
     return Finding(
         "transfer.time",
@@ -134,6 +125,7 @@ def _no_time(left: Sequence[Part]) -> Finding:
         "out of time",
         {"parts": names},
         fix=f"give a longer --time-budget, or --only {names[0]}",
+        device=device,
     )
 
 
@@ -143,12 +135,11 @@ def _together(
     """What concerns several devices at once: each in a process of its own."""
     todo = [part for part in TOGETHER if part.id in chosen and part.applies(ids)]
     for place, part in enumerate(todo):
-        left_s = max(deadline - time.monotonic(), 0.0)
-        part_s = left_s * part.weight / sum(one.weight for one in todo[place:])
+        until = share_until(deadline, [one.weight for one in todo[place:]])
         emit(Began(judge.part(part.id)))
         why = ""
         try:
-            for one in part.rows(Together(options, tuple(ids), facts, emit, time.monotonic() + part_s)):
+            for one in part.rows(Together(options, tuple(ids), facts, emit, until)):
                 emit(Measured(one))
         except DeviceFailed as error:
             emit(Failed(faults.of(error, "bench transfer", error.device, step=part.id)))
