@@ -239,6 +239,31 @@ def test_what_a_forked_process_swallows_is_told(used: str, name: str, tmp_path: 
     assert (told["id"], told["title"], told["evidence"]["times"]) == (name, "swallowed.py:11", 4)
 
 
+SPAWNED = """
+import multiprocessing
+import torch
+
+def work():
+    try:
+        torch.ones(2, device="cuda") + torch.ones(2)
+    except RuntimeError:
+        pass
+
+if __name__ == "__main__":
+    torch.ones(2, device="cuda").sum()
+    child = multiprocessing.get_context("spawn").Process(target=work)
+    child.start()
+    child.join()
+"""
+
+
+def test_a_process_started_by_spawn_is_said_not_to_be_judged(tmp_path: Path) -> None:
+    (tmp_path / "spawned.py").write_text(SPAWNED)
+    document = dry(tmp_path, "spawned.py", cwd=tmp_path)
+    (told,) = [one for one in document["findings"] if one["id"] == "run.dry.remark"]
+    assert "started by spawn" in told["title"] and told["message"].startswith("spawned.py:14")
+
+
 @pytest.mark.parametrize("way", ["thread", "pool", "suppress", "finalizer", "atexit", "hook"])
 def test_whoever_swallows_an_error_it_is_told(way: str, tmp_path: Path) -> None:
     """No way through Python or autograd that an error can take ends in an all-clear."""

@@ -16,6 +16,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
+from multiprocessing import spawn
 from types import TracebackType
 from typing import Any
 
@@ -167,7 +168,13 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
 
         for owner in (distributed, distributed.distributed_c10d):
             found += [(owner, "init_process_group", init), (owner, "is_nccl_available", lambda: True)]
-    return [*found, (torch, "compile", _uncompiled)]
+    prepared = spawn.get_preparation_data
+
+    def unjudged(name: str) -> Any:
+        _remark("processes started by spawn or forkserver are not judged: errors that they catch are not seen")
+        return prepared(name)
+
+    return [*found, (torch, "compile", _uncompiled), (spawn, "get_preparation_data", unjudged)]
 
 
 def _uncompiled(model: Any = None, **options: Any) -> Any:
