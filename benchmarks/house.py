@@ -5,9 +5,11 @@
 Counts of this checkout, or of another one (an older commit in a worktree) for a comparison:
 
 - files and lines of `src`, and names that more than one module defines at its top level;
-- own modules that `bench transfer` has loaded as it ends;
-- files whose functions run on two walks: from a bandwidth row's first call to the table, and from the first trial of
-  find-batch-size to its answer (of the parent: what runs in the child is the trial itself);
+- files and lines of each package;
+- own modules that `bench transfer`, `lint` and `--help` have loaded as they end;
+- files whose functions run on four walks: from a bandwidth row's first call to the table, from the first trial of
+  find-batch-size to its answer (of the parent: what runs in the child is the trial itself), from the first file of
+  lint to the screen, and from the first condition of the doctor to the screen;
 - files beside a benchmark's own folder that name it;
 - places that an option passes: parameters, fields, keywords and texts that carry its name.
 
@@ -22,12 +24,15 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections import defaultdict
 from pathlib import Path
 
 # The same command lines on both sides of a comparison; small, since what runs matters here and not how long.
 TRANSFER = ["bench", "transfer", "--device", "cpu", "--size", "1MiB", "--time-budget", "2s"]
 BANDWIDTH = ["bench", "bandwidth", "--device", "cpu", "--size", "1MiB", "--time-budget", "2s"]
+LINT = ["lint", "MISTAKE"]
+DOCTOR = ["doctor", "--skip", "load"]
 BATCH = ["find-batch-size", "mlp", "--device", "cpu", "--max-batch-size", "4", "--time-budget", "60s"]
 # One of each kind: a number, a choice, a flag.
 OPTIONS = {
@@ -35,6 +40,11 @@ OPTIONS = {
     "bench transfer --direction": "direction",
     "smoke --strict": "strict",
 }
+
+# Of a long list the first ones are printed; the file has all.
+MOST_SHOWN = 20
+# What lint has to find.
+MISTAKE = "import torch\nx = torch.ones(2)\nx.cuda()\n"
 
 # Runs a command line and prints, as the last line, the own files whose functions ran once `begin` was called; `begin`
 # is empty for the modules that are loaded at the end.
@@ -76,17 +86,32 @@ print(json.dumps({"code": code, "files": sorted(os.path.relpath(f, src) for f in
 
 def probe(root: Path, arguments: list[str], begin: str = "") -> list[str]:
     """The own files that a command line walks through from `begin` (`file:function`) on, or loads."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROBE, str(root / "src"), begin, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(root / "src")},
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        mistake = Path(folder, "mistake.py")
+        mistake.write_text(MISTAKE, encoding="utf-8")
+        given = [str(mistake) if one == "MISTAKE" else one for one in arguments]
+        done = subprocess.run(
+            [sys.executable, "-c", PROBE, str(root / "src"), begin, *given],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(root / "src")},
+        )
     if done.returncode or not done.stdout.strip():
         raise SystemExit(f"{' '.join(arguments)} ended with {done.returncode}: {done.stderr[-2000:]}")
     found: list[str] = json.loads(done.stdout.strip().splitlines()[-1])["files"]
     return found
+
+
+def rooms(root: Path, trees: dict[Path, ast.Module]) -> dict[str, list[int]]:
+    """The files and lines of each package; `.` is what lies beside them."""
+    found: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for path in trees:
+        room, slash, _ = path.relative_to(root / "src" / "gpucheck").as_posix().partition("/")
+        sizes = found[room if slash else "."]
+        sizes[0] += 1
+        sizes[1] += len(path.read_text(encoding="utf-8").splitlines())
+    return dict(sorted(found.items()))
 
 
 def modules(root: Path) -> dict[Path, ast.Module]:
@@ -151,12 +176,24 @@ def measure(root: Path) -> dict[str, object]:
         "src_files": len(trees),
         "src_lines": sum(len(path.read_text(encoding="utf-8").splitlines()) for path in trees),
         "names_defined_more_than_once": often,
+        "files_and_lines_of_each_package": rooms(root, trees),
         "modules_loaded_by_bench_transfer": len(probe(root, TRANSFER)),
+        "modules_loaded_by_lint": len(probe(root, LINT)),
+        "modules_loaded_by_help": len(probe(root, ["--help"])),
         "files_from_bandwidth_row_to_table": row,
         "files_from_trial_to_answer": trial,
+        "files_from_lint_finding_to_screen": probe(root, LINT, "lint/judge.py:mistakes"),
+        "files_from_condition_to_screen": probe(root, DOCTOR, "doctor/ladder.py:diagnose"),
         "files_beside_a_benchmark": {name: beside(root, trees, name) for name in ("bandwidth", "overlap")},
         "places_of_an_option": {option: places(trees, name) for option, name in OPTIONS.items()},
     }
+
+
+def _shown(value: object) -> object:
+    """A list of names as their number, of numbers as they are."""
+    if not isinstance(value, list):
+        return value
+    return "/".join(map(str, value)) if all(isinstance(one, int) for one in value) else len(value)
 
 
 def main() -> None:
@@ -167,9 +204,7 @@ def main() -> None:
     found = measure(given.root.resolve())
     for name, value in found.items():
         if isinstance(value, dict):
-            shown = ", ".join(
-                f"{key} {len(one) if isinstance(one, list) else one}" for key, one in list(value.items())[:8]
-            )
+            shown = ", ".join(f"{key} {_shown(one)}" for key, one in list(value.items())[:MOST_SHOWN])
             print(f"{name.replace('_', ' ')}: {len(value)} ({shown})")
         else:
             print(f"{name.replace('_', ' ')}: {len(value) if isinstance(value, list) else value}")

@@ -4,6 +4,7 @@ outside has one door."""
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -53,6 +54,31 @@ FLOORS = {
     "__main__": 9,
 }
 
+# The files of each package (`.` is what lies beside them) and their statements, docstrings not among these. A package
+# that grows past a figure fails the test; raise the figure in the same commit, with one reason in a comment beside it,
+# and lower it where it shrank.
+SIZES = {
+    ".": (18, 1092),
+    "batch_size": (16, 3176),
+    "bench": (50, 5657),
+    "cards": (8, 930),
+    "cli": (15, 1213),
+    "compare": (3, 247),
+    "devices": (4, 189),
+    "doctor": (17, 2194),
+    "explain": (19, 1005),
+    "fleet": (10, 1470),
+    "machine": (31, 3966),
+    "measure": (7, 625),
+    "memory": (5, 365),
+    "program": (48, 6014),
+    "render": (34, 3186),
+    "report": (26, 1737),
+    "smoke": (9, 924),
+    "stress": (7, 1090),
+    "work": (9, 905),
+}
+
 # A benchmark's folder. It imports its own files and those of bench/ itself; what several share lies there.
 BENCHMARKS = {path.parent.name for path in SOURCE.glob("bench/*/judge.py")}
 # What only its door may import, at any level: the files of the door.
@@ -81,6 +107,9 @@ TORCH_AT_ONCE = (
 # What judges what was measured or read: it never imports torch, not even inside a function, so that a judgement can be
 # made where there is none. (A check of the smoke test is work: it judges the torch that it calls.)
 JUDGES = (
+    "bench/judge.py",
+    "bench/*/judge.py",
+    "bench/*/*_judge.py",
     "cards/*",
     "compare/*",
     "devices/driver.py",
@@ -115,6 +144,7 @@ def module_of(path: str) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 2 else parts)
 
 
+@functools.cache
 def imports_of(path: str, text: str) -> list[Import]:
     """Every import in the file: relative ones resolved, those for type checkers alone left out of `at_once`, and
     `import_module("name")` counted with the rest."""
@@ -217,6 +247,39 @@ def test_every_import_keeps_to_the_plan() -> None:
     tree = files()
     assert len(tree) > 20  # the source was found
     assert [fault for path, text in tree.items() for fault in faults(path, text)] == []
+
+
+def sizes(tree: dict[str, str]) -> dict[str, tuple[int, int]]:
+    """The files and the statements of each package."""
+    found: dict[str, tuple[int, int]] = {}
+    for path, text in tree.items():
+        package = path.partition("/")[0] if "/" in path else "."
+        nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt) and not _is_docstring(node)]
+        count, statements = found.get(package, (0, 0))
+        found[package] = (count + 1, statements + len(nodes))
+    return found
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def test_no_package_grows_past_its_size() -> None:
+    found = sizes(files())
+    grown = {
+        package: f"{now} files and statements, {SIZES.get(package, (0, 0))} are held"
+        for package, now in found.items()
+        if any(figure > most for figure, most in zip(now, SIZES.get(package, (0, 0)), strict=True))
+    }
+    assert grown == {}
+    assert set(SIZES) == set(found)  # a package that went leaves the table
+
+
+def test_a_docstring_is_no_statement_and_a_dense_line_is_its_statements() -> None:
+    assert sizes({"a.py": '"""Text."""\nx = 1; y = 2\n', "b/c.py": "def f():\n    'Text.'\n    return 1\n"}) == {
+        ".": (1, 2),
+        "b": (1, 2),
+    }
 
 
 # --- what a command may reach -----------------------------------------------------------------------------------------

@@ -359,7 +359,7 @@ CASES: list[tuple[str, Evidence, str]] = [
         with_cards(
             card(0, memory_used_bytes=60 * GIB, memory_source="nvml v2", memory_of_processes_bytes=0, node_holders=())
         ),
-        "cuda:0: nobody has /dev/nvidia0 open here",
+        "cuda:0: nobody has its device node open here",
     ),
     (
         "log.xid",

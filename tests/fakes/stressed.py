@@ -1,13 +1,19 @@
-"""Answers of devices, made by hand, with the noise of real ones."""
+"""Answers of devices, made by hand, with the noise of real ones, and children that play them."""
 
 from __future__ import annotations
 
+import json
 import random
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gpucheck.machine.child import LineChild
+from gpucheck.report.codec import to_json
+from gpucheck.report.facts import Device, Facts, TorchBuild
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult, StressSpread
+from gpucheck.stress.command import Limits, Seat, World
 from gpucheck.stress.options import Plan, plan
 
 KINDS = ("products", "memory", "copies", "mixed")
@@ -62,3 +68,62 @@ def device(index: int, seed: int = 0, *, id: str | None = None, **more: Any) -> 
 
 def result(devices: Sequence[StressDevice], duration_s: float = 600.0) -> StressResult:
     return StressResult(duration_s, plan(duration_s, KINDS).turn_s, KINDS, 0, tuple(devices))
+
+
+# A child as the real one speaks, without torch: it reads the setup, is ready, and does what its script says.
+CHILD = """
+import json, os, sys, time
+script, told = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+def say(**line): print(json.dumps(line), flush=True)
+json.loads(sys.stdin.readline())
+if script == "hangs at the start": time.sleep(600)
+if script in ("raises at the start", "is lost at the start"):
+    what, why = "no memory", ""
+    if script == "is lost at the start":
+        what, why = "torch cannot use the device", "CUDA error: an illegal memory access was encountered"
+    say(raised={"kind": "CannotLook", "what": what, "why": why, "fix": "", "finding": "stress.memory", "trace": ""})
+    sys.exit()
+say(ready={"model": told["model"], "dtype": "bfloat16", "side": 8192, "filled_bytes": 2**30, "reproducible": True})
+sys.stdin.readline()
+points = told["points"]
+half = len(points) // 2
+for number, point in enumerate(points):
+    if number == half and script == "hangs": time.sleep(600)
+    if number == half and script == "dies": os.kill(os.getpid(), 11)
+    if number == half and script == "fails":
+        text = "CUDA error: uncorrectable ECC error encountered"
+        say(end=True, fault={"kind": "device", "where": "stress", "device": told["device"]["id"], "error":
+            "AcceleratorError", "text": text, "step": "memory", "cause": "cuda.ecc", "poisons": True})
+        sys.exit()
+    if number == half and script == "talks for ever":
+        while True: say(step={"kind": "memory", "rate": 1.0, "unit": "B/s"}); time.sleep(0.05)
+    if number == half and script == "computes wrongly":
+        say(wrong={"at_s": 1.0, "step": 3, "kind": "products", "result": "products", "against": "first", "elements": 1})
+        told["wrong_steps"] = 1
+    say(step={"kind": point["kind"], "rate": point["rate"]["median"], "unit": point["unit"]})
+    totals = {name: told[name] for name in ("steps", "wrong_steps", "checks", "checksums")}
+    say(point=point, totals=totals)
+if script == "waits":
+    say(step={"kind": "copies", "rate": 1.0, "unit": "B/s"})
+    time.sleep(600)
+say(end=True)
+"""
+
+
+def facts(count: int, **more: Any) -> Facts:
+    devices = [
+        Device(
+            kind="cuda", id=f"cuda:{n}", name="NVIDIA H200", uuid=f"GPU-{n}", pci_address=f"0000:{n:02x}:00.0", **more
+        )
+        for n in range(count)
+    ]
+    return Facts(devices=tuple(devices), torch=TorchBuild(version="2.9", built_for="cuda"))
+
+
+def world(scripts: dict[str, str], seed: int = 0, **more: Any) -> World:
+    def start(seat: Seat) -> LineChild:
+        told = json.dumps(to_json(device(int(seat.device[-1]), seed)))
+        return LineChild([sys.executable, "-S", "-c", CHILD, json.dumps(scripts.get(seat.device, "")), told])
+
+    given: dict[str, Any] = {"read": lambda: facts(4), "log": lambda: (None, "not here"), "limits": Limits(1.5, 0.7)}
+    return World(**{**given, **more, "start": start})

@@ -32,6 +32,11 @@ CHANGED = "154, GPU recovery action changed from"
             [f"NVRM: Xid (PCI:0000:41:00): {CHANGED} 0x0 (None) to 0x9 (New)"],
             [XidError(154, "0000:41:00.0", action="action 9")],
         ),
+        (
+            [f"NVRM: Xid (PCI:0000:41:00): {CHANGED} None to Drain and Reset"],
+            [XidError(154, "0000:41:00.0", action="drain_and_reset")],
+        ),
+        ([f"NVRM: Xid (PCI:0000:41:00): {CHANGED} None to Anything"], [XidError(154, "0000:41:00.0")]),
         # Behind the card: what was before a reset, or before the module was loaded again.
         (
             [

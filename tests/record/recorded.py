@@ -26,6 +26,8 @@ def threads() -> Iterator[None]:
 
 
 RECORDS = Path(__file__).with_name("records")
+TESTS = Path(__file__).parents[1]
+SOURCE = str(TESTS.parent / "src")
 FORMS = ("json", "md", "csv", "xml")
 
 
@@ -72,35 +74,62 @@ def cut(call: str, after: int, number: int = signal.SIGINT) -> Callable[[], Sequ
     return plans
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended: its exit code and what it wrote to the standard streams."""
+
+    code: int
+    out: str
+    err: str
+
+
+def words_of(case: Case, folder: Path) -> list[str]:
+    """The command line of a case, which also writes every form of the report into the folder."""
+    parts = case.line.replace("{folder}", str(folder)).split("`")
+    words = [word for place, part in enumerate(parts) for word in ([part] if place % 2 else part.split())]
+    outputs = [word for path in _files(case, folder) for word in ("--output", str(path))]
+    # Behind the script of `run` all belongs to the script.
+    behind = 1 if words[:1] == ["run"] else len(words)
+    return [*words[:behind], *outputs, *words[behind:]]
+
+
+def _files(case: Case, folder: Path) -> list[Path]:
+    return [folder / f"x.{form}" for form in case.forms]
+
+
 def wrote(case: Case, capsys: pytest.CaptureFixture[str], patches: pytest.MonkeyPatch, folder: Path) -> list[str]:
-    """All that the command writes, line by line, each with where it stands."""
-    files = [folder / f"x.{form}" for form in case.forms]
-    arguments = [*case.line.replace("{folder}", str(folder)).split("`")]
-    words = [word for place, part in enumerate(arguments) for word in ([part] if place % 2 else part.split())]
-    words += [word for path in files for word in ("--output", str(path))]
+    """All that the command writes in this process, line by line, each with where it stands."""
+    words = words_of(case, folder)
     patches.setattr(sys, "argv", ["gpucheck", *words])
     capsys.readouterr()
     code = main(words)
     captured = capsys.readouterr()
-    lines = [f"exit {code}"]
-    for name, said in (("out", captured.out), ("err", captured.err)):
-        if name == "out" and "--json" in words and said:
-            lines += [f"{name}| {line}" for line in document(json.loads(said), figures=case.figures)]
-        else:
-            lines += [f"{name}| {line}".rstrip() for line in page(said, figures=case.figures, ragged=case.ragged)]
-    for path in files:
-        lines += [f"{path.suffix[1:]}| {line}" for line in _file(path, case)] if path.exists() else []
-    for path, name in ((folder, "{folder}"), (folder.parent, "{tmp}")):
-        for spelled in (str(path), str(path).replace("_", "\\_")):  # as Markdown has it
-            lines = [line.replace(spelled, name) for line in lines]
+    return written(case, Ended(code, captured.out, captured.err), folder)
+
+
+def written(case: Case, ended: Ended, folder: Path) -> list[str]:
+    """The lines that a command has written to the standard streams and into files, each with where it stands."""
+    lines = [f"exit {ended.code}"]
+    for name, said in (("out", ended.out), ("err", ended.err)):
+        is_document = "--json" in case.line.split() and said.startswith("{")
+        lines += [f"{name}| {line}".rstrip() for line in _lines(said, case, folder, is_document=is_document)]
+    for path in (one for one in _files(case, folder) if one.exists()):
+        said = path.read_text(encoding="utf-8")
+        lines += [
+            f"{path.suffix[1:]}| {line}" for line in _lines(said, case, folder, is_document=path.suffix == ".json")
+        ]
     return lines
 
 
-def _file(path: Path, case: Case) -> list[str]:
-    said = path.read_text(encoding="utf-8")
-    if path.suffix == ".json":
-        return document(json.loads(said), figures=case.figures)
-    return page(said, figures=case.figures, ragged=case.ragged)
+def _lines(said: str, case: Case, folder: Path, *, is_document: bool) -> list[str]:
+    for place, name in ((str(folder), "{folder}"), (str(folder.parent), "{tmp}"), (str(TESTS), "{tests}")):
+        for spelled in (place, place.replace("_", "\\_")):  # as Markdown has it
+            said = said.replace(spelled, name)
+    return (
+        document(json.loads(said), figures=case.figures)
+        if is_document
+        else page(said, figures=case.figures, ragged=case.ragged)
+    )
 
 
 def hold(name: str, found: dict[str, list[str]], *, write: bool) -> None:

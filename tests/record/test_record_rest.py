@@ -13,17 +13,48 @@ import pytest
 import torch
 import worlds
 from failing_card import ECC
-from recorded import Case, cut, failing, hold, threads, wrote
+from recorded import FORMS, Case, cut, failing, hold, threads, wrote
+from tests.fleet.nodes import node, slower
 from whole import TWO_GPUS, elsewhere, interpreter, torch_of
 
+from gpucheck.cli.common import PARAMETERS
+from gpucheck.fleet.documents import write
 from gpucheck.machine import inventory, stack
+from gpucheck.report.results.fleet import NodePart, NodeProblem
 
 __all__ = ["threads"]
 Fake = Callable[..., Path]
 ECC_ERROR = getattr(torch, "AcceleratorError", RuntimeError)(ECC)
 NO_FORMS: tuple[str, ...] = ()
+COMMANDS = ("", "bench", "fleet", "schema", *PARAMETERS)
 SMOKE = "smoke --only modules --only numerics.matmul"
 # What the smoke checks take on the host stands in seconds and bytes of this process: left out with the other figures.
+
+SOURCES = {
+    "mistake.py": "import torch\nx = torch.ones(2)\nx.cuda()\n",
+    "half.py": "import torch\nx = (\n",
+    "gate.toml": "[thresholds]\ntransfer.min_gbps = 1e9\n",
+    "left.py": """
+import torch
+
+class Left(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+        self.scale = torch.ones(4)
+
+    def forward(self, x):
+        return self.inner(x) * self.scale
+
+def make():
+    return Left()
+
+def raises():
+    raise ValueError("no such model")
+""",
+}
+FAILED = (NodePart("devices", 0, 1.0), NodePart("smoke", 1, 9.0))
+PROBLEM = NodeProblem("smoke", "fail", "numerics.matmul", "a product is wrong", "1 of 9 elements")
 
 CASES = {
     "memory": [
@@ -80,6 +111,9 @@ CASES = {
     ],
     "lint": [
         Case("lint mistake.py", figures=False),
+        Case("lint", forms=(*FORMS, "sarif"), figures=False, note="the folder, with a file that cannot be judged"),
+        Case("lint mistake.py --skip lint.discarded_move --json", forms=NO_FORMS),
+        Case("lint half.py --strict --json", forms=NO_FORMS),
         Case("lint --list", forms=NO_FORMS),
         Case("lint none.py", forms=NO_FORMS),
         Case("lint --only nonsense", forms=NO_FORMS),
@@ -92,6 +126,33 @@ CASES = {
         Case("compare {folder}/../old.json {folder}/../none.json", forms=NO_FORMS),
         Case("compare {folder}/../old.json", forms=NO_FORMS),
         Case("compare --nonsense", forms=NO_FORMS),
+    ],
+    "run": [
+        Case("run none.py", forms=NO_FORMS),
+        Case("run -m", forms=NO_FORMS),
+        Case("run --dry nonsense mistake.py", forms=NO_FORMS),
+        Case("run --steps 3 mistake.py", forms=NO_FORMS),
+        Case("run --nonsense mistake.py", forms=NO_FORMS),
+        Case("run", forms=NO_FORMS),
+    ],
+    "judge": [
+        Case("judge {folder}/../old.json"),
+        Case("judge {folder}/../old.json {folder}/../new.json --config gate.toml", forms=("json", "xml")),
+        Case("judge {folder}/../old.json {folder}/../old.json", forms=NO_FORMS),
+        Case("judge {folder}/../none.json", forms=NO_FORMS),
+        Case("judge mistake.py", forms=NO_FORMS),
+        Case("judge", forms=NO_FORMS),
+        Case("judge --nonsense", forms=NO_FORMS),
+    ],
+    "fleet_judge": [
+        Case("fleet judge nodes"),
+        Case("fleet judge nodes --expect n[0-7] --json --quiet", forms=NO_FORMS),
+        Case("fleet judge nodes --devices 4", forms=("json",)),
+        Case("fleet judge nodes --run other", forms=NO_FORMS),
+        Case("fleet judge none", forms=NO_FORMS),
+        Case("fleet judge", forms=NO_FORMS),
+        Case("fleet judge --nonsense nodes", forms=NO_FORMS),
+        Case("fleet nonsense", forms=NO_FORMS),
     ],
     "find-batch-size": [
         Case(
@@ -108,6 +169,9 @@ CASES = {
     ],
     "model": [
         Case("model transformer --depth 2", figures=False),
+        Case("model mlp --device cuda:0 --verbose", figures=False, forms=("json",)),
+        Case("model {folder}/../left.py:make --input 4:float32", figures=False),
+        Case("model {folder}/../left.py:raises --json --quiet", figures=False, forms=NO_FORMS),
         Case("model {folder}/../nothing.py:make --json", forms=NO_FORMS),
         Case("model mlp --input x:seq:float32", forms=NO_FORMS),
         Case("model mlp --amp bfloat16 --dtype float16", forms=NO_FORMS),
@@ -121,24 +185,7 @@ CASES = {
         Case("--json devices", forms=NO_FORMS),
         # What `schema` prints is a file of the source, which is its own record.
         Case("schema --nonsense", forms=NO_FORMS),
-        *(
-            Case(f"{name} --help", forms=NO_FORMS)
-            for name in (
-                *(
-                    "devices",
-                    "doctor",
-                    "explain",
-                    "memory",
-                    "smoke",
-                    "find-batch-size",
-                    "lint",
-                    "model",
-                    "compare",
-                    "bench",
-                ),
-                *(f"bench {one}" for one in ("transfer", "bandwidth", "matmul", "overlap", "crossover", "all")),
-            )
-        ),
+        *(Case(f"{name} --help", forms=NO_FORMS) for name in COMMANDS),
     ],
 }
 ON_A_DRIVER = {
@@ -172,9 +219,15 @@ def test_a_command_writes_what_is_recorded(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.chdir(tmp_path)
-    if name == "compare":
+    if name in ("compare", "judge"):
         documents(tmp_path, monkeypatch, capsys)
-    (tmp_path / "mistake.py").write_text("import torch\nx = torch.ones(2)\nx.cuda()\n", encoding="utf-8")
+    for file, source in SOURCES.items():
+        (tmp_path / file).write_text(source, encoding="utf-8")
+    if name == "fleet_judge":
+        (tmp_path / "nodes").mkdir()
+        bad = slower(node("n0", exit=1, parts=FAILED, problems=(PROBLEM,)), "cuda:3", 0.2)
+        for document in (bad, *(node(f"n{number}") for number in range(1, 6))):
+            write(tmp_path / "nodes", document)
     found = {}
     for place, case in enumerate(CASES[name]):
         folder = tmp_path / str(place)

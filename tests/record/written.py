@@ -11,6 +11,7 @@ from typing import Any
 # Of these only that they are there: times of this run, and what this machine and this process happen to be.
 MASKED = frozenset(
     {"started", "elapsed_s", "gpucheck", "memory", "telemetry", "started_s", "samples_s", "cores_used_by_others"}
+    | {"boot_id"}
 )
 # A number stands for itself where it is a size, a count or a bound that the case sets; elsewhere it is one of this run.
 NUMBER = re.compile(r"(?<![\w.:#])-?\d+(?:[.,]\d+)*(?:e[+-]?\d+)?(?![\w:]*[a-zA-Z]{3}-)")
@@ -58,7 +59,7 @@ def masked(value: Any, figures: bool) -> Any:
     """A value without what varies; where no `figures` are to be kept, without any number."""
     match value:
         case dict():
-            return {name: "#" if name in MASKED else masked(part, figures) for name, part in value.items()}
+            return {name: "#" if name in MASKED else _part(name, part, figures) for name, part in value.items()}
         case list() if len(value) > 8 and all(isinstance(part, int | float) for part in value):
             return "#…"
         case list():
@@ -70,6 +71,12 @@ def masked(value: Any, figures: bool) -> Any:
         case str():
             return text(value, figures=figures)
     return value
+
+
+def _part(name: str, value: Any, figures: bool) -> Any:
+    """A value by its name: the lines of a program stand in the order of their times, which is none where figures go."""
+    inner = masked(value, figures)
+    return sorted(inner, key=json.dumps) if name == "lines" and not figures else inner
 
 
 def text(said: str, *, figures: bool) -> str:

@@ -459,6 +459,8 @@ def _with_holders(facts: Facts, root: Path) -> Facts:
     unknown = dict(facts.unknown)
     for place, node in nodes.items():
         devices[place] = replace(devices[place], node_holders=found[node])
+        # It was asked now; what stood here says that it was not.
+        unknown.pop(f"/devices/{place}/node_holders", None)
         if hidden and not found[node]:
             unknown[f"/devices/{place}/node_holders"] = f"{hidden} processes of other users"
     return replace(facts, devices=tuple(devices), unknown=unknown)

@@ -98,8 +98,16 @@ def relevant(records: Iterable[str]) -> tuple[str, ...]:
 _STAMP = re.compile(r"^\[ *(\d+\.\d+)\]")
 XID = re.compile(r"NVRM: Xid \((?P<device>[^)]*)\): (?P<number>\d+)(?P<rest>.*)")
 _ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})", re.IGNORECASE)
-# Xid 154: `GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)`; the words differ by driver.
-_ACTION = re.compile(r"recovery action changed from .* to (0x[0-9a-f]+)", re.IGNORECASE)
+# Xid 154: `GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)`; the words differ by driver, and
+# where the number is missing they alone tell.
+_ACTION = re.compile(r"recovery action changed from .* to (?:0x(?P<number>[0-9a-f]+)|(?P<words>\w.*))", re.IGNORECASE)
+_IN_WORDS = {
+    "gpu reset": "gpu_reset",
+    "node reboot": "node_reboot",
+    "drain p2p": "drain_p2p",
+    "drain and reset": "drain_and_reset",
+    "none": "none",
+}
 RECOVERY = 154
 # Written as the module is loaded: whatever was wrong with a card before, it was set up anew.
 _LOADED = re.compile(r"NVRM: loading NVIDIA UNIX")
@@ -119,7 +127,7 @@ def xids(lines: Iterable[str], booted_s: float | None = None) -> tuple[XidError,
             continue
         number, address = int(match["number"]), _address(match["device"])
         action = _ACTION.search(match["rest"]) if number == RECOVERY else None
-        asked = None if action is None else RECOVERY_ACTIONS.get(int(action[1], 16), f"action {int(action[1], 16)}")
+        asked = None if action is None else _asked(action)
         if asked == "none":
             mine = {key: replace(one, is_past=True) for key, one in found.items() if one.pci_address == address}
             found |= mine
@@ -134,6 +142,15 @@ def xids(lines: Iterable[str], booted_s: float | None = None) -> tuple[XidError,
             None if "atal" not in match["rest"] else "onfatal" not in match["rest"].lower().replace("-", ""),
         )
     return tuple(found.values())
+
+
+def _asked(action: re.Match[str]) -> str | None:
+    """The recovery action that a line of Xid 154 names, as `RECOVERY_ACTIONS` has it; None where nobody knows."""
+    if action["number"]:
+        number = int(action["number"], 16)
+        return RECOVERY_ACTIONS.get(number, f"action {number}")
+    words = action["words"].lower()
+    return next((name for begins, name in _IN_WORDS.items() if words.startswith(begins)), None)
 
 
 def _address(text: str) -> str:

@@ -156,6 +156,8 @@ def _of_import(run: Run, given: Given, name: str) -> Value:
         return UNKNOWN
     if last in torch_names.WAITS:
         run.flow.settle()
+    if name.startswith("math."):
+        return NUMBER
     if name.startswith("numpy."):
         checks.read(run, node, given.all)
         return UNKNOWN
@@ -218,7 +220,7 @@ def _factory(run: Run, given: Given, name: str) -> Value:
     if place == "cuda":
         checks_processes.on_gpu(run, node, node)
     grad = given.is_true("requires_grad")
-    return Value("tensor", place, _dimensions(given, name), node, graph=grad and not run.no_graph, leaf=grad)
+    return Value("tensor", place, _dimensions(given, name), node, graph=grad, leaf=grad)
 
 
 def _place_of(run: Run, given: Given) -> str:
@@ -350,6 +352,8 @@ def _of_method(run: Run, given: Given, receiver: Value, func: ast.Attribute) -> 
         case "batch" if name in ("items", "values"):
             part = Value("tensor", receiver.place)
             return Value("items", item=Value("items", parts=(UNKNOWN, part)) if name == "items" else part)
+        case "batch" if receiver.place and name in torch_names.TENSOR_ONLY | torch_names.REDUCTIONS:
+            return _of_tensor(run, given, replace(receiver, kind="tensor"), name)
         case "self":
             return _self_method(run, given, name)
     if isinstance(func.value, ast.Subscript) and name in ("append", "extend", "add") and given.args:
@@ -406,8 +410,8 @@ def _of_tensor(run: Run, given: Given, receiver: Value, name: str) -> Value:
         moved=None,
         pending=receiver.pending if name in torch_names.NO_READ else None,
     )
-    if name == "requires_grad_":
-        return replace(plain, leaf=True, graph=not run.no_graph)
+    if name == "requires_grad_" and getattr(given.nodes[0], "value", True) if given.nodes else name == "requires_grad_":
+        return _in_place(run, given, replace(plain, leaf=not receiver.graph, graph=not run.no_graph))
     if name in ("new_zeros", "new_ones", "new_full", "new_empty"):
         return Value("tensor", receiver.place, AT_LEAST_ONE, node)
     if name in torch_names.REDUCTIONS:
@@ -485,13 +489,17 @@ def _copied(run: Run, given: Given, receiver: Value) -> Value:
     later = given.is_true("non_blocking") or (len(given.nodes) > 1 and getattr(given.nodes[1], "value", 0) is True)
     from_device = source.place not in ("default", "cpu") and source.kind in ("", "tensor", "parameter")
     if receiver.place in ("default", "cpu") and later and from_device:
-        result = replace(receiver, pending=given.node)
-        func = given.node.func
-        key = run.key(func.value) if isinstance(func, ast.Attribute) else ""
-        if key:
-            run.flow.names[key] = result
-        return result
+        return _in_place(run, given, replace(receiver, pending=given.node))
     return receiver
+
+
+def _in_place(run: Run, given: Given, result: Value) -> Value:
+    """What a method leaves in the name that it was called on."""
+    func = given.node.func
+    key = run.key(func.value) if isinstance(func, ast.Attribute) else ""
+    if key:
+        run.flow.names[key] = result
+    return result
 
 
 def _module_method(run: Run, given: Given, module: Value, name: str) -> Value:
@@ -563,6 +571,13 @@ def _self_method(run: Run, given: Given, name: str) -> Value:
         return Value("self")
     function = run.scope.method(run.owner, name)
     if function is None:
+        if (
+            run.in_forward
+            and name in run.attributes
+            and any(one.is_tensor and one.place == "input" for one in given.args)
+        ):
+            # A module that was handed to the class: what it gives, a tensor or several, is where it is.
+            return Value("batch", "input")
         if name == "manual_backward":
             return UNKNOWN
         return _of_unknown(run, given, name)

@@ -106,10 +106,10 @@ class Expressions:
         dotted = self.dotted(node)
         if dotted:
             return Value("name", name=dotted)
-        key = self.key(node)
-        if key in self.flow.names:
-            return self.flow.names[key]
         base = self.value(node.value)
+        key = self.key(node)
+        if key in self.flow.names and not (base.moved and node.attr == "grad"):
+            return self.flow.names[key]
         if base.kind == "self":
             known = self.attributes.get(node.attr, UNKNOWN)
             return self._by_name(node.attr) if known == UNKNOWN else known
@@ -197,7 +197,11 @@ class Expressions:
         return self.combined(node, [left, right])
 
     def combined(self, node: ast.expr, values: list[Value]) -> Value:
-        """The result of an operation on these values, which must lie on one device."""
+        """The result of an operation on these values, which must lie on one device.
+
+        Beside what is not known it stays where it is: a tensor of another device would have raised.
+        """
+        values = [replace(one, kind="tensor") if one.kind == "batch" and one.place else one for one in values]
         checks.read(self, node, values)
         checks.apart(self, node, values)
         tensors = [one for one in values if one.is_tensor]
@@ -210,9 +214,6 @@ class Expressions:
         if len(places) > 1:
             # They met, so the one on the CPU was a scalar, or this line has been told.
             result = replace(result, place="input" if "input" in places else "")
-        if any(one.kind == "" for one in values):
-            # Beside a number it stays on the CPU; beside a tensor of another device this line would have raised.
-            result = replace(result, place=result.place if result.place == "default" else "")
         shaped = [one.ndim for one in tensors if one.has_dimensions]
         shape = shaped[0] if shaped and len(tensors) == 1 else AT_LEAST_ONE if shaped else result.ndim
         graph = any(one.graph for one in tensors) and not self.no_graph

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime
 import math
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpucheck import messages
-from gpucheck.batch_size import answer
-from gpucheck.batch_size.after import After
-from gpucheck.batch_size.budget import Budget, MemoryLimit, on_device
+from gpucheck.batch_size import answer, recommend
 from gpucheck.batch_size.history import (
     OPEN,
     Ended,
@@ -23,14 +23,26 @@ from gpucheck.batch_size.history import (
     Recommended,
     Tried,
 )
-from gpucheck.batch_size.in_time import OPEN_SHARE, Forecast, InTime
-from gpucheck.batch_size.outcome import NEEDS_SMALLER_PASS, STEPS_CONFIRMED, Refused, Result, Setup, judged_by_time
-from gpucheck.batch_size.plan import Plan, in_words
-from gpucheck.batch_size.predictor import Guide
+from gpucheck.batch_size.outcome import (
+    NEEDS_SMALLER_PASS,
+    STEPS_CONFIRMED,
+    TRIAL_TIMEOUT_LEAST_S,
+    Budget,
+    Refused,
+    Setup,
+    TrialResult,
+    in_words,
+    judged_by_time,
+    kind_of_size,
+    on_device,
+)
+from gpucheck.batch_size.plan import Plan
+from gpucheck.batch_size.predict import Guide
 from gpucheck.batch_size.runner import WHERE, Runner, failed_device
+from gpucheck.batch_size.schedule import OPEN_SHARE, Forecast, Schedule
 from gpucheck.batch_size.search import Attempt
 from gpucheck.batch_size.trial_log import TrialLog
-from gpucheck.errors import CannotLook, DeviceFailed, TargetError
+from gpucheck.errors import CannotLook, DeviceFailed, GpucheckError, TargetError
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Emit, Failed, Judged, Measured, Notice, Progress, Trial
 from gpucheck.report.facts import Facts
@@ -44,7 +56,7 @@ MORE_TRIALS = 4
 LEAST_SHARE = 0.5
 
 
-class Hunt:
+class Loop:
     """One search on one device, until `deadline` on the monotonic clock."""
 
     def __init__(
@@ -61,8 +73,8 @@ class Hunt:
         self.history = History(plan, runner.setup, budget)
         self.search, self.axis = self.history.search, self.history.axis
         self.forecast = Forecast(self.history.results, compiled=plan.recipe.compile)
-        self.time = InTime(self.search, runner, self.forecast, deadline)
-        self.after = After(runner, self.history, emit, self.forecast.seconds, deadline)
+        self.time = Schedule(self.search, runner, self.forecast, deadline)
+        self.follow_up = FollowUp(runner, self.history, emit, self.forecast.seconds, deadline)
         self.guide = Guide()
         self.spills = False
         self._told = 0
@@ -126,7 +138,6 @@ class Hunt:
         )
         budget = self.history.budget
         self.guide.finish(budget.bytes)
-        self.guide.settle(budget.bytes)
         self.history.take(Foreseen(self.guide.foresight))
         if self.history.opened is not None and self.history.opened.dangerous:
             self.emit(Notice("running out of memory is dangerous here; staying below 85 % of the budget"))
@@ -147,23 +158,25 @@ class Hunt:
             self._foresee()
 
     def _foresee(self) -> None:
-        """Record what is predicted by now, where that is new."""
+        """TrialEntry what is predicted by now, where that is new."""
         if self.guide.foresight != self.history.foresight:
             self.history.take(Foreseen(self.guide.foresight))
 
     def _take_over(self) -> None:
         """Take over what an earlier run of this search found out."""
         logged = self.log.known(self._device, self.history.budget.bytes) if self.log is not None else []
-        known = [result for result in logged if self._counts(result)]
+        # One says something about the sizes of today, unless what it says needs a smaller size that passes.
+        lowest, doubtful = self.search.lowest, NEEDS_SMALLER_PASS
+        known = [
+            result
+            for result in logged
+            if self.search.may_try(result.batch_size)
+            and not (result.outcome in doubtful and result.batch_size <= lowest)
+        ]
         if known:
             self.emit(Notice(f"--resume: {len(known)} trial{'' if len(known) == 1 else 's'} reused"))
         for result in known:
             self._take_trial(Tried(result))
-
-    def _counts(self, result: Result) -> bool:
-        """Whether an earlier trial says something about the sizes of today."""
-        suspect = result.outcome in NEEDS_SMALLER_PASS and result.size <= self.search.lowest
-        return self.search.may_try(result.size) and not suspect
 
     # Searching
 
@@ -177,7 +190,7 @@ class Hunt:
         closed = self.search.limited_by
         if closed == "safety" and self.time.short:  # there a confirmation ends the search, wherever it is
             closed = None
-        if self.search.best is None and any(r.outcome == "out-of-time" for r in self.search.records):
+        if self.search.best is None and any(r.outcome == "out-of-time" for r in self.search.trials):
             closed = None  # what failed is larger than one that had no time
         limited_by = closed if attempt is None and closed is not None else "time"
         self.history.take(Ended(limited_by, self.time.more(self.history.predicted)))
@@ -197,7 +210,7 @@ class Hunt:
     def _try(self, attempt: Attempt) -> None:
         """Run a trial, and record what came out."""
         best, name = self.search.best, self.axis or "batch"
-        fits = f"{name} {best.size} fits" if best else None
+        fits = f"{name} {best.batch_size} fits" if best else None
         self.emit(Progress(f"{name} {attempt.size}", done=len(self.history.results), best=fits))
         self.runner.lowest = self.search.lowest
         self.runner.prepare(attempt)  # what a start takes is none of the trial's time
@@ -219,24 +232,24 @@ class Hunt:
 
     def _take_trial(self, tried: Tried) -> None:
         self.history.take(tried)
-        self.emit(Trial(len(self.history.results), to_json(answer.trial_entry(tried.result)), self.axis))
+        self.emit(Trial(len(self.history.results), to_json(tried.result.entry), self.axis))
 
-    def _stop(self, result: Result) -> None:
+    def _stop(self, result: TrialResult) -> None:
         """A trial that says nothing about its size: tell whose the failure is. Raises what is not the search's."""
         if result.outcome not in OPEN:
             best, is_users = self.search.best, result.outcome == "user-error"
-            passed = best.size if best and is_users else None
+            passed = best.batch_size if best and is_users else None
             raise self._error(self.history.single or result if is_users else result, passed)
         if result.outcome == "device-broken":
             cause, (error, _, text) = messages.cause_of(result.reason), result.reason.partition(": ")
-            device, step = self.runner.setup.device, f"a trial of {result.size}"
+            device, step = self.runner.setup.device, f"a trial of {result.batch_size}"
             poisons = cause is not None and cause.poisons
             fault = Fault("device", WHERE, device, error, text, step, cause.id if cause else None, poisons)
             self._told = 1
             self.emit(Failed(fault, answer.findings(self.history)[0]))
         self._judge(1)
 
-    def _error(self, result: Result, passed: int | None) -> TargetError | DeviceFailed:
+    def _error(self, result: TrialResult, passed: int | None) -> TargetError | DeviceFailed:
         """The user's own error, with the size at which it came; `passed` is the largest size that did before.
 
         Where the workload is ours it is the device's.
@@ -247,7 +260,7 @@ class Hunt:
         fix = "run with --debug to see the traceback"
         if self.axis is not None:  # a model has its least resolution and its longest sequence
             fix = f"give the lengths that it takes with --axis {self.axis}:LOW..HIGH, or {fix}"
-        what = f"{self.runner.setup.target} fails with {in_words(result.size, self.axis)}{before}"
+        what = f"{self.runner.setup.target} fails with {in_words(result.batch_size, self.axis)}{before}"
         return TargetError(what, result.reason, fix, trace=result.trace)
 
     def _follow(self) -> None:
@@ -257,17 +270,17 @@ class Hunt:
             history.take(Followed(replace(history.single, purpose="partial batch")))
         if best is None or not self.search.confirmed:
             return
-        self.after.deadline = self.time.as_long_again
+        self.follow_up.deadline = self.time.as_long_again
         # Where more may fit, a size is worth recommending only if it is not far below what is predicted.
         least = 1.0 if history.is_closed else LEAST_SHARE * (history.predicted or math.inf)
         if options.quick:
-            self.after.leave_out(best.size, "skipped by --quick")
-        elif best.size < least:
-            self.after.leave_out(best.size, "the search ended below half the predicted size")
+            self.follow_up.leave_out(best.batch_size, "skipped by --quick")
+        elif best.batch_size < least:
+            self.follow_up.leave_out(best.batch_size, "the search ended below half the predicted size")
         else:
             aim = history.budget.bytes * (1 - options.headroom)
-            found = self.after.run(best.size, aim, self.search.multiple_of)
-            if found.result is not None and found.result.size < least:
+            found = self.follow_up.run(best.batch_size, aim, self.search.multiple_of)
+            if found.result is not None and found.result.batch_size < least:
                 found = Recommended(reason="the size with headroom is below half the predicted size")
             history.take(found)
 
@@ -307,8 +320,7 @@ def expected_budget(setup: Setup, facts: Facts) -> int | None:
     device = next((d for d in facts.devices if d.id == setup.device), None)
     if device is None or setup.free_before is None or device.memory_total_bytes is None:
         return None
-    limit = MemoryLimit(**setup.limit) if setup.limit else None
-    return on_device(limit, setup.free_before, device.memory_total_bytes, shared=setup.shared).bytes
+    return on_device(setup.limit, setup.free_before, device.memory_total_bytes, shared=setup.shared).bytes
 
 
 def is_dangerous(facts: Facts, kind: str, *, integrated: bool) -> bool:
@@ -324,3 +336,168 @@ def can_spill(facts: Facts, kind: str, *, integrated: bool) -> bool:
     On a CPU that is swap, which is measured; NVIDIA's driver for Linux raises.
     """
     return kind != "cpu" and is_dangerous(facts, kind, integrated=integrated)
+
+
+# --- What follows a confirmed answer ----------------------------------------------------------------------------------
+
+# A trial may take so many times what the trials before suggest.
+PATIENCE_FACTOR = 4.0
+_NO_TIME = Recommended(reason="no time left to run it")
+
+
+class FollowUp:
+    """What else happens in an epoch; the answer with the system's own malloc (CPU); and the size to use.
+
+    `seconds` forecasts how long so many steps of a size take; `deadline` is on the monotonic clock. What ran is in the
+    `history`, but for the size to use, which is returned.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        history: History,
+        emit: Emit,
+        seconds: Callable[[int, int], float],
+        deadline: float,
+    ) -> None:
+        self.runner, self.history, self.emit = runner, history, emit
+        self.seconds, self.deadline = seconds, deadline
+        self.axis = history.axis
+        self._default: Runner | None = None
+
+    def leave_out(self, largest: int, why: str) -> None:
+        """Run nothing of it but a batch of 1 where the model may not train with that, and say why."""
+        self.history.take(Recommended(reason=why))
+        if self.runner.ready.get("smallest_batch", 1) > 1 and largest > 1 and self.axis is None:
+            self._check_each([("partial batch", 1)])
+
+    def run(self, largest: int, aim: float, multiple_of: int = 1) -> Recommended:
+        """Run what follows the confirmation of `largest`; a size to use takes at most `aim` bytes.
+
+        The size to use comes first where there is not time for all, then the largest with the default malloc.
+        """
+        is_cpu = self.runner.setup.is_cpu
+        once, thrice = self.seconds(largest, 1), self.seconds(largest, STEPS_CONFIRMED)
+        # With the default malloc two processes load at the same time.
+        left = self.deadline - time.monotonic() - (self.runner.start_s if is_cpu else 0.0) - thrice
+        self._check(largest, small_alone=left < 2 * once + (thrice if is_cpu else 0.0))
+        try:
+            if is_cpu and left >= thrice:
+                result = self._with_default_malloc(largest)
+                if result is not None and result.peak_bytes is not None:
+                    self._take(replace(result, purpose="default malloc"))
+            return self._recommend(largest, aim, multiple_of)
+        finally:
+            if self._default is not None:
+                self._default.close()
+
+    def _check(self, largest: int, *, small_alone: bool) -> None:
+        """An evaluation step, and what an epoch's last batch may be: one less, and a single sample.
+
+        With `small_alone` only the last, which takes no time.
+        """
+        evaluates = self.runner.setup.mode == "train" and not small_alone
+        wanted: list[tuple[str, int]] = [("evaluation", largest)] if evaluates else []
+        if self.axis is None:  # along an axis the batch is fixed
+            sizes = dict.fromkeys((1,) if small_alone else (largest - 1, 1))
+            wanted += [("partial batch", size) for size in sizes if 1 <= size < largest]
+        known = {(check.purpose, check.batch_size) for check in self.history.checks}
+        self._check_each([check for check in wanted if check not in known])
+
+    def _check_each(self, wanted: Sequence[tuple[str, int]]) -> None:
+        """One step of each purpose and size, as far as there is time."""
+        for purpose, size in wanted:
+            needed = self._needed(size, steps=1)
+            if needed is None:
+                continue
+            self.emit(self._progress(f"{size}, {purpose}"))
+            attempt, evaluating = Attempt(size), purpose == "evaluation"
+            try:
+                result = self._trial(self.runner, attempt, needed, steps=1, evaluate=evaluating)
+            except (Refused, GpucheckError):
+                return
+            if not result.cut:
+                self.history.take(Followed(replace(result, purpose=purpose)))
+
+    def _recommend(self, largest: int, aim: float, multiple_of: int) -> Recommended:
+        """The size whose peak is within `aim`, run; on a CPU as the user's own process will, with its malloc."""
+        default_malloc = self.history.default_malloc
+        # Above the budget with the default malloc, the largest was run all the same, and its steps timed.
+        like: list[TrialResult] = (
+            [replace(default_malloc, outcome="fits")] if default_malloc else [*self.history.results]
+        )
+        if self.runner.setup.is_cpu and default_malloc is None:
+            like = []  # what was run with other settings of malloc may take less than it will
+        known = {r.batch_size: r for r in like if r.outcome == "fits"}
+        peaks = recommend.peaks(self.history.results, largest, default_malloc)
+        for _ in range(recommend.TRIES):
+            size = recommend.choose(peaks, aim, largest, multiple_of)
+            if size is None:
+                least = "smallest batch" if self.axis is None else f"least {kind_of_size(self.axis)}"
+                return Recommended(reason=f"even the {least} leaves less than the headroom")
+            result = known.get(size) or self._run(size)
+            if result is None:
+                # The largest may leave the headroom as it is; then the rounding alone had no time.
+                result, size = known.get(largest), largest
+                if result is None or not recommend.meets(result, aim):
+                    return _NO_TIME
+            if recommend.meets(result, aim):
+                speeds = recommend.speeds([*like, *self.history.recommended_trials])
+                return Recommended(result, speed=recommend.against(speeds, size, largest))
+            if result.peak_bytes is None:
+                return Recommended(reason=f"{in_words(size, self.axis)} fails: {result.reason}")
+            peaks[size] = result.peak_bytes
+        return Recommended(reason="memory grows unevenly: two sizes took more than their neighbours suggest")
+
+    def _run(self, size: int) -> TrialResult | None:
+        """One trial of the size to recommend; None where there is no time, or no child could be set up."""
+        result = self._with_default_malloc(size) if self.runner.setup.is_cpu else self._in_the_same_child(size)
+        if result is None or result.cut:
+            return None
+        result = replace(result, purpose="recommended")
+        self._take(result)
+        return result
+
+    def _in_the_same_child(self, size: int) -> TrialResult | None:
+        needed = self._needed(size)
+        if needed is None:
+            return None
+        self.emit(self._progress(f"{size}, recommended"))
+        try:
+            return self._trial(self.runner, Attempt(size), needed)
+        except (Refused, GpucheckError):
+            return None
+
+    def _with_default_malloc(self, size: int) -> TrialResult | None:
+        """One trial in a process of its own with the system's malloc settings; None as above."""
+        needed = self._needed(size, start_s=self._default.next_start_s if self._default is not None else None)
+        if needed is None:
+            return None
+        self.runner.close()
+        self.emit(self._progress(f"{size} with the default malloc"))
+        if self._default is None:
+            # Its peak is wanted, not a verdict: the system's limit stays away.
+            self._default = Runner(replace(self.runner.setup, guard_bytes=None), malloc="default")
+            self._default.load_ahead()  # the size to use takes a second process
+        try:
+            return self._trial(self._default, Attempt(size, "confirm"), needed)
+        except (Refused, GpucheckError):
+            return None
+
+    def _trial(
+        self, runner: Runner, attempt: Attempt, needed: float, *, steps: int = STEPS_CONFIRMED, evaluate: bool = False
+    ) -> TrialResult:
+        limit = TRIAL_TIMEOUT_LEAST_S + PATIENCE_FACTOR * needed
+        return runner.run(attempt, steps=steps, limit_s=limit, deadline=self.deadline, evaluate=evaluate)
+
+    def _needed(self, size: int, steps: int = STEPS_CONFIRMED, *, start_s: float | None = None) -> float | None:
+        """Seconds that a trial takes, a new child included; None where that is more than is left."""
+        needed = (self.runner.start_s if start_s is None else start_s) + self.seconds(size, steps)
+        return None if time.monotonic() + needed > self.deadline else needed
+
+    def _progress(self, step: str) -> Progress:
+        return Progress(f"{self.axis or 'batch'} {step}", done=self.history.trial_count)
+
+    def _take(self, result: TrialResult) -> None:
+        self.history.take(Followed(result))
+        self.emit(Trial(self.history.trial_count, to_json(result.entry), self.axis))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpucheck.batch_size.outcome import Result
+from gpucheck.batch_size.outcome import TrialResult
 from gpucheck.report.results.find_batch_size import (
     Accumulation,
     Confidence,
@@ -35,18 +35,18 @@ MULTIPLE = 8
 TRIES = 2
 
 
-def peaks(results: Iterable[Result], largest: int, default_malloc: Result | None) -> dict[int, int]:
+def peaks(results: Iterable[TrialResult], largest: int, default_malloc: TrialResult | None) -> dict[int, int]:
     """The highest peak of each size that passed, up to `largest`, scaled to the default malloc where that was run.
 
     What malloc keeps grows with what was freed, so its share at the largest size stands for the others.
     """
     found: dict[int, int] = {}
     for result in results:
-        if result.outcome == "fits" and result.size <= largest and result.peak_bytes is not None:
-            found[result.size] = max(found.get(result.size, 0), result.peak_bytes)
-    if default_malloc is None or not default_malloc.peak_bytes or not found.get(default_malloc.size):
+        if result.outcome == "fits" and result.batch_size <= largest and result.peak_bytes is not None:
+            found[result.batch_size] = max(found.get(result.batch_size, 0), result.peak_bytes)
+    if default_malloc is None or not default_malloc.peak_bytes or not found.get(default_malloc.batch_size):
         return found
-    share = default_malloc.peak_bytes / found[default_malloc.size]
+    share = default_malloc.peak_bytes / found[default_malloc.batch_size]
     return {size: int(peak * share) for size, peak in found.items()}
 
 
@@ -73,7 +73,7 @@ def choose(peaks: Mapping[int, int], aim: float, largest: int, multiple_of: int 
     return max(found // step * step, points[0][0])
 
 
-def meets(result: Result, aim: float) -> bool:
+def meets(result: TrialResult, aim: float) -> bool:
     """Whether a size that was run may be recommended."""
     return result.outcome == "fits" and result.peak_bytes is not None and result.peak_bytes <= aim * (1 + PEAK_SPREAD)
 
@@ -92,18 +92,19 @@ def against(found: Sequence[SizeSpeed], size: int, largest: int) -> SpeedChange 
 NEARLY = 0.05
 
 
-def speeds(results: Iterable[Result]) -> tuple[SizeSpeed, ...]:
+def speeds(results: Iterable[TrialResult]) -> tuple[SizeSpeed, ...]:
     """The speed of each size that passed, smallest first. Give results of one setting of malloc only."""
     steps: dict[int, list[float]] = {}
     for result in results:
         if result.outcome == "fits":
-            steps.setdefault(result.size, []).extend(t for t in result.steps_s[1:] if t > 0)
-    return tuple(_speed(size, steps[size]) for size in sorted(steps) if steps[size])
-
-
-def _speed(size: int, steps: list[float]) -> SizeSpeed:
-    middle = statistics.median(steps)
-    return SizeSpeed(size, size / middle, (max(steps) - min(steps)) / middle if len(steps) > 1 else None, len(steps))
+            steps.setdefault(result.batch_size, []).extend(t for t in result.steps_s[1:] if t > 0)
+    found = []
+    for size, times in sorted(steps.items()):
+        if times:
+            middle = statistics.median(times)
+            spread = (max(times) - min(times)) / middle if len(times) > 1 else None
+            found.append(SizeSpeed(size, size / middle, spread, len(times)))
+    return tuple(found)
 
 
 def noise(found: Iterable[SizeSpeed]) -> float | None:
@@ -180,7 +181,7 @@ TRUSTED_GROWTH = 0.10
 
 
 def memory_split(
-    results: Iterable[Result], parameter_bytes: int | None, foreseen: Mapping[int, float] | None = None
+    results: Iterable[TrialResult], parameter_bytes: int | None, foreseen: Mapping[int, float] | None = None
 ) -> MemorySplit:
     """The split by the trials of the search that passed.
 
@@ -189,21 +190,23 @@ def memory_split(
     passed = [r for r in results if r.outcome == "fits"]
     if not passed:
         return MemorySplit(parameter_bytes, None, None, reason="no trial passed")
-    largest = max(passed, key=lambda r: r.size)
+    largest = max(passed, key=lambda r: r.batch_size)
     held = MemorySplit(parameter_bytes, largest.gradient_bytes, largest.optimizer_bytes)
     apart = all(r.compute_peak_bytes is not None for r in passed)
     peaks: dict[int, int] = {}
     for result in passed:
         peak = result.compute_peak_bytes if apart else result.peak_bytes
         if peak is not None:
-            peaks[result.size] = max(peaks.get(result.size, 0), peak)
+            peaks[result.batch_size] = max(peaks.get(result.batch_size, 0), peak)
     smaller = [size for size in peaks if size <= SLOPE_APART * max(peaks)]
     if not smaller:
         return replace(held, reason="no two sizes were far enough apart")
     low, high = max(smaller), max(peaks)
     if peaks[high] - peaks[low] < TRUSTED_GROWTH * peaks[low]:
         return replace(held, reason="the peak hardly grows with the size")
-    if _is_curved(_in_tensors(passed) or peaks) or _is_curved(foreseen or {}):
+    # Bytes in tensors are free of what an allocator rounds; they say something where each size has them.
+    in_tensors = {r.batch_size: int(r.memory.get("max_memory_allocated_bytes") or 0) for r in passed}
+    if _is_curved(in_tensors if all(in_tensors.values()) else peaks) or _is_curved(foreseen or {}):
         return replace(held, reason="memory does not grow in proportion to the size")
     if len(peaks) < LEAST_SIZES and not foreseen:
         return replace(held, reason="two sizes do not show how memory grows")
@@ -212,12 +215,6 @@ def memory_split(
     # Gradients come while activations go, so that the peak may hold less than all of both.
     fixed = max(0, int(peaks[high] - slope * high) - known)
     return replace(held, activation_bytes_per_sample=int(slope), fixed_bytes=fixed)
-
-
-def _in_tensors(passed: Sequence[Result]) -> dict[int, int]:
-    """The bytes in tensors at each size's peak, free of what an allocator rounds; nothing where one is not known."""
-    known = {r.size: r.memory.get("max_memory_allocated_bytes") for r in passed}
-    return {size: int(peak) for size, peak in known.items() if peak} if all(known.values()) else {}
 
 
 def _is_curved(peaks: Mapping[int, float]) -> bool:
@@ -260,11 +257,11 @@ def limiting_factor(limited_by: str | None) -> str | None:
 
 
 def confidence(
-    results: Sequence[Result],
+    results: Sequence[TrialResult],
     answer: int,
     confirmed: bool,
     budget: int,
-    default_malloc: Result | None,
+    default_malloc: TrialResult | None,
     foreseen: Mapping[int, float] | None = None,
     *,
     closed: bool = True,
@@ -278,11 +275,12 @@ def confidence(
     doubts: list[str] = [] if confirmed else ["not run again in a fresh process"]
     if not closed:
         doubts.append("the search did not end")
-    apart = _apart(r.peak_bytes for r in results if r.size == answer and r.outcome == "fits")
-    if apart is not None:
+    repeats = [r.peak_bytes for r in results if r.batch_size == answer and r.outcome == "fits" and r.peak_bytes]
+    if len(repeats) > 1:
+        apart = max(repeats) - min(repeats)
         said = f"peaks differ by {apart / budget * 100:.1f} % of the budget"
         (support if apart <= PEAK_SPREAD * budget else doubts).append(said)
-    peaks = {r.size: r.peak_bytes for r in results if r.outcome == "fits" and r.peak_bytes is not None}
+    peaks = {r.batch_size: r.peak_bytes for r in results if r.outcome == "fits" and r.peak_bytes is not None}
     off, course = strays(peaks, foreseen), "as fake tensors predict"
     if off is None:
         off, course = residual(peaks), "in a straight line"
@@ -303,12 +301,6 @@ def confidence(
         "low" if not (confirmed and closed) or len(doubts) >= MANY else "medium" if doubts else "high"
     )
     return Confidence(level, tuple(support), tuple(doubts))
-
-
-def _apart(peaks: Iterable[int | None]) -> int | None:
-    """How many bytes lie between repeats of one size; None for fewer than two."""
-    known = [peak for peak in peaks if peak]
-    return max(known) - min(known) if len(known) > 1 else None
 
 
 def strays(peaks: Mapping[int, int], foreseen: Mapping[int, float] | None) -> float | None:

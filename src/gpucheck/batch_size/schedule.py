@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gpucheck.batch_size.outcome import STEEPEST, STEPS_CONFIRMED, TRIAL_TIMEOUT_LEAST_S, Result, power_of_time
+from gpucheck.batch_size.outcome import STEEPEST, STEPS_CONFIRMED, TRIAL_TIMEOUT_LEAST_S, TrialResult, power_of_time
 from gpucheck.batch_size.runner import Runner
-from gpucheck.batch_size.search import Attempt, Record, Search
+from gpucheck.batch_size.search import Attempt, Search
+from gpucheck.report.results.find_batch_size import TrialEntry
 
 # A trial may take ten times what the last one suggests before it is thought to hang.
 TRIAL_TIMEOUT_FACTOR = 10.0
@@ -43,7 +44,7 @@ class Need:
 class Forecast:
     """Forecasts from `results`, a list that may grow. With `compiled` the first step of a trial is not like others."""
 
-    def __init__(self, results: Sequence[Result], *, compiled: bool) -> None:
+    def __init__(self, results: Sequence[TrialResult], *, compiled: bool) -> None:
         self.results, self.compiled = results, compiled
 
     def seconds(self, size: int, steps: int) -> float:
@@ -85,7 +86,7 @@ class Forecast:
         steps: dict[int, list[float]] = {}
         for result in self.results:
             if result.steps_s:
-                steps.setdefault(result.size, []).extend(result.later_s or result.steps_s)
+                steps.setdefault(result.batch_size, []).extend(result.later_s or result.steps_s)
         return sorted((size, of(times)) for size, times in steps.items())
 
     def _step_s(self, size: int) -> float:
@@ -114,19 +115,17 @@ class Forecast:
 
     def _fixed(self, start_s: float, need: Need) -> float:
         """What does not grow with the size: starts with what warms up in them, and what a compiler takes."""
-        return need.starts * (start_s + self._warming()) + need.trials * self._once()
-
-    def _warming(self) -> float:
-        """What the first step in a new process has taken longer than the rest, at the least; 0 where it compiles."""
-        found = [r.steps_s[0] - statistics.median(r.later_s) for r in self.results if r.fresh and r.later_s]
-        return 0.0 if self.compiled else max(0.0, min(found, default=0.0))
+        # What the first step in a new process has taken longer than the rest, at the least; 0 where it compiles.
+        found = [r.steps_s[0] - statistics.median(r.later_s) for r in self.results if r.fresh_process and r.later_s]
+        warming = 0.0 if self.compiled else max(0.0, min(found, default=0.0))
+        return need.starts * (start_s + warming) + need.trials * self._once()
 
     def _once(self) -> float:
         """What a trial takes longer because its first step compiles, by the largest size that was timed."""
         timed = [r for r in self.results if r.later_s]
         if not self.compiled or not timed:
             return 0.0
-        largest = max(timed, key=lambda r: r.size)
+        largest = max(timed, key=lambda r: r.batch_size)
         return max(0.0, largest.steps_s[0] - statistics.mean(largest.later_s))
 
 
@@ -152,7 +151,7 @@ FOLLOW_LEAST_S = 10.0
 LEAST_S = 1e-3
 
 
-class InTime:
+class Schedule:
     """The time of one search: `seconds` until `deadline`, on the monotonic clock."""
 
     def __init__(self, search: Search, runner: Runner, forecast: Forecast, deadline: float) -> None:
@@ -191,7 +190,7 @@ class InTime:
         if best is None:
             # Nobody is helped by the sizes that had no time: with what is left the smallest has to end.
             return attempt if self.left > SMALLEST_SHARE * self.seconds else Attempt(self.search.lowest)
-        if attempt.size <= best.size:
+        if attempt.size <= best.batch_size:
             return attempt
         found = self._above(attempt, best)
         self.short = found is None or found.size < attempt.size
@@ -201,36 +200,36 @@ class InTime:
         """Whether there is time left for a trial; the smallest size is run though there is none, if nothing passed."""
         return self.left > 0 or (self.search.best is None and attempt.size <= self.search.lowest)
 
-    def _above(self, attempt: Attempt, best: Record) -> Attempt | None:
+    def _above(self, attempt: Attempt, best: TrialEntry) -> Attempt | None:
         """The same for a size above the best; where there is no time, the best once more, if it was not confirmed."""
         trial, again = Need(1, self.steps, 1 if self.runner.needs_start else 0), Need(1, STEPS_CONFIRMED, 1)
         if attempt.purpose == "confirm":
             trial = again
-        best_again_s = self.forecast.takes(best.size, self.runner.next_start_s, again)
+        best_again_s = self.forecast.takes(best.batch_size, self.runner.next_start_s, again)
         has_time = best_again_s <= self.left
         may_confirm = has_time and not self.search.confirmed
         if has_time and attempt.purpose == "search":
             whole, alone = self._most(trial + again, attempt.size), self._most(again, attempt.size)
-            if whole == attempt.size or (alone < attempt.size and whole > FAR * best.size):
+            if whole == attempt.size or (alone < attempt.size and whole > FAR * best.batch_size):
                 self._kept_s = best_again_s if may_confirm else 0.0
                 return Attempt(whole)
-            if may_confirm and attempt.size <= WORTHWHILE * best.size:
-                return Attempt(best.size, "confirm")
+            if may_confirm and attempt.size <= WORTHWHILE * best.batch_size:
+                return Attempt(best.batch_size, "confirm")
             # At its aim, or far above the best, the time for two trials of a size goes to one that confirms it too.
-            if alone == attempt.size or alone > FAR * best.size:
+            if alone == attempt.size or alone > FAR * best.batch_size:
                 return self._at_once(alone)
             # Of a small size's time most is not its samples': then far larger ones take hardly longer.
             hoped = self._most(trial, attempt.size, hopeful=True)
-            if hoped > VERY_FAR * best.size:
+            if hoped > VERY_FAR * best.batch_size:
                 return Attempt(hoped)
-            if alone > WORTHWHILE * best.size:
+            if alone > WORTHWHILE * best.batch_size:
                 return self._at_once(alone)
         if may_confirm:
-            return Attempt(best.size, "confirm")
+            return Attempt(best.batch_size, "confirm")
         if self.search.confirmed and self.left < OPEN_SHARE * self.seconds:
             return None
         size = self._most(trial, attempt.size, reserve=1.0, hopeful=True)
-        return Attempt(size, attempt.purpose) if size == attempt.size or size > WORTHWHILE * best.size else None
+        return Attempt(size, attempt.purpose) if size == attempt.size or size > WORTHWHILE * best.batch_size else None
 
     def _at_once(self, size: int) -> Attempt:
         """A size that is confirmed where it passes, and is no failed confirmation where it does not."""
@@ -259,9 +258,9 @@ class InTime:
             return max(self.deadline, time.monotonic() + max(SMALLEST_LEAST_S, SMALLEST_MORE * self.seconds))
         return self.deadline - self._kept_s
 
-    def cut(self, result: Result) -> None:
+    def cut(self, result: TrialResult) -> None:
         """A trial was ended by its time."""
-        self._cut = (result.size, result.seconds)
+        self._cut = (result.batch_size, result.seconds)
 
     def more(self, predicted: int | None) -> float:
         """A time budget that would do, in seconds: with twice what trials of what is predicted take beyond this."""
