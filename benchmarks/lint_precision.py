@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
-from gpucheck.program.lint import judge  # noqa: E402
+from gpucheck.program.lint import run  # noqa: E402
 from gpucheck.program.lint.command import with_room  # noqa: E402
 from gpucheck.program.lint.scope import Mistake  # noqa: E402
 from gpucheck.program.lint.source import Unreadable  # noqa: E402
@@ -41,7 +41,7 @@ def main() -> int:
     with with_room():
         for path in files:
             try:
-                found += [(path, one) for one in judge.mistakes(path.read_bytes())]
+                found += [(path, one) for one in run.mistakes(path.read_bytes())]
             except Unreadable as error:
                 counts["not judged"] += 1
                 print(f"{path}: {error.why}")

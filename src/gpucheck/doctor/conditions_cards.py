@@ -16,7 +16,7 @@ from gpucheck.doctor.condition import Certainty, Condition, Seen
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.machine.inventory import unclaimed_bytes
 from gpucheck.report.facts import Device
-from gpucheck.report.finding import VERDICTS, Verdict
+from gpucheck.report.finding import VERDICTS, Verdict, grouped
 
 # A context of CUDA's takes a few hundred MiB, the one of the torch that is being asked among them.
 FOREIGN_BYTES = 2**30
@@ -37,7 +37,7 @@ def _of_every_card(check: str) -> Callable[[Evidence], Seen | None]:
         worst = max(findings, key=lambda finding: VERDICTS.index(finding.verdict))
         said = [
             group.message if group.title == worst.title else f"{group.message} ({group.title})"
-            for group in checks.grouped(findings)
+            for group in grouped(findings)
         ]
         seen = {"devices": [finding.evidence for finding in findings]}
         return Seen("; ".join(said), seen, worst.fix or "", verdict=worst.verdict, title=worst.title)

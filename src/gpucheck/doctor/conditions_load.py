@@ -11,7 +11,6 @@ from typing import Any
 from gpucheck import units
 from gpucheck.cards.at_work import HARDWARE, LOW_CLOCK, work
 from gpucheck.cards.card import name_of
-from gpucheck.cards.checks import told_once
 from gpucheck.doctor.condition import Condition, Seen
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.doctor.load import CardLoad, Load
@@ -25,7 +24,7 @@ from gpucheck.measure.telemetry import (
     violation_shares,
 )
 from gpucheck.report.facts import Device
-from gpucheck.report.finding import Verdict
+from gpucheck.report.finding import Verdict, told_once
 
 # One reading may fall into the change of a clock, where the first of these flashes (DCGM's documentation says so).
 LEAST_READINGS = 2

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.cards.at_work import COSTLY, work
-from gpucheck.cards.checks import Group, gravity, grouped
+from gpucheck.cards.checks import gravity
 from gpucheck.machine.inventory import ASLEEP
 from gpucheck.machine.readings import NOT_ANSWERING
 from gpucheck.render.blocks import (
@@ -30,7 +30,7 @@ from gpucheck.render.blocks import (
 )
 from gpucheck.render.text import said
 from gpucheck.report.facts import Device, Facts, Link, Process
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import Finding, Group, Verdict, grouped
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.report import Report
 
