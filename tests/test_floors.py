@@ -47,7 +47,7 @@ FLOORS = {
     "devices": 6,
     "explain": 6,
     "render": 7,
-    "fleet": 7,
+    "fleet": 5,
     "cli": 8,
     "api": 8,
     "__main__": 9,

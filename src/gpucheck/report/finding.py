@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from gpucheck import exits
@@ -14,6 +14,28 @@ Verdict = Literal["pass", "info", "warn", "fail", "inconclusive", "skip"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 # `skip` outranks `pass` because it is not one.
 WORST_FIRST: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "skip", "pass", "info")
+
+
+# What a finding adds to the last line of a benchmark's page: whether results are right, or that only where one is wrong
+# or was not compared; or what is worth doing.
+Role = Literal["", "verifies", "finds_wrong", "advises"]
+
+
+@dataclass(frozen=True, slots=True)
+class Id:
+    """What a finding's id stands for: whose it is, what it asks, what it means where it fails, and what to do then."""
+
+    id: str
+    title: str
+    meaning: str
+    then: str = ""
+    role: Role = ""
+    command: str = ""
+
+
+def of(command: str, *ids: Id) -> tuple[Id, ...]:
+    """The ids of one command's findings."""
+    return tuple(replace(one, command=command) for one in ids)
 
 
 @dataclass(frozen=True, slots=True)
