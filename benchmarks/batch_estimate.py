@@ -5,7 +5,7 @@
 Each search tells what tensors without data alone had said of it (`prediction.uncalibrated_max_batch_size`), which is
 what `--estimate --device cpu` tells of the same memory. Its answer over that is the ratio printed: the built-in models,
 in training with AdamW and with SGD and in inference. The lowest and the highest are what an estimate for a CPU gives as
-its error (`EXPERIENCE` in `src/gpucheck/batch_size/estimate.py`); `benchmarks/results/batch-estimate-cpu.jsonl` has the
+its error (`EXPERIENCE` in `src/gpucheck/batch_size/command.py`); `benchmarks/results/batch-estimate-cpu.jsonl` has the
 searches that it was taken from. Exits 1 where a search ended without memory as its limit.
 """
 

@@ -43,11 +43,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from batch_cases import CAP
 
 from gpucheck import api, units
-from gpucheck.batch_size.budget import guard_bytes
-from gpucheck.batch_size.in_time import STEPS
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.batch_size.outcome import BOUNDING, End, classify
+from gpucheck.batch_size.outcome import BOUNDING, End, Setup, classify, guard_bytes
 from gpucheck.batch_size.runner import TUNED_MALLOC
+from gpucheck.batch_size.schedule import STEPS
 from gpucheck.messages import Raised
 from gpucheck.report.events import Event, Trial
 
@@ -196,20 +195,13 @@ class Trials:
 
 def opened(workload: str, budget_bytes: int) -> Trials:
     """The trials of a built-in workload on the CPU, prepared as a child of the search prepares them."""
-    from gpucheck.batch_size.trial import Session, load_for
-    from gpucheck.batch_size.trial_gauge import open_cpu_gauge
+    from gpucheck.batch_size.trial import Session, load_for, open_cpu_gauge
     from gpucheck.machine.accel import open_device
 
     accel = open_device("cpu")
     gauge = open_cpu_gauge(accel, guard_bytes(budget_bytes) if sys.platform == "linux" else None)
     usual = FindBatchSizeOptions(target=workload)
-    setup = {
-        "target": workload,
-        "inputs": usual.inputs,
-        "mode": usual.mode,
-        "optimizer": usual.optimizer,
-        "dtype": usual.dtype,
-    }
+    setup = Setup(workload, usual.inputs, usual.mode, usual.optimizer, usual.dtype, "cpu")
     return Trials(Session(accel, gauge, load_for(setup, accel.device)), budget_bytes)
 
 

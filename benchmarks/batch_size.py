@@ -36,7 +36,7 @@ from batch_cases import WORKLOADS
 from batch_peers import PEERS, Against, compare, installed
 
 from gpucheck.batch_size.search import Search
-from gpucheck.report.results.find_batch_size import Outcome
+from gpucheck.report.results.find_batch_size import Outcome, TrialEntry
 
 BUDGET = 2**31
 # gpucheck's wall time over a peer's, at most.
@@ -158,16 +158,24 @@ def simulate(
         peak, compute = true_peak * factor, true_compute * factor
         taken = true_peak if misread else peak
         if taken > 1.25 * BUDGET:
-            search.record(attempt.size, "out-of-memory", purpose=attempt.purpose)
+            search.trials.append(TrialEntry(batch_size=attempt.size, outcome="out-of-memory", purpose=attempt.purpose))
         else:
             outcome: Outcome = "fits" if taken <= BUDGET else "over-budget"
-            search.record(attempt.size, outcome, int(peak), compute_peak_bytes=int(compute), purpose=attempt.purpose)
+            search.trials.append(
+                TrialEntry(
+                    batch_size=attempt.size,
+                    outcome=outcome,
+                    peak_bytes=int(peak),
+                    compute_peak_bytes=int(compute),
+                    purpose=attempt.purpose,
+                )
+            )
         search.static_bytes = int(shape(0)[1])
-        failures += search.records[-1].outcome != "fits"
+        failures += search.trials[-1].outcome != "fits"
     best = search.best
-    answer = best.size if best else 0
+    answer = best.batch_size if best else 0
     share = answer / largest_that_fits(shape, nominal)
-    return Result(answer, len(search.records) + reserve, failures, share, search.limited_by)
+    return Result(answer, len(search.trials) + reserve, failures, share, search.limited_by)
 
 
 def largest_that_fits(shape: Shape, nominal: int) -> int:

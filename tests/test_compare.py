@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from gpucheck.compare import comparison, judge
 from gpucheck.compare import comparison as comparing
-from gpucheck.compare import judge, trimmed
 from gpucheck.compare.comparison import compare
 from gpucheck.report.facts import Device, Driver, Facts, TorchBuild
 from gpucheck.report.finding import Finding
@@ -69,7 +69,7 @@ def test_welch_is_the_textbook_s() -> None:
     # Welch's own formulas on a set worked by hand: variances 0.01 and 0.04, three and four values.
     old = [math.exp(value) for value in (0.9, 1.0, 1.1)]
     new = [math.exp(value) for value in (1.8, 2.0, 2.0, 2.2)]
-    test = trimmed.difference(old, new)
+    test = comparison.difference(old, new)
     of_old, of_new = 0.01 / 3, (0.08 / 3) / 4
     assert test.difference == pytest.approx(1.0)
     assert test.error == pytest.approx(math.sqrt(of_old + of_new))
@@ -84,13 +84,13 @@ def test_of_seven_values_the_outermost_are_left_out() -> None:
     # Worked by hand: 1 and 9 are left out of the old, 2 and 4 of the new.
     old = [math.exp(value) for value in (1.0, 2.0, 2.0, 3.0, 4.0, 4.0, 9.0)]
     new = [math.exp(value) for value in (2.0, 3.0, 3.0, 3.0, 3.0, 3.0, 4.0)]
-    test = trimmed.difference(old, new)
+    test = comparison.difference(old, new)
     assert test.difference == pytest.approx(0.0)
     # The winsorised old is 2, 2, 2, 3, 4, 4, 4: its squares add up to 6, and of the new all are 3.
     assert test.error == pytest.approx(math.sqrt(6 / (5 * 4)))
     assert test.df == pytest.approx(4)
     # Six values spare none.
-    assert trimmed.difference(old[:6], new[:6]).difference != pytest.approx(0.0)
+    assert comparison.difference(old[:6], new[:6]).difference != pytest.approx(0.0)
 
 
 def test_one_run_beside_other_work_hides_no_slowdown() -> None:
@@ -112,19 +112,19 @@ def test_a_run_is_compared_by_its_lower_quartile() -> None:
 
 
 def test_values_that_do_not_vary_are_certain() -> None:
-    assert trimmed.difference([2.0] * 3, [2.0] * 3).p == 1.0
-    test = trimmed.difference([1.0] * 3, [2.0] * 3)
+    assert comparison.difference([2.0] * 3, [2.0] * 3).p == 1.0
+    test = comparison.difference([1.0] * 3, [2.0] * 3)
     assert test.p == 0.0
     assert test.interval(0.99) == pytest.approx((2.0, 2.0))
 
 
 def test_holm_holds_the_smallest_p_against_the_smallest_share() -> None:
     # 0.002 < 0.01/4; 0.003 < 0.01/3; 0.006 is not below 0.01/2, so it and 0.0061 stand against 0.01/2.
-    levels = trimmed.holm_levels([0.0061, 0.002, 0.006, 0.003])
+    levels = comparison.holm_levels([0.0061, 0.002, 0.006, 0.003])
     assert [round(1 - level, 6) for level in levels] == [0.005, 0.0025, 0.005, 0.003333]
     # Bonferroni would not have rejected 0.003; without any rejection all stand against alpha/m.
-    assert [round(1 - level, 6) for level in trimmed.holm_levels([0.5, 0.9])] == [0.005, 0.005]
-    assert trimmed.holm_levels([]) == []
+    assert [round(1 - level, 6) for level in comparison.holm_levels([0.5, 0.9])] == [0.005, 0.005]
+    assert comparison.holm_levels([]) == []
 
 
 @pytest.mark.parametrize(

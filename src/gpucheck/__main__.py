@@ -1,9 +1,8 @@
 """`python -m gpucheck`, and the command `gpucheck`."""
 
-import contextlib
+# Built in: `signal` itself imports for a while, in which Ctrl-C would be a traceback.
+import _signal as signal  # type: ignore[import-not-found]
 import os
-import signal
-import sys
 
 
 def _leave(number: int, frame: object) -> None:
@@ -21,6 +20,16 @@ def _at_once() -> None:
 
 _at_once()
 
+import _thread  # noqa: E402
+import atexit  # noqa: E402
+import contextlib  # noqa: E402
+import sys  # noqa: E402
+import time  # noqa: E402
+
+# The first that is registered is the last that runs. Behind it Python gives SIGINT back to the system, which would end
+# a command that is already done without its exit status.
+atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+
 # `-m` puts the current folder first on the path: a stray json.py or torch.py there must not break the command. Targets
 # find the current folder all the same: the children that load them put it there.
 _ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -28,10 +37,31 @@ if sys.path and os.path.abspath(sys.path[0] or ".") == os.getcwd() != _ours:
     del sys.path[0]
 
 from gpucheck.cli import app  # noqa: E402
+from gpucheck.errors import Terminated  # noqa: E402
+
+_SIGNALS = {KeyboardInterrupt: signal.SIGINT, Terminated: signal.SIGTERM}
+
+
+def _again(ignored: "sys.UnraisableHookArgs") -> None:
+    """Send a signal again whose exception was lost: in a `__del__`, or a callback of an import, Python ignores it."""
+    number = _SIGNALS.get(ignored.exc_type)
+    if number is None:
+        sys.__unraisablehook__(ignored)
+    else:  # raised in here it would be ignored once more
+        _thread.start_new_thread(_send, (number,))
+
+
+def _send(number: int) -> None:
+    time.sleep(0.01)
+    if os.name == "posix":
+        os.kill(os.getpid(), number)  # to the main thread, whatever it waits for
+    else:
+        _thread.interrupt_main()
 
 
 def main() -> int:
     """Run the command line of this process and return its exit status."""
+    sys.unraisablehook = _again
     try:
         if signal.getsignal(signal.SIGINT) is _leave:
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
+
+from gpucheck.options import option
 
 Direction = Literal["host_to_device", "device_to_host", "host_to_host"]
 HostMemory = Literal["pageable", "pinned"]
@@ -31,3 +33,16 @@ SHORT_WAYS: dict[str, str] = {
     "device_to_host": "to host",
     "host_to_host": "host to host",
 }
+
+
+def asked() -> Any:
+    """The field of `--direction`: the ways that copies go."""
+    return option(
+        "Copy direction: both, host_to_device (h2d) or device_to_host (d2h).",
+        DIRECTIONS["both"],
+        name="--direction",
+        metavar="WAY",
+        parse=lambda text, _: DIRECTIONS[text],
+        choices=tuple(DIRECTIONS),
+        shown="both",
+    )

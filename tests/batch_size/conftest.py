@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gpucheck.batch_size import command as command_module
-from gpucheck.batch_size import predictor, runner
+from gpucheck.batch_size import predict, runner
 from gpucheck.batch_size.command import command
-from gpucheck.batch_size.hunt import Hunt
+from gpucheck.batch_size.loop import Loop
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.machine import host, inventory
 from gpucheck.machine.host import HostMemory
@@ -40,7 +40,7 @@ def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
         log = tmp_path / "log"
         log.write_text("")
         predicted = json.dumps(parts.pop("predicted", [{"ok": False, "why": "not in this test"}]))
-        monkeypatch.setattr(predictor, "python_argv", lambda module: [sys.executable, "-S", "-c", SAYS, predicted])
+        monkeypatch.setattr(predict, "python_argv", lambda module: [sys.executable, "-S", "-c", SAYS, predicted])
         told = json.dumps({"log": str(log), **parts})
         monkeypatch.setattr(runner, "python_argv", lambda module: [sys.executable, "-S", str(FAKE), told])
         return log
@@ -68,14 +68,14 @@ def find(cpu_machine: None) -> Find:
 
 
 @pytest.fixture
-def hunts(monkeypatch: pytest.MonkeyPatch) -> list[Hunt]:
+def hunts(monkeypatch: pytest.MonkeyPatch) -> list[Loop]:
     """The searches that the command makes, as it makes them."""
-    made: list[Hunt] = []
+    made: list[Loop] = []
 
-    class Kept(Hunt):
+    class Kept(Loop):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
             made.append(self)
 
-    monkeypatch.setattr(command_module, "Hunt", Kept)
+    monkeypatch.setattr(command_module, "Loop", Kept)
     return made

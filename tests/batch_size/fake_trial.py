@@ -98,7 +98,7 @@ while True:
             "compute_peak_bytes": peak,
             "steps_s": [step_s] * request["steps"],
             "started_monotonic_s": [1.0] * request["steps"],
-            "retries": 0,
+            "allocation_retries": 0,
             "swapped_bytes": 0,
             "moved_bytes": 0,
             "state_bytes": 4000,

@@ -5,44 +5,45 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from gpucheck.batch_size.after import After
-from gpucheck.batch_size.budget import Budget
 from gpucheck.batch_size.history import History, Opened, Recommended, Tried, replay
+from gpucheck.batch_size.loop import FollowUp
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.batch_size.outcome import Refused, Result, Setup
+from gpucheck.batch_size.outcome import Budget, Refused, Setup, TrialResult
 from gpucheck.batch_size.plan import plan
 from gpucheck.errors import CannotLook
 from gpucheck.report.events import Trial
 from gpucheck.report.measurement import DeviceRef
 
 SEARCHED = [
-    Result(1, "search", True, "fits", peak_bytes=110, steps_s=(1.0, 1.0)),
-    Result(90, "search", False, "fits", peak_bytes=1000, steps_s=(1.0, 1.0)),
+    TrialResult(batch_size=1, purpose="search", fresh_process=True, outcome="fits", peak_bytes=110, steps_s=(1.0, 1.0)),
+    TrialResult(
+        batch_size=90, purpose="search", fresh_process=False, outcome="fits", peak_bytes=1000, steps_s=(1.0, 1.0)
+    ),
 ]
 
 
 class Scripted:
     """A runner on a device whose trials come out as told, in turn."""
 
-    def __init__(self, *ends: Result | Exception) -> None:
+    def __init__(self, *ends: TrialResult | Exception) -> None:
         self.setup = SimpleNamespace(is_cpu=False, mode="infer")
         self.start_s, self.ends = 0.0, list(ends)
         self.ready: dict[str, Any] = {"smallest_batch": 1}
         self.asked: list[tuple[int, int]] = []
 
-    def run(self, attempt: Any, *, steps: int, **_: Any) -> Result:
+    def run(self, attempt: Any, *, steps: int, **_: Any) -> TrialResult:
         self.asked.append((attempt.size, steps))
         end = self.ends.pop(0)
         if isinstance(end, Exception):
             raise end
-        return replace(end, size=attempt.size)
+        return replace(end, batch_size=attempt.size)
 
 
 SETUP = Setup("mlp", (), "infer", "adamw", None, "cuda:0", None, 1000, None, None, None, False, None)
 BUDGET = Budget(1000, 0, "as told", 1000, 1000)
 
 
-def searched(*results: Result) -> History:
+def searched(*results: TrialResult) -> History:
     """A search on a card in which these trials ran."""
     asked = plan(FindBatchSizeOptions(target="mlp", mode="infer"))
     opened = Opened(BUDGET, DeviceRef("cuda:0"), smallest=1)
@@ -52,7 +53,7 @@ def searched(*results: Result) -> History:
 def after(runner: Scripted, *, left_s: float = 60.0, events: list[Any] | None = None) -> History:
     """What happened once the size to use was looked for."""
     emit, known = (events if events is not None else []).append, searched()
-    made = After(runner, known, emit, lambda size, steps: 0.001 * size * steps, time.monotonic() + left_s)  # type: ignore[arg-type]
+    made = FollowUp(runner, known, emit, lambda size, steps: 0.001 * size * steps, time.monotonic() + left_s)  # type: ignore[arg-type]
     known.take(made.run(90, 900.0))
     return known
 
@@ -70,16 +71,19 @@ def test_the_steps_of_an_epoch_and_then_the_size_to_use() -> None:
     events: list[Any] = []
     found = after(runner, events=events)
     assert runner.asked == [(89, 1), (1, 1), (80, 3)]
-    assert [(check.purpose, check.size) for check in found.checks] == [("partial batch", 89), ("partial batch", 1)]
+    assert [(check.purpose, check.batch_size) for check in found.checks] == [
+        ("partial batch", 89),
+        ("partial batch", 1),
+    ]
     size = recommended(found).result
-    assert size is not None and size.size == 80
+    assert size is not None and size.batch_size == 80
     # Two trials came before it, and the steps of the epoch are none.
     assert [event.number for event in events if isinstance(event, Trial)] == [3]
 
 
 def test_a_size_above_the_aim_is_tried_once_more_below() -> None:
     found = after(Scripted(FITS, FITS, replace(FITS, peak_bytes=960), replace(FITS, peak_bytes=880)))
-    assert [trial.size for trial in found.recommended_trials] == [80, 72]
+    assert [trial.batch_size for trial in found.recommended_trials] == [80, 72]
     assert recommended(found).result == found.recommended_trials[1]
 
 
@@ -103,11 +107,11 @@ def test_a_child_that_cannot_start_leaves_the_answer_as_it_is() -> None:
 def test_the_largest_is_recommended_where_it_leaves_the_headroom_and_there_is_no_time_for_another() -> None:
     runner = Scripted(FITS, FITS, CannotLook("no trial could start"))
     known = searched(SEARCHED[0], replace(SEARCHED[1], peak_bytes=850))
-    made = After(runner, known, lambda _: None, lambda *_: 0.0, time.monotonic() + 60.0)  # type: ignore[arg-type]
+    made = FollowUp(runner, known, lambda _: None, lambda *_: 0.0, time.monotonic() + 60.0)  # type: ignore[arg-type]
     found = made.run(90, 900.0)
     assert runner.asked[-1] == (88, 3)  # a multiple of 8 is better where there is time
     assert found.result is not None
-    assert (found.result.size, found.speed) == (90, "same")
+    assert (found.result.batch_size, found.speed) == (90, "same")
 
 
 def test_the_size_to_use_comes_before_the_steps_of_an_epoch() -> None:
@@ -116,7 +120,7 @@ def test_the_size_to_use_comes_before_the_steps_of_an_epoch() -> None:
     found = after(runner, left_s=0.4)
     assert runner.asked == [(1, 1), (80, 3)]
     size = recommended(found).result
-    assert size is not None and size.size == 80
+    assert size is not None and size.batch_size == 80
 
 
 def test_what_is_left_out_says_why_and_a_batch_of_one_is_run_where_it_may_fail() -> None:
@@ -124,7 +128,7 @@ def test_what_is_left_out_says_why_and_a_batch_of_one_is_run_where_it_may_fail()
         runner = Scripted(FITS)
         runner.ready = {"smallest_batch": smallest}
         known = searched()
-        made = After(runner, known, lambda _: None, lambda *_: 0.0, time.monotonic() + 60.0)  # type: ignore[arg-type]
+        made = FollowUp(runner, known, lambda _: None, lambda *_: 0.0, time.monotonic() + 60.0)  # type: ignore[arg-type]
         made.leave_out(90, "skipped by --quick")
         assert (recommended(known).reason, runner.asked) == ("skipped by --quick", asked)
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from gpucheck.batch_size.answer import findings, measurement, result_of
-from gpucheck.batch_size.budget import Budget
 from gpucheck.batch_size.history import (
     Ended,
     Entry,
@@ -19,7 +18,7 @@ from gpucheck.batch_size.history import (
     replay,
 )
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.batch_size.outcome import Result, Setup
+from gpucheck.batch_size.outcome import Budget, Setup, TrialResult
 from gpucheck.batch_size.plan import plan
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.finding import Finding
@@ -48,8 +47,23 @@ def history(*entries: Entry, device: str = "cpu", mode: str = "train", **options
     return replay(plan(asked), setup(device, mode), BUDGET, entries)
 
 
-PASSED = Result(8, "search", True, "fits", peak_bytes=900 * MIB, steps_s=(0.5, 0.25), started_monotonic_s=(1.0, 1.5))
-FAILED = Result(9, "search", False, "over-budget", "its peak is 1 MiB above the budget", peak_bytes=1025 * MIB)
+PASSED = TrialResult(
+    batch_size=8,
+    purpose="search",
+    fresh_process=True,
+    outcome="fits",
+    peak_bytes=900 * MIB,
+    steps_s=(0.5, 0.25),
+    started_monotonic_s=(1.0, 1.5),
+)
+FAILED = TrialResult(
+    batch_size=9,
+    purpose="search",
+    fresh_process=False,
+    outcome="over-budget",
+    reason="its peak is 1 MiB above the budget",
+    peak_bytes=1025 * MIB,
+)
 CONFIRMED = replace(PASSED, purpose="confirm", peak_bytes=910 * MIB, state_bytes=40 * MIB, loss="the model's own")
 
 
@@ -101,12 +115,17 @@ def only(*entries: Entry) -> Finding:
 
 
 def test_memory_that_ran_out_at_the_smallest_names_the_model_and_the_budget() -> None:
-    finding = only(Tried(Result(1, "search", True, "out-of-memory")), Ended("out-of-memory"))
+    finding = only(
+        Tried(TrialResult(batch_size=1, purpose="search", fresh_process=True, outcome="out-of-memory")),
+        Ended("out-of-memory"),
+    )
     assert finding.message == ("memory ran out, the model alone takes 10 MiB, budget 1 GiB")
 
 
 def test_the_smallest_that_never_ends() -> None:
-    finding = only(Tried(Result(1, "search", True, "timeout")), Ended("timeout"))
+    finding = only(
+        Tried(TrialResult(batch_size=1, purpose="search", fresh_process=True, outcome="timeout")), Ended("timeout")
+    )
     assert (finding.verdict, finding.message) == ("fail", "its trial ran into --trial-timeout")
 
 
@@ -133,8 +152,16 @@ CARD = replace(OPENED, device=DeviceRef("cuda:0", "GPU-1", "a GPU"))
 MEMORY = {"max_memory_reserved_bytes": GIB, "max_memory_allocated_bytes": GIB // 2}
 
 
-def ended(*checks: Result, memory: dict[str, Any] | None = None, **options: Any) -> History:
-    last = Result(8, "confirm", True, "fits", peak_bytes=GIB, memory=memory or {}, steps_s=(0.9, 0.4, 0.4))
+def ended(*checks: TrialResult, memory: dict[str, Any] | None = None, **options: Any) -> History:
+    last = TrialResult(
+        batch_size=8,
+        purpose="confirm",
+        fresh_process=True,
+        outcome="fits",
+        peak_bytes=GIB,
+        memory=memory or {},
+        steps_s=(0.9, 0.4, 0.4),
+    )
     return history(CARD, Tried(last), Ended("over-budget"), *map(Followed, checks), device="cuda:0", **options)
 
 
@@ -163,9 +190,9 @@ def test_without_a_size_to_recommend_the_largest_is_what_is_accumulated() -> Non
 
 
 def test_a_partial_batch_that_was_timed_is_a_speed_and_an_evaluation_is_none() -> None:
-    one = Result(1, "partial batch", False, "fits", steps_s=(0.2, 0.1))
-    short = Result(7, "partial batch", False, "fits", steps_s=(0.5,))
-    forward = Result(8, "evaluation", False, "fits", steps_s=(0.1, 0.1))
+    one = TrialResult(batch_size=1, purpose="partial batch", fresh_process=False, outcome="fits", steps_s=(0.2, 0.1))
+    short = TrialResult(batch_size=7, purpose="partial batch", fresh_process=False, outcome="fits", steps_s=(0.5,))
+    forward = TrialResult(batch_size=8, purpose="evaluation", fresh_process=False, outcome="fits", steps_s=(0.1, 0.1))
     answer = result_of(ended(one, short, forward))
     assert [(speed.batch_size, speed.samples_per_s) for speed in answer.speeds] == [(1, 10.0), (8, 20.0)]
     assert [check.kind for check in answer.checks] == ["partial batch", "partial batch", "evaluation"]
@@ -173,7 +200,13 @@ def test_a_partial_batch_that_was_timed_is_a_speed_and_an_evaluation_is_none() -
 
 
 def test_a_failing_evaluation_is_told_in_its_own_words() -> None:
-    failed = Result(8, "evaluation", False, "out-of-memory", "OutOfMemoryError: CUDA out of memory.")
+    failed = TrialResult(
+        batch_size=8,
+        purpose="evaluation",
+        fresh_process=False,
+        outcome="out-of-memory",
+        reason="OutOfMemoryError: CUDA out of memory.",
+    )
     (finding,) = besides(ended(failed))
     assert (finding.id, finding.verdict) == ("batch_size.evaluation", "warn")
     assert finding.title == "an evaluation step with a batch of 8 fails"
@@ -181,7 +214,7 @@ def test_a_failing_evaluation_is_told_in_its_own_words() -> None:
     assert finding.fix == "evaluate with a smaller batch"
 
 
-CHOSEN = Result(104, "recommended", False, "fits", steps_s=(1.0, 0.5))
+CHOSEN = TrialResult(batch_size=104, purpose="recommended", fresh_process=False, outcome="fits", steps_s=(1.0, 0.5))
 
 
 def test_the_result_tells_the_headroom_that_the_measured_peak_leaves() -> None:

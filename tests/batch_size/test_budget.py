@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.batch_size.budget import (
+from gpucheck.batch_size.outcome import (
     Budget,
     Ledger,
     MemoryLimit,

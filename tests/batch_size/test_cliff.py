@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.batch_size.hunt import can_spill
+from gpucheck.batch_size.loop import can_spill
 from gpucheck.batch_size.outcome import slowdown
 from gpucheck.machine import inventory
 from gpucheck.report.codec import to_json

@@ -104,7 +104,8 @@ def test_memory_that_grows_from_step_to_step_is_told_and_undecided(scenario: Sce
 
 
 def test_a_size_for_which_the_allocator_makes_room_at_first_is_an_answer(scenario: Scenario) -> None:
-    steps = {"retries": 2, "retried": [1, 1, 0], "steps_s": [0.3, 0.02, 0.01], "started_monotonic_s": [1.0] * 3}
+    steps: dict[str, Any] = {"allocation_retries": 2, "retried": [1, 1, 0]}
+    steps |= {"steps_s": [0.3, 0.02, 0.01], "started_monotonic_s": [1.0] * 3}
     scenario(static=100 * MIB, per_sample=MIB, always=steps)
     recorder = find(memory_limit="1GiB", quick=True)
     found = answer(recorder)

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.batch_size.outcome import Result
-from gpucheck.batch_size.use import confidence, fragmentation, limiting_factor, residual
+from gpucheck.batch_size.outcome import TrialResult
+from gpucheck.batch_size.recommend import confidence, fragmentation, limiting_factor, residual
 from gpucheck.report.results.find_batch_size import Confidence, Fragmentation
 
-ONE = Result(1, "search", True, "fits", peak_bytes=200)
-HALF = replace(ONE, size=5, peak_bytes=600)
-BEST = replace(ONE, size=9, peak_bytes=1000)
+ONE = TrialResult(batch_size=1, purpose="search", fresh_process=True, outcome="fits", peak_bytes=200)
+HALF = replace(ONE, batch_size=5, peak_bytes=600)
+BEST = replace(ONE, batch_size=9, peak_bytes=1000)
 AGAIN = replace(BEST, purpose="confirm", peak_bytes=990)
 STRAIGHT = "memory grows in a straight line"
 
@@ -30,11 +30,11 @@ def test_what_was_not_run_again_is_low() -> None:
     [
         ([BEST, replace(AGAIN, peak_bytes=970)], "peaks differ by 3.0 % of the budget"),
         ([BEST, AGAIN, replace(ONE, outcome="inconclusive")], "a trial was disturbed"),
-        ([BEST, AGAIN, replace(ONE, size=10, outcome="suspected")], "the failure may not be memory"),
+        ([BEST, AGAIN, replace(ONE, batch_size=10, outcome="suspected")], "the failure may not be memory"),
         ([ONE, replace(HALF, peak_bytes=800), BEST], "memory is up to 13 % off growing in a straight line"),
     ],
 )
-def test_a_doubt_makes_it_medium(results: list[Result], doubt: str) -> None:
+def test_a_doubt_makes_it_medium(results: list[TrialResult], doubt: str) -> None:
     found = confidence(results, 9, True, 1000, None)
     assert (found.level, found.doubts) == ("medium", (doubt,))
 

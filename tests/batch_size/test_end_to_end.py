@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from gpucheck.batch_size import answer
-from gpucheck.batch_size.budget import guard_bytes
 from gpucheck.batch_size.command import command
 from gpucheck.batch_size.history import replay
-from gpucheck.batch_size.hunt import Hunt
+from gpucheck.batch_size.loop import Loop
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.batch_size.outcome import Setup
+from gpucheck.batch_size.outcome import Setup, guard_bytes
 from gpucheck.batch_size.runner import Runner
 from gpucheck.batch_size.search import Attempt
 from gpucheck.machine import host, inventory
@@ -47,7 +46,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="limits and peaks of 
 
 
 @linux
-def test_a_users_model_under_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hunts: list[Hunt]) -> None:
+def test_a_users_model_under_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hunts: list[Loop]) -> None:
     (tmp_path / "talkative.py").write_text(TARGET)
     monkeypatch.setattr(inventory, "read", lambda *_, **__: Facts(host=host.read(), devices=(host.cpu(),)))
     recorder = Recorder()
@@ -111,7 +110,7 @@ def test_running_out_is_real_and_the_next_child_works() -> None:
         assert "DefaultCPUAllocator: can't allocate memory" in failed.trace
         assert "in make" in failed.trace
         passed = runner.run(Attempt(10), steps=1, limit_s=60.0, deadline=time.monotonic() + 60)
-        assert (passed.outcome, passed.fresh) == ("fits", True)
+        assert (passed.outcome, passed.fresh_process) == ("fits", True)
         assert passed.kept_bytes is not None and 0 <= passed.kept_bytes < 32 * MIB
         assert 0 < runner.ready["loaded_monotonic_s"] < time.monotonic()
         assert passed.peak_bytes is not None and 0 < passed.peak_bytes < budget

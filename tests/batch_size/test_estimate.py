@@ -10,17 +10,16 @@ from typing import Any
 
 import pytest
 
-from gpucheck.batch_size import estimate
-from gpucheck.batch_size.budget import parse_limit
-from gpucheck.batch_size.command import command
+from gpucheck.batch_size.command import EXPERIENCE, checked_memory, command, estimate
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.batch_size.outcome import Setup
+from gpucheck.batch_size.outcome import Setup, parse_limit
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import inventory
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Judged, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
+from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.units import GIB, MIB
 
 Scenario = Callable[..., Path]
@@ -37,9 +36,9 @@ def told(*sizes: int) -> list[dict[str, Any]]:
 
 
 def estimated(memory: int, device: str = "cuda", **recipe: Any) -> tuple[dict[str, Any], Finding]:
-    setup = Setup("mlp", (), "train", "adamw", None, device, None, memory, None, None, None, False, None, recipe)
+    setup = Setup("mlp", (), "train", "adamw", None, device, budget_bytes=memory, recipe=StepRecipe(**recipe))
     recorder = Recorder()
-    estimate.estimate(setup, memory, (None, 65536), time.monotonic() + 60, recorder)
+    estimate(setup, memory, (None, 65536), time.monotonic() + 60, recorder)
     (answered,) = [event for event in recorder.events if isinstance(event, Answered)]
     (judged,) = [event for event in recorder.events if isinstance(event, Judged)]
     assert answered.name == "find_batch_size_estimate"
@@ -76,17 +75,17 @@ def test_a_cpu_has_no_context(scenario: Scenario) -> None:
 def test_on_a_cpu_the_error_is_what_searches_found_of_their_estimates(scenario: Scenario) -> None:
     scenario(predicted=told(1, 9, 11))
     found, finding = estimated(2 * GIB, "cpu")
-    known = estimate.EXPERIENCE["cpu"]
+    known = EXPERIENCE["cpu"]
     assert (found["error"], found["error_reason"]) == (asdict(known), None)
-    assert finding.message.endswith(f"nothing was run; {estimate.error_in_words(known)}")
-    assert f"{known.low * 100:.0f} to {known.high * 100:.0f} %" in estimate.error_in_words(known)
+    said = f"{known.searches} searches found {known.low * 100:.0f} to {known.high * 100:.0f} % of such estimates"
+    assert finding.message.endswith(f"nothing was run; {said} ({known.source})")
 
 
 def test_the_experience_is_that_of_the_searches_kept() -> None:
     kept = Path(__file__).parents[2] / "benchmarks" / "results" / "batch-estimate-cpu.jsonl"
     searches = [json.loads(text) for text in kept.read_text(encoding="utf-8").splitlines()]
     ratios = [one["answer"] / one["estimated"] for one in searches]
-    known = estimate.EXPERIENCE["cpu"]
+    known = EXPERIENCE["cpu"]
     assert {one["limited_by"] for one in searches} == {"memory"}
     assert known.searches == len(searches)
     # Rounded outwards.
@@ -113,18 +112,18 @@ def test_what_cannot_be_estimated_says_why(scenario: Scenario) -> None:
 @pytest.mark.parametrize("limit", [None, "80%", "leave:2GiB"])
 def test_the_memory_has_to_be_told(limit: str | None) -> None:
     with pytest.raises(UsageError, match="--estimate needs --memory-limit as a size"):
-        estimate.checked(None if limit is None else parse_limit(limit), "auto")
+        checked_memory(None if limit is None else parse_limit(limit), "auto")
 
 
 def test_which_devices_it_is_about() -> None:
     limit = parse_limit("80GiB")
-    assert [estimate.checked(limit, device) for device in ("auto", "cuda:1", "cpu")] == [
+    assert [checked_memory(limit, device) for device in ("auto", "cuda:1", "cpu")] == [
         (80 * GIB, "cuda"),
         (80 * GIB, "cuda"),
         (80 * GIB, "cpu"),
     ]
     with pytest.raises(UsageError, match="--estimate does not know mps"):
-        estimate.checked(limit, "mps")
+        checked_memory(limit, "mps")
 
 
 def test_the_command_asks_no_device(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,23 +8,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tried import tried
 
-from gpucheck.batch_size import after, in_time, predict, predictor
-from gpucheck.batch_size.budget import Budget
-from gpucheck.batch_size.hunt import Hunt
-from gpucheck.batch_size.in_time import Forecast, Need
+from gpucheck.batch_size import loop, predict, schedule
+from gpucheck.batch_size.loop import Loop
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.batch_size.outcome import Result, Setup
+from gpucheck.batch_size.outcome import Budget, Setup, TrialResult
 from gpucheck.batch_size.plan import plan
 from gpucheck.batch_size.predict import Point
 from gpucheck.batch_size.runner import Runner
-from gpucheck.batch_size.search import Attempt, Record, Search
+from gpucheck.batch_size.schedule import Forecast, Need
+from gpucheck.batch_size.search import Attempt, Search
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.units import GIB, MIB
 
-TIMED = Result(100, "search", True, "fits", steps_s=(2.0, 2.0))
+TIMED = TrialResult(batch_size=100, purpose="search", fresh_process=True, outcome="fits", steps_s=(2.0, 2.0))
 START_S = 4.0
 SAMPLE_S = 0.01
 
@@ -53,8 +53,8 @@ def test_first_steps_say_nothing_of_later_ones() -> None:
 
 
 def test_time_is_read_off_the_sizes_nearest_to_the_one_asked_for() -> None:
-    def timed(size: int, *later: float) -> Result:
-        return replace(TIMED, size=size, steps_s=(9.0, *later))
+    def timed(size: int, *later: float) -> TrialResult:
+        return replace(TIMED, batch_size=size, steps_s=(9.0, *later))
 
     one = Forecast([timed(1, 1.0)], compiled=False)
     assert one.seconds(100, 1) == 100.0
@@ -110,7 +110,7 @@ class Clocked(Runner):
         self.ready = {**facts, "method": self.method}
         return self.ready
 
-    def run(self, attempt: Any, *, steps: int, deadline: float, evaluate: bool = False, **_: Any) -> Result:
+    def run(self, attempt: Any, *, steps: int, deadline: float, evaluate: bool = False, **_: Any) -> TrialResult:
         if self._child is None or ((attempt.purpose == "confirm" or self.one_trial_each) and not self._fresh):
             self.start()
         self._fresh = False
@@ -122,7 +122,15 @@ class Clocked(Runner):
         peak = 100 * MIB + attempt.size * MIB
         outcome: Any = "out-of-time" if cut else "fits" if peak <= self.setup.budget_bytes else "over-budget"
         held = {"peak_bytes": peak, "compute_peak_bytes": peak, "steps_s": (each,) * steps}
-        return Result(attempt.size, attempt.purpose, True, outcome, cut=cut, seconds=took, **({} if cut else held))
+        return TrialResult(
+            batch_size=attempt.size,
+            purpose=attempt.purpose,
+            fresh_process=True,
+            outcome=outcome,
+            cut=cut,
+            seconds=took,
+            **({} if cut else held),
+        )
 
 
 @pytest.fixture
@@ -130,11 +138,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     for name, value in {"clock": clock, "noise": 1.0, "method": "VmHWM", "floor_s": 0.0, "sample_s": SAMPLE_S}.items():
         monkeypatch.setattr(Clocked, name, value)
-    monkeypatch.setattr(in_time, "time", clock)
-    monkeypatch.setattr(after, "time", clock)
-    monkeypatch.setattr(after, "Runner", Clocked)
+    monkeypatch.setattr(schedule, "time", clock)
+    monkeypatch.setattr(loop, "time", clock)
+    monkeypatch.setattr(loop, "Runner", Clocked)
     # Sizes are found by trials alone.
-    monkeypatch.setattr(predictor.Guide, "begin", lambda *_: None)
+    monkeypatch.setattr(predict.Guide, "begin", lambda *_: None)
     return clock
 
 
@@ -143,7 +151,7 @@ def searched(seconds: float, *, device: str = "cpu", **options: Any) -> dict[str
     setup = Setup("mlp", (), made.options.mode, "adamw", None, device, None, 64 * GIB, None, None, None, False, None)
     recorder = Recorder()
     with Clocked(setup) as runner:
-        Hunt(made, recorder, Facts(), runner, Budget(64 * GIB, 0, "as told", 64 * GIB, 64 * GIB), seconds).run()
+        Loop(made, recorder, Facts(), runner, Budget(64 * GIB, 0, "as told", 64 * GIB, 64 * GIB), seconds).run()
     found: dict[str, Any] = to_json(next(e.value for e in reversed(recorder.events) if isinstance(e, Answered)))
     return found
 
@@ -159,7 +167,7 @@ def test_a_search_that_time_ends_uses_it_and_says_at_least(
     monkeypatch.setattr(Clocked, "method", method)
     sound = Clocked.run
 
-    def slower_later(self: Clocked, attempt: Any, **more: Any) -> Result:
+    def slower_later(self: Clocked, attempt: Any, **more: Any) -> TrialResult:
         Clocked.noise = noise if attempt.purpose == "confirm" else 1.0
         return sound(self, attempt, **more)
 
@@ -169,7 +177,7 @@ def test_a_search_that_time_ends_uses_it_and_says_at_least(
     assert clock.now <= seconds
     # No more than a third of the time is left, but where the next size worth a trial takes as long.
     size = found["at_least"]
-    step_s = in_time.WORTHWHILE * size * SAMPLE_S
+    step_s = schedule.WORTHWHILE * size * SAMPLE_S
     assert seconds - clock.now <= max(seconds / 3, 3 * step_s + START_S)
     assert size * SAMPLE_S * 10 >= seconds - 10 * START_S
     # It is far below what is predicted: nothing is recommended, and nothing of it run.
@@ -207,11 +215,13 @@ def test_a_time_per_sample_at_one_says_nothing_of_many(clock: Clock, monkeypatch
 def test_with_time_for_one_more_what_passed_is_confirmed_before_what_is_hardly_more_is_tried(clock: Clock) -> None:
     def asked(seconds: float, size: int) -> Any:
         setup = Setup("mlp", (), "train", "adamw", None, "cpu", None, 64 * GIB, None, None, None, False, None)
-        search = Search(budget_bytes=64 * GIB, records=[Record(100, "fits", GIB), Record(400, "out-of-memory")])
-        results = [Result(100, "search", True, "fits", steps_s=(1.0, 1.0))]
+        search = Search(budget_bytes=64 * GIB, trials=[tried(100, "fits", GIB), tried(400, "out-of-memory")])
+        results = [
+            TrialResult(batch_size=100, purpose="search", fresh_process=True, outcome="fits", steps_s=(1.0, 1.0))
+        ]
         runner = Clocked(setup)
         runner.start_s = START_S
-        times = in_time.InTime(search, runner, Forecast(results, compiled=False), clock.now + seconds)
+        times = schedule.Schedule(search, runner, Forecast(results, compiled=False), clock.now + seconds)
         return times.within(Attempt(size))
 
     assert asked(100.0, 105) == Attempt(105)
@@ -230,10 +240,11 @@ def test_a_size_that_half_of_the_prediction_reaches_is_recommended_though_time_r
     assert any(sizes)
 
 
-def foreseen(self: predictor.Guide, *_: Any) -> None:
+def foreseen(self: predict.Guide, *_: Any) -> None:
     """As `Guide.begin`, with the prediction there already: 65 436 fill 64 GiB."""
     sizes = (1, 16359, 32718, 49077, 65436, 65437)
-    self.prediction = predict.prediction([Point(n, (100 + n) * MIB) for n in sizes], 64 * GIB, "cpu", 1.0)
+    found = predict.prediction([Point(n, (100 + n) * MIB) for n in sizes], 64 * GIB, "cpu", 1.0)
+    self.foresight = predict.Foresight(found)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +259,7 @@ def foreseen(self: predictor.Guide, *_: Any) -> None:
 def test_time_for_the_size_that_fills_the_memory_goes_to_it_first(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, seconds: float, limited_by: str, recommended: bool
 ) -> None:
-    monkeypatch.setattr(predictor.Guide, "begin", foreseen)
+    monkeypatch.setattr(predict.Guide, "begin", foreseen)
     found = searched(seconds)
     assert (found["limited_by"], found["confirmed"]) == (limited_by, True)
     assert (found["recommended"]["batch_size"] is not None) == recommended
@@ -265,7 +276,7 @@ def test_no_size_is_confirmed_twice_where_the_search_goes_on_after_it(
 ) -> None:
     sound = Clocked.run
 
-    def leaner_when_confirmed(self: Clocked, attempt: Any, **more: Any) -> Result:
+    def leaner_when_confirmed(self: Clocked, attempt: Any, **more: Any) -> TrialResult:
         result = sound(self, attempt, **more)
         if attempt.purpose != "confirm" or result.peak_bytes is None:
             return result
@@ -295,7 +306,7 @@ def test_a_first_size_that_never_ends_leaves_the_smallest_its_time(
 ) -> None:
     # Processes that take long to start, and a prediction whose quarter takes hours: one size passes all the same.
     monkeypatch.setattr(sys.modules[__name__], "START_S", start_s)
-    monkeypatch.setattr(predictor.Guide, "begin", foreseen)
+    monkeypatch.setattr(predict.Guide, "begin", foreseen)
     monkeypatch.setattr(Clocked, "sample_s", sample_s)
     start = clock.now
     found = searched(clock.now + 60.0, device=device)

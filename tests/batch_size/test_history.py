@@ -11,7 +11,7 @@ import pytest
 
 from gpucheck.batch_size.answer import findings, result_of
 from gpucheck.batch_size.history import Ended, Entry, Followed, History, NoProcess, Tried, replay
-from gpucheck.batch_size.hunt import Hunt
+from gpucheck.batch_size.loop import Loop
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.report import Collector
 from gpucheck.report.results import Results
@@ -57,7 +57,7 @@ SEARCHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_the_list_replayed_is_the_answer_and_cut_short_it_claims_no_more_than_was_run(
-    scenario: Scenario, find: Find, hunts: list[Hunt], name: str
+    scenario: Scenario, find: Find, hunts: list[Loop], name: str
 ) -> None:
     scene, options = SEARCHES[name]
     scenario(**scene)
@@ -76,14 +76,14 @@ def is_honest(history: History, entries: list[Entry]) -> None:
     answer, said = result_of(history), findings(history)
     assert from_json(FoundBatchSize, json.loads(json.dumps(to_json(answer)))) == answer
     tried = [entry.result for entry in entries if isinstance(entry, Tried)]
-    passed = {result.size for result in tried if result.outcome == "fits"}
+    passed = {result.batch_size for result in tried if result.outcome == "fits"}
     over = any(isinstance(entry, (Ended, NoProcess)) for entry in entries)
     # Only what ended the search makes the largest size of one that fits at least.
     assert answer.max_batch_size is None or (over and answer.max_batch_size in passed)
     assert answer.at_least is None or answer.at_least in passed
     assert (answer.largest is None) == (not passed)
     assert answer.confirmed == any(
-        r.size == answer.largest and r.purpose == "confirm" for r in tried if r.size in passed
+        r.batch_size == answer.largest and r.purpose == "confirm" for r in tried if r.batch_size in passed
     )
     assert answer.trial_count == len(answer.trials) <= len(tried) + sum(isinstance(e, Followed) for e in entries)
     first = next(finding for finding in said if finding.id == "batch_size.fits")

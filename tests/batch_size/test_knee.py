@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.batch_size.outcome import Result
-from gpucheck.batch_size.use import compared, knee, noise, speeds
+from gpucheck.batch_size.outcome import TrialResult
+from gpucheck.batch_size.recommend import compared, knee, noise, speeds
 from gpucheck.report.results.find_batch_size import Knee, SizeSpeed
 
 
-def trial(size: int, *steps: float, outcome: str = "fits") -> Result:
-    return Result(size, "search", False, outcome, steps_s=steps)  # type: ignore[arg-type]
+def trial(size: int, *steps: float, outcome: str = "fits") -> TrialResult:
+    return TrialResult(batch_size=size, purpose="search", fresh_process=False, outcome=outcome, steps_s=steps)  # type: ignore[arg-type]
 
 
 def test_a_speed_is_the_median_of_the_steps_after_each_trials_first() -> None:

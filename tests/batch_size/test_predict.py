@@ -7,22 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tried import tried
 
-from gpucheck.batch_size.outcome import Result, Setup
+from gpucheck.batch_size.outcome import Setup, TrialResult
 from gpucheck.batch_size.predict import (
     Bisection,
     Distrusted,
+    Foresight,
+    Guide,
     Point,
     Prediction,
+    Predictor,
     at,
     calibrate,
     checked,
     largest_within,
     prediction,
 )
-from gpucheck.batch_size.predictor import Guide, Predictor
 from gpucheck.batch_size.search import DEVICE_PEAK_NOISE, PEAK_NOISE, Attempt, Search
-from gpucheck.report.results.find_batch_size import Calibration, Outcome
+from gpucheck.report.results.find_batch_size import Calibration, Outcome, StepRecipe
 from gpucheck.units import GIB, MIB
 
 Scenario = Callable[..., Path]
@@ -128,7 +131,7 @@ def test_a_size_that_cannot_run_bounds_the_prediction() -> None:
 def test_not_even_the_smallest() -> None:
     assert bisected(lambda size: 2000, lowest=2) == (None, [2])
     found = prediction([Point(2, 2000)], BUDGET, "cpu", 1.0)
-    assert (found.max_batch_size, found.first_size(), found.at_max) == (None, None, None)
+    assert (found.max_batch_size, Foresight(found).first_size, found.at_max) == (None, None, None)
 
 
 def points(*pairs: tuple[int, int]) -> tuple[Point, ...]:
@@ -202,20 +205,27 @@ def steered(
     while (asked := bisection.next()) is not None:
         bisection.points.append(Point(asked, int(predicted(asked)), int(predicted(asked))))
     guide = Guide()
-    guide.prediction = prediction(bisection.points, GIB, "cpu", 0.0)
-    guide.settle(GIB)
+    guide.foresight = Foresight(prediction(bisection.points, GIB, "cpu", 0.0))
+    guide.finish(GIB)
     noise = DEVICE_PEAK_NOISE if kept is None else PEAK_NOISE
     search = Search(cap=cap, budget_bytes=GIB, reserve=1, start=guide.foresight.first_size, noise=noise)
-    results: list[Result] = []
+    results: list[TrialResult] = []
     while (attempt := search.next()) is not None:
         attempt = guide.steer(attempt, search, results)
         peak = int(real(attempt.size))
         outcome: Outcome = "fits" if peak <= GIB else "over-budget"
-        result = Result(attempt.size, attempt.purpose, False, outcome, peak_bytes=peak, compute_peak_bytes=peak)
+        result = TrialResult(
+            batch_size=attempt.size,
+            purpose=attempt.purpose,
+            fresh_process=False,
+            outcome=outcome,
+            peak_bytes=peak,
+            compute_peak_bytes=peak,
+        )
         results.append(replace(result, kept_bytes=kept))
         search.static_bytes = int(real(0))
-        search.record(attempt.size, outcome, peak, compute_peak_bytes=peak, purpose=attempt.purpose)
-    return search, guide, [r.size for r in results]
+        search.trials.append(tried(attempt.size, outcome, peak, compute_peak_bytes=peak, purpose=attempt.purpose))
+    return search, guide, [r.batch_size for r in results]
 
 
 @pytest.mark.parametrize("factor", [0.95, 1.0, 1.02, 1.15, 1.45])
@@ -226,12 +236,12 @@ def test_few_trials_and_no_failure_where_the_prediction_is_off_by_a_factor(facto
     )
     true = math.floor((1024 / factor - 20) / per_sample)
     assert search.best is not None and search.confirmed
-    assert 0.98 * true - 1 <= search.best.size <= true
+    assert 0.98 * true - 1 <= search.best.batch_size <= true
     assert search.first_failing is None
     assert len(sizes) <= 4  # the calibration, the jump, one more where sizes are few, the confirmation
     assert guide.foresight.method == "fake tensors"
-    assert guide.calibration is not None and guide.calibration.factor == pytest.approx(factor)
-    assert guide.max_batch_size is not None and abs(guide.max_batch_size - true) <= 1 + 0.04 * true
+    assert guide.foresight.calibration is not None and guide.foresight.calibration.factor == pytest.approx(factor)
+    assert guide.foresight.max_batch_size is not None and abs(guide.foresight.max_batch_size - true) <= 1 + 0.04 * true
 
 
 def test_a_curve_is_foreseen_and_what_lies_outside_the_prediction_is_not() -> None:
@@ -239,14 +249,14 @@ def test_a_curve_is_foreseen_and_what_lies_outside_the_prediction_is_not() -> No
         return (20 + 0.5 * size + 0.02 * size * size) * MIB
 
     _, guide, sizes = steered(curve, lambda size: 1.1 * curve(size))
-    assert guide.prediction is not None
+    assert guide.foresight.prediction is not None
     foreseen = guide.foresight.peaks([*sizes, 10**6])
     assert foreseen.keys() == set(sizes)
     assert all(foreseen[size] == pytest.approx(1.1 * curve(size), rel=0.02) for size in sizes)
     told = guide.foresight.result().points
-    assert [one.batch_size for one in told] == [point.size for point in guide.prediction.points]
+    assert [one.batch_size for one in told] == [point.size for point in guide.foresight.prediction.points]
     assert all(one.peak_bytes == pytest.approx(1.1 * curve(one.batch_size), rel=0.02) for one in told)
-    guide.reason = "the first trial took 2.10 times the prediction"
+    guide.foresight = replace(guide.foresight, reason="the first trial took 2.10 times the prediction")
     assert guide.foresight.peaks(sizes) == {} and guide.foresight.result().points == ()
 
 
@@ -258,23 +268,25 @@ def test_what_stays_between_steps_does_not_grow_and_the_jump_is_the_answer(per_s
     search, guide, sizes = steered(foreseen, lambda size: 10 * MIB + 1.1 * foreseen(size), kept=10 * MIB)
     assert len(sizes) == 3  # the calibration, the jump, the confirmation
     true = math.floor(((1024 - 10) / 1.1 - 20) / per_sample)
-    assert search.best is not None and 0.992 * true - 1 <= search.best.size <= true
-    assert guide.calibration is not None
-    assert replace(guide.calibration, factor=0.0) == Calibration(sizes[0], 0.0, 10 * MIB)
-    assert guide.calibration.factor == pytest.approx(1.1)
-    assert guide.max_batch_size == true
+    assert search.best is not None and 0.992 * true - 1 <= search.best.batch_size <= true
+    assert guide.foresight.calibration is not None
+    assert replace(guide.foresight.calibration, factor=0.0) == Calibration(sizes[0], 0.0, 10 * MIB)
+    assert guide.foresight.calibration.factor == pytest.approx(1.1)
+    assert guide.foresight.max_batch_size == true
 
 
 def test_where_sizes_are_few_the_jump_goes_nearer_to_the_budget() -> None:
     known = points((1, GIB // 100), (100, GIB))
-    first = Result(25, "search", True, "fits", peak_bytes=GIB // 4, kept_bytes=0)
+    first = TrialResult(
+        batch_size=25, purpose="search", fresh_process=True, outcome="fits", peak_bytes=GIB // 4, kept_bytes=0
+    )
 
     def jump(share: float, tolerance: float = 0.02) -> int:
         """Where a batch of 40 takes so much of the budget; the one above it is 2.5 % more."""
         guide = Guide()
-        guide.prediction = Prediction(100, known, "cpu", 0.0)
+        guide.foresight = Foresight(Prediction(100, known, "cpu", 0.0))
         search = Search(budget_bytes=int(0.4 * GIB / share), tolerance=tolerance)
-        search.record(25, "fits", GIB // 4)
+        search.trials.append(tried(25, "fits", GIB // 4))
         return guide.steer(FITTED, search, [first]).size
 
     assert [jump(share) for share in (0.98, 0.992, 0.996, 0.998)] == [40, 40, 40, 39]
@@ -284,36 +296,36 @@ def test_where_sizes_are_few_the_jump_goes_nearer_to_the_budget() -> None:
 
 def test_what_the_prediction_leaves_out_as_a_constant() -> None:
     search, _, sizes = steered(lambda size: (20 + 2.6 * size) * MIB, lambda size: (32 + 2.6 * size) * MIB)
-    assert search.best is not None and 374 <= search.best.size <= 381
+    assert search.best is not None and 374 <= search.best.batch_size <= 381
     assert len(sizes) <= 4 and search.first_failing is None
 
 
 def test_a_prediction_that_is_wrong_is_let_go() -> None:
     search, guide, _ = steered(lambda size: (20 + size) * MIB, lambda size: (20 + 2 * size) * MIB)
-    assert search.best is not None and 491 <= search.best.size <= 502
+    assert search.best is not None and 491 <= search.best.batch_size <= 502
     assert guide.foresight.method == "fitted trials: a batch of 251 took 1.93 times the prediction"
-    assert guide.calibration is None
+    assert guide.foresight.calibration is None
     assert guide.foresight.result().reason == "a batch of 251 took 1.93 times the prediction"
 
 
 def test_a_first_trial_that_fails_leaves_the_search_to_itself() -> None:
     search, guide, sizes = steered(lambda size: (20 + size) * MIB, lambda size: (20 + 8 * size) * MIB)
     assert sizes[:2] == [251, 62]
-    assert search.best is not None and 123 <= search.best.size <= 125
-    assert guide.reason == "a batch of 251, a quarter of the prediction, did not fit"
+    assert search.best is not None and 123 <= search.best.batch_size <= 125
+    assert guide.foresight.reason == "a batch of 251, a quarter of the prediction, did not fit"
 
 
 def test_the_jump_keeps_to_the_searchs_own_limits() -> None:
     known = points((1, MIB), (100, 100 * MIB), (1024, GIB))
-    first = Result(256, "search", True, "fits", peak_bytes=256 * MIB)
+    first = TrialResult(batch_size=256, purpose="search", fresh_process=True, outcome="fits", peak_bytes=256 * MIB)
 
     def jump(attempt: Attempt = FITTED, **limits: Any) -> Attempt:
         guide = Guide()
-        guide.prediction = Prediction(1024, known, "cpu", 0.0)
+        guide.foresight = Foresight(Prediction(1024, known, "cpu", 0.0))
         search = Search(budget_bytes=GIB, **limits)
-        search.record(first.size, first.outcome, first.peak_bytes)
+        search.trials.append(tried(first.batch_size, first.outcome, first.peak_bytes))
         for size, outcome in more:
-            search.record(size, outcome)
+            search.trials.append(tried(size, outcome))
         return guide.steer(attempt, search, [first])
 
     more: list[tuple[int, Outcome]] = []
@@ -350,7 +362,7 @@ def test_what_a_child_says_becomes_a_prediction(scenario: Scenario) -> None:
     predictor = Predictor(SETUP, GIB, None, 65536, 60.0)
     found = predictor.result(GIB)
     predictor.close()
-    assert (found.max_batch_size, found.first_size(), found.device) == (1004, 251, "cpu")
+    assert (found.max_batch_size, Foresight(found).first_size, found.device) == (1004, 251, "cpu")
     assert found.at_max == Point(1004, GIB, GIB - MIB, GIB, 1, 2, 3)
     assert [p.size for p in found.points] == [1, 64, 250, 500, 750, 1000, 1100, 9999]
 
@@ -369,7 +381,7 @@ def test_a_child_that_cannot_predict_gives_a_reason(scenario: Scenario, lines: l
     guide = Guide()
     guide.begin(SETUP, GIB, None, 65536, 60.0)
     guide.finish(GIB)
-    assert (guide.prediction, guide.reason, guide.foresight.first_size) == (None, why, None)
+    assert (guide.foresight.prediction, guide.foresight.reason, guide.foresight.first_size) == (None, why, None)
     assert guide.foresight.method == f"fitted trials: {why}"
 
 
@@ -377,13 +389,13 @@ def test_nothing_is_started_where_there_is_nothing_to_gain() -> None:
     guide = Guide()
     guide.begin(SETUP, GIB, None, 8, 60.0)
     guide.finish(GIB)
-    assert guide.reason == "at most 8 sizes are searched"
+    assert guide.foresight.reason == "at most 8 sizes are searched"
     guide = Guide()
     guide.begin(replace(SETUP, device="xpu:0"), None, None, 65536, 60.0)
-    assert guide.reason == "the device's free memory is unknown before a trial"
+    assert guide.foresight.reason == "the device's free memory is unknown before a trial"
     guide = Guide()
-    guide.begin(replace(SETUP, recipe={"compile": True}), GIB, None, 65536, 60.0)
-    assert guide.reason == "a compiled model's tensors are known only after it runs"
+    guide.begin(replace(SETUP, recipe=StepRecipe(compile=True)), GIB, None, 65536, 60.0)
+    assert guide.foresight.reason == "a compiled model's tensors are known only after it runs"
 
 
 def test_a_child_that_is_too_slow_is_not_waited_for(scenario: Scenario) -> None:

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.batch_size.outcome import Result
-from gpucheck.batch_size.use import against, choose, meets, peaks
+from gpucheck.batch_size.outcome import TrialResult
+from gpucheck.batch_size.recommend import against, choose, meets, peaks
 from gpucheck.report.results.find_batch_size import SizeSpeed
 
-FITS = Result(104, "recommended", False, "fits", peak_bytes=880, steps_s=(1.0, 0.5))
+FITS = TrialResult(
+    batch_size=104, purpose="recommended", fresh_process=False, outcome="fits", peak_bytes=880, steps_s=(1.0, 0.5)
+)
 
 
 @pytest.mark.parametrize(
@@ -44,13 +46,13 @@ def test_nothing_beyond_the_largest_counts() -> None:
 
 def test_peaks_are_scaled_to_the_default_malloc() -> None:
     results = [
-        replace(FITS, size=1, peak_bytes=100),
-        replace(FITS, size=10, peak_bytes=990),
-        replace(FITS, size=10, peak_bytes=1000),
-        replace(FITS, size=11, peak_bytes=1100, outcome="over-budget"),
+        replace(FITS, batch_size=1, peak_bytes=100),
+        replace(FITS, batch_size=10, peak_bytes=990),
+        replace(FITS, batch_size=10, peak_bytes=1000),
+        replace(FITS, batch_size=11, peak_bytes=1100, outcome="over-budget"),
     ]
     assert peaks(results, 10, None) == {1: 100, 10: 1000}
-    assert peaks(results, 10, replace(FITS, size=10, peak_bytes=1200)) == {1: 120, 10: 1200}
+    assert peaks(results, 10, replace(FITS, batch_size=10, peak_bytes=1200)) == {1: 120, 10: 1200}
 
 
 def test_what_meets_the_aim() -> None:

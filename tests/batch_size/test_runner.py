@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from gpucheck.batch_size.outcome import Refused, Result, Setup
+from gpucheck.batch_size.outcome import Refused, Setup, TrialResult
 from gpucheck.batch_size.runner import SPARE_ROOM_BYTES, Runner
 from gpucheck.batch_size.search import Attempt
 from gpucheck.errors import CannotLook, TargetError
@@ -40,7 +40,7 @@ SETUP = Setup(
 SOON = 20.0
 
 
-def run(runner: Runner, size: int, purpose: str = "search", limit_s: float = SOON, left_s: float = 60.0) -> Result:
+def run(runner: Runner, size: int, purpose: str = "search", limit_s: float = SOON, left_s: float = 60.0) -> TrialResult:
     attempt = Attempt(size, purpose)  # type: ignore[arg-type]
     return runner.run(attempt, steps=2, limit_s=limit_s, deadline=time.monotonic() + left_s)
 
@@ -62,7 +62,7 @@ def test_a_confirmation_runs_in_a_process_of_its_own(scenario: Scenario) -> None
     log = scenario(per_sample=100)
     with Runner(SETUP) as runner:
         first, second = run(runner, 3), run(runner, 3, "confirm")
-    assert (first.fresh, second.fresh) == (True, True)
+    assert (first.fresh_process, second.fresh_process) == (True, True)
     assert log.read_text().count("start") == 2
 
 
@@ -87,7 +87,7 @@ def test_the_peak_decides_and_says_by_how_much(scenario: Scenario) -> None:
     ("answer", "outcome", "reason"),
     [
         (
-            {"retries": 6, "retried": [0, 3, 1, 1, 1], "steps_s": [0.1] * 5},
+            {"allocation_retries": 6, "retried": [0, 3, 1, 1, 1], "steps_s": [0.1] * 5},
             "over-budget",
             "the allocator emptied its cache in each of the last 3 of 5 steps",
         ),
@@ -115,18 +115,18 @@ def test_what_measures_fine_and_yet_does_not_fit(
 def test_a_size_that_ran_ran_though_the_allocator_made_room(
     scenario: Scenario, retried: list[int], steps_s: list[float], reason: str
 ) -> None:
-    answer = {"ok": True, "retries": sum(retried), "retried": retried, "steps_s": steps_s}
+    answer = {"ok": True, "allocation_retries": sum(retried), "retried": retried, "steps_s": steps_s}
     scenario(per_sample=1, at={"4": answer})
     with Runner(SETUP) as runner:
         result = run(runner, 4)
-    assert (result.outcome, result.retries) == ("fits", sum(retried))
+    assert (result.outcome, result.allocation_retries) == ("fits", sum(retried))
     assert result.reason.startswith(f"runs, {reason}")
 
 
 def test_a_process_that_keeps_memory_runs_no_second_trial(scenario: Scenario) -> None:
     log = scenario(per_sample=1, at={"4": {"ok": True, "levels_bytes": [2**20, 2**20, 2**25]}})
     with Runner(SETUP) as runner:
-        assert [run(runner, size).fresh for size in (2, 4, 6)] == [True, False, True]
+        assert [run(runner, size).fresh_process for size in (2, 4, 6)] == [True, False, True]
     assert log.read_text().count("start") == 2
 
 
@@ -145,7 +145,15 @@ def test_memory_that_grows_by_equal_steps_is_told(
     levels_mib: list[int], filled: bool, growth_mib: int | None, left: int | None
 ) -> None:
     levels = tuple(level * 2**20 for level in levels_mib)
-    result = Result(4, "confirm", True, "fits", peak_bytes=400 * 2**20, levels_bytes=levels, settled_steps=3)
+    result = TrialResult(
+        batch_size=4,
+        purpose="confirm",
+        fresh_process=True,
+        outcome="fits",
+        peak_bytes=400 * 2**20,
+        levels_bytes=levels,
+        settled_steps=3,
+    )
     result = replace(result, filled=filled)
     assert result.growth_bytes == (None if growth_mib is None else growth_mib * 2**20)
     assert result.steps_left(2**30 - 2**20) == left
@@ -214,7 +222,7 @@ def test_a_trial_that_the_kernel_did_not_kill_is_run_once_more(
         "killed",
         "twice killed by SIGKILL, but not by the kernel's out-of-memory killer",
     )
-    assert (once.outcome, once.fresh) == ("fits", True)
+    assert (once.outcome, once.fresh_process) == ("fits", True)
     assert [line for line in log.read_text().splitlines() if line.startswith("trial")] == [
         "trial 5", "trial 5", "trial 4", "trial 4",
     ]  # fmt: skip
@@ -357,9 +365,9 @@ def test_the_process_that_was_loaded_ahead_is_the_confirmations(scenario: Scenar
     with Runner(SETUP) as runner:
         waiting = loaded_ahead(runner, before)
         assert log.read_text().count("start") == 1, "it waits to be told what to do"
-        assert run(runner, 3, "confirm").fresh
+        assert run(runner, 3, "confirm").fresh_process
         assert children() - before == {waiting}
-        assert run(runner, 3, "confirm").fresh, "a third begins when it is wanted"
+        assert run(runner, 3, "confirm").fresh_process, "a third begins when it is wanted"
     assert children() <= before
 
 

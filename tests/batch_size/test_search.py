@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 import pytest
+from tried import tried
 
 from gpucheck.batch_size.search import LARGEST_JUMP, Attempt, Search
 from gpucheck.report.results.find_batch_size import Outcome
@@ -26,7 +27,7 @@ def run(search: Search, peak_of: dict[int, int] | None = None, limit: int = 10**
         sizes.append(attempt.size)
         peak = peak_of[attempt.size] if peak_of else None
         fits = attempt.size <= limit if peak is None else peak <= BUDGET
-        search.record(attempt.size, "fits" if fits else "over-budget", peak, purpose=attempt.purpose)
+        search.trials.append(tried(attempt.size, "fits" if fits else "over-budget", peak, purpose=attempt.purpose))
         assert len(sizes) < 100
     return sizes
 
@@ -34,10 +35,10 @@ def run(search: Search, peak_of: dict[int, int] | None = None, limit: int = 10**
 def test_it_starts_at_the_minimum_and_ends_when_that_fails() -> None:
     search = Search(minimum=2, budget_bytes=BUDGET)
     assert search.next() == Attempt(2)
-    search.record(2, "out-of-memory")
+    search.trials.append(tried(2, "out-of-memory"))
     assert search.next() is None
     assert search.best is None
-    assert search.first_failing is not None and search.first_failing.size == 2
+    assert search.first_failing is not None and search.first_failing.batch_size == 2
     assert search.limited_by == "out-of-memory"
 
 
@@ -46,20 +47,20 @@ def test_below_what_does_not_fit_it_goes_down_by_factors() -> None:
     sizes = []
     while (attempt := search.next()) is not None:
         sizes.append(attempt.size)
-        search.record(attempt.size, "over-budget")
+        search.trials.append(tried(attempt.size, "over-budget"))
     assert sizes == [4096, 1024, 64, 1]
     assert search.best is None
 
 
 def test_below_what_took_too_long_it_goes_further_and_is_not_bounded() -> None:
     search = Search(budget_bytes=BUDGET, start=4096)
-    search.record(4096, "out-of-time")
+    search.trials.append(tried(4096, "out-of-time"))
     assert search.next() == Attempt(256)
-    search.record(256, "out-of-time")
+    search.trials.append(tried(256, "out-of-time"))
     assert search.next() == Attempt(16)
-    search.record(16, "fits", 10)
+    search.trials.append(tried(16, "fits", 10))
     assert search.first_failing is None
-    search.record(32, "fits", 20)
+    search.trials.append(tried(32, "fits", 20))
     further = search.next()
     assert further is not None and further.size > 256
 
@@ -71,15 +72,15 @@ def test_with_time_for_more_trials_than_the_bound_it_goes_on() -> None:
     search.extra_trials = 100
     run(search, limit=700_000)
     assert (bounded, search.limited_by) == ("trials", "over-budget")
-    assert search.best is not None and search.best.size == 700_000 and len(sizes) < len(search.records)
+    assert search.best is not None and search.best.batch_size == 700_000 and len(sizes) < len(search.trials)
 
 
 def test_without_peaks_it_doubles_and_halves_and_confirms() -> None:
     search = Search(tolerance=0.0, cap=1000)
     assert run(search, limit=5) == [1, 2, 4, 8, 6, 5, 5]
-    assert search.best is not None and search.best.size == 5
+    assert search.best is not None and search.best.batch_size == 5
     assert search.confirmed
-    assert search.first_failing is not None and search.first_failing.size == 6
+    assert search.first_failing is not None and search.first_failing.batch_size == 6
     assert search.limited_by == "over-budget"
 
 
@@ -98,7 +99,7 @@ def test_it_never_jumps_beyond_32_times_the_last_success() -> None:
     sizes = []
     while (attempt := search.next()) is not None:
         sizes.append(attempt.size)
-        search.record(attempt.size, "fits", 1000 + attempt.size // 1000, purpose=attempt.purpose)
+        search.trials.append(tried(attempt.size, "fits", 1000 + attempt.size // 1000, purpose=attempt.purpose))
     assert all(later <= LARGEST_JUMP * earlier for earlier, later in itertools.pairwise(sizes))
     assert sizes[-1] == 65536
 
@@ -106,50 +107,50 @@ def test_it_never_jumps_beyond_32_times_the_last_success() -> None:
 def test_the_answer_below_a_failed_confirmation_is_confirmed_itself() -> None:
     search = Search(budget_bytes=BUDGET)
     for size, outcome in ((100, "fits"), (200, "fits"), (204, "over-budget")):
-        search.record(size, outcome, size * 5)  # type: ignore[arg-type]
+        search.trials.append(tried(size, outcome, size * 5))  # type: ignore[arg-type]
     assert search.next() == Attempt(200, "confirm")
-    search.record(200, "over-budget", 1001, purpose="confirm")
+    search.trials.append(tried(200, "over-budget", 1001, purpose="confirm"))
     # Half a tolerance below, which is what noise explains, then twice as far.
     assert search.next() == Attempt(198, "confirm")
-    search.record(198, "over-budget", 1001, purpose="confirm")
+    search.trials.append(tried(198, "over-budget", 1001, purpose="confirm"))
     assert search.next() == Attempt(196, "confirm")
-    search.record(196, "fits", 981, purpose="confirm")
+    search.trials.append(tried(196, "fits", 981, purpose="confirm"))
     # In a process of its own too: one that goes on from a smaller size may hold less.
     assert search.next() == Attempt(197, "confirm")
-    search.record(197, "over-budget", 1001, purpose="confirm")
+    search.trials.append(tried(197, "over-budget", 1001, purpose="confirm"))
     assert search.next() is None
-    assert search.best is not None and search.best.size == 196 and search.confirmed
-    assert search.first_failing is not None and search.first_failing.size == 197
+    assert search.best is not None and search.best.batch_size == 196 and search.confirmed
+    assert search.first_failing is not None and search.first_failing.batch_size == 197
 
 
 def test_a_confirmation_with_a_lower_peak_sends_the_search_on() -> None:
     search = Search(budget_bytes=BUDGET, static_bytes=100)
-    search.record(100, "fits", 505)
-    search.record(200, "fits", 985)
+    search.trials.append(tried(100, "fits", 505))
+    search.trials.append(tried(200, "fits", 985))
     assert search.predicted_above == 204
     assert search.next() == Attempt(200, "confirm")
-    search.record(200, "fits", 965, purpose="confirm")
+    search.trials.append(tried(200, "fits", 965, purpose="confirm"))
     # Half of what is known of a batch of 200 says that one of 204 fits.
     further = search.next()
     assert further is not None and further.purpose == "search" and 202 <= further.size <= 206
-    search.record(further.size, "over-budget", 1001)
+    search.trials.append(tried(further.size, "over-budget", 1001))
     assert search.next() is None
-    assert search.best is not None and search.best.size == 200 and search.confirmed
+    assert search.best is not None and search.best.batch_size == 200 and search.confirmed
 
 
 def test_a_confirmation_ends_a_search_that_keeps_away_from_failure() -> None:
     search = Search(budget_bytes=BUDGET, static_bytes=100, seek_failure=False)
-    search.record(100, "fits", 505)
-    search.record(180, "fits", 845)
+    search.trials.append(tried(100, "fits", 505))
+    search.trials.append(tried(180, "fits", 845))
     assert search.next() == Attempt(180, "confirm")
-    search.record(180, "fits", 700, purpose="confirm")
+    search.trials.append(tried(180, "fits", 700, purpose="confirm"))
     assert search.next() is None and search.limited_by == "safety"
 
 
 def test_a_confirmation_of_an_earlier_run_does_not_end_it() -> None:
     search = Search(budget_bytes=BUDGET, static_bytes=100, seek_failure=False)
-    search.record(50, "fits", 325)
-    search.record(50, "fits", 325, purpose="confirm")
+    search.trials.append(tried(50, "fits", 325))
+    search.trials.append(tried(50, "fits", 325, purpose="confirm"))
     search.taken_over = 2
     further = search.next()
     assert further is not None and further.size > 90
@@ -159,7 +160,7 @@ def test_a_confirmation_of_an_earlier_run_does_not_end_it() -> None:
 def test_a_failure_that_was_run_says_more_than_a_prediction_beyond_it() -> None:
     search = Search(budget_bytes=BUDGET, static_bytes=100)
     for size, outcome, peak in ((100, "fits", 505), (203, "timeout", None), (200, "fits", 985)):
-        search.record(size, outcome, peak)  # type: ignore[arg-type]
+        search.trials.append(tried(size, outcome, peak))  # type: ignore[arg-type]
     assert search.next() == Attempt(200, "confirm")
     assert (search.predicted_above, search.limited_by) == (None, "timeout")
 
@@ -167,33 +168,33 @@ def test_a_failure_that_was_run_says_more_than_a_prediction_beyond_it() -> None:
 def test_a_failure_far_above_does_not_limit_what_memory_limits() -> None:
     search = Search(budget_bytes=BUDGET, static_bytes=100)
     for size, outcome, peak in ((400, "timeout", None), (100, "fits", 505), (200, "fits", 985)):
-        search.record(size, outcome, peak)  # type: ignore[arg-type]
+        search.trials.append(tried(size, outcome, peak))  # type: ignore[arg-type]
     assert search.next() == Attempt(200, "confirm")
     assert (search.predicted_above, search.limited_by) == (204, "over-budget")
 
 
 def test_where_sizes_are_few_the_next_one_is_the_likely_maximum_itself() -> None:
     search = Search(budget_bytes=BUDGET, static_bytes=100, noise=0.002)
-    search.record(20, "fits", 540)  # 22 more for each
-    search.record(30, "fits", 760)
+    search.trials.append(tried(20, "fits", 540))  # 22 more for each
+    search.trials.append(tried(30, "fits", 760))
     assert search.next() == Attempt(40)
-    search.record(40, "fits", 980)
+    search.trials.append(tried(40, "fits", 980))
     assert search.next() == Attempt(40, "confirm")
 
 
 def test_a_pass_above_a_failure_is_no_answer() -> None:
     search = Search(budget_bytes=BUDGET)
-    search.record(4, "fits", 100)
-    search.record(16, "fits", 300)
-    search.record(8, "out-of-memory")
-    assert search.best is not None and search.best.size == 4
+    search.trials.append(tried(4, "fits", 100))
+    search.trials.append(tried(16, "fits", 300))
+    search.trials.append(tried(8, "out-of-memory"))
+    assert search.best is not None and search.best.batch_size == 4
 
 
 def test_a_prediction_that_a_failure_contradicts_is_not_followed() -> None:
     search = Search(budget_bytes=BUDGET)
-    search.record(8, "fits", 100)
-    search.record(16, "fits", 200)
-    search.record(40, "out-of-memory")
+    search.trials.append(tried(8, "fits", 100))
+    search.trials.append(tried(16, "fits", 200))
+    search.trials.append(tried(40, "out-of-memory"))
     assert search.next() == Attempt(25)  # the geometric middle of 16 and 40, not 39
 
 
@@ -241,15 +242,17 @@ def test_however_it_is_asked_it_ends_with_a_confirmed_size_and_why(simulation: M
             peak = int(shape(attempt.size)[0] * (1 + rng.uniform(-noise, noise) / 2))
             fits: Outcome = "fits" if peak <= simulation.BUDGET else "over-budget"
             outcome = fits if attempt.size <= limit else "size-limit"
-            search.record(attempt.size, outcome, peak if outcome == fits else None, purpose=attempt.purpose)
+            search.trials.append(
+                tried(attempt.size, outcome, peak if outcome == fits else None, purpose=attempt.purpose)
+            )
             search.static_bytes = int(shape(0)[1])
-            if len(search.records) == taken_over:
+            if len(search.trials) == taken_over:
                 search.taken_over = taken_over
         assert search.limited_by is not None, seed
         if search.best is not None:
             assert search.confirmed, seed
             failing, above = search.first_failing, search.predicted_above
-            assert failing is None or above is None or above < failing.size, seed
+            assert failing is None or above is None or above < failing.batch_size, seed
 
 
 @pytest.mark.slow
@@ -283,11 +286,11 @@ def test_where_failing_is_dangerous_none_is_sought(simulation: ModuleType) -> No
 
 def test_a_safe_search_keeps_away_from_a_failure_that_came_all_the_same() -> None:
     search = Search(budget_bytes=BUDGET, seek_failure=False)
-    search.record(10, "fits", 300)
-    search.record(20, "fits", 500)
-    search.record(30, "out-of-memory")
+    search.trials.append(tried(10, "fits", 300))
+    search.trials.append(tried(20, "fits", 500))
+    search.trials.append(tried(30, "out-of-memory"))
     assert search.next() == Attempt(25)
-    search.record(25, "fits", 700)
+    search.trials.append(tried(25, "fits", 700))
     assert search.next() == Attempt(25, "confirm")
 
 
@@ -297,9 +300,11 @@ def test_a_limit_that_peaks_do_not_foretell_is_found_all_the_same() -> None:
         while (attempt := search.next()) is not None:
             outcome: Outcome = "fits" if attempt.size <= limit else "timeout"
             peak = 10**6 + attempt.size
-            search.record(attempt.size, outcome, peak if outcome == "fits" else None, purpose=attempt.purpose)
+            search.trials.append(
+                tried(attempt.size, outcome, peak if outcome == "fits" else None, purpose=attempt.purpose)
+            )
         assert search.best is not None
-        assert limit - search.best.size <= 0.02 * limit
+        assert limit - search.best.batch_size <= 0.02 * limit
         # Two more than the bound of a failure that could be foreseen, and only for answers of 1 to 3.
-        excess = len(search.records) + 1 - math.floor(2 * math.log2(search.best.size) + 4)
+        excess = len(search.trials) + 1 - math.floor(2 * math.log2(search.best.batch_size) + 4)
         assert excess <= (2 if limit <= 3 else 0)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.batch_size.search_fit import fit
+from gpucheck.batch_size.search import fit
 
 
 def test_a_straight_line_is_found_and_ends_at_the_budget() -> None:

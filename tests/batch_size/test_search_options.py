@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tried import tried
 
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.search import Attempt, Search, search_for
@@ -25,7 +26,9 @@ def run(search: Search, true_max: int, *, static: float = 0.1, peaks: bool = Tru
         sizes.append(attempt.size)
         peak = int(BUDGET * (static + (1 - static) * attempt.size / (true_max + 0.5)))
         fits = attempt.size <= true_max
-        search.record(attempt.size, "fits" if fits else "over-budget", peak if peaks else None, purpose=attempt.purpose)
+        search.trials.append(
+            tried(attempt.size, "fits" if fits else "over-budget", peak if peaks else None, purpose=attempt.purpose)
+        )
         assert len(sizes) < 60
     return sizes
 
@@ -33,8 +36,8 @@ def run(search: Search, true_max: int, *, static: float = 0.1, peaks: bool = Tru
 def answer(search: Search) -> int:
     """The answer, which has passed and was confirmed."""
     assert search.best is not None and search.confirmed
-    assert any(r.size == search.best.size and r.outcome == "fits" for r in search.records)
-    return search.best.size
+    assert any(r.batch_size == search.best.batch_size and r.outcome == "fits" for r in search.trials)
+    return search.best.batch_size
 
 
 # Tolerance
@@ -46,7 +49,7 @@ def test_exact_is_the_maximum_and_the_next_size_failed(true_max: int, peaks: boo
     search = searching(exact=True)
     run(search, true_max, peaks=peaks)
     assert answer(search) == true_max
-    assert search.first_failing is not None and search.first_failing.size == true_max + 1
+    assert search.first_failing is not None and search.first_failing.batch_size == true_max + 1
     assert search.predicted_above is None
 
 
@@ -74,15 +77,15 @@ def test_at_the_cap_nothing_is_predicted() -> None:
 
 def test_one_size_is_too_little_to_end_by() -> None:
     search = Search(budget_bytes=BUDGET, static_bytes=BUDGET // 10)
-    search.record(1, "fits", int(0.9 * BUDGET))
+    search.trials.append(tried(1, "fits", int(0.9 * BUDGET)))
     assert search.next() == Attempt(2)
 
 
 def test_a_workspace_between_two_small_sizes_does_not_end_the_search_below_the_next() -> None:
     # From 1 to 2 a tenth of the budget came for good; the growth before says that 3 may fit, and it does.
     search = Search(budget_bytes=BUDGET, static_bytes=BUDGET // 10)
-    search.record(1, "fits", int(0.33 * BUDGET))
-    search.record(2, "fits", int(0.66 * BUDGET))
+    search.trials.append(tried(1, "fits", int(0.33 * BUDGET)))
+    search.trials.append(tried(2, "fits", int(0.66 * BUDGET)))
     assert search.next() == Attempt(3)
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.batch_size import several
-from gpucheck.batch_size.command import command
+from gpucheck.batch_size.command import command, each_device, finding_of_all, least, split
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.errors import CannotLook
 from gpucheck.machine import inventory
@@ -138,7 +137,7 @@ def test_an_interrupted_search_leaves_the_answers_before_it() -> None:
 
     said = Collector()
     with pytest.raises(KeyboardInterrupt):
-        several.each(("cuda:0", "cuda:1", "cuda:2"), search, said)
+        each_device(("cuda:0", "cuda:1", "cuda:2"), search, said)
     assert [one.device.id for one in said.results["find_batch_size_devices"].devices] == ["cuda:0", "cuda:1"]
     assert said.results["find_batch_size_devices"].split is None
 
@@ -148,24 +147,24 @@ def test_a_trial_says_on_which_device() -> None:
         emit(Trial(1, {"batch_size": 1}))
 
     recorder = Recorder()
-    several.each(("cuda:0", "cuda:1"), search, recorder)
+    each_device(("cuda:0", "cuda:1"), search, recorder)
     trials = [event.result["device"] for event in recorder.events if isinstance(event, Trial)]
     assert trials == ["cuda:0", "cuda:1"]
 
 
 def test_an_answer_that_is_open_on_one_device_is_open_for_all() -> None:
     closed, short = answer("cuda:0", 400, 100.0), answer("cuda:1", None, 50.0, at_least=100)
-    assert several.least([closed, short]).device.id == "cuda:1"
-    found = several.finding([closed, short])
+    assert least([closed, short]).device.id == "cuda:1"
+    found = finding_of_all([closed, short])
     assert (found.verdict, found.title) == ("inconclusive", "at least a batch of 100 fits every device")
     assert found.message == "the search on cuda:1 did not end"
     assert found.evidence == {"cuda:0": 400, "cuda:1": 100}
     # As large as the other's, it may be larger: what holds for both is the closed one's no more than its own.
-    assert several.least([answer("a", 100, 1.0), answer("b", None, 1.0, at_least=100)]).device.id == "b"
+    assert least([answer("a", 100, 1.0), answer("b", None, 1.0, at_least=100)]).device.id == "b"
     # Another that is open and larger leaves the least as it is.
     wide = answer("cuda:0", None, 9.0, at_least=500)
-    assert several.finding([wide, answer("cuda:1", 100, 1.0)]).verdict == "pass"
-    assert several.split([closed, short]) is None
+    assert finding_of_all([wide, answer("cuda:1", 100, 1.0)]).verdict == "pass"
+    assert split([closed, short]) is None
 
 
 # The split
@@ -187,7 +186,7 @@ def answer(device: str, size: int | None, rate: float | None, **parts: Any) -> F
 
 
 def test_unlike_devices_end_their_step_together() -> None:
-    found = several.split([answer("cuda:0", 400, 100.0), answer("cuda:1", 100, 50.0)])
+    found = split([answer("cuda:0", 400, 100.0), answer("cuda:1", 100, 50.0)])
     assert found is not None
     # The second is full after 2 s; in those the first does 200.
     assert [(share.device, share.batch_size, share.seconds) for share in found.shares] == [
@@ -200,7 +199,7 @@ def test_unlike_devices_end_their_step_together() -> None:
 def test_the_size_to_use_is_what_is_divided_and_multiples_are_kept() -> None:
     recommended = {"batch_size": 96, "samples_per_s": 50.0, "headroom": 0.1}
     one, other = answer("a", 400, 110.0, multiple_of=8), answer("b", 100, 50.0, recommended=recommended, multiple_of=8)
-    found = several.split([one, other])
+    found = split([one, other])
     assert found is not None
     assert [share.batch_size for share in found.shares] == [208, 96]
 
@@ -216,4 +215,4 @@ def test_the_size_to_use_is_what_is_divided_and_multiples_are_kept() -> None:
     ],
 )
 def test_what_is_not_split(answers: list[FoundBatchSize]) -> None:
-    assert several.split(answers) is None
+    assert split(answers) is None

@@ -5,28 +5,36 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gpucheck.batch_size.outcome import Result
+from gpucheck.batch_size.outcome import TrialResult
+from gpucheck.batch_size.recommend import memory_split
 from gpucheck.batch_size.trial import gradient_bytes, optimizer_bytes
-from gpucheck.batch_size.use import memory_split
 from gpucheck.report.results.find_batch_size import MemorySplit
 from gpucheck.work.spec import parse_target
 from gpucheck.work.target import load, step
 
 ALLOCATED = "max_memory_allocated_bytes"
 # Weights 100, gradients 100, optimizer 200, 50 for each sample, and 30 of workspaces.
-SMALL = Result(1, "search", True, "fits", compute_peak_bytes=480, gradient_bytes=100, optimizer_bytes=200)
-LARGE = replace(SMALL, size=20, compute_peak_bytes=1430, purpose="confirm")
-MIDDLE = replace(SMALL, size=10, compute_peak_bytes=930)
+SMALL = TrialResult(
+    batch_size=1,
+    purpose="search",
+    fresh_process=True,
+    outcome="fits",
+    compute_peak_bytes=480,
+    gradient_bytes=100,
+    optimizer_bytes=200,
+)
+LARGE = replace(SMALL, batch_size=20, compute_peak_bytes=1430, purpose="confirm")
+MIDDLE = replace(SMALL, batch_size=10, compute_peak_bytes=930)
 
 
 def test_a_line_through_the_peaks_of_forward_and_backward() -> None:
-    above = replace(LARGE, size=30, outcome="over-budget", compute_peak_bytes=9999)
+    above = replace(LARGE, batch_size=30, outcome="over-budget", compute_peak_bytes=9999)
     assert memory_split([SMALL, MIDDLE, LARGE, above], 100) == MemorySplit(100, 100, 200, 50, 30)
 
 
 def test_the_nearest_size_that_is_far_enough_apart_gives_the_slope() -> None:
     middle = replace(MIDDLE, compute_peak_bytes=910)  # (1430 - 910) / 10
-    near = replace(SMALL, size=19, compute_peak_bytes=1410)
+    near = replace(SMALL, batch_size=19, compute_peak_bytes=1410)
     found = memory_split([SMALL, middle, near, LARGE], 100)
     assert (found.activation_bytes_per_sample, found.fixed_bytes) == (52, 0)
 
@@ -39,12 +47,12 @@ def test_the_nearest_size_that_is_far_enough_apart_gives_the_slope() -> None:
         ([SMALL, LARGE], "two sizes do not show how memory grows"),
         # A loss over all pairs of a batch: 400 + size².
         (
-            [replace(SMALL, size=size, compute_peak_bytes=400 + size**2) for size in (5, 10, 20, 40)],
+            [replace(SMALL, batch_size=size, compute_peak_bytes=400 + size**2) for size in (5, 10, 20, 40)],
             "memory does not grow in proportion to the size",
         ),
     ],
 )
-def test_what_a_line_cannot_tell_is_unknown(results: list[Result], reason: str) -> None:
+def test_what_a_line_cannot_tell_is_unknown(results: list[TrialResult], reason: str) -> None:
     assert memory_split(results, 100) == MemorySplit(100, 100, 200, None, None, reason)
 
 
@@ -57,7 +65,9 @@ def test_growth_that_is_predicted_to_curve_has_no_cost_of_a_sample() -> None:
     # On a device what the allocator rounds up is no growth: tensors decide.
     rounded = [
         replace(
-            r, compute_peak_bytes=r.compute_peak_bytes + 300 * (r.size == 10), memory={ALLOCATED: 400 + 50 * r.size}
+            r,
+            compute_peak_bytes=r.compute_peak_bytes + 300 * (r.batch_size == 10),
+            memory={ALLOCATED: 400 + 50 * r.batch_size},
         )
         for r in (SMALL, MIDDLE, LARGE)
         if r.compute_peak_bytes is not None

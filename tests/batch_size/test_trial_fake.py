@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from gpucheck.batch_size import trial_fake
+from gpucheck.batch_size.outcome import MemoryLimit, Setup
 from gpucheck.batch_size.trial_fake import Fake, Storages, fake_device
+from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.units import GIB, MIB
 from gpucheck.work.spec import parse_target
 from gpucheck.work.target import load, step
@@ -33,13 +36,12 @@ def module(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 
 def setup(
     target: str, *, inputs: tuple[str, ...] = (), mode: str = "train", device: str = "cpu", **recipe: Any
-) -> dict[str, Any]:
-    told = {"target": target, "inputs": inputs, "mode": mode, "optimizer": "adamw", "dtype": None, "device": device}
-    return {**told, "guard_bytes": None, "lowest": None, "on_host": False, "recipe": recipe}
+) -> Setup:
+    return Setup(target, inputs, mode, "adamw", None, device, recipe=StepRecipe(**recipe))
 
 
-def prepared(told: dict[str, Any]) -> Fake:
-    answer, begun = trial_fake._prepared(told)
+def prepared(told: Setup, lowest: int | None = None) -> Fake:
+    answer, begun = trial_fake._prepared(told, lowest, on_host=False)
     assert begun is not None, answer
     fake, first = begun
     assert first == {**first, **fake.run(first["size"])}
@@ -53,9 +55,9 @@ def test_what_is_counted_is_what_lives() -> None:
         assert storages.mark() == 1000
         second = torch.empty(500, dtype=torch.uint8)
         del first
-        assert (storages.now, view.numel()) == (1500, 990)  # the view keeps what it is a part of
+        assert (storages.memory.allocated, view.numel()) == (1500, 990)  # the view keeps what it is a part of
         del view, second
-        assert storages.now == 0
+        assert storages.memory.allocated == 0
         assert (storages.mark(), storages.mark()) == (1500, 0)
 
 
@@ -180,7 +182,7 @@ class Choosing(nn.Module):
 
 def test_what_depends_on_data_is_said_in_a_line(module: types.ModuleType) -> None:
     module.make = Choosing  # type: ignore[attr-defined]
-    answer, begun = trial_fake._prepared(setup("users_own:make", inputs=("x:4:float32",)))
+    answer, begun = trial_fake._prepared(setup("users_own:make", inputs=("x:4:float32",)), None, on_host=False)
     assert begun is None
     assert not answer["ok"] and answer["why"].startswith("DataDependentOutputException")
     assert "\n" not in answer["why"]
@@ -195,7 +197,7 @@ def test_mixed_precision_takes_less() -> None:
 def test_along_another_dimension(module: types.ModuleType) -> None:
     module.make = Layered  # type: ignore[attr-defined]
     told = setup("users_own:make", inputs=("x:Tx16:float32",), axis="T", batch_size=2)
-    fake = prepared({**told, "lowest": 4})
+    fake = prepared(told, lowest=4)
     # Each length takes as much again as a batch so much larger: attention keeps no square of it.
     first, second, third = (fake.run(size)["compute_peak_bytes"] for size in (1000, 2000, 3000))
     assert third - second == second - first > 2 * 1000 * 16 * 4
@@ -221,10 +223,9 @@ def test_activations_that_are_computed_again_are_not_counted_twice(module: types
 
 
 def test_a_device_tells_the_child_its_budget_where_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"budget_bytes": 7, "limit": None, "shared": False}
-    cuda = torch.device("cuda:0")
-    assert trial_fake._budget(told, cuda) == 7
+    told, cuda = setup("mlp"), torch.device("cuda:0")
+    assert trial_fake._budget(told, 7, cuda) == 7
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5 * GIB, 16 * GIB))
-    assert trial_fake._budget({**told, "budget_bytes": None}, cuda) == 5 * GIB - 512 * MIB
-    limit = {"kind": "share", "value": 0.25, "text": "25%"}
-    assert trial_fake._budget({**told, "budget_bytes": None, "limit": limit}, cuda) == 4 * GIB
+    assert trial_fake._budget(told, None, cuda) == 5 * GIB - 512 * MIB
+    limit = MemoryLimit("share", 0.25, "25%")
+    assert trial_fake._budget(replace(told, limit=limit), None, cuda) == 4 * GIB

@@ -8,15 +8,15 @@ from typing import Any, cast
 import pytest
 import torch
 
-from gpucheck.batch_size import trial, trial_gauge
-from gpucheck.batch_size.budget import Ledger
-from gpucheck.batch_size.trial import Session, _settled
-from gpucheck.batch_size.trial_gauge import (
+from gpucheck.batch_size import trial
+from gpucheck.batch_size.outcome import Ledger, Setup
+from gpucheck.batch_size.trial import (
     CpuGauge,
     DeviceGauge,
+    Session,
+    _settled,
     first_in_line,
     open_cpu_gauge,
-    open_device_gauge,
     set_guard,
     swapped_bytes,
 )
@@ -78,7 +78,11 @@ class Device:
 
 
 def gauge_of(device: Device, *, free_before: int | None, budget: int = 8 * GIB) -> DeviceGauge:
-    return open_device_gauge(cast(Accel, device), budget, free_before, device.free, TOTAL)
+    setup = Setup("mlp", (), "train", "adamw", None, "cuda:0", free_before=free_before)
+    gauge, _ = trial._gauge(cast(Accel, device), setup, None)
+    assert isinstance(gauge, trial.DeviceGauge)
+    gauge.budget = budget
+    return gauge
 
 
 def test_the_peak_is_what_is_reserved_and_what_lies_outside() -> None:
@@ -157,7 +161,7 @@ def test_a_trial_takes_more_steps_while_the_allocator_empties_its_cache(retries:
     answer = session_on(device, retrying(device, retries)).trial(1, 2)
     assert answer["ok"]
     assert (len(answer["steps_s"]), answer["retried"]) == (steps, retries[:steps])
-    assert answer["retries"] == sum(retries[:steps])
+    assert answer["allocation_retries"] == sum(retries[:steps])
 
 
 def test_steps_beyond_those_asked_for_end_with_their_time() -> None:
@@ -315,9 +319,9 @@ def test_an_ended_childs_memory_is_waited_for() -> None:
 
 def test_memory_that_does_not_come_back_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "SETTLE_S", 0.0)
-    setup = {"budget_bytes": 0, "shared": False, "free_before": 11 * GIB}
+    setup = Setup("mlp", (), "train", "adamw", None, "cuda:0", free_before=11 * GIB)
     told = [
-        trial._gauge(cast(Accel, Device(free=10 * GIB)), {**setup, "free_expected": expected})[1]["settled"]
+        trial._gauge(cast(Accel, Device(free=10 * GIB)), setup, expected)[1]["settled"]
         for expected in (None, 10 * GIB + 60 * MIB, 10 * GIB + 70 * MIB)
     ]
     assert told == [True, True, False]
@@ -354,7 +358,7 @@ def test_what_stays_between_steps_is_what_is_resident_beyond_the_baseline_and_th
 
 def test_without_linux_interfaces_it_says_how_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = open_device("cpu")
-    monkeypatch.setattr(trial_gauge, "reset_resident_peak", lambda: False)
+    monkeypatch.setattr(trial, "reset_resident_peak", lambda: False)
     assert open_cpu_gauge(cpu, None).method == "process peak"
     monkeypatch.setattr(accel, "_status_bytes", lambda field: None)  # macOS: no peak at all
     assert open_cpu_gauge(cpu, None).method == "sampled"
@@ -371,6 +375,6 @@ def test_swap_is_none_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyP
     def missing(*_: object, **__: object) -> None:
         raise FileNotFoundError
 
-    monkeypatch.setattr(trial_gauge, "open", missing, raising=False)
+    monkeypatch.setattr(trial, "open", missing, raising=False)
     assert swapped_bytes() == 0
     first_in_line()

@@ -3,13 +3,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.batch_size.outcome import Result
+from gpucheck.batch_size.outcome import TrialResult
 from gpucheck.batch_size.plan import plan
 from gpucheck.batch_size.trial_log import Entry, TrialLog, identity_of, judged_anew
 from gpucheck.errors import UsageError
@@ -17,14 +18,22 @@ from gpucheck.report.facts import Facts, TorchBuild
 
 FACTS = Facts(torch=TorchBuild(version="2.13.0"))
 
+TRIAL = TrialResult(batch_size=8, purpose="search", fresh_process=True, outcome="fits", peak_bytes=7)
 # A trial as a log has it.
-SOUND = {"size": 8, "purpose": "search", "fresh": True, "outcome": "fits", "peak_bytes": 7, "steps_s": [0.5]}
+SOUND = {
+    "batch_size": 8,
+    "purpose": "search",
+    "fresh_process": True,
+    "outcome": "fits",
+    "peak_bytes": 7,
+    "steps_s": [0.5],
+}
 # What somebody may have made of it.
 EDITS: list[dict[str, Any]] = [
-    {"size": "8"},
-    {"size": 0},
-    {"size": 8.5},
-    {"size": True},
+    {"batch_size": "8"},
+    {"batch_size": 0},
+    {"batch_size": 8.5},
+    {"batch_size": True},
     {"outcome": "fit"},
     {"peak_bytes": "7"},
     {"peak_bytes": -7},
@@ -42,12 +51,16 @@ def identity(**options: Any) -> dict[str, Any]:
 
 
 def entry(outcome: Any, peak: int | None, budget: int = 100, **parts: Any) -> Entry:
-    return Entry("cpu", budget, Result(8, "search", fresh=False, outcome=outcome, peak_bytes=peak, **parts))
+    return Entry(
+        "cpu",
+        budget,
+        TrialResult(batch_size=8, purpose="search", fresh_process=False, outcome=outcome, peak_bytes=peak, **parts),
+    )
 
 
 def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    trial = Result(8, "search", fresh=True, outcome="fits", peak_bytes=7, steps_s=(0.5, 0.25), memory={"x": 1})
+    trial = replace(TRIAL, steps_s=(0.5, 0.25), memory={"x": 1})
     with TrialLog(path, identity()) as log:
         assert log.known("cpu", 100) == []
         log.write("cpu", 100, trial)
@@ -55,7 +68,7 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     with TrialLog(path, identity()) as log:
         (known,) = log.known("cpu", 100)
     assert known.resumed
-    assert (known.size, known.steps_s, known.memory) == (8, (0.5, 0.25), {"x": 1})
+    assert (known.batch_size, known.steps_s, known.memory) == (8, (0.5, 0.25), {"x": 1})
 
 
 @pytest.mark.parametrize(
@@ -84,7 +97,7 @@ def test_a_trial_is_held_against_the_budget_of_today(logged: Entry, budget: int,
 
 
 def test_a_confirmation_is_made_again() -> None:
-    confirmed = Entry("cpu", 100, Result(8, "confirm", fresh=True, outcome="fits", peak_bytes=90))
+    confirmed = Entry("cpu", 100, replace(TRIAL, purpose="confirm", peak_bytes=90))
     found = judged_anew(confirmed, 100)
     assert found is not None
     assert found.purpose == "search"
@@ -93,14 +106,13 @@ def test_a_confirmation_is_made_again() -> None:
 @pytest.mark.parametrize("cut", [1, 20])
 def test_a_line_cut_off_is_taken_out(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "log"
-    trial = Result(8, "search", fresh=True, outcome="fits", peak_bytes=7)
     with TrialLog(str(path), identity()) as log:
-        log.write("cpu", 100, trial)
-        log.write("cpu", 100, trial)
+        log.write("cpu", 100, TRIAL)
+        log.write("cpu", 100, TRIAL)
     path.write_bytes(path.read_bytes()[:-cut])
     with TrialLog(str(path), identity()) as log:
         assert len(log.known("cpu", 100)) == 1
-        log.write("cpu", 100, trial)
+        log.write("cpu", 100, TRIAL)
     with TrialLog(str(path), identity()) as log:
         assert len(log.known("cpu", 100)) == 2
 
@@ -181,6 +193,14 @@ def test_another_file_is_refused_and_kept(tmp_path: Path, text: str) -> None:
     assert path.read_text() == text
 
 
+def test_a_log_of_another_version_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text('{"schema": "gpucheck.trials/1"}\n')
+    with pytest.raises(UsageError, match=r"is a log of another version of gpucheck; its format is gpucheck\.trials/1"):
+        TrialLog(str(path), identity())
+    assert path.read_text() == '{"schema": "gpucheck.trials/1"}\n'
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -207,7 +227,9 @@ def test_a_log_belongs_to_one_search_at_a_time(tmp_path: Path) -> None:
     with TrialLog(path, identity()) as log:
         with pytest.raises(UsageError, match="is in use; another search is writing it"):
             TrialLog(path, identity())
-        log.write("cpu", 100, Result(8, "search", fresh=True, outcome="fits", peak_bytes=7))
+        log.write(
+            "cpu", 100, TrialResult(batch_size=8, purpose="search", fresh_process=True, outcome="fits", peak_bytes=7)
+        )
     with TrialLog(path, identity()) as log:
         assert len(log.known("cpu", 100)) == 1
 
@@ -225,16 +247,17 @@ FULL = """
 import resource, signal, sys
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.plan import plan
-from gpucheck.batch_size.outcome import Result
+from gpucheck.batch_size.outcome import TrialResult
 from gpucheck.batch_size.trial_log import TrialLog, identity_of
 from gpucheck.report.facts import Facts, TorchBuild
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+TRIAL = TrialResult(batch_size=8, purpose="search", fresh_process=True, outcome="fits", peak_bytes=7)
 identity = identity_of(plan(FindBatchSizeOptions(target="mlp")), Facts(torch=TorchBuild(version="2.13.0")))
 with TrialLog(sys.argv[1], identity) as log:
     for _ in range(5):
-        log.write("cpu", 100, Result(8, "search", fresh=True, outcome="fits", peak_bytes=7))
+        log.write("cpu", 100, TRIAL)
     sys.exit(log.error)
 """
 

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpucheck.bench.matmul.options import Axis, Shape
-from gpucheck.bench.matmul.search import Ask, Reading, Search
-from gpucheck.bench.matmul.search_space import Grid
+from gpucheck.bench.matmul.search import Ask, Grid, Reading, Search
 
 Landscape = Callable[[Shape], float]
 TILES = ((128, 256), (256, 128), (128, 128), (64, 256), (64, 128), (64, 64))

@@ -13,7 +13,7 @@ from judged import Document, folded
 
 from gpucheck.bench import all as work
 from gpucheck.bench import buffers, judge
-from gpucheck.bench.bandwidth import command as bandwidth
+from gpucheck.bench.bandwidth import work as bandwidth
 from gpucheck.bench.benchmarks import BENCHMARKS, AllOptions
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.figures import Ceiling

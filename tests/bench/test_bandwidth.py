@@ -10,7 +10,7 @@ import torch
 from judged import Document, seen
 
 from gpucheck.bench import share
-from gpucheck.bench.bandwidth import command, judge
+from gpucheck.bench.bandwidth import judge, work
 from gpucheck.bench.bandwidth import work as memory
 from gpucheck.bench.bandwidth.options import GRAIN, ROW, BandwidthOptions
 from gpucheck.bench.bandwidth.work import POISON, Operation, Repeated, Room
@@ -65,28 +65,28 @@ def test_what_is_no_size(size: str) -> None:
 
 
 def test_arrays_are_four_times_the_cache_unless_there_is_no_room() -> None:
-    assert command.sizes_for(BandwidthOptions(), CPU, Room(8 * GIB, 32 * MIB, True)) == (256 * MIB,)
-    assert command.sizes_for(BandwidthOptions(), CPU, Room(8 * GIB, 96 * MIB, True)) == (384 * MIB,)
-    assert command.sizes_for(BandwidthOptions(), CPU, Room(100 * MIB, 96 * MIB, True)) == (100 * MIB,)
+    assert work.sizes_for(BandwidthOptions(), CPU, Room(8 * GIB, 32 * MIB, True)) == (256 * MIB,)
+    assert work.sizes_for(BandwidthOptions(), CPU, Room(8 * GIB, 96 * MIB, True)) == (384 * MIB,)
+    assert work.sizes_for(BandwidthOptions(), CPU, Room(100 * MIB, 96 * MIB, True)) == (100 * MIB,)
     # A virtual machine that shows 16 GiB of cache does not make the arrays 64 GiB.
-    assert command.sizes_for(BandwidthOptions(), CPU, Room(99 * GIB, 16 * GIB, True)) == (2 * GIB,)
+    assert work.sizes_for(BandwidthOptions(), CPU, Room(99 * GIB, 16 * GIB, True)) == (2 * GIB,)
     gpu = accel.Accel(torch.device("cuda:0"), torch.cuda, "a GPU")
-    assert command.sizes_for(BandwidthOptions(), gpu, Room(8 * GIB, 60 * MIB, True)) == (GIB,)
+    assert work.sizes_for(BandwidthOptions(), gpu, Room(8 * GIB, 60 * MIB, True)) == (GIB,)
 
 
 def test_what_does_not_fit_is_said() -> None:
     with pytest.raises(UsageError) as raised:
-        command.sizes_for(BandwidthOptions(sizes=(GIB,)), CPU, Room(512 * MIB, MIB, True))
+        work.sizes_for(BandwidthOptions(sizes=(GIB,)), CPU, Room(512 * MIB, MIB, True))
     assert str(raised.value) == (
         "--size 1 GiB does not fit; three arrays of it are needed, and 1.5 GiB can be spared; give at most 512 MiB"
     )
     with pytest.raises(CannotLook, match="not enough memory to measure"):
-        command.sizes_for(BandwidthOptions(), CPU, Room(0, MIB, True))
+        work.sizes_for(BandwidthOptions(), CPU, Room(0, MIB, True))
 
 
 def test_three_arrays_take_a_quarter_of_the_memory_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "memory", lambda: HostMemory(64 * GIB, 12 * GIB, None, None))
-    assert command.room_for(CPU).array == GIB
+    assert work.room_for(CPU).array == GIB
 
 
 # the work
@@ -274,9 +274,9 @@ def test_the_share_of_the_memory_peak_names_its_source() -> None:
 def run(options: BandwidthOptions, monkeypatch: pytest.MonkeyPatch) -> Document:
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
-    monkeypatch.setattr(command, "room_for", lambda *_: Room(4 * GRAIN, GRAIN, True))
+    monkeypatch.setattr(work, "room_for", lambda *_: Room(4 * GRAIN, GRAIN, True))
     recorder = Document()
-    command.command(options, recorder)
+    work.command(options, recorder)
     return recorder
 
 
@@ -298,7 +298,7 @@ def test_an_operation_without_a_kernel_costs_that_operation(monkeypatch: pytest.
             raise RuntimeError("miopenStatusNotImplemented: no such fill")
         return real(operation, *rest)
 
-    monkeypatch.setattr(command, "measure", fail)
+    monkeypatch.setattr(work, "measure", fail)
     recorder = run(BandwidthOptions(sizes=(GRAIN,), time_budget_s=0.2), monkeypatch)
     measured = [event.measurement.case["operation"] for event in recorder.events if isinstance(event, Measured)]
     assert measured == ["read", "copy", "triad"]
@@ -310,6 +310,6 @@ def test_memory_that_runs_out_after_all_is_one_sentence(monkeypatch: pytest.Monk
     def fail(*_: Any) -> None:
         raise RuntimeError("CUDA out of memory. Tried to allocate")
 
-    monkeypatch.setattr(command, "allocate", fail)
+    monkeypatch.setattr(work, "allocate", fail)
     with pytest.raises(CannotLook, match="not enough memory for three arrays of 256 KiB"):
         run(BandwidthOptions(), monkeypatch)

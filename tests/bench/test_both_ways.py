@@ -16,7 +16,7 @@ from judged import run
 
 from gpucheck.bench import buffers
 from gpucheck.bench.buffers import Buffer, Buffers, Room, allocate
-from gpucheck.bench.transfer import both_ways, both_ways_judge, command, on_device
+from gpucheck.bench.transfer import both_ways, copies, judge, work
 from gpucheck.bench.transfer.both_ways import Lane, ran_beside
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Setting
@@ -213,7 +213,7 @@ def test_each_direction_is_a_row_and_both_are_compared(monkeypatch: pytest.Monke
 
 
 def test_the_command_measures_and_judges_it_beside_copies_within_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (buffers, on_device):
+    for module in (buffers, copies):
         monkeypatch.setattr(module, "allocate", unpinned)
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cuda:0",)))
@@ -221,7 +221,7 @@ def test_the_command_measures_and_judges_it_beside_copies_within_the_device(monk
     # The clock that ends parts stands still: a busy machine has time for both.
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     options = TransferOptions(sizes=(MIB,), time_budget_s=0.6, only=("both_ways", "on_device"))
-    made = run(lambda emit: command.command(options, emit))
+    made = run(lambda emit: work.command(options, emit))
     rows = [row.name for row in made.measurements]
     assert rows == ["transfer.both_ways", "transfer.both_ways", "transfer.on_device"]
     assert [finding.id for finding in made.findings] == ["transfer.both_ways", "transfer.on_device"]
@@ -315,7 +315,7 @@ def row(
         **details,
     }
     return Measurement(
-        name=both_ways_judge.NAME,
+        name=judge.BOTH_WAYS,
         device=DeviceRef("cuda:0"),
         case={"direction": direction, "host_memory": "pinned", "size_bytes": size, "other": other},
         runs=(),
@@ -340,7 +340,7 @@ def both(to_device: float, to_host: float, **more: Any) -> list[Measurement]:
 
 def test_the_sum_stands_beside_one_direction_alone() -> None:
     rows = [*both(48e9, 46e9), alone("host_to_device", 55e9), alone("device_to_host", 54e9)]
-    (found,) = both_ways_judge.judge([*rows, alone("device_to_host", 99e9, size=MIB)], Facts())
+    (found,) = judge.both_ways([*rows, alone("device_to_host", 99e9, size=MIB)], Facts())
     assert (found.id, found.verdict) == ("transfer.both_ways", "info")
     assert found.title == "both directions at once: 48.0 GB/s to the device, 46.0 GB/s to the host"
     assert found.message == (
@@ -352,7 +352,7 @@ def test_the_sum_stands_beside_one_direction_alone() -> None:
 
 
 def test_two_directions_that_are_hardly_more_than_one_are_a_warning() -> None:
-    (found,) = both_ways_judge.judge(both(11e9, 25e9), Facts())
+    (found,) = judge.both_ways(both(11e9, 25e9), Facts())
     assert found.verdict == "warn"
     assert found.message == (
         "36.0 GB/s together, 0.720× one direction alone (50.0 GB/s to the device, 50.0 GB/s to the host); "
@@ -360,17 +360,17 @@ def test_two_directions_that_are_hardly_more_than_one_are_a_warning() -> None:
     )
     assert found.evidence["alone_from"] == "a few copies before"
     assert found.fix is not None
-    (enough,) = both_ways_judge.judge(both(28.75e9, 28.75e9), Facts())
+    (enough,) = judge.both_ways(both(28.75e9, 28.75e9), Facts())
     assert enough.verdict == "info"
 
 
 def test_a_chip_to_chip_link_is_known_to_add_little() -> None:
-    (found,) = both_ways_judge.judge(both(25e9, 25e9, telemetry={"c2c_bytes_per_s": 447e9}), Facts())
+    (found,) = judge.both_ways(both(25e9, 25e9, telemetry={"c2c_bytes_per_s": 447e9}), Facts())
     assert found.verdict == "info" and "1.00× one direction" in found.message
 
 
 def test_of_one_direction_asked_for_the_other_is_told_by_what_ran_beside() -> None:
-    (found,) = both_ways_judge.judge([row("host_to_device", 48e9, other_bytes_per_s=40e9)], Facts())
+    (found,) = judge.both_ways([row("host_to_device", 48e9, other_bytes_per_s=40e9)], Facts())
     assert found.title == "both directions at once: 48.0 GB/s to the device, 40.0 GB/s to the host"
     assert found.evidence["bytes_per_s"] == {"host_to_device": 48e9}
     assert found.evidence["beside_bytes_per_s"] == {"device_to_host": 40e9}
@@ -379,18 +379,18 @@ def test_of_one_direction_asked_for_the_other_is_told_by_what_ran_beside() -> No
 def test_directions_that_never_ran_together_are_undecided_and_an_engine_that_takes_turns_is_told() -> None:
     timed = row("host_to_device", 48e9, other_bytes_per_s=40e9)
     early: dict[str, Any] = {"ended_because": "it ended too early", "discarded_windows": 4, "other_bytes_per_s": None}
-    (found,) = both_ways_judge.judge([row("host_to_device", None, **early)], Facts())
+    (found,) = judge.both_ways([row("host_to_device", None, **early)], Facts())
     assert (found.verdict, found.message) == (
         "inconclusive",
         "to the device: the copies to the host ended too early (windows discarded: 4)",
     )
     still: dict[str, Any] = {"ended_because": "it stood still", "discarded_windows": 4, "other_bytes_per_s": None}
-    (found,) = both_ways_judge.judge([row("device_to_host", None, **still)], Facts())
+    (found,) = judge.both_ways([row("device_to_host", None, **still)], Facts())
     assert (found.verdict, found.message) == (
         "warn",
         "to the host: the copies to the device stood still (windows discarded: 4)",
     )
-    assert [one.verdict for one in both_ways_judge.judge([timed, row("device_to_host", None, **early)], Facts())] == [
+    assert [one.verdict for one in judge.both_ways([timed, row("device_to_host", None, **early)], Facts())] == [
         "inconclusive",
         "info",
     ]
@@ -398,16 +398,16 @@ def test_directions_that_never_ran_together_are_undecided_and_an_engine_that_tak
 
 def test_wrong_bytes_of_either_direction_fail() -> None:
     rows = [row("host_to_device", 50e9, other_wrong_bytes=3), row("device_to_host", 50e9, wrong_bytes=4)]
-    found = both_ways_judge.judge(rows, Facts())[0]
+    found = judge.both_ways(rows, Facts())[0]
     assert (found.id, found.verdict, found.message) == (
         "transfer.both_ways_corrupt",
         "fail",
         "7 wrong bytes to the host",
     )
-    assert both_ways_judge.judge([alone("host_to_device", 1.0)], Facts()) == []
+    assert judge.both_ways([alone("host_to_device", 1.0)], Facts()) == []
 
 
 def test_one_bad_run_of_seven_stays_bad() -> None:
     each = [{"details": {"wrong_bytes": 0, "other_wrong_bytes": 5 if number == 3 else 0}} for number in range(7)]
-    found = both_ways_judge.judge([row("host_to_device", 50e9, each_run=each)], Facts())[0]
+    found = judge.both_ways([row("host_to_device", 50e9, each_run=each)], Facts())[0]
     assert (found.id, found.message) == ("transfer.both_ways_corrupt", "5 wrong bytes to the host")

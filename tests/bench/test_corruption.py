@@ -15,11 +15,10 @@ from judged import findings as judged
 from products_here import needs, one_run, together
 
 from gpucheck.bench.dtypes import Dtype, Support
-from gpucheck.bench.matmul import corruption, corruption_judge, measure, product
-from gpucheck.bench.matmul.cases import Case
+from gpucheck.bench.matmul import corruption, corruption_judge, product, work
 from gpucheck.bench.matmul.corruption import Repeats
 from gpucheck.bench.matmul.judge import JUDGE
-from gpucheck.bench.matmul.product import KINDS, Matrices
+from gpucheck.bench.matmul.product import KINDS, Case, Matrices
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.codec import from_json, to_json
@@ -293,7 +292,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, fault: Callable[[int, torch.Tensor]
         return out
 
     monkeypatch.setattr(torch, "mm", wrong)
-    return measure.measure(Case("float32", (96, 80, 64), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
+    return work.measure(Case("float32", (96, 80, 64), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
 
 
 def found(*rows: Measurement) -> dict[str, Finding]:
@@ -392,7 +391,7 @@ class Stamps(accel.Accel):
 def test_on_the_clock_of_a_device_results_are_compared_too(sets: int) -> None:
     device = Stamps(torch.device("cpu"), torch.cpu, "a device")
     case = replace(Case("float32", (96, 80, 64), NATIVE), sets=sets)
-    one = measure.measure(case, device, budget_s=0.05, watch=Watch(None))
+    one = work.measure(case, device, budget_s=0.05, watch=Watch(None))
     assert (one.method.clock, one.method.launch) == ("device events", "held") and Stamps.holds > 0
     assert one.method.details["corruption"]["results_compared"] >= 1 + sets
     assert found(one)["matmul.corruption"].verdict == "pass"
@@ -424,7 +423,7 @@ def test_what_a_graph_replays_is_compared_too(monkeypatch: pytest.MonkeyPatch) -
         return out
 
     monkeypatch.setattr(torch, "mm", wrong)
-    one = measure.measure(Case("float32", (96, 80, 64), NATIVE), device, budget_s=0.05, watch=Watch(None))
+    one = work.measure(Case("float32", (96, 80, 64), NATIVE), device, budget_s=0.05, watch=Watch(None))
     assert one.method.launch == "graph" and count > 1
     assert found(one)["matmul.result"].verdict == "pass"
     assert found(one)["matmul.corruption"].verdict == "fail"
@@ -433,7 +432,7 @@ def test_what_a_graph_replays_is_compared_too(monkeypatch: pytest.MonkeyPatch) -
 def test_a_device_whose_kernels_do_nothing_multiplies_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operands and result are what its memory held, and zeros times zeros are zeros."""
     monkeypatch.setattr(product, "fill", lambda kind, flat: [flat.a.zero_(), flat.b.zero_(), flat.out.zero_()])
-    one = measure.measure(Case("float32", (96, 80, 64), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
+    one = work.measure(Case("float32", (96, 80, 64), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
     wrong = found(one)["matmul.result"]
     assert wrong.verdict == "fail"
     assert wrong.message == "float32 96x80x64: the operands hold no random numbers"
@@ -443,7 +442,7 @@ def test_a_device_whose_kernels_do_nothing_multiplies_zeros(monkeypatch: pytest.
 def test_operands_of_one_element_are_no_sign_of_a_broken_device(dtype: Dtype) -> None:
     needs(dtype)
     case = Case(dtype, (1, 1, 1), NATIVE)
-    one = measure.measure(case, CPU, budget_s=0.02, watch=Watch(None))
+    one = work.measure(case, CPU, budget_s=0.02, watch=Watch(None))
     assert one.method.details["operands_spread"] is None and found(one)["matmul.result"].verdict == "pass"
 
 

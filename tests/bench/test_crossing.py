@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from gpucheck.bench.crossover import crossing
-from gpucheck.bench.crossover.crossing import Crossing, Winner
+from gpucheck.bench.crossover import judge
+from gpucheck.bench.crossover.judge import Crossing, Winner
 
-LADDER = crossing.ladder(32, 8192)
+LADDER = judge.ladder(32, 8192)
 Race = Callable[[int], Winner]
 
 
@@ -19,17 +19,17 @@ def race(cpu_s: Callable[[int], float], device_s: Callable[[int], float], error:
 
     def of(size: int) -> Winner:
         ratio = cpu_s(size) / device_s(size)
-        return crossing.winner(ratio / (1 + error), ratio * (1 + error))
+        return judge.winner(ratio / (1 + error), ratio * (1 + error))
 
     return of
 
 
 def search(race: Race, grain: int = 1, sizes: tuple[int, ...] = LADDER) -> tuple[Crossing, dict[int, Winner]]:
     points: dict[int, Winner] = {}
-    while (size := crossing.next_size([points], sizes, grain)) is not None:
+    while (size := judge.next_size([points], sizes, grain)) is not None:
         assert size not in points and size % grain == 0
         points[size] = race(size)
-    return crossing.crossing(points), points
+    return judge.crossing(points), points
 
 
 @pytest.mark.parametrize("start_s", [2e-6, 20e-6, 200e-6])
@@ -40,7 +40,7 @@ def test_the_bracket_holds_the_true_crossing_and_is_narrow(start_s: float, gain:
     truth = (start_s - 1e-6) / (per_element_s * (1 - 1 / gain))
     low, high = found.cpu_faster_up_to, found.device_faster_from
     if truth > LADDER[-1]:
-        assert found == Crossing(LADDER[-1], None, (), crossing.NEVER)
+        assert found == Crossing(LADDER[-1], None, (), judge.NEVER)
         return
     assert low is not None and high is not None and found.reason is None
     assert low <= truth * 1.01 and truth * 0.99 <= high
@@ -68,12 +68,12 @@ def test_a_device_that_is_never_faster_is_tried_up_to_the_largest() -> None:
 
 def test_equals_have_no_crossing() -> None:
     found, _ = search(lambda size: "even")
-    assert found == Crossing(None, None, LADDER, crossing.NEVER)
+    assert found == Crossing(None, None, LADDER, judge.NEVER)
 
 
 def test_what_is_even_below_the_device_has_no_cpu_side() -> None:
     found, points = search(lambda size: "even" if size < 100 else "device")
-    assert (found.cpu_faster_up_to, found.reason) == (None, crossing.NEVER_SLOWER)
+    assert (found.cpu_faster_up_to, found.reason) == (None, judge.NEVER_SLOWER)
     assert found.device_faster_from is not None and 100 <= found.device_faster_from <= 110
     assert found.even == tuple(size for size in sorted(points) if size < 100)
 
@@ -100,7 +100,7 @@ def test_a_device_that_falls_behind_again_is_faster_only_after_that() -> None:
     # The doubling ends at two in a row: what lies beyond was not tried, and is not claimed.
     assert found.device_faster_from == pytest.approx(50, rel=0.12)
     tried = {32: "cpu", 64: "device", 128: "device", 4096: "cpu", 8192: "device"}
-    assert crossing.crossing(tried) == Crossing(4096, 8192)  # type: ignore[arg-type]
+    assert judge.crossing(tried) == Crossing(4096, 8192)  # type: ignore[arg-type]
 
 
 def test_random_winners_end_too() -> None:
@@ -114,22 +114,22 @@ def test_two_series_share_their_sizes() -> None:
     with_copies: dict[int, Winner] = {}
     without: dict[int, Winner] = {}
     order = []
-    while (size := crossing.next_size([without, with_copies], LADDER, 16)) is not None:
+    while (size := judge.next_size([without, with_copies], LADDER, 16)) is not None:
         order.append(size)
         without[size] = "device" if size >= 96 else "cpu"
         with_copies[size] = "device" if size >= 700 else "cpu"
     assert order[:7] == [32, 64, 128, 256, 512, 1024, 2048]
-    assert crossing.crossing(without) == Crossing(80, 96)
-    assert crossing.crossing(with_copies).device_faster_from == pytest.approx(700, rel=0.1)
+    assert judge.crossing(without) == Crossing(80, 96)
+    assert judge.crossing(with_copies).device_faster_from == pytest.approx(700, rel=0.1)
 
 
 def test_the_grain_ends_the_search_where_nothing_lies_between() -> None:
-    found, points = search(lambda size: "device" if size >= 2 else "cpu", sizes=crossing.ladder(1, 256))
+    found, points = search(lambda size: "device" if size >= 2 else "cpu", sizes=judge.ladder(1, 256))
     assert found == Crossing(1, 2) and sorted(points) == [1, 2, 4]
 
 
 def test_who_wins_is_told_by_the_whole_interval() -> None:
-    assert [crossing.winner(*bounds) for bounds in ((1.01, 2.0), (0.9, 1.1), (0.2, 0.99), (1.0, 1.0))] == [
+    assert [judge.winner(*bounds) for bounds in ((1.01, 2.0), (0.9, 1.1), (0.2, 0.99), (1.0, 1.0))] == [
         "device",
         "even",
         "cpu",
@@ -138,16 +138,16 @@ def test_who_wins_is_told_by_the_whole_interval() -> None:
 
 
 def test_ladders_and_nothing_tried() -> None:
-    assert crossing.ladder(1, 5) == (1, 2, 4) and crossing.ladder(8, 4) == ()
-    assert crossing.next_size([{}], (), 1) is None
+    assert judge.ladder(1, 5) == (1, 2, 4) and judge.ladder(8, 4) == ()
+    assert judge.next_size([{}], (), 1) is None
     with pytest.raises(ValueError, match="no size"):
-        crossing.crossing({})
+        judge.crossing({})
 
 
 def test_sizes_in_words() -> None:
-    assert [crossing.size_text(*one) for one in (("matmul", 512), ("training", 32), ("elementwise", 1024))] == [
+    assert [judge.size_text(*one) for one in (("matmul", 512), ("training", 32), ("elementwise", 1024))] == [
         "512×512",
         "batch 32",
         "1024 elements",
     ]
-    assert crossing.size_text("elementwise", 2**20) == "1.05 M elements"
+    assert judge.size_text("elementwise", 2**20) == "1.05 M elements"

@@ -16,7 +16,7 @@ from fake_device import FakeDevice
 from judged import Document, seen
 
 from gpucheck.bench import judge as whole_judge
-from gpucheck.bench.crossover import command, crossing, judge, work
+from gpucheck.bench.crossover import judge, work
 from gpucheck.bench.crossover.options import CrossoverOptions
 from gpucheck.bench.crossover.work import OPERATIONS, Operation
 from gpucheck.bench.seen import Seen
@@ -192,11 +192,11 @@ def test_nothing_timed_is_a_skip() -> None:
 
 
 def test_only_takes_prefixes() -> None:
-    assert [one.id for one in command.operations(read(CrossoverOptions, {"only": ["mat", "train"]}))] == [
+    assert read(CrossoverOptions, {"only": ["mat", "train"]}).operations == [
         "matmul",
         "training",
     ]
-    assert len(command.operations(CrossoverOptions())) == 3
+    assert len(CrossoverOptions().operations) == 3
     with pytest.raises(UsageError) as raised:
         read(CrossoverOptions, {"only": ["conv"]})
     assert str(raised.value) == "--only 'conv' matches no operation; the operations are matmul, elementwise, training"
@@ -206,10 +206,10 @@ def test_only_takes_prefixes() -> None:
 
 def test_a_size_takes_a_quarter_of_the_memory_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "memory", lambda: HostMemory(64 * GIB, 16 * GIB, None, None))
-    assert command.room(CrossoverOptions(), CPU) == 2 * GIB  # host and device are one: both sides are in it
+    assert work.room(CrossoverOptions(), CPU) == 2 * GIB  # host and device are one: both sides are in it
     device: Any = Fake()
-    assert command.room(CrossoverOptions(), device) == 256 * MIB
-    assert command.room(CrossoverOptions(host_share=0.01), device) == int(0.16 * GIB)
+    assert work.room(CrossoverOptions(), device) == 256 * MIB
+    assert work.room(CrossoverOptions(host_share=0.01), device) == int(0.16 * GIB)
 
 
 def test_what_a_size_allocates_is_what_it_says() -> None:
@@ -286,9 +286,9 @@ def run(
     monkeypatch.setattr(choose, "open_named", lambda device_id, facts: device)
     monkeypatch.setattr(accel, "open_device", lambda device, name=None: cpu)
     small = tuple(replace(one, largest=largest.get(one.id, one.smallest), normal=None) for one in OPERATIONS)
-    monkeypatch.setattr(command, "OPERATIONS", small)
+    monkeypatch.setattr(work, "OPERATIONS", small)
     recorder = Document()
-    command.command(options, recorder)
+    work.command(options, recorder)
     return recorder
 
 
@@ -307,7 +307,7 @@ def test_a_device_that_is_dear_to_call_is_never_faster(monkeypatch: pytest.Monke
         largest={"matmul": 64, "elementwise": 2048},
     )
     assert told(recorder) == [
-        {"operation": operation, "transfers": transfers, "device_faster_from": None, "reason": crossing.NEVER}
+        {"operation": operation, "transfers": transfers, "device_faster_from": None, "reason": judge.NEVER}
         for operation in ("matmul", "elementwise")
         for transfers in (False, True)
     ]
@@ -334,7 +334,7 @@ def test_a_cpu_that_is_dear_to_call_is_slower_from_the_smallest_size_on(monkeypa
         options=CrossoverOptions(only=("elementwise",), time_budget_s=0.8),
         largest={},
     )
-    assert [one["reason"] for one in told(recorder)] == [crossing.FROM_THE_SMALLEST] * 2
+    assert [one["reason"] for one in told(recorder)] == [judge.FROM_THE_SMALLEST] * 2
 
 
 def modelled(cpu_s: Callable[[int], float], device_s: Callable[[int], float]) -> Callable[..., list[Measurement]]:
@@ -346,7 +346,7 @@ def modelled(cpu_s: Callable[[int], float], device_s: Callable[[int], float]) ->
 
 
 def test_the_search_finds_the_crossing_of_a_cost_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "measure", modelled(lambda n: 1e-6 + n * 1e-8, lambda n: 8e-6 + n * 1e-10))
+    monkeypatch.setattr(work, "measure", modelled(lambda n: 1e-6 + n * 1e-8, lambda n: 8e-6 + n * 1e-10))
     recorder = run(
         monkeypatch,
         device=Fake(),
@@ -355,7 +355,7 @@ def test_the_search_finds_the_crossing_of_a_cost_model(monkeypatch: pytest.Monke
     )
     # 7 µs / 9.9 ns = 707 elements, below the smallest; with the copies 15 µs / 9.8 ns = 1531.
     without, with_copies = recorder.judged().results["bench_crossover"]
-    assert without.device_faster_from == 1024 and without.reason == crossing.FROM_THE_SMALLEST
+    assert without.device_faster_from == 1024 and without.reason == judge.FROM_THE_SMALLEST
     assert with_copies.cpu_faster_up_to is not None and with_copies.device_faster_from is not None
     assert with_copies.cpu_faster_up_to <= 1531 <= with_copies.device_faster_from
     assert with_copies.device_faster_from / with_copies.cpu_faster_up_to < 1.11
@@ -363,7 +363,7 @@ def test_the_search_finds_the_crossing_of_a_cost_model(monkeypatch: pytest.Monke
 
 
 def test_sizes_that_would_take_too_long_are_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "measure", modelled(lambda n: n * 1e-3, lambda n: n * 2e-3))
+    monkeypatch.setattr(work, "measure", modelled(lambda n: n * 1e-3, lambda n: n * 2e-3))
     recorder = run(
         monkeypatch,
         device=Fake(),
@@ -381,13 +381,13 @@ def test_memory_ends_the_doubling(monkeypatch: pytest.MonkeyPatch) -> None:
             raise RuntimeError("CUDA out of memory. Tried to allocate")
         return rows(operation.id, size, 1.0e-6, 2.0e-6, 3.0e-6)
 
-    monkeypatch.setattr(command, "measure", measure)
+    monkeypatch.setattr(work, "measure", measure)
     options = CrossoverOptions(only=("matmul",), time_budget_s=5.0)
     recorder = run(monkeypatch, device=Fake(), options=options, largest={"matmul": 8192})
     (without, _) = recorder.judged().results["bench_crossover"]
     assert (without.largest, without.ended_by) == (128, "memory")
-    monkeypatch.setattr(command, "room", lambda options, device: 100)
-    monkeypatch.setattr(command, "room", lambda options, device: 100)
+    monkeypatch.setattr(work, "room", lambda options, device: 100)
+    monkeypatch.setattr(work, "room", lambda options, device: 100)
     with pytest.raises(CannotLook, match="not enough memory for the smallest size of matmul"):
         run(monkeypatch, device=Fake(), options=options, largest={"matmul": 8192})
 
@@ -402,11 +402,11 @@ def test_a_size_without_a_kernel_costs_that_size(monkeypatch: pytest.MonkeyPatch
             raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmul(...)`")
         return rows(operation.id, size, 1.0e-6, 2.0e-6, 3.0e-6)
 
-    monkeypatch.setattr(command, "measure", measure)
+    monkeypatch.setattr(work, "measure", measure)
     options = CrossoverOptions(only=("matmul",), time_budget_s=5.0)
     recorder = run(monkeypatch, device=Fake(), options=options, largest={"matmul": 1024})
     skips = [one for one in recorder.skips if one.id == "crossover.size"]
-    assert [one.evidence["size"] for one in skips] == sorted(without)[: command.MOST_REFUSED]
+    assert [one.evidence["size"] for one in skips] == sorted(without)[: work.MOST_REFUSED]
     assert {one.verdict for one in skips} == {"skip"} and "CUBLAS_STATUS_NOT_SUPPORTED" in skips[0].message
     assert len(asked) == len(set(asked))
     measured = {event.measurement.case["size"] for event in recorder.events if isinstance(event, Measured)}
@@ -420,9 +420,9 @@ def test_the_normal_size_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
         tried.append((size, budget_s))
         return rows(operation.id, size, 3.0e-6, 2.0e-6, 2.5e-6)
 
-    monkeypatch.setattr(command, "measure", measure)
+    monkeypatch.setattr(work, "measure", measure)
     bench: Any = type("Bench", (), {"accel": Fake()})()
-    search = command.Search(BY_ID["training"], bench, lambda event: None, time.monotonic() + 10.0, GIB)
+    search = work.Search(BY_ID["training"], bench, lambda event: None, time.monotonic() + 10.0, GIB)
     assert len(list(search.rows())) == 9
     assert [size for size, _ in tried] == [32, 1, 2]
     assert tried[0][1] == pytest.approx(5.0, rel=0.05) and tried[1][1] < 0.81
@@ -434,7 +434,7 @@ def test_a_cpu_alone_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",), "working on the CPU"))
     with pytest.raises(CannotLook, match="no second device"):
-        command.command(CrossoverOptions(), recorder)
+        work.command(CrossoverOptions(), recorder)
     assert not [event for event in recorder.events if isinstance(event, (Notice, Skipped))]
 
 

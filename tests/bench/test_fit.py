@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from gpucheck.bench.transfer.copies_judge import Fit, NoFit, fit, fitted
+from gpucheck.bench.transfer import copies_judge
 from gpucheck.report.codec import to_json
+from gpucheck.report.results.transfer import CopyFit
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 SIZES = (64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB)
@@ -18,9 +19,13 @@ def line(sizes: tuple[int, ...], start_s: float = 10e-6, bytes_per_s: float = 50
     return [(size, start_s + size / bytes_per_s) for size in sizes]
 
 
-def found(points: list[tuple[float, float]]) -> Fit:
+def fit(points: list[tuple[float, float]]) -> CopyFit:
+    return copies_judge.fit(points, ("host_to_device", "pinned", "link"))
+
+
+def found(points: list[tuple[float, float]]) -> CopyFit:
     made = fit(points)
-    assert isinstance(made, Fit)
+    assert made.unknown_because is None
     return made
 
 
@@ -30,8 +35,8 @@ def test_a_line_is_found_exactly(sizes: tuple[int, ...]) -> None:
     assert made.latency_s == pytest.approx(10e-6, rel=1e-9)
     assert made.bytes_per_s == pytest.approx(50e9, rel=1e-9)
     assert made.half_rate_bytes == pytest.approx(500e3, rel=1e-9)
-    assert made.worst == pytest.approx(0.0, abs=1e-9)
-    assert made.off == ()
+    assert made.worst_residual == pytest.approx(0.0, abs=1e-9)
+    assert made.sizes_off_bytes == ()
 
 
 def test_small_sizes_count_as_much_as_large_ones() -> None:
@@ -58,16 +63,15 @@ def test_one_wild_point_moves_it_little_and_is_told(wild: int) -> None:
     made = found(points)
     assert made.latency_s == pytest.approx(10e-6, rel=1e-6)
     assert made.bytes_per_s == pytest.approx(50e9, rel=1e-6)
-    assert made.off == (size,)
-    assert made.worst == pytest.approx(2 / 3)
+    assert made.sizes_off_bytes == (size,)
+    assert made.worst_residual == pytest.approx(2 / 3)
 
 
 def test_two_rates_are_no_line() -> None:
     """What fits into the cache runs four times as fast: from 32 MiB on the rate is another."""
     points = [(size, 1e-6 + size / (40e9 if size <= 16 * MIB else 10e9)) for size in SWEEP]
     made = fit(points)
-    assert isinstance(made, NoFit)
-    assert made.reason == (
+    assert made.unknown_because == (
         "time is not latency + size / rate: 6 of 19 sizes lie more than 25 % off, worst 1 GiB (caches, or "
         "copies in pieces)"
     )
@@ -87,20 +91,26 @@ def test_two_rates_are_no_line() -> None:
     ],
 )
 def test_without_a_line_there_is_a_reason(points: list[tuple[float, float]], reason: str) -> None:
-    assert fit(points) == NoFit(reason)
+    assert fit(points).unknown_because == reason
 
 
 def test_the_document_keeps_the_reason() -> None:
-    copies = {"direction": "host_to_device", "host_memory": "pinned", "timed": "call", "sizes": 6}
+    copies = {"direction": "host_to_device", "host_memory": "pinned", "timed": "link"}
     names = ("latency_s", "bytes_per_s", "half_rate_bytes", "worst_residual", "sizes_off_bytes")
-    unknown = to_json(fitted(NoFit("why"), "host_to_device", "pinned", "call", 6))
-    assert unknown == {**copies, **dict.fromkeys(names), "unknown_because": "why"}
-    assert to_json(fitted(Fit(1e-6, 2e9, 0.5, (64.0,)), "host_to_device", "pinned", "call", 6)) == {
+    assert to_json(fit([])) == {
         **copies,
-        "latency_s": 1e-6,
-        "bytes_per_s": 2e9,
-        "half_rate_bytes": 2000.0,
-        "worst_residual": 0.5,
-        "sizes_off_bytes": [64.0],
+        "sizes": 0,
+        **dict.fromkeys(names),
+        "unknown_because": "a fit needs 3 sizes",
+    }
+    known = to_json(fit([(1000.0, 1.5e-6), (2000.0, 2e-6), (4000.0, 3e-6)]))
+    assert known == {
+        **copies,
+        "sizes": 3,
+        "latency_s": pytest.approx(1e-6),
+        "bytes_per_s": pytest.approx(2e9),
+        "half_rate_bytes": pytest.approx(2000.0),
+        "worst_residual": pytest.approx(0.0, abs=1e-9),
+        "sizes_off_bytes": [],
         "unknown_because": None,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from fake_device import FakeDevice
 
 from gpucheck.bench import buffers
 from gpucheck.bench.buffers import Buffer, Buffers, Room, allocate
-from gpucheck.bench.transfer import idioms, idioms_judge
+from gpucheck.bench.transfer import idioms, judge
 from gpucheck.bench.transfer.idioms import IDIOMS, Idiom, Stage, of_device
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Setting
@@ -181,9 +182,9 @@ def stage(count: int = 2) -> Stage:
 @pytest.mark.parametrize(
     ("wrong", "bytes_wrong"),
     [
-        (lambda stage: lambda place: stage.host["pageable"][0].clone(), 0),
-        (lambda stage: lambda place: stage.host["pageable"][0][:1].clone(), 2 * 4 * KIB),
-        (lambda stage: lambda place: stage.host["pageable"][0].bitwise_xor(256), 2 * 512),
+        (lambda stage, device: lambda x: stage.host["pageable"][0].clone(), 0),
+        (lambda stage, device: lambda x: stage.host["pageable"][0][:1].clone(), 2 * 4 * KIB),
+        (lambda stage, device: lambda x: stage.host["pageable"][0].bitwise_xor(256), 2 * 512),
     ],
 )
 def test_a_line_that_leaves_something_else_is_found(wrong: Any, bytes_wrong: int) -> None:
@@ -193,9 +194,9 @@ def test_a_line_that_leaves_something_else_is_found(wrong: Any, bytes_wrong: int
 
 
 def test_a_line_that_copies_nothing_is_found_although_its_memory_holds_the_right_bytes() -> None:
-    def make(stage: Stage) -> idioms.Call:
-        kept = [slice_.clone() for slice_ in stage.host["pageable"]]
-        return lambda place: kept[place]
+    def make(stage: Stage, device: torch.device) -> idioms.Call:
+        kept = itertools.cycle([slice_.clone() for slice_ in stage.host["pageable"]])
+        return lambda x: next(kept)
 
     idiom = Idiom("x", "x", "host_to_host", "pageable", "cpu", make)
     one = idioms.measure(idiom, stage(), ROOM, 0.0, UNWATCHED)
@@ -209,10 +210,10 @@ def test_the_first_call_finds_nothing_that_lines_before_it_left_in_torchs_caches
         def empty_cache(self) -> None:
             done.append("emptied")
 
-    def make(stage: Stage) -> idioms.Call:
-        def call(place: int) -> torch.Tensor:
+    def make(stage: Stage, device: torch.device) -> idioms.Call:
+        def call(x: torch.Tensor) -> torch.Tensor:
             done.append("called")
-            return stage.host["pageable"][place].clone()
+            return x.clone()
 
         return call
 
@@ -280,7 +281,7 @@ def row(
 
 
 def judged(*rows: Measurement) -> dict[str, Finding]:
-    return {one.id: one for one in idioms_judge.judge(rows, Facts())}
+    return {one.id: one for one in judge.idioms(rows, Facts())}
 
 
 RAW = (row("raw", 6e-3), row("raw", 1.2e-3, "pinned"))

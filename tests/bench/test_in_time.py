@@ -10,14 +10,14 @@ import pytest
 from judged import Document
 
 from gpucheck.bench import all as every
-from gpucheck.bench.bandwidth import command as bandwidth
+from gpucheck.bench.bandwidth import work as bandwidth
 from gpucheck.bench.bandwidth.options import BandwidthOptions
 from gpucheck.bench.benchmarks import AllOptions
 from gpucheck.bench.devices import ALONE
-from gpucheck.bench.matmul import command as matmul
+from gpucheck.bench.matmul import work as matmul
 from gpucheck.bench.matmul.options import MatmulOptions
-from gpucheck.bench.transfer import command as transfer
 from gpucheck.bench.transfer import copies, idioms
+from gpucheck.bench.transfer import work as transfer
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.machine import choose, inventory, pulse
 from gpucheck.report.events import Emit, Event, Measured

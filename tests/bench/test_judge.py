@@ -294,6 +294,10 @@ def test_what_is_wrong_fails_and_nothing_says_that_all_was_verified(name: str) -
     assert "verified" not in measured.rests_on(wrong)
 
 
+def test_what_was_never_looked_at_is_not_called_verified() -> None:
+    assert "verified" not in measured.rests_on(scenes.document("bench transfer", []))
+
+
 def test_a_product_that_was_never_repeated_is_no_bit_identical_one() -> None:
     compared = {"results_compared": 0, "results_differing": 0, "results_examined": 0, "results_vanished": 0}
     seen = {**compared, "elements_differing": 0, "worst": None, "detects": "any bit of a compared result"}

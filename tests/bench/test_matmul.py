@@ -14,10 +14,10 @@ from products_here import needs, one_run, together
 
 from gpucheck.bench.buffers import why_full
 from gpucheck.bench.dtypes import DTYPES, Dtype, Support, support
-from gpucheck.bench.matmul import cases, command, measure, product
-from gpucheck.bench.matmul.cases import Case
+from gpucheck.bench.matmul import product, work
 from gpucheck.bench.matmul.judge import JUDGE
 from gpucheck.bench.matmul.options import MatmulOptions
+from gpucheck.bench.matmul.product import Case
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.measure.telemetry import Watch
@@ -122,12 +122,12 @@ def test_what_a_cpu_multiplies_in_hardware(flags: set[str], expected: str, monke
 def test_what_is_emulated_runs_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "hip", None)
     turing = gpu(7, 5)
-    assert [case.dtype for case in cases.cases(MatmulOptions(shapes=((8, 8, 8),)), turing)] == [
+    assert [case.dtype for case in product.cases(MatmulOptions(shapes=((8, 8, 8),)), turing)] == [
         "float32",
         "float16",
         "int8",
     ]
-    asked = cases.cases(MatmulOptions(dtypes=("bfloat16",), shapes=((8, 8, 8),)), turing)
+    asked = product.cases(MatmulOptions(dtypes=("bfloat16",), shapes=((8, 8, 8),)), turing)
     assert [(case.dtype, case.support.kind) for case in asked] == [("bfloat16", "emulated")]
 
 
@@ -138,9 +138,9 @@ def test_a_case_that_does_not_fit_is_said_only_when_it_was_asked_for() -> None:
     # The check of a smaller result takes more: two sums of B's rows in blocks of 64, and four and a quarter parts.
     check = Case("bfloat16", (4096, 4096, 4096), NATIVE)
     assert check.bytes == 4 * 32 * MIB + 2 * 8 * 4096 * 64 + int(4.25 * 8 * 2**23)
-    assert list(cases.fitting([small, large], MatmulOptions(), GIB)) == [small]
+    assert list(product.fitting([small, large], MatmulOptions(), GIB)) == [small]
     with pytest.raises(UsageError) as raised:
-        list(cases.fitting([small, large], MatmulOptions(shapes=(large.shape,)), GIB))
+        list(product.fitting([small, large], MatmulOptions(shapes=(large.shape,)), GIB))
     assert str(raised.value) == (
         "float32 65536x65536x65536 does not fit; "
         "its matrices, a copy of the result and its check take 68 GiB, and 1 GiB are free; use a smaller --size"
@@ -153,7 +153,7 @@ def test_a_case_that_does_not_fit_is_said_only_when_it_was_asked_for() -> None:
 def test_what_the_library_refuses_is_left_out_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "hip", None)
     shapes = ((64, 64, 64), (16, 64, 64), (64, 72, 64), (64, 64, 20))
-    asked = cases.cases(MatmulOptions(dtypes=("float8_e4m3fn", "int8"), shapes=shapes), gpu(9, 0))
+    asked = product.cases(MatmulOptions(dtypes=("float8_e4m3fn", "int8"), shapes=shapes), gpu(9, 0))
     assert [(case.dtype, case.support.kind, case.support.reason) for case in asked] == [
         ("float8_e4m3fn", "native", ""),
         ("float8_e4m3fn", "native", ""),
@@ -164,7 +164,7 @@ def test_what_the_library_refuses_is_left_out_with_its_reason(monkeypatch: pytes
         ("int8", "native", ""),
         ("int8", "none", "64x64x20: M must be more than 16, N and K multiples of 8"),
     ]
-    assert [case.support.kind for case in cases.cases(MatmulOptions(dtypes=("int8",), shapes=((3, 5, 7),)), CPU)] != [
+    assert [case.support.kind for case in product.cases(MatmulOptions(dtypes=("int8",), shapes=((3, 5, 7),)), CPU)] != [
         "none"
     ]
 
@@ -176,7 +176,7 @@ def test_by_default_a_gpu_runs_float64_only_where_it_is_fast_and_a_cpu_no_more_t
     monkeypatch.setattr(host, "cpu_flags", lambda: frozenset({"avx512_bf16", "avx512_vnni"}))
 
     def chosen(accel: accel.Accel) -> list[str]:
-        return [case.dtype for case in cases.cases(MatmulOptions(shapes=((64, 64, 64),)), accel)]
+        return [case.dtype for case in product.cases(MatmulOptions(shapes=((64, 64, 64),)), accel)]
 
     low = ["float32", "tf32", "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fn_fast", "int8"]
     assert chosen(gpu(9, 0)) == ["float64", *low]
@@ -207,7 +207,7 @@ def test_other_accelerators_have_no_float64_or_are_not_known() -> None:
 def test_each_kind_of_product_is_computed_as_asked_and_exact_where_it_can_be(dtype: Dtype) -> None:
     needs(dtype)
     case = Case(dtype, (96, 80, 64), NATIVE)
-    one = measure.measure(case, CPU, budget_s=0.01, watch=Watch(None))
+    one = work.measure(case, CPU, budget_s=0.01, watch=Watch(None))
     kind, details = product.KINDS[dtype], one.method.details
     assert (one.method.precision_requested, one.method.precision_observed) == (dtype, dtype)
     assert one.work == {kind.work: 2.0 * 96 * 80 * 64}
@@ -269,7 +269,7 @@ def test_what_torch_refuses_is_no_such_product_and_what_breaks_is_raised() -> No
 def test_cold_matrices_are_more_than_twice_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "last_level_cache_bytes", lambda: 32 * MIB)
     shapes = ((512, 512, 512), (4096, 4096, 4096), (16, 16, 16))
-    large, larger_than_it, small = cases.cases(MatmulOptions(dtypes=("float32",), shapes=shapes, cold=True), CPU)
+    large, larger_than_it, small = product.cases(MatmulOptions(dtypes=("float32",), shapes=shapes, cold=True), CPU)
     assert (large.set_bytes, large.sets, large.cold) == (3 * MIB, 22, True)
     assert large.bytes == 22 * 3 * MIB + MIB + freivalds.extra_bytes(512, 512, 512)
     assert (larger_than_it.sets, larger_than_it.cold) == (2, True)
@@ -280,10 +280,10 @@ def test_cold_matrices_are_more_than_twice_the_cache(monkeypatch: pytest.MonkeyP
         "cache_bytes": 32 * MIB,
         "not_cold_because": "21846 sets would be needed, and no more than 1024 are made",
     }
-    (unknown,) = cases.cases(MatmulOptions(dtypes=("float32",), shapes=shapes[:1], cold=True), gpu(9, 0))
+    (unknown,) = product.cases(MatmulOptions(dtypes=("float32",), shapes=shapes[:1], cold=True), gpu(9, 0))
     assert unknown.sets * unknown.set_bytes > 2 * 256 * MIB
     assert unknown.rotation == {"cache_bytes": None, "cache_assumed_bytes": 256 * MIB}
-    assert [case.sets for case in cases.cases(MatmulOptions(dtypes=("float32",), shapes=shapes), CPU)] == [1, 1, 1]
+    assert [case.sets for case in product.cases(MatmulOptions(dtypes=("float32",), shapes=shapes), CPU)] == [1, 1, 1]
 
 
 def test_sets_take_turns_and_are_equal() -> None:
@@ -301,11 +301,11 @@ def test_sets_take_turns_and_are_equal() -> None:
 
 def test_a_cold_row_says_how_many_sets_took_turns() -> None:
     case = replace(Case("float32", (64, 64, 64), NATIVE), sets=3, cold=True)
-    one = measure.measure(case, CPU, budget_s=0.01, watch=Watch(None))
+    one = work.measure(case, CPU, budget_s=0.01, watch=Watch(None))
     assert one.method.cache == "cold"
     assert (one.method.details["rotation_sets"], one.method.details["rotation_bytes"]) == (3, 3 * 3 * 64 * 64 * 4)
     assert verdicts(one)["matmul.corruption"] == "pass"
-    warm = measure.measure(replace(case, sets=1, cold=False), CPU, budget_s=0.01, watch=Watch(None))
+    warm = work.measure(replace(case, sets=1, cold=False), CPU, budget_s=0.01, watch=Watch(None))
     assert warm.method.cache == "warm" and "rotation_sets" not in warm.method.details
 
 
@@ -313,7 +313,7 @@ def test_a_cold_row_says_how_many_sets_took_turns() -> None:
 
 
 def test_a_product_is_timed_checked_and_counted() -> None:
-    one = measure.measure(Case("float32", (512, 384, 256), NATIVE), CPU, budget_s=0.05, watch=Watch(None))
+    one = work.measure(Case("float32", (512, 384, 256), NATIVE), CPU, budget_s=0.05, watch=Watch(None))
     assert one.work == {"flop": 2.0 * 512 * 384 * 256}
     assert one.time_s is not None and one.rate is not None
     assert one.rate.median == pytest.approx(one.work["flop"] / one.time_s.median)
@@ -331,7 +331,7 @@ def test_a_product_is_timed_checked_and_counted() -> None:
 
 
 def test_a_product_whose_call_is_most_of_it_has_a_time_and_no_rate() -> None:
-    one = measure.measure(Case("float32", (8, 8, 8), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
+    one = work.measure(Case("float32", (8, 8, 8), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
     assert "call-bound" in one.flags
     assert one.time_s is not None and one.rate is None
     assert one.method.details["no_telemetry_because"] == "NVML is asked by UUID, and this device has none"
@@ -347,7 +347,7 @@ def test_a_device_that_computes_wrongly_is_found(monkeypatch: pytest.MonkeyPatch
         return out
 
     monkeypatch.setattr(torch, "mm", wrong)
-    one = measure.measure(Case("float32", (32, 32, 32), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
+    one = work.measure(Case("float32", (32, 32, 32), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
     details = one.method.details
     assert details["worst_error_of_bound"] > 1
     assert (details["wrong_element"]["row"], details["wrong_element"]["column"]) == (5, 7)
@@ -482,7 +482,7 @@ def run(options: MatmulOptions, monkeypatch: pytest.MonkeyPatch) -> Document:
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
     document = Document()
-    command.command(options, document)
+    work.command(options, document)
     return document
 
 
@@ -494,7 +494,7 @@ def failing(message: str) -> Any:
 
 
 def test_a_dtype_that_torch_does_not_have_there_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "measure", failing("\"addmm_impl_cpu_\" not implemented for 'Half'\nmore"))
+    monkeypatch.setattr(work, "measure", failing("\"addmm_impl_cpu_\" not implemented for 'Half'\nmore"))
     found = run(MatmulOptions(dtypes=("float16",), shapes=((8, 8, 8),)), monkeypatch).judged().findings
     assert [(one.id, one.verdict) for one in found] == [("matmul.dtype", "skip"), ("matmul.speed", "skip")]
     assert found[0].message == "\"addmm_impl_cpu_\" not implemented for 'Half'"
@@ -527,21 +527,21 @@ def test_a_shape_without_a_kernel_costs_that_shape(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_a_mistake_or_a_broken_library_is_no_want_of_a_kernel(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "measure", failing(text))
+    monkeypatch.setattr(work, "measure", failing(text))
     (failed,) = run(MatmulOptions(dtypes=("float32",), shapes=((8, 8, 8),)), monkeypatch).judged().findings
     assert (failed.id, failed.verdict) == ("matmul.error", "fail") and text in failed.message
 
 
 def test_a_device_that_torch_has_no_code_for_is_no_want_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "CUDA error: no kernel image is available for execution on the device"
-    monkeypatch.setattr(command, "measure", failing(text))
+    monkeypatch.setattr(work, "measure", failing(text))
     failed = run(MatmulOptions(dtypes=("float32",), shapes=((8, 8, 8),)), monkeypatch).judged().findings
     assert [(one.id, one.verdict) for one in failed] == [("device.error", "fail")]
     assert failed[0].fix is not None and "matmul.shape" not in {one.id for one in failed}
 
 
 def test_a_usual_size_that_there_is_no_room_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cases, "DEFAULT_SIZES", {"accelerator": (), "cpu": (8, 65536)})
+    monkeypatch.setattr(product, "DEFAULT_SIZES", {"accelerator": (), "cpu": (8, 65536)})
     monkeypatch.setattr(host, "memory", lambda: SimpleNamespace(usable=10 * GIB))
     recorder = run(MatmulOptions(dtypes=("float32",), time_budget_s=0.2), monkeypatch)
     assert [event.measurement.case["m"] for event in recorder.events if isinstance(event, Measured)] == [8]
@@ -551,7 +551,7 @@ def test_a_usual_size_that_there_is_no_room_for_is_told(monkeypatch: pytest.Monk
 
 
 def test_memory_that_runs_out_after_all_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "measure", failing("CUDA out of memory. Tried to allocate"))
+    monkeypatch.setattr(work, "measure", failing("CUDA out of memory. Tried to allocate"))
     with pytest.raises(CannotLook, match=r"memory ran out at float32 8x8x8; its matrices take 18\.1 KiB; use a"):
         run(MatmulOptions(dtypes=("float32",), shapes=((8, 8, 8),)), monkeypatch)
 

@@ -68,9 +68,14 @@ def test_a_device_that_was_in_use_is_a_flag_on_every_row_and_a_finding(monkeypat
 def test_who_read_the_machine_before_plans_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """`bench all` has said what is planned; a benchmark of it says that no more."""
     facts = Facts(devices=(replace(CARD, memory_used_bytes=3 * GIB),))
-    told = measured(monkeypatch, Facts(), Shared(facts=facts))
+    told = measured(monkeypatch, Facts(), Shared(facts=facts, is_planned=True))
     assert not [event for event in told.events if isinstance(event, Planned)]
     assert seen(told)[1] == [("y", "device-shared")]
+
+
+def test_a_benchmark_that_reads_the_machine_itself_plans_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = measured(monkeypatch, Facts(), Shared(facts=Facts(devices=(CARD,))))
+    assert [event for event in told.events if isinstance(event, Planned)] == [Planned(("x",), ("cuda:0",))]
 
 
 def test_an_idle_device_is_told_nothing_of(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import torch
 from fake_device import FakeDevice
 
 from gpucheck.bench.buffers import Buffer, Room
-from gpucheck.bench.transfer import on_device, on_device_judge
+from gpucheck.bench.transfer import copies, judge
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Setting
 from gpucheck.bench.verified import Copies
@@ -41,7 +41,7 @@ def setting(device: Any = None, device_bytes: int | None = 8 * MIB, sizes: tuple
 
 def measured(rate: float | None = 4e12, cache: str = "cold", **details: Any) -> Measurement:
     return Measurement(
-        name=on_device_judge.NAME,
+        name=judge.ON_DEVICE,
         device=DeviceRef("cuda:0"),
         case={"size_bytes": 512 * MIB},
         runs=(),
@@ -54,7 +54,7 @@ def measured(rate: float | None = 4e12, cache: str = "cold", **details: Any) -> 
 
 
 def test_every_byte_counts_twice_and_the_copy_is_compared() -> None:
-    (row,) = on_device.rows(setting())
+    (row,) = copies.rows_on_device(setting())
     details = row.method.details
     assert (row.name, row.case, row.work) == ("transfer.on_device", {"size_bytes": MIB}, {"bytes": 2.0 * MIB})
     assert (row.method.clock, row.method.launch, row.method.cache) == ("device events", "held", "cold")
@@ -63,14 +63,14 @@ def test_every_byte_counts_twice_and_the_copy_is_compared() -> None:
 
 
 def test_small_copies_rotate_over_twice_the_cache_where_there_is_room() -> None:
-    (row,) = on_device.rows(setting(sizes=(64 * KIB,)))
+    (row,) = copies.rows_on_device(setting(sizes=(64 * KIB,)))
     assert (row.method.details["rotation_bytes"], row.method.cache) == (512 * KIB, "cold")
-    (row,) = on_device.rows(setting(Fake(l2_cache_bytes=64 * MIB), sizes=(64 * KIB,)))
+    (row,) = copies.rows_on_device(setting(Fake(l2_cache_bytes=64 * MIB), sizes=(64 * KIB,)))
     assert (row.method.details["rotation_bytes"], row.method.cache) == (4 * MIB, "warm")
 
 
 def test_a_device_without_a_clock_is_timed_by_the_hosts() -> None:
-    (row,) = on_device.rows(setting(Fake(has_events=False)))
+    (row,) = copies.rows_on_device(setting(Fake(has_events=False)))
     assert (row.method.clock, row.method.launch) == ("host", "host")
 
 
@@ -82,43 +82,43 @@ def test_a_copy_that_goes_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
         self.destination.words[5] += 1
 
     monkeypatch.setattr(Copies, "call", wrong)
-    (row,) = on_device.rows(setting())
+    (row,) = copies.rows_on_device(setting())
     assert row.method.details["wrong_bytes"] > 0
-    (found,) = on_device_judge.judge([row], Facts())
+    (found,) = judge.on_device([row], Facts())
     assert (found.id, found.verdict) == ("transfer.on_device", "fail")
 
 
 def test_the_usual_size_and_what_fits() -> None:
-    assert on_device.size_of((), GIB) == 512 * MIB
-    assert on_device.size_of((), 500 * MIB) == 256 * MIB
-    assert on_device.size_of((KIB, 3 * MIB), GIB) == 3 * MIB
+    assert copies.size_on_device((), GIB) == 512 * MIB
+    assert copies.size_on_device((), 500 * MIB) == 256 * MIB
+    assert copies.size_on_device((KIB, 3 * MIB), GIB) == 3 * MIB
     with pytest.raises(CannotLook, match="not enough memory to copy; each of two buffers may take 2 KiB"):
-        on_device.size_of((), 2 * KIB)
+        copies.size_on_device((), 2 * KIB)
     # Where host and device share their memory the two buffers come out of it.
-    (row,) = on_device.rows(setting(device_bytes=None, sizes=()))
+    (row,) = copies.rows_on_device(setting(device_bytes=None, sizes=()))
     assert row.case == {"size_bytes": 2 * MIB}
 
 
 def test_it_is_for_devices_and_one_that_is_full_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not on_device.applies(accel.open_device("cpu"))
-    assert on_device.applies(Fake())  # type: ignore[arg-type]
+    assert not copies.has_memory(accel.open_device("cpu"))
+    assert copies.has_memory(Fake())  # type: ignore[arg-type]
 
     def refuse(size: int, device: torch.device) -> Buffer:
         raise RuntimeError("CUDA out of memory. Tried to allocate")
 
-    monkeypatch.setattr(on_device, "allocate", refuse)
+    monkeypatch.setattr(copies, "allocate", refuse)
     with pytest.raises(
         CannotLook, match=r"not enough memory for two buffers of 1\.5 MiB on cuda:0; CUDA out of memory"
     ):
-        list(on_device.rows(setting()))
+        list(copies.rows_on_device(setting()))
 
 
 def test_the_rate_is_told_in_both_ways_of_counting() -> None:
-    (found,) = on_device_judge.judge([measured(), replace(measured(), name="transfer")], Facts())
+    (found,) = judge.on_device([measured(), replace(measured(), name="transfer")], Facts())
     assert (found.verdict, found.title) == ("info", "copies within the device at 4.00 TB/s")
     assert found.message == "read and written (512 MiB at a time); nvbandwidth counts half, 2.00 TB/s"
     assert found.evidence == {"bytes_per_s": 4e12, "bytes_copied_per_s": 2e12, "size_bytes": 512 * MIB}
-    assert on_device_judge.judge([measured(rate=None)], Facts()) == []
+    assert judge.on_device([measured(rate=None)], Facts()) == []
 
 
 def test_the_share_of_the_memory_peak_is_told_where_the_part_is_known() -> None:
@@ -130,14 +130,14 @@ def test_the_share_of_the_memory_peak_is_told_where_the_part_is_known() -> None:
         multiprocessors=132,
         memory_bus_width_bits=6144,
     )
-    (found,) = on_device_judge.judge([measured(rate=4.32e12)], Facts(devices=(h200,)))
+    (found,) = judge.on_device([measured(rate=4.32e12)], Facts(devices=(h200,)))
     assert found.message.endswith("; 90 % of its memory's peak")
     assert found.evidence["share_of_peak"] == pytest.approx(0.9)
-    (warm,) = on_device_judge.judge([measured(cache="warm")], Facts(devices=(h200,)))
+    (warm,) = judge.on_device([measured(cache="warm")], Facts(devices=(h200,)))
     assert "share_of_peak" not in warm.evidence
 
 
 def test_one_bad_run_of_seven_stays_bad() -> None:
     each = [{"details": {"wrong_bytes": 5 if number == 3 else 0}} for number in range(7)]
-    (found,) = on_device_judge.judge([measured(each_run=each)], Facts())
+    (found,) = judge.on_device([measured(each_run=each)], Facts())
     assert (found.verdict, found.message) == ("fail", "5 wrong bytes (512 MiB at a time)")

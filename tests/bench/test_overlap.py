@@ -17,9 +17,9 @@ from judged import Document
 from gpucheck.bench import buffers, devices, rounds
 from gpucheck.bench import judge as whole_judge
 from gpucheck.bench.buffers import Buffer, Room, allocate
-from gpucheck.bench.overlap import balance, command, judge, measure
-from gpucheck.bench.overlap.balance import Balance, Pair
+from gpucheck.bench.overlap import judge, work
 from gpucheck.bench.overlap.options import OverlapOptions
+from gpucheck.bench.overlap.work import Balance, Pair
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure import runs as merging
@@ -75,7 +75,7 @@ def pair(device: Engines, streams: int = 2) -> Pair:
 def seen(device: Engines, streams: int = 2, budget_s: float = 1.0) -> OverlapResult:
     """What the measuring code, unmodified, says of a device."""
     both = pair(device, streams)
-    groups = balance.groups(device, both, balance.find(device, both))
+    groups = work.in_turn(device, both, work.balanced(device, both))
     timed = rounds.take(groups, device.host_s + budget_s)
     (found,) = judge.answer([replace(row(what, (1.0,)), runs=(one.run,)) for what, one in timed.items()])
     return found
@@ -86,31 +86,31 @@ def seen(device: Engines, streams: int = 2, budget_s: float = 1.0) -> OverlapRes
 
 def test_compute_is_made_as_long_as_the_copy() -> None:
     device = Engines(copy_s=4e-3)
-    found = balance.find(device, pair(device))
+    found = work.balanced(device, pair(device))
     # 4096 would be a tenth of the copy: the next smaller product leaves a choice.
     assert (found.copies, found.side) == (1, 2048)
     assert found.compute_s == pytest.approx(found.copy_s, rel=0.03)
-    assert not balance.unbalanced(found.copy_s, found.compute_s)
+    assert not judge.unbalanced(found.copy_s, found.compute_s)
 
 
 def test_short_copies_make_a_group_of_two_milliseconds() -> None:
     device = Engines(copy_s=0.3e-3)
-    found = balance.find(device, pair(device))
+    found = work.balanced(device, pair(device))
     assert found.copies == 7 and found.copy_s == pytest.approx(7 * 0.3e-3, rel=0.02)
     assert found.compute_s == pytest.approx(found.copy_s, rel=0.03)
 
 
 def test_a_device_too_slow_for_the_smallest_product_is_balanced_as_far_as_can_be() -> None:
     device = Engines(copy_s=4e-3)
-    found = balance.find(device, Pair(device.copy, {512: device.product(7e-3), 1024: device.product(50e-3)}))
+    found = work.balanced(device, Pair(device.copy, {512: device.product(7e-3), 1024: device.product(50e-3)}))
     assert (found.side, found.products) == (512, 1)
-    assert balance.unbalanced(found.copy_s, found.compute_s)
+    assert judge.unbalanced(found.copy_s, found.compute_s)
 
 
 def test_every_copy_is_prepared_for_before_its_window() -> None:
     device, prepared = Engines(copy_s=4e-3), list[int]()
     one = replace(pair(device), prepare=lambda number, calls: prepared.append(calls))
-    groups = balance.groups(device, one, Balance(3, 2048, 66, 0.0, 0.0))
+    groups = work.in_turn(device, one, Balance(3, 2048, 66, 0.0, 0.0))
     for group in groups.values():
         group.window(1)
     assert prepared == [3, 3] and device.copies == 6
@@ -272,7 +272,7 @@ def test_options() -> None:
 
 
 def test_the_most_telling_cases_come_first_and_what_cannot_be_had_is_left_out() -> None:
-    found = command.cases(OverlapOptions(), CPU, MIB, pinned=True, two_streams=True)
+    found = work.cases(OverlapOptions(), CPU, MIB, pinned=True, two_streams=True)
     assert [(one.memory, one.streams, one.direction) for one in found][:3] == [
         ("pinned", 2, "host_to_device"),
         ("pinned", 2, "device_to_host"),
@@ -280,24 +280,22 @@ def test_the_most_telling_cases_come_first_and_what_cannot_be_had_is_left_out() 
     ]
     assert len(found) == 8
     assert {
-        (one.memory, one.streams) for one in command.cases(OverlapOptions(), CPU, MIB, pinned=False, two_streams=False)
+        (one.memory, one.streams) for one in work.cases(OverlapOptions(), CPU, MIB, pinned=False, two_streams=False)
     } == {("pageable", 1)}
 
 
 def test_the_size_follows_the_room() -> None:
-    assert command.size_for(OverlapOptions(), Room(GIB, 8 * GIB, MIB, True)) == 64 * MIB
-    assert command.size_for(OverlapOptions(), Room(100 * MIB, 8 * GIB, MIB, True)) == 32 * MIB
+    assert work.size_for(OverlapOptions(), Room(GIB, 8 * GIB, MIB, True)) == 64 * MIB
+    assert work.size_for(OverlapOptions(), Room(100 * MIB, 8 * GIB, MIB, True)) == 32 * MIB
     with pytest.raises(UsageError, match=r"--size 64 MiB does not fit; .*; give at most 50 MiB"):
-        command.size_for(OverlapOptions(64 * MIB), Room(100 * MIB, 8 * GIB, MIB, True))
+        work.size_for(OverlapOptions(64 * MIB), Room(100 * MIB, 8 * GIB, MIB, True))
     with pytest.raises(CannotLook, match="not enough memory to copy"):
-        command.size_for(OverlapOptions(), Room(MIB, 8 * GIB, MIB, True))
+        work.size_for(OverlapOptions(), Room(MIB, 8 * GIB, MIB, True))
 
 
 def test_compute_is_in_the_dtype_that_the_device_really_has() -> None:
     made = {
-        capability: command.fast_dtype(
-            accel.Accel(torch.device("cuda:0"), torch.cuda, "", compute_capability=capability)
-        )
+        capability: work.fast_dtype(accel.Accel(torch.device("cuda:0"), torch.cuda, "", compute_capability=capability))
         for capability in ((9, 0), (7, 5), (5, 2))
     }
     assert made == {(9, 0): "bfloat16", (7, 5): "float16", (5, 2): "float32"}
@@ -341,10 +339,10 @@ def run(device: Any, monkeypatch: pytest.MonkeyPatch, options: OverlapOptions, p
     monkeypatch.setattr(choose, "open_named", lambda device_id, facts: device)
     monkeypatch.setattr(buffers, "allocate", unpinned)
     monkeypatch.setattr(buffers, "LINK_WARM_UP_S", 0.0)
-    monkeypatch.setattr(measure, "WARM_UP_S", 0.0)
-    monkeypatch.setattr(measure, "SIDES", (8, 16))
+    monkeypatch.setattr(work, "WARM_UP_S", 0.0)
+    monkeypatch.setattr(work, "SIDES", (8, 16))
     recorder = Document()
-    command.command(options, recorder, devices.ALONE)
+    work.command(options, recorder, devices.ALONE)
     return recorder
 
 
@@ -376,9 +374,9 @@ def test_a_cpu_is_told_in_one_sentence_and_nothing_else(monkeypatch: pytest.Monk
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",), "working on the CPU"))
     with pytest.raises(CannotLook, match="a CPU has no copies to hide") as first:
-        command.command(OverlapOptions(), recorder)
+        work.command(OverlapOptions(), recorder)
     with pytest.raises(CannotLook) as second:
-        command.command(OverlapOptions(), recorder)
+        work.command(OverlapOptions(), recorder)
     assert second.value is not first.value, "one that is raised again keeps the frames of all that raised it"
     assert not [event for event in recorder.events if isinstance(event, (Notice, Skipped))]
 
@@ -388,7 +386,7 @@ def test_the_machine_is_in_the_document_also_where_the_device_is_not_there(monke
     facts = Facts(devices=(Device(kind="cpu", id="cpu", name="CPU"),))
     monkeypatch.setattr(inventory, "read", lambda: facts)
     with pytest.raises(CannotLook, match="--device cuda:7 not found"):
-        command.command(OverlapOptions(device="cuda:7"), recorder)
+        work.command(OverlapOptions(device="cuda:7"), recorder)
     assert recorder.events == [Started(facts)]
 
 
@@ -408,22 +406,22 @@ def test_memory_that_runs_out_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
     def fail(*_: Any) -> None:
         raise RuntimeError("CUDA out of memory. Tried to allocate")
 
-    monkeypatch.setattr(command, "compute", fail)
+    monkeypatch.setattr(work, "compute", fail)
     with pytest.raises(CannotLook, match="not enough memory for the matrices") as raised:
         run(Fake(), monkeypatch, OverlapOptions(size=MIB))
     assert raised.value.finding == "overlap.memory"
 
 
 def test_without_a_kernel_for_the_fastest_dtype_copies_hide_behind_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = measure.compute
+    real = work.compute
 
     def compute(accel: Any, dtype: Any) -> Any:
         if dtype != "float32":
             raise RuntimeError(NO_ALGORITHM)
         return real(accel, dtype)
 
-    monkeypatch.setattr(command, "fast_dtype", lambda accel: "bfloat16")
-    monkeypatch.setattr(command, "compute", compute)
+    monkeypatch.setattr(work, "fast_dtype", lambda accel: "bfloat16")
+    monkeypatch.setattr(work, "compute", compute)
     recorder = run(Fake(), monkeypatch, OverlapOptions(size=MIB, time_budget_s=0.1))
     made = [event.measurement for event in recorder.events if isinstance(event, Measured)]
     assert {one.method.precision_requested for one in made if one.case["what"] == "compute"} == {"float32"}

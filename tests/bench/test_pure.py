@@ -26,7 +26,7 @@ def test_a_judge_loads_no_torch(module: str) -> None:
 
 
 def test_every_folder_of_a_benchmark_has_a_judge_that_is_looked_at() -> None:
-    folders = {path.parent.name for path in (SOURCE / "gpucheck" / "bench").glob("*/command.py")}
+    folders = {path.parent.name for path in (SOURCE / "gpucheck" / "bench").glob("*/work.py")}
     assert {f"gpucheck.bench.{name}.judge" for name in folders} == set(JUDGES) - {"gpucheck.bench.judge"}
 
 

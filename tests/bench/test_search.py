@@ -13,11 +13,20 @@ from landscapes import Landscape, Machine, cube, middling, plateau, run, smooth,
 from products_here import one_run, together
 
 from gpucheck.bench.dtypes import Support
-from gpucheck.bench.matmul import cases, command, judge, product, search_run
-from gpucheck.bench.matmul.cases import Case
+from gpucheck.bench.matmul import judge, product, search_run, work
 from gpucheck.bench.matmul.options import Axis, MatmulOptions, Shape, parse_axis
-from gpucheck.bench.matmul.search import Ask, Drift, Found, Reading, Refused, Search, found_in, undisturbed
-from gpucheck.bench.matmul.search_space import Grid, promising
+from gpucheck.bench.matmul.product import Case
+from gpucheck.bench.matmul.search import (
+    Ask,
+    Drift,
+    Grid,
+    Reading,
+    Refused,
+    Search,
+    found_in,
+    promising,
+    undisturbed,
+)
 from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.options import read
@@ -73,8 +82,8 @@ def test_the_final_is_in_turns_and_its_figures_decide() -> None:
     assert 3 <= turn <= 8
     assert set(final[:turn]) == set(final[turn : 2 * turn]) and final[turn : 2 * turn] == final[:turn][::-1]
     assert search.best == search.finalists[0] and search.best.rounds == max(one.rounds for one in search.finalists)
-    assert search.best.low is not None and search.best.high is not None
-    assert search.best.low <= search.best.rate <= search.best.high
+    assert search.best.ci_low is not None and search.best.ci_high is not None
+    assert search.best.ci_low <= search.best.flop_per_s <= search.best.ci_high
 
 
 def test_what_is_asked_stays_asked_and_the_best_holds_at_any_moment() -> None:
@@ -162,7 +171,7 @@ def test_what_does_not_fit_is_not_tried() -> None:
 def test_a_disturbed_part_is_left_out_and_noise_is_not() -> None:
     assert undisturbed(Reading(90.0, 80.0, 100.0, 1.0)) == 100.0
     assert undisturbed(Reading(99.0, 98.0, 100.0, 1.0)) == 99.0
-    assert found_in((1, 1, 1), (1.0, 3.0, 2.0)) == Found((1, 1, 1), 2.0, None, None, 3)
+    assert found_in((1, 1, 1), (1.0, 3.0, 2.0)) == SearchedShape(1, 1, 1, 2.0, None, None, 3)
 
 
 def test_the_drift_is_followed_and_one_hiccup_is_not() -> None:
@@ -242,9 +251,9 @@ def test_a_search_goes_on_with_the_next_dtype(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(search_run, "why_none", lambda case, grid, accel: "of this" if case.dtype == "float64" else "")
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
-    monkeypatch.setattr(cases, "DEFAULT_SIZES", {"accelerator": (), "cpu": (16,)})
+    monkeypatch.setattr(product, "DEFAULT_SIZES", {"accelerator": (), "cpu": (16,)})
     span, recorder = Axis(16, 32, 16), Recorder()
-    command.command(
+    work.command(
         MatmulOptions(("float64", "float32"), search=True, span=span, time_budget_s=1.5, device="cpu"), recorder
     )
     assert [event.text for event in recorder.events if isinstance(event, Notice)] == ["float64 skipped: of this"]
@@ -254,10 +263,10 @@ def test_a_search_goes_on_with_the_next_dtype(monkeypatch: pytest.MonkeyPatch) -
 def searched(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Document:
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
-    monkeypatch.setattr(cases, "DEFAULT_SIZES", {"accelerator": (48,), "cpu": (48,)})
+    monkeypatch.setattr(product, "DEFAULT_SIZES", {"accelerator": (48,), "cpu": (48,)})
     options = MatmulOptions(("float32",), search=True, span=Axis(16, 48, 16), time_budget_s=4.0, device="cpu", **more)
     document = Document()
-    command.command(options, document)
+    work.command(options, document)
     return document
 
 

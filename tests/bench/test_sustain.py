@@ -13,9 +13,9 @@ from products_here import needs, one_run, together
 from simulated import Device
 
 from gpucheck.bench.dtypes import Dtype, Support
-from gpucheck.bench.matmul import command, judge, sustain
-from gpucheck.bench.matmul.cases import Case
+from gpucheck.bench.matmul import judge, sustain, work
 from gpucheck.bench.matmul.options import MatmulOptions
+from gpucheck.bench.matmul.product import Case
 from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import Watch
@@ -302,7 +302,7 @@ def test_the_command_runs_the_fastest_product_of_each_dtype(monkeypatch: pytest.
     # Large enough that the cost of a call, on a busy machine too, is far below 1 %: what is call-bound has no rate.
     options = MatmulOptions(dtypes=("float32",), shapes=((640, 640, 640),), time_budget_s=4.0, sustain_s=0.3)
     recorder = Document()
-    command.command(options, recorder)
+    work.command(options, recorder)
     rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]
     assert [one.name for one in rows] == ["matmul", "matmul.sustained"]
     assert {key: rows[1].case[key] for key in "mnk"} == {"m": 640, "n": 640, "k": 640}
@@ -317,4 +317,4 @@ def test_a_budget_that_the_long_runs_use_up_is_wrong_usage(monkeypatch: pytest.M
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
     options = MatmulOptions(dtypes=("float32",), time_budget_s=5.0, sustain_s=30.0)
     with pytest.raises(UsageError, match=r"--sustain takes 33\.0 s for all dtypes"):
-        command.command(options, Recorder())
+        work.command(options, Recorder())

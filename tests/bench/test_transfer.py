@@ -12,9 +12,9 @@ from judged import Document
 
 from gpucheck.bench import buffers
 from gpucheck.bench.buffers import Buffer, Buffers, Room, allocate
-from gpucheck.bench.transfer import command, copies, link
+from gpucheck.bench.transfer import copies, link, work
 from gpucheck.bench.transfer.copies import Case
-from gpucheck.bench.transfer.link import Link, link_under_load
+from gpucheck.bench.transfer.link import as_read, link_under_load
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Setting
 from gpucheck.bench.verified import Copies
@@ -251,10 +251,10 @@ def test_the_link_is_read_inside_the_windows_of_pinned_copies() -> None:
         for case in (Case("host_to_device", memory, KIB, "as_called") for memory in ("pageable", "pinned"))
     ]
     assert "throttled" in rows[1].flags
-    assert link_under_load(rows) == Link(4, 8, 16)
-    assert link_under_load(rows[:1]).reason == "it was not read"
+    assert link_under_load(rows) == as_read(4, 8, 16)
+    assert link_under_load(rows[:1]).unknown_because == "it was not read"
     on_cpu = [replace(rows[0], device=CPU.ref)]
-    assert link_under_load(on_cpu).reason == "a CPU has none"
+    assert link_under_load(on_cpu).unknown_because == "a CPU has none"
 
 
 # the command
@@ -268,7 +268,7 @@ def run(
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice((device.id,)))
     monkeypatch.setattr(choose, "open_named", lambda device_id, facts: device)
     document = document or Document()
-    command.command(options, document)
+    work.command(options, document)
     return document
 
 

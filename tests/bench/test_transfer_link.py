@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from judged import findings
 
 from gpucheck.bench.transfer.judge import JUDGE
-from gpucheck.bench.transfer.link import Link, flags, judge, link_under_load, of_telemetry
+from gpucheck.bench.transfer.link import as_read, flags, judge, link_under_load, of_telemetry
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
+from gpucheck.report.results.transfer import LinkUnderLoad
 
 MIB, GIB = 2**20, 2**30
-C2C = Link(5, 1, 16, c2c_bytes_per_s=447.12e9)
+C2C = as_read(5, 1, 16, c2c_bytes_per_s=447.12e9)
 
 
 def row(bytes_per_s: float, telemetry: dict[str, Any] | None = None, size: int = GIB, **details: Any) -> Measurement:
@@ -38,7 +38,7 @@ def seen(generation: int = 5, width: int = 16, c2c: float | None = None, **most:
     return {"pcie": {"generation": generation, "width": width, **most}, "c2c_bytes_per_s": c2c}
 
 
-def judged(bytes_per_s: float, link: Link, pci_address: str | None = None) -> dict[str, Finding]:
+def judged(bytes_per_s: float, link: LinkUnderLoad, pci_address: str | None = None) -> dict[str, Finding]:
     return {one.id: one for one in judge({"host_to_device": row(bytes_per_s)}, link, pci_address)}
 
 
@@ -46,18 +46,18 @@ def test_the_link_of_a_reading() -> None:
     assert of_telemetry(None) is None
     assert of_telemetry({"pcie": {"generation": None, "width": 16}}) is None
     told = seen(4, 8, max_generation=5, max_width=16, device_max_generation=5)
-    assert of_telemetry(told) == Link(4, 8, 16, max_generation=5, device_max_generation=5)
-    assert of_telemetry({"pcie": {}, "c2c_bytes_per_s": 447e9}) == Link(c2c_bytes_per_s=447e9)
+    assert of_telemetry(told) == as_read(4, 8, 16, max_generation=5, device_max_generation=5)
+    assert of_telemetry({"pcie": {}, "c2c_bytes_per_s": 447e9}) == as_read(c2c_bytes_per_s=447e9)
 
 
 def test_the_link_of_several_runs_is_that_of_one_of_them() -> None:
     each = [{"telemetry": None}, {"telemetry": seen(4, 16)}]
-    assert link_under_load([row(1e9, each_run=each)]) == Link(4, 16)
+    assert link_under_load([row(1e9, each_run=each)]) == as_read(4, 16)
 
 
 def test_the_largest_copies_tell_the_link() -> None:
     rows = [row(1e9, seen(1, 16), MIB), row(1e9, seen(5, 16), GIB)]
-    assert link_under_load(rows) == Link(5, 16)
+    assert link_under_load(rows) == as_read(5, 16)
 
 
 def test_a_grace_hopper_is_held_against_its_own_link() -> None:
@@ -68,8 +68,8 @@ def test_a_grace_hopper_is_held_against_its_own_link() -> None:
 
 
 def test_two_sources_that_disagree_give_no_share() -> None:
-    half = Link(c2c_bytes_per_s=5 * 44.712e9)
-    assert half.rate is None
+    half = as_read(c2c_bytes_per_s=5 * 44.712e9)
+    assert half.limit_bytes_per_s is None
     found = judged(200e9, half)["transfer.link"]
     assert (found.verdict, found.evidence["limit_bytes_per_s"]) == ("info", None)
     assert found.message == (
@@ -79,7 +79,7 @@ def test_two_sources_that_disagree_give_no_share() -> None:
 
 
 def test_a_link_that_stepped_down_is_a_warning() -> None:
-    link = Link(3, 16, 16, max_generation=5, device_max_generation=5)
+    link = as_read(3, 16, 16, max_generation=5, device_max_generation=5)
     found = judged(13e9, link)
     assert found["transfer.link"].verdict == "pass"
     assert found["transfer.link_generation"].verdict == "warn"
@@ -91,7 +91,7 @@ def test_a_link_that_stepped_down_is_a_warning() -> None:
     [("0000:01:00.0", 3, "warn"), ("0000:00:1e.0", 3, "info"), ("0000:00:1e.0", 1, "warn"), (None, 3, "warn")],
 )
 def test_in_a_virtual_machine_the_slot_may_be_what_is_slow(address: str | None, generation: int, verdict: str) -> None:
-    link = Link(generation, 16, 16, max_generation=5, device_max_generation=5)
+    link = as_read(generation, 16, 16, max_generation=5, device_max_generation=5)
     found = judged(3e9, link, address)["transfer.link_generation"]
     assert found.verdict == verdict
     assert ("which a virtual machine hides" in found.message) is (verdict == "info")
@@ -108,20 +108,20 @@ def test_where_the_card_sits_is_told_by_the_facts() -> None:
 
 
 def test_a_system_that_offers_less_than_the_card_is_a_remark() -> None:
-    found = judged(26e9, Link(4, 16, 16, max_generation=4, device_max_generation=5))["transfer.link_generation"]
+    found = judged(26e9, as_read(4, 16, 16, max_generation=4, device_max_generation=5))["transfer.link_generation"]
     assert (found.verdict, found.title) == ("info", "the system offers PCIe generation 4 of the card's 5")
 
 
 def test_a_slot_with_fewer_lanes_than_the_card_is_a_remark() -> None:
     """NVML says 8 of 8: its maximum is that of card and slot together."""
-    found = judged(27e9, Link(5, 8, 8, device_max_width=16))["transfer.link_width"]
+    found = judged(27e9, as_read(5, 8, 8, device_max_width=16))["transfer.link_width"]
     assert (found.verdict, found.title) == ("info", "the slot offers 8 of the card's 16 lanes")
     assert flags(seen(5, 8, max_width=8, device_max_width=16), GIB, 27e9) == ()
 
 
 def test_a_virtual_port_says_nothing() -> None:
     """Read as one lane of generation 1, and copies are faster: what was read is not the link."""
-    assert set(judged(55e9, Link(1, 1, 16, max_generation=5))) == {"transfer.link"}
+    assert set(judged(55e9, as_read(1, 1, 16, max_generation=5))) == {"transfer.link"}
 
 
 @pytest.mark.parametrize(
@@ -144,13 +144,13 @@ def test_a_row_is_flagged_where_its_link_could_be_faster(
 
 
 def test_the_slow_end_of_the_interval_is_told_with_a_warning() -> None:
-    found = judged(20e9, replace(C2C, generation=5, width=16, c2c_bytes_per_s=None))["transfer.link"]
+    found = judged(20e9, as_read(5, 16, 16))["transfer.link"]
     assert found.evidence["share_at_least"] == pytest.approx(20e9 / 1.1 / 63.0e9, rel=1e-3)
 
 
 def test_the_document_tells_what_was_read() -> None:
-    assert (Link(reason="a CPU has none").told().kind, C2C.told().kind) == (None, "NVLink-C2C")
-    assert to_json(Link(4, 8, 16, max_generation=5).told()) == {
+    assert (as_read(reason="a CPU has none").kind, C2C.kind) == (None, "NVLink-C2C")
+    assert to_json(as_read(4, 8, 16, max_generation=5)) == {
         "kind": "PCIe",
         "generation": 4,
         "width": 8,

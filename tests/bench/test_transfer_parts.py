@@ -10,7 +10,7 @@ import pytest
 from fake_device import FakeDevice
 from judged import Document
 
-from gpucheck.bench.transfer import command, judge
+from gpucheck.bench.transfer import judge, work
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Part, Setting, Together, TogetherPart
 from gpucheck.errors import CannotLook, UsageError
@@ -57,12 +57,12 @@ def run(
     monkeypatch.setattr(inventory, "read", lambda: FACTS)
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(ids))
     monkeypatch.setattr(choose, "open_named", lambda name, facts: CPU if name == "cpu" else FakeDevice(id=name))
-    monkeypatch.setattr(command, "PARTS", tuple(alone))
-    monkeypatch.setattr(command, "TOGETHER", tuple(together))
+    monkeypatch.setattr(work, "PARTS", tuple(alone))
+    monkeypatch.setattr(work, "TOGETHER", tuple(together))
     monkeypatch.setattr(judge, "OF_A_DEVICE", {one.id: counts(one.id) for one in alone})
     monkeypatch.setattr(judge, "OF_SEVERAL", {one.id: counts(one.id) for one in together})
     document = document or Document()
-    command.command(options, document)
+    work.command(options, document)
     return document
 
 
@@ -74,15 +74,15 @@ def told(document: Document) -> list[Any]:
 
 
 def test_there_is_a_judge_for_every_part() -> None:
-    assert [one.id for one in command.PARTS] == list(judge.OF_A_DEVICE)
-    assert [one.id for one in command.TOGETHER] == list(judge.OF_SEVERAL)
-    weights = [*(one.weight for one in command.PARTS), *(one.weight for one in command.TOGETHER)]
+    assert [one.id for one in work.PARTS] == list(judge.OF_A_DEVICE)
+    assert [one.id for one in work.TOGETHER] == list(judge.OF_SEVERAL)
+    weights = [*(one.weight for one in work.PARTS), *(one.weight for one in work.TOGETHER)]
     assert all(weight > 0 for weight in weights)
 
 
 def test_parts_are_chosen_by_prefix() -> None:
     assert TransferOptions(only=("cop",)).select() == {"copies"}
-    every = {one.id for one in command.PARTS} | {one.id for one in command.TOGETHER}
+    every = {one.id for one in work.PARTS} | {one.id for one in work.TOGETHER}
     assert TransferOptions().select() == every
     with pytest.raises(UsageError, match="--only 'x' matches no part; the parts are copies"):
         TransferOptions(only=("x",)).check()
@@ -108,7 +108,7 @@ def test_every_row_tells_on_which_nodes_its_process_may_run(monkeypatch: pytest.
 
 def test_time_is_split_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock stands still: the first of weights 3 and 1 gets three quarters, the second what is left."""
-    monkeypatch.setattr("gpucheck.bench.transfer.command.time.monotonic", lambda: 100.0)
+    monkeypatch.setattr("gpucheck.bench.transfer.work.time.monotonic", lambda: 100.0)
     seen: list[Setting] = []
     run(TransferOptions(time_budget_s=8.0), monkeypatch, [part("a", weight=3.0, seen=seen), part("b", seen=seen)])
     assert [setting.deadline for setting in seen] == [106.0, 108.0]

@@ -12,7 +12,7 @@ from broken_device import Counting
 from gpucheck.bench import verified
 from gpucheck.bench.buffers import POISON, allocate
 from gpucheck.bench.verified import Copies, Verified
-from gpucheck.work import same
+from gpucheck.work import reference
 
 CPU = torch.device("cpu")
 KIB = 1024
@@ -149,8 +149,8 @@ def test_once_something_is_wrong_comparing_ends_with_its_time(size: int, monkeyp
     """Where all is wrong the host looks at all of it, a piece at a time."""
     monkeypatch.setattr(verified, "CHUNK_WORDS", 4 * KIB // 8)
     looks = []
-    real = same.unequal
-    monkeypatch.setattr(same, "unequal", lambda *given: looks.append(1) or real(*given))  # type: ignore[func-returns-value]
+    real = reference.unequal
+    monkeypatch.setattr(reference, "unequal", lambda *given: looks.append(1) or real(*given))  # type: ignore[func-returns-value]
     for wrong, allowance_s, compared in ((True, 3.0, 4), (True, 1e9, 16), (True, 0.0, 1), (False, 0.0, 16)):
         monkeypatch.setattr(verified, "time", SimpleNamespace(perf_counter=Ticking()))
         one = made(size, size * 20, allowance_s=1e9)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import gpucheck
+from generated_pages import reference
 from gpucheck import exits
 from gpucheck.cli import app as app_module
-from gpucheck.cli.reference import reference
 
 COMMANDS = {
     "devices",

@@ -373,7 +373,7 @@ KILLED = """
 import os, signal, sys
 sys.path.insert(0, {fakes!r})
 import failing_card, pytest
-from gpucheck.bench.bandwidth import command
+from gpucheck.bench.bandwidth import work as command
 from gpucheck.cli.app import main
 
 second = command.command

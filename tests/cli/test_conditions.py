@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpucheck.cli.conditions import conditions
+from generated_pages import conditions
 from gpucheck.doctor.catalogue import CONDITIONS
 from gpucheck.explain.table import TEXTS
 

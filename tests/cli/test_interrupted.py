@@ -37,13 +37,68 @@ def test_while_it_is_imported(name: str) -> None:
 def test_while_python_ends() -> None:
     run = """
         import atexit, os, signal, sys
+        sys.argv = ["gpucheck", "--version"]
+        from gpucheck.__main__ import main
         atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+        sys.exit(main())
+    """
+    done = ended(run)
+    assert (done.returncode, done.stderr) == (130, "") and done.stdout.startswith("gpucheck ")
+
+
+def test_once_python_has_ended_all_that_is_registered_the_status_is_the_commands() -> None:
+    run = """
+        import os, signal, sys
+
+        class Last:
+            def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT):
+                kill(pid, number)
+
+        sys.last = Last()
         sys.argv = ["gpucheck", "--version"]
         from gpucheck.__main__ import main
         sys.exit(main())
     """
     done = ended(run)
-    assert (done.returncode, done.stderr) == (130, "") and done.stdout.startswith("gpucheck ")
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("gpucheck ")
+
+
+@pytest.mark.parametrize("name", ["signal", "enum", "gpucheck.cli"])
+def test_by_its_very_first_imports(name: str) -> None:
+    """`import signal`, which imports others, would be interrupted with a traceback."""
+    run = """for name in ("signal", "enum"):
+        sys.modules.pop(name, None)
+    import runpy
+    sys.argv = ["gpucheck", "--version"]
+    runpy.run_module("gpucheck", run_name="__main__")
+    """
+    done = ended(f"NAME = {name!r}" + (IMPORTING + run).replace("\n    ", "\n"))
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(("number", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_where_python_ignores_what_a_handler_raises_it_is_raised_again(number: str, status: int) -> None:
+    run = f"""
+        import os, signal, sys, threading
+
+        class Ignored:
+            def __del__(self):
+                os.kill(os.getpid(), signal.{number})
+                os.getpid()
+
+        from gpucheck.__main__ import main
+        from gpucheck.devices import command
+
+        def reads(*given, **more):
+            Ignored()
+            threading.Event().wait(60)
+
+        command.command = reads
+        sys.argv = ["gpucheck", "devices", "--quiet"]
+        sys.exit(main())
+    """
+    done = ended(run)
+    assert done.returncode == status and "Traceback" not in done.stderr
 
 
 def test_one_that_a_shell_has_ignored_stays_ignored() -> None:
@@ -72,7 +127,7 @@ def test_while_torch_is_imported_it_is_waited_for_only_so_long(patience: str) ->
     if patience == "None":
         assert done.stdout == "imported\n" and "KeyboardInterrupt" in done.stderr
     else:
-        assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "gpucheck: interrupted\n")
 
 
 def test_the_wait_is_over_with_the_block() -> None:

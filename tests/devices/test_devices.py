@@ -21,7 +21,7 @@ from gpucheck.machine import inventory
 from gpucheck.machine.readings import NvmlDoor
 from gpucheck.render import text
 from gpucheck.report.events import Judged, Notice, Progress, Recorder, Started
-from gpucheck.report.facts import Device, Driver, Ecc, Facts, Host, Mig, Process, RemappedRows, TorchBuild
+from gpucheck.report.facts import Device, Driver, Ecc, Fabric, Facts, Host, Mig, Process, RemappedRows, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Collector, exit_code
 
@@ -218,6 +218,8 @@ def test_mig_mode_that_leaves_nothing_to_use_fails() -> None:
         (18, "x", Host(system="Linux"), "fail"),
         (8, "x", Host(system="Linux"), "fail"),
         (999, "x", Host(system="Linux"), "fail"),
+        # It started, and then does not count its devices.
+        (0, "NVML cannot count its devices: x", Host(system="Linux"), "fail"),
         (None, "NVML did not answer within 5 s", Host(system="Linux"), "fail"),
         (None, "the process that asks NVML ended early (SIGSEGV)", Host(system="Linux"), "fail"),
         # A card on the bus that no driver brings up.
@@ -276,7 +278,7 @@ def test_a_dead_driver_is_bad_where_a_gpu_is_meant_for_this_system(
             "Unknown Error: a control group refuses the driver's device nodes, or NVML does not start (unknown error)",
             "gpucheck doctor",
         ),
-        (20, "Insufficient Memory", "Insufficient Memory", None),
+        (20, "Insufficient Memory", "Insufficient Memory", "sudo dmesg | grep -i nvrm"),
         (None, "nvidia-ml-py is not installed", "nvidia-ml-py is not installed", "install nvidia-ml-py"),
         (
             None,
@@ -295,9 +297,11 @@ def test_why_nvml_does_not_start(code: int | None, error: str, message: str, fix
     )
     facts = replace(facts, devices=(replace(CARD, nvml_index=None), CPU))
     title = "driver version mismatch" if code == 18 else "NVML does not start"
-    assert words(facts) == [("devices.nvml", "warn", title, message, fix)]
-    assert exit_code(tuple(judge(facts))) == 0
-    assert exit_code(tuple(judge(facts)), strict=True) == 1
+    # Beside a CUDA that works: what a loaded driver refuses leaves the GPUs' health unknown.
+    verdict = "inconclusive" if code in (18, 999) or error.startswith("NVML did not") else "warn"
+    assert words(facts) == [("devices.nvml", verdict, title, message, fix)]
+    assert exit_code(tuple(judge(facts))) == (4 if verdict == "inconclusive" else 0)
+    assert exit_code(tuple(judge(facts)), strict=True) == (4 if verdict == "inconclusive" else 1)
 
 
 def test_a_container_older_than_the_hosts_driver_is_to_be_recreated() -> None:
@@ -338,7 +342,60 @@ def test_a_container_without_the_drivers_libraries_is_told_how_to_get_them() -> 
 )
 def test_why_cuda_does_not_start(code: int | None, error: str, message: str, fix: str | None) -> None:
     facts = with_driver(cuinit_code=code, cuinit_error=error)
-    assert words(facts) == [("devices.libcuda", "warn", "CUDA does not start", message, fix)]
+    # A stub tells of this environment, silence of this moment.
+    verdict = "inconclusive" if code in (None, 34) else "fail"
+    assert words(facts) == [("devices.libcuda", verdict, "CUDA does not start", message, fix)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "verdict"),
+    [
+        ({}, 999, "fail"),
+        ({}, 100, "fail"),
+        ({"fabric": Fabric("in progress")}, 802, "inconclusive"),
+        ({"fabric": Fabric("completed")}, 802, "fail"),
+        ({}, 46, "inconclusive"),
+        ({}, 803, "inconclusive"),
+        # The card's own finding says why.
+        ({"state": "lost"}, 999, None),
+        ({"state": "lost"}, None, None),
+        ({"mig": Mig(enabled=True, enabled_after_reset=True)}, 100, None),
+        # Nobody is allowed to use it here.
+        ({"state": "not accessible here (no permission)"}, 100, "warn"),
+    ],
+)
+def test_a_cuda_that_does_not_start_on_cards_that_are_there_is_bad(
+    changes: dict[str, Any], code: int | None, verdict: str | None
+) -> None:
+    facts = with_card(**{"cuda_index": None, "id": None, **changes})
+    driver = replace(DRIVER, cuinit_code=code, cuinit_error="libcuda did not answer within 5 s")
+    told = [one.verdict for one in not_passed(replace(facts, driver=driver)) if one.id == "devices.libcuda"]
+    assert [one for one in told if one != "info"] == ([] if verdict is None else [verdict])
+
+
+def test_an_nvml_and_a_cuda_that_do_not_start_have_one_cause_and_one_line() -> None:
+    driver = Driver(nvml_code=18, nvml_error="x", cuinit_code=803, cuinit_error="y", libcuda_path="/lib/libcuda.so.1")
+    found = judge(Facts(host=HOST, torch=TORCH, driver=driver, devices=(CPU,)))
+    assert [(one.id, one.verdict) for one in found] == [("devices.nvml", "fail"), ("devices.libcuda", "info")]
+
+
+@pytest.mark.parametrize(
+    ("host", "environment", "verdict"),
+    [
+        (HOST, {}, "inconclusive"),
+        (replace(HOST, container="docker"), {}, "skip"),
+        (HOST, {"CUDA_VISIBLE_DEVICES": "0"}, "skip"),
+    ],
+)
+def test_a_card_that_is_kept_from_a_container_or_a_job_is_no_doubt(
+    host: Host, environment: dict[str, str], verdict: str
+) -> None:
+    kept = Device(kind="cuda", nvml_index=0, state="not accessible here (no permission)")
+    facts = replace(HEALTHY, host=host, environment=environment, devices=(CARD, kept, CPU))
+    (found,) = [one for one in judge(facts) if one.title == "not accessible"]
+    assert found.verdict == verdict
+    (alone,) = [one for one in judge(replace(facts, devices=(kept, CPU))) if one.title == "not accessible"]
+    assert alone.verdict == "inconclusive"
 
 
 def test_a_missing_libcuda_is_a_missing_driver() -> None:
@@ -374,6 +431,12 @@ def test_a_card_on_the_bus_that_the_driver_does_not_list_warns_outside_container
     assert finding.title == "1 NVIDIA device on the PCI bus missing from the driver"
     assert finding.evidence == {"pci_addresses": ["0000:81:00.0"]}
     assert not_passed(replace(HEALTHY, host=replace(host, container="docker"))) == []
+    # A driver that took the card failed on it, or its settings leave it out; that it lists none at all is no setting.
+    taken = replace(host, nvidia_pci_drivers={"0000:81:00.0": "nvidia"})
+    assert [one.verdict for one in not_passed(replace(HEALTHY, host=taken))] == ["inconclusive"]
+    assert [one.verdict for one in not_passed(Facts(host=taken, torch=TORCH, driver=DRIVER, devices=(CPU,)))] == [
+        "fail"
+    ]
 
 
 def test_a_torch_for_the_cpu_beside_a_gpu_is_told() -> None:
@@ -608,7 +671,7 @@ def held(hidden: str | None = None, host: Host = HOST, **changes: object) -> lis
             "python3 (PID 7) ended and is not yet gone (zombie)",
             "ps -o ppid= -p 7",
         ),
-        ((), None, "nobody has /dev/nvidia3 open here", "docker ps, crictl ps"),
+        ((), None, "nobody has its device node open here", "docker ps, crictl ps"),
     ],
 )
 def test_memory_that_no_process_is_seen_to_hold(
@@ -657,6 +720,7 @@ def test_the_reading_asks_who_holds_much_memory_and_keeps_their_names_to_itself(
     assert [one.memory_of_processes_bytes for one in cards] == [0, 59 * GIB, None]
     assert [one.processes for one in cards] == [None] * 3
     assert cards[0].node_holders == (Process(7, "node", "python3"), Process(8, "zombie"))
+    assert "/devices/0/node_holders" not in facts.unknown
     assert [one.node_holders for one in cards[1:]] == [None, None]
     assert [one.id for one in not_passed(facts) if one.verdict == "warn" and one.id != "devices.libcuda"] == [
         "devices.unclaimed_memory"

@@ -18,7 +18,7 @@ from gpucheck.doctor.evidence import Evidence
 from gpucheck.machine.torch_probe import KernelRun
 from gpucheck.report.facts import Fabric, NvLink, RetiredPages
 
-CONDITIONS: dict[str, Condition] = {one.id: one for one in conditions_cards.CONDITIONS}
+CONDITIONS: dict[str, Condition] = {one.id: one for one in conditions_cards.CARDS}
 QUIET = {"replay": 0, "recovery": 0, "crc_flit": 0, "crc_data": 0}
 UP, DOWN = NvLink(0, True, QUIET), NvLink(1, False)
 
@@ -157,7 +157,7 @@ def test_retired_pages(pages: RetiredPages, verdict: str | None) -> None:
 )
 def test_what_a_card_has_and_did_not_tell_is_not_healthy(pointer: str, reason: str, unread: bool) -> None:
     found = told("devices.unread", with_unknown(pointer, reason))
-    name = pointer.removeprefix("/devices/0/")
+    name = "nvlinks" if "/nvlinks/" in pointer else pointer.removeprefix("/devices/0/")
     assert found == (("inconclusive", f"cuda:0: {name} ({reason})") if unread else None)
 
 

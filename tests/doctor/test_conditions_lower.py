@@ -28,29 +28,21 @@ from healthy import (
     without_gpu,
 )
 
-from gpucheck.doctor import (
-    catalogue,
-    conditions_cuinit,
-    conditions_kernel,
-    conditions_library,
-    conditions_nodes,
-    conditions_nvml,
-    ladder,
-)
+from gpucheck.doctor import catalogue, conditions_kernel, conditions_nodes, conditions_nvml, ladder
 from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Condition, Seen
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.machine.stack import Library, Node, PciDevice
 from gpucheck.machine.torch_probe import KernelRun
 from gpucheck.report.facts import Mig, Process, TorchBuild
 
-FILES = (
-    conditions_kernel,
-    conditions_nodes,
-    conditions_library,
-    conditions_nvml,
-    conditions_cuinit,
+TABLES = (
+    conditions_kernel.KERNEL,
+    conditions_nodes.NODES,
+    conditions_nodes.LIBRARY,
+    conditions_nvml.NVML,
+    conditions_nvml.CUINIT,
 )
-CONDITIONS: dict[str, Condition] = {one.id: one for file in FILES for one in file.CONDITIONS}
+CONDITIONS: dict[str, Condition] = {one.id: one for table in TABLES for one in table}
 
 GIB = 2**30
 HIDDEN = tuple(replace(one, id=None, cuda_index=None) for one in CARDS)
@@ -520,7 +512,7 @@ def test_every_condition_has_a_page(condition: Condition) -> None:
 
 
 def test_the_catalogue_climbs() -> None:
-    lower = [RUNGS.index(one.rung) for file in FILES for one in file.CONDITIONS if one.rung is not None]
+    lower = [RUNGS.index(one.rung) for table in TABLES for one in table if one.rung is not None]
     assert {RUNGS[place] for place in lower} >= {"hardware", "kernel", "nodes", "libraries", "nvml", "cuinit"}
 
 

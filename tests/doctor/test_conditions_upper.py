@@ -29,15 +29,7 @@ from healthy import (
     without_gpu,
 )
 
-from gpucheck.doctor import (
-    conditions_architecture,
-    conditions_cards,
-    conditions_environment,
-    conditions_log,
-    conditions_masks,
-    conditions_packages,
-    conditions_torch,
-)
+from gpucheck.doctor import conditions_cards, conditions_kernel, conditions_masks, conditions_torch
 from gpucheck.doctor.condition import Condition, Seen
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.machine.torch_probe import KernelRun
@@ -55,19 +47,17 @@ from gpucheck.report.facts import (
 )
 from gpucheck.xid import BY_NUMBER
 
-FILES = (
-    conditions_masks,
-    conditions_torch,
-    conditions_packages,
-    conditions_architecture,
-    conditions_environment,
-    conditions_cards,
-    conditions_log,
+TABLES = (
+    conditions_masks.MASKS,
+    conditions_torch.TORCH,
+    conditions_torch.PACKAGES,
+    conditions_torch.ARCHITECTURE,
+    conditions_masks.ENVIRONMENT,
+    conditions_cards.CARDS,
+    conditions_kernel.LOG,
 )
 # Those of the links have a file of their own.
-CONDITIONS: dict[str, Condition] = {
-    one.id: one for file in FILES for one in file.CONDITIONS if not one.id.startswith("links.")
-}
+CONDITIONS: dict[str, Condition] = {one.id: one for table in TABLES for one in table if not one.id.startswith("links.")}
 
 HIDDEN = tuple(replace(one, id=None, cuda_index=None) for one in CARDS)
 FAILED = (KernelRun("cuda:0", "RuntimeError: CUDA error: unspecified launch failure"), KernelRun("cuda:1"))
@@ -369,7 +359,7 @@ CASES: list[tuple[str, Evidence, str]] = [
         with_cards(
             card(0, memory_used_bytes=60 * GIB, memory_source="nvml v2", memory_of_processes_bytes=0, node_holders=())
         ),
-        "cuda:0: nobody has /dev/nvidia0 open here",
+        "cuda:0: nobody has its device node open here",
     ),
     (
         "log.xid",

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from healthy import CARDS, HEALTHY, with_cards, with_driver, with_host, with_stack, with_torch
 
 from gpucheck import advice
-from gpucheck.doctor import catalogue, fixes, ladder, wheels
+from gpucheck.doctor import catalogue, fixes, ladder
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.machine.stack import Node
 from gpucheck.report.facts import Host, Mig
@@ -98,16 +98,16 @@ def test_a_group_joined_in_a_container_changes_nothing_there() -> None:
     ],
 )
 def test_the_interpreter_is_written_as_its_systems_shells_take_it(path: str | None, typed: str) -> None:
-    assert wheels.interpreter(path) == typed
-    assert wheels.reinstall(wheels.Installer(path)) == f"{typed} -m pip install --force-reinstall torch"
+    assert fixes.interpreter(path) == typed
+    assert fixes.reinstall(fixes.Installer(path)) == f"{typed} -m pip install --force-reinstall torch"
 
 
 def test_aarch64_has_wheels_of_its_own() -> None:
-    assert wheels.tag_for(("11.0",), "13.0", "aarch64") == "cu130"  # Jetson Thor
-    assert wheels.tag_for(("11.0",), "13.0", "x86_64") is None
-    assert wheels.tag_for(("7.5",), "13.0", "aarch64") is None
-    assert wheels.tag_for(("9.0",), "12.9", "aarch64", (2, 13)) == "cu129"
-    assert wheels.tag_for((), "11.8", "aarch64", (2, 7)) is None
+    assert fixes.tag_for(("11.0",), "13.0", "aarch64") == "cu130"  # Jetson Thor
+    assert fixes.tag_for(("11.0",), "13.0", "x86_64") is None
+    assert fixes.tag_for(("7.5",), "13.0", "aarch64") is None
+    assert fixes.tag_for(("9.0",), "12.9", "aarch64", (2, 13)) == "cu129"
+    assert fixes.tag_for((), "11.8", "aarch64", (2, 7)) is None
 
 
 # --- the card that is meant, and no other -----------------------------------------------------------------------------
@@ -183,8 +183,8 @@ def test_a_jetson_takes_nvidias_wheel_up_to_jetpack_6() -> None:
     missing = with_torch(
         DOWN, version=None, path=None, stage="import", error="ModuleNotFoundError: No module named 'torch'"
     )
-    assert fix_of("torch.missing", with_stack(missing, jetson=JETSON_6)) == wheels.JETSON
-    assert wheels.INDEX in (fix_of("torch.missing", with_stack(missing, jetson=JETSON_7)) or "")
+    assert fix_of("torch.missing", with_stack(missing, jetson=JETSON_6)) == fixes.JETSON
+    assert fixes.INDEX in (fix_of("torch.missing", with_stack(missing, jetson=JETSON_7)) or "")
 
 
 def test_on_a_jetson_801_is_mostly_a_group() -> None:

@@ -29,8 +29,7 @@ from gpucheck.cli.app import main
 from gpucheck.devices import command as devices
 from gpucheck.devices.options import DevicesOptions
 from gpucheck.doctor import command as doctor
-from gpucheck.doctor import load, load_run
-from gpucheck.doctor.load import Load
+from gpucheck.doctor import load
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.machine import inventory, stack, torch_probe
 from gpucheck.machine.host import KernelDriver
@@ -43,6 +42,7 @@ from gpucheck.report import schema
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts, Host, Python, TorchBuild
 from gpucheck.report.report import Collector
+from gpucheck.report.results.doctor import LoadResult
 
 pytestmark = pytest.mark.slow
 
@@ -137,7 +137,7 @@ def sampler_of(module: FuzzedNvml, uuid: str) -> nvml_sampler.Sampler:
     return nvml_sampler.Sampler(module, handle, of_card=of_card)
 
 
-def loaded(module: FuzzedNvml, facts: Facts) -> Load:
+def loaded(module: FuzzedNvml, facts: Facts) -> LoadResult:
     """A few readings of each card, as its sampling child takes them."""
     samples: dict[str, list[dict[str, Any]]] = {}
     unseen: dict[str, str] = {}
@@ -243,7 +243,7 @@ def test_no_answer_of_nvmls_ends_in_a_traceback_nor_is_taken_for_health(
         patched.setattr(inventory, "read", lambda *_, facts=facts, **__: facts)
         patched.setattr(inventory, "again", lambda facts: facts)
         seen = loaded(module, facts)
-        patched.setattr(load_run, "run", lambda *_, seen=seen: seen)
+        patched.setattr(load, "run", lambda *_, seen=seen: seen)
         told = collected(lambda collector: doctor.command(DoctorOptions(), collector))
         unanswered = must_not_be_healthy(faults, (*AT_REST, *OF_LINKS, *UNDER_LOAD))
         assert not unanswered or told != "pass", (seed, unanswered)
@@ -266,7 +266,7 @@ def test_without_a_fault_all_is_healthy(patched: pytest.MonkeyPatch, capsys: pyt
     facts = read(module, links=True)
     patched.setattr(inventory, "read", lambda *_, **__: facts)
     patched.setattr(inventory, "again", lambda facts: facts)
-    patched.setattr(load_run, "run", lambda *_: loaded(module, facts))
+    patched.setattr(load, "run", lambda *_: loaded(module, facts))
     patched.setattr(devices, "Inventory", lambda **_: Once(facts))
     for arguments in (["doctor"], ["devices"]):
         told = document(arguments, capsys)

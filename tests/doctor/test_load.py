@@ -16,21 +16,31 @@ sys.path.insert(0, str(Path(__file__).parent))
 from healthy import CARDS, GIB, HEALTHY, busy, card, with_cards, with_torch, without_gpu
 from whole import TWO_GPUS, diagnosed, interpreter, root, told, torch_of, worst
 
-from gpucheck.doctor import conditions_load, load, load_run
+from gpucheck.doctor import conditions_cards, load
 from gpucheck.doctor.condition import Seen
 from gpucheck.doctor.evidence import Evidence
-from gpucheck.doctor.load import CardLoad, Load
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.machine import load_child
 from gpucheck.report.facts import Device, Mig, Process
+from gpucheck.report.results.doctor import CardUnderLoad, LoadOutcome, LoadResult
 
 __all__ = ["root"]
 Fake = Callable[..., Path]
 
-CONDITIONS = {one.id: one for one in conditions_load.CONDITIONS}
+CONDITIONS = {one.id: one for one in conditions_cards.LOAD}
 LINK = {"generation": 5, "width": 16, "max_generation": 5, "max_width": 16}
 UNKNOWN_WORK = ", and NVML does not tell whether it works: its clock and PCIe link are not judged"
 NOT_SUPPORTED = "not supported by this device or driver"
+
+
+def under_load(
+    device: str, read: dict[str, Any] | None = None, reason: str | None = None, **held: Any
+) -> CardUnderLoad:
+    return CardUnderLoad(device, read, reason, held.get("held_by", {}))
+
+
+def load_of(outcome: LoadOutcome, reason: str | None = None, **more: Any) -> LoadResult:
+    return LoadResult(outcome, reason, more.get("load_s"), more.get("cards", ()), more.get("left_out", {}))
 
 
 def telemetry(**changes: Any) -> dict[str, Any]:
@@ -58,8 +68,11 @@ def loaded(
     changes: dict[str, Any] | None = None, held_by: dict[str, int] | None = None, evidence: Evidence = HEALTHY
 ) -> Evidence:
     """The machine where cuda:1 was read so under load."""
-    cards = (CardLoad("cuda:0", telemetry()), CardLoad("cuda:1", telemetry(**changes or {}), held_by=held_by or {}))
-    return replace(evidence, load=Load("ran", load_s=1.0, cards=cards))
+    cards = (
+        under_load("cuda:0", telemetry()),
+        under_load("cuda:1", telemetry(**changes or {}), held_by=held_by or {}),
+    )
+    return replace(evidence, load=load_of("ran", load_s=1.0, cards=cards))
 
 
 def judged(condition: str, evidence: Evidence) -> Seen | None:
@@ -170,9 +183,9 @@ def test_the_link_is_judged_beside_what_both_ends_can(link: dict[str, Any], foun
 def test_a_link_that_all_cards_of_a_name_have_may_be_wired_so(
     address: str, link: dict[str, Any], found: tuple[str, str]
 ) -> None:
-    alike = tuple(CardLoad(f"cuda:{place}", telemetry(pcie={**LINK, **link})) for place in (0, 1))
+    alike = tuple(under_load(f"cuda:{place}", telemetry(pcie={**LINK, **link})) for place in (0, 1))
     cards = (card(0, name="NVIDIA A10G", pci_address=address), card(1, name="NVIDIA A10G", pci_address=address))
-    evidence = replace(with_cards(*cards), load=Load("ran", load_s=1.0, cards=alike))
+    evidence = replace(with_cards(*cards), load=load_of("ran", load_s=1.0, cards=alike))
     assert [one[:2] for one in said(evidence)] == [found]
     another = replace(with_cards(cards[0], replace(cards[1], name="NVIDIA T4")), load=evidence.load)
     assert [one[:2] for one in said(another)] == [found]
@@ -220,22 +233,22 @@ def test_what_nvml_did_not_tell_under_load_is_not_healthy(name: str, reason: str
 
 
 def test_a_card_without_readings_is_not_healthy() -> None:
-    evidence = replace(HEALTHY, load=Load("ran", cards=(CardLoad("cuda:0", reason="NVML does not answer"),)))
+    evidence = replace(HEALTHY, load=load_of("ran", cards=(under_load("cuda:0", reason="NVML does not answer"),)))
     assert ("load.unread", "inconclusive", "cuda:0: NVML does not answer") in said(evidence)
 
 
 def test_a_load_that_failed_and_one_that_was_not_run() -> None:
-    failed = replace(HEALTHY, load=Load("failed", "RuntimeError: CUDA error (under load)"))
+    failed = replace(HEALTHY, load=load_of("failed", "RuntimeError: CUDA error (under load)"))
     assert said(failed) == [("load.failed", "fail", "RuntimeError: CUDA error (under load)")]
     left_out = {"cuda:0": "in use by others: x (7)", "cuda:1": "lost"}
     well = with_cards(card(0), card(1, state="lost"))
-    idle = replace(well, load=Load("none", "no card is free for it", left_out=left_out))
+    idle = replace(well, load=load_of("none", "no card is free for it", left_out=left_out))
     words = f"cuda:0: in use by others: x (7){UNKNOWN_WORK}; cuda:1: lost"
     assert said(idle) == [("load.not_run", "skip", words)]
     working = replace(idle, facts=with_cards(busy(0), card(1)).facts)
     ((_, _, told_of_it),) = said(working)
     assert told_of_it.startswith("cuda:0: in use by others: x (7), judged as it works; ")
-    full = replace(HEALTHY, load=Load("none", "OutOfMemoryError: CUDA out of memory (as it began)"))
+    full = replace(HEALTHY, load=load_of("none", "OutOfMemoryError: CUDA out of memory (as it began)"))
     ((name, verdict, words),) = said(full)
     assert (name, verdict) == ("load.not_run", "skip")
     assert words == f"cuda:0, cuda:1: OutOfMemoryError: CUDA out of memory (as it began){UNKNOWN_WORK}"
@@ -377,7 +390,7 @@ def test_a_load_that_fails_or_hangs(fake_driver: Fake, tmp_path: Path, monkeypat
     report = diagnosed(DoctorOptions(python=broken))
     (failed,) = [one for one in report.findings if one.id == "load.failed"]
     assert failed.message == "RuntimeError: CUDA error: device-side (as it began)"
-    monkeypatch.setattr(load_run, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(load, "TIMEOUT_S", 1.0)
     (tmp_path / "hangs").mkdir()
     hangs = interpreter(tmp_path / "hangs", torch_of(tmp_path / "hangs", load="__import__('time').sleep(600)"))
     report = diagnosed(DoctorOptions(python=hangs, time_budget_s=4.0))
@@ -404,19 +417,19 @@ def test_a_machine_whose_torch_ran_nothing_says_that_no_load_was_run() -> None:
 
 def test_cards_that_torch_does_not_see_were_not_loaded_either() -> None:
     hidden = card(1, id=None, cuda_index=None, state="hidden by CUDA_VISIBLE_DEVICES=0", utilization_percent=0.0)
-    one = (CardLoad("cuda:0", telemetry()),)
-    evidence = replace(with_cards(card(0), hidden), load=Load("ran", load_s=1.0, cards=one))
+    one = (under_load("cuda:0", telemetry()),)
+    evidence = replace(with_cards(card(0), hidden), load=load_of("ran", load_s=1.0, cards=one))
     words = "NVML 1: hidden by CUDA_VISIBLE_DEVICES, at rest: its clock and PCIe link are not judged"
     assert said(evidence) == [("load.not_run", "skip", words)]
 
 
 def test_data_centre_parts_have_sixteen_lanes() -> None:
-    alike = tuple(CardLoad(f"cuda:{place}", telemetry(pcie={**LINK, "width": 8})) for place in (0, 1))
-    evidence = replace(HEALTHY, load=Load("ran", load_s=1.0, cards=alike))
+    alike = tuple(under_load(f"cuda:{place}", telemetry(pcie={**LINK, "width": 8})) for place in (0, 1))
+    evidence = replace(HEALTHY, load=load_of("ran", load_s=1.0, cards=alike))
     assert [one[:2] for one in said(evidence)] == [("load.link_width", "warn")]
 
 
 def test_nothing_is_loaded_where_torch_does_not_work() -> None:
-    assert not load_run.is_possible(without_gpu())
-    assert not load_run.is_possible(replace(HEALTHY, torch=None))
-    assert load_run.is_possible(with_cards(*CARDS))
+    assert not load.is_possible(without_gpu())
+    assert not load.is_possible(replace(HEALTHY, torch=None))
+    assert load.is_possible(with_cards(*CARDS))

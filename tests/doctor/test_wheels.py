@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.doctor import wheels
-from gpucheck.doctor.wheels import Choice, Installer
+from gpucheck.doctor import fixes
+from gpucheck.doctor.fixes import Choice, Installer
 
 # Everything with a CUDA that torch was ever built for.
 HARDWARE = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 103, 110, 120, 121)
@@ -19,7 +19,7 @@ def test_code_runs_where_torch_says_that_it_does() -> None:
         (code, hardware)
         for code in HARDWARE
         for hardware in HARDWARE
-        if wheels.runs_on(f"sm_{code}", hardware) != (hardware in cuda.DEVICE_REQUIREMENT[code])
+        if fixes.runs_on(f"sm_{code}", hardware) != (hardware in cuda.DEVICE_REQUIREMENT[code])
     }
     # sm_101 and sm_110 are two names of Jetson Thor, by CUDA 12 and by CUDA 13.
     assert differing <= {(101, 110)}
@@ -37,28 +37,28 @@ def test_code_runs_where_torch_says_that_it_does() -> None:
     ],
 )
 def test_suffixes_and_ptx(architecture: str, capability: int, runs: bool) -> None:
-    assert wheels.runs_on(architecture, capability) is runs
+    assert fixes.runs_on(architecture, capability) is runs
 
 
 def test_the_newest_build_that_runs_on_all_is_chosen() -> None:
-    assert wheels.tag_for(("9.0", "12.0"), "13.0") == "cu130"
-    assert wheels.tag_for(("6.1", "9.0"), "13.0") == "cu126"
-    assert wheels.tag_for(("6.1", "12.0"), "13.0") is None  # no one build has code for both
-    assert wheels.tag_for((), "10.2") is None
-    assert wheels.tag_for(("unknown",), None) == "cu130"
+    assert fixes.tag_for(("9.0", "12.0"), "13.0") == "cu130"
+    assert fixes.tag_for(("6.1", "9.0"), "13.0") == "cu126"
+    assert fixes.tag_for(("6.1", "12.0"), "13.0") is None  # no one build has code for both
+    assert fixes.tag_for((), "10.2") is None
+    assert fixes.tag_for(("unknown",), None) == "cu130"
 
 
 def test_the_line_quotes_the_interpreter() -> None:
-    line = wheels.install(Installer("/my env/bin/python"), Choice("torch", "cu126"))
+    line = fixes.install(Installer("/my env/bin/python"), Choice("torch", "cu126"))
     assert line.startswith("'/my env/bin/python' -m pip install ")
 
 
 def test_every_release_names_builds_that_there_are() -> None:
-    known = {build.tag for build in wheels.BUILDS}
-    assert {tag for tags in wheels.RELEASES.values() for tag in tags} == known
+    known = {build.tag for build in fixes.BUILDS}
+    assert {tag for tags in fixes.RELEASES.values() for tag in tags} == known
     # 2.14's own table; and CUDA 11.8 ended with torch 2.7.
-    assert wheels.RELEASES[2, 14] == ("cu134", "cu132", "cu130", "cu126")
-    assert max(release for release, tags in wheels.RELEASES.items() if "cu118" in tags) == (2, 7)
+    assert fixes.RELEASES[2, 14] == ("cu134", "cu132", "cu130", "cu126")
+    assert max(release for release, tags in fixes.RELEASES.items() if "cu118" in tags) == (2, 7)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_every_release_names_builds_that_there_are() -> None:
 def test_what_is_installed_is_kept_where_it_fits(
     installed: str | None, keep: str | None, requirement: str, tag: str
 ) -> None:
-    assert wheels.choose(("9.0",), "13.0", version=installed, keep=keep) == Choice(requirement, tag)
+    assert fixes.choose(("9.0",), "13.0", version=installed, keep=keep) == Choice(requirement, tag)
 
 
 @pytest.mark.parametrize(
@@ -93,12 +93,12 @@ def test_what_is_installed_is_kept_where_it_fits(
     ],
 )
 def test_a_version_is_pinned_where_an_index_has_it(version: str | None, text: str) -> None:
-    assert wheels.pinned(version) == text
+    assert fixes.pinned(version) == text
 
 
 def test_the_same_torch_comes_again_from_where_it_came_from() -> None:
-    assert wheels.reinstall(Installer("p"), "2.9.1+cpu") == (
+    assert fixes.reinstall(Installer("p"), "2.9.1+cpu") == (
         "p -m pip install --force-reinstall torch==2.9.1 --index-url https://download.pytorch.org/whl/cpu"
     )
-    assert wheels.reinstall(Installer("p"), "2.9.1") == "p -m pip install --force-reinstall torch==2.9.1"
-    assert wheels.reinstall(Installer("p")) == "p -m pip install --force-reinstall torch"
+    assert fixes.reinstall(Installer("p"), "2.9.1") == "p -m pip install --force-reinstall torch==2.9.1"
+    assert fixes.reinstall(Installer("p")) == "p -m pip install --force-reinstall torch"

@@ -5,6 +5,16 @@ from __future__ import annotations
 from gpucheck import xid
 
 SAMPLES: dict[str, str] = {
+    "vulkan.lost": "terminate called after throwing an instance of 'vk::DeviceLostError'",
+    "vulkan.none": "ggml_vulkan: No devices found.",
+    "llamacpp.cpu": 'time=2025-10-01T10:11:12Z level=INFO source=types.go:60 msg="inference compute" id=cpu '
+    'library=cpu compute="" name=cpu description=cpu',
+    "deepep.timeout": "RuntimeError: DeepEP error: timeout (dispatch CPU)",
+    "import.torchcodec": "RuntimeError: Could not load libtorchcodec. Likely causes:",
+    "checkpoint.weights_only": "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded",
+    "xpu.float64": "RuntimeError: Required aspect fp64 is not supported on the device",
+    "kubernetes.driver": 'command failed, retrying after 5 seconds: command "nvidia-smi" failed with exit code 9',
+    "kubernetes.mps": "error waiting for MPS daemon: error checking MPS daemon health",
     "dtensor.mixed": "RuntimeError: aten.mm.default: got mixed torch.Tensor and DTensor, need to convert all "
     "torch.Tensor to DTensor before calling distributed operators!",
     "cutlass.arch": "CUTLASS: Arch conditional MMA instruction used without targeting appropriate compute capability. "

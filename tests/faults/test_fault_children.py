@@ -18,7 +18,7 @@ import pytest
 from matrix import CHILDREN, HOWS
 
 from gpucheck import exits
-from gpucheck.batch_size import predictor
+from gpucheck.batch_size import predict
 from gpucheck.cli.app import main
 from gpucheck.machine import child
 from gpucheck.report import schema
@@ -90,7 +90,7 @@ def breaking(module: str, how: str, lines: int, folder: Path, patches: pytest.Mo
         patches.setattr(time, "monotonic", clock)
         patches.setattr(child.LineChild, "receive", receive)
         # Trials go on beside it. One that is late for want of a processor is as lost as one that hangs.
-        patches.setattr(predictor, "LONGEST_S", 5.0)
+        patches.setattr(predict, "LONGEST_S", 5.0)
     return broken
 
 

@@ -110,6 +110,18 @@ def test_a_slow_node_is_named_once_and_not_its_devices() -> None:
     assert set(two.result.bad) == {"n18", "n19"}  # neither hides the other
 
 
+def test_a_node_that_is_probably_slow_is_undecided() -> None:
+    """Five nodes that differ by 1 %, and one of them is 9 % lower: too little to call it bad, too much for good."""
+    by = (0.1, 0.0, 0.01, 0.02, 0.02)
+    judged = judge(named(*(whole(one, low) for one, low in zip(TWENTY, by, strict=False))))
+    found = row(judged, "n0")
+    assert found.state == "undecided" and found.cause.startswith("the whole node reaches 0.9")
+    assert found.cause.endswith("; not certain") and judged.result.counts["good"] == 4
+    # One of its devices that is certainly slow is bad all the same.
+    judged = judge(named(slower(whole(TWENTY[0], 0.1), "cuda:3", 0.4), *(whole(TWENTY[n], by[n]) for n in range(1, 5))))
+    assert row(judged, "n0").state == "bad" and row(judged, "n0").slow[0].device == "cuda:3"
+
+
 def test_a_link_at_half_speed_on_one_of_five_nodes() -> None:
     slow = TWENTY[4]
     figures = (replace(one, rate=one.rate / 2) if one.name == "bandwidth" else one for one in slow.figures)

@@ -80,6 +80,24 @@ def test_thresholds_of_nodes_follow_students_t() -> None:
     assert single == pytest.approx([19.0, 8.0, 5.4, 4.6], abs=0.05)
 
 
+def test_the_lowest_are_those_of_rosners_procedure() -> None:
+    """Each in turn against the mean and the deviation of what is left; all before the last that is beyond count."""
+    random_ = random.Random(3)
+    for _ in range(300):
+        count = random_.randint(5, 40)
+        values = {
+            str(n): random_.gauss(0, 0.02) - 0.2 * random_.random() * (random_.random() < 0.15) for n in range(count)
+        }
+        order = sorted(values, key=values.__getitem__)
+        found = 0
+        for step in range(siblings.most_low(count)):
+            others = [values[name] for name in order[step + 1 :]]
+            scale = statistics.stdev(others) * math.sqrt(1 + 1 / len(others))
+            if statistics.fmean(others) - values[order[step]] > siblings.node_threshold(count - step, 0.01) * scale:
+                found = step + 1
+        assert siblings.lowest(values, 0.01) == tuple(order[:found])
+
+
 def test_two_low_values_do_not_hide_each_other_and_high_ones_are_not_named() -> None:
     sound = {f"n{n}": 0.01 * math.sin(n) for n in range(14)}
     assert siblings.lowest({**sound, "a": -0.3, "b": -0.29}, 0.004) == ("a", "b")

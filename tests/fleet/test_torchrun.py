@@ -43,6 +43,10 @@ def faulty(*given, **more):
     if fault == "killed":
         time.sleep(8)  # torchrun ends the others with it
         os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "culprit":
+        while len([one for one in os.listdir(folder) if one.startswith("begun")]) < 2:
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGKILL)
     if fault == "stopped":
         open(os.path.join(folder, "pid"), "w").write(str(os.getpid()))
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -53,8 +57,16 @@ def faulty(*given, **more):
         time.sleep(6)
     return run(*given, **more)
 
+def waiting(*given, **more):
+    if "gpucheck.cli.app" not in " ".join(given[0]):
+        return run(*given, **more)
+    open(os.path.join(folder, "begun" + rank), "w").close()
+    time.sleep(600)  # torchrun ends it
+
 if rank == "1":
     child.run = faulty
+elif fault == "culprit":
+    child.run = waiting
 given = ["--only", "devices", "--devices", "0", "--gather", folder, "--host", host, "--within", "60s", "--quiet"]
 code = main(["fleet", "check", *given])
 if rank == "1" and fault == "half":
@@ -111,6 +123,17 @@ def test_a_rank_that_dies_is_silent_with_its_step(tmp_path: Path, fault: str) ->
     code, rows = judged(folder, 2)
     assert code == 1
     assert (rows["n0"]["state"], rows["n1"]["state"], rows["n1"]["step"]) == ("good", "silent", "devices")
+
+
+def test_a_rank_that_is_killed_differs_from_those_that_end_with_it(tmp_path: Path) -> None:
+    process, folder = start(tmp_path, 3, "culprit")
+    said, _ = process.communicate(timeout=240)
+    assert process.returncode != 0, said
+    code, rows = judged(folder, 3)
+    assert code == 4  # all are silent, and the check is suspect
+    assert {(row["state"], row["step"]) for row in rows.values()} == {("silent", "devices")}
+    assert next(iter(rows)) == "n1" and rows["n1"]["cause"].startswith("stopped at devices")
+    assert {rows[host]["cause"].partition(",")[0] for host in ("n0", "n2")} == {"ended by SIGTERM at devices"}
 
 
 def test_a_rank_that_is_stopped_is_silent_and_the_judge_does_not_hang(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gpucheck.bench.buffers import room_for
-from gpucheck.bench.transfer import both_ways, both_ways_judge, on_device, on_device_judge
+from gpucheck.bench.transfer import both_ways, copies, judge
 from gpucheck.bench.transfer.both_ways import Lane
 from gpucheck.bench.transfer.options import HOST_SHARE, TransferOptions
 from gpucheck.bench.transfer.part import Setting
@@ -66,7 +66,7 @@ def test_both_directions_are_timed_together_and_arrive(device: accel.Accel) -> N
         assert details["other_bytes_per_s"] > 0
         # No copy is faster beside another than alone, but for what the clock resolves.
         assert row.rate.median < 1.1 * 64 * MIB / details["alone_s"]
-    found = {one.id: one for one in both_ways_judge.judge(rows, Facts())}
+    found = {one.id: one for one in judge.both_ways(rows, Facts())}
     assert found.keys() == {"transfer.both_ways"}
     assert found["transfer.both_ways"].evidence["over_one_direction"] > 0
 
@@ -99,10 +99,10 @@ def test_one_that_ends_before_the_window_does_is_found(device: accel.Accel) -> N
 
 def test_copies_within_the_device_are_cold_counted_twice_and_arrive(device: accel.Accel) -> None:
     with Watch(None) as watch, device.as_current():
-        (row,) = on_device.rows(setting(device, watch, 2.0, 256 * MIB))
+        (row,) = copies.rows_on_device(setting(device, watch, 2.0, 256 * MIB))
     assert row.work == {"bytes": 512.0 * MIB} and row.rate is not None
     assert (row.method.clock, row.method.cache) == ("device events", "cold")
     assert "launch-bound" not in row.flags
     assert row.method.details["verified_slices"] > 0 and row.method.details["wrong_bytes"] == 0
-    (found,) = on_device_judge.judge([row], Facts())
+    (found,) = judge.on_device([row], Facts())
     assert (found.id, found.verdict) == ("transfer.on_device", "info")

@@ -12,9 +12,9 @@ import pytest
 import torch
 from judged import run
 
-from gpucheck.bench.matmul import command as matmul
+from gpucheck.bench.matmul import work as matmul
 from gpucheck.bench.matmul.options import MatmulOptions
-from gpucheck.bench.transfer import command as transfer
+from gpucheck.bench.transfer import work as transfer
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.verified import Copies
 from gpucheck.machine import accel

@@ -6,8 +6,8 @@ import pytest
 import torch
 from judged import run
 
-from gpucheck.bench.crossover.command import command
 from gpucheck.bench.crossover.options import CrossoverOptions
+from gpucheck.bench.crossover.work import command
 from gpucheck.report.events import Recorder
 
 pytestmark = [pytest.mark.gpu, pytest.mark.long]

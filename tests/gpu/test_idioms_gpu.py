@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import pytest
 import torch
 
 from gpucheck.bench.buffers import Room, allocate_all, room_for
-from gpucheck.bench.transfer import idioms, idioms_judge
+from gpucheck.bench.transfer import idioms, judge
 from gpucheck.bench.transfer.idioms import Idiom, Stage, of_device
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Setting
@@ -34,13 +35,13 @@ def test_every_line_copies_and_costs_no_less_than_the_raw_copy() -> None:
     assert {row.method.details["wrong_bytes"] for row in rows} == {0}
     pinned = {row.case["idiom"]: row.method.details["result_is_pinned"] for row in rows}
     assert (pinned["pin_memory"], pinned["cpu"]) == (True, False)
-    ratios = idioms_judge.times_raw(rows)
+    ratios = judge.times_raw(rows)
     assert len(ratios) == len(rows)
     # The raw pinned copy is what the fastest line comes to in the end; allocating adds to it and takes nothing away.
     # Pinning alone crosses no link, and host memory may be faster than that.
     crossing = [ratio for place, ratio in ratios.items() if rows[place].case["direction"] != "host_to_host"]
     assert min(crossing) > 0.7, ratios
-    (found,) = idioms_judge.judge(rows, Facts())
+    (found,) = judge.idioms(rows, Facts())
     assert found.id == "transfer.idioms"
     assert {"pin_in_loop_over_pageable", "pin_memory_s", "loader_gain"} <= found.evidence.keys()
 
@@ -50,8 +51,8 @@ def test_a_line_that_copies_nothing_is_found_on_the_device() -> None:
     room = Room(host=64 * MIB, device=64 * MIB, cache=MIB, cache_known=True)
     stage = Stage(device, allocate_all(device, ("pageable",), 2 * MIB, "transfer.memory"), MIB, 2)
     stage.fill()
-    kept = [one.to(device.device) for one in stage.host["pageable"]]
-    idiom = Idiom("x", "x", "host_to_device", "pageable", "accelerator", lambda stage: lambda place: kept[place])
+    kept = itertools.cycle([one.to(device.device) for one in stage.host["pageable"]])
+    idiom = Idiom("x", "x", "host_to_device", "pageable", "accelerator", lambda stage, device: lambda x: next(kept))
     with Watch(None) as watch:
         one = idioms.measure(idiom, stage, room, 0.05, watch)
     # Right at first, and not what the source held the last time.

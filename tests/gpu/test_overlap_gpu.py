@@ -8,8 +8,8 @@ import pytest
 import torch
 from judged import run
 
-from gpucheck.bench.overlap.command import command
 from gpucheck.bench.overlap.options import OverlapOptions
+from gpucheck.bench.overlap.work import command
 from gpucheck.machine import accel
 
 pytestmark = [pytest.mark.gpu, pytest.mark.long]

@@ -10,13 +10,12 @@ from judged import folded
 
 from gpucheck.bench import devices
 from gpucheck.bench.dtypes import DTYPES, Dtype
-from gpucheck.bench.matmul import cases, product
-from gpucheck.bench.matmul.cases import Case
+from gpucheck.bench.matmul import product
 from gpucheck.bench.matmul.corruption import Repeats, bits
 from gpucheck.bench.matmul.judge import JUDGE
-from gpucheck.bench.matmul.measure import measure
 from gpucheck.bench.matmul.options import MatmulOptions
-from gpucheck.bench.matmul.product import KINDS
+from gpucheck.bench.matmul.product import KINDS, Case
+from gpucheck.bench.matmul.work import measure
 from gpucheck.bench.seen import Seen
 from gpucheck.machine import accel, inventory
 from gpucheck.measure.telemetry import Watch
@@ -36,7 +35,7 @@ def device() -> accel.Accel:
 
 
 def case_of(device: accel.Accel, dtype: Dtype, *, cold: bool = False) -> Case:
-    (case,) = cases.cases(MatmulOptions(dtypes=(dtype,), shapes=((SIDE, SIDE, SIDE),), cold=cold), device)
+    (case,) = product.cases(MatmulOptions(dtypes=(dtype,), shapes=((SIDE, SIDE, SIDE),), cold=cold), device)
     if case.support.kind == "none":
         pytest.skip(f"{dtype}: {case.support.reason}")
     return case
@@ -75,7 +74,7 @@ def test_whole_numbers_are_exact(device: accel.Accel) -> None:
 def test_what_cublas_refuses_is_left_out_before_it_is_asked(device: accel.Accel) -> None:
     for dtype, shape in (("float8_e4m3fn", (64, 64, 24)), ("float8_e4m3fn", (64, 24, 64)), ("int8", (16, 64, 64))):
         options = MatmulOptions(dtypes=(dtype,), shapes=(shape,))  # type: ignore[arg-type]
-        (case,) = cases.cases(options, device)
+        (case,) = product.cases(options, device)
         assert case.support.kind == "none"
 
 
@@ -126,7 +125,7 @@ def test_a_rotation_is_larger_than_the_cache_and_no_faster(device: accel.Accel) 
 
 
 def test_the_share_of_the_peak_is_told_where_the_part_is_known(device: accel.Accel) -> None:
-    (case,) = cases.cases(MatmulOptions(dtypes=("float32",), shapes=((4096, 4096, 4096),)), device)
+    (case,) = product.cases(MatmulOptions(dtypes=("float32",), shapes=((4096, 4096, 4096),)), device)
     one = measured(device, case, 1.0)
     facts = folded([Started(inventory.read()), Opened(devices.told(device))]).facts
     findings = {finding.id: finding for finding in JUDGE.findings(Seen("cuda:0", [one], facts))}

@@ -7,11 +7,10 @@ import torch
 from judged import run
 
 from gpucheck.bench.dtypes import Support
-from gpucheck.bench.matmul import command, search_run, sustain
-from gpucheck.bench.matmul.cases import Case
+from gpucheck.bench.matmul import search_run, sustain, work
 from gpucheck.bench.matmul.options import Axis, MatmulOptions
-from gpucheck.bench.matmul.search import Ask
-from gpucheck.bench.matmul.search_space import Grid
+from gpucheck.bench.matmul.product import Case
+from gpucheck.bench.matmul.search import Ask, Grid
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Recorder
@@ -23,7 +22,7 @@ CASE = Case("float32", (1, 1, 1), Support("native"))
 
 def test_a_tiny_range_is_searched_and_its_winner_measured() -> None:
     options = MatmulOptions(("float32",), search=True, span=Axis(512, 1024, 256), device="cuda:0", time_budget_s=10.0)
-    made = run(lambda emit: command.command(options, emit))
+    made = run(lambda emit: work.command(options, emit))
     (entry,) = made.results["bench_matmul_search"]
     assert entry.complete and entry.shapes_in_range == 27 and entry.best is not None and entry.best.rounds >= 3
     assert entry.best.flop_per_s > 1e11

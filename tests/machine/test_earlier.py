@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.machine.earlier import NO_LONGER_LISTED, Memory, added, changes, of
+from gpucheck.machine.inventory import NO_LONGER_LISTED, Memory, added, changes, of
 from gpucheck.machine.readings import DeviceReading, NvmlReading
 from gpucheck.report.facts import Changes, ClockReasons, Device, Ecc, Link, NvLink
 

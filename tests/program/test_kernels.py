@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from gpucheck.program.claims import Claims
 from gpucheck.program.engine import World
-from gpucheck.program.memory import Memory
 from gpucheck.program.surface import claimed
+from gpucheck.work.storages import Memory
 
 KIB = 1024
 

@@ -4,6 +4,7 @@ import io
 import re
 
 import pytest
+from shown import shown
 
 from gpucheck.render import terminal, text
 from gpucheck.report.facts import Facts
@@ -72,3 +73,18 @@ def test_a_row_for_each_operation_and_what_was_found(monkeypatch: pytest.MonkeyP
         "noisy (interquartile range above 10 % of the median): copy, 1 GiB",
         "latency (the call itself takes more than 1 % of the time: a latency, no rate): triad, 1 GiB",
     ]
+
+
+def test_a_share_of_the_memorys_peak_is_of_what_left_the_caches() -> None:
+    """A row that a cache helped is no share of the memory's peak: not in the table, and not in the first line."""
+    peak = Finding("bandwidth.share_of_peak", "info", "share", "", {"peak_bytes_per_s": 4.8e12})
+    cold, warm = row("copy", 2.0 * GIB, 5e-4), row("copy", 2.0 * GIB, 1e-4, "warm")
+    for rows, shares, first in (
+        ((cold, warm), ["89 %", "–"], "memory reaches 89 % of its peak: 4.29 TB/s (copy)"),
+        ((warm,), [], "memory reaches 21.5 TB/s (copy; ! in cache)"),
+    ):
+        made = Report("gpucheck.report/1", "0.1.0", "bench bandwidth", (), "", 1.0, Facts(), rows, (peak,), {}, (),
+                      summary=Summary("pass", 0, True))  # fmt: skip
+        lines = [line for line in shown(text.blocks(made)) if line]
+        assert first in lines[0]
+        assert [found for line in lines if line.startswith(" copy") for found in re.findall(r"\d+ %|–", line)] == shares

@@ -75,8 +75,8 @@ ANSWERS = {
         "→ check fans, air flow and the room's temperature",
     ),
     "held by power as all are at full load": (
-        "✓ 8 GPUs: 8 busy, hottest cuda:0 at 64 °C, clock limited by power (up to 30 %",
-        "lower)",
+        "✓ 8 GPUs: 8 busy, hottest cuda:0 at 64 °C, clock limited by power on cuda:1 (up",
+        "to 30 % lower)",
     ),
     "all eight capped": (
         "! cuda:0 to cuda:7  power limit 350 of 700 W: lowers the clock under load; the",
@@ -404,6 +404,73 @@ def test_a_card_that_hangs_stands_alone_at_the_top(
     lines = shown(text.blocks(read_and_judged()), 100)
     assert lines[0].startswith("✗ NVML 3  not answering: NVML did not answer within")
     assert [line for line in lines[: lines.index("")] if line[:1] in "✗!?"] == lines[:1]
+
+
+# Every answer of nvmlReturn_t that is a refusal; 4 is one of rights, which proves nothing of the card.
+REFUSALS = (*range(1, 4), *range(6, 30), 999)
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+def test_a_card_that_nvml_counts_and_gives_no_handle_of_is_bad_and_first(fake_driver: Fake, code: int) -> None:
+    fake_driver(f"nvml.count=3\ncuda.order=0,1\n0.remap.pending=1\n2.handle=!{code}\n")
+    report = read_and_judged()
+    assert report.summary.exit == 1
+    assert shown(text.blocks(report), 120)[0].startswith("✗ NVML 2  ")
+
+
+@pytest.mark.parametrize("code", (*range(1, 5), *range(6, 30), 999))
+def test_an_nvml_that_does_not_count_its_devices_is_bad(fake_driver: Fake, code: int) -> None:
+    fake_driver(f"nvml.count=!{code}\n", cuda=False)
+    report = read_and_judged()
+    assert report.summary.exit == 1
+    assert shown(text.blocks(report), 120)[0].startswith("✗ NVML does not start: NVML cannot count its devices")
+
+
+@pytest.mark.parametrize("code", [4, 8, 10, 11, 14, 15, 16, 17, 18, 19, 999])
+def test_a_start_that_only_a_loaded_driver_refuses_is_bad_in_one_line_with_what_to_do(
+    fake_driver: Fake, code: int
+) -> None:
+    fake_driver(f"nvml.init=!{code}\ncuda.init=!100\n")
+    report = read_and_judged()
+    lines = shown(text.blocks(report), 200)
+    assert report.summary.exit == 1
+    assert [line[:1] for line in lines[: lines.index("")]] == ["✗", "→"]
+
+
+def test_a_card_that_hangs_takes_cuda_with_it_in_one_line(fake_driver: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readings, "ANSWER_S", 2.5)
+    monkeypatch.setattr(readings, "START_OF_A_CARD_S", 0.0)
+    fake_driver("nvml.count=4\ncuda.init=hang\n2.power=hang\n")
+    lines = shown(text.blocks(read_and_judged()), 120)
+    assert [line[:8] for line in lines[: lines.index("")]] == ["✗ NVML 2", "→ drain "]
+
+
+# A busy node of eight, each at its cap and full clock.
+BUSY_EIGHT = (
+    "nvml.count=8\ncuda.order=0,1,2,3,4,5,6,7\nname=NVIDIA H100 80GB HBM3\nutilization=100\nclock_reasons=4\n"
+    "sm_clock=1900\npower=698000\nnvlinks=18\nfabric=3\npcie.generation=5\npcie.max_generation=5\npcie.width=16\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("script", "first"),
+    [
+        ("3.sm_clock=1200\n", "clock limited by power on cuda:3 (up to 39 % lower)"),
+        ("sm_clock=1200\n", "clock limited by power (up to 39 % lower)"),
+        ("3.nvlinks=16\n", "! cuda:3  2 NVLinks absent: the other cards of the same name have 18 up"),
+        ("3.nvlink.state=!999\n", "? cuda:3  health partly unread: nvlinks (NVML answers: unknown error)"),
+        ("compute_mode=2\n", "✗ cuda:0 to cuda:7  compute mode prohibited: no program may use the card, and there is"),
+        (
+            "3.clock_reasons=2\n3.sm_clock=1200\n3.application_clock=1200\ndefault_clock=1980\n",
+            "! cuda:3  clock limited by a setting: application clocks; 100 % busy; clock 1200 of 1980 MHz (39 % lower)",
+        ),
+    ],
+)
+def test_what_one_of_eight_or_all_have_is_in_the_first_line_alone(fake_driver: Fake, script: str, first: str) -> None:
+    fake_driver(script + BUSY_EIGHT)
+    lines = shown(text.blocks(read_and_judged()), 200)
+    assert first in lines[0]
+    assert "no fault" not in lines[0] and [line[:1] in "✗!?" for line in lines[: lines.index("")][1:]].count(True) == 0
 
 
 def read_and_judged() -> Report:

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from gpucheck.errors import UsageError
-from gpucheck.program.memory import Memory
 from gpucheck.program.places import Place
 from gpucheck.program.run import board, dry_judge, fold
 from gpucheck.program.run.options import Device, parse_device
@@ -28,6 +27,7 @@ from gpucheck.report.results.dry import (
     Remark,
 )
 from gpucheck.report.results.model import DeviceMismatchEntry, MismatchedTensor
+from gpucheck.work.storages import Memory
 
 MIB = 2**20
 PEAK = MemoryMoment(

@@ -1,8 +1,8 @@
 """How large a batch fits.
 
-`options` → `plan` · `command`, `several` (each device), `estimate` (a device that is not here)
-`hunt`, `after`: the loop that runs trials and records what happens · `in_time`: what there is time for
-`history` → `answer`, `use`: what happened, and the answer that it comes to · `search`, `search_fit`: what to try next
-`predict`, `predictor`: peaks without memory · `runner`, `outcome`, `budget`: a trial seen from this process
-`trial`, `trial_gauge`, `trial_fake`: the children, which load torch · `trial_log`: `--resume`
+`options` → `plan` → `command`: a search on one device, on each, or an estimate for one that is not here
+`loop`: runs trials, records what happens, and what follows an answer · `schedule`: what there is time for
+`history` → `answer`, `recommend`: what happened, and what it comes to · `search`: what to try next
+`predict`: peaks without memory · `runner`, `outcome`: a trial seen from this process · `trial_log`: `--resume`
+`trial`, `trial_fake`: the children, which load torch
 """

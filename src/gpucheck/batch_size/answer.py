@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from gpucheck import advice
-from gpucheck.batch_size import use
+from gpucheck.batch_size import recommend
 from gpucheck.batch_size.history import CAP, OPEN, History
-from gpucheck.batch_size.outcome import AT_ONCE, BOUNDING, Result, in_words_of_retries
-from gpucheck.batch_size.plan import in_words, kind_of_size
-from gpucheck.batch_size.search import Record
-from gpucheck.report.codec import from_json, to_json
+from gpucheck.batch_size.outcome import AT_ONCE, BOUNDING, TrialResult, in_words, in_words_of_retries, kind_of_size
+from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
+from gpucheck.report.measurement import Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.results.find_batch_size import (
-    Accumulation,
-    Confidence,
     EpochCheck,
     FoundBatchSize,
     RecommendedSize,
     SearchAxis,
     SearchMethod,
-    StepRecipe,
     TrialEntry,
 )
 from gpucheck.units import capacity
@@ -41,34 +36,30 @@ _LIMITS = {
 
 # --- The result -------------------------------------------------------------------------------------------------------
 
-# What a trial's entry calls otherwise than the trial itself; the rest goes by its name.
-_RENAMED = {"batch_size": "size", "fresh_process": "fresh", "allocation_retries": "retries"}
-
-
-def trial_entry(result: Result) -> TrialEntry:
-    """A trial as the report shows it."""
-    told = {field.name: getattr(result, _RENAMED.get(field.name, field.name)) for field in fields(TrialEntry)}
-    return TrialEntry(**told | {"reason": result.reason or None})
-
 
 def result_of(history: History) -> FoundBatchSize:
     """The answer by what happened so far."""
     search, results, default_malloc = history.search, history.results, history.default_malloc
     best, failing, final = search.best, search.first_failing, history.final
     known = history.is_closed and history.limited_by != CAP
-    failed = next((r for r in reversed(results) if failing and r.size == failing.size and r.outcome != "fits"), None)
-    passed = [r.peak_bytes for r in results if best and r.size == best.size and r.outcome == "fits"]
+    failed = next(
+        (r for r in reversed(results) if failing and r.batch_size == failing.batch_size and r.outcome != "fits"), None
+    )
+    passed = [r.peak_bytes for r in results if best and r.batch_size == best.batch_size and r.outcome == "fits"]
     # A partial batch is a whole step in the child that ran last: its second step, if it took one, is timed too.
     partial = [check for check in history.checks if check.purpose == "partial batch"]
-    speeds = use.speeds([*results, *partial])
+    speeds = recommend.speeds([*results, *partial])
+    # Where no size is recommended, the largest is what there is, but not one of which it is not known.
+    wanted, told = history.plan.options.effective_batch, history.recommended
+    in_use = (told.result if told else None) or (final if history.is_closed else None)
     plan, setup, budget, opened = history.plan, history.setup, history.budget, history.opened
     trials = [*results, *([default_malloc] if default_malloc else []), *history.recommended_trials]
     return FoundBatchSize(
-        max_batch_size=best.size if best and known else None,
-        at_least=best.size if best and not known else None,
+        max_batch_size=best.batch_size if best and known else None,
+        at_least=best.batch_size if best and not known else None,
         predicted_batch_size=history.predicted,
         confirmed=search.confirmed,
-        first_failing=failing.size if failing else None,
+        first_failing=failing.batch_size if failing else None,
         first_failing_outcome=failing.outcome if failing else None,
         first_failing_reason=failed.reason if failed else None,
         first_failing_at_once=bool(failed and failed.reason.startswith(AT_ONCE)),
@@ -90,38 +81,36 @@ def result_of(history: History) -> FoundBatchSize:
         loss=final.loss if final else None,
         dtype=setup.dtype,
         axis=SearchAxis(history.axis, plan.recipe.batch_size) if history.axis else None,
-        device=_device(history),
+        device=history.device,
         tolerance=search.tolerance,
         multiple_of=search.multiple_of,
         start=search.start,
         method=_method(history),
         trial_count=history.trial_count,
-        trials=tuple(trial_entry(result) for result in trials),
-        limiting_factor=use.limiting_factor(history.limited_by),
-        confidence=_confidence(history, best.size) if best else None,
-        checks=tuple(EpochCheck(r.purpose, r.size, r.outcome, r.reason or None, r.peak_bytes) for r in history.checks),
+        trials=tuple(result.entry for result in trials),
+        limiting_factor=recommend.limiting_factor(history.limited_by),
+        confidence=recommend.confidence(
+            results,
+            best.batch_size,
+            search.confirmed,
+            budget.bytes,
+            default_malloc,
+            history.foresight.peaks(result.batch_size for result in results),
+            closed=history.is_closed,
+        )
+        if best
+        else None,
+        checks=tuple(
+            EpochCheck(c.purpose, c.batch_size, c.outcome, c.reason or None, c.peak_bytes) for c in history.checks
+        ),
         recommended=_recommended(history),
         speeds=speeds,
-        knee=use.knee(speeds),
-        memory_split=use.memory_split(results, history.parameter_bytes, _foreseen(history)),
-        fragmentation=use.fragmentation(final.memory) if final else None,
-        accumulation=_accumulation(history),
+        knee=recommend.knee(speeds),
+        memory_split=recommend.memory_split(results, history.parameter_bytes, history.foresight.computing_peaks()),
+        fragmentation=recommend.fragmentation(final.memory) if final else None,
+        accumulation=recommend.accumulate(wanted, in_use.batch_size) if wanted and in_use else None,
         prediction=history.foresight.result(),
     )
-
-
-def _foreseen(history: History) -> dict[int, float]:
-    """What computing takes at each size predicted, in bytes; nothing where the prediction was not used."""
-    foresight = history.foresight
-    if foresight.prediction is None or foresight.calibration is None or foresight.reason is not None:
-        return {}
-    return {p.size: float(p.phases[0]) for p in foresight.prediction.points if p.peak_bytes is not None}
-
-
-def _device(history: History) -> DeviceRef:
-    if history.opened is not None:
-        return history.opened.device
-    return DeviceRef(history.setup.device, name=history.setup.device_name)
 
 
 def _method(history: History) -> SearchMethod:
@@ -136,19 +125,7 @@ def _method(history: History) -> SearchMethod:
         prediction=history.foresight.method,
         avoid_oom=history.plan.options.avoid_oom,
         inputs=setup.inputs,
-        recipe=from_json(StepRecipe, setup.recipe),
-    )
-
-
-def _confidence(history: History, size: int) -> Confidence:
-    return use.confidence(
-        history.results,
-        size,
-        history.search.confirmed,
-        history.budget.bytes,
-        history.default_malloc,
-        history.foresight.peaks(result.size for result in history.results),
-        closed=history.is_closed,
+        recipe=setup.recipe,
     )
 
 
@@ -161,14 +138,7 @@ def _recommended(history: History) -> RecommendedSize:
         return RecommendedSize(None, None, wanted, reason=reason)
     peak = result.peak_bytes
     headroom = None if peak is None else 1 - peak / history.budget.bytes
-    return RecommendedSize(result.size, headroom, wanted, peak, result.samples_per_s, told.speed, told.reason)
-
-
-def _accumulation(history: History) -> Accumulation | None:
-    """Where no size is recommended, the largest is what there is, but not one of which it is not known."""
-    wanted, told = history.plan.options.effective_batch, history.recommended
-    size = (told.result if told else None) or (history.final if history.is_closed else None)
-    return use.accumulate(wanted, size.size) if wanted and size else None
+    return RecommendedSize(result.batch_size, headroom, wanted, peak, result.samples_per_s, told.speed, told.reason)
 
 
 def measurement(history: History, started: str) -> Measurement | None:
@@ -180,18 +150,18 @@ def measurement(history: History, started: str) -> Measurement | None:
     median = statistics.median(steps)
     return Measurement(
         name="find_batch_size.step",
-        device=_device(history),
+        device=history.device,
         case={
-            **({axis: final.size} if axis else {}),
-            "batch_size": history.plan.recipe.batch_size if axis else final.size,
+            **({axis: final.batch_size} if axis else {}),
+            "batch_size": history.plan.recipe.batch_size if axis else final.batch_size,
             "target": setup.target,
             "mode": setup.mode,
             "optimizer": history.opened.optimizer if history.opened else None,
         },
         runs=(Run(started, 1, steps, starts),),
         time_s=TimeStats(median=median, n=len(steps)),
-        work={axis or "samples": final.size},
-        rate=Rate(median=final.size / median, unit="1/s"),
+        work={axis or "samples": final.batch_size},
+        rate=Rate(median=final.batch_size / median, unit="1/s"),
         memory=MemoryFigures(**final.memory),
         method=Method("host", "host", "warm", precision_requested=setup.dtype, details=to_json(_method(history))),
         flags=("few-samples",) if len(steps) < FEW_SAMPLES else (),
@@ -208,10 +178,7 @@ def findings(history: History) -> list[Finding]:
         said.append(_undecided(history.stopped, history.axis))
     said += _answer(history)
     said += [_failed(check, history.axis) for check in history.checks if check.outcome not in ("fits", "inconclusive")]
-    said += _grows(history)
-    said += _emptied(history)
-    said += _unlike(history)
-    said += _fragmented(history)
+    said += _of_the_last_run(history)
     if history.log_failed is not None:
         path, why = history.log_failed.path, history.log_failed.why
         said.append(
@@ -227,11 +194,11 @@ def findings(history: History) -> list[Finding]:
     return said
 
 
-def _undecided(result: Result, axis: str | None) -> Finding:
+def _undecided(result: TrialResult, axis: str | None) -> Finding:
     """A device that a trial broke, or other processes that disturbed the trials."""
-    evidence = {"batch_size": result.size}
+    evidence = {"batch_size": result.batch_size}
     if result.outcome == "device-broken":
-        title = f"{in_words(result.size, axis)} broke the device"
+        title = f"{in_words(result.batch_size, axis)} broke the device"
         return Finding("batch_size.device", "fail", title, result.reason, evidence, fix="gpucheck smoke")
     return Finding(
         "batch_size.undisturbed",
@@ -249,8 +216,8 @@ def _answer(history: History) -> list[Finding]:
     if best is None:
         return [_nothing_fits(history)]
     if history.is_closed:
-        evidence = {"batch_size": best.size, "budget_bytes": budget.bytes, "limited_by": limited_by}
-        title = f"{'at least ' if limited_by == CAP else ''}{in_words(best.size, axis)} fits"
+        evidence = {"batch_size": best.batch_size, "budget_bytes": budget.bytes, "limited_by": limited_by}
+        title = f"{'at least ' if limited_by == CAP else ''}{in_words(best.batch_size, axis)} fits"
         said = [Finding("batch_size.fits", "pass", title, _why(history, best), evidence)]
     else:
         said = [_at_least(history, best)]
@@ -258,49 +225,55 @@ def _answer(history: History) -> list[Finding]:
         why, fix = "its run in a fresh process was inconclusive", _AGAIN
         if refused is not None:
             why = f"no process could be started to run it again: {refused}"
-        title, size = f"{in_words(best.size, axis)} passed once", {"batch_size": best.size}
+        title, size = f"{in_words(best.batch_size, axis)} passed once", {"batch_size": best.batch_size}
         said.append(Finding("batch_size.confirmed", "warn", title, why, size, fix=fix))
     if history.default_malloc is not None:
-        said.append(_default_malloc(history.default_malloc, budget.bytes))
+        peak = history.default_malloc.peak_bytes or 0
+        above = f"{capacity(peak - budget.bytes)} above the budget, because freed memory is kept"
+        title, why = f"peak under the default malloc: {capacity(peak)}", "within the budget too"
+        evidence = {"peak_bytes": peak, "budget_bytes": budget.bytes}
+        said.append(
+            Finding("batch_size.default_malloc", "info", title, above if peak > budget.bytes else why, evidence)
+        )
     return said
 
 
-def _why(history: History, best: Record) -> str:
+def _why(history: History, best: TrialEntry) -> str:
     """What closed the search."""
     search, axis, limited_by = history.search, history.axis, history.limited_by or ""
     failing = search.first_failing
-    failed = f"{in_words(failing.size, axis)} does not ({failing.outcome.replace('-', ' ')})" if failing else ""
+    failed = f"{in_words(failing.batch_size, axis)} does not ({failing.outcome.replace('-', ' ')})" if failing else ""
     if search.predicted_above is not None:
         failed = f"{in_words(search.predicted_above, axis)} is predicted to exceed the budget"
     if limited_by == CAP:
         top = f"{search.cap}, the greatest length given" if axis else f"--max-batch-size {search.cap}"
-        larger = f": no larger multiple of {search.multiple_of} is within it" if best.size < search.cap else ""
+        larger = f": no larger multiple of {search.multiple_of} is within it" if best.batch_size < search.cap else ""
         return f"stopped at {top}{larger}"
     if limited_by == "safety" and history.plan.options.avoid_oom:
         return "larger sizes are predicted to exceed 85 % of the budget, the limit of --avoid-oom"
     return _LIMITS.get(limited_by, failed)
 
 
-def _at_least(history: History, best: Record) -> Finding:
+def _at_least(history: History, best: TrialEntry) -> Finding:
     """A size that fits, where it is not known how much more does."""
     axis, predicted, confirmed = history.axis, history.predicted, history.search.confirmed
     limited_by = history.limited_by
     said = [OPEN.get(limited_by or "", "the search did not end")]
     if not confirmed:
         said.append("it passed once and was not run again in a fresh process")
-    if predicted is not None and predicted > best.size:
+    if predicted is not None and predicted > best.batch_size:
         said.append(f"about {in_words(predicted, axis)} is predicted")
     fixes = {
         "time": f"--time-budget {_time(history.more_time_s)}",
-        "trials": f"go on with --start {best.size}",
-        "default-cap": f"--axis {axis}:1..{CAP_TIMES * best.size}"
+        "trials": f"go on with --start {best.batch_size}",
+        "default-cap": f"--axis {axis}:1..{CAP_TIMES * best.batch_size}"
         if axis
-        else f"--max-batch-size {CAP_TIMES * best.size}",
+        else f"--max-batch-size {CAP_TIMES * best.batch_size}",
         "killed": "run one step of that size yourself and check the program's limits (ulimit, a job's watchdog)",
     }
-    evidence: dict[str, Any] = {"batch_size": best.size, "at_least": best.size, "predicted": predicted}
+    evidence: dict[str, Any] = {"batch_size": best.batch_size, "at_least": best.batch_size, "predicted": predicted}
     evidence |= {"budget_bytes": history.budget.bytes, "limited_by": limited_by, "confirmed": confirmed}
-    title, fix = f"at least {in_words(best.size, axis)} fits", fixes.get(limited_by or "", _AGAIN)
+    title, fix = f"at least {in_words(best.batch_size, axis)} fits", fixes.get(limited_by or "", _AGAIN)
     return Finding("batch_size.fits", "inconclusive", title, "; ".join(said), evidence, fix=fix)
 
 
@@ -309,23 +282,18 @@ def _time(seconds: float) -> str:
     return f"{math.ceil(seconds / 60)}m" if seconds > 120 else f"{math.ceil(seconds)}s"
 
 
-def _default_malloc(result: Result, budget_bytes: int) -> Finding:
-    peak = result.peak_bytes or 0
-    title = f"peak under the default malloc: {capacity(peak)}"
-    message = "within the budget too"
-    if peak > budget_bytes:
-        message = f"{capacity(peak - budget_bytes)} above the budget, because freed memory is kept"
-    evidence = {"peak_bytes": peak, "budget_bytes": budget_bytes}
-    return Finding("batch_size.default_malloc", "info", title, message, evidence)
-
-
 def _nothing_fits(history: History) -> Finding:
     search, budget, axis = history.search, history.budget, history.axis
     weight, refused, failing = history.parameter_bytes, history.refused, search.first_failing
     evidence: dict[str, Any] = {"budget_bytes": budget.bytes, "parameter_bytes": weight}
-    if refused is None and (failing is None or not history.is_closed):
-        return _undecided_size(history, evidence)
-    smallest = failing.size if failing else search.minimum
+    if refused is None and (failing is None or not history.is_closed):  # none is known to fail for want of memory
+        kind, limited_by = kind_of_size(axis), history.limited_by
+        title, why, fix = f"no {kind} was decided", OPEN.get(limited_by or "", "the search did not end"), _AGAIN
+        if limited_by == "time":
+            title, why = f"no {kind} passed before time ran out", ""
+            fix = f"--time-budget {_time(history.more_time_s)}"
+        return Finding("batch_size.fits", "inconclusive", title, why, evidence, fix=fix)
+    smallest = failing.batch_size if failing else search.minimum
     evidence |= {"batch_size": smallest}
     fix = "raise --memory-limit, or use a smaller model or input"
     whole = f"budget {capacity(budget.bytes)}"
@@ -347,84 +315,51 @@ def _nothing_fits(history: History) -> Finding:
     return Finding("batch_size.fits", "fail", title, f"{needs}, {whole}", evidence, fix)
 
 
-def _undecided_size(history: History, evidence: Mapping[str, Any]) -> Finding:
-    """No size passed, and none is known to fail for want of memory."""
-    kind, limited_by = kind_of_size(history.axis), history.limited_by
-    if limited_by == "time":
-        title, fix = f"no {kind} passed before time ran out", f"--time-budget {_time(history.more_time_s)}"
-        return Finding("batch_size.fits", "inconclusive", title, "", dict(evidence), fix=fix)
-    why = OPEN.get(limited_by or "", "the search did not end")
-    return Finding("batch_size.fits", "inconclusive", f"no {kind} was decided", why, dict(evidence), fix=_AGAIN)
-
-
-def _failed(check: Result, axis: str | None) -> Finding:
+def _failed(check: TrialResult, axis: str | None) -> Finding:
     """A step of the epoch that fails."""
-    evidence = {"batch_size": check.size, "outcome": check.outcome, "peak_bytes": check.peak_bytes}
+    evidence = {"batch_size": check.batch_size, "outcome": check.outcome, "peak_bytes": check.peak_bytes}
     if check.purpose == "evaluation":
-        title = f"an evaluation step with {in_words(check.size, axis)} fails"
+        title = f"an evaluation step with {in_words(check.batch_size, axis)} fails"
         smaller = f"evaluate with a smaller {kind_of_size(axis)}"
         fix = smaller if check.outcome in BOUNDING else "check what model.eval() changes"
         return Finding("batch_size.evaluation", "warn", title, check.reason, evidence, fix=fix)
-    title, fix = f"a partial last batch of {check.size} fails", "set drop_last=True in the DataLoader"
+    title, fix = f"a partial last batch of {check.batch_size} fails", "set drop_last=True in the DataLoader"
     return Finding("batch_size.partial_batch", "warn", title, check.reason, evidence, fix=fix)
 
 
-def _grows(history: History) -> list[Finding]:
-    """Memory that each step adds to, for good."""
+def _of_the_last_run(history: History) -> Iterator[Finding]:
+    """What the run of the answer that counts showed beside its peak."""
     final = history.final
-    left = final.steps_left(history.budget.bytes) if final is not None else None
-    if final is None or left is None:
-        return []
-    each, size = final.growth_bytes or 0, in_words(final.size, history.axis)
-    return [
-        Finding(
+    if final is None:
+        return
+    size, evidence = in_words(final.batch_size, history.axis), {"batch_size": final.batch_size}
+    left = final.steps_left(history.budget.bytes)
+    if left is not None:
+        each = final.growth_bytes or 0
+        yield Finding(
             "batch_size.growth",
             "inconclusive",
             f"memory grows by {capacity(each)} a step",
             f"a leak or a cache; about {left} more steps of {size} fit",
-            {"batch_size": final.size, "growth_bytes": each, "steps_left": left, "steps": len(final.levels_bytes)},
+            {**evidence, "growth_bytes": each, "steps_left": left, "steps": len(final.levels_bytes)},
             fix="look for tensors that are kept from step to step: losses in a list without .item() or .detach()",
         )
-    ]
-
-
-def _emptied(history: History) -> list[Finding]:
-    """A size that runs after the allocator has made room."""
-    final = history.final
-    if final is None or not final.retries:
-        return []
-    evidence = {"batch_size": final.size, "retries": final.retries, "times_as_long": final.retry_cost}
-    reason = in_words_of_retries(final)
-    return [
-        Finding("batch_size.retries", "info", f"{in_words(final.size, history.axis)} {reason}", "", evidence),
-    ]
-
-
-def _unlike(history: History) -> list[Finding]:
-    final = history.final
-    if final is None or not final.unlike:
-        return []
-    least, most = final.batch_elements
-    return [
-        Finding(
+    if final.allocation_retries:
+        retries = {"retries": final.allocation_retries, "times_as_long": final.retry_cost}
+        yield Finding("batch_size.retries", "info", f"{size} {in_words_of_retries(final)}", "", {**evidence, **retries})
+    if final.unlike:
+        least, most = final.batch_elements
+        yield Finding(
             "batch_size.unlike_batches",
             "warn",
             "batches of one size differ",
             f"the smallest that ran held {least} numbers, the largest {most}; a larger one needs more memory",
-            {"batch_size": final.size, "least_elements": least, "most_elements": most},
+            {**evidence, "least_elements": least, "most_elements": most},
             fix="let make_batch return the largest batch of the training data",
         )
-    ]
-
-
-def _fragmented(history: History) -> list[Finding]:
-    """Memory that lies in pieces, where a setting helps."""
-    final = history.final
-    gap = use.fragmentation(final.memory) if final else None
-    if gap is None or not gap.large or not _device(history).id.startswith("cuda"):
-        return []
-    return [
-        Finding(
+    gap = recommend.fragmentation(final.memory)
+    if gap is not None and gap.large and history.device.id.startswith("cuda"):  # there a setting helps
+        yield Finding(
             "batch_size.fragmentation",
             "info",
             f"{capacity(gap.gap_bytes)} reserved by the allocator, in no tensor",
@@ -432,4 +367,3 @@ def _fragmented(history: History) -> list[Finding]:
             asdict(gap),
             fix=f"run with {advice.allocator('expandable_segments:True')}",
         )
-    ]

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from gpucheck.batch_size.budget import Budget
-from gpucheck.batch_size.outcome import NEEDS_SMALLER_PASS, Result, Setup
+from gpucheck.batch_size.outcome import NEEDS_SMALLER_PASS, Budget, Setup, TrialResult
 from gpucheck.batch_size.plan import Plan
 from gpucheck.batch_size.predict import Foresight
 from gpucheck.batch_size.search import Search, search_for
@@ -66,7 +65,7 @@ class Foreseen:
 class Tried:
     """A trial of the search ended. `unproven` is a confirmation of a size that had not passed before."""
 
-    result: Result
+    result: TrialResult
     unproven: bool = False
 
 
@@ -97,14 +96,14 @@ class Ended:
 class Followed:
     """A trial after the search: of the default malloc, of a size to recommend, or of what else an epoch holds."""
 
-    result: Result
+    result: TrialResult
 
 
 @dataclass(frozen=True, slots=True)
 class Recommended:
     """The size to use, as it was run; `reason` says why there is none. `speed` compares it with the largest size's."""
 
-    result: Result | None = None
+    result: TrialResult | None = None
     reason: str | None = None
     speed: SpeedChange | None = None
 
@@ -134,19 +133,19 @@ class History:
     budget_before: Budget
     search: Search = field(init=False)
     entries: list[Entry] = field(default_factory=list)
-    results: list[Result] = field(default_factory=list)
+    results: list[TrialResult] = field(default_factory=list)
     opened: Opened | None = None
     foresight: Foresight = field(default_factory=Foresight)
-    single: Result | None = None
-    stopped: Result | None = None
+    single: TrialResult | None = None
+    stopped: TrialResult | None = None
     refused: str | None = None
     parameter_bytes: int | None = None
     limited_by: str | None = None
     more_time_s: float = 60.0
-    default_malloc: Result | None = None
+    default_malloc: TrialResult | None = None
     recommended: Recommended | None = None
-    recommended_trials: list[Result] = field(default_factory=list)
-    checks: list[Result] = field(default_factory=list)
+    recommended_trials: list[TrialResult] = field(default_factory=list)
+    checks: list[TrialResult] = field(default_factory=list)
     log_failed: LogFailed | None = None
     _disturbed: bool = False
     _killed: set[int] = field(default_factory=set)
@@ -160,6 +159,11 @@ class History:
         return self.opened.budget if self.opened is not None else self.budget_before
 
     @property
+    def device(self) -> DeviceRef:
+        """The device as its child names it, before that as it was asked for."""
+        return self.opened.device if self.opened else DeviceRef(self.setup.device, name=self.setup.device_name)
+
+    @property
     def axis(self) -> str | None:
         """The dimension whose length sizes are; None where they are batch sizes."""
         return self.plan.recipe.axis
@@ -170,22 +174,23 @@ class History:
         return self.limited_by is not None and self.limited_by not in OPEN
 
     @property
-    def final(self) -> Result | None:
+    def final(self) -> TrialResult | None:
         """The run of the best size that counts: its confirmation, else its last pass."""
         best = self.search.best
         if best is None:
             return None
-        runs = [r for r in self.results if r.size == best.size and r.outcome == "fits"]
+        runs = [r for r in self.results if r.batch_size == best.batch_size and r.outcome == "fits"]
         return max(runs, key=lambda r: r.purpose == "confirm", default=None)
 
     @property
     def predicted(self) -> int | None:
         """The largest size that is predicted: by fake tensors where a trial has calibrated them, else by the peaks."""
         best, failing = self.search.best, self.search.first_failing
-        found = self.foresight.trusted_size or self.search.likely_largest
-        if best is None or found is None or (failing is not None and found >= failing.size):
+        trusted = self.foresight.max_batch_size if self.foresight.is_trusted else None
+        found = trusted or self.search.likely_largest
+        if best is None or found is None or (failing is not None and found >= failing.batch_size):
             found = self.search.likely_largest
-        return None if found is None or best is None else max(found, best.size)
+        return None if found is None or best is None else max(found, best.batch_size)
 
     @property
     def trial_count(self) -> int:
@@ -215,8 +220,10 @@ class History:
             case Ended(limited_by, more_time_s):
                 self._end(limited_by)
                 self.more_time_s = more_time_s
+            case Followed(result) if result.purpose == "default malloc":
+                self.default_malloc = result
             case Followed(result):
-                self._follow(result)
+                (self.recommended_trials if result.purpose == "recommended" else self.checks).append(result)
             case Recommended():
                 self.recommended = entry
             case LogFailed():
@@ -231,7 +238,7 @@ class History:
         if opened.dangerous:
             self.search.seek_failure = False
 
-    def _learn(self, result: Result, unproven: bool) -> None:
+    def _learn(self, result: TrialResult, unproven: bool) -> None:
         """What a trial says of its size; some say nothing, and some end the search."""
         if result.resumed:
             self.search.taken_over += 1
@@ -243,7 +250,10 @@ class History:
             self._disturbed = True
         elif result.outcome == "user-error" and self._starts_at_two(result):
             self.single, self.search.minimum = result, 2
-        elif result.outcome in STOPPING or self._fails_at_the_smallest(result):
+        elif result.outcome in STOPPING or (
+            # Without memory's certain words what fails at the smallest size is an error of the target.
+            result.outcome in NEEDS_SMALLER_PASS and result.batch_size <= self.search.lowest
+        ):
             self.stopped = result
             if result.outcome in OPEN:
                 self._end(result.outcome)
@@ -252,44 +262,25 @@ class History:
             is_search = unproven and result.outcome != "fits"
             self._record(replace(result, purpose="search") if is_search else result)
             if result.outcome == "killed":
-                self._killed.add(result.size)
-                if len(self._killed) >= KILLED_ALIKE or result.size <= self.search.lowest:
+                self._killed.add(result.batch_size)
+                if len(self._killed) >= KILLED_ALIKE or result.batch_size <= self.search.lowest:
                     self._end("killed")
 
-    def _fails_at_the_smallest(self, result: Result) -> bool:
-        """Whether it fails at the smallest size without memory's certain words: an error of the target."""
-        return result.outcome in NEEDS_SMALLER_PASS and result.size <= self.search.lowest
-
-    def _starts_at_two(self, result: Result) -> bool:
+    def _starts_at_two(self, result: TrialResult) -> bool:
         """Whether a first batch of 1 that fails may be what fails: a normalisation over the batch needs two samples."""
-        first = result.size == 1 == self.search.lowest and not self.search.records
+        first = result.batch_size == 1 == self.search.lowest and not self.search.trials
         return first and self.axis is None and self.search.cap >= 2 and self.setup.mode == "train"
 
-    def _record(self, result: Result) -> None:
+    def _record(self, result: TrialResult) -> None:
         """Tell the search what came out."""
         self.search.static_bytes = result.state_bytes or self.search.static_bytes
-        self.search.record(
-            result.size,
-            result.outcome,
-            result.peak_bytes,
-            compute_peak_bytes=result.compute_peak_bytes,
-            purpose="confirm" if result.purpose == "confirm" else "search",
-        )
+        self.search.trials.append(result)
 
     def _end(self, limited_by: str) -> None:
         """What ended the search first is what limits it. A cap that nobody asked for leaves it open."""
         if limited_by == CAP and self.plan.is_cap_default:
             limited_by = "default-cap"
         self.limited_by = self.limited_by or limited_by
-
-    def _follow(self, result: Result) -> None:
-        match result.purpose:
-            case "default malloc":
-                self.default_malloc = result
-            case "recommended":
-                self.recommended_trials.append(result)
-            case _:
-                self.checks.append(result)
 
 
 def replay(plan: Plan, setup: Setup, budget: Budget, entries: Iterable[Entry]) -> History:

@@ -14,13 +14,130 @@ import re
 import signal
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
 
 from gpucheck import messages
+from gpucheck.errors import CannotLook, UsageError
 from gpucheck.messages import Raised
-from gpucheck.report.results.find_batch_size import Outcome
-from gpucheck.units import MIB
+from gpucheck.report.results.find_batch_size import Outcome, StepRecipe, TrialEntry
+from gpucheck.units import GIB, MIB, Percent, capacity, parse_size, refused
+
+# --- What a trial may take --------------------------------------------------------------------------------------------
+
+# What a driver and other processes take without notice, and what fragments: the larger of the two.
+MARGIN_BYTES = 512 * MIB
+MARGIN_SHARE = 0.03
+# A CPU's memory is everyone's: without a limit from the user, at most this much, and at most half of what is there.
+CPU_DEFAULT_BYTES = 2 * GIB
+CPU_DEFAULT_REASON = "the smaller of 2 GiB and half the available memory"
+# The limit that the system enforces in a child on the CPU: room for the allocator's own, yet the machine survives.
+GUARD_SHARE = 1.25
+GUARD_LEAST_BYTES = 64 * MIB
+
+LIMIT_GRAMMAR = "4GiB, 50% or leave:2GiB"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """`--memory-limit`: a size in bytes, a share of all memory, or bytes to leave free."""
+
+    kind: Literal["size", "share", "leave"]
+    value: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a trial may take, and how that came about. `margin_bytes` is left out of `bytes` already."""
+
+    bytes: int
+    margin_bytes: int
+    reason: str
+    free_bytes: int
+    total_bytes: int
+
+
+def parse_limit(text: str) -> MemoryLimit:
+    """The limit that `text` describes. Raises UsageError where it describes none."""
+    option = "--memory-limit"
+    if text.startswith("leave:"):
+        return MemoryLimit("leave", parse_size(text.removeprefix("leave:"), option), text)
+    if text.rstrip().endswith("%"):
+        return MemoryLimit("share", Percent(1.0, above=True)(text, option), text)
+    try:
+        return MemoryLimit("size", parse_size(text, option), text)
+    except UsageError as error:
+        raise refused(option, "a size, a percentage or leave:SIZE", text, f"write it like {LIMIT_GRAMMAR}") from error
+
+
+def on_cpu(limit: MemoryLimit | None, free: int, total: int) -> Budget:
+    """The budget on a CPU, where `free` and `total` count a container's limit. No margin: only the growth counts."""
+    if limit is None:
+        return Budget(min(CPU_DEFAULT_BYTES, free // 2), 0, CPU_DEFAULT_REASON, free, total)
+    return _limited(limit, free, 0, free, total, "available memory")
+
+
+def on_device(limit: MemoryLimit | None, free: int, total: int, *, shared: bool) -> Budget:
+    """The budget on a device with memory of its own. `shared` doubles the margin: another process is on it."""
+    margin = int(max(MARGIN_BYTES, MARGIN_SHARE * total)) * (2 if shared else 1)
+    room = free - margin
+    if room <= 0:
+        raise CannotLook(
+            f"only {capacity(free)} of the device's {capacity(total)} is free",
+            f"a margin of {capacity(margin)} is kept free",
+            "end other processes on it: gpucheck devices --processes",
+            finding="batch_size.budget",
+        )
+    if limit is None:
+        return Budget(room, margin, "free memory minus the margin", free, total)
+    return _limited(limit, room, margin, free, total, "free minus the margin")
+
+
+def _limited(limit: MemoryLimit, room: int, margin: int, free: int, total: int, what: str) -> Budget:
+    asked = {
+        "size": limit.value,
+        "share": limit.value * total,
+        "leave": free - limit.value,
+    }[limit.kind]
+    if asked <= 0:
+        raise UsageError(
+            f"--memory-limit {limit.text} leaves nothing",
+            f"{capacity(free)} are free",
+            f"write it like {LIMIT_GRAMMAR}",
+        )
+    if asked > room:
+        return Budget(room, margin, f"{what}, less than --memory-limit {limit.text}", free, total)
+    return Budget(int(asked), margin, f"--memory-limit {limit.text}", free, total)
+
+
+def guard_bytes(budget: int) -> int:
+    """How much more than a warmed child the system lets a trial on the CPU take before allocations fail."""
+    return max(int(budget * GUARD_SHARE), budget + GUARD_LEAST_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What a process takes of a device: the allocator's reserved bytes, and what lies outside it.
+
+    `free_before` is what was free before this process had a context, where that is known (`context_counted`), else
+    what was free right after it was made.
+    """
+
+    free_before: int
+    total: int
+    context_counted: bool
+
+    def outside(self, free_now: int, reserved_now: int) -> int:
+        """Bytes outside the allocator: context, handles, workspaces (and whatever other processes took since)."""
+        return max(0, self.free_before - free_now - reserved_now)
+
+    def fraction(self, budget: int, outside: int) -> float:
+        """The share of the device that the allocator may reserve, so that its cache is recycled at the budget."""
+        return min(1.0, max(0.0, (budget - outside) / self.total))
+
+
+# --- What a trial is told, and what came out of it --------------------------------------------------------------------
 
 FITS: Outcome = "fits"
 # The outcomes that say "this many are too many" and so bound the search from above. `out-of-time`, which the time of
@@ -65,16 +182,15 @@ class Setup:
     optimizer: str
     dtype: str | None
     device: str
-    device_name: str | None
-    budget_bytes: int
-    guard_bytes: int | None
-    limit: dict[str, Any] | None
-    free_before: int | None
-    shared: bool
+    device_name: str | None = None
+    budget_bytes: int = 0
+    guard_bytes: int | None = None
+    limit: MemoryLimit | None = None
+    free_before: int | None = None
+    shared: bool = False
     # The child's resident memory may grow by so much before it is ended; None where it is not watched.
-    watch_bytes: int | None
-    # How a step is run: the fields of `work.spec.Recipe` that are not its defaults.
-    recipe: dict[str, Any] = field(default_factory=dict)
+    watch_bytes: int | None = None
+    recipe: StepRecipe = field(default_factory=StepRecipe)
     # Folders that a child looks for the target in after its own.
     import_path: tuple[str, ...] = ()
 
@@ -84,28 +200,18 @@ class Setup:
         return self.device == "cpu"
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What came out of one trial. `reason` is one line; `trace` is what was raised, in full.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult(TrialEntry):
+    """What came out of one trial: what the report shows of it (`entry`), and what only the search reads.
 
-    `cut` is True where the caller's deadline ended it, which says nothing about the size; `resumed` where it ran in an
-    earlier run of the search. Where an allocation failed, `asked_bytes` is its size and `reached_bytes` the trial's
-    peak until then.
+    `reason` is one line; `trace` is what was raised, in full. `cut` is True where the caller's deadline ended it, which
+    says nothing about the size.
     """
 
-    size: int
-    purpose: str
-    fresh: bool
-    outcome: Outcome
     reason: str = ""
     trace: str = ""
-    peak_bytes: int | None = None
-    compute_peak_bytes: int | None = None
-    seconds: float = 0.0
     cut: bool = False
-    steps_s: tuple[float, ...] = ()
     started_monotonic_s: tuple[float, ...] = ()
-    retries: int = 0
     # How often each step had to empty the allocator's cache.
     retried: tuple[int, ...] = ()
     # What was held at each step's end. The peak is that of the first `settled_steps`; `filled` where one more of the
@@ -120,11 +226,20 @@ class Result:
     kept_bytes: int | None = None
     loss: str | None = None
     memory: dict[str, Any] = field(default_factory=dict)
-    resumed: bool = False
     # The fewest and the most numbers in one of its batches.
     batch_elements: tuple[int, ...] = ()
-    asked_bytes: int | None = None
-    reached_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        # The first step warms up, and says something only where it is the only one.
+        steps = self.later_s or self.steps_s
+        if steps and (middle := statistics.median(steps)) > 0:
+            object.__setattr__(self, "samples_per_s", self.batch_size / middle)
+
+    @property
+    def entry(self) -> TrialEntry:
+        """The trial as the report shows it."""
+        shown = {field.name: getattr(self, field.name) for field in fields(TrialEntry)}
+        return TrialEntry(**shown | {"reason": self.reason or None})
 
     @property
     def unlike(self) -> bool:
@@ -173,16 +288,20 @@ class Result:
         """The steps after the first, which warms up and says nothing of them."""
         return self.steps_s[1:]
 
-    @property
-    def samples_per_s(self) -> float | None:
-        """Samples per second: the median of the steps after the first, which warms up; of the only one where so."""
-        steps = self.steps_s[1:] or self.steps_s
-        return self.size / middle if steps and (middle := statistics.median(steps)) > 0 else None
+
+def in_words(size: int, axis: str | None) -> str:
+    """A size as a sentence has it: of the batch, or a length along the axis."""
+    return f"a batch of {size}" if axis is None else f"{axis} {size}"
 
 
-def in_words_of_retries(result: Result) -> str:
+def kind_of_size(axis: str | None) -> str:
+    """What sizes are, as a sentence has it: batches, or lengths along the axis."""
+    return "batch" if axis is None else f"length of {axis}"
+
+
+def in_words_of_retries(result: TrialResult) -> str:
     """That a size runs although the allocator had to empty its cache, and what that costs, in one line."""
-    times = "once" if result.retries == 1 else f"{result.retries} times"
+    times = "once" if result.allocation_retries == 1 else f"{result.allocation_retries} times"
     text = f"runs, with the cache emptied {times} in {len(result.retried)} steps"
     cost = result.retry_cost
     return text if cost is None else f"{text}; such a step takes {cost:.1f} times as long"
@@ -371,13 +490,13 @@ def power_of_time(timed: Sequence[tuple[int, float]]) -> float | None:
     return math.log(seconds / before[1]) / math.log(size / before[0])
 
 
-def judged_by_time(result: Result, before: Sequence[Result], budget_bytes: int) -> Result:
+def judged_by_time(result: TrialResult, before: Sequence[TrialResult], budget_bytes: int) -> TrialResult:
     """A trial that raised nothing, as `spill` where its steps say so against those of the trials `before`.
 
     Only for devices whose memory can spill, and sizes of a batch: along an axis time grows faster by itself.
     """
-    passed = [(other.size, other.steps_s) for other in before if other.outcome == FITS]
-    times = slowdown(result.size, result.steps_s, passed, (result.peak_bytes or 0) / budget_bytes)
+    passed = [(other.batch_size, other.steps_s) for other in before if other.outcome == FITS]
+    times = slowdown(result.batch_size, result.steps_s, passed, (result.peak_bytes or 0) / budget_bytes)
     if times is None:
         return result
     why = f"its steps took {times:.1f} times as long as expected from smaller sizes: memory spilled to the host"

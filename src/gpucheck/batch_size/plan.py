@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpucheck import naming
-from gpucheck.batch_size.budget import MemoryLimit, parse_limit
 from gpucheck.batch_size.options import DEFAULT_CAP, MODES, FindBatchSizeOptions
+from gpucheck.batch_size.outcome import MemoryLimit, parse_limit
 from gpucheck.errors import UsageError
-from gpucheck.work.spec import FLOATING, Axis, Input, Recipe, parse_axis, parse_inputs, parse_target
+from gpucheck.report.results.find_batch_size import StepRecipe
+from gpucheck.work.spec import FLOATING, Axis, parse_axis, parse_inputs, parse_target
 
 AMP = ("bfloat16", "float16")
 # No tensor's dimension is larger; what a model takes is far below.
@@ -18,36 +19,20 @@ LARGEST_TOLERANCE = 0.5
 DEFAULT_TARGET = "transformer"
 
 
-def in_words(size: int, axis: str | None) -> str:
-    """A size as a sentence has it: of the batch, or a length along the axis."""
-    return f"a batch of {size}" if axis is None else f"{axis} {size}"
-
-
-def kind_of_size(axis: str | None) -> str:
-    """What sizes are, as a sentence has it: batches, or lengths along the axis."""
-    return "batch" if axis is None else f"length of {axis}"
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The options with their texts parsed. Along an `axis` sizes are lengths, and its greatest is filled in."""
+    """The options with their texts parsed.
+
+    `cap` is the largest size to try: of the batch, or along the axis. `is_cap_default` where nobody asked for it.
+    """
 
     options: FindBatchSizeOptions
     target: str
     limit: MemoryLimit | None
-    recipe: Recipe
+    recipe: StepRecipe
     axis: Axis | None
-
-    @property
-    def cap(self) -> int:
-        """The largest size to try: of the batch, or along the axis."""
-        return _cap(self.options) if self.axis is None or self.axis.high is None else self.axis.high
-
-    @property
-    def is_cap_default(self) -> bool:
-        """Whether nobody asked for the largest size to try."""
-        high = parse_axis(self.options.axis).high if self.options.axis is not None else None
-        return high is None and self.options.max_batch_size is None
+    cap: int
+    is_cap_default: bool
 
     @property
     def sizes(self) -> tuple[int | None, int]:
@@ -64,9 +49,10 @@ def plan(options: FindBatchSizeOptions) -> Plan:
         )
     if options.dtype is not None:
         naming.one_of("--dtype", options.dtype, FLOATING)
-    _check_batch("--max-batch-size", _cap(options))
-    if options.effective_batch is not None:
-        _check_batch("--effective-batch", options.effective_batch)
+    cap = DEFAULT_CAP if options.max_batch_size is None else options.max_batch_size
+    for name, size in (("--max-batch-size", cap), ("--effective-batch", options.effective_batch)):
+        if size is not None and not 1 <= size <= LARGEST_BATCH:
+            raise UsageError(f"{name} must be an integer from 1 to {LARGEST_BATCH}, not {size}")
     if not 0 <= options.headroom < 1:
         raise UsageError(f"--headroom must be below 100 %, not {options.headroom:.0%}", "", "write it like 10%")
     for name, value in (("--time-budget", options.time_budget_s), ("--trial-timeout", options.trial_timeout_s)):
@@ -74,38 +60,34 @@ def plan(options: FindBatchSizeOptions) -> Plan:
             raise UsageError(f"{name} must be a time above 0 s, not {value:g}", "", "write it like 60s")
     if options.estimate and options.resume is not None:
         raise UsageError("--estimate and --resume exclude each other", "an estimate runs no trials")
-    axis = _axis(options)
+    if options.axis is not None and options.effective_batch is not None:
+        raise UsageError("--effective-batch and --axis exclude each other", "the batch size is fixed along an axis")
+    axis = parse_axis(options.axis) if options.axis is not None else None
+    is_cap_default = options.max_batch_size is None and (axis is None or axis.high is None)
+    if axis is not None:
+        cap = axis.high or max(axis.low, cap)
     recipe = _recipe(options, axis)
     if options.target is not None:
         parse_target(options.target)
     limit = None if options.memory_limit is None else parse_limit(options.memory_limit)
-    made = Plan(options, options.target or DEFAULT_TARGET, limit, recipe, axis)
-    _check_sizes(options, made.cap, axis.name if axis else None)
-    return made
+    _check_sizes(options, cap, axis.name if axis else None)
+    return Plan(options, options.target or DEFAULT_TARGET, limit, recipe, axis, cap, is_cap_default)
 
 
-def _cap(options: FindBatchSizeOptions) -> int:
-    return DEFAULT_CAP if options.max_batch_size is None else options.max_batch_size
-
-
-def _axis(options: FindBatchSizeOptions) -> Axis | None:
-    if options.axis is None:
-        return None
-    if options.effective_batch is not None:
-        raise UsageError("--effective-batch and --axis exclude each other", "the batch size is fixed along an axis")
-    axis = parse_axis(options.axis)
-    return replace(axis, high=axis.high or max(axis.low, _cap(options)))
-
-
-def _check_batch(option: str, value: int) -> None:
-    if not 1 <= value <= LARGEST_BATCH:
-        raise UsageError(f"{option} must be an integer from 1 to {LARGEST_BATCH}, not {value}")
-
-
-def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> Recipe:
+def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> StepRecipe:
     """How a step is run. Raises UsageError for what does not go together."""
-    _check_axis(axis, options.batch_size, parse_inputs(options.inputs))
-    amp = options.amp
+    amp, batch_size = options.amp, options.batch_size
+    # Each dimension that a shape names must be the axis; which inputs a target takes, only a child knows.
+    for given in parse_inputs(options.inputs):
+        other = next((size for size in given.shape if isinstance(size, str) and (not axis or size != axis.name)), None)
+        if other is not None:
+            where = f"the axis is {axis.name}" if axis else "no axis is given"
+            fix = "give its length" if axis else f"add --axis {other}, or give its length"
+            raise UsageError(f"--input {given.name} names a dimension {other!r}", where, fix)
+    if axis is None and batch_size is not None:
+        raise UsageError("--batch-size needs --axis", "without an axis the batch size is searched for")
+    if batch_size is not None and batch_size < 1:
+        raise UsageError(f"--batch-size must be at least 1, not {batch_size}")
     if amp is not None:
         naming.one_of("--amp", amp, AMP, " or ")
     if amp is not None and options.dtype not in (None, "float32"):
@@ -116,22 +98,8 @@ def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> Recipe:
         )
     if options.grad_checkpointing and options.mode != "train":
         raise UsageError("--grad-checkpointing is for training", "inference keeps no activations", "leave it out")
-    name, batch_size = axis.name if axis else None, options.batch_size or 1
-    return Recipe(amp, options.grad_checkpointing, options.compiled, name, batch_size)
-
-
-def _check_axis(axis: Axis | None, batch_size: int | None, inputs: tuple[Input, ...]) -> None:
-    """Each dimension that a shape names must be the axis; which inputs a target takes, only a child knows."""
-    for one in inputs:
-        other = next((size for size in one.shape if isinstance(size, str) and (not axis or size != axis.name)), None)
-        if other is not None:
-            where = f"the axis is {axis.name}" if axis else "no axis is given"
-            fix = "give its length" if axis else f"add --axis {other}, or give its length"
-            raise UsageError(f"--input {one.name} names a dimension {other!r}", where, fix)
-    if axis is None and batch_size is not None:
-        raise UsageError("--batch-size needs --axis", "without an axis the batch size is searched for")
-    if batch_size is not None and batch_size < 1:
-        raise UsageError(f"--batch-size must be at least 1, not {batch_size}")
+    name = axis.name if axis else None
+    return StepRecipe(amp, options.grad_checkpointing, options.compiled, name, batch_size or 1)
 
 
 def _check_sizes(options: FindBatchSizeOptions, cap: int, axis: str | None) -> None:

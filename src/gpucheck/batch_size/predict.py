@@ -8,11 +8,18 @@ and the search jumps to the calibrated maximum.
 from __future__ import annotations
 
 import itertools
+import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpucheck.batch_size.plan import in_words
-from gpucheck.report.results.find_batch_size import Calibration, PredictedPeak, PredictionResult
+from gpucheck.batch_size.outcome import IN_TRIAL, Setup, TrialResult, in_words
+from gpucheck.batch_size.search import SAFE_SHARE, Attempt, Search
+from gpucheck.machine.child import LineChild, python_argv
+from gpucheck.machine.talk import Ending, Line, Lost, Talk
+from gpucheck.report.codec import from_json, to_json
+from gpucheck.report.results.find_batch_size import Calibration, Outcome, PredictedPeak, PredictionResult
+from gpucheck.units import duration
 
 # The prediction's own bracket; a real trial moves it by more.
 TOLERANCE = 0.04
@@ -43,7 +50,7 @@ class Point:
     """
 
     size: int
-    peak_bytes: int | None
+    peak_bytes: int | None = None
     compute_peak_bytes: int | None = None
     update_peak_bytes: int | None = None
     parameter_bytes: int | None = None
@@ -243,10 +250,6 @@ class Prediction:
         """The prediction at the maximum."""
         return None if self.max_batch_size is None else at(self.points, self.max_batch_size)
 
-    def first_size(self) -> int | None:
-        """The size that calibrates; None where the smallest is as good."""
-        return None if self.max_batch_size is None else max(1, int(FIRST_SHARE * self.max_batch_size)) or None
-
 
 def prediction(points: Sequence[Point], budget_bytes: int, device: str, seconds: float) -> Prediction:
     """What the peaks asked for say of a budget."""
@@ -268,13 +271,19 @@ class Foresight:
 
     @property
     def first_size(self) -> int | None:
-        """Where to start: at about a quarter of what is predicted; None without a prediction."""
-        return self.prediction.first_size() if self.prediction is not None else None
+        """Where to start: at about a quarter of what is predicted; None where nothing is predicted to fit."""
+        largest = self.prediction.max_batch_size if self.prediction is not None else None
+        return None if largest is None else max(1, int(FIRST_SHARE * largest))
 
     @property
-    def trusted_size(self) -> int | None:
-        """The largest size predicted, once a trial has calibrated that; None where it is not to be used."""
-        return self.max_batch_size if self.calibration is not None and self.reason is None else None
+    def is_trusted(self) -> bool:
+        """Whether a trial has calibrated the prediction, which is to be used."""
+        return self.prediction is not None and self.calibration is not None and self.reason is None
+
+    def within(self, room: float) -> int | None:
+        """The largest of the sizes predicted whose calibrated peak is at most `room` bytes; None where none is."""
+        assert self.prediction is not None and self.calibration is not None
+        return largest_within(self.prediction.points, self.calibration, room)
 
     @property
     def method(self) -> str:
@@ -285,10 +294,15 @@ class Foresight:
 
     def peaks(self, sizes: Iterable[int]) -> dict[int, float]:
         """The calibrated peak of each size in bytes; without those that nothing is predicted of."""
-        if self.prediction is None or self.calibration is None or self.reason is not None:
+        if self.prediction is None or self.calibration is None or not self.is_trusted:
             return {}
         found = (at(self.prediction.points, size) for size in sizes)
         return {point.size: self.calibration.peak(point.peak_bytes or 0) for point in found if point is not None}
+
+    def computing_peaks(self) -> dict[int, float]:
+        """What computing takes at each size predicted, in bytes; nothing where the prediction is not used."""
+        points = self.prediction.points if self.prediction is not None and self.is_trusted else ()
+        return {point.size: float(point.phases[0]) for point in points if point.peak_bytes is not None}
 
     def result(self) -> PredictionResult:
         """`prediction` of the answer, with the calibrated peak of each size that was predicted, smallest first."""
@@ -361,5 +375,183 @@ def calibrate(
 
 
 def largest_within(points: Sequence[Point], calibration: Calibration, room: float) -> int | None:
-    """The largest size whose calibrated peak is at most `room` bytes, among the sizes predicted; None if none is."""
+    """The largest of the sizes predicted whose calibrated peak is at most `room` bytes; None where none is."""
     return largest(points, lambda peak: calibration.peak(peak) <= room)
+
+
+# --- The child that predicts, and what it does for a search -----------------------------------------------------------
+
+# Importing torch takes seconds; a size takes a tenth of one, a large model's some seconds.
+LONGEST_S = 60.0
+# A prediction may take so much of the time that there is: it saves a few trials, not more.
+SHARE_OF_TIME = 0.3
+# On a CPU it loads torch beside the first child's: then both have so much of it.
+SHARE_WITH_LOADING = 0.5
+
+
+class Predictor:
+    """A child that predicts peaks; it begins at once, so that the parent may do something else meanwhile.
+
+    `lowest` None is the smallest batch that the model takes; `budget_bytes` None is what a CUDA device tells the child.
+    With `on_host` fake tensors are on the CPU whatever the device: it is left alone, or is not here.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        budget_bytes: int | None,
+        lowest: int | None,
+        highest: int,
+        available_s: float,
+        *,
+        on_host: bool = False,
+    ) -> None:
+        self._limit = min(LONGEST_S, SHARE_OF_TIME * available_s)
+        # On a CPU the first child, which is needed anyway, loads meanwhile.
+        self._loads = min(LONGEST_S, SHARE_WITH_LOADING * available_s) if setup.is_cpu else 0.0
+        self._began = time.monotonic()
+        self._axis: str | None = setup.recipe.axis
+        self._talk: Talk | None = None
+        told = {**to_json(setup), "known_bytes": budget_bytes, "on_host": on_host}
+        told |= {"lowest": lowest, "highest": highest}
+        argv, environment = python_argv("gpucheck.batch_size.trial_fake"), {**os.environ, IN_TRIAL: "1"}
+        self._lost: Lost | None = None
+        try:
+            self._talk = Talk(lambda: LineChild(argv, env=environment))
+            self._talk.send(told)
+        except Lost as lost:  # said when it is asked
+            self._lost = lost
+        except BaseException:  # a signal, before anybody could close this
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the child."""
+        if self._talk is not None:
+            self._talk.stop()
+
+    def result(self, budget_bytes: int) -> Prediction:
+        """The largest size within the budget, once it is known. Raises Distrusted where fake tensors cannot tell."""
+        ready = self._answer(self._began + max(self._limit, self._loads))
+        deadline = self._began + self._limit
+        if self._loads:
+            deadline = min(time.monotonic() + self._limit, self._began + self._loads)
+        if not ready["ok"]:
+            raise Distrusted(f"fake tensors cannot run it: {ready['why']}")
+        points: list[Point] = []
+        while not (answer := self._answer(deadline)).get("done"):
+            if not answer["ok"] and not points:
+                raise Distrusted(f"fake tensors cannot run it: {answer['why']}")
+            # A kernel's limit, or a size that overflows: whatever it is, it does not run.
+            points.append(from_json(Point, answer))
+        checked(points, self._axis)
+        return prediction(points, budget_bytes, ready["device"], time.monotonic() - self._began)
+
+    def _answer(self, deadline: float) -> Line:
+        try:
+            if self._lost is not None:
+                raise self._lost
+            assert self._talk is not None
+            answer = self._talk.receive(max(deadline - time.monotonic(), 0.0))
+        except Lost as lost:
+            raise Distrusted(_ended(lost.ending)) from None
+        if answer is None:
+            raise Distrusted(f"fake tensors took longer than {duration(self._limit)}")
+        return answer
+
+
+def _ended(ending: Ending) -> str:
+    if ending.how == "unstarted":
+        return f"the fake-tensor process cannot be started ({ending.reason})"
+    how = f"by {ending.signal}" if ending.signal else f"with exit status {ending.status}"
+    return f"the fake-tensor process ended {how}"
+
+
+# Below this many sizes the search itself needs as few trials.
+LEAST_SIZES = 16
+# Trials that say nothing of their size's memory.
+SILENT: frozenset[Outcome] = frozenset(("out-of-time", "inconclusive", "user-error"))
+
+
+class Guide:
+    """Predicts beside the first child's start, then steers a Search. `foresight` is what is predicted by now."""
+
+    def __init__(self) -> None:
+        self.foresight = Foresight()
+        self._predictor: Predictor | None = None
+        self._jumped = False
+        self._axis: str | None = None
+
+    def begin(
+        self, setup: Setup, budget_bytes: int | None, lowest: int | None, highest: int, available_s: float
+    ) -> None:
+        """Start the child that predicts sizes from `lowest`, None for the smallest batch, to `highest`."""
+        self._axis, why = setup.recipe.axis, None
+        if budget_bytes is None and not setup.device.startswith("cuda"):
+            why = "the device's free memory is unknown before a trial"
+        elif highest < LEAST_SIZES:
+            why = f"at most {highest} sizes are searched"
+        elif setup.recipe.compile:
+            why = "a compiled model's tensors are known only after it runs"
+        else:
+            self._predictor = Predictor(setup, budget_bytes, lowest, highest, available_s)
+        self.foresight = Foresight(reason=why)
+
+    def finish(self, budget_bytes: int) -> None:
+        """Wait for the prediction, end its child, and read what is predicted against the budget."""
+        if self._predictor is not None:
+            try:
+                self.foresight = Foresight(self._predictor.result(budget_bytes))
+            except Distrusted as why:
+                self.foresight = Foresight(reason=str(why))
+            self.close()
+        old = self.foresight.prediction
+        if old is not None:
+            found = prediction(old.points, budget_bytes, old.device, old.seconds)
+            self.foresight = replace(self.foresight, prediction=found, max_batch_size=found.max_batch_size)
+
+    def close(self) -> None:
+        """End the child, if there is one."""
+        predictor, self._predictor = self._predictor, None
+        if predictor is not None:
+            predictor.close()
+
+    def steer(self, attempt: Attempt, search: Search, results: Sequence[TrialResult]) -> Attempt:
+        """The attempt, or once, after the first trial, the size at which the calibrated prediction meets the budget."""
+        first = next((r for r in results if r.outcome not in SILENT), None)
+        found = self.foresight.prediction
+        if self._jumped or found is None or first is None or attempt.purpose != "search":
+            return attempt
+        self._jumped = True
+        budget = search.budget_bytes
+        assert budget is not None
+        try:
+            if first.outcome != "fits":
+                raise Distrusted(f"{in_words(first.batch_size, self._axis)}, a quarter of the prediction, did not fit")
+            calibration = calibrate(
+                found.points,
+                first.batch_size,
+                first.peak_bytes,
+                first.compute_peak_bytes,
+                allocated=first.memory.get("max_memory_allocated_bytes"),
+                kept=first.kept_bytes,
+                axis=self._axis,
+            )
+        except Distrusted as why:
+            self.foresight = replace(self.foresight, reason=str(why))
+            return attempt
+        self.foresight = replace(self.foresight, calibration=calibration)
+        self.foresight = replace(self.foresight, max_batch_size=self.foresight.within(budget))
+        size = self._aim(search, budget, rough=first.kept_bytes is None)
+        # Trials of an earlier run may know more than the prediction does.
+        best, failing = search.best, search.first_failing
+        inside = best is not None and size > best.batch_size and (failing is None or size < failing.batch_size)
+        return Attempt(size) if inside else attempt
+
+    def _aim(self, search: Search, budget: int, *, rough: bool) -> int:
+        """The size to jump to; 0 for none. Where sizes are few, one step nearer to the budget than otherwise."""
+        safely = 1.0 if search.seek_failure else SAFE_SHARE
+        if rough or not search.seek_failure:
+            return search.allowed(self.foresight.within(safely * ROUGH_AIM * budget) or 0)
+        size, nearer = (search.allowed(self.foresight.within(share * budget) or 0) for share in (AIM, NEXT))
+        return nearer if nearer >= size + search.step(size) else size

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import psutil
 
-from gpucheck import errors, messages
+from gpucheck import messages
 from gpucheck.batch_size.outcome import (
     AT_ONCE,
     IN_TRIAL,
@@ -23,18 +22,19 @@ from gpucheck.batch_size.outcome import (
     STEPS_STEADY,
     End,
     Refused,
-    Result,
     Setup,
+    TrialResult,
     asked_bytes,
     classify,
     in_words_of_retries,
 )
 from gpucheck.batch_size.search import Attempt
-from gpucheck.errors import CannotLook, DeviceFailed, GpucheckError, TargetError
+from gpucheck.errors import CannotLook, DeviceFailed, TargetError
 from gpucheck.machine import host
 from gpucheck.machine.child import LineChild, python_argv
-from gpucheck.machine.talk import Ending, Line, Lost, Talk
+from gpucheck.machine.talk import Ending, Line, Lost, Talk, rebuilt
 from gpucheck.messages import Raised
+from gpucheck.report.codec import from_json, to_json
 from gpucheck.units import capacity, duration
 from gpucheck.work.spec import BUILT_IN
 
@@ -213,7 +213,9 @@ class Runner:
 
     def _new_process(self) -> Talk:
         """A process that loads torch and waits for its setup. Raises CannotLook where none can be started."""
-        argv, environment = python_argv("gpucheck.batch_size.trial"), self._environment()
+        argv = python_argv("gpucheck.batch_size.trial")
+        tuned = TUNED_MALLOC if self.malloc == "tuned" and self.setup.is_cpu else {}
+        environment = {**os.environ, **tuned, IN_TRIAL: "1"}
         try:
             return Talk(lambda: LineChild(argv, env=environment))
         except Lost as lost:
@@ -226,7 +228,7 @@ class Runner:
         self._drop()
         self._child, began = self._ahead.pop(0) if self._ahead else (self._new_process(), time.monotonic())
         self._watch = Watch(self._child.pid, self.setup.watch_bytes if self.setup.is_cpu else None)
-        message = {**_as_json(self.setup), "free_expected": self._free_expected}
+        message = {**to_json(self.setup), "free_expected": self._free_expected}
         asked = time.monotonic()
         answer, end = self._ask(message, asked + self.start_timeout_s)
         if answer is not None:
@@ -240,14 +242,16 @@ class Runner:
         """The model's own bytes, found without their memory; None where that cannot be found out."""
         with self._new_process() as child:
             try:
-                child.send({**_as_json(self.setup), "weigh": True})
+                child.send({**to_json(self.setup), "weigh": True})
                 answer = child.receive(self.start_timeout_s) or {}
             except Lost:
                 return None
         found = answer.get("parameter_bytes")
         return None if found is None else int(found)
 
-    def run(self, attempt: Attempt, *, steps: int, limit_s: float, deadline: float, evaluate: bool = False) -> Result:
+    def run(
+        self, attempt: Attempt, *, steps: int, limit_s: float, deadline: float, evaluate: bool = False
+    ) -> TrialResult:
         """Run one trial, at most `limit_s` seconds and until `deadline` (monotonic), which ends it as `cut`.
 
         With `evaluate` its steps are an evaluation's: forward alone. A confirmation gets a child of its own.
@@ -261,15 +265,16 @@ class Runner:
         self._was_killed = result.outcome == "killed"
         return replace(result, reason=f"twice {result.reason}") if self._was_killed else result
 
-    def _tried(self, attempt: Attempt, steps: int, limit_s: float, deadline: float, evaluate: bool) -> Result:
+    def _tried(self, attempt: Attempt, steps: int, limit_s: float, deadline: float, evaluate: bool) -> TrialResult:
         """One trial."""
         self.prepare(attempt)
         assert self._watch is not None
-        fresh, self._fresh = self._fresh, False
+        blank = TrialResult(batch_size=attempt.size, purpose=attempt.purpose, fresh_process=self._fresh, outcome="fits")
+        self._fresh = False
         if self.ready.get("settled") is False:
             self._drop()
             why = "another process took device memory that was free before the first trial"
-            return Result(attempt.size, attempt.purpose, fresh, "inconclusive", reason=why)
+            return replace(blank, outcome="inconclusive", reason=why)
         started = time.monotonic()
         self._watch.begin()
         until = min(started + limit_s, deadline)
@@ -284,9 +289,10 @@ class Runner:
         }
         answer, end = self._ask(request, until)
         seconds = time.monotonic() - started
-        blank = Result(attempt.size, attempt.purpose, fresh, "fits", seconds=seconds)
+        blank = replace(blank, seconds=seconds)
         if answer is not None and answer["ok"]:
-            result = self._judged(replace(blank, **_figures(answer)), answer)
+            # What a child answers of a trial goes by the names of a result's fields.
+            result = self._judged(from_json(TrialResult, {**to_json(blank), **answer}), answer)
         else:
             result = self._failed(blank, answer, end, limit_s)
             if end.timed_out and deadline < started + limit_s:
@@ -298,7 +304,7 @@ class Runner:
 
     # Judging
 
-    def _judged(self, result: Result, answer: dict[str, Any]) -> Result:
+    def _judged(self, result: TrialResult, answer: dict[str, Any]) -> TrialResult:
         """A trial that raised nothing: does its measured peak fit?"""
         assert self._watch is not None
         if result.peak_bytes is None:
@@ -315,9 +321,9 @@ class Runner:
             return replace(result, outcome="over-budget", reason=why)
         if answer["swapped_bytes"] > SPILL_BYTES:
             return replace(result, outcome="spill", reason=f"{capacity(answer['swapped_bytes'])} went to swap")
-        return replace(result, reason=in_words_of_retries(result)) if result.retries else result
+        return replace(result, reason=in_words_of_retries(result)) if result.allocation_retries else result
 
-    def _failed(self, blank: Result, answer: dict[str, Any] | None, end: End, limit_s: float) -> Result:
+    def _failed(self, blank: TrialResult, answer: dict[str, Any] | None, end: End, limit_s: float) -> TrialResult:
         if answer is not None and "error" in answer:
             error = answer["error"]
             text = "; ".join(part for part in (error["what"], error["why"], error["fix"]) if part)
@@ -337,7 +343,7 @@ class Runner:
     def _unprepared(self, answer: dict[str, Any] | None, end: End) -> Exception:
         """What to raise where a child could not be set up."""
         if answer is not None and "error" in answer:
-            error = _rebuilt(answer["error"])
+            error = rebuilt(answer["error"])
             cause = messages.cause_of(error.why) if isinstance(error, CannotLook) else None
             if cause is not None and cause.whose == "device":
                 return DeviceFailed(error.what, error.why, cause.fix, device=self.setup.device)
@@ -370,11 +376,6 @@ class Runner:
 
     # The child
 
-    def _environment(self) -> dict[str, str]:
-        own = {name: value for name, value in os.environ.items() if name not in TUNED_MALLOC}
-        tuned = self.malloc == "tuned" and self.setup.is_cpu
-        return {**(own | TUNED_MALLOC if tuned else os.environ), IN_TRIAL: "1"}
-
     def _ask(self, message: dict[str, Any], until: float) -> tuple[Line | None, End]:
         """Send a request and watch until the answer, the child's end, or `until`."""
         assert self._child is not None and self._watch is not None
@@ -393,7 +394,7 @@ class Runner:
             return None, _end_of(lost.ending, kills)
 
 
-def _keeps_memory(result: Result, budget: int) -> bool:
+def _keeps_memory(result: TrialResult, budget: int) -> bool:
     """Whether a trial's steps leave so much behind that the next trial in its process would count it too."""
     *_, before, after = (0, 0, *result.levels_bytes)
     return len(result.levels_bytes) > 1 and after - before > KEPT_SHARE * budget
@@ -407,19 +408,6 @@ def _end_of(ending: Ending, kills: int | None) -> End:
         memory = kills is not None and now is not None and now > kills
         return End(killed_by=-status, kernel_says_memory=memory, stderr_tail=words)
     return End(exit_status=status or 0, stderr_tail=words)
-
-
-def _as_json(setup: Setup) -> dict[str, Any]:
-    return {name: getattr(setup, name) for name in setup.__slots__}
-
-
-# What a child answers of a trial goes by the names of a result's fields.
-_FIGURES = frozenset(field.name for field in fields(Result))
-
-
-def _figures(answer: Mapping[str, Any]) -> dict[str, Any]:
-    told = {name: value for name, value in answer.items() if name in _FIGURES}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
 
 
 def _at_once(asked: int | None, reached: int | None, budget: int) -> str | None:
@@ -462,16 +450,6 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _rebuilt(error: Mapping[str, str]) -> GpucheckError:
-    """An error of the child's, as this process raises it."""
-    kind = getattr(errors, error["kind"])
-    if issubclass(kind, TargetError):
-        return TargetError(error["what"], error["why"], error["fix"], trace=error["trace"], finding=error["finding"])
-    made = kind(error["what"], error["why"], error["fix"], finding=error["finding"])
-    assert isinstance(made, GpucheckError)
-    return made
-
-
 def failed_device(setup: Setup, reason: str, *, opening: bool = False) -> DeviceFailed | None:
     """The device's failure where `reason`, why a workload failed, is one; None where it is the workload's own.
 
@@ -481,7 +459,7 @@ def failed_device(setup: Setup, reason: str, *, opening: bool = False) -> Device
     show on a CPU too): what fails there is the device, or a library of its.
     """
     name, cause = reason.partition(":")[0], messages.cause_of(reason)
-    as_it_comes = not setup.inputs and setup.dtype is None and not setup.recipe.get("amp")
+    as_it_comes = not setup.inputs and setup.dtype is None and not setup.recipe.amp
     ours = setup.target in BUILT_IN and as_it_comes and not opening and not setup.is_cpu
     # The words of another class are the workload's own, and a check in a kernel fails on what it was given.
     speaks = f"builtins.{name}" in messages.SPEAKING_CLASSES or name in messages.SPEAKING_CLASSES

@@ -8,14 +8,13 @@ the fit says that one tolerance more is above the budget, the size that passed i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import BOUNDING, FITS
-from gpucheck.batch_size.search_fit import Fit, fit
-from gpucheck.report.results.find_batch_size import Outcome
+from gpucheck.report.results.find_batch_size import TrialEntry
 
 Purpose = Literal["search", "confirm"]
 
@@ -60,22 +59,6 @@ class Attempt:
     purpose: Purpose = "search"
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What came out of one trial. `compute_peak_bytes` is that of forward and backward alone."""
-
-    size: int
-    outcome: Outcome
-    peak_bytes: int | None = None
-    compute_peak_bytes: int | None = None
-    purpose: Purpose = "search"
-
-    @property
-    def fitted_bytes(self) -> int | None:
-        """The peak that grows with the batch: that of forward and backward where it was measured apart."""
-        return self.compute_peak_bytes if self.compute_peak_bytes is not None else self.peak_bytes
-
-
 @dataclass(slots=True)
 class Search:
     """Finds the largest size in [minimum, cap] whose trial fits, to within `tolerance` below the true one.
@@ -83,7 +66,7 @@ class Search:
     `budget_bytes` None means that peaks are not judged by the caller (the search then only bisects). With
     `seek_failure` False only sizes predicted below 85 % of the budget are tried. `reserve` is the number of trials
     that the caller makes after the search; they count towards the bound of 2·log2(answer) + 4 trials, and the first
-    `taken_over` records, those of an earlier run, do not. `static_bytes`, once known, is what the workload holds
+    `taken_over` trials, those of an earlier run, do not. `static_bytes`, once known, is what the workload holds
     whatever the batch: weights, gradients and the optimizer's state. Only multiples of `multiple_of` are tried, the
     first at `start` if given. `noise` is the standard deviation of a peak as a share of itself. `tolerance` 0 makes the
     search exact: only a failure right above the answer ends it. `extra_trials` raise the bound, for a caller who has
@@ -102,27 +85,27 @@ class Search:
     start: int | None = None
     noise: float = PEAK_NOISE
     extra_trials: int = 0
-    records: list[Record] = field(default_factory=list)
+    trials: list[TrialEntry] = field(default_factory=list)
 
     # What came out
 
     @property
-    def first_failing(self) -> Record | None:
+    def first_failing(self) -> TrialEntry | None:
         """The smallest size that failed, with why; None where nothing failed."""
-        return min((r for r in self.records if r.outcome in BOUNDING), key=lambda r: r.size, default=None)
+        return min((r for r in self.trials if r.outcome in BOUNDING), key=lambda r: r.batch_size, default=None)
 
     @property
-    def best(self) -> Record | None:
+    def best(self) -> TrialEntry | None:
         """The largest size that passed below every failure, as it was last run; None where none did."""
-        limit = self.first_failing.size if self.first_failing else math.inf
-        passed = [r for r in self.records if r.outcome == FITS and r.size < limit]
-        return max(reversed(passed), key=lambda r: r.size, default=None)
+        limit = self.first_failing.batch_size if self.first_failing else math.inf
+        passed = [r for r in self.trials if r.outcome == FITS and r.batch_size < limit]
+        return max(reversed(passed), key=lambda r: r.batch_size, default=None)
 
     @property
     def confirmed(self) -> bool:
         """Whether the best size has passed in a process of its own."""
         best = self.best
-        return best is not None and _confirms(self.records, best)
+        return best is not None and _confirms(self.trials, best)
 
     @property
     def limited_by(self) -> str | None:
@@ -134,7 +117,7 @@ class Search:
         best, failing = self.best, self.first_failing
         if best is None:
             return failing.outcome if failing else None
-        if best.size >= self._highest:
+        if best.batch_size >= self._highest:
             return "max-batch-size"
         if self._closed(best):
             return failing.outcome if failing and self.predicted_above is None else "over-budget"
@@ -148,8 +131,8 @@ class Search:
         best, failing = self.best, self.first_failing
         if best is None or len(dict(self._measured())) < FITTED_SIZES or (fitted := self._fit(1.0)) is None:
             return None
-        high = self._highest if failing is None else min(self._highest, failing.size - self.multiple_of)
-        return max(best.size, self.rounded(fitted.largest(best.size, high)))
+        high = self._highest if failing is None else min(self._highest, failing.batch_size - self.multiple_of)
+        return max(best.batch_size, self.rounded(fitted.largest(best.batch_size, high)))
 
     @property
     def predicted_above(self) -> int | None:
@@ -158,10 +141,10 @@ class Search:
         None also where a smaller one than that has failed: what was run says more.
         """
         best, failing = self.best, self.first_failing
-        if best is None or best.size >= self._highest or not self._closed_by_fit(best):
+        if best is None or best.batch_size >= self._highest or not self._closed_by_fit(best):
             return None
-        above = best.size + self.step(best.size)
-        return above if failing is None or above < failing.size else None
+        above = best.batch_size + self.step(best.batch_size)
+        return above if failing is None or above < failing.batch_size else None
 
     @property
     def lowest(self) -> int:
@@ -197,35 +180,20 @@ class Search:
             failing = self.first_failing
             alone = failing is not None and failing.purpose == "confirm"
             return Attempt(candidate, "confirm" if alone else "search")
-        return None if self.confirmed else Attempt(best.size, "confirm")
-
-    def record(
-        self,
-        size: int,
-        outcome: Outcome,
-        peak_bytes: int | None = None,
-        *,
-        compute_peak_bytes: int | None = None,
-        purpose: Purpose = "search",
-    ) -> None:
-        """Take in what came out of trying `size`."""
-        self.records.append(Record(size, outcome, peak_bytes, compute_peak_bytes, purpose))
+        return None if self.confirmed else Attempt(best.batch_size, "confirm")
 
     # How
 
-    @property
-    def _first(self) -> int:
-        return self.lowest if self.start is None else min(max(self.rounded(self.start), self.lowest), self._highest)
-
     def _down(self) -> Attempt | None:
         """The first size, or one some factors below those that have not passed; None after the smallest."""
-        tried = sorted({r.size for r in self.records if r.outcome != FITS})
+        tried = sorted({r.batch_size for r in self.trials if r.outcome != FITS})
         if not tried:
-            return Attempt(self._first)
+            first = self.lowest if self.start is None else self.rounded(self.start)
+            return Attempt(min(max(first, self.lowest), self._highest))
         if tried[0] <= self.lowest:
             return None
         # One that took longer than its time may take any time: as far down as after two that failed, at least.
-        times = len(tried) if self.records[-1].outcome != "out-of-time" else max(2, len(tried))
+        times = len(tried) if self.trials[-1].outcome != "out-of-time" else max(2, len(tried))
         return Attempt(max(self.lowest, self.rounded(tried[0] / DOWN ** (2 ** (times - 1)))))
 
     @property
@@ -235,7 +203,7 @@ class Search:
     @property
     def _made(self) -> int:
         """Trials of this run."""
-        return len(self.records) - self.taken_over
+        return len(self.trials) - self.taken_over
 
     def step(self, size: int) -> int:
         """How far above `size` the next size lies that is worth a trial."""
@@ -249,100 +217,98 @@ class Search:
         """Whether sizes are so few that one of them more is more than the tolerance; any is for an exact search."""
         return self.step(size) > size * self.tolerance
 
-    def _ended(self, best: Record) -> bool:
+    def _ended(self, best: TrialEntry) -> bool:
         """Whether no larger size is to be tried. What a confirmation measures may say that one is.
 
         Not where failing is dangerous: one confirmation ends that search, but one of an earlier run.
         """
-        if best.size >= self._highest or self._closed(best) or self._exhausted(best):
+        if best.batch_size >= self._highest or self._closed(best) or self._exhausted(best):
             return True
         return not self.seek_failure and self._confirmed_now(best)
 
-    def _confirmed_now(self, best: Record) -> bool:
+    def _confirmed_now(self, best: TrialEntry) -> bool:
         """Whether this run has confirmed the best."""
-        return _confirms(self.records[self.taken_over :], best)
+        return _confirms(self.trials[self.taken_over :], best)
 
-    def _closed(self, best: Record) -> bool:
-        return self._closed_by_failure(best) or self._closed_by_fit(best)
-
-    def _closed_by_failure(self, best: Record) -> bool:
+    def _closed(self, best: TrialEntry) -> bool:
         failing = self.first_failing
-        return failing is not None and failing.size - best.size <= self._apart(best.size)
+        near = failing is not None and failing.batch_size - best.batch_size <= self._apart(best.batch_size)
+        return near or self._closed_by_fit(best)
 
-    def _closed_by_fit(self, best: Record) -> bool:
+    def _closed_by_fit(self, best: TrialEntry) -> bool:
         """Whether one tolerance more is predicted to exceed the budget; never for an exact search."""
         if not self.tolerance or not self.seek_failure or len(dict(self._measured())) < FITTED_SIZES:
             return False
-        fitted, step = self._fit(1.0), self.step(best.size)
-        if fitted is None or fitted.peak(best.size + step, -SURE) <= 1.0:
+        fitted, step = self._fit(1.0), self.step(best.batch_size)
+        if fitted is None or fitted.peak(best.batch_size + step, -SURE) <= 1.0:
             return False
         # Where sizes are few the flattest growth seen has to say so too.
-        return not self._is_coarse(best.size) or self._flattest(best, step) > 1.0
+        return not self._is_coarse(best.batch_size) or self._flattest(best, step) > 1.0
 
-    def _flattest(self, best: Record, step: int) -> float:
+    def _flattest(self, best: TrialEntry, step: int) -> float:
         """The peak of `step` more than the best by the least slope from a smaller size, as a share of the budget."""
         assert best.fitted_bytes is not None and self.budget_bytes is not None
-        points = [(size, peak) for size, peak in self._measured() if size <= NEAR * best.size]
+        points = [(size, peak) for size, peak in self._measured() if size <= NEAR * best.batch_size]
         points += [(0, self.static_bytes)] if self.static_bytes is not None else []
-        slopes = [(best.fitted_bytes - peak) / (best.size - size) for size, peak in points]
+        slopes = [(best.fitted_bytes - peak) / (best.batch_size - size) for size, peak in points]
         return (best.fitted_bytes + step * min(slopes, default=0)) / self.budget_bytes
 
-    def _exhausted(self, best: Record) -> bool:
+    def _exhausted(self, best: TrialEntry) -> bool:
         """Whether one more trial, the confirmation and the caller's own would break the bound on trials.
 
         The answer may yet be as large as the first failure allows. Memory that follows any shape known keeps the bound
         of the answer itself; a failure out of the blue (a timeout, a kernel's limit) may cost a few trials more.
         """
         failing = self.first_failing
-        hoped = failing.size - 1 if failing else best.size
-        return self._made + 1 + 1 + self.reserve > _bound(max(best.size, hoped)) + self.extra_trials
+        hoped = failing.batch_size - 1 if failing else best.batch_size
+        return self._made + 1 + 1 + self.reserve > _bound(max(best.batch_size, hoped)) + self.extra_trials
 
-    def _retreat(self, best: Record) -> int | None:
+    def _retreat(self, best: TrialEntry) -> int | None:
         """After a confirmation failed, the size just below it that is run next, straight in a process of its own."""
-        failed = [r for r in self.records if r.purpose == "confirm" and r.outcome in BOUNDING]
+        failed = [r for r in self.trials if r.purpose == "confirm" and r.outcome in BOUNDING]
         if not failed:
             return None
-        size = failed[-1].size - self._apart(failed[-1].size) * (1 << (len(failed) - 1))
-        if size <= best.size or self._made + 1 + self.reserve > _bound(size):
+        size = failed[-1].batch_size - self._apart(failed[-1].batch_size) * (1 << (len(failed) - 1))
+        if size <= best.batch_size or self._made + 1 + self.reserve > _bound(size):
             return None
         return size
 
-    def _candidate(self, best: Record) -> int | None:
+    def _candidate(self, best: TrialEntry) -> int | None:
         """A size above the best and below the first failing one; None where none may be tried."""
         failing = self.first_failing
-        high = min(self._highest, best.size * LARGEST_JUMP)
+        high = min(self._highest, best.batch_size * LARGEST_JUMP)
         if failing is not None:
-            high = min(high, failing.size - self.multiple_of)
+            high = min(high, failing.batch_size - self.multiple_of)
         if not self.seek_failure:
             return self._safe(best, failing, high)
         fitted = self._fit(1.0)
         if failing is not None:
             return self._between(best, failing, fitted)
         if fitted is None:
-            return min(2 * best.size, high)
-        return min(max(self._aim(best, fitted, high), best.size + self._apart(best.size)), high)
+            return min(2 * best.batch_size, high)
+        return min(max(self._aim(best, fitted, high), best.batch_size + self._apart(best.batch_size)), high)
 
-    def _aim(self, best: Record, fitted: Fit, high: int) -> int:
+    def _aim(self, best: TrialEntry, fitted: Fit, high: int) -> int:
         """The largest size that is as good as certain to fit, a part of a tolerance below the most likely maximum.
 
         Where sizes are few it is that maximum itself: one size less costs the answer more than a failure costs time.
         """
-        likely = fitted.largest(best.size, 2 * high, CAUTION)
+        likely = fitted.largest(best.batch_size, 2 * high, CAUTION)
         if self._is_coarse(likely):
             return self.rounded(min(likely, high))
-        certain = fitted.largest(best.size, high, DOUBTS)
+        certain = fitted.largest(best.batch_size, high, DOUBTS)
         near = likely * (1 - AIM * self.tolerance)
         aim = self.rounded(min(certain, near))
-        return aim if aim >= best.size + self._apart(best.size) else self.rounded(near)
+        return aim if aim >= best.batch_size + self._apart(best.batch_size) else self.rounded(near)
 
-    def _between(self, best: Record, failing: Record, fitted: Fit | None) -> int:
+    def _between(self, best: TrialEntry, failing: TrialEntry, fitted: Fit | None) -> int:
         """A size inside the bracket, away from its ends, so that every trial narrows it."""
-        width = failing.size - best.size
-        step = min(self._apart(best.size), self.rounded(width / 2))
-        if fitted is None or fitted.peak(failing.size) <= 1.0 or self._stalled(width):
-            return self._middle(best.size, failing.size)
-        aim = self._aim(best, fitted, failing.size - self.multiple_of)
-        return min(max(aim, best.size + step), failing.size - step)
+        width = failing.batch_size - best.batch_size
+        step = min(self._apart(best.batch_size), self.rounded(width / 2))
+        if fitted is None or fitted.peak(failing.batch_size) <= 1.0 or self._stalled(width):
+            return self._middle(best.batch_size, failing.batch_size)
+        aim = self._aim(best, fitted, failing.batch_size - self.multiple_of)
+        return min(max(aim, best.batch_size + step), failing.batch_size - step)
 
     def _middle(self, low: int, high: int) -> int:
         """The middle of a bracket, strictly inside it: by ratio where it is wide."""
@@ -351,37 +317,37 @@ class Search:
 
     def _measured(self) -> list[tuple[int, int]]:
         """Size and peak of each trial that tells how memory grows."""
-        return [(r.size, peak) for r in self.records if (peak := r.fitted_bytes) is not None]
+        return [(r.batch_size, peak) for r in self.trials if (peak := r.fitted_bytes) is not None]
 
     def _stalled(self, width: int) -> bool:
         """Whether the last two trials inside the bracket have not halved it."""
         low, high = 0, 0
         widths: list[int] = []
-        for r in self.records:
+        for r in self.trials:
             if r.outcome == FITS:
-                low = max(low, r.size)
+                low = max(low, r.batch_size)
             elif r.outcome in BOUNDING:
-                high = min(high or r.size, r.size)
+                high = min(high or r.batch_size, r.batch_size)
             widths.append(high - low if high else 0)
         return len(widths) >= 3 and widths[-3] > 0 and width > widths[-3] / 2
 
-    def _safe(self, best: Record, failing: Record | None, high: int) -> int | None:
+    def _safe(self, best: TrialEntry, failing: TrialEntry | None, high: int) -> int | None:
         """A size predicted to stay below the safe share of the budget, or None where the best is as good."""
         fitted = self._fit(SAFE_SHARE)
         if fitted is None:
             return None
-        aim: float = fitted.largest(best.size, high, SAFE_DOUBTS)
+        aim: float = fitted.largest(best.batch_size, high, SAFE_DOUBTS)
         if failing is not None:
             # The prediction was wrong once: keep the same distance from the failure as from the budget.
-            aim = min(aim, SAFE_SHARE * failing.size, (best.size + failing.size) / 2)
+            aim = min(aim, SAFE_SHARE * failing.batch_size, (best.batch_size + failing.batch_size) / 2)
         target = self.rounded(aim)
-        return target if target > best.size + (self.step(best.size) if best.size > 1 else 0) else None
+        return target if target > best.batch_size + (self.step(best.batch_size) if best.batch_size > 1 else 0) else None
 
     def _fit(self, share: float) -> Fit | None:
         """The peaks measured up to the first failure, against a share of the budget; None where none were."""
         if self.budget_bytes is None:
             return None
-        limit = self.first_failing.size if self.first_failing else math.inf
+        limit = self.first_failing.batch_size if self.first_failing else math.inf
         points = [(size, peak) for size, peak in self._measured() if size <= limit]
         return fit(points, self.budget_bytes * share, self.noise, self.static_bytes)
 
@@ -399,11 +365,127 @@ def search_for(options: FindBatchSizeOptions, cap: int, budget_bytes: int, *, is
     )
 
 
-def _confirms(records: Sequence[Record], best: Record) -> bool:
+def _confirms(trials: Sequence[TrialEntry], best: TrialEntry) -> bool:
     """Whether the best size has passed in a process of its own among these."""
-    return any(r.size == best.size and r.purpose == "confirm" and r.outcome == FITS for r in records)
+    return any(r.batch_size == best.batch_size and r.purpose == "confirm" and r.outcome == FITS for r in trials)
 
 
 def _bound(size: int) -> int:
     """The most trials that a search with the answer `size` may take."""
     return math.floor(2 * math.log2(size) + 4)
+
+
+# --- The peak as a function of the size -------------------------------------------------------------------------------
+
+# Logits of batch by batch make half of the growth quadratic, most models none of it. A share of the growth seen.
+CURVATURE = 0.3
+# Where a line says that the budget is further away than so many times the size, curvature is a share of the way there:
+# seen from a hundredth of the maximum, it is not hidden in a hundredth of the growth.
+FAR = 5.0
+# Memory follows no parabola (workspaces come and go): how far a point lies below the largest, so much it is doubted.
+MISFIT = 0.05
+# What a trial holds beyond its weights and optimizer whatever the batch, as a share of the budget.
+CONSTANT = 0.02
+# Peaks are whole blocks of an allocator: none is known better, as a share of the budget.
+LEAST_DOUBT = 1e-4
+
+Triple = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Peaks in shares of the budget. `scale` is the largest size fitted; sizes are counted in it."""
+
+    scale: float
+    terms: Triple
+    covariance: tuple[Triple, Triple, Triple]
+
+    def peak(self, size: float, doubts: float = 0.0) -> float:
+        """The peak at `size` as a share of the budget, and so many standard deviations more."""
+        at = _features(size / self.scale)
+        value = sum(term * x for term, x in zip(self.terms, at, strict=True))
+        if not doubts:
+            return value
+        spread = sum(
+            x * sum(c * y for c, y in zip(row, at, strict=True)) for x, row in zip(at, self.covariance, strict=True)
+        )
+        return value + doubts * math.sqrt(max(spread, 0.0))
+
+    def largest(self, low: int, high: int, doubts: float = 0.0) -> int:
+        """The largest size from `low` to `high` up to which the peak stays within the budget; `low` if none does."""
+        return _last(low, high, lambda size: self.peak(size, doubts) <= 1.0)
+
+
+def fit(points: Iterable[tuple[int, int]], budget: float, noise: float, static: int | None = None) -> Fit | None:
+    """Fits (size, peak in bytes). `noise` is the standard deviation of a peak as a share of itself.
+
+    `static` is what is held whatever the batch, None if unknown. None without a point.
+    """
+    measured = sorted((size, peak / budget) for size, peak in points)
+    if not measured:
+        return None
+    scale, top = measured[-1]
+    if static is not None:
+        start, doubt = static / budget, CONSTANT
+    else:
+        # Anything from nothing to all of the smallest peak.
+        start = doubt = measured[0][1] / 2
+    rows = [(0.0, start, math.hypot(doubt, MISFIT * (top - start)))]
+    for size, peak in measured:
+        rows.append((size / scale, peak, math.hypot(noise * peak, MISFIT * (top - peak), LEAST_DOUBT)))
+    growth = max(top - min(peak for _, peak, _ in rows), noise * top, LEAST_DOUBT)
+    ahead = 1 + max(1 - top, 0) / growth
+    found = _parabola(rows, scale, CURVATURE * growth * min(1.0, FAR / ahead))
+    # Growth that slows down is a workspace that went, or a point's noise: it does not go on.
+    return found if found.terms[2] >= 0 else _parabola(rows, scale, LEAST_DOUBT * growth)
+
+
+def _parabola(rows: list[Triple], scale: float, curvature: float) -> Fit:
+    """Least squares over (size in scales, peak, doubt); the curvature is nought give or take `curvature`."""
+    # Next to nothing is known of the intercept and the slope.
+    matrix = [[1e-9, 0.0, 0.0], [0.0, 1e-9, 0.0], [0.0, 0.0, 1 / curvature**2]]
+    right = [0.0, 0.0, 0.0]
+    for u, peak, doubt in rows:
+        at = _features(u)
+        for i in range(3):
+            right[i] += at[i] * peak / doubt**2
+            for j in range(3):
+                matrix[i][j] += at[i] * at[j] / doubt**2
+    covariance = _inverse(matrix)
+    a, b, c = (sum(value * r for value, r in zip(row, right, strict=True)) for row in covariance)
+    return Fit(scale, (a, b, c), covariance)
+
+
+def _features(u: float) -> Triple:
+    return 1.0, u, u * u
+
+
+def _inverse(m: list[list[float]]) -> tuple[Triple, Triple, Triple]:
+    """The inverse of a symmetric, positive definite 3 × 3 matrix."""
+    (a, b, c), (_, d, e), (_, _, f) = m
+    determinant = a * (d * f - e * e) - b * (b * f - c * e) + c * (b * e - c * d)
+    ab, ac, bc = (c * e - b * f) / determinant, (b * e - c * d) / determinant, (b * c - a * e) / determinant
+    return (
+        ((d * f - e * e) / determinant, ab, ac),
+        (ab, (a * f - c * c) / determinant, bc),
+        (ac, bc, (a * d - b * b) / determinant),
+    )
+
+
+def _last(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The last size before the first that does not hold, looked for by doubling the distance, then by halving."""
+    good, stride = low, 1
+    while good < high:
+        size = min(low + stride, high)
+        if not holds(size):
+            break
+        good, stride = size, stride * 2
+    else:
+        return high
+    while size - good > 1:
+        middle = (good + size) // 2
+        if holds(middle):
+            good = middle
+        else:
+            size = middle
+    return good

@@ -12,10 +12,10 @@ scratch, and what an allocator rounds up or cannot reuse. One real trial tells h
 # torch's classes count as Any for the type checker, and one here derives from one.
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 import traceback
-import weakref
 from typing import Any
 
 import torch
@@ -25,15 +25,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from gpucheck.batch_size.budget import MemoryLimit, on_device
+from gpucheck.batch_size.outcome import Setup, on_device
 from gpucheck.batch_size.predict import MOST_SIZES, Bisection, Point
-from gpucheck.batch_size.trial import Channel, Json, gradient_bytes, load_for, optimizer_bytes
-from gpucheck.batch_size.trial_gauge import set_guard
+from gpucheck.batch_size.trial import Channel, Json, gradient_bytes, load_for, optimizer_bytes, set_guard
 from gpucheck.errors import GpucheckError
+from gpucheck.report.codec import from_json
+from gpucheck.work.storages import BLOCK_BYTES, Memory
 from gpucheck.work.target import Batch, Workload, import_compiler, step
-
-# torch's caching allocators round every request up to so many bytes; the CPU's takes them as they are.
-ROUNDING_BYTES = 512
 
 
 class Storages(TorchDispatchMode):
@@ -46,32 +44,17 @@ class Storages(TorchDispatchMode):
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self.device = device
-        self.now = self._peak = 0
-        self._known: set[int] = set()
+        # torch's caching allocators round every request up to a block; the CPU's takes them as they are.
+        self.memory = Memory[None](block_bytes=1 if device.type == "cpu" else BLOCK_BYTES)
 
     def add(self, tensor: torch.Tensor) -> None:
         """Count a tensor's storage from now on."""
-        if tensor.device.type != self.device.type or tensor.layout is not torch.strided:
-            return
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key in self._known:
-            return
-        size = storage.nbytes()
-        if self.device.type != "cpu":
-            size = -(-size // ROUNDING_BYTES) * ROUNDING_BYTES
-        self._known.add(key)
-        self.now += size
-        self._peak = max(self._peak, self.now)
-        weakref.finalize(storage, self._drop, key, size)
-
-    def _drop(self, key: int, size: int) -> None:
-        self._known.discard(key)
-        self.now -= size
+        if tensor.device.type == self.device.type and tensor.layout is torch.strided:
+            self.memory.put(tensor.untyped_storage(), is_held=True)
 
     def mark(self) -> int:
         """The peak since the mark before, in bytes; a new phase begins."""
-        peak, self._peak = self._peak, self.now
+        peak, self.memory.peak_since_reset = self.memory.peak_since_reset, self.memory.allocated
         return peak
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -92,31 +75,32 @@ FOREACH_DEVICES = ("cuda", "xpu")
 def main() -> int:
     """Predict, and end."""
     channel = Channel()
-    setup = channel.receive()
+    request = channel.receive()
     import_compiler()
-    answer, begun = _prepared(setup)
+    setup = from_json(Setup, request)
+    answer, begun = _prepared(setup, request["lowest"], on_host=request["on_host"])
     channel.send(answer)
     if begun is None:
         return 0
     fake, first = begun
-    highest = int(setup["highest"])
-    search = Bisection(_budget(setup, fake.device), min(first["size"], highest), highest)
+    highest = int(request["highest"])
+    search = Bisection(_budget(setup, request["known_bytes"], fake.device), min(first["size"], highest), highest)
     while len(search.points) < MOST_SIZES and (size := search.next()) is not None:
         told = first if size == first["size"] else _told(fake, size)
         channel.send(told)
         if not told["ok"] and search.best is None:
             return 0
-        search.points.append(Point(size, *(told.get(f"{kind}peak_bytes") for kind in ("", "compute_", "update_"))))
+        search.points.append(from_json(Point, told))
     channel.send({"ok": True, "done": True})
     return 0
 
 
-def _prepared(setup: Json) -> tuple[Json, tuple[Fake, Json] | None]:
+def _prepared(setup: Setup, lowest: int | None, *, on_host: bool) -> tuple[Json, tuple[Fake, Json] | None]:
     """A workload that runs without memory, and what its smallest size takes.
 
     It is built without memory where that goes, else built on the host.
     """
-    device = fake_device("cpu" if setup["on_host"] else setup["device"])
+    device = fake_device("cpu" if on_host else setup.device)
     why = ""
     for build_on in ("meta", "cpu"):
         try:
@@ -124,10 +108,12 @@ def _prepared(setup: Json) -> tuple[Json, tuple[Fake, Json] | None]:
                 # Backward of fake tensors needs the device's context. torch makes it itself, but for 2.13, where what
                 # asks for that compares a device with its name.
                 torch.empty(1, device=device)
-            if build_on == "cpu" and setup["guard_bytes"] is not None:
-                set_guard(setup["guard_bytes"])
-            fake = Fake(_built(setup, build_on), device, foreach=setup["device"].split(":")[0] in FOREACH_DEVICES)
-            first = _run(fake, _lowest(setup, fake))
+            if build_on == "cpu" and setup.guard_bytes is not None:
+                set_guard(setup.guard_bytes)
+            with torch.device("meta") if build_on == "meta" else contextlib.nullcontext():
+                workload = load_for(setup, torch.device(build_on))
+            fake = Fake(workload, device, foreach=setup.device.split(":")[0] in FOREACH_DEVICES)
+            first = _run(fake, lowest or fake.workload.smallest_batch)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything here
             why = _said(error)
             sys.stderr.write(traceback.format_exc())
@@ -136,17 +122,11 @@ def _prepared(setup: Json) -> tuple[Json, tuple[Fake, Json] | None]:
     return {"ok": False, "why": why}, None
 
 
-def _budget(setup: Json, device: torch.device) -> int:
+def _budget(setup: Setup, known_bytes: int | None, device: torch.device) -> int:
     """What a trial may take: as it was told, else as the device tells it here."""
-    if setup["budget_bytes"] is not None:
-        return int(setup["budget_bytes"])
-    limit = MemoryLimit(**setup["limit"]) if setup["limit"] else None
-    return on_device(limit, *torch.cuda.mem_get_info(device), shared=bool(setup["shared"])).bytes
-
-
-def _lowest(setup: Json, fake: Fake) -> int:
-    """The smallest size: the first along an axis, else the smallest batch."""
-    return int(setup["lowest"] or fake.workload.smallest_batch)
+    if known_bytes is not None:
+        return known_bytes
+    return on_device(setup.limit, *torch.cuda.mem_get_info(device), shared=setup.shared).bytes
 
 
 def fake_device(asked: str) -> torch.device:
@@ -155,13 +135,6 @@ def fake_device(asked: str) -> torch.device:
     Fake CUDA tensors end the process on a build without CUDA.
     """
     return torch.device(asked if asked.startswith("cuda") and torch.cuda.is_available() else "cpu")
-
-
-def _built(setup: Json, on: str) -> Workload:
-    if on != "meta":
-        return load_for(setup, torch.device(on))
-    with torch.device("meta"):
-        return load_for(setup, torch.device(on))
 
 
 def _run(fake: Fake, size: int) -> Json:

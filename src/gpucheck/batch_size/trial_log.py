@@ -13,7 +13,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, get_args
 
-from gpucheck.batch_size.outcome import BOUNDING, FITS, Result
+from gpucheck.batch_size.outcome import BOUNDING, FITS, TrialResult
 from gpucheck.batch_size.plan import Plan
 from gpucheck.errors import UsageError
 from gpucheck.report.codec import from_json, to_json
@@ -21,7 +21,7 @@ from gpucheck.report.facts import Facts
 from gpucheck.report.results.find_batch_size import Outcome
 from gpucheck.work.spec import parse_target
 
-SCHEMA = "gpucheck.trials/1"
+SCHEMA = "gpucheck.trials/2"
 # The first line of a log takes some hundred bytes; what has none so short is something else, however large.
 LONGEST_LINE_BYTES = 2**20
 
@@ -32,7 +32,7 @@ class Entry:
 
     device: str
     budget_bytes: int
-    trial: Result
+    trial: TrialResult
 
 
 class TrialLog:
@@ -72,12 +72,12 @@ class TrialLog:
         if file >= 0:
             os.close(file)
 
-    def known(self, device: str, budget_bytes: int) -> list[Result]:
+    def known(self, device: str, budget_bytes: int) -> list[TrialResult]:
         """The trials on `device` that say something under a budget of `budget_bytes`, as `judged_anew` has them."""
         mine = (entry for entry in self._entries if entry.device == device)
         return [result for entry in mine if (result := judged_anew(entry, budget_bytes)) is not None]
 
-    def write(self, device: str, budget_bytes: int, trial: Result) -> None:
+    def write(self, device: str, budget_bytes: int, trial: TrialResult) -> None:
         """Add a trial. What the disk refuses is told once, by `error`: the search is worth more than its log."""
         self._append({"device": device, "budget_bytes": budget_bytes, "trial": to_json(trial)})
 
@@ -168,7 +168,7 @@ def _hash(file: str) -> str | None:
         return None
 
 
-def judged_anew(entry: Entry, budget_bytes: int) -> Result | None:
+def judged_anew(entry: Entry, budget_bytes: int) -> TrialResult | None:
     """What a trial says under another budget than its own; None where that is nothing.
 
     A measured peak is held against the budget of today. What ran out of memory does so with less, and may not with
@@ -203,6 +203,9 @@ def _check(path: str, line: bytes, identity: dict[str, Any]) -> None:
         schema = found["schema"]
     except (ValueError, TypeError, KeyError):
         raise _not_a_log(path) from None
+    if schema != SCHEMA and str(schema).startswith(SCHEMA.rpartition("/")[0]):
+        why = f"its format is {schema}, and now {SCHEMA}"
+        raise UsageError(f"--resume {path!r} is a log of another version of gpucheck", why, "name a new file")
     if schema != SCHEMA:
         raise _not_a_log(path)
     # As JSON has it: a tuple is a list there.
@@ -233,12 +236,12 @@ def _entries(path: str, lines: Iterable[bytes]) -> Iterable[Entry]:
 def _is_sound(entry: Entry) -> bool:
     """Whether what the search reckons with is of its kind: a file may have been edited."""
     trial = entry.trial
-    whole = [trial.size, entry.budget_bytes, trial.retries]
+    whole = [trial.batch_size, entry.budget_bytes, trial.allocation_retries]
     held = (trial.peak_bytes, trial.compute_peak_bytes, trial.state_bytes, trial.kept_bytes)
     whole += [value for value in held if value is not None]
     return (
         all(type(value) is int and value >= 0 for value in whole)
-        and trial.size >= 1
+        and trial.batch_size >= 1
         and trial.outcome in get_args(Outcome)
         and isinstance(entry.device, str)
         and isinstance(trial.reason, str)

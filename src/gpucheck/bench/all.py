@@ -91,7 +91,8 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
         if all(device in lost for device in chosen.ids):
             break
         try:
-            one.command()(asked(one, options.device, budget_s, of_host), told, Shared((), facts, lost, its_end_s))
+            given = asked(one, options.device, budget_s, of_host)
+            one.command()(given, told, Shared((), facts, lost, its_end_s, is_planned=True))
         except UsageError:
             raise
         except Exception as error:  # noqa: BLE001 (it is told; a bug is raised on when all others have run)

@@ -23,7 +23,7 @@ class Benchmark:
     """A benchmark. `id` names its folder, its command and how the ids of its findings begin; `help` is the command's.
 
     `weight` is its share of the time in `bench all`: about the seconds that it takes by itself. One that is not
-    `on_cpu` says so itself there, and takes no time. Its work is `gpucheck.bench.ID.command.command`, its judge
+    `on_cpu` says so itself there, and takes no time. Its work is `gpucheck.bench.ID.work.command`, its judge
     `gpucheck.bench.ID.judge.JUDGE`.
     """
 
@@ -35,7 +35,7 @@ class Benchmark:
 
     def command(self) -> Callable[..., None]:
         """`command(options, emit, shared)` measures; torch comes with it."""
-        name = f"gpucheck.bench.{self.id}" + ("" if self.id == ALL else ".command")
+        name = f"gpucheck.bench.{self.id}" + ("" if self.id == ALL else ".work")
         found: Callable[..., None] = importlib.import_module(name).command
         return found
 

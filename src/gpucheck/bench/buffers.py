@@ -5,7 +5,8 @@ Buffers are filled with a pattern: each 8-byte word holds its index xor a number
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,7 @@ from gpucheck.errors import CannotLook
 from gpucheck.machine import accel as machine_accel
 from gpucheck.machine import host, kept
 from gpucheck.machine.accel import Accel
+from gpucheck.report.fault import first_line
 from gpucheck.units import GIB, MIB
 
 WORD = 8
@@ -35,6 +37,7 @@ DEVICE_SHARE = 0.8
 # What a process takes late outside torch's allocator, for kernels, libraries and their handles: 0.1 to 0.5 GB. Free
 # memory that falls by less was not taken by others.
 LATE_BYTES = 512 * MIB
+SMALLER = "use a smaller --size, or stop other users of the memory"
 # An idle link sleeps at a lower generation, and wakes within milliseconds.
 LINK_WARM_UP_S = 0.2
 
@@ -118,6 +121,17 @@ def why_full(accel: Accel, needs: str, free: int | None) -> tuple[str, str]:
     return f"{needs}{left}", "use a smaller --size"
 
 
+@contextlib.contextmanager
+def no_room(accel: Accel, what: str, finding: str, fix: str = SMALLER) -> Iterator[None]:
+    """Allocate within: where memory runs out, CannotLook is raised under the id `finding`; `what` is its sentence."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not accel.is_out_of_memory(error):
+            raise
+        raise CannotLook(what, first_line(str(error)), fix, finding=finding) from error
+
+
 @dataclass(slots=True)
 class Buffer:
     """Preallocated memory. `number` tells which pattern stands in its first `filled` words, None that none does."""
@@ -178,19 +192,10 @@ def allocate_all(accel: Accel, memories: Sequence[HostMemory], capacity: int, fi
     cpu = torch.device("cpu")
     made: dict[HostMemory, Buffer] = {}
     refused = None
-    try:
+    with no_room(accel, f"not enough memory for buffers of {units.capacity(capacity)}", finding):
         device = allocate(capacity, accel.device)
         if "pageable" in memories:
             made["pageable"] = allocate(capacity, cpu)
-    except (RuntimeError, MemoryError) as error:
-        if not accel.is_out_of_memory(error):
-            raise
-        raise CannotLook(
-            f"not enough memory for buffers of {units.capacity(capacity)}",
-            str(error).strip().splitlines()[0],
-            "use a smaller --size, or stop other users of the memory",
-            finding=finding,
-        ) from error
     if "pinned" in memories:
         try:
             made["pinned"] = allocate(capacity, cpu, pinned=True)
@@ -198,7 +203,7 @@ def allocate_all(accel: Accel, memories: Sequence[HostMemory], capacity: int, fi
             cause = messages.cause_of(str(error))
             if cause is not None and cause.poisons:  # it refuses everything from now on
                 raise
-            refused = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            refused = first_line(str(error)) or type(error).__name__
     return Buffers(device, made, refused)
 
 

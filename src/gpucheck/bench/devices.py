@@ -34,12 +34,14 @@ class Shared:
 
     `lost` gets the devices that this process cannot use any more, by torch's names, each with why; None where nobody
     else wants to know. `until_s` is when the benchmark has to be over, by `time.monotonic`; None: its own budget says.
+    `is_planned` tells that what will be measured was said before.
     """
 
     limits: tuple[Limit, ...] = ()
     facts: Facts | None = None
     lost: dict[str, Fault] | None = None
     until_s: float | None = None
+    is_planned: bool = False
 
 
 # Nothing is asked of the figures, and nobody has read the machine yet.
@@ -62,20 +64,24 @@ def each(
     time_budget_s: float | None,
     default_s: Callable[[Accel], float],
     shared: Shared = ALONE,
+    on_cpu: CannotLook | None = None,
 ) -> list[str]:
     """Measure the benchmark `name` on every device that `device` names, with one time budget for all.
 
     Returns the devices that were measured to the end. One that fails is told, and does not cost the others their rows;
-    a bug of ours and Ctrl-C are raised on. Raises UsageError, and after all else the first CannotLook.
+    a bug of ours and Ctrl-C are raised on. Raises UsageError, `on_cpu` (where it is given) for the CPU, and after all
+    else the first CannotLook.
     """
     began = time.monotonic()
     facts = shared.facts or inventory.read()
     emit(Started(facts))
     chosen = choose.choose(device, facts)
+    if on_cpu is not None and chosen.ids == ("cpu",):
+        raise on_cpu
     if chosen.notice:
         emit(Notice(chosen.notice))
 
-    if shared.facts is None:
+    if not shared.is_planned:
         begin(emit, facts, [name], chosen.ids, shared)
     run = _Run(name, emit, facts, rows, {} if shared.lost is None else shared.lost)
     run.in_use = {device.id for device in facts.devices if held_bytes(device) is not None}
@@ -92,6 +98,12 @@ def each(
     if run.unseen:
         raise run.unseen[0]
     return run.measured
+
+
+def share_until(deadline: float, weights: Sequence[float]) -> float:
+    """When the first of what is left, with these weights, has had its share of the time until `deadline`."""
+    now_s = time.monotonic()
+    return now_s + max(deadline - now_s, 0.0) * weights[0] / sum(weights)
 
 
 @dataclass(slots=True)
@@ -215,18 +227,3 @@ def told(accel: Accel) -> Device:
         max_sm_clock_hz=accel.max_clock_hz,
         max_memory_clock_hz=accel.max_memory_clock_hz,
     )
-
-
-def shared_with_facts(device: str, emit: Emit, shared: Shared, error: Callable[[], CannotLook]) -> Shared:
-    """What is shared, with the machine read. Raises a fresh `error()` where `device` means the CPU.
-
-    Said before the loop over devices, which would remark first that it works on the CPU.
-    """
-    facts = shared.facts or inventory.read()
-    try:
-        if choose.choose(device, facts).ids == ("cpu",):
-            raise error()
-    except GpucheckError:
-        emit(Started(facts))
-        raise
-    return replace(shared, facts=facts)

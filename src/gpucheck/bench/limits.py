@@ -79,7 +79,8 @@ def _finding(
     texts = [told[place][1] for place in order if told[place][0] == verdict]
     if verdict == "pass" and not complete:
         verdict, texts = "inconclusive", [*texts, "some rows were not measured"]
-    reach, least = (f"{told_as(limit)}{bound}" for told_as in (thresholds.told, _amount))
+    reach = f"{thresholds.told(limit)}{bound}"
+    least = f"{thresholds.amount(BY_ID[limit.id].kind, limit.value)}{bound}"
     title = {
         "pass": f"{subject} reach {reach} ({limit.origin})",
         "fail": f"{subject} below {least} ({limit.origin})",
@@ -98,10 +99,6 @@ def _finding(
     unclear = [one for one, (word, _) in zip(found, told, strict=True) if word == "inconclusive" and one.value]
     retry = verdict == "inconclusive" and any(not one.doubt for one in unclear)
     return Finding(limit.id, verdict, title, message, evidence, LOOK if verdict == "fail" else AGAIN if retry else None)
-
-
-def _amount(limit: Limit) -> str:
-    return thresholds.amount(BY_ID[limit.id].kind, limit.value)
 
 
 def _nothing(measurements: Sequence[Measurement], limit: Limit) -> str:

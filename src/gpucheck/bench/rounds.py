@@ -9,15 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-import psutil
-
 from gpucheck import stats
-from gpucheck.machine import others, pulse
-from gpucheck.measure import summary, telemetry
-from gpucheck.measure.held import LONG_CALL_S, SURELY_LONG_S, UNTIMED_CALLS, calls_for
-from gpucheck.measure.row import Beside, with_cores_of_others
+from gpucheck.machine import pulse
+from gpucheck.measure import row, summary, telemetry
+from gpucheck.measure.held import LONG_CALL_S, SURELY_LONG_S, UNTIMED_CALLS, Timer, calls_for
+from gpucheck.measure.row import Beside
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timer import Timer
 from gpucheck.measure.timing import LOOKS, MOST_HOST_CALLS, WANTED_SAMPLES, Timed
 from gpucheck.report.measurement import Run, TimeStats
 
@@ -129,18 +126,13 @@ def watched(
 
     What a device shows while a group that is only `on_host` runs says nothing of that group.
     """
-    timed, used = with_cores_of_others(watch, work)
+    timed, used = row.with_cores_of_others(watch, work)
     samples = watch.take()
     found = {}
     for name, one in timed.items():
-        if name in on_host or watch.reason:
-            seen, why_not = None, ON_THE_HOST if name in on_host else watch.reason
-        else:
-            seen, why_not = telemetry.summarise(samples, one.run)
-        details = {"cores_used_by_others": used, **({} if seen is not None else {"no_telemetry_because": why_not})}
-        busy = others.is_busy(used, threads[name], psutil.cpu_count())
-        flags = (*telemetry.flags(seen), *(("cpu-busy",) if busy else ()))
-        found[name] = (one, Beside(seen, flags, details))
+        why_not = ON_THE_HOST if name in on_host else watch.reason
+        seen = (None, why_not) if why_not else telemetry.summarise(samples, one.run)
+        found[name] = (one, row.beside(one, threads[name], used, *seen))
     return found
 
 

@@ -37,14 +37,6 @@ class Seen:
         return part_in(known or Device(self.device.partition(":")[0]))
 
 
-def _no_ceilings(seen: Seen) -> Ceilings:
-    return {}
-
-
-def _nothing_together(seen: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> list[Finding]:
-    return []
-
-
 @dataclass(frozen=True, slots=True)
 class Judge:
     """What judges a benchmark. Pure and without torch: a document of another machine is judged as well.
@@ -56,10 +48,10 @@ class Judge:
 
     findings: Callable[[Seen], list[Finding]]
     headlines: Callable[[Seen, Ceilings], list[Headline]]
-    ceilings: Callable[[Seen], Ceilings] = _no_ceilings
+    ceilings: Callable[[Seen], Ceilings] = lambda seen: {}
     result: str | None = None
     answers: Callable[[Seen], Sequence[Any]] = lambda seen: ()
-    together: Callable[[Sequence[Seen], Facts, Sequence[str]], list[Finding]] = _nothing_together
+    together: Callable[[Sequence[Seen], Facts, Sequence[str]], list[Finding]] = lambda seen, facts, parts: []
 
 
 def headline(name: str, case: str, one: Measurement, ceiling: Ceiling | None = None, what: str = "") -> Headline:

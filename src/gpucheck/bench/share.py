@@ -86,7 +86,7 @@ def of_products(measurements: Sequence[Measurement], part: Part | Unknown | None
     known = {dtype: peak for dtype in best if (peak := part.peak(dtype)) is not None}
     if not known:
         return [_unknown("matmul.share_of_peak", _without(part, list(best)))]
-    shares = {dtype: _rate(best[dtype]) / peak.flop_per_s for dtype, peak in known.items()}
+    shares = {dtype: figures.rate(best[dtype]) / peak.flop_per_s for dtype, peak in known.items()}
     clocks = {dtype: _clock_seen(best[dtype]) for dtype in known}
     # At another clock the part can do as much more or less.
     at_clock = {
@@ -159,10 +159,6 @@ def of_memory(rates: dict[str, float], part: Part | Unknown | None) -> list[Find
     title = f"share of the {_kind(part)} memory peak"
     message = f"{told} of {units.byte_rate(peak)} ({part.label})"
     return [Finding("bandwidth.share_of_peak", "info", title, message, evidence)]
-
-
-def _rate(one: Measurement) -> float:
-    return one.rate.median if one.rate else 0.0
 
 
 def _kind(part: Part) -> str:

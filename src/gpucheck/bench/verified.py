@@ -19,7 +19,7 @@ from gpucheck.measure import row, timing
 from gpucheck.measure.row import Beside
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import Clock, Limits, Timed
-from gpucheck.work import same
+from gpucheck.work import reference
 
 # What refilling and comparing may take of the time for a row's windows.
 VERIFYING_SHARE = 0.3
@@ -187,13 +187,13 @@ class Copies:
         expected = self._expected[:count]
         torch.arange(first, first + count, out=expected)
         expected.bitwise_xor_(number)
-        seen = same.unequal(words[first : first + count], expected, functools.partial(_pattern, number, first))
+        seen = reference.unequal(words[first : first + count], expected, functools.partial(_pattern, number, first))
         if seen is None:
             return 0, start
         differ = (seen[0].view(torch.uint8) != seen[1].view(torch.uint8))[:size]
-        wrong = same.counted(differ)
+        wrong = reference.counted(differ)
         if wrong:
-            return wrong, start + (same.count_of(int(differ.to(torch.uint8).argmax()), size - 1) or 0)
+            return wrong, start + (reference.count_of(int(differ.to(torch.uint8).argmax()), size - 1) or 0)
         return (1, start) if wrong is None or size % WORD == 0 else (0, start)
 
 

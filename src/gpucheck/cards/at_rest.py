@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from gpucheck import units
 from gpucheck.cards import xids
-from gpucheck.cards.card import Said, address_of, addresses_not_listed, is_dead, pointer
+from gpucheck.cards.card import NOT_READ, Said, address_of, addresses_not_listed, is_dead, is_nameless, pointer
 from gpucheck.cards.xids import ACTIONS
 from gpucheck.machine.inventory import NOT_ASKED, unclaimed_bytes
 from gpucheck.machine.nvml.row import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
 from gpucheck.machine.readings import NOT_ANSWERING
-from gpucheck.report.facts import Device, Facts, Process
+from gpucheck.report.facts import Device, Facts, Host, Process
 from gpucheck.report.finding import Verdict
 
 # A card can retire 64 pages (NVIDIA, Dynamic Page Retirement). NVIDIA's diagnostics (DCGM) fail from 63 on, and beyond
@@ -79,10 +79,9 @@ def answers(device: Device, facts: Facts) -> Said | None:
         return _dead(device, facts, *DEAD[state])
     if state.startswith(NOT_ANSWERING):
         return _dead(device, facts, "not answering", state.removeprefix(f"{NOT_ANSWERING}: "), HUNG)
-    told = (device.uuid, device.name, device.pci_address)
-    if told == (None, None, None) and device.state not in (None, NOT_ACCESSIBLE) and not is_not_read(device):
-        message = f"NVML lists it and reads nothing from it ({state})"
-        return _dead(device, facts, "not answering", message, HUNG, "fail" if applies(state) else "warn")
+    if is_nameless(device):
+        why = facts.unknown.get(f"{pointer(device, facts)}uuid", state)
+        return _dead(device, facts, "not answering", f"NVML lists it and reads nothing from it ({why})", HUNG)
     silent = _silent(device, facts)
     if silent is not None:
         message = f"NVML reads neither temperature, power, clock nor load ({silent})"
@@ -92,7 +91,7 @@ def answers(device: Device, facts: Facts) -> Said | None:
     return Said("pass", "answers NVML")
 
 
-def _dead(device: Device, facts: Facts, title: str, message: str, fix: str, verdict: Verdict = "fail") -> Said:
+def _dead(device: Device, facts: Facts, title: str, message: str, fix: str) -> Said:
     """That the card cannot be used, with what names it at the rack, and its cause in the kernel's log."""
     cause = xids.beside(device, facts)
     if cause is not None:
@@ -108,12 +107,12 @@ def _dead(device: Device, facts: Facts, title: str, message: str, fix: str, verd
         "since": device.state_since,
         **(cause.evidence if cause is not None else {}),
     }
-    return Said(verdict, title, message, fix, evidence)
+    return Said("fail", title, message, fix, evidence)
 
 
 def is_not_read(device: Device) -> bool:
     """Whether NVML's reading ended before this card, for a cause that is not its own."""
-    return (device.state or "").startswith("not read")
+    return (device.state or "").startswith(NOT_READ)
 
 
 def _silent(device: Device, facts: Facts) -> str | None:
@@ -274,6 +273,8 @@ def unread(device: Device, facts: Facts) -> Said | None:
     answer = answers(device, facts)
     if answer is not None and answer.verdict != "pass":
         return None  # told already
+    if device.state == NOT_ACCESSIBLE:
+        return _withheld(device, facts)
     own = pointer(device, facts)
     # What NVML left out because it stopped at one card is told of that card.
     stopped = facts.driver.nvml_error if facts.driver is not None and any(map(is_dead, facts.devices)) else None
@@ -288,9 +289,10 @@ def unread(device: Device, facts: Facts) -> Said | None:
     }
     if not missing:
         return None
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, dict[str, None]] = {}
     for name, reason in missing.items():
-        reasons.setdefault(reason, []).append(name)
+        # Of many links one word.
+        reasons.setdefault(reason, {})["nvlinks" if name.startswith("nvlinks/") else name] = None
     return Said(
         "inconclusive",
         "health partly unread",
@@ -298,6 +300,15 @@ def unread(device: Device, facts: Facts) -> Said | None:
         "run gpucheck devices again; if it stays so, sudo dmesg | grep Xid",
         {"unread": missing},
     )
+
+
+def _withheld(device: Device, facts: Facts) -> Said:
+    """A card that is kept from us: by the rules of a container or a job that has another one, that is no doubt."""
+    others = any(one.nvml_index is not None and one.state != NOT_ACCESSIBLE for one in facts.devices)
+    within = (facts.host or Host()).container or "CUDA_VISIBLE_DEVICES" in facts.environment
+    message = "no permission: a container, the scheduler or the rights of its device node keep it from this process"
+    verdict: Verdict = "skip" if others and within else "inconclusive"
+    return Said(verdict, "not accessible", message, "ls -l /dev/nvidia*; run it as root", {"state": device.state})
 
 
 def _is_health(name: str) -> bool:
@@ -332,7 +343,7 @@ def unclaimed(device: Device, facts: Facts) -> Said | None:
         message = f"{_named(zombies)} ended and is not yet gone (zombie)"
         fix = f"ps -o ppid= -p {zombies[0].pid} names its parent: end that; else {ACTIONS['gpu_reset'][1]}"
     else:
-        message = f"nobody has {node} open here: another container, or memory that the driver did not take back"
+        message = "nobody has its device node open here: another container, or memory that the driver did not take back"
         fix = f"docker ps, crictl ps; if no container has the GPU, {ACTIONS['drain_and_reset'][1]}"
     return Said("warn", title, message, fix, evidence)
 

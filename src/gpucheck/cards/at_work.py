@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from gpucheck import links, stats, units
+from gpucheck import links, units
 from gpucheck.cards.at_rest import is_not_read
 from gpucheck.cards.card import LEAST_SISTERS, OLD_S, Said, is_dead, low_clocks, pointer, sisters, usual
 from gpucheck.machine.others import AT_WORK_PERCENT
@@ -361,6 +361,9 @@ def _clock_of_sisters(device: Device, facts: Facts) -> float | None:
     ]
     if len(clocks) < LEAST_SISTERS or device.sm_clock_hz is None:
         return None
+    # Here and not above: importing it takes as long as reading a card, and an idle machine does without.
+    from gpucheck import stats
+
     middle = stats.median(clocks)
     return middle if device.sm_clock_hz < SISTERS_SHARE * middle else None
 

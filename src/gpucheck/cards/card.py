@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gpucheck.machine.host import FOR_GUESTS
+from gpucheck.machine.nvml.row import NOT_ACCESSIBLE
 from gpucheck.machine.readings import NOT_ANSWERING
 from gpucheck.report.facts import Device, Driver, Facts, Host
 from gpucheck.report.finding import Finding, Verdict
@@ -28,6 +29,7 @@ USUAL_SHARE = 0.75
 Value = TypeVar("Value", bound=Hashable)
 # States in which a card cannot be used, as `machine.nvml.row` names them.
 DEAD = ("lost", "reset required", "no power", "no interrupts")
+NOT_READ = "not read"
 BROKE_OFF = ("did not answer within", "ended early (SIGSEGV", "ended early (SIGBUS", "ended early (SIGABRT")
 
 
@@ -72,7 +74,14 @@ def pointer(card: Device, facts: Facts) -> str:
 
 def is_dead(card: Device) -> bool:
     """Whether the card is known not to answer: what else is unread of it follows from that."""
-    return card.state in DEAD or (card.state or "").startswith(NOT_ANSWERING)
+    return card.state in DEAD or (card.state or "").startswith(NOT_ANSWERING) or is_nameless(card)
+
+
+def is_nameless(card: Device) -> bool:
+    """Whether NVML counts the card and refuses even to say who it is, for a cause of the card's own."""
+    state = card.state or ""
+    told = (card.uuid, card.name, card.pci_address)
+    return told == (None, None, None) and state not in ("", NOT_ACCESSIBLE) and not state.startswith(NOT_READ)
 
 
 def addresses_not_listed(facts: Facts) -> list[str]:
@@ -124,8 +133,9 @@ def is_driver_loaded(facts: Facts) -> bool:
     """Whether NVML's answer to its start is one that takes a loaded driver, or a call into it that never returns."""
     driver = facts.driver or Driver()
     error = driver.nvml_error or ""
-    broke_off = driver.nvml_code in (None, 0) and any(words in error for words in BROKE_OFF)
-    return driver.nvml_code in OF_A_LOADED_DRIVER or broke_off
+    broke_off = driver.nvml_code is None and any(words in error for words in BROKE_OFF)
+    # It started, and then does not count its devices or does not return.
+    return driver.nvml_code in OF_A_LOADED_DRIVER or (driver.nvml_code == 0 and bool(error)) or broke_off
 
 
 def has_gpu(facts: Facts) -> bool:
@@ -145,9 +155,11 @@ def unlisted(facts: Facts) -> Finding | None:
     started = facts.driver is not None and facts.driver.nvml_code == 0 and facts.driver.nvml_error is None
     if not others or not started:
         return None
+    # A driver that took a card and lists none, or one less, failed on it, unless its settings leave the card out.
+    taken = any(host.nvidia_pci_drivers.get(one) == "nvidia" for one in others)
     return Finding(
         "devices.unlisted",
-        "warn",
+        ("inconclusive" if listing else "fail") if taken else "warn",
         f"{len(others)} NVIDIA device{'s' * (len(others) != 1)} on the PCI bus missing from the driver",
         f"{', '.join(others)} ({_held_by(host, others)})",
         {"pci_addresses": others},

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 
 from gpucheck.cards.card import Said, is_dead, pointer, sisters, usual
+from gpucheck.machine.nvml.row import applies
 from gpucheck.report.facts import Device, Fabric, Facts
 from gpucheck.report.finding import Verdict
 
@@ -64,20 +65,26 @@ FIX = "sudo dmesg | grep Xid (74, 136, 144 to 150); drain the node, reset all ca
 
 
 def absent(device: Device, facts: Facts) -> Said | None:
-    """Links that the card does not tell of, or not the state of, where those of its sisters are up."""
+    """Links that the card has not, or does not tell of, or not the state of, where those of its sisters are up."""
     known = [link for link in device.nvlinks or () if link.active is not None]
-    if known or device.nvml_index is None or (device.mig is not None and device.mig.enabled):
+    if device.nvml_index is None or (device.mig is not None and device.mig.enabled):
         return None
     linked = [active(card) for card in sisters(device, facts) if card.nvlinks and not (card.mig and card.mig.enabled)]
     most = usual(linked)
     # A bridge joins cards in pairs, and a card without one may tell of no links.
     if not most or not (is_on_a_board(device) or len(linked) % 2 == 1):
         return None
-    why = facts.unknown.get(f"{pointer(device, facts)}nvlinks", "NVML does not tell their state")
-    if is_dead(device) or (facts.driver is not None and why == facts.driver.nvml_error):
-        return None  # NVML stopped before it
-    message = f"{why}; the other cards of the same name have {most} up"
-    return Said("warn", "NVLinks unreadable", message, FIX, {"active_of_the_same_name": most})
+    evidence = {"active": len(known), "active_of_the_same_name": most}
+    beside = f"the other cards of the same name have {most} up"
+    if known:
+        few = 0 < len(known) < most and is_on_a_board(device)
+        return Said("warn", f"{most - len(known)} NVLinks absent", beside, FIX, evidence) if few else None
+    own = f"{pointer(device, facts)}nvlinks"
+    why = facts.unknown.get(own) or facts.unknown.get(f"{own}/0/active")
+    if is_dead(device) or (why is not None and applies(why)):
+        return None  # NVML stopped before it, or an error that is told as unread
+    message = f"{why or 'NVML does not tell their state'}; {beside}"
+    return Said("warn", "NVLinks unreadable", message, FIX, evidence)
 
 
 def _numbered(up: int, lost: list[int], beside: str = "") -> str:

@@ -73,7 +73,8 @@ def application_clocks(device: Device, facts: Facts) -> Said | None:
     low = low_clocks(pairs, SAME)
     if not low:
         return None
-    costly = bool(low_clocks(pairs, 1 - at_work.COSTLY))
+    told = (found := at_work.clock_setting(device, facts)) is not None and found.verdict == "warn"
+    costly = bool(low_clocks(pairs, 1 - at_work.COSTLY)) and not told
     evidence = {
         "application_sm_clock_hz": device.application_sm_clock_hz,
         "default_application_sm_clock_hz": device.default_application_sm_clock_hz,
@@ -83,12 +84,14 @@ def application_clocks(device: Device, facts: Facts) -> Said | None:
 
 
 def compute_mode(device: Device, facts: Facts) -> Said | None:
-    """A card on which no program may compute."""
+    """A card on which no program may compute: a failure where every other is set so too."""
     if device.compute_mode != "prohibited":
         return None
-    message = "no program may use the card"
+    left = any(card.nvml_index is not None and card.compute_mode != "prohibited" for card in facts.devices)
+    message = f"no program may use the card{'' if left else ', and there is no other'}"
     fix = "sudo nvidia-smi -i {card} --compute-mode=0"
-    return Said("info", "compute mode prohibited", message, fix, {"compute_mode": device.compute_mode})
+    evidence = {"compute_mode": device.compute_mode}
+    return Said("info" if left else "fail", "compute mode prohibited", message, fix, evidence)
 
 
 def mig_empty(device: Device, facts: Facts) -> Said | None:
@@ -97,7 +100,7 @@ def mig_empty(device: Device, facts: Facts) -> Said | None:
     if mig is None or not mig.enabled or mig.instances or f"{pointer(device, facts)}mig/instances" in facts.unknown:
         return None
     message = "no program can use the card"
-    left = any(_is_usable(other, facts) for other in facts.devices if other is not device)
+    left = any(is_usable(other, facts) for other in facts.devices if other is not device)
     fix = "sudo nvidia-smi -i {card} -mig 0; or create instances: sudo nvidia-smi mig -i {card} -lgip"
     return Said(
         "warn" if left else "fail",
@@ -108,7 +111,7 @@ def mig_empty(device: Device, facts: Facts) -> Said | None:
     )
 
 
-def _is_usable(card: Device, facts: Facts) -> bool:
+def is_usable(card: Device, facts: Facts) -> bool:
     """Whether programs can use it, as far as MIG mode goes."""
     if card.kind != "cuda" or is_dead(card):
         return False

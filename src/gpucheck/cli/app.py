@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -14,22 +15,7 @@ import typer
 import gpucheck
 from gpucheck import exits
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.cli import (
-    compare,
-    devices,
-    doctor,
-    explain,
-    find_batch_size,
-    judge,
-    lint,
-    memory,
-    model,
-    run,
-    schema,
-    smoke,
-    streams,
-    stress,
-)
+from gpucheck.cli import commands, explain, results, run
 from gpucheck.cli.bench import app as bench_app
 from gpucheck.cli.common import PARAMETERS, Common, HelpCommand, HelpGroup, add, tell, tell_bug
 from gpucheck.cli.fleet import app as fleet_app
@@ -45,6 +31,7 @@ from gpucheck.program.run.options import RunOptions
 from gpucheck.smoke.options import SmokeOptions
 from gpucheck.stress.options import StressOptions
 
+_STDERR = 2
 # Ctrl-C while torch is imported: nothing was measured yet, and a person waits.
 INTERRUPTED_AFTER_S = 0.8
 
@@ -87,21 +74,21 @@ def root(
     return exits.OK
 
 
-add(app, "devices", devices.devices, DevicesOptions, device="all")
-add(app, "memory", memory.memory, MemoryOptions)
-add(app, "doctor", doctor.doctor, DoctorOptions, device=None)
+add(app, "devices", commands.devices, DevicesOptions, device="all")
+add(app, "memory", commands.memory, MemoryOptions)
+add(app, "doctor", commands.doctor, DoctorOptions, device=None)
 add(app, "explain", explain.explain, explain.ExplainOptions, device=None)
-add(app, "smoke", smoke.smoke, SmokeOptions)
+add(app, "smoke", commands.smoke, SmokeOptions)
 app.add_typer(bench_app, name="bench")
-add(app, "stress", stress.stress, StressOptions, device="all")
-add(app, "find-batch-size", find_batch_size.find_batch_size, FindBatchSizeOptions)
-add(app, "lint", lint.lint, LintOptions, device=None)
-add(app, "model", model.model, ModelOptions, device=None)
+add(app, "stress", commands.stress, StressOptions, device="all")
+add(app, "find-batch-size", commands.find_batch_size, FindBatchSizeOptions)
+add(app, "lint", commands.lint, LintOptions, device=None)
+add(app, "model", commands.model, ModelOptions, device=None)
 add(app, "run", run.run, RunOptions, device=None)
-add(app, "compare", compare.compare, compare.CompareOptions, device=None)
-add(app, "judge", judge.judge, judge.JudgeOptions, device=None)
+add(app, "compare", results.compare, results.CompareOptions, device=None)
+add(app, "judge", results.judge, results.JudgeOptions, device=None)
 app.add_typer(fleet_app, name="fleet")
-app.command("schema", cls=HelpCommand)(schema.schema)
+app.command("schema", cls=HelpCommand)(commands.schema)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -111,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if arguments is not None:
         return _run(list(arguments))
-    stdout_closed = streams.secure()
+    stdout_closed = secure_streams()
     exits.patience_s = INTERRUPTED_AFTER_S
     code = _run(sys.argv[1:])
     code = exits.settle((code, exits.CLOSED_STDOUT)) if stdout_closed else code
@@ -205,6 +192,36 @@ def _usage_sentence(error: Exception) -> str:
     message = re.sub(r"\. (Did|Possible)", lambda found: f"; {found.group(1).lower()}", message).rstrip(".?")
     usage = " ".join(context.get_usage().split()).removeprefix("Usage: ") if context is not None else path
     return f"{message}; usage: `{usage}`; see `{path} --help`"
+
+
+class _Lossy(io.FileIO):
+    """A file that takes what it cannot write: progress and notices that nobody can read must not end the work."""
+
+    def write(self, data: object) -> int:
+        try:
+            return super().write(data)  # type: ignore[arg-type]
+        except OSError:
+            return len(data)  # type: ignore[arg-type]
+
+
+def secure_streams() -> bool:
+    """Put something in the place of standard streams that are closed, and let stderr fail in silence.
+
+    Returns whether stdout was closed from the start. Without this a file opened later takes the number of a closed
+    stream, and a child's messages end up in it.
+    """
+    stdout_closed = sys.stdout is None
+    # The system gives the lowest free number: the loop ends with the first above those of the standard streams.
+    while (number := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(number)
+    if stdout_closed:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (it lives as long as the process)
+    if sys.stderr is None or sys.stderr is sys.__stderr__:
+        encoding = "utf-8" if sys.stderr is None else sys.stderr.encoding
+        raw = io.BufferedWriter(_Lossy(_STDERR, "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(raw, encoding, "backslashreplace", line_buffering=True)
+    return stdout_closed
 
 
 def _silence_stdout() -> None:

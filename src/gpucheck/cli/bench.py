@@ -10,13 +10,13 @@ import typer
 
 from gpucheck import units
 from gpucheck.bench.benchmarks import BENCHMARKS, Benchmark
+from gpucheck.cli import results
 from gpucheck.cli.common import Common, HelpGroup, add
 from gpucheck.errors import UsageError
 from gpucheck.options import LIMITS, TIME, option
 
 if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.report.events import Emit
-    from gpucheck.report.report import Judgement, Report
 
 # A thousand processes of seconds each are hours: more is a slip of the keyboard.
 MOST_RUNS = 1000
@@ -60,13 +60,6 @@ def bench(context: typer.Context) -> None:
         print(context.get_help())
 
 
-def judged(document: Report) -> Judgement:
-    """What a benchmark's document comes to; the judge is loaded as it is asked."""
-    from gpucheck.bench import judge
-
-    return judge.judge(document)
-
-
 def _command(one: Benchmark) -> Callable[[Common, Any, RepeatOptions], int]:
     def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
         from gpucheck.cli import session
@@ -85,7 +78,7 @@ def _command(one: Benchmark) -> Callable[[Common, Any, RepeatOptions], int]:
             limits = common.settings.thresholds if common.settings is not None else ()
             one.command()(options, emit, Shared(limits=limits))
 
-        return session.run(common, measure, judge=judged)
+        return session.run(common, measure, judge=results.judged)
 
     return run
 
@@ -97,19 +90,19 @@ for _row in BENCHMARKS:
 def _again(common: Common, options: Any, repeat: RepeatOptions) -> int:
     """Run the command in fresh processes, each with the options as they were typed, and compare with the baseline."""
     from gpucheck.bench import runs
-    from gpucheck.cli import compare, session
+    from gpucheck.cli import session
     from gpucheck.machine import saved
 
-    limit = compare.limit_of(common.given.get("fail_if_slower"))
+    limit = results.limit_of(common.given.get("fail_if_slower"))
     before = saved.load(repeat.baseline) if repeat.baseline else None
     arguments = arguments_of(common)
 
     def work(emit: Emit) -> None:
         after = runs.command(arguments, repeat.count, emit, budget_s=options.time_budget_s or 0.0)
         if before is not None:
-            compare.conclude(before, after, limit, emit, common)
+            results.conclude(before, after, limit, emit, common)
 
-    return session.run(common, work, judge=judged)
+    return session.run(common, work, judge=results.judged)
 
 
 # What a command takes for itself and does not hand on to its runs.

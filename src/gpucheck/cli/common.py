@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-import typer.core
-from typer.main import get_command
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from gpucheck import exits, thresholds
 from gpucheck.cli import pages
@@ -55,19 +53,34 @@ class Common:
     given: Mapping[str, Any] = field(default_factory=dict)
 
 
-class HelpCommand(typer.core.TyperCommand):
-    """A command whose `--help` is laid out here."""
+class HelpCommand(TyperCommand):
+    """A command whose `--help` is laid out here, and whose parameters are made once it is chosen.
+
+    typer reads them from a function's signature; making those of all commands takes longer than running one.
+    """
 
     def get_help(self, ctx: Any) -> str:
         """The whole page, as wide as the terminal."""
         return help_page(self, ctx)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters that the command's options declare, and `--help`."""
+        if not self.params:
+            name = ctx.command_path.partition(" ")[2]
+            self.params = [_parameter(one) for one in PARAMETERS.get(name, ())]
+        return super().get_params(ctx)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command with what was typed."""
+        run = ctx.obj
+        return run(ctx.params) if callable(run) else super().invoke(ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Without the braces that typer draws around an argument that has to be given."""
         return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
 
 
-class HelpGroup(typer.core.TyperGroup):
+class HelpGroup(TyperGroup):
     """A group of commands whose `--help` is laid out here."""
 
     def get_help(self, ctx: Any) -> str:
@@ -131,13 +144,14 @@ def add(
     shared = [*([_device(device)] if device is not None else []), *declared(Common)]
     PARAMETERS[command] = tuple(one for _, members in grouped([*own, *shared]) for one in members)
 
-    def run(**typed: Any) -> int:
-        _rename(command, typed)
+    def run(typed: dict[str, Any]) -> int:
         for one in PARAMETERS[command]:
-            for text in () if one.verbatim else _texts(typed[one.key]):
-                refuse_empty(one, text)
+            value = typed[one.key] = list(typed[one.key] or ()) if one.repeat else typed[one.key]
+            for text in () if one.verbatim else value if one.repeat else [value]:
+                if isinstance(text, str):
+                    refuse_empty(one, text)
         values = {one.key: typed.pop(one.key) for one in shared}
-        values["output"] = tuple(values["output"] or ())
+        values["output"] = tuple(values["output"])
         from gpucheck.cli import settings  # a help page needs none of it
 
         values["settings"] = settings.of_command(command, values, typed, device)
@@ -153,38 +167,13 @@ def add(
             mine = replace(mine, device=common.device)
         return begin(function, common, mine, *(read(one, typed) for one in beside))
 
-    run.__doc__ = help or function.__doc__
     # Behind the first word that is no option, everything belongs to the other program.
-    context = {"allow_interspersed_args": False} if any(one.verbatim for one in own) else None
-    app.command(name, cls=_chosen_alone(run, command), help=run.__doc__, context_settings=context)(_unchosen)
+    context = {"obj": run, "allow_interspersed_args": not any(one.verbatim for one in own)}
+    app.command(name, cls=HelpCommand, help=help or function.__doc__, context_settings=context)(_unread)
 
 
-def _unchosen() -> int:
-    """What typer sees of a command before it is chosen: nothing that takes time to read."""
-    raise NotImplementedError
-
-
-def _chosen_alone(run: Callable[..., int], command: str) -> type[HelpCommand]:
-    """A command that has its options once it is chosen: typer takes longer to make those of all than to run one."""
-
-    class Command(HelpCommand):
-        def get_params(self, ctx: Any) -> list[Any]:
-            if not self.params:
-                whole = get_command(_alone(run, command))
-                self.params, self.callback = whole.params, whole.callback
-            return super().get_params(ctx)
-
-    return Command
-
-
-def _alone(run: Callable[..., int], command: str) -> typer.Typer:
-    """An application of one command, for typer to make its options."""
-    parameters = [parameter for one in PARAMETERS[command] for parameter in _parameters(one)]
-    run.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": int}
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(run)
-    return app
+def _unread() -> None:
+    """Stand for a command before typer, which would read parameters from its signature."""
 
 
 def begin(function: Callable[..., int], common: Common, options: Any, *beside: Any) -> int:
@@ -201,28 +190,8 @@ def begin(function: Callable[..., int], common: Common, options: Any, *beside: A
     return exits.OK
 
 
-def _rename(command: str, typed: dict[str, Any]) -> None:
-    """Move values that came under an older name to the option's own. Raises UsageError where both were given."""
-    for one in PARAMETERS[command]:
-        for alias in one.aliases:
-            value = typed.pop(_alias_key(alias))
-            if value is None:
-                continue
-            if typed[one.key] is not None:
-                raise UsageError(f"{alias} is the older name of {one.name}", "", f"give {one.name} alone")
-            typed[one.key] = value
-
-
-def _alias_key(alias: str) -> str:
-    return alias.removeprefix("--").replace("-", "_")
-
-
 # Every command's parameters, in the order of its help page: for completion, and for tests.
 PARAMETERS: dict[str, tuple[Option, ...]] = {}
-
-
-def _texts(value: Any) -> list[str]:
-    return [one for one in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(one, str)]
 
 
 def _device(default: str) -> Option:
@@ -230,21 +199,20 @@ def _device(default: str) -> Option:
     return Option("device", "--device", text, "DEVICE", shown=default, group=COMMON)
 
 
-def _parameters(one: Option) -> Iterator[inspect.Parameter]:
-    """An option as typer reads it: text, as it was typed, or None. Older names are hidden parameters of their own."""
+def _parameter(one: Option) -> TyperArgument | TyperOption:
+    """An option as typer reads it: text, as it was typed, or None. Older names are names of the same parameter."""
     if one.positional:
-        what: Any = typer.Argument(metavar=one.metavar, show_default=False)
-    else:
-        names = (one.short, one.name) if one.short else (one.name,)
-        what = typer.Option(*names, metavar=one.metavar or None, show_default=False)
-    kind: Any = bool if one.is_flag else list[str] | None if one.repeat else str | None
-    default = inspect.Parameter.empty if one.required else False if one.is_flag else None
-    if one.required:
-        kind = list[str] if one.repeat else str
-    yield inspect.Parameter(one.key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, what])
-    for alias in one.aliases:
-        hidden: Any = Annotated[str | None, typer.Option(alias, hidden=True)]
-        yield inspect.Parameter(_alias_key(alias), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hidden)
+        nargs = -1 if one.repeat else 1
+        return TyperArgument(param_decls=[one.key], metavar=one.metavar, required=one.required, nargs=nargs)
+    names = [one.key, *((one.short,) if one.short else ()), one.name, *one.aliases]
+    return TyperOption(
+        param_decls=names,
+        metavar=one.metavar or None,
+        is_flag=one.is_flag or None,
+        default=False if one.is_flag else None,
+        required=one.required,
+        multiple=one.repeat,
+    )
 
 
 def tell(error: GpucheckError, *, debug: bool = False) -> None:

@@ -6,16 +6,139 @@ machine only adds time. Ratios are of times, new over old: 1.10 is 10 % slower, 
 
 from __future__ import annotations
 
+import json
 import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from gpucheck import stats
-from gpucheck.compare.matching import OTHER_WORK, case_text, differences, facts_differ, matched, work_text
-from gpucheck.compare.trimmed import ALPHA, Difference, difference, holm_levels
+from gpucheck import stats, units
 from gpucheck.measure import runs
 from gpucheck.measure.summary import FEWEST_RUNS
+from gpucheck.report.codec import to_json
+from gpucheck.report.facts import Facts
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.compare import Change, ComparedRow, Comparison
+
+METHOD_FIELDS = ("clock", "launch", "cache", "precision_requested", "precision_observed", "numa")
+# How a difference in what a call does begins.
+OTHER_WORK = "work per call"
+
+Pair = tuple[Measurement, Measurement]
+
+
+def label(row: Measurement) -> str:
+    """A row in words: its name, its case and its device."""
+    return f"{row.name} {case_text(row.case)} on {row.device.id}"
+
+
+def case_text(case: Mapping[str, Any], between: str = ", ") -> str:
+    """What a case says, in words; sizes in their units."""
+    return between.join(
+        units.capacity(value) if name.endswith("_bytes") else str(value) for name, value in case.items()
+    )
+
+
+def _case(row: Measurement) -> tuple[str, str, str]:
+    return row.name, row.device.id.partition(":")[0], json.dumps(to_json(row.case), sort_keys=True)
+
+
+def _method(row: Measurement) -> tuple[str | None, ...]:
+    return tuple(getattr(row.method, name) for name in METHOD_FIELDS)
+
+
+# From the strictest on: what one leaves unmatched the next may match. All agree in name, kind of device and case.
+_KEYS: tuple[Callable[[Measurement], object], ...] = (
+    lambda row: (_case(row), _method(row), row.device.id),
+    lambda row: (_case(row), _method(row)),
+    lambda row: (_case(row), row.device.id),
+    _case,
+)
+
+
+def matched(old: Sequence[Measurement], new: Sequence[Measurement]) -> tuple[list[Pair], list[str], list[str]]:
+    """The pairs in the new report's order, and the rows of either side that have no partner or no time."""
+    left = [row for row in old if runs.medians(row)]
+    partner: dict[int, Measurement] = {}
+    for key in _KEYS:
+        for place, row in enumerate(new):
+            if place in partner or not runs.medians(row):
+                continue
+            found = next((other for other in left if key(other) == key(row)), None)
+            if found is not None:
+                left = [other for other in left if other is not found]
+                partner[place] = found
+    taken = {id(row) for row in partner.values()}
+    return (
+        [(partner[place], row) for place, row in enumerate(new) if place in partner],
+        [label(row) for row in old if id(row) not in taken],
+        [label(row) for place, row in enumerate(new) if place not in partner],
+    )
+
+
+def differences(old: Measurement, new: Measurement) -> tuple[str, ...]:
+    """What differs between the methods of two rows, and between what a call of them does."""
+    pairs = [(name, getattr(old.method, name), getattr(new.method, name)) for name in METHOD_FIELDS]
+    told = [f"{name} {_word(a)} → {_word(b)}" for name, a, b in pairs if a != b]
+    if old.work != new.work:
+        told.append(f"{OTHER_WORK} {work_text(old)} → {work_text(new)}")
+    return tuple(told)
+
+
+def _word(value: object) -> str:
+    return "unknown" if value is None else str(value)
+
+
+def work_text(row: Measurement) -> str:
+    """What a call does, in words."""
+    return " and ".join(f"{amount:g} {kind}" for kind, amount in row.work.items())
+
+
+def facts_differ(old: Report, new: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What differs between the machines, and between the software on them."""
+    return (
+        _unequal(_machine(old.facts, old.measurements), _machine(new.facts, new.measurements)),
+        _unequal(_software(old), _software(new)),
+    )
+
+
+def _unequal(old: dict[str, object], new: dict[str, object]) -> tuple[str, ...]:
+    names = dict.fromkeys([*old, *new])
+    return tuple(
+        f"{name} {_word(old.get(name))} → {_word(new.get(name))}" for name in names if old.get(name) != new.get(name)
+    )
+
+
+def _machine(facts: Facts, measurements: Iterable[Measurement]) -> dict[str, object]:
+    """What the devices measured are, and the host's processor: copies and launches run on it."""
+    seen: dict[str, object] = {}
+    for device in dict.fromkeys(row.device for row in measurements):
+        seen[f"{device.id} is"] = device.name
+        seen[f"{device.id} UUID"] = device.uuid
+    for cpu in (device for device in facts.devices if device.kind == "cpu"):
+        seen["processor"], seen["cores allowed"] = cpu.name, cpu.cores_allowed
+    if facts.host is not None:
+        seen["system"], seen["memory"] = facts.host.system, _capacity(facts.host.memory_total_bytes)
+    return {name: value for name, value in seen.items() if value is not None}
+
+
+def _capacity(size: int | None) -> str | None:
+    return None if size is None else units.capacity(size)
+
+
+def _software(report: Report) -> dict[str, object]:
+    facts = report.facts
+    seen = {
+        "gpucheck": report.gpucheck,
+        "torch": facts.torch.version if facts.torch else None,
+        "driver": facts.driver.version if facts.driver else None,
+        "Python": facts.python.version if facts.python else None,
+        "kernel": facts.host.release if facts.host else None,
+    }
+    return {name: value for name, value in seen.items() if value is not None}
+
 
 # What is within ±5 % for certain is the same: clocks and neighbours move numbers by as much from day to day.
 SAME_WITHIN = 0.05
@@ -118,3 +241,76 @@ def does_other_work(row: ComparedRow) -> bool:
 def row_label(row: ComparedRow) -> str:
     """A row in words."""
     return f"{row.name} {case_text(row.case)}"
+
+
+# The chance that a document in which nothing changed calls a change anywhere.
+ALPHA = 0.01
+# Of the runs of a side, left out at either end: one of seven. A burst of other work makes a whole process slow, and one
+# such among seven widens the plain t until it finds nothing: on a shared 2-core machine it found a slowdown of 10 % in
+# 71 of 100 comparisons of medians, this with lower quartiles in 97 (benchmarks/compare_power.py). With fewer runs there
+# is none to spare, and it is Welch's t.
+TRIMMED = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Two sets of logarithms: new mean less old, its standard error, degrees of freedom, two-sided p."""
+
+    difference: float
+    error: float
+    df: float
+    p: float
+
+    def interval(self, level: float) -> tuple[float, float]:
+        """The interval of the ratio."""
+        half = stats.student_quantile(level, self.df) * self.error if self.error else 0.0
+        return math.exp(self.difference - half), math.exp(self.difference + half)
+
+
+def difference(old: Sequence[float], new: Sequence[float]) -> Difference:
+    """Yuen's t test (1974) of trimmed means on logarithms, which is Welch's (1947) where nothing is trimmed.
+
+    Two values a side at least. The degrees of freedom are Satterthwaite's, of the values that are left.
+    """
+    a, b = (_trimmed([math.log(value) for value in values]) for values in (old, new))
+    gap, error = b.mean - a.mean, math.sqrt(a.variance + b.variance)
+    if not error:
+        # Nothing varies: any difference is certain.
+        return Difference(gap, 0.0, math.inf, 0.0 if gap else 1.0)
+    df = (a.variance + b.variance) ** 2 / (a.variance**2 / (a.left - 1) + b.variance**2 / (b.left - 1))
+    return Difference(gap, error, df, stats.student_tail(gap / error, df))
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The mean of what is left of a side, the variance of that mean, and how many values are left."""
+
+    mean: float
+    variance: float
+    left: int
+
+
+def _trimmed(values: Sequence[float]) -> _Side:
+    ordered, n = sorted(values), len(values)
+    out = int(TRIMMED * n)
+    kept = ordered[out : n - out]
+    # The variance of a trimmed mean comes from the winsorised values: those left out moved to the nearest kept.
+    winsorised = [kept[0]] * out + kept + [kept[-1]] * out
+    left = len(kept)
+    return _Side(statistics.fmean(kept), (n - 1) * statistics.variance(winsorised) / (left * (left - 1)), left)
+
+
+def holm_levels(p_values: Sequence[float], alpha: float = ALPHA) -> list[float]:
+    """For each p the level of the interval that excludes 1 exactly where Holm's procedure (1979) rejects.
+
+    The smallest p is held against alpha/m, the next against alpha/(m-1), …; from the first that is not rejected on,
+    all others are held against that one's share.
+    """
+    levels = [0.0] * len(p_values)
+    rejecting, share = True, alpha
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        if rejecting:
+            share = alpha / (len(p_values) - rank)
+            rejecting = p_values[place] < share
+        levels[place] = 1 - share
+    return levels

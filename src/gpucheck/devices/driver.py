@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import PurePath
 
 from gpucheck.cards import xids
-from gpucheck.cards.card import KEPT_OUT, WSL_NODE, cards, has_gpu, is_driver_loaded, is_nvidia_here, unlisted
+from gpucheck.cards.card import KEPT_OUT, WSL_NODE, cards, has_gpu, is_dead, is_driver_loaded, is_nvidia_here, unlisted
+from gpucheck.cards.settings import is_usable
+from gpucheck.machine.nvml.row import NOT_ACCESSIBLE
 from gpucheck.report.facts import Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import Finding, Verdict
 
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 NO_LIBRARY = 12  # NVML_ERROR_LIBRARY_NOT_FOUND
+# cuInit's answers that may be of this environment or this moment alone: no memory, a stub or an old library, a card in
+# exclusive use, a library of another version.
+OF_THE_ENVIRONMENT = (2, 34, 35, 36, 46, 803, 804)
 
 
 def driver_findings(facts: Facts) -> list[Finding]:
@@ -18,7 +24,10 @@ def driver_findings(facts: Facts) -> list[Finding]:
     if not is_nvidia_here(facts):
         accelerators = [device for device in facts.devices if device.kind != "cpu"]
         return [] if accelerators else [_nothing(facts)]
-    found = [_nvml(facts), _libcuda(facts), _all_hidden(facts), unlisted(facts), _torch_for_the_cpu(facts)]
+    nvml, libcuda = _nvml(facts), _libcuda(facts)
+    if nvml is not None and libcuda is not None and nvml.verdict == "fail":
+        libcuda = replace(libcuda, verdict="info")  # of the same cause
+    found = [nvml, libcuda, _all_hidden(facts), unlisted(facts), _torch_for_the_cpu(facts)]
     return [finding for finding in (*found, *xids.elsewhere(facts), xids.unread(facts)) if finding is not None]
 
 
@@ -75,6 +84,8 @@ def _nvml(facts: Facts) -> Finding | None:
     elif driver.nvml_code in (None, 0):
         # It hung, or its process died.
         fix = "sudo dmesg | grep Xid; if it stays so, reboot"
+    elif fix is None:
+        fix = "sudo dmesg | grep -i nvrm"
     message = driver.nvml_error if meaning is None else f"{driver.nvml_error}: {meaning}"
     return Finding("devices.nvml", _dead(facts), "NVML does not start", message, evidence, fix)
 
@@ -82,12 +93,15 @@ def _nvml(facts: Facts) -> Finding | None:
 def _dead(facts: Facts) -> Verdict:
     """How bad it is that NVML does not start: `fail` where a GPU is meant for this system and CUDA has none either.
 
-    Where it is not even asked (no nvidia-ml-py, no process), nothing is said of the GPU.
+    Beside a CUDA that works the health of the GPUs is unknown where a loaded driver refuses; a library that is missing
+    (containers for computing alone), or not even asked (no nvidia-ml-py, no process), tells nothing of them.
     """
     driver = facts.driver or Driver()
     works = driver.cuinit_code == 0 and any(device.cuda_index is not None for device in facts.devices)
     asked = driver.nvml_code is not None or is_driver_loaded(facts)
-    return "fail" if asked and not works and has_gpu(facts) else "warn"
+    if asked and not works and has_gpu(facts):
+        return "fail"
+    return "inconclusive" if is_driver_loaded(facts) else "warn"
 
 
 def _causes(
@@ -144,7 +158,24 @@ def _libcuda(facts: Facts) -> Finding | None:
     if driver.nvml_code == NO_LIBRARY and driver.libcuda_path is None:
         meaning = None  # NVML's finding says it
     message = answer if meaning is None else f"{answer}: {meaning}"
-    return Finding("devices.libcuda", "warn", "CUDA does not start", message, evidence, fix)
+    return Finding("devices.libcuda", _without_cuda(facts), "CUDA does not start", message, evidence, fix)
+
+
+def _without_cuda(facts: Facts) -> Verdict:
+    """How bad it is that CUDA does not start: `fail` where NVML has cards that a program should be able to use.
+
+    A libcuda that is not here or hidden tells nothing of the cards.
+    """
+    driver = facts.driver or Driver()
+    listed = [card for card in facts.devices if card.nvml_index is not None]
+    usable = [card for card in listed if card.state != NOT_ACCESSIBLE and is_usable(card, facts)]
+    if any(map(is_dead, listed)) or (listed and not any(is_usable(card, facts) for card in listed)):
+        return "info"  # the finding of that card, or of each, says why
+    if not usable or (driver.cuinit_code is None and driver.libcuda_path is None):
+        return "warn"
+    waits = any(card.fabric is not None and card.fabric.state == "in progress" for card in usable)
+    unsure = waits or driver.cuinit_code in (None, 0, *OF_THE_ENVIRONMENT)
+    return "inconclusive" if unsure else "fail"
 
 
 def _all_hidden(facts: Facts) -> Finding | None:

@@ -1,210 +1,189 @@
-"""What a bug report needs so that another can judge without the machine: texts for an archive, redacted. Pure."""
+"""What a bug report needs so that another can judge without the machine: listed fields, and nothing else. Pure.
+
+Free text (messages of torch, lines of the kernel's log, paths, command lines, names of people and machines) is not in
+it. A field that nobody listed here stays on the machine.
+"""
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import re
-import typing
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+import tarfile
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timezone
 from typing import Any
 
-from gpucheck.doctor import redact
-from gpucheck.doctor.catalogue import CONDITIONS
-from gpucheck.doctor.condition import RUNGS
 from gpucheck.doctor.evidence import Evidence
-from gpucheck.doctor.redact import Redactor
-from gpucheck.machine.identity import Identity
-from gpucheck.machine.inventory import VARIABLES
-from gpucheck.machine.kernel_driver import DeviceNode, DriverState
-from gpucheck.report.codec import from_json, to_json
+from gpucheck.report.codec import to_json
 from gpucheck.report.report import Report
 
-# Of a log that one error fills: how it began and how it is now. What is longer takes seconds to redact.
-FIRST_LINES, LAST_LINES = 500, 1500
+_ID = r"[a-z0-9_]+(\.[a-z0-9_]+)+"
+_WORD = r"[A-Za-z0-9][\w.+~ -]{0,63}"
+_VERSION = r"\d[\w.+-]{0,40}"
+_NUMBERS = r"0x[0-9a-fA-F]+|[\d.,:;+-]{1,80}"
+_PCI = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(\.\d)?"
+_NODE = r"/dev/(nvidia[\w-]*(/[\w-]+)?|dri/\w+|dxg|kfd|nvhost[\w-]*|nvmap)"
+_MODULE = r"(nvidia|nouveau|nova|amdgpu|i915|xe|gdrdrv|vfio)[\w-]*"
+_LIBRARY = r"lib[\w.+-]+"
+_STATE = r"[a-z][a-z0-9 _-]{0,40}"
+
+# The parts of the evidence of which numbers, yes and no are told, and the texts in them that are told where they look
+# like this. A part is named by its path; lists are passed through.
+LISTED: dict[str, dict[str, str]] = {
+    "host": {"system": _WORD, "release": _WORD, "architecture": _WORD, "container": _WORD, "nvidia_pci_addresses": _PCI,
+             "nvidia_device_nodes": _NODE},
+    "python": {"version": _VERSION, "implementation": _WORD},
+    "torch": {"version": _VERSION, "built_for": _WORD, "toolkit_version": _VERSION, "git_version": r"[0-9a-f]{7,40}"},
+    "driver": {"version": _VERSION, "cuda_version": _VERSION, "confidential_computing": _STATE,
+               "kernel_module_version": _VERSION, "nvml_version": _VERSION, "libcuda_version": _VERSION},
+    "driver/xids": {"pci_address": _PCI, "at": r"[\dT:.+Z-]+", "action": _STATE},
+    "devices": {"kind": _STATE, "id": r"[a-z]+(:\d+)?", "name": r"[\w .()/@+-]{1,80}", "pci_address": _PCI,
+                "state": _STATE, "compute_capability": _NUMBERS, "vbios_version": _VERSION, "memory_source": _STATE,
+                "gsp_firmware_version": _VERSION, "recovery_action": _STATE, "compute_mode": _STATE},
+    "devices/clock_reasons": {"names": _STATE},
+    "devices/pcie": {},
+    "devices/ecc": {},
+    "devices/sram_ecc": {},
+    "devices/remapped_rows": {},
+    "devices/remap_banks": {},
+    "devices/retired_pages": {},
+    "devices/mig": {},
+    "devices/fabric": {"state": _STATE, "problems": _STATE},
+    "devices/nvlinks": {},
+    "devices/nvlinks/errors": {},
+    "devices/violations_s": {},
+    "devices/changes": {"lasting_clock_reasons": _STATE},
+    "stack": {"modules": _MODULE, "built_for": _WORD, "running": _WORD, "cached": _LIBRARY},
+    "stack/parameters": {"*": _NUMBERS},
+    "stack/devices": {"address": _PCI, "device": r"[0-9a-fA-Fx:]+", "class_code": r"[0-9a-fA-Fx]+", "driver": _MODULE},
+    "stack/nodes": {"path": _NODE},
+    "stack/libraries": {"name": _LIBRARY, "version": _VERSION},
+    "stack/path_libraries": {"name": _LIBRARY, "version": _VERSION},
+    "stack/stray_libraries": {"name": _LIBRARY, "version": _VERSION},
+    "probe": {"stage": _STATE, "python": _VERSION, "version": _VERSION, "cuda": _VERSION, "hip": _VERSION,
+              "xpu": _VERSION, "other": _STATE, "architectures": _WORD, "runtime": _VERSION, "cudnn_missing": _LIBRARY,
+              "libcuda": _VERSION},
+    "probe/capabilities": {"*": _NUMBERS},
+    "probe/versions": {"*": _VERSION},
+    "load": {"outcome": _STATE},
+    "load/cards": {"device": r"[a-z]+(:\d+)?"},
+    "findings": {"id": _ID, "verdict": _STATE, "device": r"[a-z]+(:\d+)?"},
+    "ladder": {"first": _ID, "broken": _STATE, "consequences": _ID},
+    "ladder/rungs": {"rung": _STATE, "state": _STATE},
+    "variables": {"*": rf"{_NUMBERS}|true|false|all|none|void|PCI_BUS_ID|FASTEST_FIRST|LAZY|EAGER"},
+}  # fmt: skip
+# Numbers that are a person's or a process's and say nothing of a GPU.
+_NOT_TOLD = ("pid", "uid", "gid", "serial", "minor_number", "read_at_s")
 # Names of variables that concern a GPU, a driver, a loader or Python; the names of others are nobody's business.
 _CONCERNS = re.compile(
     r"(?:CUDA|CUDNN|NVIDIA|NV_|NVML|NCCL|CUBLAS|PYTORCH|TORCH|TRITON|HIP|HSA|ROCR|ROCM|ROCBLAS|ZE_|SYCL|ONEAPI|OMP_|MKL_"
-    r"|LD_|DYLD_|PYTHON|VIRTUAL_ENV|CONDA|XLA|TF_|CC$|CXX$|GPUCHECK|KUBERNETES_SERVICE_HOST$|SLURM_JOB_GPUS$|WSL_)"
+    r"|LD_|DYLD_|PYTHON|VIRTUAL_ENV|CONDA|XLA|TF_|CC$|CXX$|GPUCHECK|KUBERNETES_SERVICE_HOST$|SLURM_JOB_GPUS$|WSL_)\w*"
 )
-# Words that evidence is made of beside the names of its fields: a user may be called so.
-_WORDS = """
-admin administrator aarch64 accelerate amd64 anaconda apt bash bin bus cache card cards clang code compat conda
-container core cores cuda cudnn darwin data daemon debian default dev device devices disk docker driver drivers
-error etc fabric fedora file files generic gcc gnu gpu gpus graphics guest home host hybrid intel iommu kernel kmod
-lib lib64 libcuda libraries library linux local localhost log login mac machine manager mask memory miniconda mode
-module modules nccl network node nodes none nouveau null nvidia nvlink nvml nvswitch open opt package packages pci
-persistence pip podman proc process processes program project pytest python python3 pytorch reset root run scratch
-server service shell site source src srv state system temp test tester tests tmp tool tools torch torchaudio
-torchvision triton true false ubuntu unknown user username users usr utf value var venv video version virtual
-warning windows work worker workspace wsl x86_64 xid
+_DEVICE_UUID = re.compile(r"\b(?:GPU|MIG)-[0-9A-Fa-f-]{4,36}\b")
+_README = """A bug report by gpucheck {version}, {started}.
+
+diagnosis.json holds what `gpucheck doctor` found and what it was made of: versions, states and numbers of this
+machine, its driver, its GPUs and its torch.
+
+It contains only listed fields: no messages, no paths, no names of people, machines or processes, no UUIDs and
+serial numbers, and of variables that concern a GPU the name, with the value where that is a number or a switch.
+A text that is left out is "(not told)". Please review it before you share it.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What was read for a bundle: the doctor's evidence, the driver's own files, and what must not be told of it.
-
-    `evidence` is None where the doctor did not come so far. `environment` are all variables with their values, to be
-    looked for and taken out.
-    """
-
-    evidence: Evidence | None = None
-    state: DriverState = field(default_factory=DriverState)
-    identity: Identity = field(default_factory=Identity)
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-
-def members(report: Report, held: Held, shown: Callable[[Report], str]) -> dict[str, str]:
-    """The files of the archive, names to texts. `shown` renders a report as plain text.
-
-    The text is made of the redacted report: what is wrapped or cut in a table could not be found in it any more.
-    """
-    redactor = Redactor(held.identity, held.environment, keep=VARIABLES, common=vocabulary() | _of_this_machine(report))
+def members(report: Report, evidence: Evidence | None) -> dict[str, str]:
+    """The files of the archive, names to texts; `evidence` is None where the doctor did not come so far."""
     document = to_json(report)
-    evidence = None if held.evidence is None else to_json(_concerning(held.evidence))
-    state = to_json(held.state)
-    for part in (document, evidence, state):
-        redactor.learn(part)
-    document, evidence, state = (redactor.tree(part) for part in (document, evidence, state))
-    told = from_json(DriverState, state)
-    texts = {
-        "report.txt": shown(from_json(Report, document)),
-        "report.json": _json(document),
-        "evidence.json": _json(evidence),
-        "driver-files.txt": _files(told),
-        "device-nodes.txt": "".join(f"{_listed(node)}\n" for node in told.nodes) or "no device nodes of a GPU\n",
-        "kernel-log.txt": _log(evidence),
-        "processes.txt": _processes(document),
-        "variables.txt": _variables(evidence),
+    parts: dict[str, Any] = {"findings": document["findings"], "ladder": (document["results"] or {}).get("doctor")}
+    if evidence is not None:
+        facts = to_json(evidence.facts)
+        parts |= {name: facts[name] for name in ("host", "python", "torch", "driver", "devices")}
+        parts |= {"stack": to_json(evidence.stack), "probe": to_json(evidence.torch), "load": to_json(evidence.load)}
+        values = facts["environment"]
+        parts["variables"] = {
+            name: _DEVICE_UUID.sub("0", values[name]) if name in values else None
+            for name in sorted(evidence.variables | set(values))
+        }
+    told: dict[str, Any] = {"gpucheck": report.gpucheck, "started": report.started}
+    told |= {name: _listed(value, name) for name, value in parts.items()}
+    if evidence is not None:
+        told["processes"] = Counter(
+            device.id or "hidden" for device in evidence.facts.devices for _ in device.processes or ()
+        )
+        told["variables"] = {name: value for name, value in told["variables"].items() if _CONCERNS.fullmatch(name)}
+    return {
+        "README.txt": _README.format(version=report.gpucheck, started=report.started),
+        "diagnosis.json": json.dumps(told, indent=2, ensure_ascii=True, allow_nan=False) + "\n",
     }
-    texts = {name: redactor.text(text) if name.endswith(".txt") else text for name, text in texts.items()}
-    return {"README.txt": _readme(document, texts), **texts}
 
 
-def vocabulary() -> frozenset[str]:
-    """Words that a report has anyway: of a user or a variable that is called so, it tells nothing."""
-    found = set(_WORDS.split()) | set(RUNGS)
-    for kind in (Report, Evidence):
-        found |= _field_names(kind, set())
-    for condition in CONDITIONS:
-        found |= {condition.id, *re.findall(r"\w+", f"{condition.id} {condition.title} {condition.fix}")}
-    parts = {part for name in found for part in re.split(r"[_.]", name)}
-    return frozenset(word.lower() for word in found | parts if word)
+def _listed(value: Any, path: str) -> Any:
+    """What of `value` is listed for the part at `path`."""
+    if isinstance(value, list):
+        return [_listed(one, path) for one in value]
+    if not isinstance(value, dict):
+        return None
+    texts, told = LISTED[path], {}
+    for name, one in value.items():
+        below = f"{path}/{name}"
+        if below in LISTED:
+            told[name] = _listed(one, below)
+        elif name in texts or "*" in texts:
+            told[name] = _text(one, texts.get(name) or texts["*"])
+        elif (one is None or isinstance(one, (bool, int, float))) and name not in _NOT_TOLD:
+            told[name] = one
+    return told
 
 
-def _of_this_machine(report: Report) -> frozenset[str]:
-    """Words that its devices and its system are called by: a machine is often named after its GPU."""
-    host = report.facts.host
-    names = [device.name for device in report.facts.devices]
-    names += [] if host is None else [host.system, host.release, host.architecture]
-    return frozenset(word.lower() for name in names for word in re.findall(r"\w+", name or ""))
+def _text(value: Any, pattern: str) -> Any:
+    if isinstance(value, list):
+        return [one for one in (_text(each, pattern) for each in value) if one != "(not told)"]
+    if isinstance(value, str):
+        return value if re.fullmatch(pattern, value) else "(not told)"
+    return value
 
 
-def _field_names(kind: Any, seen: set[Any]) -> set[str]:
-    """Names of all fields of a dataclass and of those in it."""
-    if kind in seen:
-        return set()
-    seen.add(kind)
-    if not is_dataclass(kind):
-        return {name for part in typing.get_args(kind) for name in _field_names(part, seen)}
-    hints = typing.get_type_hints(kind)
-    return {name for member in fields(kind) for name in (member.name, *_field_names(hints[member.name], seen))}
+# -- the file ----------------------------------------------------------------------------------------------------------
 
 
-def _concerning(evidence: Evidence) -> Evidence:
-    """The evidence without variables that concern no GPU, and without the middle of a very long log."""
-    log = evidence.stack.log
-    if log is not None and len(log) > FIRST_LINES + LAST_LINES:
-        left_out = f"[{len(log) - FIRST_LINES - LAST_LINES} lines left out here]"
-        log = (*log[:FIRST_LINES], left_out, *log[-LAST_LINES:])
-    variables = frozenset(filter(_CONCERNS.match, evidence.variables))
-    return replace(evidence, variables=variables, stack=replace(evidence.stack, log=log))
+def packed(texts: Mapping[str, str], when: datetime, suffix: str) -> bytes:
+    """The texts as a .zip or .tar.gz. What tells who packed it (owner, machine, folder) is not in it."""
+    return _zipped(texts.items(), when) if suffix == ".zip" else _tarred(texts.items(), when)
 
 
-def _json(data: Any) -> str:
-    return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+def _zipped(texts: Iterable[tuple[str, str]], when: datetime) -> bytes:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in texts:
+            entry = zipfile.ZipInfo(name, when.timetuple()[:6])
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o600 << 16
+            archive.writestr(entry, text)
+    return held.getvalue()
 
 
-def _files(state: DriverState) -> str:
-    """The driver's own files one after another, as `head` shows several."""
-    parts = [f"==> {path} <==\n{text.rstrip()}\n" for path, text in state.files.items()]
-    parts += [f"==> {path} <==\nnot readable: {why}\n" for path, why in state.refused.items()]
-    return "\n".join(parts) or "no files of NVIDIA's driver in /proc and /sys\n"
+def _tarred(texts: Iterable[tuple[str, str]], when: datetime) -> bytes:
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w") as archive:
+        for name, text in texts:
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mtime, entry.mode = len(text), int(when.timestamp()), 0o600
+            archive.addfile(entry, io.BytesIO(text.encode("ascii")))
+    return gzip.compress(held.getvalue(), mtime=int(when.timestamp()))
 
 
-def _listed(node: DeviceNode) -> str:
-    numbers = "" if node.major is None else f" {node.major}, {node.minor}"
-    return f"{node.mode} {node.uid}:{node.gid}{numbers} {node.path}"
+def formats(evidence: Callable[[], Evidence | None]) -> dict[str, Callable[[Report], bytes]]:
+    """The archive by suffix, each a function of the report; `evidence` is asked as it is written."""
 
+    def made(suffix: str) -> Callable[[Report], bytes]:
+        def pack(report: Report) -> bytes:
+            when = datetime.fromisoformat(report.started.replace("Z", "+00:00")).astimezone(timezone.utc)
+            return packed(members(report, evidence()), when, suffix)
 
-def _log(evidence: Any) -> str:
-    stack = (evidence or {}).get("stack") or {}
-    if stack.get("log") is None:
-        return f"not readable: {stack.get('log_error') or 'it was not read'}\n"
-    return "".join(f"{line}\n" for line in stack["log"]) or "no line about NVIDIA's driver\n"
+        return pack
 
-
-def _processes(document: Any) -> str:
-    """Processes on the GPUs, a line for each; a device whose processes are not known says so."""
-    lines = []
-    for device in document["facts"]["devices"]:
-        if device["kind"] == "cpu":
-            continue
-        name = device["id"] or device["uuid"] or device["name"]
-        if not device["processes"]:
-            lines.append(f"{name}: {'not known' if device['processes'] is None else 'none'}")
-        for process in device["processes"] or ():
-            memory = process["used_memory_bytes"]
-            told = "memory not known" if memory is None else f"{memory} bytes"
-            lines.append(
-                f"{name}: PID {process['pid']} {process['kind']} {process['name'] or 'name not known'}, {told}"
-            )
-    return "".join(f"{line}\n" for line in lines) or "no GPU is seen\n"
-
-
-def _variables(evidence: Any) -> str:
-    """Variables that concern a GPU: of those on the list the value, of the others the name."""
-    if evidence is None:
-        return "not read\n"
-    values = evidence["facts"]["environment"]
-    lines = [f"{name}={value}" for name, value in values.items()]
-    lines += [f"{name} is set" for name in evidence["variables"] if name not in values]
-    return "".join(f"{line}\n" for line in lines) or "no variable that concerns a GPU is set\n"
-
-
-_CONTENTS = {
-    "report.txt": "the diagnosis, as gpucheck doctor shows it",
-    "report.json": "the same as one document (gpucheck schema describes it)",
-    "evidence.json": "what the diagnosis was made of: machine, driver, libraries found, torch's own answer",
-    "driver-files.txt": "what NVIDIA's kernel modules show in /proc and /sys",
-    "device-nodes.txt": "device nodes with their rights and owners",
-    "kernel-log.txt": "the kernel's lines about the driver",
-    "processes.txt": "processes on the GPUs",
-    "variables.txt": "variables that concern a GPU; values of a fixed list alone",
-}
-
-
-def _readme(document: Any, texts: Mapping[str, str]) -> str:
-    found = redact.counts(list(texts.values()))
-    width = max(len(name) for name in _CONTENTS)
-    lines = [
-        f"A bug report by gpucheck {document['gpucheck']}, {document['started']}.",
-        "",
-        "Please look through these files before you send them: names, addresses and secrets were",
-        "replaced as far as they can be told from other text, and that is not all that may be private.",
-        "",
-        "Inside:",
-        *(f"  {name:<{width}}  {what}" for name, what in _CONTENTS.items()),
-        "",
-        "Replaced, always by the same placeholder for the same thing:",
-        *(
-            f"  {redact.KINDS[kind]}: {different} in {places} place{'' if places == 1 else 's'}"
-            for kind, (different, places) in found.items()
-        ),
-        *([] if found else ["  nothing"]),
-        "",
-        "<$NAME> stands for the value of the variable NAME, ~ for the home folder.",
-        "",
-    ]
-    return "\n".join(lines)
+    return {suffix: made(suffix) for suffix in (".zip", ".tar.gz")}

@@ -6,36 +6,29 @@ from collections.abc import Sequence
 
 from gpucheck import naming
 from gpucheck.doctor import (
-    conditions_architecture,
     conditions_cards,
-    conditions_cuinit,
-    conditions_environment,
     conditions_kernel,
-    conditions_library,
-    conditions_load,
-    conditions_log,
     conditions_masks,
     conditions_nodes,
     conditions_nvml,
-    conditions_packages,
     conditions_torch,
 )
 from gpucheck.doctor.condition import Condition
 
 CONDITIONS: tuple[Condition, ...] = (
-    *conditions_kernel.CONDITIONS,
-    *conditions_nodes.CONDITIONS,
-    *conditions_library.CONDITIONS,
-    *conditions_nvml.CONDITIONS,
-    *conditions_cuinit.CONDITIONS,
-    *conditions_masks.CONDITIONS,
-    *conditions_torch.CONDITIONS,
-    *conditions_packages.CONDITIONS,
-    *conditions_architecture.CONDITIONS,
-    *conditions_environment.CONDITIONS,
-    *conditions_cards.CONDITIONS,
-    *conditions_load.CONDITIONS,
-    *conditions_log.CONDITIONS,
+    *conditions_kernel.KERNEL,
+    *conditions_nodes.NODES,
+    *conditions_nodes.LIBRARY,
+    *conditions_nvml.NVML,
+    *conditions_nvml.CUINIT,
+    *conditions_masks.MASKS,
+    *conditions_torch.TORCH,
+    *conditions_torch.PACKAGES,
+    *conditions_torch.ARCHITECTURE,
+    *conditions_masks.ENVIRONMENT,
+    *conditions_cards.CARDS,
+    *conditions_cards.LOAD,
+    *conditions_kernel.LOG,
 )
 
 BY_ID = {condition.id: condition for condition in CONDITIONS}

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from gpucheck.doctor import ladder, load_run, wheels
+from gpucheck.doctor import fixes, ladder, load
 from gpucheck.doctor.catalogue import CONDITIONS, select
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.doctor.options import DoctorOptions
@@ -39,9 +39,9 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
     evidence = read(options, emit)
     # A second time, now that torch is no longer at work in a child of ours: what others do now, and what grew.
     evidence = replace(evidence, facts=inventory.again(evidence.facts))
-    if any(condition.id.startswith("load.") for condition in conditions) and load_run.is_possible(evidence):
+    if any(condition.id.startswith("load.") for condition in conditions) and load.is_possible(evidence):
         emit(Progress("running 1 s of load on the GPUs"))
-        evidence = replace(evidence, load=load_run.run(evidence, options.python))
+        evidence = replace(evidence, load=load.run(evidence, options.python))
     emit(Started(evidence.facts))
     diagnosis = ladder.diagnose(evidence, conditions)
     emit(
@@ -54,7 +54,7 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
                 consequences=tuple(sighting.condition.id for sighting in diagnosis.consequences),
                 asked=len(conditions),
                 torch_works=evidence.torch_works,
-                load=None if evidence.load is None else evidence.load.told(),
+                load=evidence.load,
             ),
         )
     )
@@ -103,7 +103,7 @@ def _answer(asked: Future[TorchProbe], python: str | None) -> TorchProbe:
     probe = asked.result()
     if probe.unstarted is not None and python is not None and Path(python).is_dir():
         inside = next((path for path in map(Path(python).joinpath, _IN_A_FOLDER) if path.is_file()), None)
-        tip = f"gpucheck doctor --python {wheels.interpreter(str(inside))}" if inside else _GIVE
+        tip = f"gpucheck doctor --python {fixes.interpreter(str(inside))}" if inside else _GIVE
         raise UsageError(f"--python {python} is a folder, not a Python interpreter", "", tip)
     if probe.unstarted is not None:
         raise UsageError(f"--python {python} cannot be started", probe.unstarted, _GIVE)
@@ -156,7 +156,7 @@ def healthy(evidence: Evidence, *, everything: bool) -> Finding:
     if not evidence.is_nvidia_here:
         return Finding("doctor.no_gpu", "info", "no NVIDIA GPU here", _where_looked(evidence.facts))
     asked = "known" if everything else "selected"
-    python = wheels.interpreter(probe.executable if probe is not None else None)
+    python = fixes.interpreter(probe.executable if probe is not None else None)
     return Finding(
         "doctor.unknown",
         "inconclusive",

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from gpucheck import units
 from gpucheck.cards import card
-from gpucheck.doctor.load import Load
 from gpucheck.machine.stack import Stack
 from gpucheck.machine.torch_probe import TorchProbe
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
+from gpucheck.report.results.doctor import LoadResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Evidence:
     stack: Stack = field(default_factory=Stack)
     torch: TorchProbe | None = None
     variables: frozenset[str] = frozenset()
-    load: Load | None = None
+    load: LoadResult | None = None
 
     @property
     def host(self) -> Host:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from gpucheck.doctor import wheels
 from gpucheck.doctor.evidence import Evidence
-from gpucheck.doctor.wheels import Installer
 from gpucheck.machine.torch_probe import TorchProbe
 from gpucheck.report.facts import Host
 
@@ -134,4 +134,245 @@ def cudnn_first(python: str | None = None) -> str:
     OpenNMT/CTranslate2 issue 1826, SYSTRAN/faster-whisper issue 1182: unsetting the variable does not help there.
     """
     told = """import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0] + "/lib")"""
-    return f"export LD_LIBRARY_PATH=$({wheels.interpreter(python)} -c '{told}'):$LD_LIBRARY_PATH"
+    return f"export LD_LIBRARY_PATH=$({interpreter(python)} -c '{told}'):$LD_LIBRARY_PATH"
+
+
+INDEX = "https://download.pytorch.org/whl"
+# GPUs of a board of their own, which code for the others of their generation does not run on, and code for them only.
+# DEVICE_REQUIREMENT of torch 2.13's torch/cuda/__init__.py.
+OWN_BOARDS = frozenset((53, 62, 72, 87, 101))
+JETSON = "install the torch wheel that NVIDIA gives for your JetPack (see `Installing PyTorch for Jetson Platform`)"
+# The least driver of each CUDA on Linux: table 3 of the CUDA toolkit's release notes, minor version compatibility.
+LEAST_DRIVER = {11: "450", 12: "525", 13: "580"}
+# Where an environment is made for who may not install into the system's Python.
+ENVIRONMENT = "~/torch-env"
+
+Release = tuple[int, int]
+_OLD = (50, 60, 70, 75, 80, 86, 90)
+_NEW = (75, 80, 86, 90, 100, 120)
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A kind of published build: its CUDA, and the hardware it has code for, on x86-64 and on aarch64.
+
+    On aarch64 there is one from the release `arm_since` on.
+    """
+
+    cuda: tuple[int, int]
+    codes: tuple[int, ...]
+    arm_codes: tuple[int, ...] = ()
+    arm_since: Release = (0, 0)
+
+    @property
+    def tag(self) -> str:
+        """What its index is called: `cu130`."""
+        return f"cu{self.cuda[0]}{self.cuda[1]}"
+
+
+# PYTORCH_RELEASES_CODE_CC of torch 2.13's torch/cuda/__init__.py, and before it the table of PyTorch's RELEASE.md;
+# where releases differ, what all of them have. 13.4 is taken to have what 13.2 has.
+BUILDS = (
+    Build((13, 4), _NEW, (80, 90, 100, 110, 120), (2, 14)),
+    Build((13, 2), _NEW, (80, 90, 100, 110, 120), (2, 12)),
+    Build((13, 0), _NEW, (80, 90, 100, 110, 120), (2, 9)),
+    Build((12, 9), _NEW, (80, 90, 100, 120), (2, 8)),
+    Build((12, 8), _NEW, (90, 100, 120), (2, 7)),
+    Build((12, 6), _OLD, (80, 90), (2, 9)),
+    Build((12, 4), _OLD),
+    Build((12, 1), _OLD),
+    Build((11, 8), _OLD),
+    Build((11, 7), _OLD[:-1]),
+)
+_BY_TAG = {build.tag: build for build in BUILDS}
+# Which builds each release has: PyTorch's RELEASE.md and "previous versions"; for 2.13 and 2.14 torch's own table
+# (torch/cuda/__init__.py). The newest first.
+RELEASES: dict[Release, tuple[str, ...]] = {
+    (2, 14): ("cu134", "cu132", "cu130", "cu126"),
+    (2, 13): ("cu132", "cu130", "cu129", "cu126"),
+    (2, 12): ("cu132", "cu130", "cu126"),
+    (2, 11): ("cu130", "cu128", "cu126"),
+    (2, 10): ("cu130", "cu128", "cu126"),
+    (2, 9): ("cu130", "cu128", "cu126"),
+    (2, 8): ("cu129", "cu128", "cu126"),
+    (2, 7): ("cu128", "cu126", "cu118"),
+    (2, 6): ("cu126", "cu124", "cu118"),
+    (2, 5): ("cu124", "cu121", "cu118"),
+    (2, 4): ("cu124", "cu121", "cu118"),
+    (2, 3): ("cu121", "cu118"),
+    (2, 2): ("cu121", "cu118"),
+    (2, 1): ("cu121", "cu118"),
+    (2, 0): ("cu118", "cu117"),
+}
+NEWEST = max(RELEASES)
+
+
+def number(capability: str) -> int | None:
+    """`9.0` as 90; None for what is no capability."""
+    match = re.fullmatch(r"(\d+)\.(\d)", capability)
+    return int(match[1]) * 10 + int(match[2]) if match else None
+
+
+def runs_on(architecture: str, capability: int) -> bool:
+    """Whether code of this name (`sm_90`, `sm_90a`, `compute_90`) runs on hardware of this capability (90).
+
+    Machine code runs on its own major version from its own minor on, PTX on everything as new as itself or newer.
+    """
+    match = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", architecture)
+    if match is None:
+        return False
+    code, own = int(match[2]), match[3]
+    if own == "a":
+        return code == capability
+    if match[1] == "compute":
+        return code <= capability
+    if code in OWN_BOARDS or capability in OWN_BOARDS:
+        return code == capability
+    return code // 10 == capability // 10 and code <= capability
+
+
+def tag_for(
+    capabilities: Iterable[str],
+    driver: str | None,
+    architecture: str | None = None,
+    release: Release = NEWEST,
+    *,
+    keep: str | None = None,
+) -> str | None:
+    """The published build of a release that fits this hardware and this driver best; None where none does.
+
+    `driver` is the CUDA version that it serves. A build runs under a driver of its own major version, but what it
+    compiles on the way needs its minor too: the newest that the driver knows is best, then the oldest that it does not.
+    `architecture` is the processor's, as the system names it; None is taken for x86-64. Where the build of the CUDA
+    `keep` fits, it is that one.
+    """
+    wanted = [value for value in map(number, capabilities) if value is not None]
+    served = _version(driver)
+    fitting = [
+        build
+        for build in (_BY_TAG[tag] for tag in RELEASES[release])
+        if (served is None or build.cuda[0] <= served[0]) and _has_code(build, wanted, architecture, release)
+    ]
+    if (kept := next((build for build in fitting if build.cuda == _version(keep)), None)) is not None:
+        return kept.tag
+    known = [build for build in fitting if served is not None and build.cuda <= served]
+    if known:
+        return max(known, key=lambda build: build.cuda).tag
+    if not fitting:
+        return None
+    major = max(build.cuda[0] for build in fitting)
+    return min((build for build in fitting if build.cuda[0] == major), key=lambda build: build.cuda).tag
+
+
+def _has_code(build: Build, wanted: Iterable[int], architecture: str | None, release: Release) -> bool:
+    is_arm = (architecture or "").lower() in ("aarch64", "arm64")
+    codes = () if is_arm and release < build.arm_since else build.arm_codes if is_arm else build.codes
+    return bool(codes) and all(any(runs_on(f"sm_{code}", value) for code in codes) for value in wanted)
+
+
+def _version(text: str | None) -> tuple[int, int] | None:
+    match = re.match(r"(\d+)(?:\.(\d+))?", text or "")
+    return (int(match[1]), int(match[2] or 0)) if match else None
+
+
+def release_of(version: str | None) -> Release | None:
+    """The release of a published torch (`2.9.1+cu128` is of 2.9); None for nightly, vendors' and own builds."""
+    match = re.fullmatch(r"(\d+)\.(\d+)\.\d+(?:\.post\d+)?(?:\+[\w.]+)?", version or "")
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def pinned(version: str | None) -> str:
+    """What to ask an installer for so that the version stays: `torch==2.9.1`; `torch` for no published version."""
+    return "torch" if release_of(version) is None else f"torch=={(version or '').partition('+')[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to install: what to ask an installer for, and the build; no build where none is published."""
+
+    requirement: str
+    tag: str | None
+
+
+def choose(
+    capabilities: Iterable[str],
+    driver: str | None,
+    architecture: str | None = None,
+    *,
+    version: str | None = None,
+    keep: str | None = None,
+) -> Choice:
+    """The build that runs on this hardware and driver: of the torch that is installed, else of the newest that has one.
+
+    `version` and `keep` are the installed torch's and its CUDA. Another release is named, so that nobody is surprised
+    by it.
+    """
+    wanted = list(capabilities)
+    installed = release_of(version)
+    if installed is not None:
+        # One that is newer than the table has at least what the newest here has.
+        tag = tag_for(wanted, driver, architecture, installed if installed in RELEASES else NEWEST, keep=keep)
+        if tag is not None and (installed in RELEASES or installed > NEWEST):
+            return Choice(pinned(version), tag)
+    for release in sorted(RELEASES, reverse=True):
+        tag = tag_for(wanted, driver, architecture, release)
+        if tag is not None:
+            return Choice("torch" if release == NEWEST else f"'torch=={release[0]}.{release[1]}.*'", tag)
+    return Choice(pinned(version), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Installer:
+    """How packages come into the environment of an interpreter.
+
+    `managed` is whether it is the system's own, which its distribution keeps pip from changing (EXTERNALLY-MANAGED),
+    `has_pip` whether it has pip: uv makes environments without.
+    """
+
+    python: str | None = None
+    managed: bool = False
+    has_pip: bool = True
+
+    def install(self, packages: str, *, index: str | None = None, anew: bool = False) -> str:
+        """The line that installs packages, from an index of PyTorch's (`cu130`); `anew` replaces what is there."""
+        source = f" --index-url {INDEX}/{index}" if index else ""
+        python = interpreter(self.python)
+        if self.managed:
+            make = f"{python} -m venv {ENVIRONMENT} && {ENVIRONMENT}/bin/python -m pip install {packages}{source}"
+            return f"{make} (the system's Python is not to be changed: an environment of your own)"
+        if not self.has_pip:
+            return f"uv pip install --python {python} {'--reinstall ' * anew}{packages}{source}"
+        return f"{python} -m pip install {'--force-reinstall ' * anew}{packages}{source}"
+
+    def uninstall(self, packages: str) -> str:
+        """The line that removes packages."""
+        python = interpreter(self.python)
+        if not self.has_pip:
+            return f"uv pip uninstall --python {python} {packages}"
+        return f"{python} -m pip uninstall -y {packages}"
+
+
+def install(installer: Installer, choice: Choice) -> str:
+    """The line that installs a build in place of what is there."""
+    if choice.tag is None:
+        return "look for a build at https://pytorch.org/get-started, or build torch from source for this GPU"
+    return installer.install(choice.requirement, index=choice.tag, anew=True)
+
+
+def reinstall(installer: Installer, version: str | None = None) -> str:
+    """The line that installs the same torch anew, from where it came from as far as its version tells."""
+    local = (version or "").partition("+")[2]
+    return installer.install(pinned(version), index=local if re.fullmatch(r"cpu|cu\d+|xpu", local) else None, anew=True)
+
+
+def interpreter(path: str | None) -> str:
+    """It as a shell takes it. Windows' shells know no single quotes; where a space asks for any, PowerShell wants &."""
+    if path is None or "\\" not in path:
+        return shlex.quote(path or "python")
+    return f'& "{path}"' if " " in path else path
+
+
+def major(version: str | None) -> int | None:
+    """The major number of a version such as `13.0`."""
+    match = re.match(r"\d+", version or "")
+    return int(match[0]) if match else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from gpucheck.doctor import fixes, wheels
+from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Certainty, Condition, Rung, Seen
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.report.finding import Finding, Verdict
@@ -221,10 +221,9 @@ def _architecture(evidence: Evidence) -> str | None:
     probe = evidence.torch
     if probe is None or not probe.capabilities:
         return None
-    numbers = {wheels.number(value) for value in probe.capabilities.values()}
+    numbers = {fixes.number(value) for value in probe.capabilities.values()}
     has_code = all(
-        value is not None and any(wheels.runs_on(name, value) for name in probe.architectures or ())
-        for value in numbers
+        value is not None and any(fixes.runs_on(name, value) for name in probe.architectures or ()) for value in numbers
     )
     if not has_code and not evidence.torch_works:
         return None

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from gpucheck import units
+from gpucheck.doctor.evidence import Evidence
+from gpucheck.machine import load_child, talk
 from gpucheck.machine.others import held_bytes
-from gpucheck.measure.telemetry import Sample, summarise
+from gpucheck.machine.torch_probe import how_it_ended, said
+from gpucheck.measure.telemetry import Sample, Watch, summarise
 from gpucheck.report.facts import Device
 from gpucheck.report.measurement import Run
 from gpucheck.report.results.doctor import CardUnderLoad, LoadOutcome, LoadResult
@@ -17,41 +22,6 @@ from gpucheck.report.results.doctor import CardUnderLoad, LoadOutcome, LoadResul
 # torch's words where there is no memory, cuBLAS's for the same, and the driver's for a card that one process may use.
 TAKEN = ("OutOfMemoryError", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "busy or unavailable")
 UNTOLD = "NVML does not tell of it, so that nothing would be seen"
-
-
-@dataclass(frozen=True, slots=True)
-class CardLoad:
-    """One card under load: `telemetry` as measurements carry it, or None and why; `held_by` is in how many of its
-    readings each of NVML's reasons for a lower clock was given."""
-
-    device: str
-    telemetry: Mapping[str, Any] | None = None
-    reason: str = ""
-    held_by: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """The load: what became of it, and why where it did not run; `left_out` are cards it was kept from, with why."""
-
-    outcome: LoadOutcome
-    reason: str = ""
-    load_s: float | None = None
-    cards: tuple[CardLoad, ...] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)
-
-    def told(self) -> LoadResult:
-        """As it stands in the document."""
-        cards = tuple(
-            CardUnderLoad(
-                device=card.device,
-                telemetry=None if card.telemetry is None else dict(card.telemetry),
-                reason=card.reason or None,
-                held_by=dict(card.held_by),
-            )
-            for card in self.cards
-        )
-        return LoadResult(self.outcome, self.reason or None, self.load_s, cards, dict(self.left_out))
 
 
 def why_not(card: Device) -> str:
@@ -75,8 +45,8 @@ def gathered(
     failed: str,
     samples: Mapping[str, Sequence[Sample]],
     unseen: Mapping[str, str],
-    left_out: Mapping[str, str],
-) -> Load:
+    left_out: dict[str, str],
+) -> LoadResult:
     """The load from what its process said, the readings of each card and why there are none, and the cards left out.
 
     `failed` is how the process ended early, empty where it did not.
@@ -85,10 +55,10 @@ def gathered(
         # A card that is full or was taken meanwhile is no fault of its, nor is what happens before torch goes there.
         reached = said.get("stage") in ("prepare", "load")
         outcome: LoadOutcome = "failed" if reached and not any(word in failed for word in TAKEN) else "none"
-        return Load(outcome, f"{failed} ({_where(said.get('stage'))})", left_out=left_out)
+        return LoadResult(outcome, f"{failed} ({_where(said.get('stage'))})", None, (), left_out)
     run = Run("", 1, (float(said["took_s"]),), (float(said["began_s"]),))
     cards = tuple(_card(device, read, run, unseen.get(device, "")) for device, read in samples.items())
-    return Load("ran", load_s=run.samples_s[0], cards=cards, left_out=left_out)
+    return LoadResult("ran", None, run.samples_s[0], cards, left_out)
 
 
 def _where(stage: object) -> str:
@@ -96,11 +66,56 @@ def _where(stage: object) -> str:
     return named.get(str(stage), "as it was started")
 
 
-def _card(device: str, samples: Sequence[Sample], run: Run, unseen: str) -> CardLoad:
+def _card(device: str, samples: Sequence[Sample], run: Run, unseen: str) -> CardUnderLoad:
     if unseen:
-        return CardLoad(device, reason=unseen)
+        return CardUnderLoad(device, None, unseen, {})
     telemetry, reason = summarise(samples, run)
     start, length = run.started_monotonic_s[0], run.samples_s[0]
     inside = [sample for sample in samples if start <= sample["at_s"] <= start + length]
     names = Counter(name for sample in inside for name in (sample.get("clock_reasons") or {}).get("names", ()))
-    return CardLoad(device, telemetry, reason, dict(names))
+    return CardUnderLoad(device, telemetry, reason or None, dict(names))
+
+
+# Clocks and links are up a few tens of milliseconds after work arrives, and NVML's reasons may flash meanwhile.
+SETTLE_S = 0.3
+# Twenty readings.
+LOAD_S = 1.0
+# Over this lie importing torch (which was just done), a context for each card and the load itself.
+TIMEOUT_S = 60.0
+
+
+def is_possible(evidence: Evidence) -> bool:
+    """Whether torch ran something on a device that NVML could watch."""
+    return evidence.torch_works and evidence.torch is not None and evidence.torch.hip is None
+
+
+def run(evidence: Evidence, python: str | None) -> LoadResult:
+    """The load on every card that torch can use, that NVML tells of and that nobody else uses."""
+    assert evidence.torch is not None
+    ran = {one.device for one in evidence.torch.kernels if one.error is None}
+    # As of the second reading: at the first torch was at work in a child of ours.
+    cards = {card.id: card for card in evidence.cards if card.id in ran and card.id is not None}
+    left_out = {name: why for name, card in cards.items() if (why := why_not(card))}
+    left_out |= dict.fromkeys(ran - set(cards), UNTOLD)
+    loaded = {name: card.uuid for name, card in cards.items() if name not in left_out}
+    if not loaded:
+        return LoadResult("none", "no card is free for it", None, (), left_out)
+    # An import that is slow enough to be given more time is so again.
+    timeout_s = max(TIMEOUT_S, evidence.torch.limit_s or 0.0)
+    return _run(loaded, left_out, python, timeout_s)
+
+
+def _run(loaded: dict[str, str | None], left_out: dict[str, str], python: str | None, timeout_s: float) -> LoadResult:
+    text = Path(load_child.__file__).read_text(encoding="utf-8")
+    argv = [python or sys.executable, "-c", text, str(SETTLE_S), str(LOAD_S), *loaded]
+    with ExitStack() as stack:
+        watches = {name: stack.enter_context(Watch(uuid)) for name, uuid in loaded.items()}
+        heard = talk.run(argv, timeout_s)
+        samples = {name: watch.take() for name, watch in watches.items()}
+        unseen = {name: watch.reason for name, watch in watches.items() if watch.reason}
+    told = said(heard.lines)
+    failed = ""
+    if told.get("stage") != "end":
+        late = f"it did not end within {timeout_s:g} s"
+        failed = late if heard.ending.how == "late" else str(told.get("error") or how_it_ended(heard.ending))
+    return gathered(told, failed, samples, unseen, left_out)

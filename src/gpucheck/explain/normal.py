@@ -90,7 +90,7 @@ _EXCEPTION = re.compile(
 _FRAME = re.compile(r'File "[^"]*", line \d+|frame #\d+:|❱|\S+\.py:\d+ in |\d+ +[│|] (?! *#error)')
 # What somebody typed at a prompt: it names things without their having failed.
 _PROMPT = re.compile(
-    r"(?:\([\w./ -]+\) ?)?(?:\$ |>>> |\.\.\. |In \[\d+\]: |PS [A-Z]:[^>]*> ?|[A-Z]:\\[^>]*>|"
+    r"(?:\([\w./ -]+\) ?)?(?:\$ |>>> |\.\.\. |In \[\d+\]: |PS [A-Z]:[^>]*> ?|[A-Z]:\\[^>:\"'`]*>|"
     r"\[?[\w.-]+@[\w.-]+[: ][^$#]{0,80}[$#] )"
 )
 _TRACEBACK = "Traceback (most recent call last)"

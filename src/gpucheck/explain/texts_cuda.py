@@ -21,6 +21,7 @@ TEXTS: tuple[Text, ...] = (
         "cuda.illegal_access",
         "a kernel touched memory that is not its own",
         (
+            r"\bCUDA (illegal memory access|illegal address)\b",
             r"Failed to encode tensor map: 700",
             r"an illegal memory access was encountered",
             CUDA_SAYS + r"illegal memory access",
@@ -39,6 +40,7 @@ TEXTS: tuple[Text, ...] = (
         "proof",
         source=_RUNTIME,
         follows=("cuda.misaligned", "assert."),
+        common=(r"\billegal memory access\b",),
     ),
     Text(
         "cuda.misaligned",
@@ -191,6 +193,8 @@ TEXTS: tuple[Text, ...] = (
         "cuda.invalid_image",
         "the driver cannot read a kernel's code",
         (
+            r"(CUDA|HIP) error: (invalid kernel file|kernel file is invalid)",
+            r"hipErrorInvalid(KernelFile|Image|Source)\b",
             r"device kernel image is invalid",
             CUDA_SAYS + r"named symbol not found",
             r"cudaError(SharedObject)?SymbolNotFound",
@@ -245,6 +249,10 @@ TEXTS: tuple[Text, ...] = (
         "cuda.capability",
         "this torch does not support this GPU",
         (
+            r"\bRTX ?(PRO )?\d{2,4}( \w+){0,2} (cannot|can't|does not|doesn't|can not) (use|work with|run( with| "
+            r"on)?|support) (CUDA|torch|pytorch|cu) ?\d",
+            r"\b(CUDA|torch|pytorch) ?\d[\d.]*(\+cu\d+)? (does not|doesn't|cannot|can't) (support|work with|work "
+            r"on|run on) .{0,20}\b(RTX|Blackwell|sm_?\d|B\d00|5090)",
             r"Mismatched GPU Architecture",
             r"which is not yet supported in this version of the container",
             r"No supported GPU\(s\) detected to run this container",
@@ -324,6 +332,8 @@ TEXTS: tuple[Text, ...] = (
         "cuda.peer",
         "two GPUs cannot read each other's memory",
         (
+            r"cudaDeviceEnablePeerAccess",
+            r"cudaErrorMapBufferObjectFailed",
             r"custom_all_?reduce\w*\.cuh:\d+",
             r"Custom allreduce is disabled because",
             r"hip\w*Peer\w* failed",
@@ -417,6 +427,7 @@ TEXTS: tuple[Text, ...] = (
         "cuda.handle",
         "a stream, event or handle belongs to another device or context",
         (
+            r"hip\w+\(.{0,160}\[?HIP error\]?\W{0,3}invalid resource handle",
             r"CUDA_ERROR_INVALID_HANDLE",
             r"cudaError(InvalidResourceHandle|DeviceUninitialized|ContextIsDestroyed)",
             CUDA_SAYS + r"(context is destroyed|invalid device context)",
@@ -432,6 +443,7 @@ TEXTS: tuple[Text, ...] = (
         "cuda.argument",
         "CUDA was called with a value that it does not take",
         (
+            r"\bCUDA error[;,-] ?invalid argument",
             CUDA_SAYS + r"invalid argument",
             r"CUDA_ERROR_INVALID_VALUE",
             r"cudaErrorInvalid(Value|PitchValue|Symbol|DevicePointer|HostPointer|Texture\w*|MemcpyDirection)\b",
@@ -505,6 +517,10 @@ TEXTS: tuple[Text, ...] = (
         "hip.arch",
         "ROCm has no code for this GPU",
         (
+            r"(HIP|ROCm)\W? error:? .{0,40}no kernel image",
+            r"Error \[HIP\]: .{0,60}no kernel image",
+            r"amdgpu is not supported.{0,60}gfx",
+            r"No compatible (ROCm GPUs|amdgpu devices)",
             r"(HIP|ROCm) error: invalid device function",
             r"Triton Error \[HIP\]: .{0,40}(no kernel image|invalid device function)",
             r"hipErrorInvalidDeviceFunction",
@@ -529,6 +545,7 @@ TEXTS: tuple[Text, ...] = (
         "hip.init",
         "HIP does not start",
         (
+            r"filtering device which didn'?t fully initiali[sz]e",
             r"Unexpected error from hipGetDeviceCount",
             r"hipErrorNotInitialized",
             r"hipErrorInitializationError",
@@ -568,6 +585,7 @@ TEXTS: tuple[Text, ...] = (
         "hip.fault",
         "a kernel crashed or touched memory that is not its own (ROCm)",
         (
+            r"\bgfx\d{3,4}\w?\b.{0,60}\bpage fault|\bpage fault\b.{0,60}\b(gfx\d{3,4}|ROCm|amdgpu)\b",
             r"Memory access fault by GPU node",
             r"hipErrorLaunchFailure",
             r"HSA_STATUS_ERROR_(EXCEPTION|ILLEGAL_INSTRUCTION)",
@@ -588,6 +606,10 @@ TEXTS: tuple[Text, ...] = (
         "hip.hang",
         "the AMD GPU hung and was reset",
         (
+            r"\bMES (might be in unrecoverable state|failed to (respond|respon\w+))",
+            r"\bMES (0x[0-9a-f]+|firmware|ring).{0,60}(hang|hung|timeout)",
+            r"\b(hang|hung)\b.{0,60}\b(amdgpu|gfx\d{3,4}|MES)\b.{0,10}\b(MES|firmware|hangcheck|reset)",
+            r"\bgfx\d{3,4}\w?\b.{0,30}\b(hard |GPU |silent )*(hang|hung|lockup|lock-up|freeze)\b",
             r"amdgpu: The CS has been (cancelled|rejected) because the context is lost",
             r"HW Exception by GPU node",
             r"amdgpu.{0,80}GPU reset begin",
@@ -609,6 +631,8 @@ TEXTS: tuple[Text, ...] = (
         "hip.library",
         "a library of ROCm's failed",
         (
+            r"\bHSA_STATUS_ERROR(_\w+)?\b",
+            r"fail(ed|s)? to call hip\w+",
             r"MIOpen Error",
             r"miopenStatus(UnknownError|InternalError|NotInitialized|BadParm|AllocFailed)",
             r"(ROCBLAS|HIPBLAS|rocblas|hipblas)_?STATUS_\w+",
@@ -649,6 +673,9 @@ TEXTS: tuple[Text, ...] = (
         "xpu.none",
         "torch finds no Intel GPU",
         (
+            r"torch\.xpu\.is_available\(\)\W{0,4}(is|returns?|==|=)?\W{0,3}False",
+            r"Failed to initiali[sz]e XPU devices",
+            r"No XPU (devices?|GPUs?)( is| are| was| were)? (available|found|detected)",
             r"libur_loader\.so[.\d]*: cannot open shared object file",
             r"libsycl\.so[.\d]*: cannot open shared object file",
             r"No XPU devices are available",
@@ -695,6 +722,9 @@ TEXTS: tuple[Text, ...] = (
         "xpu.lost",
         "the Intel GPU does not answer any more",
         (
+            r"\bDEVICE_LOST\b.{0,80}\b(Arc|XPU|SYCL|Intel)\b",
+            r"\b(XPU|SYCL|Intel|Arc|level[_ ]zero)\b.{0,80}\bDEVICE_LOST\b",
+            r"Native API (failed|returns)",
             messages.XPU_DEVICE,
             r"PI_ERROR_(OUT_OF_RESOURCES|DEVICE_LOST|DEVICE_NOT_AVAILABLE)",
             r"RuntimeError: UR error",
@@ -706,5 +736,13 @@ TEXTS: tuple[Text, ...] = (
         "memory.",
         "use a smaller batch; sudo dmesg | grep -i -e i915 -e xe",
         "hint",
+    ),
+    Text(
+        "xpu.float64",
+        "this Intel GPU has no float64",
+        (r"Required aspect fp64 is not supported",),
+        "Intel's Arc and integrated GPUs compute no 64-bit floats.",
+        "use float32: .float(), dtype=torch.float32; NumPy's arrays are float64 unless told otherwise",
+        "proof",
     ),
 )

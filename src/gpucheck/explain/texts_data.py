@@ -155,6 +155,8 @@ TEXTS: tuple[Text, ...] = (
         "hint",
         symptom=True,
         common=(
+            r"\b(segfaults?|segmentation fault)\b.{0,20} (on|in|with|when|during|at|after)\b",
+            r"\bsegmentation faults? (result|error)s?\b",
             r"return ?code ?[=:]? ?-11\b",
             r"terminated with signal SIGSEGV",
             r"Windows fatal exception: access violation",
@@ -183,6 +185,9 @@ TEXTS: tuple[Text, ...] = (
         "hint",
         symptom=True,
         common=(
+            r"double free detected in tcache",
+            r"SIGABRT received at time",
+            r"Fatal Python error: Aborted",
             r"terminated with signal SIGABRT",
             r"return ?code ?[=:]? ?-6\b",
             r"died with <?(Signals\.)?SIGABRT",

@@ -83,6 +83,9 @@ TEXTS: tuple[Text, ...] = (
         "import.library",
         "a CUDA library is not found",
         (
+            r"Error loading CUDA libraries\. GPU will not be used",
+            r"Failed to load library \S*onnxruntime_providers_(cuda|tensorrt|rocm)",
+            r"lib(?!cuda\.so|nvidia-ml)(cu|nv)[A-Za-z][\w-]*\.so[.\d]*: cannot open shared object file",
             r"(could not|failed to|unable to|cannot) (load|open|find) (the )?libcudnn\w*\.so",
             r"lib(cu(dart|dnn|blas|fft|rand|solver|sparse|pti|file)|nccl|nvrtc|nvJitLink|nvToolsExt|nvshmem|torch_cuda)"
             r"[\w-]*\.so[.\d]*: cannot open shared object file",
@@ -130,6 +133,8 @@ TEXTS: tuple[Text, ...] = (
         "import.nms",
         "torchvision does not fit torch",
         (
+            r"PyTorch and TorchAudio were compiled with different CUDA",
+            r"TorchAudio has CUDA version [\d.]+\b",
             r"operator torchvision::nms does not exist",
             r"Couldn'?t load custom C\+\+ ops",
             r"partially initialized module '?torchvision'? has no attribute '?extension",
@@ -214,7 +219,10 @@ TEXTS: tuple[Text, ...] = (
         "A torch before 2.3 was compiled for NumPy 1; or NumPy is missing.",
         "pip install 'numpy<2', or a newer torch",
         "proof",
-        common=(r"A module that was compiled using NumPy 1\.x cannot be run in NumPy 2",),
+        common=(
+            r"NumPy 1\.x cannot be run in.{0,20}NumPy \d",
+            r"A module that was compiled using NumPy 1\.x cannot be run in NumPy 2",
+        ),
         beside=r"\b(py)?torch(vision|audio)?\b|torch/",
     ),
     Text(
@@ -231,6 +239,7 @@ TEXTS: tuple[Text, ...] = (
         "libstdcxx-ng, and its lib folder first in LD_LIBRARY_PATH",
         "proof",
         common=(
+            r"lib(c|stdc\+\+|m)\.so\.\d+: version \W?GLIBC(XX)?_[\d.]+\W? not found",
             r"ImportError: .{0,120}(GLIBC(XX)?|CXXABI)_[\d.]+'? not found",
             r"version [`']?GLIBC(XX)?_[\d.]+'? not found",
             r"(GLIBCXX|CXXABI)_[\d.]+'? not found",
@@ -241,6 +250,7 @@ TEXTS: tuple[Text, ...] = (
         "import.dll",
         "a DLL that torch needs is missing",
         (
+            r"Error loading \W{0,2}[^\n]{0,200}\btorch\W{1,2}lib\W{1,2}\w+\.dll",
             r"\[WinError (126|127|182|1114|193|206)\].{0,300}(torch|c10|fbgemm|caffe2|cudnn|cublas|nvrtc|shm\.dll)",
             r"fbgemm\.dll",
             r"LoadLibrary failed with error 12[67] .{0,300}onnxruntime_providers_\w+\.dll",
@@ -303,6 +313,8 @@ TEXTS: tuple[Text, ...] = (
         "compile.launcher",
         "the small launcher that Triton compiles could not be built",
         (
+            r"CalledProcessError: Command .{0,6}\[.{0,200}\b(cl|gcc|cc|clang|tcc|g\+\+|"
+            r"clang\+\+)(\.exe)?\W{1,6}.{0,200}\.c(pp)?\b",
             r"(tcc|gcc|clang|cl)\.exe.{0,300}cuda_utils\.c.{0,500}returned non-zero exit status",
             r"Command '?\[\W*[\w./+-]*(gcc|cc|clang)\W+/tmp/tmp\w+/\w+\.c",
             r"(gcc|cc|clang)\W+/tmp/tmp\w+/(cuda_utils|main|launcher|__triton_launcher)\.c",
@@ -319,7 +331,11 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "compile.python_h",
         "Python's headers are missing",
-        (r"/tmp/tmp\w+/\w+\.c:\d+.{0,60}Python\.h",),
+        (
+            r"include file \W?Python\.h\W? not found",
+            r"Failed to find Python libs",
+            r"/tmp/tmp\w+/\w+\.c:\d+.{0,60}Python\.h",
+        ),
         "torch.compile and extensions build against Python.",
         "apt-get install python3-dev, of the version that runs (python3.11-dev …)",
         "proof",
@@ -359,6 +375,7 @@ TEXTS: tuple[Text, ...] = (
         "compile.ptxas",
         "a compiler of CUDA's does not know this GPU, or refuses the code",
         (
+            r"Triton only supports? CUDA [\d.]+ or higher",
             r"Value '?sm_\w+'? is not defined for option",
             r"not supported on .target",
             r"Assertion failed: false && .{0,3}computeCapability not supported",
@@ -405,6 +422,10 @@ TEXTS: tuple[Text, ...] = (
         "compile.backend",
         "torch.compile failed",
         (
+            r"Triton compilation failed: \w+",
+            r"\bInductorError\b",
+            r"\b(ptxas|Triton) (compilation|codegen) (failed|error)",
+            r"torch[/\\]_inductor[/\\].{0,80}(compilation failed|CompilationError)",
             r"CompilationError: at \d+:\d+: ?def triton_",
             r"FailOnRecompileLimitHit",
             r"hit config\.(recompile_limit|cache_size_limit)",
@@ -432,6 +453,7 @@ TEXTS: tuple[Text, ...] = (
         "nvcc.missing",
         "there is no CUDA toolkit to build with",
         (
+            r"RuntimeError: Failed to find CUDA\.?",
             r"CUDA_HOME environment variable is not set",
             r"nvcc: (command )?not found",
             r"error: .{0,40}nvcc.{0,10}No such file",

@@ -92,7 +92,10 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cublas.invalid",
         "cuBLAS was given a shape or pointer that it does not take",
-        (r"CUBLAS_STATUS_INVALID_VALUE",),
+        (
+            r"CUDA error: an unsupported value or parameter was passed",
+            r"CUBLAS_STATUS_INVALID_VALUE",
+        ),
         "A dimension of 0, a leading dimension that does not fit, or a foreign cuBLAS that is loaded in place of "
         "torch's.",
         "print the shapes before the product; echo $LD_LIBRARY_PATH: a cuBLAS of another version there is loaded in "
@@ -352,6 +355,8 @@ TEXTS: tuple[Text, ...] = (
         "nccl.timeout",
         "a collective was not finished in time",
         (
+            r"\bNCCLHangError\b",
+            r"\bcollective (is|was|operation is) (deadlocked|hanging|stuck)",
             r"Watchdog caught collective operation timeout",
             r"Some NCCL operations have failed or timed out",
             r"watchdog got stuck for \d+ seconds",
@@ -373,6 +378,8 @@ TEXTS: tuple[Text, ...] = (
         symptom=True,
         follows=(*_RANK_ENDED, "nccl.", "dist.port"),
         common=(
+            r"\b(hangs?|stuck|deadlock(s|ed)?) .{0,30}\b(in|at|on|during) .{0,20}\b(all_?reduce|all_?gather|"
+            r"reduce_?scatter|all_?to_?all|ncclCommInit\w*|init_process_group)",
             r"Timed out waiting \d+ms for (recv|send|wait)",
             r"(allreduce|all_reduce|allgather|all_gather|barrier|broadcast)\w* .{0,20}timed out",
             r"Heartbeat monitor timed out",
@@ -449,6 +456,7 @@ TEXTS: tuple[Text, ...] = (
         "dist.environment",
         "torch.distributed was not told its ranks",
         (
+            r"No backend type associated with device type",
             r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set",
             r"Default process group has not been initialized",
             r"KeyError: '?(LOCAL_RANK|WORLD_SIZE|MASTER_ADDR)'?",
@@ -503,7 +511,10 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "dist.unused",
         "a parameter took no part in the loss",
-        (r"Expected to have finished reduction in the prior iteration before starting a new one",),
+        (
+            r"parameters that were not used in producing",
+            r"Expected to have finished reduction in the prior iteration before starting a new one",
+        ),
         "DistributedDataParallel waits for every gradient, and a branch of the model was not used.",
         "find_unused_parameters=True, or leave the branch out; TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters",
         "proof",
@@ -512,6 +523,7 @@ TEXTS: tuple[Text, ...] = (
         "dist.tcp",
         "a rank lost its connection to another",
         (
+            r"client socket cannot be initiali[sz]ed to connect",
             r"Connection reset by peer.{0,120}TCPStore",
             r"TCPStore.{0,200}(Broken pipe|Connection reset by peer|Connection was likely closed)",
             r"gloo/transport/tcp.{0,80}(Connection (closed by peer|reset by peer|refused|timed out)|Broken pipe)",

@@ -120,6 +120,7 @@ TEXTS: tuple[Text, ...] = (
         "kernel.watchdog",
         "the driver thinks that the GPU hangs",
         (
+            r"NVRM: .{0,80}Call timed out \[NV_ERR_TIMEOUT\]",
             r"GPU is probably locked",
             r"RC watchdog:",
             r"_(kgsp|issue)RpcAndWait",

@@ -91,7 +91,12 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "oom.xpu",
         "Intel GPU memory is full",
-        (r"XPU out of memory", messages.LEVEL_ZERO, r"PI_ERROR_(MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_HOST_MEMORY)"),
+        (
+            r"DPCPP out of memory",
+            r"XPU out of memory",
+            messages.LEVEL_ZERO,
+            r"PI_ERROR_(MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_HOST_MEMORY)",
+        ),
         "torch asked Intel's driver (Level Zero) for more than was free on the device or on the host.",
         _FITS,
         "proof",
@@ -100,6 +105,8 @@ TEXTS: tuple[Text, ...] = (
         "oom.mps",
         "Apple GPU memory is full (Metal)",
         (
+            r"\[METAL\].{0,60}Insufficient Memory",
+            r"command buffer \d+ failed with status \d.{0,60}Insufficient Memory",
             r"MPS backend out of memory",
             r"Failed to allocate private MTLBuffer",
             r"kIOGPUCommandBufferCallbackErrorOutOfMemory",
@@ -114,6 +121,7 @@ TEXTS: tuple[Text, ...] = (
         "oom.mps_buffer",
         "one tensor is larger than Metal allows",
         (
+            r"\[metal::malloc\] Attempting to allocate \d+ bytes",
             r"product of dimension sizes > 2\*\*31",
             messages.MPS_BUFFER + r" ?[\d.]+ ?[KMGT]i?B",
             r"total bytes of NDArray > 2\*\*32",
@@ -203,6 +211,8 @@ TEXTS: tuple[Text, ...] = (
         "process.killed",
         "the process was killed from outside (SIGKILL)",
         (
+            r"A worker died or was killed while executing",
+            r"Worker exit type: (SYSTEM_ERROR|NODE_OUT_OF_MEMORY)",
             r"exitcode ?: ?-9\b",
             r"exits with return code = -9\b",
             r"Signal 9 \(SIGKILL\)",
@@ -325,6 +335,8 @@ TEXTS: tuple[Text, ...] = (
         "oom.vllm",
         "vLLM or SGLang finds too little free GPU memory",
         (
+            r"at least one request with the models?'?s? max seq len",
+            r"reserved for KV Cache is -[\d.]+ ?GiB",
             r"No available memory for the cache blocks",
             r"Free memory on device.{0,60}is less than desired GPU memory utilization",
             r"max seq len.{0,60}is larger than the maximum number of tokens that can be stored in KV cache",
@@ -332,7 +344,7 @@ TEXTS: tuple[Text, ...] = (
             r"Try increasing gpu_memory_utilization",
             r"CUDA out of memory occurred when warming up sampler",
             r"Not enough memory\. Please try to increase --mem-fraction-static",
-            r"(increas|decreas|reduc|lower)(e|ing) .{0,4}mem.fraction.static",
+            r"(?<!Automatically )(increas|decreas|reduc|lower)(e|ing) .{0,4}mem.fraction.static",
             r"max_total_tokens=\d+ is larger than the profiled value",
             r"Error in memory profiling\. .{0,40}Initial free memory",
         ),
@@ -341,11 +353,17 @@ TEXTS: tuple[Text, ...] = (
         "end what else holds the GPU (nvidia-smi); a smaller max_model_len, a quantised or smaller model, more GPUs "
         "(tensor_parallel_size), or another share",
         source="vllm-project/vllm",
+        logged=True,
     ),
     Text(
         "oom.other",
         "something ran out of memory",
         (
+            r"\bGot an OOM\b",
+            r"ggml_backend_\w+: failed to allocate|failed to allocate buffer, size = [\d.]+",
+            r"(allocateMemory|vkAllocateMemory|createBuffer)\W{0,4}.{0,20}OutOf(Device|Host)Memory",
+            r"\bVK_ERROR_OUT_OF_(DEVICE|HOST|POOL)_MEMORY",
+            r"ErrorOutOf(Device|Host)Memory",
             r"unable to allocate Vulkan\d* buffer",
             r"\b(Cuda|Hip|XPU|torch\.|torch\.cuda\.)OutOfMemoryError\b",
             r"not enough GPU (video )?memory",

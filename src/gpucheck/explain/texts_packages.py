@@ -11,11 +11,20 @@ _BELOW = (
     *("hip.", "loader."),
 )
 
+# Programs that compute with Vulkan; a game's error is not ours.
+_VULKAN_USERS = r"llama|ggml|gguf|lm ?studio|koboldcpp|whisper|ncnn|torch|vulkan backend"
+
 TEXTS: tuple[Text, ...] = (
     Text(
         "attention.package",
         "flash-attn is missing, built for another torch, or cannot be built",
         (
+            r"(flash|sage)[-_ ]?att\w*\b (does not|doesn't|won't|cannot|can't|not|fails to|failed to) (work|run|"
+            r"install|build|compile)\w*",
+            r"(flash|sage)[-_ ]?att\w*(\(\))?( got)? an unexpected keyword",
+            r"FAILED: \S*(flash|sage)[-_]?attn?\S*\.(o|so|obj)\b",
+            r"(install|build|compil)\w* (of )?(flash|sage)[-_ ]?att\w* .{0,20}(fail|error|stuck|hang)",
+            r"flash_attn\w*\(\) got an unexpected keyword",
             r"flash_?attn\w*[\w./-]*\.so[.\d]*: (undefined symbol|cannot open)",
             r"DLL load failed while importing flash_attn\w*",
             r"(package )?flash_attn (seems to be|is) not installed",
@@ -70,6 +79,8 @@ TEXTS: tuple[Text, ...] = (
         "bitsandbytes.setup",
         "bitsandbytes finds no CUDA library",
         (
+            r"bitsandbytes library load error",
+            r"Configured (CUDA|ROCm|HIP) binary not found",
             r"CUDA Setup failed despite (GPU|CUDA) being available",
             r"The installed version of bitsandbytes was compiled without GPU support",
             r"bitsandbytes was compiled without GPU support",
@@ -99,6 +110,8 @@ TEXTS: tuple[Text, ...] = (
         "vllm.start",
         "vLLM did not start, and the text does not say why",
         (
+            r"RPC call to \w+ timed out",
+            r"No available shared memory broadcast block found",
             r"Current node has no GPU available",
             r"Engine core initialization failed",
             r"EngineCore failed to start",
@@ -127,6 +140,7 @@ TEXTS: tuple[Text, ...] = (
         "sglang.start",
         "SGLang did not start, and the text does not say why",
         (
+            r"Scheduler watchdog timeout",
             r"Scheduler hit an exception",
             r"Received sigquit from a child process?",
             r"Rank \d+ scheduler (is dead|died|exited)",
@@ -149,6 +163,8 @@ TEXTS: tuple[Text, ...] = (
         "quant.dtype",
         "the GPU is too old for this quantised or low-precision kernel",
         (
+            r"GPU architecture \W?\d+\W? due to the lack of .{0,20}tensor ?cores",
+            r"due to the lack of \d-?bit tensor ?cores",
             r"use \W?(fp4|int4|fp8|nvfp4)\W? quantization for \w+ GPUs",
             r"deep_?gemm.{0,120}Unsupported architecture",
             r"The quantization method \w+ is not supported for the current GPU",
@@ -177,6 +193,7 @@ TEXTS: tuple[Text, ...] = (
         "quant.extension",
         "a quantiser's compiled kernels are not installed",
         (
+            r"\bkernels? (are |is )?(unavailable|not available|not found|missing)\b.{0,80}No module named",
             r"exllama(v2)?_?kernels?( is| are)? not installed",
             r"auto_?gptq\w*.{0,80}CUDA extension not installed",
             r"\A\W*CUDA extension not installed\W*\Z",
@@ -221,6 +238,13 @@ TEXTS: tuple[Text, ...] = (
         "build.extension",
         "an extension of torch could not be compiled",
         (
+            r"nvlink (error|fatal) *: ",
+            r"\bptxas (fatal|error) *: (?!.{0,60}(gpu-name|Unsupported \.version))",
+            r"FAILED: \S*(cuda|kernel|csrc|\.cu)\S*\.(o|obj)\b",
+            r"Ninja build failed",
+            r"NVCC compilation failed",
+            r"nvcc (fatal|error) *: (?!.{0,60}(gpu arch|died due|unsupported|host comp|Cannot find compiler))",
+            r"object has no attribute \W?ds_opt_(adam|lion|adagrad)",
             r"RuntimeError: Error building extension",
             r"Error compiling objects for extension",
             r"error: command '?\S*nvcc'? failed with exit (status|code)",
@@ -234,12 +258,17 @@ TEXTS: tuple[Text, ...] = (
         "hint",
         symptom=True,
         follows=("nvcc.", "build.", "compile.", "import.", "attention.package"),
-        common=(r"Error building extension",),
+        common=(
+            r"ninja: build stopped: subcommand failed",
+            r"Error building extension",
+        ),
     ),
     Text(
         "pip.torch",
         "pip finds no torch of this version for this Python and system",
         (
+            r"\b(torch|torchvision|torchaudio|triton|xformers|flash.attn)\S{0,20} can'?t be installed because it "
+            r"doesn'?t have a source distribution or wheel",
             r"Could not find a version that satisfies the requirement (torch|torchvision|torchaudio|triton|pytorch)\b",
             r"No matching distribution found for (torch|torchvision|torchaudio|triton|pytorch)\b",
             r"\btorch\S*\.whl is not a supported wheel on this platform",
@@ -257,6 +286,8 @@ TEXTS: tuple[Text, ...] = (
         "pip.conflict",
         "two packages ask for different versions of torch",
         (
+            r"No solution found when resolving dependencies.{0,400}\b(torch|torchvision|torchaudio|triton|vllm|"
+            r"xformers|cuda-toolkit|nvidia-\w+)\b",
             r"(torch|torchvision|torchaudio|nvidia-[\w-]+|triton|xformers|vllm).{0,400}have conflicting "
             r"dependencies",
             r"requires (torch|torchvision|torchaudio|nvidia-[\w-]+|triton)\W?[=<>!~].{0,80}but you have",
@@ -318,6 +349,27 @@ TEXTS: tuple[Text, ...] = (
         "cutlass.arch",
         "a kernel library (CUTLASS, FlashInfer) has no kernel for this GPU",
         (
+            r"\bkernel does not support (the )?current device",
+            r"\bUnsupported (SM version|SM arch\w*|arch: ?\d+)",
+            r"\bno GPU with the required compute capability",
+            r"\bsgl_kernel.{0,40}(common_ops )?(not found|cannot be (found|loaded))",
+            r"\b(fp8|fp4|mxfp\d|nvfp4|int8|gemm|moe|attention|kernel|mla)\w*\b.{0,60}(is |are )?not (yet "
+            r")?(implemented|supported|available) (for|on|by) (this |the )?(NVIDIA )?(Hopper|Blackwell|Ampere|Ada|"
+            r"Turing|Volta|sm_?\d{2,3}a?)",
+            r"No (compiled )?\w*(cutlass|scaled_mm|gemm|fp8|moe)\w* .{0,20}for (a )?(CUDA )?(device|GPU|compute|this)",
+            r"expected sm_?\d+a?( or sm_?\d+a?)+",
+            r"(NotImplementedError|AssertionError|RuntimeError): .{0,60}\b(only )?(supports?|requires?|expects?|"
+            r"expected) .{0,20}\b(Hopper|Blackwell|sm_?\d{2,3}a?)\b",
+            r"(Only|requires?|expects?|supported (on|by)|supports? only) .{0,30}\bsm_?(8|9|10|"
+            r"12)\d[a-z]?\b.{0,40}(supported|and above|or (newer|above|higher)|but got|required)",
+            r"expects arch to be one of",
+            r"(Runner|Kernel|fmha|gemm|moe|cutlass|flashinfer|deep_?gemm|trtllm)\w*.{0,120}Unsupported architectur",
+            r"cutlass cannot implement",
+            r"RuntimeError: Error Internal\b",
+            r"No \w{0,8}(FP8|FP4|INT4|MXFP\d)\w{0,8} (MoE|linear|gemm) (backend|kernel)s? supports?",
+            r"(FlashMLA|DeepGEMM|DeepEP|FlashInfer|TRTLLM|CUTLASS)\w*.{0,40} (is |are )?only (supported|available|"
+            r"works?) (on|by|for|with) .{0,20}(Hopper|Blackwell|sm_?\d)",
+            r"deep_?gemm.{0,200}(Unknown recipe|Unsupported arch|Unknown SF)",
             r"Could not load any common_ops library",
             r"CUTLASS: Arch conditional MMA instruction used without targeting",
             r"Failed to initialize cutlass",
@@ -335,6 +387,10 @@ TEXTS: tuple[Text, ...] = (
         "(VLLM_ATTENTION_BACKEND=FLASH_ATTN, --attention-backend triton)",
         source="flashinfer-ai/flashinfer, compilation_context.py; vllm-project/vllm issues 38423 and 42393",
         follows=("cuda.capability", "nvcc.arch"),
+        common=(
+            r"(fails?|failed|fa\w+s) to (launch|start|load).{0,6}kernel not found",
+            r"\bkernel not found (for|on) (this )?(GPU|device|arch|sm_?\d)",
+        ),
     ),
     Text(
         "nvshmem.init",
@@ -355,6 +411,11 @@ TEXTS: tuple[Text, ...] = (
         "llamacpp.start",
         "llama.cpp's server ended, and the text does not say why",
         (
+            r"ggml_\w+_compute_forward: \w+ failed",
+            r"llama runner (was |has )?terminated",
+            r"(llama|ollama) runner.{0,30}exit status \d+",
+            r"ggml-\w+(/ggml-\w+)?\.cu:\d+: (CUDA|ROCm|MUSA) error",
+            r"(ggml_cuda_init|ggml_backend_\w+): failed to initiali[sz]e (CUDA|ROCm): \(null\)",
             r"LLAMA_CPP_PROCESS_ERROR",
             r"llama runner process (has terminated|no longer running)",
             r"llama-server.{0,40}(exited|terminated|crashed) (with|unexpectedly)",
@@ -366,5 +427,90 @@ TEXTS: tuple[Text, ...] = (
         "hint",
         symptom=True,
         follows=("cuda.", "oom.", "cuinit.", "hip.", "process.", "crash.", "cublas."),
+    ),
+    Text(
+        "vulkan.lost",
+        "the GPU was lost in the middle of work (Vulkan)",
+        (r"ggml_vulkan: device lost", r"vk::DeviceLostError", r"vk::\w+::\w+: ErrorDeviceLost"),
+        "The driver reset the GPU: a kernel ran too long or touched memory that is not its own, or the driver failed.",
+        "sudo dmesg | tail -n 50 names the driver's reason; a smaller batch or context (llama.cpp: -ub 128), a newer "
+        "driver or Mesa",
+        source="Vulkan specification, Lost Device",
+        follows=("hip.hang", "xid.", "bus.", "kernel.gpu_hang"),
+        common=(r"\bVK_ERROR_DEVICE_LOST", r"ErrorDeviceLost"),
+        beside=_VULKAN_USERS,
+    ),
+    Text(
+        "vulkan.none",
+        "Vulkan finds no GPU that it can use",
+        (
+            r"ggml_vulkan: No devices found",
+            r"vk::\w+::\w+: Error(IncompatibleDriver|ExtensionNotPresent|InitializationFailed)",
+        ),
+        "The driver's Vulkan half is not installed, not visible in the container (for NVIDIA the capability graphics), "
+        "or older than what the program asks for.",
+        "vulkaninfo --summary where the program runs; apt-get install mesa-vulkan-drivers for AMD and Intel; "
+        "NVIDIA_DRIVER_CAPABILITIES=all in a container",
+        common=(
+            r"\bVK_ERROR_(INCOMPATIBLE_DRIVER|EXTENSION_NOT_PRESENT|INITIALIZATION_FAILED)",
+            r"(vkCreateInstance|vulkaninfo).{0,120}(no drivers?|Could not find|Failed to|not found)",
+        ),
+        beside=_VULKAN_USERS,
+    ),
+    Text(
+        "llamacpp.cpu",
+        "llama.cpp or Ollama uses the CPU, because it found no GPU that it can use",
+        (
+            r"\bollama\b.{0,40}\b(not using|ignor\w+|doesn't use|does not use|won't use|stopped using) (the |my |"
+            r"any )?GPU",
+            r"\b(ollama|llama\.cpp|llama-server)\b.{0,60}\bfall\w* back to CPU",
+            r"inference compute.{0,30}\bid=cpu\b",
+            r"failure during GPU discovery",
+            r"failed to finish discovery before timeout",
+            r"\bentering low vram mode.{0,60}total vram=\W?0 B",
+            r"warning: no usable GPU found, --gpu-layers option will be ignored",
+        ),
+        "Its own probe of the GPUs failed, took too long, or it was built without a backend for them.",
+        "nvidia-smi (AMD: rocminfo) where it runs, then OLLAMA_DEBUG=1 ollama serve: the lines about discovery name "
+        "the reason",
+        "hint",
+        follows=("cuinit.", "hip.", "nvml.", "vulkan.", "library."),
+        logged=True,
+    ),
+    Text(
+        "deepep.timeout",
+        "an expert-parallel exchange (DeepEP) was not finished in time",
+        (r"DeepEP.{0,40}time ?out", r"deep_?ep.{0,80}(timed? ?out|dispatch CPU)"),
+        "A rank is late or gone, or GPUs of two machines cannot write to each other (NVSHMEM, IBGDA).",
+        "the first rank's own error in the log of each; then DeepEP's tests/test_internode.py alone on the same nodes",
+        "hint",
+        symptom=True,
+        follows=_BELOW,
+        source="deepseek-ai/DeepEP, csrc/kernels",
+    ),
+    Text(
+        "import.torchcodec",
+        "torchcodec finds no FFmpeg that it can use, or was built for another torch",
+        (
+            r"libtorchcodec loading traceback",
+            r"\blibav(util|codec|format|filter|device)\.so\.\d+: cannot open shared object",
+            r"Could not load libtorchcodec",
+            r"libtorchcodec\w*\.so",
+        ),
+        "It loads FFmpeg's shared libraries of the system, and each release belongs to one torch.",
+        "ffmpeg -version (4 to 7, or 8 from 0.8 on, with shared libraries: apt-get install ffmpeg, conda install "
+        "ffmpeg); torchcodec's README names the release for each torch",
+        source="pytorch/torchcodec, README",
+    ),
+    Text(
+        "checkpoint.weights_only",
+        "torch.load refuses a file that holds more than tensors",
+        (r"Weights only load failed", r"WeightsUnpickler error"),
+        "Since torch 2.6 torch.load reads tensors and plain containers alone, because a pickle can run any code. The "
+        "message names the class that it refused.",
+        "torch.serialization.add_safe_globals([…]) with the class that is named; weights_only=False only for a file "
+        "whose author you trust",
+        "proof",
+        source="torch/serialization.py",
     ),
 )

@@ -168,6 +168,8 @@ TEXTS: tuple[Text, ...] = (
         "cuinit.802",
         "the fabric between the GPUs is not ready",
         (
+            r"\b802\b.{0,60}\bfabric-?manager\b",
+            r"CUDA .{0,60}\bfails? with 802\b",
             r"Error 802: system not yet initialized",
             r"\A\W*(cuda |cuinit )?error 802\W*\Z",
             r"CUDA_ERROR_SYSTEM_NOT_READY",
@@ -282,6 +284,8 @@ TEXTS: tuple[Text, ...] = (
         "torch.cpu_only",
         "this torch is built without CUDA",
         (
+            r"compiled without (XPU|CUDA|ROCm|HIP) support",
+            r"was not compiled with (XPU|ROCm|HIP) (support|enabled)",
             r"Torch not compiled with CUDA enabled",
             r"Torch not compiled with XPU enabled",
             r"Cannot get CUDA generator without ATen_cuda library",
@@ -306,6 +310,13 @@ TEXTS: tuple[Text, ...] = (
         "torch.no_accelerator",
         "torch has no device beside the CPU",
         (
+            r"no usable GPU found",
+            r"\bNoDevicesFound\b.{0,60}gpu",
+            r"No gpus? found without acceleration",
+            r"cannot find any torch accelerator",
+            r"can only be used on (CUDA|GPU|accelerator)( or \w+)? devices",
+            r"\bno (supported |compatible |suitable )(CUDA |NVIDIA )?GPUs?( devices?)? (were |was |is |are "
+            r")?(found|detected|available)",
             r"Cannot access accelerator device when none is available",
             r"\bfp16 mixed precision requires a GPU",
             r"No supported gpu backend found",
@@ -360,7 +371,12 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "nvml.unknown",
         "NVML lost its right to the devices",
-        (r"Failed to initialize NVML: Unknown Error", r"NVMLError_Unknown", r"nvmlInit\w*.{0,30}Unknown Error"),
+        (
+            r"Failed to initialize NVML: N/A",
+            r"Failed to initialize NVML: Unknown Error",
+            r"NVMLError_Unknown",
+            r"nvmlInit\w*.{0,30}Unknown Error",
+        ),
         "In a container: systemd reloaded its units and took the devices away from the container's cgroup.",
         "restart the container; to prevent it, hand the devices in by CDI or with --device",
         source="NVIDIA/nvidia-container-toolkit issue 48",
@@ -462,6 +478,7 @@ TEXTS: tuple[Text, ...] = (
         "nvml.reset",
         "a GPU has to be reset before it can be used",
         (
+            r"\bGPU\b.{0,80}\b(has a pending reset|is pending reset)",
             r"GPU requires reset",
             r"NVMLError_ResetRequired",
             r"GPU recovery action .{0,40}reset",
@@ -516,6 +533,7 @@ TEXTS: tuple[Text, ...] = (
         "slurm.gres",
         "Slurm has no such GPU for the job",
         (
+            r"\bgpu\b.{0,60}Requested node configuration is not available",
             r"gres/gpu count reported lower than configured",
             r"Invalid generic resource \(gres\) specification",
             r"(srun|sbatch|salloc): error: .{0,80}\bgres\b",
@@ -528,11 +546,17 @@ TEXTS: tuple[Text, ...] = (
         "strong",
         source="Slurm, gres.conf",
         follows=("nvml.", "xid.", "bus.", "kernel."),
+        common=(r"Requested node configuration is not available",),
     ),
     Text(
         "kubernetes.plugin",
         "NVIDIA's device plugin for Kubernetes does not find the GPUs",
         (
+            r"device plugin \w+ rpc failed",
+            r"No devices found\. ?Waiting indefinitely",
+            r"error starting plugins?",
+            r"unable to create plugin manager",
+            r"Failed to start gRPC server for .{0,4}nvidia\.com",
             r"failed to validate the driver, retrying",
             r"lstat /run/nvidia/driver/dev/nvidia\w+: no such file",
             r"/run/nvidia/\w+\W{1,3}is mounted on .{1,12}but it is not a shared mount",
@@ -554,6 +578,7 @@ TEXTS: tuple[Text, ...] = (
         "jax.cpu_only",
         "this jaxlib is built without CUDA",
         (
+            r"no supported devices found for platform CUDA",
             r"CUDA-enabled jaxlib is not installed",
             r"jaxlib.{0,60}(without|no) (CUDA|GPU) support",
             r"No GPU/TPU found, falling back to CPU",
@@ -613,6 +638,7 @@ TEXTS: tuple[Text, ...] = (
         "container.no_runtime",
         "docker does not know how to hand in GPUs",
         (
+            r"\bnvidia runtime handler not found|runtime handler \W?nvidia\W{0,3} (is )?not (found|supported)",
             r"could not select device driver .{0,20}with capabilities: \[\[.{0,40}(gpu|compute|utility)",
             r"unknown flag: --gpus",
             r"unknown or invalid runtime name: nvidia",
@@ -632,6 +658,8 @@ TEXTS: tuple[Text, ...] = (
         "container.cdi",
         "the CDI device of the GPU is not described, or no longer right",
         (
+            r"failed to (generate|create) CDI spec",
+            r"failed to construct nvml ?lib",
             r"unresolvable CDI device",
             r"failed to inject CDI devices",
             r"failed to discover GPU vendor from CDI",
@@ -655,6 +683,8 @@ TEXTS: tuple[Text, ...] = (
         "container.cli",
         "NVIDIA's container toolkit could not set up the container",
         (
+            r"(CUDA|GPU|NVML)\b.{0,40}\b(fails?|failed|broken|stopped working|not working|unavailable) in (\w+ "
+            r")?(docker|podman|containers?).{0,120}(nvidia-container|container-?toolkit)",
             r"nvidia-container-cli: \w+ error",
             r"nvidia-container-cli: (initialization|requirement|mount|detection|device|container|ldcache|permission)",
             r"nvidia-container-cli(\.real)?\W*: .{0,40}error",
@@ -673,6 +703,7 @@ TEXTS: tuple[Text, ...] = (
         "kernel.key_rejected",
         "Secure Boot refuses the driver's kernel module",
         (
+            r"Secure ?Boot .{0,12}(block|prevent|reject)\w* .{0,20}(nvidia|module)",
             r"nvidia.{0,40}module keys? rejected",
             r"modprobe: ERROR: could not insert 'nvidia.{0,10}: Key was rejected by service",
             r"could not insert 'nvidia.{0,10}: Required key not available",
@@ -688,6 +719,9 @@ TEXTS: tuple[Text, ...] = (
         "kernel.build",
         "the driver's kernel module could not be built",
         (
+            r"\bDKMS\W{1,3}(build|module).{0,40}\bnvidia.{0,40}(fail|error)",
+            r"\bnvidia\b.{0,20}\bDKMS\b.{0,40}(fail|error)\w*",
+            r"\bnvidia[\w-]*/[\w-]+\.[ch]:\d+(:\d+)?: (fatal )?error",
             r"\*\*\* \[.{0,160}Error \d.{0,300}/dkms/nvidia",
             r"Building module.{0,200}/nvidia/.{0,200}make\.log",
             r"ERROR: Unable to build the NVIDIA kernel module",
@@ -729,6 +763,7 @@ TEXTS: tuple[Text, ...] = (
         "kernel.wrong_module",
         "the driver's module was not built for the kernel that runs",
         (
+            r"module uses symbols from proprietary module nvidia|Unknown symbol nvidia\w+",
             r"modprobe: FATAL: Module nvidia[\w-]* not found in directory",
             r"nvidia: version magic",
             r"nvidia\w*: (disagrees about version of symbol|Unknown symbol)",
@@ -739,5 +774,37 @@ TEXTS: tuple[Text, ...] = (
         "install the headers of the running kernel, then sudo dkms autoinstall",
         "proof",
         follows=("kernel.build",),
+    ),
+    Text(
+        "kubernetes.driver",
+        "the GPU operator waits for a driver that does not load",
+        (
+            r"No pre-?installed driver detected on the host",
+            r"Waiting for nvidia driver to be loaded",
+            r"command .{0,4}nvidia-smi\W{0,4} failed with exit code",
+            r"Could not resolve Linux kernel version",
+            r"Could not unload NVIDIA driver kernel modules",
+            r"\b(driver|toolkit|cuda|plugin)-?validation\b.{0,20}(failed|waiting|error)",
+        ),
+        "Its driver container could not build, load or replace the kernel module, and every pod after it waits.",
+        "kubectl logs -n gpu-operator -l app=nvidia-driver-daemonset --all-containers names the step; a driver that is "
+        "installed on the node wants driver.enabled=false",
+        source="NVIDIA/gpu-operator",
+        follows=("kernel.", "nvml.", "driver.", "container.", "bus.", "xid.", "cuinit."),
+    ),
+    Text(
+        "kubernetes.mps",
+        "NVIDIA's device plugin for Kubernetes has no MPS daemon to share the GPU through",
+        (
+            r"mps daemon not ready",
+            r"waiting for MPS daemon",
+            r"using MPS requires --mps-root",
+            r"Failed to start MPS daemon",
+        ),
+        "Sharing by MPS needs the plugin's control daemon on the node and a folder that both see.",
+        "kubectl label node NODE nvidia.com/mps.capable=true, and the plugin's Helm chart with mps.root set; the logs "
+        "of the pod …-mps-control-daemon name what it lacks",
+        source="NVIDIA/k8s-device-plugin, README",
+        follows=("xid.", "bus.", "cuinit.mps"),
     ),
 )

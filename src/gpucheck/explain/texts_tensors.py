@@ -14,6 +14,7 @@ TEXTS: tuple[Text, ...] = (
         "tensor.device_mismatch",
         "two tensors are on different devices",
         (
+            r"loaded in \S{1,5}-bit or \S{1,5}-bit precision on a different device",
             r"Expected all tensors to be on the same device",
             r"but found at least two devices",
             r"tensors? (to be )?on the same device, but got",
@@ -57,6 +58,8 @@ TEXTS: tuple[Text, ...] = (
         "tensor.dtype",
         "two tensors are of different data types",
         (
+            r"Expected \S{1,40}(dtype|scalar_type)\(\) == \S+ to be true",
+            r"Expected \S{1,40}(dtype|scalar_type)\(\) == torch::\w+",
             r"expected scalar type \w+ but found \w+",
             r"mat1 and mat2 (must|to) have the same dtype",
             r"(must|to) have the same dtype, but got",
@@ -189,6 +192,7 @@ TEXTS: tuple[Text, ...] = (
         "mps.operation",
         "an operation does not exist for Apple's GPU (Metal)",
         (
+            r"MPS backend is (only )?supported on Mac ?OS",
             r"MPS(NDArray|Graph)\w*\.mm:\d+: ?failed assertion"
             r"(?!.{0,200}(total bytes|not large enough|product of dim|INT_MAX))",
             r"Device mps not supported",
@@ -209,6 +213,9 @@ TEXTS: tuple[Text, ...] = (
         "mps.command_buffer",
         "Metal ended the work on Apple's GPU with an error",
         (
+            r"\[METAL\] Command buffer execution failed(?!.{0,5}Insufficient)",
+            r"failed assertion \W?commit an already committed command buffer",
+            r"ggml_metal\w*: error: failed to (create|allocate)",
             r"command buffer exited with error status",
             r"kIO(GPU|Accel)CommandBufferCallbackError(?!OutOfMemory)\w+",
             r"Caused GPU (Hang|Timeout|Address Fault) Error",
@@ -289,6 +296,9 @@ TEXTS: tuple[Text, ...] = (
         "attention.flash",
         "FlashAttention does not run on this GPU",
         (
+            r"could not determine CUDA architecture",
+            r"(sage|flash)[-_ ]?att\w* (is )?not (a )?new enough",
+            r"only supported (in|by|with|on) (FlashAttention|FA)[- ]?[34]",
             r"SM\d+ kernel is not available",
             r"Error running sage attention",
             r"Unsupported CUDA architecture: ?sm_?\d+",

@@ -392,14 +392,19 @@ def _beside_siblings(nodes: Mapping[str, NodeDocument]) -> _Beside:
     judged = [rows for rows in figures.values() if len({host for host, _ in rows}) >= siblings.LEAST_NODES]
     comparisons = sum(len(rows) for rows in judged)
     slow: dict[str, list[SlowDevice]] = defaultdict(list)
-    by_node = _slow_nodes(figures)
+    by_node = _slow_nodes(figures, siblings.NODE_LEVEL)
+    for host, maybe in _slow_nodes(figures, siblings.NODE_LEVEL_MAYBE).items():
+        if host not in by_node:
+            by_node[host] = [replace(one, certain=False) for one in maybe]
     groups: list[FleetGroup] = []
     for (model, label, unit), members in figures.items():
         group = siblings.place([_placed(host, one) for host, one in members], comparisons)
         found = 0
         for standing, (host, one) in zip(group.placed, members, strict=False):
             # A node that is slow as a whole is one fault, not as many as it has devices.
-            if standing.standing in ("slow", "maybe") and not any(one.device == WHOLE for one in by_node[host]):
+            if standing.standing in ("slow", "maybe") and not any(
+                one.device == WHOLE and one.certain for one in by_node[host]
+            ):
                 certain = standing.standing == "slow" and not DISTURBED.intersection(one.flags)
                 found += certain
                 row = (one.device, label, one.rate, unit, standing.ratio, standing.low, standing.high)
@@ -456,8 +461,9 @@ def _slow_within(
                 )
 
 
-def _slow_nodes(figures: Groups) -> dict[str, list[SlowDevice]]:
-    """The nodes that are slow beside the others, by all figures of their model together and by each of them.
+def _slow_nodes(figures: Groups, level: float) -> dict[str, list[SlowDevice]]:
+    """The nodes that are slow beside the others, by all figures of their model together and by each of them, in so
+    many of the sound fleets by either.
 
     Where most of the devices are slow the node is named, as WHOLE; else the devices are.
     """
@@ -469,7 +475,7 @@ def _slow_nodes(figures: Groups) -> dict[str, list[SlowDevice]]:
         if len(by_host) >= siblings.LEAST_NODES:
             by_model[model][label] = by_host
     found: dict[str, list[SlowDevice]] = defaultdict(list)
-    single = siblings.NODE_LEVEL / max(sum(map(len, by_model.values())), 1)
+    single = level / max(sum(map(len, by_model.values())), 1)
     for labels in by_model.values():
         away: dict[str, dict[str, list[tuple[NodeFigure, float]]]] = {}
         for label, by_host in labels.items():
@@ -477,7 +483,7 @@ def _slow_nodes(figures: Groups) -> dict[str, list[SlowDevice]]:
             for host in low:
                 found[host] += _named(host, label, away[label][host])
         together = _together(away)
-        for host in siblings.lowest(together, siblings.NODE_LEVEL / len(by_model)) if len(labels) > 1 else ():
+        for host in siblings.lowest(together, level / len(by_model)) if len(labels) > 1 else ():
             if math.exp(together[host]) <= 1 - siblings.LEAST_DISTANCE and host not in found:
                 label = min((one for one in away if host in away[one]), key=lambda one: _middle(away[one][host]))
                 found[host] += _named(host, label, away[label][host])

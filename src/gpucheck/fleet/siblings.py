@@ -116,7 +116,7 @@ def place(figures: Sequence[Figure], comparisons: int) -> Group:
             one = in_node if in_node.standing == "slow" else one
         if len(by_node[figure.node]) >= LEAST_DEVICES and not (_is_far(from_own) and from_own < 0):
             # It is no lower than its node: whether the node is low is judged by nodes, which few tell badly.
-            one = replace(one, standing=_BESIDE_ITS_OWN.get(one.standing, one.standing))
+            one = replace(one, standing=_BESIDE_ITS_OWN[one.standing]) if one.standing in _BESIDE_ITS_OWN else one
         placed.append(one)
     return Group(len(medians), math.exp(centre), spread, tuple(placed))
 
@@ -181,6 +181,8 @@ def _placed(figure: Figure, distance: float, scale: _Scale, more: float) -> Plac
 
 # Of how many sound fleets one may have a node that is called slow: by all figures together, and by single ones.
 NODE_LEVEL = 0.004
+# Of how many one that is worth another look: beside it are the devices, and one sound fleet in 10 is the most in all.
+NODE_LEVEL_MAYBE = 0.03
 # Two modes: at least so many nodes and this share of them on each side, and so many of their own deviations between.
 MODE_NODES, MODE_SHARE, MODE_GAP = 3, 0.1, 5.0
 
@@ -203,14 +205,19 @@ def lowest(values: Mapping[str, float], level: float) -> tuple[str, ...]:
     bad nodes the second hides neither. Nothing below LEAST_NODES values.
     """
     order = sorted(values, key=values.__getitem__)
-    found = 0
-    for step in range(most_low(len(order)) if len(order) >= LEAST_NODES else 0):
-        others = [values[name] for name in order[step + 1 :]]
-        scale = statistics.stdev(others) * math.sqrt(1 + 1 / len(others))
-        distance = statistics.fmean(others) - values[order[step]]
-        if distance > node_threshold(len(order) - step, level) * scale:
-            found = step + 1
-    return tuple(order[:found])
+    steps = most_low(len(order)) if len(order) >= LEAST_NODES else 0
+    # From the highest down the mean and the sum of squares of what is above grow with each value (Welford 1962): the
+    # first that is found is the last of the procedure.
+    mean = squares = 0.0
+    for above, name in enumerate(reversed(order)):
+        distance, left = mean - values[name], len(order) - above
+        if left <= steps:
+            scale = math.sqrt(squares / (above - 1) * (1 + 1 / above))
+            if distance > node_threshold(above + 1, level) * scale:
+                return tuple(order[:left])
+        mean -= distance / (above + 1)
+        squares += distance**2 * above / (above + 1)
+    return ()
 
 
 def most_low(nodes: int) -> int:

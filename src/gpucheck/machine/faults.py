@@ -7,8 +7,8 @@ ours that makes no sense, nor a broken one pass for a bug. Importing this module
 from __future__ import annotations
 
 import dis
+import os
 import sys
-import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,7 +30,7 @@ _SIDE = 64
 
 # Where code of ours lies, and Python's own. What is installed lies within the latter's folder.
 _OURS = Path(gpucheck.__file__).parent
-_PYTHON, _INSTALLED = Path(sysconfig.get_path("stdlib")), ("site-packages", "dist-packages")
+_PYTHON, _INSTALLED = Path(os.__file__).parent, ("site-packages", "dist-packages")
 # What raises an error that Python code makes, or that Python itself does; all else calls into a library.
 _RAISING = frozenset({"RAISE_VARARGS", "RERAISE", "FOR_ITER"})
 

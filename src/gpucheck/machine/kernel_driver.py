@@ -8,132 +8,21 @@ from __future__ import annotations
 import datetime
 import os
 import re
-import stat
-import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
-from gpucheck.machine import child, talk
+from gpucheck.machine import child
 from gpucheck.machine.nvml.fields import RECOVERY_ACTIONS
-from gpucheck.machine.speaking import claim_stdout
 from gpucheck.report.facts import XidError
 
 ROOT = Path("/")
-# Below /proc/driver and /sys/module, as patterns; the rest there is counters or can hang a wedged card.
-FILES = (
-    "proc/driver/nvidia/version",
-    "proc/driver/nvidia/params",
-    "proc/driver/nvidia/registry",
-    "proc/driver/nvidia/gpus/*/information",
-    "proc/driver/nvidia/capabilities/mig/*",
-    "sys/module/nvidia*/version",
-    "sys/module/nvidia*/srcversion",
-    "sys/module/nvidia*/initstate",
-    "sys/module/nvidia*/refcnt",
-    "sys/module/nvidia*/taint",
-    "sys/module/nvidia_uvm/parameters/*",
-    "sys/module/nvidia_drm/parameters/*",
-    "sys/module/nouveau/initstate",
-    "etc/nv_tegra_release",
-)
-# The longest of them on a machine with eight cards is some kilobytes.
-MOST_CHARACTERS = 64 * 2**10
-FILES_TIMEOUT_S = 5.0
 # How much of the log is looked through; a kernel keeps less by default.
 LOG_BYTES = 4 * 2**20
 # The journal holds the log for those of its group where /dev/kmsg is root's alone.
 JOURNAL = ("journalctl", "-k", "-b", "-q", "--no-pager", "-n", "20000", "-o", "short-monotonic")
 JOURNAL_TIMEOUT_S = 2.0
 _NVIDIAS = re.compile(r"NVRM|nvidia|nouveau|request_free_mem_region|Key was rejected|Loading of .*module.* rejected")
-
-
-# -- its files and nodes -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceNode:
-    """A device node as `ls -l` shows it: its rights, its owner's and its group's number, and its own two numbers."""
-
-    path: str
-    mode: str
-    uid: int
-    gid: int
-    major: int | None = None
-    minor: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DriverState:
-    """The files by their paths, each with its text or, in `refused`, why it cannot be read; and the nodes."""
-
-    files: dict[str, str] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    nodes: tuple[DeviceNode, ...] = ()
-
-
-def state(root: Path = ROOT) -> DriverState:
-    """Read what is there; on a machine without the driver that is nothing.
-
-    In a child: a file of a card that is wedged may never be read to its end.
-    """
-    files: dict[str, str] = {}
-    refused: dict[str, str] = {}
-    begun = None
-    for line in talk.run(child.python_argv(__name__, str(root)), FILES_TIMEOUT_S).lines:
-        begun = line["path"]
-        if "text" in line:
-            files[begun] = line["text"]
-        elif "refused" in line:
-            refused[begun] = line["refused"]
-    if begun is not None and begun not in files and begun not in refused:
-        refused[begun] = f"could not be read within {FILES_TIMEOUT_S:g} s"
-    return DriverState(files, refused, _nodes(root))
-
-
-def main() -> None:
-    """The child: a line as a file's reading begins, and one with its text or why it cannot be read."""
-    say = claim_stdout()
-    root = Path(sys.argv[1])
-    for path in (path for pattern in FILES for path in sorted(root.glob(pattern)) if not path.is_dir()):
-        shown = f"/{path.relative_to(root).as_posix()}"
-        say({"path": shown})
-        try:
-            with path.open(encoding="utf-8", errors="replace") as file:
-                say({"path": shown, "text": file.read(MOST_CHARACTERS)})
-        except OSError as error:
-            say({"path": shown, "refused": os.strerror(error.errno or 0)})
-
-
-def _nodes(root: Path) -> tuple[DeviceNode, ...]:
-    places = [root / "dev", root / "dev/nvidia-caps"]
-    found = []
-    for place in places:
-        try:
-            names = sorted(os.listdir(place))
-        except OSError:
-            continue
-        for name in names:
-            if not re.match(r"nvidia|dxg$|nvhost|nvmap$", name):
-                continue
-            try:
-                status = (place / name).lstat()
-            except OSError:
-                continue
-            if stat.S_ISDIR(status.st_mode):
-                continue
-            is_device = stat.S_ISCHR(status.st_mode)
-            found.append(
-                DeviceNode(
-                    f"/{(place / name).relative_to(root).as_posix()}",
-                    stat.filemode(status.st_mode),
-                    status.st_uid,
-                    status.st_gid,
-                    os.major(status.st_rdev) if is_device else None,
-                    os.minor(status.st_rdev) if is_device else None,
-                )
-            )
-    return tuple(found)
 
 
 # -- the log -----------------------------------------------------------------------------------------------------------
@@ -209,8 +98,16 @@ def relevant(records: Iterable[str]) -> tuple[str, ...]:
 _STAMP = re.compile(r"^\[ *(\d+\.\d+)\]")
 XID = re.compile(r"NVRM: Xid \((?P<device>[^)]*)\): (?P<number>\d+)(?P<rest>.*)")
 _ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})", re.IGNORECASE)
-# Xid 154: `GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)`; the words differ by driver.
-_ACTION = re.compile(r"recovery action changed from .* to (0x[0-9a-f]+)", re.IGNORECASE)
+# Xid 154: `GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)`; the words differ by driver, and
+# where the number is missing they alone tell.
+_ACTION = re.compile(r"recovery action changed from .* to (?:0x(?P<number>[0-9a-f]+)|(?P<words>\w.*))", re.IGNORECASE)
+_IN_WORDS = {
+    "gpu reset": "gpu_reset",
+    "node reboot": "node_reboot",
+    "drain p2p": "drain_p2p",
+    "drain and reset": "drain_and_reset",
+    "none": "none",
+}
 RECOVERY = 154
 # Written as the module is loaded: whatever was wrong with a card before, it was set up anew.
 _LOADED = re.compile(r"NVRM: loading NVIDIA UNIX")
@@ -230,7 +127,7 @@ def xids(lines: Iterable[str], booted_s: float | None = None) -> tuple[XidError,
             continue
         number, address = int(match["number"]), _address(match["device"])
         action = _ACTION.search(match["rest"]) if number == RECOVERY else None
-        asked = None if action is None else RECOVERY_ACTIONS.get(int(action[1], 16), f"action {int(action[1], 16)}")
+        asked = None if action is None else _asked(action)
         if asked == "none":
             mine = {key: replace(one, is_past=True) for key, one in found.items() if one.pci_address == address}
             found |= mine
@@ -245,6 +142,15 @@ def xids(lines: Iterable[str], booted_s: float | None = None) -> tuple[XidError,
             None if "atal" not in match["rest"] else "onfatal" not in match["rest"].lower().replace("-", ""),
         )
     return tuple(found.values())
+
+
+def _asked(action: re.Match[str]) -> str | None:
+    """The recovery action that a line of Xid 154 names, as `RECOVERY_ACTIONS` has it; None where nobody knows."""
+    if action["number"]:
+        number = int(action["number"], 16)
+        return RECOVERY_ACTIONS.get(number, f"action {number}")
+    words = action["words"].lower()
+    return next((name for begins, name in _IN_WORDS.items() if words.startswith(begins)), None)
 
 
 def _address(text: str) -> str:

@@ -31,11 +31,15 @@ class Beside:
 def watched(watch: Watch, threads: int, take: Callable[[], Timed]) -> tuple[Timed, Beside]:
     """Take a row's samples while the device is watched. `threads` is how many cores the work would use on the host."""
     timed, used = with_cores_of_others(watch, take)
-    seen, why_not = watch.during(timed.run)
+    return timed, beside(timed, threads, used, *watch.during(timed.run))
+
+
+def beside(timed: Timed, threads: int, used: float | None, seen: dict[str, Any] | None, why_not: str) -> Beside:
+    """What was seen beside these samples: telemetry, or why there is none, and the cores that others `used`."""
     details = {"cores_used_by_others": used, **({} if seen is not None else {"no_telemetry_because": why_not})}
     # Where the device's own clock counts, others on the CPU cost samples and not time.
     busy = timed.clock == "host" and others.is_busy(used, threads, psutil.cpu_count())
-    return timed, Beside(seen, (*telemetry.flags(seen), *(("cpu-busy",) if busy else ())), details)
+    return Beside(seen, (*telemetry.flags(seen), *(("cpu-busy",) if busy else ())), details)
 
 
 def with_cores_of_others(watch: Watch, work: Callable[[], Done]) -> tuple[Done, float | None]:

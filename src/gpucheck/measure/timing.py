@@ -20,11 +20,12 @@ from gpucheck.measure.held import (
     SURELY_LONG_S,
     UNTIMED_CALLS,
     Launcher,
+    Timer,
+    Work,
     calibrate,
     calls_for,
 )
 from gpucheck.measure.summary import WITHOUT_TIME
-from gpucheck.measure.timer import Timer, Work
 from gpucheck.report.measurement import Run
 
 __all__ = ["Limits", "Timed", "Timer", "Work", "measure"]

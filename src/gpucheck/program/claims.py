@@ -12,8 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from gpucheck.program.memory import Memory
 from gpucheck.program.places import Place
+from gpucheck.work.storages import Memory
 
 CPU = torch.device("cpu")
 # The device whose memory is counted.
@@ -46,7 +46,7 @@ UNKNOWN = Claim(None)
 class Claims:
     """Claims by storage. A tensor that nobody claimed lies on the CPU. `memory` counts what claims cuda:0."""
 
-    def __init__(self, memory: Memory | None = None) -> None:
+    def __init__(self, memory: Memory[Place] | None = None) -> None:
         self.memory = memory
         self._claims: weakref.WeakKeyDictionary[torch.UntypedStorage, Claim] = weakref.WeakKeyDictionary()
 

@@ -22,6 +22,7 @@ from gpucheck.program.engine import DeviceMismatch, Mismatch, Party, World, tens
 from gpucheck.program.places import Place, place_of, rank, shown
 from gpucheck.program.reached import Assignments, Reached, reached, read_use
 from gpucheck.program.surface import Surface, claimed
+from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.report.results.model import (
     ClaimedRun,
     DeviceMismatchEntry,
@@ -38,7 +39,7 @@ from gpucheck.report.results.model import (
     UnjudgedOperation,
     Use,
 )
-from gpucheck.work.spec import Recipe, Target
+from gpucheck.work.spec import Target
 from gpucheck.work.target import Batch, Built, Workload, autocast, build, equip, forward, load, raised, step
 from gpucheck.work.target_parts import by_name
 
@@ -345,7 +346,7 @@ class _Examination:
             optimizer=asked.optimizer,
             dtype=asked.dtype,
             device=torch.device(self.device),
-            recipe=Recipe(amp=asked.amp),
+            recipe=StepRecipe(amp=asked.amp),
         )
 
     def _batch(self, workload: Workload) -> Batch:
@@ -457,7 +458,7 @@ def on_device(asked: Asked) -> DeviceRun | None:
     """
     if not torch.cuda.is_available():
         return None
-    recipe = Recipe(amp=asked.amp)
+    recipe = StepRecipe(amp=asked.amp)
     mode = "train" if asked.train else "infer"
     device = torch.device(asked.device)
     try:

@@ -22,8 +22,8 @@ from torch.utils import _device
 from gpucheck.program import kernels, rules
 from gpucheck.program.claims import CPU, Origin, storage_of
 from gpucheck.program.engine import DeviceMismatch, Dispatch, World, tensors_in
-from gpucheck.program.memory import Memory
 from gpucheck.program.places import Place, here
+from gpucheck.work.storages import Memory
 from gpucheck.work.target import import_compiler
 
 # Devices that tensors claim; any other is torch's own affair.
@@ -562,9 +562,9 @@ def _starting(world: World, answer: Callable[..., Any]) -> Callable[..., Any]:
     return started
 
 
-def _memory_functions(counted: Memory | None, total: int) -> dict[str, Any]:
+def _memory_functions(counted: Memory[Place] | None, total: int) -> dict[str, Any]:
     """What `torch.cuda` answers of its memory: as it was counted, and 0 where it is not."""
-    memory = counted or Memory()
+    memory = counted or Memory[Place]()
 
     def reset(*args: Any) -> None:
         memory.peak_since_reset = memory.allocated

@@ -1,14 +1,13 @@
-"""`gpucheck find-batch-size` as blocks."""
+"""`gpucheck find-batch-size` as blocks: on one device, on each, estimated; and a search's trials as they end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.render import batch_size_estimate
-from gpucheck.render.batch_size_estimate import how_run
 from gpucheck.render.blocks import (
+    SIGNS,
     UNKNOWN,
     Block,
     Cell,
@@ -24,18 +23,21 @@ from gpucheck.render.blocks import (
 )
 from gpucheck.render.curve import Series, curve
 from gpucheck.render.devices import short_name
-from gpucheck.render.trials import run, verdict_of
+from gpucheck.report.events import Trial
+from gpucheck.report.finding import Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.find_batch_size import (
     Accumulation,
     Confidence,
     EpochCheck,
+    EstimatedBatchSize,
     FoundBatchSize,
     FoundBatchSizes,
     Fragmentation,
     Knee,
     MemorySplit,
     RecommendedSize,
+    StepRecipe,
     TrialEntry,
 )
 
@@ -92,7 +94,7 @@ def page(report: Report) -> Page:
     several = report.results.get("find_batch_size_devices")
     found = report.results.get("find_batch_size")
     if estimate is not None:
-        return batch_size_estimate.page(report, estimate)
+        return _page_of_estimate(report, estimate)
     if several is not None:
         return _page_of_devices(report, several)
     return Page(None, findings=report.findings) if found is None else _page_of_one(report, found)
@@ -153,7 +155,7 @@ def _subject(found: FoundBatchSize) -> str:
     return " · ".join([*parts, f"budget {units.capacity(found.budget_bytes)}"])
 
 
-def _what(found: FoundBatchSize) -> str:
+def _what(found: FoundBatchSize | EstimatedBatchSize) -> str:
     return f"{found.target}, {'training' if found.mode == 'train' else 'inference'}"
 
 
@@ -162,7 +164,7 @@ def _how(found: FoundBatchSize) -> list[str]:
     parts = [found.optimizer.rpartition(".")[2]] if found.mode == "train" and found.optimizer else []
     parts += [found.dtype] if found.dtype else []
     parts += [f"{found.axis.name} at batch size {found.axis.batch_size}"] if found.axis else []
-    parts += how_run(found.method.recipe) if found.method.recipe else []
+    parts += _how_run(found.method.recipe) if found.method.recipe else []
     parts += [f"multiples of {found.multiple_of}"] if found.multiple_of > 1 else []
     return [*parts, *(["exact"] if found.tolerance == 0 else [])]
 
@@ -183,10 +185,10 @@ def _trials(found: FoundBatchSize, trials: Sequence[TrialEntry]) -> Block:
     rows: list[list[Cell | str]] = [
         [
             str(trial.batch_size),
-            verdict_cell(verdict_of(trial.outcome, trial.purpose), trial.outcome.replace("-", " ")),
+            verdict_cell(_verdict_of(trial.outcome, trial.purpose), trial.outcome.replace("-", " ")),
             peak,
             rate,
-            Cell(run(trial.purpose, resumed=trial.resumed), "dim"),
+            Cell(_run_for(trial.purpose, resumed=trial.resumed), "dim"),
             Cell(trial.reason or "", "dim"),
         ]
         for trial, peak, rate in zip(trials, peaks, rates, strict=True)
@@ -543,3 +545,137 @@ def _drawn(series: list[Series], sizes: Mapping[int, float], size: str, name: st
     whole: Callable[[float], str] = "{:.0f}".format
     drawn = curve(series, x_name=size, y_name=name, x_text=whole, height=CURVE_HEIGHT)
     return [] if drawn is None else [drawn, Line()]
+
+
+# --- A device that is not here ----------------------------------------------------------------------------------------
+
+_KINDS = {"cuda": "CUDA", "cpu": "CPU"}
+
+
+def _page_of_estimate(report: Report, found: EstimatedBatchSize) -> Page:
+    """An estimate for a device that is not here: what it comes to, how far it can be trusted, where the memory goes."""
+    told = next((one for one in report.findings if one.id == "batch_size.estimate"), None)
+    if found.max_batch_size is not None:
+        first: Line | None = answer("info", _estimate_line(found, found.max_batch_size))
+    else:
+        first = answer(told.verdict, finding_text(told)) if told else None
+    under = [Line(_estimate_subject(found), "dim")] if first else []
+    if found.max_batch_size is not None and found.error is None:
+        under.append(Line(f"! error unknown: {found.error_reason}", "yellow"))
+    details = [Line(text) for text in _estimate_details(found)]
+    then = None if found.max_batch_size is not None else "use a smaller model, or estimate for a larger --memory-limit"
+    return Page(first, [_estimate_memory(found)], details, report.findings, told if first else None, then, under)
+
+
+def _how_run(recipe: StepRecipe) -> list[str]:
+    """How a step is run, beyond the model."""
+    parts = [f"{recipe.amp} autocast"] if recipe.amp else []
+    parts += ["checkpointed activations"] if recipe.grad_checkpointing else []
+    return parts + (["compiled"] if recipe.compile else [])
+
+
+def _estimate_subject(found: EstimatedBatchSize) -> str:
+    recipe = found.recipe
+    parts = [_what(found), *([found.dtype] if found.dtype else [])]
+    parts += [f"{recipe.axis} at batch size {recipe.batch_size}"] if recipe.axis else []
+    return " · ".join([*parts, *_how_run(recipe), "nothing was run"])
+
+
+def _estimate_memory(found: EstimatedBatchSize) -> Block:
+    """What a step holds, and what is kept free of it."""
+    scale, unit = _scale(found.memory_bytes)
+    held = (
+        ("weights", found.parameter_bytes),
+        ("gradients", found.gradient_bytes),
+        ("optimizer", found.optimizer_bytes),
+        ("all tensors at peak", found.peak_bytes),
+        ("set aside: context", found.context_bytes),
+        ("set aside: workspaces", found.workspace_bytes),
+        ("set aside: margin", found.margin_bytes),
+        ("the device", found.memory_bytes),
+    )
+    # Nothing is set aside for a CPU, and inference has no gradients.
+    known = [(name, size) for name, size in held if size]
+    sizes = column_of_numbers([size for _, size in known], scale)
+    columns = (Column("memory", "left"), Column(unit))
+    return table(columns, [[name, size] for (name, _), size in zip(known, sizes, strict=True)])
+
+
+def _estimate_line(found: EstimatedBatchSize, largest: int) -> str:
+    axis = f"{found.recipe.axis} " if found.recipe.axis else ""
+    does = "trains" if found.mode == "train" else "infers"
+    on = f"{units.capacity(found.memory_bytes)} {_KINDS.get(found.device, found.device)}"
+    text = f"estimate for {on}: largest {axis}that {does} {largest}"
+    if found.error is None:
+        return text
+    return f"{text} (expect {found.error.low * largest:.0f} to {found.error.high * largest:.0f})"
+
+
+def _estimate_details(found: EstimatedBatchSize) -> Iterator[str]:
+    """Where the expected range comes from, the figures for what is no tensor, and the tensors counted."""
+    error = found.error
+    if found.max_batch_size is not None and error is not None:
+        expected = f"{error.low:.2f} to {error.high:.2f} of the estimate"
+        yield f"range: {expected} in {error.searches} searches ({error.source})"
+    if found.context_bytes or found.workspace_bytes:
+        yield f"set aside, {found.source}"
+    # Fake tensors have the device's kind where torch is built for it.
+    on = f" as if on {found.fake_device}" if found.fake_device != found.device else ""
+    yield f"from fake tensors{on}, in {units.duration(found.seconds)}"
+
+
+# --- Trials as they end -----------------------------------------------------------------------------------------------
+
+# What ended a trial without a word on its size.
+UNDECIDED = ("timeout", "inconclusive", "suspected", "killed", "out-of-time")
+# Wide enough for a batch of 65 536 and the longest outcome; a line that is known only later cannot move earlier ones.
+_SIZE_WIDTH, _RATE_WIDTH = 9, 12
+# Of products: the longest dtype's name, and sides of six digits.
+_PRODUCT_HEAD = f"{'trial':>6}   {'dtype':<10}{'M×N×K':<22}{'rate':>14}   look"
+
+
+def trial_head(trial: Trial) -> str:
+    """The table's head, to be shown before the first trial, which is `trial`."""
+    if _is_product(trial):
+        return _PRODUCT_HEAD
+    size, rate = (trial.axis, f"{trial.axis}/s") if trial.axis else ("batch", "samples/s")
+    return _laid_out(trial, "trial", size, "result", "peak", rate, "run")
+
+
+def _is_product(trial: Trial) -> bool:
+    return "flop_per_s" in trial.result
+
+
+def _verdict_of(outcome: str, purpose: str) -> Verdict:
+    """How a trial's outcome is shown."""
+    if purpose == "default malloc":
+        # Its peak is told for comparison; the answer does not depend on it.
+        return "info"
+    return "pass" if outcome == "fits" else "inconclusive" if outcome in UNDECIDED else "fail"
+
+
+def trial_line(trial: Trial) -> str:
+    """One trial: its number, what was tried, what came out, and what it was for."""
+    result = trial.result
+    if _is_product(trial):
+        shape = "×".join(str(result[side]) for side in "mnk")
+        rate_text = units.flop_rate(result["flop_per_s"])
+        return f"{trial.number:>6}   {result['dtype']:<10}{shape:<22}{rate_text:>14}   {result['purpose']}"
+    outcome, purpose = str(result.get("outcome", "")), str(result.get("purpose", ""))
+    shown = f"{SIGNS[_verdict_of(outcome, purpose)][0]} {outcome.replace('-', ' ')}"
+    peak, rate = result.get("peak_bytes"), result.get("samples_per_s")
+    peak_text = UNKNOWN if peak is None else units.capacity(peak)
+    rate_text = UNKNOWN if rate is None else units.significant(rate)
+    run_for = _run_for(purpose, resumed=bool(result.get("resumed")))
+    return _laid_out(trial, str(trial.number), str(result.get("batch_size")), shown, peak_text, rate_text, run_for)
+
+
+def _run_for(purpose: str, *, resumed: bool) -> str:
+    """What a trial was run for; one that was taken over from a log says so."""
+    return f"{purpose} (earlier)" if resumed else purpose
+
+
+def _laid_out(trial: Trial, number: str, size: str, shown: str, peak: str, rate: str, purpose: str) -> str:
+    name = len(trial.axis or "")
+    wide, wide_rate = max(_SIZE_WIDTH, name + 2), max(_RATE_WIDTH, name + 4)
+    return f"{number:>6}{size:>{wide}}   {shown:<22}{peak:>10}{rate:>{wide_rate}}   {purpose}".rstrip()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck import units
-from gpucheck.compare.comparison import row_label
-from gpucheck.compare.matching import case_text
+from gpucheck.compare.comparison import case_text, row_label
 from gpucheck.measure.summary import FEWEST_RUNS
 from gpucheck.render.blocks import (
     UNKNOWN,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpucheck.bench.crossover import crossing
-from gpucheck.bench.crossover.crossing import size_text
+from gpucheck.bench.crossover.judge import short_text, size_text
 from gpucheck.render import measured
 from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, Page
 from gpucheck.render.measured import ColumnOf, filled
@@ -80,7 +79,7 @@ def _answer(found: Sequence[CrossoverResult]) -> str:
     """`GPU pays from matmul 512×512, training 8; never elementwise`, its copies counted where they were timed."""
     counted = [entry for entry in found if entry.transfers] or found
     pays = [
-        f"{entry.operation} {crossing.short_text(entry.operation, entry.device_faster_from)}"
+        f"{entry.operation} {short_text(entry.operation, entry.device_faster_from)}"
         for entry in counted
         if entry.device_faster_from is not None
     ]
@@ -92,12 +91,12 @@ def _answer(found: Sequence[CrossoverResult]) -> str:
 
 def _from(entry: CrossoverResult) -> str:
     start = entry.device_faster_from
-    return UNKNOWN if start is None else crossing.short_text(entry.operation, start)
+    return UNKNOWN if start is None else short_text(entry.operation, start)
 
 
 def _up_to(entry: CrossoverResult) -> str:
     last = entry.cpu_faster_up_to
-    return UNKNOWN if last is None else crossing.short_text(entry.operation, last)
+    return UNKNOWN if last is None else short_text(entry.operation, last)
 
 
 def _never(entry: CrossoverResult) -> str:
@@ -116,7 +115,7 @@ _CROSSINGS: tuple[ColumnOf[CrossoverResult], ...] = (
     filled(Column("copies", "left"), lambda entry: "included" if entry.transfers else "excluded"),
     filled(Column("CPU faster\nup to", keep=6), _up_to),
     filled(Column("GPU faster\nfrom"), _from),
-    filled(Column("largest\ntried", keep=5), lambda entry: crossing.short_text(entry.operation, entry.largest)),
+    filled(Column("largest\ntried", keep=5), lambda entry: short_text(entry.operation, entry.largest)),
     filled(
         Column("GPU speed-up", "left", keep=7),
         lambda entry: (

@@ -11,6 +11,7 @@ from gpucheck import units
 from gpucheck.cards.at_work import COSTLY, work
 from gpucheck.cards.checks import gravity
 from gpucheck.machine.inventory import ASLEEP
+from gpucheck.machine.nvml.row import NOT_ACCESSIBLE
 from gpucheck.machine.readings import NOT_ANSWERING
 from gpucheck.render.blocks import (
     SIGNS,
@@ -30,7 +31,7 @@ from gpucheck.render.blocks import (
 )
 from gpucheck.render.text import said
 from gpucheck.report.facts import Device, Facts, Link, Process
-from gpucheck.report.finding import Finding, Group, Verdict, grouped
+from gpucheck.report.finding import Finding, Group, Verdict, grouped, in_short, name_in
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.report import Report
 
@@ -110,7 +111,7 @@ _SHORT_STATES = (
     (_HIDDEN, "hidden"),
     ("not shown by CUDA", "not shown"),
     ("in MIG mode", "MIG mode"),
-    ("not accessible here", "no permission"),
+    (NOT_ACCESSIBLE, "no permission"),
     (NOT_ANSWERING, "not answering"),
     (ASLEEP, "asleep"),
     ("not read", "not read"),
@@ -205,8 +206,9 @@ def _answer(report: Report) -> tuple[Line | None, Finding | None]:
     for unusable in _UNUSABLE:
         if unusable in told:
             finding = told[unusable]
-            count = f"{len(cards)} GPU{'s' * (len(cards) != 1)}, no fault"
-            return answer("warn", f"{finding.title}: {finding.message} ({count})"), finding
+            count = f"{len(cards)} GPU{'s' * (len(cards) != 1)}"
+            beside = ", ".join([count, _held(report.findings, len(cards)) or "no fault", *_unseen(report, cards)])
+            return answer("warn", f"{finding.title}: {finding.message} ({beside})"), finding
     alone = len(cards) == 1
     named = f"{_called(cards[0])} ({short_name(cards[0])})" if alone else f"{len(cards)} GPUs"
     does = [work(card) for card in cards]
@@ -214,18 +216,33 @@ def _answer(report: Report) -> tuple[Line | None, Finding | None]:
     hidden = sum((card.state or "").startswith(_HIDDEN) for card in cards)
     words += [f"{hidden} hidden from torch"] if hidden else []
     words += _hottest(cards)
-    words += ["Xid unread"] if any(finding.id == "log.unreadable" for finding in report.findings) else []
-    held = _held(report.findings)
+    words += _unseen(report, cards)
+    held = _held(report.findings, len(cards))
     if held is not None:
         # Normal at full load, and yet not nothing.
         return answer("pass", f"{named}: {', '.join([*words, held])}"), None
     return answer("pass", f"no fault on {named}{': ' if words else ''}{', '.join(words)}"), None
 
 
-def _held(findings: Sequence[Finding]) -> str | None:
-    """What lowers the clock of a card by a fifth or more, though it is no fault."""
-    costs = {one.title: one.evidence["cost"] for one in findings if one.evidence.get("cost", 0.0) >= COSTLY}
-    return ", ".join(f"{title} (up to {units.percent(most)} lower)" for title, most in costs.items()) or None
+def _unseen(report: Report, cards: Sequence[Device]) -> list[str]:
+    """What nobody could look at, though nothing is found wrong."""
+    kept = sum(card.state == NOT_ACCESSIBLE for card in cards)
+    log = any(finding.id == "log.unreadable" for finding in report.findings)
+    return ([f"{kept} not accessible"] if kept else []) + (["Xid unread"] if log else [])
+
+
+def _held(findings: Sequence[Finding], of: int) -> str | None:
+    """What lowers the clock of cards by a fifth or more, though it is no fault; named where it is not all `of` them."""
+    found: dict[str, list[Finding]] = {}
+    for one in findings:
+        if one.evidence.get("cost", 0.0) >= COSTLY:
+            found.setdefault(one.title, []).append(one)
+    said = []
+    for title, ones in found.items():
+        most = units.percent(max(one.evidence["cost"] for one in ones))
+        who = "" if len(ones) == of else f" on {', '.join(in_short([name_in(one) for one in ones]))}"
+        said.append(f"{title}{who} (up to {most} lower)")
+    return ", ".join(said) or None
 
 
 def _called(device: Device) -> str:

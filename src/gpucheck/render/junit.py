@@ -72,7 +72,7 @@ def _rows_measured(report: Report) -> list[Finding]:
     if report.summary.complete or not report.measurements:
         return []
     from gpucheck import units
-    from gpucheck.compare.matching import case_text
+    from gpucheck.compare.comparison import case_text
 
     return [
         Finding(

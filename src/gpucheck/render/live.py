@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import IO, TYPE_CHECKING
 
 from gpucheck import units
-from gpucheck.render import trials
 from gpucheck.render.blocks import SIGNS, Line
 from gpucheck.report.events import Event, Failed, Judged, Notice, Progress, Skipped, Trial
 from gpucheck.report.fault import judge as of_fault
@@ -58,9 +57,11 @@ class LiveView:
                 self._tell_what_went_wrong()
                 self._step(event)
             case Trial():
+                from gpucheck.render import batch_size
+
                 if event.number == 1:
-                    self._say(trials.head(event))
-                self._say(trials.line(event))
+                    self._say(batch_size.trial_head(event))
+                self._say(batch_size.trial_line(event))
             case Judged(finding) | Skipped(finding):
                 self._judged(finding)
             case Failed(fault, finding):

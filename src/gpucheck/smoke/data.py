@@ -22,7 +22,7 @@ from gpucheck.machine.speaking import claim_stdout
 from gpucheck.report.codec import to_json
 from gpucheck.smoke.check import DeviceUnderTest, Passed, Unavailable, Wrong, expect
 from gpucheck.units import MIB, capacity
-from gpucheck.work import same
+from gpucheck.work import reference
 
 COPY_ELEMENTS = 4 * MIB // 4
 SAMPLES = 3
@@ -80,8 +80,8 @@ def _copies(dut: DeviceUnderTest, host: torch.Tensor, home: torch.Tensor) -> Non
 
 def _expect_none(differ: torch.Tensor, told: str, /, **evidence: Any) -> None:
     """Raise Wrong with how many of these are true, and what they are, unless none is."""
-    count = same.counted(differ)
-    expect(count is not None, f"{same.GARBAGE}: whether elements are wrong is unknown", **evidence)
+    count = reference.counted(differ)
+    expect(count is not None, f"{reference.GARBAGE}: whether elements are wrong is unknown", **evidence)
     expect(count == 0, f"{count} {told}", **evidence)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from gpucheck.smoke.check import DeviceUnderTest, Passed, Wrong, expect, first_line
-from gpucheck.work import same
+from gpucheck.work import reference
 
 # Enough for every vector width of a copy kernel and its odd tail; a copy of it costs microseconds.
 PAYLOAD_BYTES = 64 * 1024
@@ -97,8 +97,8 @@ def round_trip(dut: DeviceUnderTest) -> Passed:
             not_taken[_name(dtype)] = first_line(error)
             continue
         if not same_bits(original, back):
-            differing = same.counted(bits(original) != bits(back))
-            told = same.GARBAGE if differing is None else f"{differing} of {PAYLOAD_BYTES} bytes changed"
+            differing = reference.counted(bits(original) != bits(back))
+            told = reference.GARBAGE if differing is None else f"{differing} of {PAYLOAD_BYTES} bytes changed"
             raise Wrong(f"{_name(dtype)} came back with {told}")
         moved.append(_name(dtype))
     untaken = f", {len(not_taken)} unsupported on the device" if not_taken else ""

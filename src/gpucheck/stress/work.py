@@ -30,7 +30,7 @@ from gpucheck.machine import kept
 from gpucheck.machine.accel import Accel, pinned
 from gpucheck.report.results.stress import StressWrong
 from gpucheck.units import GIB, MIB
-from gpucheck.work import precision, reference, same
+from gpucheck.work import precision, reference
 
 WORD = 8
 POISON = -1
@@ -386,7 +386,7 @@ class Work:
         for slot, count in zip(slots, differing, strict=True):
             unlike = text_of(total) if slot == slots[-1] and not right else ""
             if (count or unlike) and not (wrong and time.perf_counter() >= until):
-                wrong.append(self._examined(slot, kind, same.count_of(count, len(first)), unlike))
+                wrong.append(self._examined(slot, kind, reference.count_of(count, len(first)), unlike))
         return tuple(wrong)
 
     def _examined(self, slot: int, kind: str, words: int | None, total: str) -> StressWrong:
@@ -398,7 +398,7 @@ class Work:
         places = (bits(now) != bits(before)).nonzero().view(-1)
         if not len(places):
             seen = f"its checksum was {total}, not {self.checksums['products']}" if total else f"{words} words differed"
-            seen = same.GARBAGE if words is None else seen
+            seen = reference.GARBAGE if words is None else seen
             text = f"{seen}; at the second look nothing differed"
             return self._wrong(kind, "products", "first", elements=0, text=text)
         at = int(places[0])
@@ -441,7 +441,7 @@ class Work:
             # Of addresses, how far they are from the window's first: windows take turns.
             _add_chunk(total, part - at if name == "address" else part, self._weights)
         differ, told = torch.stack([differing, total]).tolist()
-        count = same.count_of(differ, len(window))
+        count = reference.count_of(differ, len(window))
         result = f"{name}{f'+{number}' if name != 'address' else ''}/{len(window)}"
         known = self.checksums.get(result)
         if count == 0 and known is None:
@@ -454,7 +454,7 @@ class Work:
         self, window: torch.Tensor, at: int, name: str, number: int, kind: str, result: str, count: int | None
     ) -> StressWrong:
         """The first word that differs, as the host reads it; `count` is None where the device's own is garbage."""
-        garbage = f"; {same.GARBAGE}" if count is None else ""
+        garbage = f"; {reference.GARBAGE}" if count is None else ""
         for first, part in self._parts(window):
             now, right = part.cpu(), self._made(name, at, first, len(part), number).cpu()
             places = (now != right).nonzero().view(-1)

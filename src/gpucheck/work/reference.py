@@ -14,12 +14,10 @@ have no error at all.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-
-from gpucheck.work import same
 
 ROWS = 64
 # 8σ is passed by chance once in 10¹⁵ elements.
@@ -180,7 +178,7 @@ def _not_finite(result: torch.Tensor) -> tuple[int, bool]:
     for part in result.split(max(1, _ELEMENTS_AT_ONCE // max(1, result.shape[1]))):
         finite = int(torch.isfinite(part).sum())
         if finite != part.numel():
-            on_host = same.counted(~part.cpu().isfinite())
+            on_host = counted(~part.cpu().isfinite())
             found += on_host or 0
             miscounted |= on_host is None or finite != part.numel() - on_host
     return found, miscounted
@@ -236,3 +234,42 @@ def _rows(matrix: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
     # Not every device selects float8; bytes are selected everywhere.
     plain = matrix.view(torch.uint8) if matrix.dtype.itemsize == 1 else matrix
     return plain.index_select(0, index).cpu().view(matrix.dtype).double()
+
+
+# Elements at either end: reading them takes as long as reading one.
+SAMPLE = 512
+
+# What is said of a count that no count can be.
+GARBAGE = "the device's own count is garbage"
+
+# What the elements from one place to another must hold, on the CPU.
+Wanted = Callable[[int, int], torch.Tensor]
+
+
+def counted(true: torch.Tensor) -> int | None:
+    """How many of these are true, as their device counts; None where that is garbage, which is a fault of its own."""
+    return count_of(int(true.sum()), true.numel())
+
+
+def count_of(told: int, total: int) -> int | None:
+    """A device's count of some of `total` things; None where it is garbage, for no count lies outside 0 to `total`."""
+    return told if 0 <= told <= total else None
+
+
+def unequal(found: torch.Tensor, expected: torch.Tensor, wanted: Wanted) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """None where `found` holds what it must; else a copy of it and what it must hold, both on the CPU.
+
+    `found` has one dimension; `expected` is the same on its device, `wanted` tells it on the CPU. Where the two that
+    are returned are equal, the difference was gone at the second look: memory, or the comparison, is unsteady.
+    """
+    count = len(found)
+    if torch.equal(found, expected) and sample_is(found, wanted):
+        return None
+    return found.cpu(), wanted(0, count)
+
+
+def sample_is(found: torch.Tensor, wanted: Wanted) -> bool:
+    """Whether both ends of `found` (one dimension) hold what they must, as the host sees them."""
+    count = len(found)
+    ends = {(0, min(SAMPLE, count)), (max(count - SAMPLE, 0), count)}
+    return all(torch.equal(found[start:stop].cpu(), wanted(start, stop)) for start, stop in ends)

@@ -50,21 +50,6 @@ class Input:
     high: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How a step is run, beyond the model.
-
-    `amp` is the dtype of autocast. With `axis`, the name of a dimension, a workload's size is that dimension's length,
-    and `batch_size` is the batch's fixed size.
-    """
-
-    amp: str | None = None
-    grad_checkpointing: bool = False
-    compile: bool = False
-    axis: str | None = None
-    batch_size: int = 1
-
-
 def sized(one: Input, axis: str | None, length: int) -> Input:
     """The input with `length` for the dimension named `axis`."""
     return replace(one, shape=tuple(length if size == axis else size for size in one.shape))

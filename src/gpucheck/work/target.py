@@ -23,8 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from gpucheck.errors import TargetError, UsageError
+from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.work.models import MODELS
-from gpucheck.work.spec import Input, Recipe, Target
+from gpucheck.work.spec import Input, Target
 from gpucheck.work.target_parts import (
     OPTIMIZERS,
     Batch,
@@ -85,7 +86,7 @@ class Workload:
     optimizer: torch.optim.Optimizer | None = None
     optimizer_text: str | None = None
     loss_text: str | None = None
-    recipe: Recipe = field(default_factory=Recipe)
+    recipe: StepRecipe = field(default_factory=StepRecipe)
     scaler: torch.amp.GradScaler | None = None
     text: str = ""
 
@@ -124,7 +125,7 @@ def load(
     optimizer: str,
     dtype: str | None,
     device: torch.device,
-    recipe: Recipe | None = None,
+    recipe: StepRecipe | None = None,
 ) -> Workload:
     """Find the target, build it on `device` and put its parts together.
 
@@ -137,7 +138,7 @@ def load(
     callable, raises or returns no module, and UsageError for what the recipe asks of a model that has it not; running
     out of memory is passed on as it is.
     """
-    recipe = recipe or Recipe()
+    recipe = recipe or StepRecipe()
     check_amp(recipe.amp, device)
     built = build(target, inputs)
     cast = None if dtype is None else getattr(torch, dtype)
@@ -184,7 +185,14 @@ def build(target: Target, inputs: tuple[Input, ...]) -> Built:
 
 
 def equip(
-    built: Built, target: Target, *, mode: Mode, optimizer: str, dtype: str | None, device: torch.device, recipe: Recipe
+    built: Built,
+    target: Target,
+    *,
+    mode: Mode,
+    optimizer: str,
+    dtype: str | None,
+    device: torch.device,
+    recipe: StepRecipe,
 ) -> Workload:
     """The workload of a model that is on its device: its batches, loss and optimizer. Raises as `load` does."""
     model, inputs, whole = built.model, built.inputs, built.whole

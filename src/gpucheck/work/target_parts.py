@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from gpucheck import naming
 from gpucheck.errors import TargetError, UsageError
-from gpucheck.work.spec import INPUT_GRAMMAR, INTEGRAL, Input, Recipe, Target, sized
+from gpucheck.report.results.find_batch_size import StepRecipe
+from gpucheck.work.spec import INPUT_GRAMMAR, INTEGRAL, Input, Target, sized
 
 # Small, so that a few steps leave the numbers finite; it costs no memory.
 LEARNING_RATE = 1e-4
@@ -42,7 +43,12 @@ class Batch:
 
 
 def random_batches(
-    model: nn.Module, inputs: tuple[Input, ...], target: Target, device: torch.device, dtype: str | None, recipe: Recipe
+    model: nn.Module,
+    inputs: tuple[Input, ...],
+    target: Target,
+    device: torch.device,
+    dtype: str | None,
+    recipe: StepRecipe,
 ) -> Callable[[int], Batch]:
     """Random batches of `inputs`: by keyword where forward knows all their names, else by position.
 
@@ -87,7 +93,12 @@ def random_tensor(one: Input, size: int, device: torch.device, dtype: str | None
 
 
 def own_batches(
-    make: Callable[..., Any], has_loss: bool, target: Target, device: torch.device, dtype: str | None, recipe: Recipe
+    make: Callable[..., Any],
+    has_loss: bool,
+    target: Target,
+    device: torch.device,
+    dtype: str | None,
+    recipe: StepRecipe,
 ) -> Callable[[int], Batch]:
     """Batches of the user's `make_batch(batch_size)`: `(inputs, reference)` where there is a loss, else the inputs.
 

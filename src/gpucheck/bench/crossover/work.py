@@ -1,11 +1,12 @@
-"""What the CPU and the device both do: three operations, each on the CPU, on the device, and there with the copies."""
+"""The command `bench crossover`: three operations, each on the CPU, on the device, and there with the copies."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,13 +14,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpucheck import stats
-from gpucheck.bench import rounds
-from gpucheck.machine import host
+from gpucheck.bench import devices, rounds
+from gpucheck.bench.crossover import judge
+from gpucheck.bench.crossover.options import CrossoverOptions
+from gpucheck.bench.devices import ALONE, Shared, share_until
+from gpucheck.errors import CannotLook
+from gpucheck.machine import accel as accels
+from gpucheck.machine import host, inventory, pulse
 from gpucheck.machine.accel import Accel, resident
 from gpucheck.measure import row
 from gpucheck.measure.row import Beside
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import Timed
+from gpucheck.report.events import Began, Emit, Finished, Progress, Skipped
+from gpucheck.report.facts import Facts
+from gpucheck.report.fault import first_line
+from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.units import MIB
 from gpucheck.work import precision
@@ -269,4 +279,168 @@ def _row(
         },
         precision_requested="float32",
         precision_observed=bench.observed[side],
+    )
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+# What one size may take of the device's memory that is left.
+DEVICE_SHARE = 0.25
+
+
+def room(options: CrossoverOptions, accel: Accel) -> int:
+    """Bytes that one size may take, on either side."""
+    spare = host.memory().usable * options.host_share
+    info = accel.memory_info()
+    if info is None or accel.integrated:
+        # Both sides are in the same memory.
+        return int(spare / 2)
+    return int(min(spare, info[0] * DEVICE_SHARE))
+
+
+DEFAULT_BUDGET_S = 30.0
+# A size that is not decided by then is even, or near enough to the crossing.
+LONGEST_POINT_S = 0.8
+# So many sizes an operation usually needs: eight doublings and two times three halvings, some of which are saved.
+USUAL_POINTS = 12
+# The normal size is an answer by itself, and gets this share of its operation's time.
+NORMAL_SHARE = 0.5
+# A size costs about so many calls of each side: three to find their length, three rounds, and the check.
+CALLS_A_POINT = 7
+# Where so many sizes have no kernel, the operation has none that tells anything.
+MOST_REFUSED = 4
+
+
+def command(options: CrossoverOptions, emit: Emit, shared: Shared = ALONE) -> None:
+    """Find from what size on every device asked for is faster than this CPU. Raises CannotLook and UsageError."""
+    facts = shared.facts or inventory.read()
+    devices.each(
+        options.device,
+        emit,
+        lambda accel, deadline: _rows(options, accel, facts, emit, deadline),
+        name="crossover",
+        time_budget_s=options.time_budget_s,
+        default_s=lambda accel: DEFAULT_BUDGET_S,
+        shared=replace(shared, facts=facts),
+        on_cpu=CannotLook(
+            "no second device",
+            "crossover compares this CPU with a GPU",
+            "run it on a machine with a GPU that torch can use",
+            finding="crossover.device",
+        ),
+    )
+
+
+def _rows(options: CrossoverOptions, accel: Accel, facts: Facts, emit: Emit, deadline: float) -> Iterator[Measurement]:
+    todo = [one for one in OPERATIONS if one.id in options.operations]
+    name = next((device.name for device in facts.devices if device.kind == "cpu"), None)
+    cpu = accels.open_device("cpu", name=name)
+    with Watch(accel.uuid) as watch, precision.precision("ieee"):
+        seen = {"cpu": observed(cpu), "device": observed(accel)}
+        bench = Bench(accel, cpu, watch, seen, precision.state())
+        for place, operation in enumerate(todo):
+            pulse.go_on()
+            until = share_until(deadline, [one.weight for one in todo[place:]])
+            search = Search(operation, bench, emit, until, room(options, accel))
+            emit(Began(judge.part(operation.id), accel.id))
+            try:
+                yield from search.rows()
+            except pulse.OutOfTime:
+                emit(Finished(judge.part(operation.id), accel.id, "time"))
+                raise
+            emit(Finished(judge.part(operation.id), accel.id, search.ended_by))
+            accel.empty_cache()
+
+
+@dataclass(slots=True)
+class Search:
+    """One operation's way through its sizes, until `deadline` of `time.monotonic`, none of more than `room` bytes."""
+
+    operation: Operation
+    bench: Bench
+    emit: Emit
+    deadline: float
+    room: int
+    # Why sizes stopped growing; empty where they did not.
+    ended_by: str = ""
+    # What one call of each side took, added up, by size.
+    call_s: dict[int, float] = field(default_factory=dict)
+    measured: list[Measurement] = field(default_factory=list)
+    refused: set[int] = field(default_factory=set)
+
+    def rows(self) -> Iterator[Measurement]:
+        """Measure size after size, each for all three sides. Raises CannotLook where no size fits in memory."""
+        one, accel, device = self.operation, self.bench.accel, self.bench.accel.id
+        whole = judge.ladder(one.smallest, one.largest)
+        sizes = tuple(size for size in whole if one.bytes(size) <= self.room)
+        if len(sizes) < len(whole):
+            self.ended_by = "memory"
+        size = one.normal if one.normal in sizes else judge.next_size([{}], sizes, one.grain)
+        if size is None:
+            raise _no_room(one, "the memory that is left is less")
+        budget_s = self._left_s() * NORMAL_SHARE if size == one.normal else self._point_s()
+        while size is not None:
+            if self.call_s and self._expected_s(size) > self._left_s():
+                self.ended_by = "time"
+                if size not in sizes or size < max(self.call_s):
+                    return
+                # Too much for what is left, but a smaller one may still make the bracket narrower.
+                sizes = tuple(other for other in sizes if other < size)
+                size = self._next(sizes)
+                continue
+            pulse.go_on()
+            where = f"{one.id} {judge.size_text(one.id, size)} on {device}"
+            self.emit(Progress(where))
+            try:
+                rows = measure(one, size, self.bench, budget_s)
+            except (RuntimeError, MemoryError) as error:
+                if (refused := accel.why_no_kernel(error)) is not None:
+                    title = f"the library has no kernel for {where}"
+                    self.emit(Skipped(Finding("crossover.size", "skip", title, refused, {"size": size}, device=device)))
+                    sizes = tuple(other for other in sizes if other != size)
+                    self.refused.add(size)
+                elif not accel.is_out_of_memory(error):
+                    raise
+                else:
+                    sizes = tuple(other for other in sizes if other < size)
+                    self.ended_by = "memory"
+                    if not sizes and not self.call_s:
+                        raise _no_room(one, first_line(str(error))) from error
+            else:
+                self.measured += rows
+                self.call_s[size] = sum(row.time_s.median for row in rows if row.time_s is not None)
+                yield from rows
+            size, budget_s = self._next(sizes), self._point_s()
+
+    def _next(self, sizes: Sequence[int]) -> int | None:
+        tried = judge.races(self.measured)
+        series = [
+            {size: race.winner for size, race in tried.get((self.operation.id, transfers), {}).items()}
+            for transfers in (False, True)
+        ]
+        size = judge.next_size(series, sizes, self.operation.grain)
+        # Between two sizes that were measured another may be asked for, but not the same again.
+        return None if size in self.refused or len(self.refused) >= MOST_REFUSED else size
+
+    def _left_s(self) -> float:
+        return max(self.deadline - time.monotonic(), 0.0)
+
+    def _point_s(self) -> float:
+        return min(self._left_s() / max(USUAL_POINTS - len(self.call_s), 2), LONGEST_POINT_S)
+
+    def _expected_s(self, size: int) -> float:
+        """About what a size will take: by the work it does, from the next smaller one that was tried, else none."""
+        smaller = [other for other in self.call_s if other < size]
+        if not smaller:
+            return 0.0
+        work = self.operation.work
+        return CALLS_A_POINT * self.call_s[max(smaller)] * work(size)[1] / work(max(smaller))[1]
+
+
+def _no_room(operation: Operation, why: str) -> CannotLook:
+    return CannotLook(
+        f"not enough memory for the smallest size of {operation.id}",
+        why,
+        "stop other users of the memory",
+        finding="crossover.memory",
     )

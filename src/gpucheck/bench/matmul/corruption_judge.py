@@ -17,6 +17,15 @@ from gpucheck.report.measurement import Measurement
 
 AGAIN = "rerun, then `gpucheck smoke`: a device that is wrong twice is broken"
 
+# What a check of a first result says, in the evidence.
+_CHECKED = (
+    "worst_error_of_bound",
+    "not_finite",
+    "smallest_detectable_error",
+    "column_sums",
+    "wrong_element",
+    "operands_spread",
+)
 # A result that is so far off is no number of a product's at all: how far says nothing more.
 MANY_TIMES = 1e6
 
@@ -59,7 +68,7 @@ def first_results(measurements: Sequence[Measurement]) -> Finding:
     for name, rows in by_product(measurements).items():
         as_asked = details_of(one for one in rows if is_as_asked(one))
         worst = max(as_asked or details_of(rows), key=_badness)
-        evidence[name] = _first_evidence(worst)
+        evidence[name] = {name: worst.get(name) for name in _CHECKED}
         wrong_runs = sum(is_wrong(details) for details in as_asked)
         unclear_runs = sum(_sums(details) > 1 for details in as_asked)
         if wrong_runs:
@@ -156,11 +165,6 @@ def _sums(details: Mapping[str, Any]) -> float:
     return _size(details["column_sums"]["worst_of_threshold"]) if "column_sums" in details else 0.0
 
 
-def _wrong_element(details: Mapping[str, Any]) -> bool:
-    element = details.get("wrong_element")
-    return element is not None and _size(element["worst"]) > 1
-
-
 def _never_drawn(details: Mapping[str, Any]) -> bool:
     """Whether the operands hold no random data: a product of zeros is zero, also where nothing was computed."""
     return details.get("operands_spread") == 0
@@ -170,25 +174,14 @@ def is_wrong(details: Mapping[str, Any]) -> bool:
     """Whether the result that a run checked against float64 is wrong, or a product of nothing."""
     beyond = _size(details["worst_error_of_bound"]) > 1
     counts = details["not_finite"] or details.get("miscounted")
-    return beyond or bool(counts) or _wrong_element(details) or _never_drawn(details)
+    element = details.get("wrong_element")
+    return beyond or bool(counts) or (element is not None and _size(element["worst"]) > 1) or _never_drawn(details)
 
 
 def _badness(details: Mapping[str, Any]) -> tuple[bool, bool, float, float]:
     """Sorts runs: what is wrong counts most, then what is unclear, then how far off rows are within their bound."""
     sums = _sums(details)
     return is_wrong(details), sums > 1, _size(details["worst_error_of_bound"]), sums
-
-
-def _first_evidence(details: Mapping[str, Any]) -> dict[str, Any]:
-    names = (
-        "worst_error_of_bound",
-        "not_finite",
-        "smallest_detectable_error",
-        "column_sums",
-        "wrong_element",
-        "operands_spread",
-    )
-    return {name: details.get(name) for name in names}
 
 
 def _first_told(details: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, Run
 from gpucheck.report.results.bench_all import Headline
-from gpucheck.report.results.matmul import RefusedShape, SearchedShape, SearchResult
+from gpucheck.report.results.matmul import SearchedShape, SearchResult
 
 NAME = "matmul"
 SUSTAINED = "matmul.sustained"
@@ -256,11 +256,11 @@ def _refused(entries: Sequence[SearchResult]) -> list[Finding]:
     """The shapes that have no kernel, of all dtypes in one finding; none where every shape has one."""
     evidence, told = {}, []
     for dtype, of_runs in _by_dtype([one for one in entries if one.shapes_refused]).items():
-        shapes = list({_sides(one): one for entry in of_runs for one in entry.refused}.values())
+        shapes = list({one.shape: one for entry in of_runs for one in entry.refused}.values())
         # A run names only the first of those that it tried.
         count = max(len(shapes), *(one.shapes_refused for one in of_runs))
         others = f" and {count - 1} others" if count > 1 else ""
-        told.append(f"{dtype} {_text(_sides(shapes[0]))}{others}: {shapes[0].reason}")
+        told.append(f"{dtype} {_text(shapes[0].shape)}{others}: {shapes[0].reason}")
         evidence[dtype] = [to_json(shape) for shape in shapes]
     if not told:
         return []
@@ -277,7 +277,7 @@ def _search_evidence(found: Sequence[_Found], searches: int, rates: Mapping[Shap
     """What `searches` of one dtype came to. The figures are medians of those that found the shape."""
     by_shape: dict[Shape, list[_Found]] = {}
     for one in found:
-        by_shape.setdefault(_sides(one[1]), []).append(one)
+        by_shape.setdefault(one[1].shape, []).append(one)
     # Of two that as many found the faster one.
     shape, *others = sorted(by_shape, key=lambda sides: (-len(by_shape[sides]), -_median_rate(by_shape[sides])))
     mine = by_shape[shape]
@@ -305,7 +305,7 @@ def _as_fast(entry: SearchResult, best: SearchedShape) -> list[str]:
     """Other finalists whose interval reaches the fastest's: between these the final cannot tell."""
     if best.ci_low is None:
         return []
-    return [_text(_sides(one)) for one in entry.finalists[1:] if one.ci_high is not None and one.ci_high >= best.ci_low]
+    return [_text(one.shape) for one in entry.finalists[1:] if one.ci_high is not None and one.ci_high >= best.ci_low]
 
 
 def _search_told(found: Sequence[_Found], seen: Mapping[str, Any]) -> str:
@@ -323,10 +323,6 @@ def _search_told(found: Sequence[_Found], seen: Mapping[str, Any]) -> str:
         text += f", found by {seen['found_by']} of {seen['searches']} runs"
         text += f" (others found {', '.join(seen['others_found'])})" if seen["others_found"] else ""
     return text if all(entry.complete for entry, _ in found) else f"{text} (search cut off)"
-
-
-def _sides(one: SearchedShape | RefusedShape) -> Shape:
-    return one.m, one.n, one.k
 
 
 def _text(shape: Shape) -> str:

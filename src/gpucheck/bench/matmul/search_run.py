@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 from gpucheck import stats, units
 from gpucheck.bench.dtypes import Dtype
 from gpucheck.bench.matmul import product
-from gpucheck.bench.matmul.cases import Case, needed_bytes
 from gpucheck.bench.matmul.judge import TOO_FAST
 from gpucheck.bench.matmul.options import Axis, MatmulOptions, Shape
-from gpucheck.bench.matmul.product import Kind, Matrices
-from gpucheck.bench.matmul.search import Ask, Found, Reading, Refused, Search
-from gpucheck.bench.matmul.search_space import Grid
+from gpucheck.bench.matmul.product import Case, Kind, Matrices, needed_bytes
+from gpucheck.bench.matmul.search import Ask, Grid, Reading, Refused, Search
 from gpucheck.errors import UsageError
 from gpucheck.machine.accel import Accel
 from gpucheck.measure.held import (
@@ -81,7 +79,7 @@ class Results:
         self.emit(Answered(RESULT, tuple(self.entries)))
 
 
-def search(case: Case, grid: Grid, room: int, accel: Accel, limit_s: float, results: Results) -> Found | None:
+def search(case: Case, grid: Grid, room: int, accel: Accel, limit_s: float, results: Results) -> SearchedShape | None:
     """The fastest shape of the range for the dtype of `case`, within about `limit_s` seconds; None where none has one.
 
     Whatever cuts it off, the best so far is told. Raises UsageError where no shape fits, and what torch raises.
@@ -138,12 +136,12 @@ class _Told:
             return
         if ask.stage != "final" and best.shape != self._best:
             self._best = best.shape
-            self._trial(best.shape, best.rate, "best so far")
+            self._trial(best.shape, best.flop_per_s, "best so far")
         if now >= self._next_s:
             self._next_s = now + PROGRESS_EVERY_S
             text = f"search {self._case.dtype} on {self._accel.id}, {searcher.shapes_tried} shapes tried"
             m, n, k = best.shape
-            rate = units.flop_rate(best.rate, self._case.kind.unit)
+            rate = units.flop_rate(best.flop_per_s, self._case.kind.unit)
             self._emit(Progress(text, best=f"{m}×{n}×{k} at {rate}"))
 
     def _trial(self, shape: Shape, rate: float, purpose: str) -> None:
@@ -159,8 +157,8 @@ def _entry(case: Case, accel: Accel, searcher: Search, took_s: float) -> SearchR
         device=accel.id,
         dtype=case.dtype,
         unit=case.kind.unit,
-        best=None if searcher.best is None else _figures(searcher.best),
-        finalists=tuple(_figures(one) for one in searcher.finalists),
+        best=searcher.best,
+        finalists=tuple(searcher.finalists),
         range={name: axis.text for name, axis in zip("mnk", searcher.grid.axes, strict=True)},
         shapes_in_range=searcher.shapes_in_range,
         shapes_tried=searcher.shapes_tried,
@@ -173,10 +171,6 @@ def _entry(case: Case, accel: Accel, searcher: Search, took_s: float) -> SearchR
         time_s=took_s,
         complete=searcher.complete,
     )
-
-
-def _figures(found: Found) -> SearchedShape:
-    return SearchedShape(*found.shape, found.rate, found.low, found.high, found.rounds)
 
 
 # -- tries -------------------------------------------------------------------------------------------------------------

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-import psutil
 import torch
 
 from gpucheck import stats, units
 from gpucheck.bench.matmul import product
-from gpucheck.bench.matmul.cases import Case
 from gpucheck.bench.matmul.corruption import Repeats
 from gpucheck.bench.matmul.judge import burst_and_sustained
+from gpucheck.bench.matmul.product import Case
 from gpucheck.bench.matmul.search_run import Operands
 from gpucheck.errors import Terminated
 from gpucheck.machine import others
@@ -135,11 +134,12 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         "unheld" if accel.has_events else "host",
         flags,
     )
+    seen = (None, watch.reason) if watch.reason else telemetry.summarise(samples, run)
     measured = row.measurement(
         "matmul.sustained",
         accel.ref,
         timed,
-        _beside(timed, used, samples, watch),
+        row.beside(timed, torch.get_num_threads(), used, *seen),
         case={"dtype": case.dtype, "m": m, "n": n, "k": k, "support": case.support.kind},
         work=(case.kind.work, flop, case.kind.unit),
         memory=memory,
@@ -216,13 +216,6 @@ def _on_device(call: Callable[[], object], calls: int, accel: Accel, windows: _W
     accel.synchronize()
     while len(marks) > 1:
         collect()
-
-
-def _beside(timed: Timed, used: float | None, samples: Sequence[Sample], watch: Watch) -> row.Beside:
-    seen, why_not = (None, watch.reason) if watch.reason else telemetry.summarise(samples, timed.run)
-    details = {"cores_used_by_others": used, **({} if seen is not None else {"no_telemetry_because": why_not})}
-    busy = timed.clock == "host" and others.is_busy(used, torch.get_num_threads(), psutil.cpu_count())
-    return row.Beside(seen, (*telemetry.flags(seen), *(("cpu-busy",) if busy else ())), details)
 
 
 def readings(samples: Sequence[Sample], run: Run) -> tuple[LoadReading, ...]:

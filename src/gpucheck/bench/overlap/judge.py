@@ -8,7 +8,6 @@ from typing import Any
 from gpucheck import units
 from gpucheck.bench import remarks, rounds
 from gpucheck.bench.figures import Ceilings
-from gpucheck.bench.overlap.balance import unbalanced
 from gpucheck.bench.seen import Judge, Seen
 from gpucheck.directions import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
@@ -22,6 +21,8 @@ CASE = ("direction", "host_memory", "streams", "size_bytes")
 # What the two cost each other (the device's memory, launches, one wait) is some percent: a fifth left to wait for is
 # more than that. Below the half more of the copy is waited for than hides.
 HIDDEN, HALF = 0.8, 0.5
+# As much compute as takes as long as the copy: the two differ by a tenth of the longer at most.
+BALANCED = 0.10
 
 # What makes an overlap a guess: two times that change between rounds differ by more than what hides.
 DOUBTFUL = ("cpu-busy", "few-samples", "noisy", "throttled", "unbalanced")
@@ -89,6 +90,11 @@ def _flags(parts: Mapping[str, Sequence[Measurement]], copy_s: float, compute_s:
         told = [run["flags"] for run in runs.each(one)]
         flags += [flag for flag in one.flags if sum(flag in run for run in told) > len(told) / 2]
     return tuple(dict.fromkeys(flags + ["unbalanced"] * unbalanced(copy_s, compute_s)))
+
+
+def unbalanced(copy_s: float, compute_s: float) -> bool:
+    """Whether two times differ by more than a tenth of the longer."""
+    return abs(copy_s - compute_s) > BALANCED * max(copy_s, compute_s)
 
 
 def findings(seen: Seen) -> list[Finding]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpucheck import options, units
-from gpucheck.directions import DIRECTIONS, Direction
+from gpucheck import directions, options, units
+from gpucheck.directions import Direction
 from gpucheck.options import option
 from gpucheck.units import MIB
 
@@ -25,15 +25,7 @@ class OverlapOptions:
         parse=units.Size(SMALLEST_SIZE),
         shown="64MiB",
     )
-    directions: tuple[Direction, ...] = option(
-        "Copy direction: both, host_to_device (h2d) or device_to_host (d2h).",
-        DIRECTIONS["both"],
-        name="--direction",
-        metavar="WAY",
-        parse=lambda text, _: DIRECTIONS[text],
-        choices=tuple(DIRECTIONS),
-        shown="both",
-    )
+    directions: tuple[Direction, ...] = directions.asked()
     time_budget_s: float | None = options.time_budget("10s")
     device: str = "auto"
     host_share: float = HOST_SHARE

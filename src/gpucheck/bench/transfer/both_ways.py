@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol
 
 from gpucheck import stats, units
 from gpucheck.bench.buffers import Buffers, Room, allocate_all, wake
-from gpucheck.bench.transfer.both_ways_judge import NAME
+from gpucheck.bench.transfer.judge import BOTH_WAYS as NAME
 from gpucheck.bench.transfer.part import SAMPLING_SHARE, Setting, no_pinned
 from gpucheck.bench.verified import VERIFYING_SHARE, Copies
 from gpucheck.directions import Direction
@@ -34,11 +34,11 @@ from gpucheck.measure.held import (
     LEAST_WINDOW_S,
     LONG_CALL_S,
     MOST_DOUBLINGS,
+    Timer,
     calls_for,
 )
 from gpucheck.measure.summary import WITHOUT_TIME
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timer import Timer
 from gpucheck.measure.timing import LOOKS, WANTED_SAMPLES, Limits, Timed, too_short
 from gpucheck.report.events import Progress
 from gpucheck.report.measurement import Measurement, Run
@@ -97,7 +97,9 @@ def rows(setting: Setting) -> Iterator[Measurement]:
             "rerun without --host-memory",
             finding=NAME,
         )
-    room = _each_way(setting.room)
+    whole = setting.room
+    # What the buffers of one of the two ways may take.
+    room = replace(whole, host=whole.host // 2, device=None if whole.device is None else whole.device // 2, pinned=True)
     size = size_of(options.sizes, room)
     setting.emit(Progress("allocating", 0, len(options.directions)))
     ways = Ways({}, _streams(accel))
@@ -136,11 +138,6 @@ def size_of(sizes: tuple[int, ...], room: Room) -> int:
     return wanted if wanted <= most else 1 << (most.bit_length() - 1)
 
 
-def _each_way(room: Room) -> Room:
-    """What the buffers of one of the two ways may take."""
-    return replace(room, host=room.host // 2, device=None if room.device is None else room.device // 2, pinned=True)
-
-
 def _streams(accel: Accel) -> dict[Direction, Stream]:
     """A stream for each way. Raises CannotLook where the device has but one."""
     streams: dict[Direction, Stream] = {}
@@ -158,9 +155,10 @@ def measure(
     """Time one direction while the other copies, and compare what either left."""
     accel.reset_peak()
     sampling_s = budget_s * SAMPLING_SHARE
+    allowance_s = sampling_s * VERIFYING_SHARE / 2
     copies = {
-        way: _copies(way, size, accel, ways.buffers[way], room.span(size), sampling_s * VERIFYING_SHARE / 2)
-        for way in OTHER
+        way: Copies(*of_way.ends(way, "pinned"), size, room.span(size), True, accel.synchronize, allowance_s)
+        for way, of_way in ways.buffers.items()
     }
     mine, other = (
         Lane(copies[way].call, ways.streams[way], copies[way].prepare) for way in (direction, OTHER[direction])
@@ -196,10 +194,6 @@ def measure(
             **{f"other_{name}": value for name, value in others.details.items()},
         },
     )
-
-
-def _copies(way: Direction, size: int, accel: Accel, of_way: Buffers, span: int, allowance_s: float) -> Copies:
-    return Copies(*of_way.ends(way, "pinned"), size, span, True, accel.synchronize, allowance_s)
 
 
 # -- windows of one stream's copies while another's run; on any timer --------------------------------------------------

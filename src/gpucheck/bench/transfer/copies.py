@@ -1,4 +1,4 @@
-"""Copies between host and device of every size, way and kind of memory: which, timed and verified."""
+"""Copies between host and device of every size, way and kind of memory, and within the device: timed and verified."""
 
 from __future__ import annotations
 
@@ -10,9 +10,21 @@ import torch
 
 from gpucheck import units
 from gpucheck.bench import verified
-from gpucheck.bench.buffers import Buffers, Room, allocate_all, wake
+from gpucheck.bench.buffers import (
+    ASSUMED_CACHE_BYTES,
+    COLD_FACTOR,
+    MOST_BYTES,
+    Buffer,
+    Buffers,
+    Room,
+    allocate,
+    allocate_all,
+    no_room,
+    wake,
+)
 from gpucheck.bench.transfer import link
 from gpucheck.bench.transfer.copies_judge import NAME
+from gpucheck.bench.transfer.judge import MOVES, ON_DEVICE
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import SAMPLING_SHARE, Setting, no_pinned
 from gpucheck.bench.verified import VERIFYING_SHARE, Copies
@@ -192,3 +204,83 @@ def fitting(options: TransferOptions, room: Room, host_buffers: int) -> tuple[li
             f"give at most {units.capacity(most)}",
         )
     return fits, [size for size in wanted if size > most]
+
+
+# -- within one device's memory, counted as bytes move: each is read and written ---------------------------------------
+
+# nvbandwidth's size; twice the largest cache of today (256 MiB on an MI300X).
+USUAL_BYTES = 512 * MIB
+# Below this nothing but the launch is timed.
+LEAST_BYTES = 4 * KIB
+# Clocks of the device's memory settle within a tenth.
+ON_DEVICE_WARM_UP_S = 0.1
+
+
+def has_memory(accel: Accel) -> bool:
+    """Whether this is a device with memory of its own to copy in; on a CPU that is the copy from host to host."""
+    return not accel.is_cpu
+
+
+def rows_on_device(setting: Setting) -> Iterator[Measurement]:
+    """One row: `b.copy_(a)`, both on the device. Raises CannotLook where there is no room."""
+    accel = setting.accel
+    most = (setting.room.host if setting.room.device is None else setting.room.device) // 2
+    size = size_on_device(setting.options.sizes, most)
+    cold = COLD_FACTOR * (accel.l2_cache_bytes or ASSUMED_CACHE_BYTES)
+    # One slice more than is needed: sizes that do not divide it leave a rest.
+    capacity = max(size, min(cold + size, most, MOST_BYTES))
+    setting.emit(Progress(f"{units.capacity(size)} within {accel.id}", 0, 1))
+    with no_room(accel, f"not enough memory for two buffers of {units.capacity(capacity)} on {accel.id}", ON_DEVICE):
+        source, destination = (allocate(capacity, accel.device) for _ in range(2))
+    yield measure_on_device(size, accel, source, destination, cold, setting.row_s(1, LONGEST_ROW_S), setting.watch)
+
+
+def size_on_device(sizes: tuple[int, ...], most: int) -> int:
+    """The one size: the largest that was asked for, else the usual one, and what fits where there is less room.
+
+    Raises CannotLook where there is next to none.
+    """
+    if most < LEAST_BYTES:
+        why = f"each of two buffers may take {units.capacity(most)}"
+        raise CannotLook("not enough memory to copy", why, "stop other users of the memory", finding=ON_DEVICE)
+    wanted = max(sizes, default=USUAL_BYTES)
+    # A power of two, as the usual size is.
+    return wanted if wanted <= most else 1 << (most.bit_length() - 1)
+
+
+def measure_on_device(
+    size: int, accel: Accel, source: Buffer, destination: Buffer, cold: int, budget_s: float, watch: Watch
+) -> Measurement:
+    """Time and verify the row."""
+    accel.reset_peak()
+    sampling_s = budget_s * SAMPLING_SHARE
+    copies = Copies(
+        source,
+        destination,
+        size,
+        span=max(cold, size),
+        non_blocking=True,
+        synchronize=accel.synchronize,
+        allowance_s=sampling_s * VERIFYING_SHARE,
+    )
+    limits = timing.Limits(sampling_s, min(ON_DEVICE_WARM_UP_S, budget_s / 10))
+    taken = verified.time_copies(accel, copies, watch, "device events" if accel.has_events else "host", limits)
+    return row.measurement(
+        ON_DEVICE,
+        accel.ref,
+        taken.timed,
+        taken.beside,
+        case={"size_bytes": size},
+        work=("bytes", float(MOVES * size), "B/s"),
+        memory=accel.memory(),
+        cache="cold" if taken.rotation_bytes >= cold else "warm",
+        details={
+            "call": "b.copy_(a)",
+            "bytes_counted": "read and written",
+            "bytes_copied": size,
+            "buffers": "preallocated",
+            "rotation_bytes": taken.rotation_bytes,
+            "last_level_cache_bytes": accel.l2_cache_bytes,
+            **taken.verified.details,
+        },
+    )

@@ -9,19 +9,18 @@ largest sizes alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 from gpucheck import stats, units
 from gpucheck.bench import remarks
 from gpucheck.bench.transfer import link as of_link
-from gpucheck.bench.transfer.link import LARGE_BYTES, Link
+from gpucheck.bench.transfer.link import LARGE_BYTES
 from gpucheck.directions import WAYS
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
-from gpucheck.report.results.transfer import CopyFit, CopyLatency, PinnedGain
+from gpucheck.report.results.transfer import CopyFit, CopyLatency, LinkUnderLoad, PinnedGain
 
 # Below this a gain is within what differs from run to run.
 WORTHWHILE_GAIN = 1.2
@@ -41,7 +40,7 @@ MOST_OFF = 0.25
 CUT = 2.5 * 1.4826
 
 
-def judge(measurements: Sequence[Measurement], link: Link, facts: Facts | None = None) -> list[Finding]:
+def judge(measurements: Sequence[Measurement], link: LinkUnderLoad, facts: Facts | None = None) -> list[Finding]:
     """Every finding of one device's rows, the most important first; `facts` tell where it sits, and of the cores."""
     if not measurements:
         return [Finding("transfer.copies", "skip", "nothing was copied", "no size fits in the available memory")]
@@ -118,30 +117,11 @@ def latencies(measurements: Sequence[Measurement]) -> tuple[CopyLatency, ...]:
 def fits(measurements: Sequence[Measurement]) -> tuple[CopyFit, ...]:
     """For each direction, kind of memory and clock the line t = t0 + n/B through its sizes, or why there is none."""
     found = []
-    for (direction, memory, timed), rows in _kinds(measurements).items():
+    for kind, rows in _kinds(measurements).items():
         # What launching takes is not in the link's time; where it is, the row tells the launch.
         usable = [one for one in rows if "launch-bound" not in one.flags]
-        line = fit([(one.case["size_bytes"], one.time_s.median) for one in usable if one.time_s])
-        found.append(fitted(line, direction, memory, timed, len(usable)))
+        found.append(fit([(one.case["size_bytes"], one.time_s.median) for one in usable if one.time_s], kind))
     return tuple(found)
-
-
-def fitted(line: Fit | NoFit, direction: str, memory: str, timed: str, sizes: int) -> CopyFit:
-    """As it stands in the document."""
-    if isinstance(line, NoFit):
-        return CopyFit(direction, memory, timed, sizes, None, None, None, None, None, line.reason)
-    return CopyFit(
-        direction,
-        memory,
-        timed,
-        sizes,
-        latency_s=line.latency_s,
-        bytes_per_s=line.bytes_per_s,
-        half_rate_bytes=line.half_rate_bytes,
-        worst_residual=line.worst,
-        sizes_off_bytes=line.off,
-        unknown_because=None,
-    )
 
 
 def _kinds(measurements: Sequence[Measurement]) -> dict[tuple[str, str, str], list[Measurement]]:
@@ -205,42 +185,21 @@ def _on_host(measurements: Sequence[Measurement]) -> list[Finding]:
 # -- a line through sizes and times ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """t = latency_s + n / bytes_per_s. `worst` is the largest residual, relative to the time.
-
-    `off` are the sizes, in bytes, that lie more than OFF from the line.
-    """
-
-    latency_s: float
-    bytes_per_s: float
-    worst: float
-    off: tuple[float, ...] = ()
-
-    @property
-    def half_rate_bytes(self) -> float:
-        """The size that takes as long to start as to run: it is copied at half the rate."""
-        return self.latency_s * self.bytes_per_s
-
-
-@dataclass(frozen=True, slots=True)
-class NoFit:
-    """There is no such line, for this reason."""
-
-    reason: str
-
-
 Points = Sequence[tuple[float, float]]
 
 
-def fit(points: Points) -> Fit | NoFit:
-    """The line through `points` of (bytes, seconds), both positive; several of one size count as several.
+def fit(points: Points, kind: tuple[str, str, str]) -> CopyFit:
+    """The line through `points` of (bytes, seconds), both positive, of one kind of copy (direction, memory, clock).
 
-    First the line with the least sum of absolute relative residuals, which a few wild points do not move; then least
-    squares over the points that lie on it.
+    Several of one size count as several. First the line with the least sum of absolute relative residuals, which a few
+    wild points do not move; then least squares over the points that lie on it.
     """
+
+    def none(why_not: str) -> CopyFit:
+        return CopyFit(*kind, len(points), None, None, None, None, None, why_not)
+
     if len({size for size, _ in points}) < LEAST_SIZES:
-        return NoFit(f"a fit needs {LEAST_SIZES} sizes")
+        return none(f"a fit needs {LEAST_SIZES} sizes")
     line = _least_absolute(points)
     cut = CUT * stats.median([abs(one) for one in _residuals(points, line)])
     near = [point for point, one in zip(points, _residuals(points, line), strict=True) if abs(one) <= cut]
@@ -251,15 +210,18 @@ def fit(points: Points) -> Fit | NoFit:
     far = [size for (size, _), one in zip(points, off, strict=True) if one > OFF]
     if len(far) > MOST_OFF * len(points):
         worst = max(zip(off, points, strict=True))[1][0]
-        return NoFit(
+        return none(
             f"time is not latency + size / rate: {len(far)} of {len(points)} sizes lie more than "
             f"{units.percent(OFF)} off, worst {units.capacity(int(worst))} (caches, or copies in pieces)"
         )
     if per_byte <= 0:
-        return NoFit("time does not grow with size")
+        return none("time does not grow with size")
     if start_s <= 0:
-        return NoFit("no latency visible: small copies take no longer than their size explains")
-    return Fit(start_s, 1 / per_byte, max(off), tuple(far))
+        return none("no latency visible: small copies take no longer than their size explains")
+    bytes_per_s = 1 / per_byte
+    # The size that takes as long to start as to run is copied at half the rate.
+    half = start_s * bytes_per_s
+    return CopyFit(*kind, len(points), start_s, bytes_per_s, half, max(off), tuple(far), None)
 
 
 def _residuals(points: Points, line: tuple[float, float]) -> list[float]:

@@ -1,7 +1,7 @@
 """The lines that people write to move a tensor: each as it is written, what it allocates included, and verified.
 
 Every line stands beside the raw copy between preallocated buffers, at one size, timed on the host's clock with the wait
-for its end. `make` gives the call: from the number of a slice to the tensor that the line left.
+for its end.
 
 Some lines pin by definition, and free what they pinned as they are called: on a device that is lost this aborts the
 process. Where memory can be pinned all lines are therefore measured in a child, whose rows come one by one.
@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from gpucheck import messages, units
 from gpucheck.bench.buffers import WORD, Buffers, Room, allocate_all, room_for, why_full
-from gpucheck.bench.transfer.idioms_judge import NAME
+from gpucheck.bench.transfer.judge import IDIOM as NAME
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Setting
 from gpucheck.directions import Direction, HostMemory
@@ -36,7 +36,7 @@ from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Event, Notice, Progress
 from gpucheck.report.measurement import Measurement
 from gpucheck.units import KIB, MIB
-from gpucheck.work import same
+from gpucheck.work import reference
 
 HOST = torch.device("cpu")
 # How many samples a DataLoader's batch has, whatever its size: each is fetched and stacked on its own.
@@ -54,7 +54,8 @@ LONGEST_ROW_S, WARM_UP_S = 1.0, 0.05
 # Every bit but the sign: no index has any of the high ones.
 FLIP = 2**63 - 1
 Where = Literal["cuda", "pinning", "accelerator", "cpu"]
-Call = Callable[[int], torch.Tensor]
+# From the slice that is to be copied to the tensor that the line left.
+Call = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(slots=True)
@@ -98,11 +99,11 @@ class Stage:
             first = place * words
             return torch.arange(first + start, first + stop, device=device).bitwise_xor_(number)
 
-        seen = same.unequal(found, wanted(0, words, found.device), wanted)
+        seen = reference.unequal(found, wanted(0, words, found.device), wanted)
         if seen is None:
             return 0
         # A difference that is gone at the second look is a fault too.
-        return same.counted(seen[0].view(torch.uint8) != seen[1].view(torch.uint8)) or 1
+        return reference.counted(seen[0].view(torch.uint8) != seen[1].view(torch.uint8)) or 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +115,12 @@ class Idiom:
     direction: Direction
     memory: HostMemory
     where: Where
-    make: Callable[[Stage], Call]
+    make: Make
     allocates: bool = True
+
+
+# On a stage and its device: what a line allocates once is made here, outside the timed calls.
+Make = Callable[[Stage, torch.device], Call]
 
 
 def pinned_like(tensor: torch.Tensor) -> torch.Tensor:
@@ -133,85 +138,30 @@ def of_device(accel: Accel, memories: Sequence[HostMemory]) -> list[Idiom]:
     return [one for one in IDIOMS if one.where in kinds and one.memory in memories]
 
 
-# -- raw copies, the measure of the rest ------------------------------------------------------------------------------
+# -- the lines ---------------------------------------------------------------------------------------------------------
 
 
-def _raw(direction: Direction, memory: HostMemory) -> Callable[[Stage], Call]:
-    def make(stage: Stage) -> Call:
-        host = stage.host[memory]
-        sources, like = (stage.device, host[0]) if direction == "device_to_host" else (host, stage.device[0])
+def _raw(direction: Direction, memory: HostMemory) -> Make:
+    """Between preallocated buffers: the measure of the rest."""
+
+    def make(stage: Stage, device: torch.device) -> Call:
+        like = stage.host[memory][0] if direction == "device_to_host" else stage.device[0]
         to_pinned = memory == "pinned" and direction == "device_to_host"
         destination = pinned_like(like) if to_pinned else torch.empty_like(like)
-        return lambda place: destination.copy_(sources[place], non_blocking=memory == "pinned")
+        return lambda x: destination.copy_(x, non_blocking=memory == "pinned")
 
     return make
 
 
-# -- to the device ----------------------------------------------------------------------------------------------------
-
-
-def _to(memory: HostMemory, non_blocking: bool) -> Callable[[Stage], Call]:
-    def make(stage: Stage) -> Call:
-        sources, device = stage.host[memory], stage.accel.device
-        return lambda place: sources[place].to(device, non_blocking=non_blocking)
-
-    return make
-
-
-def _cuda(stage: Stage) -> Call:
-    sources, device = stage.host["pageable"], stage.accel.device
-    return lambda place: sources[place].cuda(device)
-
-
-def _pin(stage: Stage) -> Call:
-    sources = stage.host["pageable"]
-    return lambda place: sources[place].pin_memory()
-
-
-def _pin_then_to(stage: Stage) -> Call:
-    sources, device = stage.host["pageable"], stage.accel.device
-    return lambda place: sources[place].pin_memory().to(device, non_blocking=True)
-
-
-def _through_buffer(stage: Stage) -> Call:
-    sources, device = stage.host["pageable"], stage.accel.device
+def _through_buffer(stage: Stage, device: torch.device) -> Call:
     # Waited for after each call, as whoever fills it again must.
-    buffer = pinned_like(sources[0])
+    pinned = pinned_like(stage.host["pageable"][0])
 
-    def call(place: int) -> torch.Tensor:
-        buffer.copy_(sources[place])
-        return buffer.to(device, non_blocking=True)
+    def call(x: torch.Tensor) -> torch.Tensor:
+        pinned.copy_(x)
+        return pinned.to(device, non_blocking=True)
 
     return call
-
-
-# -- to the host ------------------------------------------------------------------------------------------------------
-
-
-def _cpu(stage: Stage) -> Call:
-    sources = stage.device
-    return lambda place: sources[place].cpu()
-
-
-def _to_cpu(stage: Stage) -> Call:
-    sources = stage.device
-    return lambda place: sources[place].to("cpu", non_blocking=True)
-
-
-# -- on the CPU -------------------------------------------------------------------------------------------------------
-
-
-def _copied(stage: Stage) -> Call:
-    sources, device = stage.host["pageable"], stage.accel.device
-    return lambda place: sources[place].to(device, copy=True)
-
-
-def _clone(stage: Stage) -> Call:
-    sources = stage.host["pageable"]
-    return lambda place: sources[place].clone()
-
-
-# -- through a DataLoader ---------------------------------------------------------------------------------------------
 
 
 class _Samples:
@@ -240,18 +190,17 @@ class _Batches:
             place = (place + 1) % self._count
 
 
-def _loader(pin_memory: bool, non_blocking: bool | None) -> Callable[[Stage], Call]:
-    """`non_blocking` None leaves the batch on the host."""
+def _loader(pin_memory: bool, non_blocking: bool | None) -> Make:
+    """A DataLoader over the pageable slices, in the order of the calls; `non_blocking` None leaves it on the host."""
 
-    def make(stage: Stage) -> Call:
+    def make(stage: Stage, device: torch.device) -> Call:
         samples: Any = _Samples(stage.host["pageable"])
         loader: DataLoader[torch.Tensor] = DataLoader(
             samples, batch_sampler=_Batches(stage.count), pin_memory=pin_memory
         )
-        batches, device = iter(loader), stage.accel.device
+        batches = iter(loader)
 
-        def call(place: int) -> torch.Tensor:
-            # The loader's own order is that of the calls.
+        def call(x: torch.Tensor) -> torch.Tensor:
             batch: torch.Tensor = next(batches)
             return batch if non_blocking is None else batch.to(device, non_blocking=non_blocking)
 
@@ -268,10 +217,24 @@ _HOST: Direction = "host_to_host"
 IDIOMS: tuple[Idiom, ...] = (
     Idiom("raw", "y.copy_(x)", _TO, "pageable", "accelerator", _raw(_TO, "pageable"), False),
     Idiom("raw", "y.copy_(x_pinned, non_blocking=True)", _TO, "pinned", "pinning", _raw(_TO, "pinned"), False),
-    Idiom("to", "x.to(device)", _TO, "pageable", "accelerator", _to("pageable", False)),
-    Idiom("cuda", "x.cuda()", _TO, "pageable", "cuda", _cuda),
-    Idiom("to_non_blocking", "x_pinned.to(device, non_blocking=True)", _TO, "pinned", "pinning", _to("pinned", True)),
-    Idiom("pin_then_to", "x.pin_memory().to(device, non_blocking=True)", _TO, "pageable", "pinning", _pin_then_to),
+    Idiom("to", "x.to(device)", _TO, "pageable", "accelerator", lambda _, device: lambda x: x.to(device)),
+    Idiom("cuda", "x.cuda()", _TO, "pageable", "cuda", lambda _, device: lambda x: x.cuda(device)),
+    Idiom(
+        "to_non_blocking",
+        "x_pinned.to(device, non_blocking=True)",
+        _TO,
+        "pinned",
+        "pinning",
+        lambda _, device: lambda x: x.to(device, non_blocking=True),
+    ),
+    Idiom(
+        "pin_then_to",
+        "x.pin_memory().to(device, non_blocking=True)",
+        _TO,
+        "pageable",
+        "pinning",
+        lambda _, device: lambda x: x.pin_memory().to(device, non_blocking=True),
+    ),
     Idiom(
         "pinned_buffer",
         "pinned.copy_(x); pinned.to(device, non_blocking=True)",
@@ -305,14 +268,28 @@ IDIOMS: tuple[Idiom, ...] = (
         "pinning",
         _loader(True, True),
     ),
-    Idiom("pin_memory", "x.pin_memory()", _HOST, "pageable", "pinning", _pin),
+    Idiom("pin_memory", "x.pin_memory()", _HOST, "pageable", "pinning", lambda *_: lambda x: x.pin_memory()),
     Idiom("raw", "x.copy_(y)", _BACK, "pageable", "accelerator", _raw(_BACK, "pageable"), False),
     Idiom("raw", "x_pinned.copy_(y, non_blocking=True)", _BACK, "pinned", "pinning", _raw(_BACK, "pinned"), False),
-    Idiom("cpu", "y.cpu()", _BACK, "pageable", "accelerator", _cpu),
-    Idiom("to_cpu_non_blocking", 'y.to("cpu", non_blocking=True)', _BACK, "pageable", "pinning", _to_cpu),
+    Idiom("cpu", "y.cpu()", _BACK, "pageable", "accelerator", lambda *_: lambda x: x.cpu()),
+    Idiom(
+        "to_cpu_non_blocking",
+        'y.to("cpu", non_blocking=True)',
+        _BACK,
+        "pageable",
+        "pinning",
+        lambda *_: lambda y: y.to("cpu", non_blocking=True),
+    ),
     Idiom("raw", "y.copy_(x)", _HOST, "pageable", "cpu", _raw(_HOST, "pageable"), False),
-    Idiom("to_copy", 'x.to("cpu", copy=True)', _HOST, "pageable", "cpu", _copied),
-    Idiom("clone", "x.clone()", _HOST, "pageable", "cpu", _clone),
+    Idiom(
+        "to_copy",
+        'x.to("cpu", copy=True)',
+        _HOST,
+        "pageable",
+        "cpu",
+        lambda _, device: lambda x: x.to(device, copy=True),
+    ),
+    Idiom("clone", "x.clone()", _HOST, "pageable", "cpu", lambda *_: lambda x: x.clone()),
     Idiom("loader", "for x in loader", _HOST, "pageable", "cpu", _loader(False, None)),
 )
 
@@ -329,22 +306,22 @@ def start_child() -> LineChild:
 class _Calls:
     """One line's calls, slice after slice, and what the last one left."""
 
-    make: Call
-    count: int
+    write: Call
+    slices: Sequence[torch.Tensor]
     calls: int = 0
     last: torch.Tensor | None = None
 
     def call(self) -> None:
         """Write the line once; what it left before is let go first, as a loop does by and by."""
-        place = self.calls % self.count
+        place = self.calls % len(self.slices)
         self.calls += 1
         self.last = None
-        self.last = self.make(place)
+        self.last = self.write(self.slices[place])
 
     @property
     def place(self) -> int:
         """The slice of the last call."""
-        return (self.calls - 1) % self.count
+        return (self.calls - 1) % len(self.slices)
 
 
 def measured(setting: Setting, start: Start = start_child) -> Iterator[Measurement]:
@@ -432,7 +409,9 @@ def rows(setting: Setting) -> Iterator[Measurement]:
     memories: list[HostMemory] = [one for one in setting.options.memories if one == "pageable" or accel.can_pin]
     room = replace(setting.room, pinned="pinned" in memories)
     size = size_of(setting.options.sizes, room, max(len(memories), 1))
-    todo = [one for one in of_device(accel, memories) if accel.is_cpu or one.direction in _asked(setting)]
+    # What stays on the host prepares a copy to the device.
+    asked = {*setting.options.directions, *(["host_to_host"] if "host_to_device" in setting.options.directions else [])}
+    todo = [one for one in of_device(accel, memories) if accel.is_cpu or one.direction in asked]
     if not todo:
         raise CannotLook(
             f"no common idiom copies pinned memory on {accel.id}",
@@ -459,12 +438,6 @@ def rows(setting: Setting) -> Iterator[Measurement]:
             why, fix = why_full(accel, f"its tensors take {units.capacity(size)} each", room.free)
             raise CannotLook(f"memory ran out at `{idiom.code}`", why, fix, finding="transfer.idioms") from error
         yield one
-
-
-def _asked(setting: Setting) -> tuple[str, ...]:
-    """The directions asked for; what stays on the host prepares a copy to the device."""
-    asked = setting.options.directions
-    return (*asked, "host_to_host") if "host_to_device" in asked else asked
 
 
 def size_of(sizes: tuple[int, ...], room: Room, host_buffers: int) -> int:
@@ -495,7 +468,8 @@ def measure(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch: Watc
     """Time and verify one line."""
     accel = stage.accel
     accel.reset_peak()
-    taken = _Calls(idiom.make(stage), stage.count)
+    sources = stage.device if idiom.direction == "device_to_host" else stage.host[idiom.memory]
+    taken = _Calls(idiom.make(stage, accel.device), sources)
     first_s = _first(accel, taken)
     limits = timing.Limits(budget_s, 0.0 if accel.is_cpu else min(WARM_UP_S, budget_s / 10))
     timed, beside = row.watched(

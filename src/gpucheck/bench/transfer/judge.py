@@ -2,35 +2,285 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from gpucheck import units
-from gpucheck.bench import figures
+from gpucheck.bench import figures, remarks, share
 from gpucheck.bench.figures import Ceiling, Ceilings
 from gpucheck.bench.seen import Judge, Seen, headline
-from gpucheck.bench.transfer import (
-    both_ways_judge,
-    copies_judge,
-    idioms_judge,
-    on_device_judge,
-    peer_judge,
-    together_judge,
-)
+from gpucheck.bench.transfer import copies_judge, several_judge
 from gpucheck.bench.transfer.link import limit_of, link_under_load
 from gpucheck.directions import SHORT_WAYS, WAYS
+from gpucheck.peaks import Part
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench_all import Headline
-from gpucheck.report.results.transfer import TransferResult
+from gpucheck.report.results.transfer import IdiomTime, TransferResult
 
 NAME = "transfer"
+ON_DEVICE = "transfer.on_device"
+# A copy reads and writes each of its bytes.
+MOVES = 2
+IDIOM = "transfer.idiom"
+
+# Below this a ratio is within what differs from run to run.
+WORTH_TELLING = 1.2
+
+BOTH_WAYS = "transfer.both_ways"
+
+# A link that carries both directions at once comes to 1.7 to 1.9 times one (nvbandwidth's figures for PCIe 4 and 5 and
+# NVLink), one engine that serves them in turn to 1.0: what lies below this is nearer to the latter than noise explains.
+LEAST_GAIN = 1.15
+
+_SHARED = "check what shares the link, IOMMU and ACS settings; in a virtual machine, rerun on the host"
+_AGAIN = "rerun when nothing else copies, with a longer --time-budget"
+
 _OfRows = Callable[[Sequence[Measurement], Facts], Sequence[Finding]]
 
 
 def part(name: str) -> str:
     """A part of this benchmark, in a document's `parts`."""
     return f"{NAME}.{name}"
+
+
+# -- copies within the device ------------------------------------------------------------------------------------------
+
+
+def on_device(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
+    """Whether the copies arrived, and at what rate; beside the memory's peak where the part is known. Pure."""
+    return [finding for one in measurements if one.name == ON_DEVICE for finding in _on_device(one, facts)]
+
+
+def _on_device(one: Measurement, facts: Facts) -> list[Finding]:
+    size = units.capacity(one.case["size_bytes"])
+    fix = "rerun, then `gpucheck smoke`: memory that is wrong twice is broken"
+    comparisons = remarks.compared(one, size, f"({size} at a time)")
+    found = remarks.verification(ON_DEVICE, comparisons, "copies within the device arrived corrupted", fix)
+    if found.verdict != "pass":
+        return [found]
+    if one.rate is None:
+        return []
+    rate = one.rate.median
+    evidence = {"bytes_per_s": rate, "bytes_copied_per_s": rate / MOVES, "size_bytes": one.case["size_bytes"]}
+    message = f"read and written ({size} at a time); nvbandwidth counts half, {units.byte_rate(rate / MOVES)}"
+    device = next((device for device in facts.devices if device.id == one.device.id), None)
+    part = share.part_in(device) if device is not None else None
+    if isinstance(part, Part) and part.memory_bytes_per_s and one.method.cache == "cold":
+        evidence["share_of_peak"] = rate / part.memory_bytes_per_s
+        whose = "estimated peak" if part.kind == "estimate" else "peak"
+        message += f"; {units.percent(evidence['share_of_peak'])} of its memory's {whose}"
+    return [Finding(ON_DEVICE, "info", f"copies within the device at {units.byte_rate(rate)}", message, evidence)]
+
+
+# -- common ways to write a copy ---------------------------------------------------------------------------------------
+
+
+def idioms(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
+    """Whether every line copied what it must, and what each costs beside the raw copy of its direction."""
+    rows = [one for one in measurements if one.name == IDIOM]
+    comparisons = [row for one in rows for row in remarks.compared(one, _call(one), f"after `{_call(one)}`")]
+    found = remarks.verification("transfer.idioms_corrupt", comparisons, "a common idiom copied wrong bytes")
+    corrupt = [] if not rows or found.verdict == "pass" else [found]
+    return [*corrupt, *_ratios([one for one in rows if one.time_s is not None])]
+
+
+def idiom_times(measurements: Sequence[Measurement]) -> tuple[IdiomTime, ...]:
+    """Each line's time over the raw copy's, by its case."""
+    rows = [one for one in measurements if one.name == IDIOM]
+    ratios = times_raw(rows)
+    return tuple(IdiomTime(one.case, _call(one), ratios.get(place)) for place, one in enumerate(rows))
+
+
+def times_raw(measurements: Sequence[Measurement]) -> dict[int, float]:
+    """For each row, by its place: its time over that of the raw copy of its direction, the fastest raw one there is.
+
+    What stays on the host beside a device has none to be held against but the one to the device.
+    """
+    raw: dict[str, float] = {}
+    for one in measurements:
+        if one.case["idiom"] == "raw" and one.time_s:
+            direction = str(one.case["direction"])
+            raw[direction] = min(raw.get(direction, one.time_s.median), one.time_s.median)
+    if "host_to_device" in raw:
+        raw.setdefault("host_to_host", raw["host_to_device"])
+    return {
+        place: one.time_s.median / raw[one.case["direction"]]
+        for place, one in enumerate(measurements)
+        if one.time_s and one.case["direction"] in raw
+    }
+
+
+def _ratios(rows: Sequence[Measurement]) -> list[Finding]:
+    ratios = times_raw(rows)
+    written = _written(rows, ratios)
+    if not written:
+        return []
+    slow = max(written, key=written.__getitem__)
+    title = f"`{_call(rows[slow])}` takes {_times(written[slow])} the raw copy"
+    evidence: dict[str, Any] = {
+        "times_raw": {_call(rows[place]): ratio for place, ratio in ratios.items()},
+        "size_bytes": rows[0].case["size_bytes"],
+    }
+    messages, fix = _pinning(rows, evidence)
+    busy = sum("cpu-busy" in one.flags for one in rows)
+    if busy:
+        messages.append(f"{busy} of {len(rows)} were timed on a busy machine")
+    return [Finding("transfer.idioms", "info", title, "; ".join(messages), evidence, fix)]
+
+
+def _written(rows: Sequence[Measurement], ratios: dict[int, float]) -> dict[int, float]:
+    """The lines that the title speaks of: to the device where there are any, single lines rather than loops."""
+    cases = {place: rows[place].case for place in ratios if rows[place].case["idiom"] not in ("raw", "pin_memory")}
+    there = {place for place, case in cases.items() if case["direction"] == "host_to_device"} or set(cases)
+    # A loop fetches and stacks samples too.
+    single = {place for place in there if not cases[place]["idiom"].startswith("loader")} or there
+    return {place: ratio for place, ratio in ratios.items() if place in single}
+
+
+def _pinning(rows: Sequence[Measurement], evidence: dict[str, Any]) -> tuple[list[str], str | None]:
+    """What pinning in a loop, and letting a DataLoader pin, costs or gains; and what to write."""
+    by_id = {one.case["idiom"]: one for one in rows if one.case["idiom"] != "raw"}
+    seconds = {name: one.time_s.median for name, one in by_id.items() if one.time_s}
+    messages, fix = [], None
+    if seconds.keys() >= {"to", "pin_then_to"}:
+        ratio = evidence["pin_in_loop_over_pageable"] = seconds["pin_then_to"] / seconds["to"]
+        if ratio >= WORTH_TELLING:
+            messages.append(
+                f"x.pin_memory() in the loop costs more than it gains: {_times(ratio)} the time of x.to(device)"
+            )
+        elif ratio <= 1 / WORTH_TELLING:
+            messages.append(f"x.pin_memory() in the loop pays: {_times(1 / ratio)} as fast as x.to(device)")
+        else:
+            messages.append("x.pin_memory() in the loop gains nothing over x.to(device)")
+    if "pin_memory" in seconds:
+        size, one = units.capacity(by_id["pin_memory"].case["size_bytes"]), by_id["pin_memory"]
+        evidence["pin_memory_s"] = seconds["pin_memory"]
+        evidence["pin_memory_first_s"] = one.method.details["first_call_s"]
+        messages.append(
+            f"pinning {size} takes {units.duration(seconds['pin_memory'])} each time, "
+            f"{units.duration(one.method.details['first_call_s'])} the first time"
+        )
+    if seconds.keys() >= {"loader", "loader_pinned_non_blocking"}:
+        gain = evidence["loader_gain"] = seconds["loader"] / seconds["loader_pinned_non_blocking"]
+        if gain >= WORTH_TELLING:
+            messages.append(f"a DataLoader with pin_memory=True and non_blocking=True is {_times(gain)} as fast")
+            fix = "use DataLoader(…, pin_memory=True) and x.to(device, non_blocking=True)"
+        elif gain <= 1 / WORTH_TELLING:
+            messages.append(f"pin_memory=True slows a DataLoader without workers: {_times(1 / gain)} the time")
+    return messages, fix
+
+
+def _call(one: Measurement) -> str:
+    return str(one.method.details["call"])
+
+
+def _times(ratio: float) -> str:
+    return f"{units.significant(ratio, 2)}×"
+
+
+# -- both directions at once -------------------------------------------------------------------------------------------
+
+
+def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
+    """Whether both ways' copies arrived, and their rates at once beside the rates of one direction alone."""
+    rows = [one for one in measurements if one.name == BOTH_WAYS]
+    if not rows:
+        return []
+    comparisons = [
+        compared
+        for one in rows
+        for prefix, way in (("", one.case["direction"]), ("other_", one.case["other"]))
+        for compared in remarks.compared(one, way, WAYS[way], prefix)
+    ]
+    title = "copies in both directions at once arrived corrupted"
+    found = remarks.verification("transfer.both_ways_corrupt", comparisons, title)
+    corrupt = [] if found.verdict == "pass" else [found]
+    return [
+        *corrupt,
+        *_never_together(rows),
+        *_both_rates(rows, [one for one in measurements if one.name == "transfer"]),
+    ]
+
+
+def _never_together(rows: Sequence[Measurement]) -> list[Finding]:
+    """Of directions that were never seen at the same time: why."""
+    without = [one for one in rows if one.rate is None]
+    if not without:
+        return []
+    reasons: dict[str, str] = {one.case["direction"]: _reason(one) for one in without}
+    evidence = {
+        "discarded_because": {one.case["direction"]: one.method.details["discarded_because"] for one in without}
+    }
+    message = "; ".join(f"{WAYS[way]}: {reason}" for way, reason in reasons.items())
+    if all(one.method.details.get("ended_because") == "it stood still" for one in without):
+        title = "copies in one direction wait for the other"
+        return [Finding(BOTH_WAYS, "warn", title, message, evidence, fix=_SHARED)]
+    title = "inconclusive: no window in which both directions copied"
+    return [Finding(BOTH_WAYS, "inconclusive", title, message, evidence, fix=_AGAIN)]
+
+
+def _reason(one: Measurement) -> str:
+    details = one.method.details
+    because = details.get("ended_because") or "out of time"
+    because = because.replace("it ", f"the copies {WAYS[one.case['other']]} ", 1) if because[:3] == "it " else because
+    return f"{because} (windows discarded: {details['discarded_windows']})"
+
+
+def _both_rates(rows: Sequence[Measurement], copies: Sequence[Measurement]) -> list[Finding]:
+    rates = {one.case["direction"]: one.rate.median for one in rows if one.rate}
+    if not rates:
+        return []
+    # What was not timed itself ran beside what was.
+    beside = {
+        one.case["other"]: rate
+        for one in rows
+        if one.rate and (rate := one.method.details["other_bytes_per_s"]) is not None
+    }
+    both = {way: found for way in WAYS if (found := rates.get(way, beside.get(way))) is not None}
+    size = rows[0].case["size_bytes"]
+    measured = _alone(copies, size)
+    alone = measured or {
+        one.case["direction"]: size / one.method.details["alone_s"] for one in rows if one.method.details["alone_s"]
+    }
+    total = sum(both.values())
+    gain = total / max(alone.values()) if alone and len(both) == 2 else None
+    evidence: dict[str, Any] = {
+        "size_bytes": size,
+        "bytes_per_s": rates,
+        "beside_bytes_per_s": beside,
+        "sum_bytes_per_s": total,
+        "alone_bytes_per_s": alone,
+        "alone_from": "rows of one direction" if measured else "a few copies before",
+        "over_one_direction": gain,
+    }
+    title = f"both directions at once: {_rates_told(both)}"
+    message = f"{units.byte_rate(total)} together"
+    if gain is None:
+        return [Finding(BOTH_WAYS, "info", title, message, evidence)]
+    message += f", {units.significant(gain)}× one direction alone ({_rates_told(alone)})"
+    # Grace's C2C is known for it: 359 GB/s one way, 175 each both ways, on a sound machine.
+    if gain >= LEAST_GAIN or link_under_load(rows).kind == "NVLink-C2C":
+        return [Finding(BOTH_WAYS, "info", title, message, evidence)]
+    message += "; likely cause: one copy engine, a shared link, or a virtual machine"
+    return [Finding(BOTH_WAYS, "warn", title, message, evidence, fix=_SHARED)]
+
+
+def _alone(copies: Sequence[Measurement], size: int) -> dict[str, float]:
+    """The rate of each direction alone, by the device's clock, where a row of the same size tells it."""
+    return {
+        one.case["direction"]: one.rate.median
+        for one in copies
+        if one.rate and (one.case["host_memory"], one.case["timed"], one.case["size_bytes"]) == ("pinned", "link", size)
+    }
+
+
+def _rates_told(rates: Mapping[str, float]) -> str:
+    return ", ".join(f"{units.byte_rate(rate)} {WAYS[way]}" for way, rate in rates.items())
+
+
+# -- all parts ---------------------------------------------------------------------------------------------------------
 
 
 def _copies(rows: Sequence[Measurement], facts: Facts) -> list[Finding]:
@@ -41,11 +291,11 @@ def _copies(rows: Sequence[Measurement], facts: Facts) -> list[Finding]:
 # By the part: asked where it was begun, with every row of the device; of all devices where it concerns several.
 OF_A_DEVICE: dict[str, _OfRows] = {
     "copies": _copies,
-    "idioms": idioms_judge.judge,
-    "both_ways": both_ways_judge.judge,
-    "on_device": on_device_judge.judge,
+    "idioms": idioms,
+    "both_ways": both_ways,
+    "on_device": on_device,
 }
-OF_SEVERAL: dict[str, _OfRows] = {"together": together_judge.judge, "peer": peer_judge.judge}
+OF_SEVERAL: dict[str, _OfRows] = {"together": several_judge.together, "peer": several_judge.peer}
 
 
 def findings(seen: Seen) -> list[Finding]:
@@ -65,11 +315,11 @@ def answer(seen: Seen) -> TransferResult:
     copies = [one for one in seen.rows if one.name == copies_judge.NAME]
     return TransferResult(
         seen.device,
-        link=link_under_load(copies).told(),
+        link=link_under_load(copies),
         gains=copies_judge.speedups(copies),
         latencies=copies_judge.latencies(copies),
         fits=copies_judge.fits(copies),
-        idioms=idioms_judge.times(seen.rows),
+        idioms=idiom_times(seen.rows),
     )
 
 

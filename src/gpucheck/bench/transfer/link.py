@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gpucheck import links, units
@@ -26,98 +25,64 @@ LARGE_BYTES = 16 * units.MIB
 BELOW_MAX = "link-below-max"
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
-    """The link as it was read under load; `reason` says why it is not known.
+def as_read(
+    generation: int | None = None,
+    width: int | None = None,
+    max_width: int | None = None,
+    *,
+    max_generation: int | None = None,
+    device_max_generation: int | None = None,
+    device_max_width: int | None = None,
+    c2c_bytes_per_s: float | None = None,
+    reason: str = "",
+) -> LinkUnderLoad:
+    """The link as it was read, with what it carries; `reason` says why nothing was read.
 
-    The maxima are those of card and system together; `device_max_generation` and `device_max_width` are the card's own.
-    `c2c_bytes_per_s` is what NVML's active NVLink-C2C links carry in one direction, None where it tells of none.
+    What it carries is unknown also where two sources of it disagree.
     """
-
-    generation: int | None = None
-    width: int | None = None
-    max_width: int | None = None
-    reason: str = ""
-    max_generation: int | None = None
-    device_max_generation: int | None = None
-    c2c_bytes_per_s: float | None = None
-    device_max_width: int | None = None
-
-    @property
-    def kind(self) -> str | None:
-        """`NVLink-C2C` or `PCIe`; None where none was read."""
-        if self.c2c_bytes_per_s is not None:
-            return "NVLink-C2C"
-        return None if self.generation is None else "PCIe"
-
-    @property
-    def rate(self) -> float | None:
-        """Bytes per second in one direction; None where it is not known, also where two sources of it disagree."""
-        if self.c2c_bytes_per_s is None:
-            return links.link_rate(self.generation, self.width)
-        published = links.C2C_BYTES_PER_S
-        agrees = abs(self.c2c_bytes_per_s - published) <= C2C_AGREEMENT * published
-        return self.c2c_bytes_per_s if agrees else None
-
-    @property
-    def unknown_because(self) -> str:
-        """Why there is no rate; empty where there is one."""
-        if self.rate is not None:
-            return ""
-        if self.c2c_bytes_per_s is not None:
-            return (
-                f"NVML's NVLink-C2C links carry {units.byte_rate(self.c2c_bytes_per_s)} together, "
-                f"and {units.byte_rate(links.C2C_BYTES_PER_S)} is what NVIDIA gives for a Grace Hopper"
-            )
-        return self.reason or "the link could not be read under load"
-
-    @property
-    def label(self) -> str:
-        """`PCIe 5 x16` or `NVLink-C2C`."""
-        return "NVLink-C2C" if self.c2c_bytes_per_s is not None else f"PCIe {self.generation} x{self.width}"
-
-    @property
-    def below(self) -> dict[str, tuple[int, int]]:
-        """What is lower than it could be, as (now, at most): `generation`, `width`. Of PCIe alone."""
-        if self.c2c_bytes_per_s is not None:
-            return {}
-        pairs = {"generation": (self.generation, self.max_generation), "width": (self.width, self.max_width)}
-        return {name: (now, most) for name, (now, most) in pairs.items() if now and most and now < most}
-
-    def told(self) -> LinkUnderLoad:
-        """As it stands in the document."""
-        return LinkUnderLoad(
-            kind=self.kind,
-            generation=self.generation,
-            width=self.width,
-            max_generation=self.max_generation,
-            max_width=self.max_width,
-            device_max_generation=self.device_max_generation,
-            device_max_width=self.device_max_width,
-            c2c_bytes_per_s=self.c2c_bytes_per_s,
-            limit_bytes_per_s=self.rate,
-            unknown_because=self.unknown_because or None,
+    kind = "NVLink-C2C" if c2c_bytes_per_s is not None else None if generation is None else "PCIe"
+    limit, why_not = links.link_rate(generation, width), reason or "the link could not be read under load"
+    if c2c_bytes_per_s is not None:
+        agrees = abs(c2c_bytes_per_s - links.C2C_BYTES_PER_S) <= C2C_AGREEMENT * links.C2C_BYTES_PER_S
+        limit = c2c_bytes_per_s if agrees else None
+        why_not = (
+            f"NVML's NVLink-C2C links carry {units.byte_rate(c2c_bytes_per_s)} together, "
+            f"and {units.byte_rate(links.C2C_BYTES_PER_S)} is what NVIDIA gives for a Grace Hopper"
         )
+    return LinkUnderLoad(
+        kind=kind,
+        generation=generation,
+        width=width,
+        max_generation=max_generation,
+        max_width=max_width,
+        device_max_generation=device_max_generation,
+        device_max_width=device_max_width,
+        c2c_bytes_per_s=c2c_bytes_per_s,
+        limit_bytes_per_s=limit,
+        unknown_because=why_not if limit is None else None,
+    )
 
 
-def of_telemetry(telemetry: Mapping[str, Any] | None) -> Link | None:
+def below(link: LinkUnderLoad) -> dict[str, tuple[int, int]]:
+    """What is lower than it could be, as (now, at most): `generation`, `width`. Of PCIe alone."""
+    if link.c2c_bytes_per_s is not None:
+        return {}
+    pairs = {"generation": (link.generation, link.max_generation), "width": (link.width, link.max_width)}
+    return {name: (now, most) for name, (now, most) in pairs.items() if now and most and now < most}
+
+
+def of_telemetry(telemetry: Mapping[str, Any] | None) -> LinkUnderLoad | None:
     """The link that was read inside a row's windows; None where it was not."""
     seen = (telemetry or {}).get("pcie") or {}
     c2c = (telemetry or {}).get("c2c_bytes_per_s")
     if c2c is None and not (seen.get("generation") and seen.get("width")):
         return None
-    return Link(
-        seen.get("generation"),
-        seen.get("width"),
-        seen.get("max_width"),
-        max_generation=seen.get("max_generation"),
-        device_max_generation=seen.get("device_max_generation"),
-        c2c_bytes_per_s=c2c,
-        device_max_width=seen.get("device_max_width"),
-    )
+    names = ("generation", "width", "max_width", "max_generation", "device_max_generation", "device_max_width")
+    read: dict[str, Any] = {name: seen.get(name) for name in names}
+    return as_read(**read, c2c_bytes_per_s=c2c)
 
 
-def link_under_load(measurements: Sequence[Measurement]) -> Link:
+def link_under_load(measurements: Sequence[Measurement]) -> LinkUnderLoad:
     """The link as telemetry saw it inside the windows of the largest pinned copies, of any run."""
     pinned = [one for one in measurements if one.case["host_memory"] == "pinned"]
     for one in sorted(pinned, key=lambda one: -one.case["size_bytes"]):
@@ -126,9 +91,9 @@ def link_under_load(measurements: Sequence[Measurement]) -> Link:
             if link is not None:
                 return link
     if measurements and all(one.device.id == "cpu" for one in measurements):
-        return Link(reason="a CPU has none")
+        return as_read(reason="a CPU has none")
     reasons = [one.method.details.get("no_telemetry_because") for one in pinned]
-    return Link(reason=reasons[-1] if reasons and reasons[-1] else "it was not read")
+    return as_read(reason=reasons[-1] if reasons and reasons[-1] else "it was not read")
 
 
 def flags(telemetry: Mapping[str, Any] | None, size: int, bytes_per_s: float | None) -> tuple[str, ...]:
@@ -137,30 +102,30 @@ def flags(telemetry: Mapping[str, Any] | None, size: int, bytes_per_s: float | N
     Small copies do not keep the link awake; one that carried more than it was read as is another link.
     """
     link = of_telemetry(telemetry)
-    if link is None or size < LARGE_BYTES or not link.below:
+    if link is None or size < LARGE_BYTES or not below(link):
         return ()
-    faster = link.rate is not None and bytes_per_s is not None and bytes_per_s > link.rate
+    limit = link.limit_bytes_per_s
+    faster = limit is not None and bytes_per_s is not None and bytes_per_s > limit
     return () if faster else (BELOW_MAX,)
 
 
-def limit_of(link: Link, fastest: float) -> tuple[float | None, str]:
+def limit_of(link: LinkUnderLoad, fastest: float) -> tuple[float | None, str]:
     """What the link carries, bytes per second; None and why, also where a copy was faster than it was read to be."""
-    limit = link.rate
+    limit = link.limit_bytes_per_s
     if limit is not None and fastest > limit:
         told = f"it reports {link.label}, {units.byte_rate(limit)}, but copies are faster: another link carries them"
         return None, told
-    return limit, link.unknown_because
+    return limit, link.unknown_because or ""
 
 
-def judge(rows: Mapping[str, Measurement], link: Link, pci_address: str | None = None) -> list[Finding]:
+def judge(rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_address: str | None = None) -> list[Finding]:
     """What share of the link the best pinned row of each direction reaches."""
     rates = {way: row.rate.median for way, row in rows.items() if row.rate}
     if not rates:
         return []
     told = ", ".join(f"{units.byte_rate(rate)} {WAYS[way]}" for way, rate in rates.items())
-    evidence: dict[str, Any] = {"bytes_per_s": rates, "limit_bytes_per_s": link.rate, "kind": link.kind}
     limit, reason = limit_of(link, max(rates.values()))
-    evidence["limit_bytes_per_s"] = limit
+    evidence: dict[str, Any] = {"bytes_per_s": rates, "limit_bytes_per_s": limit, "kind": link.kind}
     if limit is None:
         return [Finding("transfer.link", "info", f"pinned copies reach {told}", f"link unknown: {reason}", evidence)]
     evidence |= {"link": link.label, "share": {way: rate / limit for way, rate in rates.items()}}
@@ -168,7 +133,9 @@ def judge(rows: Mapping[str, Measurement], link: Link, pci_address: str | None =
     return [_share(rows[slowest], rates[slowest], limit, link, told, evidence), *_below_max(link, pci_address)]
 
 
-def _share(row: Measurement, rate: float, limit: float, link: Link, told: str, evidence: dict[str, Any]) -> Finding:
+def _share(
+    row: Measurement, rate: float, limit: float, link: LinkUnderLoad, told: str, evidence: dict[str, Any]
+) -> Finding:
     """The slowest direction decides."""
     share = rate / limit
     least = LEAST_SHARE if link.c2c_bytes_per_s is None else LEAST_C2C_SHARE
@@ -188,16 +155,16 @@ def _share(row: Measurement, rate: float, limit: float, link: Link, told: str, e
     )
 
 
-def _below_max(link: Link, pci_address: str | None) -> list[Finding]:
+def _below_max(link: LinkUnderLoad, pci_address: str | None) -> list[Finding]:
     """For lanes and for the generation: a warning below what card and system can do, a remark below the card's own.
 
     Lanes are a warning only where no slot has so few, the generation where NVML can know what the slot allows.
     """
     if link.c2c_bytes_per_s is not None:
         return []
-    found = []
-    if "width" in link.below:
-        now, most = link.below["width"]
+    found, lower = [], below(link)
+    if "width" in lower:
+        now, most = lower["width"]
         found.append(
             Finding(
                 "transfer.link_width",
@@ -218,8 +185,8 @@ def _below_max(link: Link, pci_address: str | None) -> list[Finding]:
                 {"width": link.width, "max_width": link.max_width, "device_max_width": link.device_max_width},
             )
         )
-    if "generation" in link.below:
-        now, most = link.below["generation"]
+    if "generation" in lower:
+        now, most = lower["generation"]
         lost = links.is_speed_lost(now, pci_address)
         why = "lane errors, or a firmware setting"
         if not lost:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpucheck import naming, options, units
-from gpucheck.directions import DIRECTIONS, MEMORIES, Direction, HostMemory
+from gpucheck import directions, naming, options, units
+from gpucheck.directions import MEMORIES, Direction, HostMemory
 from gpucheck.errors import UsageError
 from gpucheck.options import option
 
@@ -44,15 +44,7 @@ class TransferOptions:
         fold=lambda sizes: tuple(sorted(set(sizes))),
     )
     sweep: bool = option("Copy every power of two from 4 KiB.", False)
-    directions: tuple[Direction, ...] = option(
-        "Copy direction: both, host_to_device (h2d) or device_to_host (d2h).",
-        DIRECTIONS["both"],
-        name="--direction",
-        metavar="WAY",
-        parse=lambda text, _: DIRECTIONS[text],
-        choices=tuple(DIRECTIONS),
-        shown="both",
-    )
+    directions: tuple[Direction, ...] = directions.asked()
     memories: tuple[HostMemory, ...] = option(
         "Host memory: both, pageable or pinned.",
         MEMORIES["both"],

@@ -15,9 +15,9 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.bench import verified
-from gpucheck.bench.buffers import ASSUMED_CACHE_BYTES, COLD_FACTOR, allocate
+from gpucheck.bench.buffers import ASSUMED_CACHE_BYTES, COLD_FACTOR, allocate, no_room
 from gpucheck.bench.transfer.part import Together
-from gpucheck.bench.transfer.peer_judge import NAME
+from gpucheck.bench.transfer.several_judge import PEER as NAME
 from gpucheck.bench.verified import VERIFYING_SHARE, Copies
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, child, kept, speaking, talk
@@ -27,7 +27,6 @@ from gpucheck.measure import row, timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Progress, Skipped
-from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.units import GIB, KIB, MIB
@@ -83,6 +82,7 @@ def rows(together: Together, run_child: RunChild = talk.run) -> Iterator[Measure
     The pairs for which there is no time are told in one finding; the first is always measured.
     """
     todo = pairs(together.ids)
+    known = {device.id: device.uuid for device in together.facts.devices}
     for done, (first, second) in enumerate(todo):
         if done and time.monotonic() >= together.deadline:
             together.emit(Skipped(_no_time(todo[done:], len(todo))))
@@ -91,7 +91,7 @@ def rows(together: Together, run_child: RunChild = talk.run) -> Iterator[Measure
         argv = child.python_argv(CHILD, first, second)
         answer = read(run_child(argv, CHILD_TIMEOUT_S))
         for one in answer.measurements:
-            yield replace(one, device=replace(one.device, uuid=_uuid(one.device.id, together.facts) or one.device.uuid))
+            yield replace(one, device=replace(one.device, uuid=known.get(one.device.id) or one.device.uuid))
         for source, destination in ((first, second), (second, first)):
             seen = {one.case["what"] for one in answer.measurements if one.case["source"] == source}
             if seen < WHAT:
@@ -132,10 +132,6 @@ def _no_time(left: Sequence[tuple[str, str]], total: int) -> Finding:
     )
 
 
-def _uuid(device_id: str, facts: Facts) -> str | None:
-    return next((device.uuid for device in facts.devices if device.id == device_id), None)
-
-
 # -- the child: one pair, each copying to the other --------------------------------------------------------------------
 
 
@@ -169,13 +165,8 @@ def one_way(source: Accel, destination: Accel, watch: Watch) -> Iterator[Measure
     size = size_of(source, destination)
     cold = COLD_FACTOR * max(one.l2_cache_bytes or ASSUMED_CACHE_BYTES for one in (source, destination))
     capacity = max(size, min(cold, MOST_BYTES, _most(source, destination)))
-    try:
+    with no_room(source, f"not enough memory for buffers of {units.capacity(capacity)}", NAME, fix=""):
         buffers = allocate(capacity, source.device), allocate(capacity, destination.device)
-    except RuntimeError as error:
-        if not source.is_out_of_memory(error):
-            raise
-        why = str(error).strip().splitlines()[0]
-        raise CannotLook(f"not enough memory for buffers of {units.capacity(capacity)}", why, finding=NAME) from error
 
     def synchronize() -> None:
         source.synchronize()

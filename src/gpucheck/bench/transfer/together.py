@@ -17,13 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gpucheck import messages, units
 from gpucheck.bench.transfer import link
 from gpucheck.bench.transfer.part import Together
-from gpucheck.bench.transfer.together_judge import NAME
+from gpucheck.bench.transfer.several_judge import TOGETHER as NAME
 from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import host, kept, numa, talk
 from gpucheck.machine.child import LineChild, python_argv
@@ -92,7 +91,10 @@ def rows(together: Together, start: Start = start) -> Iterator[Measurement]:
     known = {device.id: device for device in together.facts.devices}
     with ExitStack() as stack:
         try:
-            copiers = [stack.enter_context(Copier(device_id, CHILD, start)) for device_id in together.ids]
+            copiers: list[Copier] = []
+            for device_id in together.ids:
+                copiers.append(Copier(device_id, CHILD, start))
+                stack.callback(copiers[-1].stop)
             for copier in copiers:
                 copier.say(_setup(copier.who, known.get(copier.who), together, size, share))
             together.emit(Progress(f"{len(copiers)} devices start together", 0, 1))
@@ -166,23 +168,23 @@ class Lost(Exception):
             raise DeviceFailed(f"{self.who}: {cause.title}", self.reason, cause.fix, device=device) from self
 
 
-class Copier:
+class Copier(Talk):
     """The child that copies for `who`. Everything raises Lost where it is gone, late, or says that it failed."""
 
     def __init__(self, who: str, module: str, start_child: Start = start) -> None:
         self.who = who
         with self._lost():
-            self._talk = Talk(lambda: start_child(module))
+            super().__init__(lambda: start_child(module))
 
     def say(self, told: dict[str, Any]) -> None:
         """Send one line."""
         with self._lost():
-            self._talk.send(told)
+            self.send(told)
 
     def hear(self, timeout_s: float) -> dict[str, Any]:
         """The next line."""
         with self._lost():
-            line = next(self._talk.answer(timeout_s, per_line=True))
+            line = next(self.answer(timeout_s, per_line=True))
         if "error" in line:
             raise Lost(self.who, str(line["error"]))
         return line
@@ -193,14 +195,6 @@ class Copier:
             yield
         except talk.Lost as lost:
             raise Lost(self.who, lost.ending.in_words) from lost
-
-    def __enter__(self) -> Copier:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._talk.stop()
 
 
 # -- the child: one of the devices -------------------------------------------------------------------------------------

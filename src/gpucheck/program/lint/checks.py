@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from dataclasses import replace
 
 from gpucheck.program.lint import rules, torch_names
 from gpucheck.program.lint.scope import UNKNOWN, Effect, Given, Place, Value
@@ -40,6 +41,9 @@ def discarded(run: Place, node: ast.expr) -> None:
             is_name = isinstance(name, (ast.Name, ast.Attribute, ast.Subscript))
             fix = f"{key} = {text}" if is_name else f"moved = {text}"
             run.report(rules.DISCARDED, node, name=key, fix=fix)
+            if run.key(name) in run.flow.names:
+                # What follows from this is told once: it counts as moved from here on.
+                run.flow.names[run.key(name)] = replace(run.receivers[id(node)], place="")
 
 
 def _is_kept(run: Place, node: ast.expr) -> bool:
@@ -63,7 +67,8 @@ def apart(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
         return
     for one in tensors:
         behind = one.place == "default" or (one.place == "cuda" and one.attribute)
-        if behind and one.has_dimensions and one.made is not None:
+        # A parameter that was moved is told where it was moved.
+        if behind and one.has_dimensions and one.made is not None and one.moved is None:
             _tell_apart(run, node, one)
 
 

@@ -66,10 +66,10 @@ class Expressions(Place):
         dotted = self.dotted(node)
         if dotted:
             return Value("name", name=dotted)
-        key = self.key(node)
-        if key in self.flow.names:
-            return self.flow.names[key]
         base = self.value(node.value)
+        key = self.key(node)
+        if key in self.flow.names and not (base.moved and node.attr == "grad"):
+            return self.flow.names[key]
         if base.kind == "self":
             known = self.attributes.get(node.attr, UNKNOWN)
             return self._by_name(node.attr) if known == UNKNOWN else known
@@ -157,7 +157,11 @@ class Expressions(Place):
         return self.combined(node, [left, right])
 
     def combined(self, node: ast.expr, values: list[Value]) -> Value:
-        """The result of an operation on these values, which must lie on one device."""
+        """The result of an operation on these values, which must lie on one device.
+
+        Beside what is not known it stays where it is: a tensor of another device would have raised.
+        """
+        values = [replace(one, kind="tensor") if one.kind == "batch" and one.place else one for one in values]
         checks.read(self, node, values)
         checks.apart(self, node, values)
         tensors = [one for one in values if one.is_tensor]
@@ -170,9 +174,6 @@ class Expressions(Place):
         if len(places) > 1:
             # They met, so the one on the CPU was a scalar, or this line has been told.
             result = replace(result, place="input" if "input" in places else "")
-        if any(one.kind == "" for one in values):
-            # Beside a number it stays on the CPU; beside a tensor of another device this line would have raised.
-            result = replace(result, place=result.place if result.place == "default" else "")
         shaped = [one.ndim for one in tensors if one.has_dimensions]
         shape = shaped[0] if shaped and len(tensors) == 1 else AT_LEAST_ONE if shaped else result.ndim
         graph = any(one.graph for one in tensors) and not self.no_graph
@@ -418,6 +419,8 @@ def _of_import(run: Expressions, given: Given, name: str) -> Value:
         return UNKNOWN
     if last in torch_names.WAITS:
         run.flow.settle()
+    if name.startswith("math."):
+        return NUMBER
     if name.startswith("numpy."):
         checks.read(run, node, given.all)
         return UNKNOWN
@@ -480,7 +483,7 @@ def _factory(run: Expressions, given: Given, name: str) -> Value:
     if place == "cuda":
         checks.on_gpu(run, node, node)
     grad = given.is_true("requires_grad")
-    return Value("tensor", place, _dimensions(given, name), node, graph=grad and not run.no_graph, leaf=grad)
+    return Value("tensor", place, _dimensions(given, name), node, graph=grad, leaf=grad)
 
 
 def _place_of(run: Expressions, given: Given) -> str:
@@ -612,6 +615,8 @@ def _of_method(run: Expressions, given: Given, receiver: Value, func: ast.Attrib
         case "batch" if name in ("items", "values"):
             part = Value("tensor", receiver.place)
             return Value("items", item=Value("items", parts=(UNKNOWN, part)) if name == "items" else part)
+        case "batch" if receiver.place and name in torch_names.TENSOR_ONLY | torch_names.REDUCTIONS:
+            return _of_tensor(run, given, replace(receiver, kind="tensor"), name)
         case "self":
             return _self_method(run, given, name)
     if isinstance(func.value, ast.Subscript) and name in ("append", "extend", "add") and given.args:
@@ -668,8 +673,8 @@ def _of_tensor(run: Expressions, given: Given, receiver: Value, name: str) -> Va
         moved=None,
         pending=receiver.pending if name in torch_names.NO_READ else None,
     )
-    if name == "requires_grad_":
-        return replace(plain, leaf=True, graph=not run.no_graph)
+    if name == "requires_grad_" and getattr(given.nodes[0], "value", True) if given.nodes else name == "requires_grad_":
+        return _in_place(run, given, replace(plain, leaf=not receiver.graph, graph=not run.no_graph))
     if name in ("new_zeros", "new_ones", "new_full", "new_empty"):
         return Value("tensor", receiver.place, AT_LEAST_ONE, node)
     if name in torch_names.REDUCTIONS:
@@ -747,13 +752,17 @@ def _copied(run: Expressions, given: Given, receiver: Value) -> Value:
     later = given.is_true("non_blocking") or (len(given.nodes) > 1 and getattr(given.nodes[1], "value", 0) is True)
     from_device = source.place not in ("default", "cpu") and source.kind in ("", "tensor", "parameter")
     if receiver.place in ("default", "cpu") and later and from_device:
-        result = replace(receiver, pending=given.node)
-        func = given.node.func
-        key = run.key(func.value) if isinstance(func, ast.Attribute) else ""
-        if key:
-            run.flow.names[key] = result
-        return result
+        return _in_place(run, given, replace(receiver, pending=given.node))
     return receiver
+
+
+def _in_place(run: Expressions, given: Given, result: Value) -> Value:
+    """What a method leaves in the name that it was called on."""
+    func = given.node.func
+    key = run.key(func.value) if isinstance(func, ast.Attribute) else ""
+    if key:
+        run.flow.names[key] = result
+    return result
 
 
 def _module_method(run: Expressions, given: Given, module: Value, name: str) -> Value:
@@ -825,6 +834,13 @@ def _self_method(run: Expressions, given: Given, name: str) -> Value:
         return Value("self")
     function = run.scope.method(run.owner, name)
     if function is None:
+        if (
+            run.in_forward
+            and name in run.attributes
+            and any(one.is_tensor and one.place == "input" for one in given.args)
+        ):
+            # A module that was handed to the class: what it gives, a tensor or several, is where it is.
+            return Value("batch", "input")
         if name == "manual_backward":
             return UNKNOWN
         return _of_unknown(run, given, name)

@@ -138,7 +138,9 @@ class Run(Expressions):
         elif before.kind == "items":
             self.bind(node.target, added if added.kind == "items" else before)
         elif key:
-            self.flow.names[key] = self.combined(node.value, [before, added])
+            result = self.combined(node.value, [before, added])
+            # x -= y changes a tensor in place: it is the same object.
+            self.flow.names[key] = replace(result, moved=before.moved, leaf=before.leaf) if before.is_tensor else result
 
     def _loaded(self, target: ast.expr) -> Value:
         """What a target holds before it is assigned to."""
@@ -453,7 +455,7 @@ def _gather(scope: Scope, owner: Class, outer: Mapping[str, Value]) -> None:
     elsewhere = _stored(one for key, one in owner.methods.items() if key not in setting_up)
     sources = _sources(owner.methods[key] for key in setting_up)
     for key, value in kept.items():
-        if key not in elsewhere and value != UNKNOWN:
+        if key not in elsewhere:
             made = sources.get(key, value.made) if value.is_tensor else value.made
             scope.attributes[name][key] = replace(value, attribute=key, made=made)
 

@@ -137,7 +137,9 @@ SAME_SHAPE = words(
     "tanh sigmoid relu neg clamp clamp_min clamp_max round floor ceil flip cumsum cumprod softmax log_softmax tril "
     "triu fill_ zero_ normal_ uniform_ random_ bernoulli_ exponential_ requires_grad_ to cuda cpu type_as "
     "pin_memory masked_fill masked_fill_ add sub mul div pow eq ne lt gt le ge logical_not add_ sub_ mul_ div_ "
-    "clamp_ copy_ rsqrt reciprocal log1p expm1 square sign transpose permute t T mT roll sort unsqueeze_"
+    "clamp_ copy_ rsqrt reciprocal log1p expm1 square sign transpose permute t T mT roll sort unsqueeze_ normalize "
+    "gelu silu elu selu leaky_relu softplus logsigmoid hardtanh dropout erf erfinv atan tan sinh cosh trunc frac "
+    "nan_to_num renorm"
 )
 # What looks at a tensor without its data: views of it, and its shape.
 NO_READ = words(

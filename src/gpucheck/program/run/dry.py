@@ -26,10 +26,10 @@ from torch.utils.data import dataloader
 
 from gpucheck.program import engine, placement, surface
 from gpucheck.program.claims import COUNTED, Claims, storage_of
-from gpucheck.program.memory import Memory, Moment
 from gpucheck.program.places import Place, here, is_ours, rank
 from gpucheck.program.run import board, held, look, rule
 from gpucheck.report.codec import to_json
+from gpucheck.work.storages import Memory, Moment
 
 # Lines that are named of what is held; the JSON has them too.
 _MOST_LINES = 12
@@ -63,7 +63,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     for name in _EARLY:
         importlib.import_module(name)
     _steps = asked["steps"]
-    memory = Memory(total_bytes=asked["total_bytes"], moment=_moment, where=here)
+    memory = Memory[Place](total_bytes=asked["total_bytes"], moment=_moment, where=here)
     card = engine.Card(asked["name"], tuple(asked["capability"]), asked["multiprocessors"], asked["readable_bytes"])
     _world = engine.World(claims=Claims(memory), card=card, has_values=asked["values"])
     if not _world.has_values:
@@ -315,7 +315,7 @@ def _say_error(error: BaseException, ended_by: Any) -> None:
     _say("stopped", **row, mismatch=ended_by is not None, autocast=torch.is_autocast_enabled("cpu"))
 
 
-def _told(one: Moment) -> dict[str, Any]:
+def _told(one: Moment[Place]) -> dict[str, Any]:
     held_by = [
         {"place": _text(place), "phase": phase, "bytes": size} for (place, phase), size in one.held[:_MOST_LINES]
     ]

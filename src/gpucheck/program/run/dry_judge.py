@@ -10,7 +10,6 @@ from typing import Any
 
 from gpucheck.program import judge as model_judge
 from gpucheck.program import rules
-from gpucheck.program.memory import NOT_COUNTED
 from gpucheck.program.run import board, judge
 from gpucheck.program.run.options import STEPS, RunOptions
 from gpucheck.report.codec import from_json
@@ -33,6 +32,13 @@ from gpucheck.units import capacity, percent
 
 _FORK_FIX = "in a DataLoader's worker return CPU tensors and move the batch in the main process; else start by spawn"
 _UNPUBLISHED = "cuDNN publishes no size for what an RNN keeps"
+# `work.storages` sums tensors, in blocks as CUDA's allocator hands them out.
+_NOT_COUNTED = (
+    "workspaces of cuDNN, cuBLAS and attention's backward pass",
+    "buffers of NCCL",
+    "the CUDA context (some 300 to 600 MiB for each process)",
+    "memory that the allocator keeps or that is fragmented",
+)
 # From this part of the memory on what is not counted decides.
 _CLOSE = 0.9
 
@@ -117,7 +123,7 @@ def _memory(read: board.Read, options: RunOptions) -> DryMemory | None:
         gradients_bytes=kept.get("gradients"),
         optimizer_bytes=kept.get("optimizer"),
         exceeded=None if exceeded is None else _moment(exceeded["peak"]),
-        not_counted=NOT_COUNTED,
+        not_counted=_NOT_COUNTED,
         most_bytes=said["most"],
     )
 

@@ -53,6 +53,11 @@ class TrialEntry:
     reached_bytes: int | None = None
     resumed: bool = False
 
+    @property
+    def fitted_bytes(self) -> int | None:
+        """The peak that grows with the batch: that of forward and backward where it was measured apart."""
+        return self.compute_peak_bytes if self.compute_peak_bytes is not None else self.peak_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class EpochCheck:
@@ -75,7 +80,10 @@ class SearchAxis:
 
 @dataclass(frozen=True, slots=True)
 class StepRecipe:
-    """How a step is run, beyond the model: autocast's dtype, checkpointed activations, torch.compile, the axis."""
+    """How a step is run, beyond the model: autocast's dtype, checkpointed activations, torch.compile, the axis.
+
+    With `axis`, the name of a dimension, sizes are that dimension's length, and `batch_size` is the batch's fixed size.
+    """
 
     amp: str | None = None
     grad_checkpointing: bool = False

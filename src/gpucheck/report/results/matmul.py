@@ -17,6 +17,11 @@ class SearchedShape:
     ci_high: float | None
     rounds: int
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """M, N and K."""
+        return self.m, self.n, self.k
+
 
 @dataclass(frozen=True, slots=True)
 class RefusedShape:
@@ -26,6 +31,11 @@ class RefusedShape:
     n: int
     k: int
     reason: str
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """M, N and K."""
+        return self.m, self.n, self.k
 
 
 @dataclass(frozen=True, slots=True)

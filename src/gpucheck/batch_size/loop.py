@@ -1,0 +1,503 @@
+"""The loop of one search: runs trials until the search closes or time is short, records what happens, and tells it."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from gpucheck import messages
+from gpucheck.batch_size import answer, recommend
+from gpucheck.batch_size.history import (
+    OPEN,
+    Ended,
+    Extended,
+    Followed,
+    Foreseen,
+    History,
+    LogFailed,
+    NoProcess,
+    Opened,
+    Recommended,
+    Tried,
+)
+from gpucheck.batch_size.outcome import (
+    NEEDS_SMALLER_PASS,
+    STEPS_CONFIRMED,
+    TRIAL_TIMEOUT_LEAST_S,
+    Budget,
+    Refused,
+    Setup,
+    TrialResult,
+    in_words,
+    judged_by_time,
+    kind_of_size,
+    on_device,
+)
+from gpucheck.batch_size.plan import Plan
+from gpucheck.batch_size.predict import Guide
+from gpucheck.batch_size.runner import WHERE, Runner, failed_device
+from gpucheck.batch_size.schedule import OPEN_SHARE, Forecast, Schedule
+from gpucheck.batch_size.search import Attempt
+from gpucheck.batch_size.trial_log import TrialLog
+from gpucheck.errors import CannotLook, DeviceFailed, GpucheckError, TargetError
+from gpucheck.report.codec import to_json
+from gpucheck.report.events import Answered, Emit, Failed, Judged, Measured, Notice, Progress, Trial
+from gpucheck.report.facts import Facts
+from gpucheck.report.fault import Fault
+from gpucheck.report.measurement import DeviceRef
+from gpucheck.units import capacity
+
+# Trials beyond the bound, each time that there is time for them.
+MORE_TRIALS = 4
+# Of what is predicted, a size to recommend where it is not known how much more fits.
+LEAST_SHARE = 0.5
+
+
+class Loop:
+    """One search on one device, until `deadline` on the monotonic clock."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        emit: Emit,
+        facts: Facts,
+        runner: Runner,
+        budget: Budget,
+        deadline: float,
+        log: TrialLog | None = None,
+    ) -> None:
+        self.plan, self.emit, self.facts, self.runner, self.log = plan, emit, facts, runner, log
+        self.history = History(plan, runner.setup, budget)
+        self.search, self.axis = self.history.search, self.history.axis
+        self.forecast = Forecast(self.history.results, compiled=plan.recipe.compile)
+        self.time = Schedule(self.search, runner, self.forecast, deadline)
+        self.follow_up = FollowUp(runner, self.history, emit, self.forecast.seconds, deadline)
+        self.guide = Guide()
+        self.spills = False
+        self._told = 0
+
+    def run(self) -> None:
+        """Search, and say what came out."""
+        try:
+            self._prepare()
+            self._take_over()
+            self._search()
+            self._follow()
+        except Refused as error:
+            known = self.history.parameter_bytes
+            self.history.take(NoProcess(error.reason, known if known else self.runner.weigh()))
+        except CannotLook as error:  # what has passed is an answer, also where no further process starts
+            if self.search.best is None:
+                raise
+            self.history.take(NoProcess(str(error)))
+        except DeviceFailed:
+            self.history.take(Ended("device-broken"))
+            if self.search.best is not None:
+                self._conclude()
+            elif self.history.results:
+                self._answer()
+            raise
+        except Exception:
+            if self.history.results:  # what was run is told, whatever ended it
+                self._answer()
+            raise
+        except BaseException:  # Ctrl-C, SIGTERM: what is known so far is the answer
+            self.history.take(Ended("interrupted"))
+            if self.log is not None:
+                self.emit(Notice(f"resume with --resume {self.log.path}"))
+            self._answer()
+            raise
+        finally:
+            self.guide.close()
+        self._conclude()
+
+    # Before the first trial
+
+    def _prepare(self) -> None:
+        setup, options = self.runner.setup, self.plan.options
+        self._predict()
+        ready = self.runner.start()
+        kind, integrated = ready["kind"], ready["integrated"]
+        lowest, cap = self.plan.sizes
+        self.spills = self.axis is None and can_spill(self.facts, kind, integrated=integrated)
+        self.history.take(
+            Opened(
+                budget=Budget(**ready["budget"]) if "budget" in ready else self.history.budget,
+                device=DeviceRef(**ready.get("device") or {"id": setup.device, "name": setup.device_name}),
+                smallest=lowest or min(ready["smallest_batch"], cap),
+                parameter_bytes=ready["parameter_bytes"],
+                optimizer=ready.get("optimizer"),
+                peak=ready.get("method"),
+                baseline_bytes=ready.get("baseline_bytes"),
+                context_counted=ready.get("context_counted"),
+                dangerous=is_dangerous(self.facts, kind, integrated=integrated),
+            )
+        )
+        budget = self.history.budget
+        self.guide.finish(budget.bytes)
+        self.history.take(Foreseen(self.guide.foresight))
+        if self.history.opened is not None and self.history.opened.dangerous:
+            self.emit(Notice("running out of memory is dangerous here; staying below 85 % of the budget"))
+        elif options.avoid_oom:
+            self.emit(Notice("--avoid-oom: staying below 85 % of the budget"))
+        margin = f", {capacity(budget.margin_bytes)} margin excluded" if budget.margin_bytes else ""
+        self.emit(Notice(f"budget: {capacity(budget.bytes)} ({budget.reason}){margin}"))
+
+    def _predict(self) -> None:
+        """Predict: on a CPU beside the first child's start, else before it, since both would hold the device."""
+        setup = self.runner.setup
+        expected = self.history.budget.bytes if setup.is_cpu else expected_budget(setup, self.facts)
+        self.guide.begin(setup, expected, *self.plan.sizes, max(0.0, self.time.left))
+        self._foresee()
+        self.runner.load_ahead()
+        if not setup.is_cpu:
+            self.guide.finish(expected or 0)
+            self._foresee()
+
+    def _foresee(self) -> None:
+        """TrialEntry what is predicted by now, where that is new."""
+        if self.guide.foresight != self.history.foresight:
+            self.history.take(Foreseen(self.guide.foresight))
+
+    def _take_over(self) -> None:
+        """Take over what an earlier run of this search found out."""
+        logged = self.log.known(self._device, self.history.budget.bytes) if self.log is not None else []
+        # One says something about the sizes of today, unless what it says needs a smaller size that passes.
+        lowest, doubtful = self.search.lowest, NEEDS_SMALLER_PASS
+        known = [
+            result
+            for result in logged
+            if self.search.may_try(result.batch_size)
+            and not (result.outcome in doubtful and result.batch_size <= lowest)
+        ]
+        if known:
+            self.emit(Notice(f"--resume: {len(known)} trial{'' if len(known) == 1 else 's'} reused"))
+        for result in known:
+            self._take_trial(Tried(result))
+
+    # Searching
+
+    def _search(self) -> None:
+        while (attempt := self._next()) is not None and self.time.may_begin(attempt):
+            self._try(attempt)
+            if self.history.stopped is not None:
+                self._stop(self.history.stopped)
+            if self.history.limited_by is not None:
+                return
+        closed = self.search.limited_by
+        if closed == "safety" and self.time.short:  # there a confirmation ends the search, wherever it is
+            closed = None
+        if self.search.best is None and any(r.outcome == "out-of-time" for r in self.search.trials):
+            closed = None  # what failed is larger than one that had no time
+        limited_by = closed if attempt is None and closed is not None else "time"
+        self.history.take(Ended(limited_by, self.time.more(self.history.predicted)))
+
+    def _next(self) -> Attempt | None:
+        """The next trial that there is time for; None where the search is over, or the time."""
+        asked = self.search.next()
+        if asked is None and self.search.limited_by == "trials" and self.time.left > OPEN_SHARE * self.time.seconds:
+            self.history.take(Extended(MORE_TRIALS))
+            asked = self.search.next()
+        if asked is None:
+            return None
+        attempt = self.guide.steer(asked, self.search, self.history.results)
+        self._foresee()
+        return self.time.within(attempt)
+
+    def _try(self, attempt: Attempt) -> None:
+        """Run a trial, and record what came out."""
+        best, name = self.search.best, self.axis or "batch"
+        fits = f"{name} {best.batch_size} fits" if best else None
+        self.emit(Progress(f"{name} {attempt.size}", done=len(self.history.results), best=fits))
+        self.runner.lowest = self.search.lowest
+        self.runner.prepare(attempt)  # what a start takes is none of the trial's time
+        result = self.runner.run(
+            attempt,
+            steps=STEPS_CONFIRMED if attempt.purpose == "confirm" else self.time.steps,
+            limit_s=self.plan.options.trial_timeout_s or self.forecast.patience(attempt.size, self.time.left),
+            deadline=self.time.until(attempt),
+        )
+        if self.spills and result.outcome == "fits":
+            result = judged_by_time(result, self.history.results, self.history.budget.bytes)
+            if result.outcome != "fits":
+                self.runner.close()
+        if result.cut:
+            self.time.cut(result)
+        self._take_trial(Tried(result, unproven=attempt.size == self.time.unproven))
+        if self.log is not None:
+            self.log.write(self._device, self.history.budget.bytes, result)
+
+    def _take_trial(self, tried: Tried) -> None:
+        self.history.take(tried)
+        self.emit(Trial(len(self.history.results), to_json(tried.result.entry), self.axis))
+
+    def _stop(self, result: TrialResult) -> None:
+        """A trial that says nothing about its size: tell whose the failure is. Raises what is not the search's."""
+        if result.outcome not in OPEN:
+            best, is_users = self.search.best, result.outcome == "user-error"
+            passed = best.batch_size if best and is_users else None
+            raise self._error(self.history.single or result if is_users else result, passed)
+        if result.outcome == "device-broken":
+            cause, (error, _, text) = messages.cause_of(result.reason), result.reason.partition(": ")
+            device, step = self.runner.setup.device, f"a trial of {result.batch_size}"
+            poisons = cause is not None and cause.poisons
+            fault = Fault("device", WHERE, device, error, text, step, cause.id if cause else None, poisons)
+            self._told = 1
+            self.emit(Failed(fault, answer.findings(self.history)[0]))
+        self._judge(1)
+
+    def _error(self, result: TrialResult, passed: int | None) -> TargetError | DeviceFailed:
+        """The user's own error, with the size at which it came; `passed` is the largest size that did before.
+
+        Where the workload is ours it is the device's.
+        """
+        if (failed := failed_device(self.runner.setup, result.reason)) is not None:
+            return failed
+        before = f", after {in_words(passed, self.axis)} passed" if passed is not None else ""
+        fix = "run with --debug to see the traceback"
+        if self.axis is not None:  # a model has its least resolution and its longest sequence
+            fix = f"give the lengths that it takes with --axis {self.axis}:LOW..HIGH, or {fix}"
+        what = f"{self.runner.setup.target} fails with {in_words(result.batch_size, self.axis)}{before}"
+        return TargetError(what, result.reason, fix, trace=result.trace)
+
+    def _follow(self) -> None:
+        """Run what follows a confirmed answer, for no longer than the search took."""
+        best, history, options = self.search.best, self.history, self.plan.options
+        if history.single is not None:
+            history.take(Followed(replace(history.single, purpose="partial batch")))
+        if best is None or not self.search.confirmed:
+            return
+        self.follow_up.deadline = self.time.as_long_again
+        # Where more may fit, a size is worth recommending only if it is not far below what is predicted.
+        least = 1.0 if history.is_closed else LEAST_SHARE * (history.predicted or math.inf)
+        if options.quick:
+            self.follow_up.leave_out(best.batch_size, "skipped by --quick")
+        elif best.batch_size < least:
+            self.follow_up.leave_out(best.batch_size, "the search ended below half the predicted size")
+        else:
+            aim = history.budget.bytes * (1 - options.headroom)
+            found = self.follow_up.run(best.batch_size, aim, self.search.multiple_of)
+            if found.result is not None and found.result.batch_size < least:
+                found = Recommended(reason="the size with headroom is below half the predicted size")
+            history.take(found)
+
+    # Telling
+
+    @property
+    def _device(self) -> str:
+        """The device as the log names it: by its name too, since another card may be `cuda:0` tomorrow."""
+        return f"{self.runner.setup.device} {self.runner.setup.device_name or ''}".rstrip()
+
+    def _answer(self) -> None:
+        self.emit(Answered("find_batch_size", answer.result_of(self.history)))
+
+    def _judge(self, most: int | None = None) -> None:
+        """Tell the findings that were not told yet; with `most`, of the first so many alone."""
+        found = answer.findings(self.history)[:most]
+        for finding in found[self._told :]:
+            self.emit(Judged(finding))
+        self._told = len(found)
+
+    def _conclude(self) -> None:
+        if self.log is not None and self.log.error is not None:
+            self.history.take(LogFailed(self.log.path, self.log.error))
+        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        measured = answer.measurement(self.history, now)
+        if measured is not None:
+            self.emit(Measured(measured))
+        final, opened = self.history.final, self.history.opened
+        if final is not None and final.loss is not None and not final.resumed and opened is not None:
+            self.emit(Notice(f"loss: {final.loss}; optimizer: {opened.optimizer}"))
+        self._answer()
+        self._judge()
+
+
+def expected_budget(setup: Setup, facts: Facts) -> int | None:
+    """What a trial may take of a device, as far as is known before anything runs on it; None where it is not."""
+    device = next((d for d in facts.devices if d.id == setup.device), None)
+    if device is None or setup.free_before is None or device.memory_total_bytes is None:
+        return None
+    return on_device(setup.limit, setup.free_before, device.memory_total_bytes, shared=setup.shared).bytes
+
+
+def is_dangerous(facts: Facts, kind: str, *, integrated: bool) -> bool:
+    """WSL, Windows, macOS and unified memory: there, filling memory spills, hangs or takes the machine down."""
+    machine = facts.host
+    risky = machine is not None and (machine.wsl or machine.system in ("Windows", "Darwin"))
+    return risky or integrated or kind == "mps"
+
+
+def can_spill(facts: Facts, kind: str, *, integrated: bool) -> bool:
+    """Whether a full device goes slow rather than out of memory: its driver, or the system, takes the host's instead.
+
+    On a CPU that is swap, which is measured; NVIDIA's driver for Linux raises.
+    """
+    return kind != "cpu" and is_dangerous(facts, kind, integrated=integrated)
+
+
+# --- What follows a confirmed answer ----------------------------------------------------------------------------------
+
+# A trial may take so many times what the trials before suggest.
+PATIENCE_FACTOR = 4.0
+_NO_TIME = Recommended(reason="no time left to run it")
+
+
+class FollowUp:
+    """What else happens in an epoch; the answer with the system's own malloc (CPU); and the size to use.
+
+    `seconds` forecasts how long so many steps of a size take; `deadline` is on the monotonic clock. What ran is in the
+    `history`, but for the size to use, which is returned.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        history: History,
+        emit: Emit,
+        seconds: Callable[[int, int], float],
+        deadline: float,
+    ) -> None:
+        self.runner, self.history, self.emit = runner, history, emit
+        self.seconds, self.deadline = seconds, deadline
+        self.axis = history.axis
+        self._default: Runner | None = None
+
+    def leave_out(self, largest: int, why: str) -> None:
+        """Run nothing of it but a batch of 1 where the model may not train with that, and say why."""
+        self.history.take(Recommended(reason=why))
+        if self.runner.ready.get("smallest_batch", 1) > 1 and largest > 1 and self.axis is None:
+            self._check_each([("partial batch", 1)])
+
+    def run(self, largest: int, aim: float, multiple_of: int = 1) -> Recommended:
+        """Run what follows the confirmation of `largest`; a size to use takes at most `aim` bytes.
+
+        The size to use comes first where there is not time for all, then the largest with the default malloc.
+        """
+        is_cpu = self.runner.setup.is_cpu
+        once, thrice = self.seconds(largest, 1), self.seconds(largest, STEPS_CONFIRMED)
+        # With the default malloc two processes load at the same time.
+        left = self.deadline - time.monotonic() - (self.runner.start_s if is_cpu else 0.0) - thrice
+        self._check(largest, small_alone=left < 2 * once + (thrice if is_cpu else 0.0))
+        try:
+            if is_cpu and left >= thrice:
+                result = self._with_default_malloc(largest)
+                if result is not None and result.peak_bytes is not None:
+                    self._take(replace(result, purpose="default malloc"))
+            return self._recommend(largest, aim, multiple_of)
+        finally:
+            if self._default is not None:
+                self._default.close()
+
+    def _check(self, largest: int, *, small_alone: bool) -> None:
+        """An evaluation step, and what an epoch's last batch may be: one less, and a single sample.
+
+        With `small_alone` only the last, which takes no time.
+        """
+        evaluates = self.runner.setup.mode == "train" and not small_alone
+        wanted: list[tuple[str, int]] = [("evaluation", largest)] if evaluates else []
+        if self.axis is None:  # along an axis the batch is fixed
+            sizes = dict.fromkeys((1,) if small_alone else (largest - 1, 1))
+            wanted += [("partial batch", size) for size in sizes if 1 <= size < largest]
+        known = {(check.purpose, check.batch_size) for check in self.history.checks}
+        self._check_each([check for check in wanted if check not in known])
+
+    def _check_each(self, wanted: Sequence[tuple[str, int]]) -> None:
+        """One step of each purpose and size, as far as there is time."""
+        for purpose, size in wanted:
+            needed = self._needed(size, steps=1)
+            if needed is None:
+                continue
+            self.emit(self._progress(f"{size}, {purpose}"))
+            attempt, evaluating = Attempt(size), purpose == "evaluation"
+            try:
+                result = self._trial(self.runner, attempt, needed, steps=1, evaluate=evaluating)
+            except (Refused, GpucheckError):
+                return
+            if not result.cut:
+                self.history.take(Followed(replace(result, purpose=purpose)))
+
+    def _recommend(self, largest: int, aim: float, multiple_of: int) -> Recommended:
+        """The size whose peak is within `aim`, run; on a CPU as the user's own process will, with its malloc."""
+        default_malloc = self.history.default_malloc
+        # Above the budget with the default malloc, the largest was run all the same, and its steps timed.
+        like: list[TrialResult] = (
+            [replace(default_malloc, outcome="fits")] if default_malloc else [*self.history.results]
+        )
+        if self.runner.setup.is_cpu and default_malloc is None:
+            like = []  # what was run with other settings of malloc may take less than it will
+        known = {r.batch_size: r for r in like if r.outcome == "fits"}
+        peaks = recommend.peaks(self.history.results, largest, default_malloc)
+        for _ in range(recommend.TRIES):
+            size = recommend.choose(peaks, aim, largest, multiple_of)
+            if size is None:
+                least = "smallest batch" if self.axis is None else f"least {kind_of_size(self.axis)}"
+                return Recommended(reason=f"even the {least} leaves less than the headroom")
+            result = known.get(size) or self._run(size)
+            if result is None:
+                # The largest may leave the headroom as it is; then the rounding alone had no time.
+                result, size = known.get(largest), largest
+                if result is None or not recommend.meets(result, aim):
+                    return _NO_TIME
+            if recommend.meets(result, aim):
+                speeds = recommend.speeds([*like, *self.history.recommended_trials])
+                return Recommended(result, speed=recommend.against(speeds, size, largest))
+            if result.peak_bytes is None:
+                return Recommended(reason=f"{in_words(size, self.axis)} fails: {result.reason}")
+            peaks[size] = result.peak_bytes
+        return Recommended(reason="memory grows unevenly: two sizes took more than their neighbours suggest")
+
+    def _run(self, size: int) -> TrialResult | None:
+        """One trial of the size to recommend; None where there is no time, or no child could be set up."""
+        result = self._with_default_malloc(size) if self.runner.setup.is_cpu else self._in_the_same_child(size)
+        if result is None or result.cut:
+            return None
+        result = replace(result, purpose="recommended")
+        self._take(result)
+        return result
+
+    def _in_the_same_child(self, size: int) -> TrialResult | None:
+        needed = self._needed(size)
+        if needed is None:
+            return None
+        self.emit(self._progress(f"{size}, recommended"))
+        try:
+            return self._trial(self.runner, Attempt(size), needed)
+        except (Refused, GpucheckError):
+            return None
+
+    def _with_default_malloc(self, size: int) -> TrialResult | None:
+        """One trial in a process of its own with the system's malloc settings; None as above."""
+        needed = self._needed(size, start_s=self._default.next_start_s if self._default is not None else None)
+        if needed is None:
+            return None
+        self.runner.close()
+        self.emit(self._progress(f"{size} with the default malloc"))
+        if self._default is None:
+            # Its peak is wanted, not a verdict: the system's limit stays away.
+            self._default = Runner(replace(self.runner.setup, guard_bytes=None), malloc="default")
+            self._default.load_ahead()  # the size to use takes a second process
+        try:
+            return self._trial(self._default, Attempt(size, "confirm"), needed)
+        except (Refused, GpucheckError):
+            return None
+
+    def _trial(
+        self, runner: Runner, attempt: Attempt, needed: float, *, steps: int = STEPS_CONFIRMED, evaluate: bool = False
+    ) -> TrialResult:
+        limit = TRIAL_TIMEOUT_LEAST_S + PATIENCE_FACTOR * needed
+        return runner.run(attempt, steps=steps, limit_s=limit, deadline=self.deadline, evaluate=evaluate)
+
+    def _needed(self, size: int, steps: int = STEPS_CONFIRMED, *, start_s: float | None = None) -> float | None:
+        """Seconds that a trial takes, a new child included; None where that is more than is left."""
+        needed = (self.runner.start_s if start_s is None else start_s) + self.seconds(size, steps)
+        return None if time.monotonic() + needed > self.deadline else needed
+
+    def _progress(self, step: str) -> Progress:
+        return Progress(f"{self.axis or 'batch'} {step}", done=self.history.trial_count)
+
+    def _take(self, result: TrialResult) -> None:
+        self.history.take(Followed(result))
+        self.emit(Trial(self.history.trial_count, to_json(result.entry), self.axis))

@@ -1,0 +1,180 @@
+"""The commands on saved results: `gpucheck compare` and `gpucheck judge`."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from gpucheck.cli.common import Common
+from gpucheck.errors import UsageError
+from gpucheck.options import option
+
+if TYPE_CHECKING:  # a help page needs no report
+    from gpucheck.report.events import Emit
+    from gpucheck.report.finding import Finding
+    from gpucheck.report.report import Judgement, Report
+
+# What a judge meets where a case or a detail, which have no schema, is missing or of another type.
+_OTHER_SHAPE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+
+
+def judged(document: Report) -> Judgement:
+    """Judge a benchmark's document; the judge is loaded as it is asked."""
+    from gpucheck.bench import judge
+
+    return judge.judge(document)
+
+
+@dataclass(frozen=True, slots=True)
+class CompareOptions:
+    """The two documents."""
+
+    old: str = option(
+        "The earlier result, written by --output FILE.json or --json.", metavar="OLD", positional=True, required=True
+    )
+    new: str = option("The later result.", metavar="NEW", positional=True, required=True)
+
+
+def compare(common: Common, options: CompareOptions) -> int:
+    """Compare two saved results: what became slower or faster.
+
+    Each row is slower, faster, the same or inconclusive, with the confidence interval of the ratio.
+    """
+    from gpucheck.cli import session
+    from gpucheck.machine.saved import load
+
+    limit = limit_of(common.given.get("fail_if_slower"))
+    before, after = load(options.old), load(options.new)
+    return session.run(common, lambda emit: conclude(before, after, limit, emit, common))
+
+
+def conclude(old: Report, new: Report, limit: float | None, emit: Emit, common: Common) -> None:
+    """Compare, saying first what differs between the machines and methods."""
+    from gpucheck.compare import judge
+    from gpucheck.compare.comparison import compare
+    from gpucheck.report.events import Answered, Judged, Notice
+
+    comparison = compare(old, new)
+    for text in judge.warnings(comparison):
+        emit(Notice(text, "warning"))
+    emit(Answered("compare", comparison))
+    for finding in judge.judge(comparison, limit):
+        emit(Judged(_with_origin(finding, common)))
+
+
+def _with_origin(finding: Finding, common: Common) -> Finding:
+    """The gate's finding with where its limit was set."""
+    from gpucheck.report.codec import to_json
+
+    set_to = common.settings.thresholds if common.settings is not None else ()
+    limit = next((one for one in set_to if one.id == finding.id), None)
+    if limit is None:
+        return finding
+    origin = f"set by {limit.origin}"
+    message = f"{finding.message} ({origin})" if finding.message else origin
+    return replace(finding, message=message, evidence={**finding.evidence, "threshold": to_json(limit)})
+
+
+def limit_of(text: str | None) -> float | None:
+    """The fraction in `--fail-if-slower 5%`; None without the option. Raises UsageError."""
+    from gpucheck import units
+
+    return units.parse_percent(text, "--fail-if-slower") if text else None
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeOptions:
+    """The documents."""
+
+    files: tuple[str, ...] = option(
+        "Benchmark results, written by --output FILE.json or --json.",
+        metavar="FILE...",
+        positional=True,
+        repeat=True,
+        commas=False,
+        required=True,
+    )
+
+
+def judge(common: Common, options: JudgeOptions) -> int:
+    """Judge saved benchmarks by other thresholds, without measuring.
+
+    The thresholds come from --config; if it sets none, from the first document. Several documents of the same command
+    and machine count as runs of one benchmark: rates are computed over all runs, and one wrong result stays wrong.
+    """
+    from gpucheck.cli import session
+    from gpucheck.config import Settings
+    from gpucheck.measure import runs
+    from gpucheck.report.events import Notice, Skipped
+    from gpucheck.report.finding import Finding
+    from gpucheck.report.report import events_of
+
+    documents = [_load(path) for path in options.files]
+    for place, (path, other) in enumerate(zip(options.files, documents, strict=True)):
+        if other in documents[:place]:
+            raise UsageError(f"{path!r} repeats a run", "another file holds the same run", "give each run once")
+        if difference := _difference(documents[0], other):
+            raise UsageError(
+                f"{options.files[0]!r} and {path!r} are not runs of the same benchmark",
+                difference,
+                "judge them separately, or compare them with `gpucheck compare`",
+            )
+    whole = runs.merge(documents)
+    settings = common.settings or Settings()
+    if not settings.thresholds:
+        settings = replace(settings, thresholds=whole.settings.thresholds)
+
+    def tell(emit: Emit) -> None:
+        for event in events_of(whole):
+            # What the measuring run said to its user is in the document, and asks nothing of this one's.
+            emit(replace(event, level="kept") if isinstance(event, Notice) else event)
+        if cut := sorted({part.id for part in whole.parts if part.begun and part.ended is None}):
+            title = "some runs are incomplete"
+            emit(Skipped(Finding("judge.incomplete", "inconclusive", title, ", ".join(cut), fix="measure it again")))
+
+    return session.run(replace(common, command=whole.command, settings=settings), tell, judge=judged)
+
+
+def _load(path: str) -> Report:
+    """A benchmark's document. Raises UsageError for what is none, and for one of before there was all that it takes."""
+    from gpucheck.machine.saved import load
+    from gpucheck.report.codec import visible
+
+    document = load(path)
+    if document.command.partition(" ")[0] != "bench":
+        raise UsageError(
+            f"{path!r} is a result of `gpucheck {document.command}`",
+            "only benchmarks can be judged again",
+            "give a result of `gpucheck bench …`",
+        )
+    if not document.parts:
+        raise UsageError(
+            f"{path!r} does not record which parts ran",
+            "it was written by an older gpucheck",
+            "measure it again",
+        )
+    try:
+        with contextlib.suppress(ArithmeticError):  # our own fault, told as such where it is judged
+            document.concluded(judged(document))
+    except _OTHER_SHAPE as error:
+        why = (
+            f"a detail of a row is not one that `gpucheck {document.command}` writes ({type(error).__name__}: {error})"
+        )
+        raise UsageError(f"{path!r} cannot be judged", visible(why), "measure it again") from error
+    return document
+
+
+def _difference(first: Report, other: Report) -> str:
+    """Why two documents are no runs of one; empty where they are: the same command on the same devices."""
+    if first.command != other.command:
+        return f"one is a result of `gpucheck {first.command}`, the other of `gpucheck {other.command}`"
+    if _machine(first) != _machine(other):
+        return "they were measured on different devices"
+    return ""
+
+
+def _machine(document: Report) -> set[tuple[str | None, ...]]:
+    """The devices that were measured, as exactly as the document knows them."""
+    used = {part.device for part in document.parts}
+    return {(one.id, one.uuid, one.name, one.serial) for one in document.facts.devices if one.id in used}
