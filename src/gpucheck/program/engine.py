@@ -177,6 +177,10 @@ class World:
         finally:
             self.here.calls.pop()
 
+    def home(self, device: torch.device) -> torch.device:
+        """Where a tensor really lies that claims a device."""
+        return CPU if self.has_values or device == CPU else torch.device("meta")
+
     def refuse(self, verdict: rules.Verdict, operands: list[tuple[rules.Operand, Tensor]], operation: str) -> None:
         """Raise what CUDA would, unless it was found before."""
         frame = user_frame(sys._getframe(1))
