@@ -24,12 +24,6 @@ _CHECK = of(
         "No GPU was found on the node, or not as many as --devices says that it must have.",
         "gpucheck doctor; --devices 0 for a node without GPUs",
     ),
-    Id(
-        "fleet.store",
-        "all documents went through the store",
-        "Node 0 did not get every node's document before the deadline; each node also wrote its own file.",
-        "gpucheck fleet judge on the files",
-    ),
 )
 _JUDGE = of(
     "fleet judge",
