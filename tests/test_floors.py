@@ -25,10 +25,8 @@ FLOORS = {
     "thresholds": 0,
     "links": 0,
     "messages": 0,
-    "advice": 0,
     "naming": 0,
     "options": 0,
-    "directions": 0,
     "peaks": 0,
     "xid": 0,
     "report": 1,
@@ -57,7 +55,7 @@ FLOORS = {
 # that grows past a figure fails the test; raise the figure in the same commit, with one reason in a comment beside it,
 # and lower it where it shrank.
 SIZES = {
-    ".": (17, 1091),
+    ".": (15, 1089),
     "batch_size": (16, 3178),
     "bench": (51, 5661),
     "cards": (8, 874),
@@ -66,7 +64,7 @@ SIZES = {
     "devices": (4, 189),
     "doctor": (17, 2192),
     "explain": (19, 995),
-    "fleet": (11, 1475),
+    "fleet": (10, 1362),
     "machine": (31, 3966),
     "measure": (7, 625),
     "memory": (5, 365),

@@ -22,8 +22,8 @@ from gpucheck.bench.buffers import WORD, Buffers, Room, allocate_all, room_for, 
 from gpucheck.bench.transfer.judge import IDIOM as NAME
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Setting
-from gpucheck.directions import Direction, HostMemory
 from gpucheck.errors import CannotLook, DeviceFailed, GpucheckError
+from gpucheck.links import Direction, HostMemory
 from gpucheck.machine import kept, pulse
 from gpucheck.machine.accel import Accel, has_context, open_device
 from gpucheck.machine.child import LineChild, python_argv

@@ -43,7 +43,7 @@ if TYPE_CHECKING:  # torch comes after binding
 
     from gpucheck.bench.buffers import Buffers, Room
     from gpucheck.bench.verified import Copies
-    from gpucheck.directions import Direction, HostMemory
+    from gpucheck.links import Direction, HostMemory
     from gpucheck.machine.accel import Accel
 
 # This module's main() is the child's.
