@@ -5,6 +5,8 @@ The types lie in a file for each command and are loaded where an answer is made 
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -55,41 +57,5 @@ class Results(TypedDict, total=False):
 
 def late_types() -> dict[str, Any]:
     """The types that `Results` names, by their names; loads their modules."""
-    from gpucheck.report.results import (
-        bench_all,
-        compare,
-        crossover,
-        doctor,
-        dry,
-        explain,
-        find_batch_size,
-        fleet,
-        lint,
-        matmul,
-        memory,
-        model,
-        overlap,
-        run,
-        stress,
-        transfer,
-    )
-
-    modules = (
-        bench_all,
-        compare,
-        crossover,
-        doctor,
-        dry,
-        explain,
-        find_batch_size,
-        fleet,
-        lint,
-        matmul,
-        memory,
-        model,
-        overlap,
-        run,
-        stress,
-        transfer,
-    )
+    modules = [importlib.import_module(f"{__name__}.{one.name}") for one in pkgutil.iter_modules(__path__)]
     return {name: kind for module in modules for name, kind in vars(module).items() if is_dataclass(kind)}

@@ -85,14 +85,12 @@ class SearchAxis:
 
 @dataclass(frozen=True, slots=True)
 class StepRecipe:
-    """How a step is run, beyond the model: autocast's dtype, checkpointed activations, torch.compile, the axis.
-
-    With `axis`, the name of a dimension, sizes are that dimension's length, and `batch_size` is the batch's fixed size.
-    """
+    """How a step is run, beyond the model: autocast's dtype, checkpointed activations, torch.compile, the axis."""
 
     amp: str | None = None
     grad_checkpointing: bool = False
     compile: bool = False
+    # With the name of a dimension, sizes are its length, and `batch_size` is the batch's fixed size.
     axis: str | None = None
     batch_size: int = 1
 
