@@ -13,7 +13,8 @@ has its own limit, and a step that overruns or fails does not cost the others. E
 
 On torch's CUDA code over a simulated runtime give `--simulated`. Kernels compute nothing there: comparisons of results
 that fail are listed as the simulation's own. What counts is that each step ends by itself, with a document, neither by
-a signal nor by a bug of gpucheck (exit 70), in four times the limits; the tests, which compare results, are left out.
+a signal nor by a bug of gpucheck (exit 70), in four times the limits; the tests, which compare results, and the
+benchmarks, which compare rates, are left out.
 
 What tells most in the least time comes first: nvidia-smi, devices, doctor, smoke, memory, then the tests of events,
 holds and graphs. The summary and the archive, one file with all that FOLDER holds, are written anew after each step:
@@ -322,7 +323,8 @@ def everything(folder: Path, deadline: float, name: str, archive: Path | None, *
         pack(folder, archive)
 
     nvidia_smi(folder)
-    for step in STEPS:
+    # Rates that are held against a reference's mean nothing there.
+    for step in (one for one in STEPS if not (simulation and one.is_program)):
         limit_s = step.limit_s * (SIMULATED_LONGER if simulation else 1.0)
         outcomes.append(perform(replace(step, limit_s=limit_s), folder, deadline))
         told(f"{step.name}: exit {outcomes[-1].code}, {outcomes[-1].seconds:.1f} s")
