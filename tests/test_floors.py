@@ -82,7 +82,8 @@ BENCHMARKS = {path.parent.name for path in SOURCE.glob("bench/*/judge.py")}
 DOORS = {
     "pynvml": ("machine/nvml/*",),
     "subprocess": ("machine/child.py",),
-    "multiprocessing": ("machine/child.py",),
+    # `run --dry` sees that the user's program starts processes.
+    "multiprocessing": ("machine/child.py", "program/run/dry.py"),
     "rich": ("render/*", "cli/*"),
     "click": (),
     "typer._click": (),

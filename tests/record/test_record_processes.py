@@ -105,7 +105,9 @@ def test_stress_writes_what_is_recorded(
         folder.mkdir()
         with monkeypatch.context() as patches:
             patches.setattr(stress_command, "World", lambda scripts=scripts: world(scripts, limits=Limits()))
-            found[case.title] = wrote(case, capsys, patches, folder)
+            lines = wrote(case, capsys, patches, folder)
+            # How far it is seen to come depends on how soon the children speak.
+            found[case.title] = [line for line in lines if re.match(r"err\| \d/\d \w+: ", line) is None]
     hold(name, found, write=request.config.getoption("--write-record", False))
 
 

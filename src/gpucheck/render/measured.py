@@ -246,7 +246,8 @@ def _lead(report: Report, lead: Finding, answers: Sequence[Answer], *, several: 
 
     A title that is too long for a line is cut behind its first clause; its message, which says no more, is left out.
     """
-    verdict = lead.verdict if several else report.summary.verdict
+    # A skip is never a pass, whatever the rows that were measured come to.
+    verdict = lead.verdict if several or lead.verdict == "skip" else report.summary.verdict
     if lead.verdict not in _ASKING:
         return said_by(verdict, f"{lead.title}: {lead.message}" if lead.message else lead.title), lead
     title, colon, rest = lead.title.partition(": ")
