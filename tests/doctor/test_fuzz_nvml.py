@@ -24,6 +24,7 @@ from fuzzed_nvml import BUSES, UUIDS, Cut, Fault, FuzzedNvml, case
 from healthy import CPU, PROBE, STACK
 from whole import TWO_GPUS, interpreter, root, torch_of
 
+import document_schema as schema
 from gpucheck import exits
 from gpucheck.cli.app import main
 from gpucheck.devices import command as devices
@@ -38,7 +39,6 @@ from gpucheck.machine.nvml import read as nvml
 from gpucheck.machine.nvml import sampler as nvml_sampler
 from gpucheck.machine.nvml.row import Refused
 from gpucheck.machine.readings import CudaReading, DeviceReading, NvmlReading, nvml_reading
-from gpucheck.report import schema
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts, Host, Python, TorchBuild
 from gpucheck.report.report import Collector

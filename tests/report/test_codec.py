@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.report import schema
+import document_schema as schema
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Answered, Judged, Measured, Notice, Started
 from gpucheck.report.facts import ClockReasons, Device, Facts, Host, Link, Process, Python, TorchBuild

@@ -10,7 +10,7 @@ from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, Page, answer, c
 from gpucheck.render.run import NAMES
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Report
-from gpucheck.report.results.dry import DryLine, DryMemory, DryResult
+from gpucheck.report.results.run import DryLine, DryMemory, DryResult
 
 # Rows of a table beyond these say nothing new; all of them stand in the JSON.
 _MOST_LINES = 8

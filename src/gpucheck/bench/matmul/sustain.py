@@ -27,7 +27,7 @@ from gpucheck.measure.telemetry import Sample, Watch
 from gpucheck.measure.timing import MOST_HOST_CALLS, Timed, too_short
 from gpucheck.report.events import Emit, Progress
 from gpucheck.report.measurement import Measurement, Run
-from gpucheck.report.results.matmul import LoadReading
+from gpucheck.report.results.bench import LoadReading
 from gpucheck.work import precision
 from gpucheck.work.reference import check_product
 

@@ -29,7 +29,7 @@ from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Answered, Emit, Notice, Progress, Skipped
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
-from gpucheck.report.results.matmul import SustainedResult
+from gpucheck.report.results.bench import SustainedResult
 from gpucheck.work import precision
 
 # The clock settles within about a second under load; a cold chip scores too high.
