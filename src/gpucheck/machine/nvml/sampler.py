@@ -35,7 +35,10 @@ ADDRESS = tuple(field for field in fields.IDENTITY if field.name == "pci_address
 DEVICES = Path("/sys/bus/pci/devices")
 # In millijoules since the driver was loaded (Volta and later).
 ENERGY = fields.Field(
-    "energy_j", (fields.Call("nvmlDeviceGetTotalEnergyConsumption"),), lambda millijoules: millijoules / 1e3
+    "energy_j",
+    fields.number(0, 2**62),
+    (fields.Call("nvmlDeviceGetTotalEnergyConsumption"),),
+    lambda millijoules: millijoules / 1e3,
 )
 # What the energy counter is to a MIG instance.
 OF_CARD = "counted for the whole card, not for its MIG instances"
