@@ -17,7 +17,7 @@ from gpucheck.machine import child, readings
 from gpucheck.machine.nvml import fields as nvml_fields
 from gpucheck.machine.nvml import read as nvml_read
 from gpucheck.machine.nvml.row import Row, applies
-from gpucheck.machine.readings import NvmlDoor, NvmlReading, door_timeout_s
+from gpucheck.machine.readings import DriverReading, NvmlDoor, door_timeout_s
 from gpucheck.report.facts import (
     ClockReasons,
     Device,
@@ -115,13 +115,13 @@ USUAL = dict.fromkeys(
 )
 
 
-def read(*, processes: bool = False, links: bool = False, timeout_s: float = 30.0) -> NvmlReading:
+def read(*, processes: bool = False, links: bool = False, timeout_s: float = 30.0) -> DriverReading:
     with NvmlDoor(timeout_s) as door:
         door.ask(processes=processes, links=links)
         return timeless(door.reading())
 
 
-def timeless(reading: NvmlReading) -> NvmlReading:
+def timeless(reading: DriverReading) -> DriverReading:
     """Without when each card was read."""
     rows = [dataclasses.replace(row, device=dataclasses.replace(row.device, read_at_s=None)) for row in reading.devices]
     return dataclasses.replace(reading, devices=tuple(rows))
@@ -716,7 +716,7 @@ def test_a_driver_has_time_to_bring_up_each_card(tmp_path: Path) -> None:
 def test_a_start_that_hangs_is_bounded(fake_driver: Fake) -> None:
     fake_driver("nvml.init=hang\n")
     reading = read(timeout_s=0.5)
-    assert reading == NvmlReading(error="NVML did not answer within 0.5 s")
+    assert reading == DriverReading(error="NVML did not answer within 0.5 s")
 
 
 def test_a_card_that_hangs_costs_neither_the_first_nor_its_own_identity(fake_driver: Fake) -> None:

@@ -13,13 +13,13 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 
 import gpucheck
-from gpucheck.report.facts import Device, Host, Process, Python
+from gpucheck.report.facts import Device, Driver, Host, Process, Python
 
 NVIDIA_VENDOR = "0x10de"
 # PCI base class 03: display controllers (VGA 0x0300, 3D 0x0302). NVIDIA's bridges and audio have other classes.
@@ -47,15 +47,6 @@ class HostMemory:
     def usable(self) -> int:
         """Bytes that can still be taken."""
         return self.available if self.container_available is None else min(self.available, self.container_available)
-
-
-@dataclass(frozen=True, slots=True)
-class KernelDriver:
-    """The version of NVIDIA's kernel module, whether it is the open one and whether it is loaded. None: not told."""
-
-    version: str | None = None
-    is_open: bool | None = None
-    loaded: bool | None = None
 
 
 def memory(root: Path = ROOT) -> HostMemory:
@@ -198,16 +189,20 @@ def nvidia_device_nodes(root: Path = ROOT) -> tuple[str, ...]:
     return tuple(f"/dev/{name}" for name in names if re.fullmatch(r"nvidia(ctl|\d+|-uvm|-modeset)|dxg", name))
 
 
-def kernel_driver(root: Path = ROOT) -> KernelDriver:
+def kernel_driver(root: Path = ROOT) -> Driver:
     """What the kernel says of NVIDIA's module. All None where there is neither /proc/driver nor /sys/module."""
     try:
         text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
     except OSError:
         modules = root / "sys/module"
-        return KernelDriver(loaded=(modules / "nvidia").is_dir() if modules.is_dir() else None)
+        return Driver(kernel_module_loaded=(modules / "nvidia").is_dir() if modules.is_dir() else None)
     # NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (…)
     match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
-    return KernelDriver(match.group(1) if match else None, "Open Kernel Module" in text, True)
+    return Driver(
+        kernel_module_version=match.group(1) if match else None,
+        kernel_module_open="Open Kernel Module" in text,
+        kernel_module_loaded=True,
+    )
 
 
 def numa_nodes(addresses: Iterable[str], root: Path = ROOT) -> dict[str, int]:
@@ -301,26 +296,17 @@ def process_name(pid: int) -> str | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessDetails:
-    """Whose process it is, its command line, and for how long it runs; None where the system does not say."""
-
-    user: str | None = None
-    command: str | None = None
-    age_s: float | None = None
-
-
-def process_details(pid: int) -> ProcessDetails:
-    """The details of a process that this system can see; all unknown for any other."""
+def detailed(process: Process) -> Process:
+    """The process with its user, its command line and for how long it runs, where this system tells."""
     try:
-        process = psutil.Process(pid)
-        with process.oneshot():
-            user, words, started = process.username(), process.cmdline(), process.create_time()
+        seen = psutil.Process(process.pid)
+        with seen.oneshot():
+            user, words, started = seen.username(), seen.cmdline(), seen.create_time()
     except (psutil.Error, OverflowError, ValueError, KeyError):  # KeyError: a user ID without a name
-        return ProcessDetails()
+        return process
     # A screen shows one line, whatever the arguments hold.
     command = "".join(sign if sign.isprintable() else " " for sign in " ".join(words)).strip()
-    return ProcessDetails(user, command or None, max(time.time() - started, 0.0))
+    return replace(process, user=user, command=command or None, age_s=max(time.time() - started, 0.0))
 
 
 def gpu_process_name(pid: int, root: Path = ROOT) -> str | None:
