@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpucheck.machine import asleep, host, installed_torch, kernel_driver
+from gpucheck.machine import host, installed_torch, kernel_driver
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
+from gpucheck.machine.host import AT_WORK_PERCENT
 from gpucheck.machine.installed_torch import TorchDevices
 from gpucheck.machine.nvml.fields import LINKS, MEMORY, NVML_ONLY, unclaimed_counts
 from gpucheck.machine.nvml.row import NOT_ACCESSIBLE, applies
-from gpucheck.machine.others import AT_WORK_PERCENT
 from gpucheck.machine.readings import CudaDoor, DeviceReading, DriverReading, NvmlDoor
 from gpucheck.machine.talk import Start
 from gpucheck.report.facts import Changes, Device, Driver, Ecc, Facts, Host, Link, Process, Python, TorchBuild
@@ -358,7 +358,7 @@ class Inventory:
 
     def _ask_doors(self) -> tuple[DriverReading | None, Around, Log]:
         """NVML's answer, what stands around, the kernel's log; the children work while the rest is read here."""
-        sleepers = () if self._wake or self._cuda is not None else asleep.sleeping(self._root)
+        sleepers = () if self._wake or self._cuda is not None else kernel_driver.sleeping(self._root)
         if sleepers:
             self._torch = self._torch or installed_torch.read()
             log = kernel_driver.log(self._root, journal=True)

@@ -165,3 +165,25 @@ def _time_of(line: str, booted_s: float | None) -> str | None:
         return None
     moment = datetime.datetime.fromtimestamp(booted_s + float(match[1]), datetime.timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+VENDOR, DISPLAY = "0x10de", "0x03"
+
+
+def sleeping(root: Path = ROOT) -> tuple[str, ...]:
+    """The PCI addresses of all of this machine's NVIDIA GPUs where every one is suspended; else none."""
+    gpus = {}
+    try:
+        for folder in sorted((root / "sys/bus/pci/devices").iterdir()):
+            if _text(folder / "vendor") == VENDOR and _text(folder / "class").startswith(DISPLAY):
+                gpus[folder.name] = _text(folder / "power/runtime_status")
+    except OSError:
+        return ()
+    return tuple(gpus) if gpus and set(gpus.values()) == {"suspended"} else ()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
