@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpucheck.machine import kernel_driver, stack
-from gpucheck.machine.stack import Library, Node, PciDevice, Stack
+from gpucheck.machine.kernel_driver import PciDevice
+from gpucheck.machine.stack import Library, Node, Stack
 
 UBUNTU = "usr/lib/x86_64-linux-gnu"
 

@@ -20,15 +20,12 @@ from typing import Any
 import psutil
 
 import gpucheck
+from gpucheck.machine.kernel_driver import ROOT, pci_devices
 from gpucheck.report.facts import Device, Driver, Host, Process, Python
 from gpucheck.units import MIB
 
-NVIDIA_VENDOR = "0x10de"
-# PCI base class 03: display controllers (VGA 0x0300, 3D 0x0302). NVIDIA's bridges and audio have other classes.
-DISPLAY_CLASS = "0x03"
 # Kernel drivers that hold a device for a virtual machine: this system has no use of it.
 FOR_GUESTS = ("vfio-pci", "pci-stub", "xen-pciback")
-ROOT = Path("/")
 # PROC_PID_INIT_INO of Linux's proc_ns.h: the inode of the machine's own PID namespace.
 MACHINE_NAMESPACE = "pid:[4026531836]"
 
@@ -118,7 +115,7 @@ def _inactive_file(path: Path) -> int:
 def read(root: Path = ROOT) -> Host:
     """Facts of the machine outside its accelerators."""
     now = memory(root)
-    gpus = nvidia_pci_addresses(root)
+    gpus = [device for device in pci_devices(root) or () if device.is_gpu]
     # The same as platform.release(), under the root that is asked for.
     release = text_of(root / "proc/sys/kernel/osrelease").strip() or platform.release()
     return Host(
@@ -131,8 +128,8 @@ def read(root: Path = ROOT) -> Host:
         memory_available_bytes=now.available,
         container_limit_bytes=now.container_limit,
         container_available_bytes=now.container_available,
-        nvidia_pci_addresses=gpus,
-        nvidia_pci_drivers=pci_drivers(gpus, root),
+        nvidia_pci_addresses=tuple(gpu.address for gpu in gpus),
+        nvidia_pci_drivers={gpu.address: gpu.driver for gpu in gpus if gpu.driver is not None},
         nvidia_device_nodes=nvidia_device_nodes(root),
     )
 
@@ -157,29 +154,6 @@ def container(root: Path = ROOT) -> str | None:
         return "kubernetes"
     match = re.search(r"(docker|kubepods|containerd|libpod|lxc)", text_of(root / "proc/self/cgroup"))
     return match.group(1) if match else None
-
-
-def nvidia_pci_addresses(root: Path = ROOT) -> tuple[str, ...]:
-    """PCI addresses of NVIDIA display controllers, whether or not a driver is bound to them."""
-    try:
-        folders = sorted((root / "sys/bus/pci/devices").iterdir())
-    except OSError:
-        return ()
-    return tuple(
-        folder.name
-        for folder in folders
-        if text_of(folder / "vendor").strip() == NVIDIA_VENDOR and text_of(folder / "class").startswith(DISPLAY_CLASS)
-    )
-
-
-def pci_drivers(addresses: Iterable[str], root: Path = ROOT) -> dict[str, str]:
-    """The kernel driver that is bound to each of these PCI addresses, where one is."""
-    found = {}
-    for address in addresses:
-        # Where no driver is bound there is no link.
-        with suppress(OSError):
-            found[address] = (root / "sys/bus/pci/devices" / address / "driver").readlink().name
-    return found
 
 
 def nvidia_device_nodes(root: Path = ROOT) -> tuple[str, ...]:

@@ -325,7 +325,7 @@ class Inventory:
         wake: bool = True,
         name: Callable[[int], str | None] = host.gpu_process_name,
         details: Callable[[Process], Process] = lambda process: process,
-        root: Path = host.ROOT,
+        root: Path = kernel_driver.ROOT,
         ahead: Ahead | None = None,
     ) -> None:
         """`details` reads more of each process; `ahead` has the children that were started already.
@@ -499,7 +499,7 @@ def only(facts: Facts, keep: Callable[[Device], bool]) -> Facts:
     return replace(facts, devices=tuple(facts.devices[place] for place in kept), unknown=unknown)
 
 
-def read(processes: bool = False, root: Path = host.ROOT, *, links: bool = False) -> Facts:
+def read(processes: bool = False, root: Path = kernel_driver.ROOT, *, links: bool = False) -> Facts:
     """The machine's facts, read once; `root` is where /proc is.
 
     `processes` asks for those on each device as well, `links` for its NVLinks and their fabric.
@@ -533,7 +533,7 @@ def again(facts: Facts) -> Facts:
         kernel=driver,
         numa_nodes={address: node for address, node in nodes.items() if address is not None},
     )
-    told = _with_holders(join(named, _as_libcuda_told(facts), around, facts.environment), host.ROOT)
+    told = _with_holders(join(named, _as_libcuda_told(facts), around, facts.environment), kernel_driver.ROOT)
     kept = {pointer: reason for pointer, reason in facts.unknown.items() if not pointer.startswith("/devices/")}
     assert told.driver is not None
     known = replace(told.driver, xids=driver.xids)

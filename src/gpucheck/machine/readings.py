@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpucheck.machine import host
+from gpucheck.machine import host, kernel_driver
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, LineChild, python_argv
 from gpucheck.machine.nvml.fields import LINKS
 from gpucheck.machine.talk import Ending, How, Line, Lost, Start, Talk
@@ -27,7 +27,7 @@ NOT_ANSWERING = "not answering"
 NOT_READ = "not read: NVML stopped at another device"
 
 
-def door_timeout_s(root: Path = host.ROOT) -> float:
+def door_timeout_s(root: Path = kernel_driver.ROOT) -> float:
     """How long a healthy driver may take to answer, by the cards that it has nodes for."""
     cards = [node for node in host.nvidia_device_nodes(root) if node[-1].isdigit()]
     return ANSWER_S + START_OF_A_CARD_S * len(cards)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpucheck.machine import kernel_driver, talk
-from gpucheck.machine.host import DISPLAY_CLASS, NVIDIA_VENDOR, ROOT
+from gpucheck.machine.kernel_driver import ROOT, PciDevice, first_line
 
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 # Built into the loaders of the common distributions.
@@ -187,8 +187,6 @@ def _libraries(folders: Iterable[Path]) -> Iterable[Library]:
             yield Library(name, str(path), real, version_of(real))
 
 
-__all__ = ["Library", "Node", "PciDevice", "Stack", "read"]
-
 # An NVSwitch is a PCI bridge device of NVIDIA's: class 0680.
 NVSWITCH_CLASS = "0x0680"
 # Where distributions put the module, below /lib/modules/KERNEL.
@@ -221,21 +219,6 @@ for path in sys.argv[1:]:
         code = refused.errno
     print('{"errno": %d}' % code, flush=True)
 """
-
-
-@dataclass(frozen=True, slots=True)
-class PciDevice:
-    """A PCI device of NVIDIA's: its address, device and class numbers, and the kernel driver bound to it."""
-
-    address: str
-    device: str | None = None
-    class_code: str | None = None
-    driver: str | None = None
-
-    @property
-    def is_gpu(self) -> bool:
-        """Whether it is a display controller: VGA or 3D."""
-        return (self.class_code or "").startswith(DISPLAY_CLASS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +295,7 @@ class Stack:
 
 def read(root: Path = ROOT, library_path: str = "", running: str | None = None) -> Stack:
     """Read it all. `library_path` is LD_LIBRARY_PATH as the process that is diagnosed has it, `running` the kernel."""
-    devices = _pci(root)
+    devices = kernel_driver.pci_devices(root)
     log, log_error = kernel_driver.log(root, journal=bool(devices))
     return Stack(
         devices=devices,
@@ -332,24 +315,10 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
         log_error=log_error,
         fabric_manager=_runs(root, FABRIC_MANAGER) if devices else None,
         confidential_guest=any((root / "dev" / name).exists() for name in ("sev-guest", "tdx_guest")),
-        jetson=_first_line(root / "etc/nv_tegra_release"),
+        jetson=first_line(root / "etc/nv_tegra_release"),
         wsl_driver=(root / "usr/lib/wsl/lib/libcuda.so.1").exists(),
         address_limit_bytes=_address_limit(),
         shm_bytes=_size_of(root / "dev/shm"),
-    )
-
-
-def _pci(root: Path) -> tuple[PciDevice, ...] | None:
-    try:
-        folders = sorted((root / "sys/bus/pci/devices").iterdir())
-    except OSError:
-        return None
-    return tuple(
-        PciDevice(
-            folder.name, _first_line(folder / "device"), _first_line(folder / "class"), _link_name(folder / "driver")
-        )
-        for folder in folders
-        if _first_line(folder / "vendor") == NVIDIA_VENDOR
     )
 
 
@@ -373,7 +342,7 @@ def _parameters(root: Path) -> dict[str, str] | None:
     folder = root / "sys/module/nvidia_uvm/parameters"
     if not folder.is_dir():
         return None
-    return {name: value for name in ("uvm_disable_hmm",) if (value := _first_line(folder / name)) is not None}
+    return {name: value for name in ("uvm_disable_hmm",) if (value := first_line(folder / name)) is not None}
 
 
 def _nodes(root: Path) -> tuple[Node, ...]:
@@ -422,7 +391,7 @@ def _secure_boot(root: Path) -> bool | None:
 def _runs(root: Path, name: str) -> bool | None:
     """Whether a process of this name is to be seen; a container sees its own alone."""
     folders = [folder for folder in _listed(root / "proc") if folder.name.isdigit()]
-    return any(_first_line(folder / "comm") == name for folder in folders) if folders else None
+    return any(first_line(folder / "comm") == name for folder in folders) if folders else None
 
 
 def _listed(folder: Path) -> list[Path]:
@@ -439,21 +408,6 @@ def _address_limit() -> int | None:
 
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
     return None if soft == resource.RLIM_INFINITY else soft
-
-
-def _first_line(path: Path) -> str | None:
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return None
-    return text.splitlines()[0] if text else None
-
-
-def _link_name(path: Path) -> str | None:
-    try:
-        return os.path.basename(os.readlink(path))
-    except OSError:
-        return None
 
 
 def _size_of(path: Path) -> int | None:
