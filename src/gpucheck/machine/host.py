@@ -15,12 +15,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 import gpucheck
-from gpucheck.machine.kernel_driver import ROOT, pci_devices
+from gpucheck.machine.kernel_driver import ROOT, pci_devices, text_of
 from gpucheck.report.facts import Device, Driver, Host, Process, Python
 from gpucheck.units import MIB
 
@@ -63,7 +62,9 @@ def container_memory(root: Path = ROOT) -> tuple[int | None, int | None]:
     """
     limits: list[tuple[int, int]] = []
     for folder, names, used_name in _memory_groups(root):
-        used, inactive = _number(folder / used_name), _inactive_file(folder / "memory.stat")
+        used = _number(folder / used_name)
+        figures = dict(line.split(" ", 1) for line in text_of(folder / "memory.stat").splitlines() if " " in line)
+        inactive = int(figures.get("total_inactive_file", figures.get("inactive_file", "0")))
         for limit in (_number(folder / name) for name in names):
             # Version 1 writes "no limit" as the largest page-aligned 63-bit number.
             if limit is not None and limit < 2**62:
@@ -105,11 +106,6 @@ def _memory_groups(root: Path) -> list[tuple[Path, tuple[str, ...], str]]:
         folders = [mount / part for part in (relative, *relative.parents)]
         found += [(folder, names, used) for folder in dict.fromkeys([*folders, mount]) if folder.is_dir()]
     return found
-
-
-def _inactive_file(path: Path) -> int:
-    figures = dict(line.split(" ", 1) for line in text_of(path).splitlines() if " " in line)
-    return int(figures.get("total_inactive_file", figures.get("inactive_file", "0")))
 
 
 def read(root: Path = ROOT) -> Host:
@@ -167,9 +163,8 @@ def nvidia_device_nodes(root: Path = ROOT) -> tuple[str, ...]:
 
 def kernel_driver(root: Path = ROOT) -> Driver:
     """What the kernel says of NVIDIA's module. All None where there is neither /proc/driver nor /sys/module."""
-    try:
-        text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    text = text_of(root / "proc/driver/nvidia/version")
+    if not text:
         modules = root / "sys/module"
         return Driver(kernel_module_loaded=(modules / "nvidia").is_dir() if modules.is_dir() else None)
     # NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (…)
@@ -246,16 +241,12 @@ def last_level_cache_bytes(root: Path = ROOT) -> int | None:
     for folder in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"):
         core = int(folder.parent.parent.name.removeprefix("cpu"))
         level, kind = (text_of(folder / name).strip() for name in ("level", "type"))
-        size = _cache_bytes(folder / "size")
+        size = re.fullmatch(r"(\d+)([KMG]?)", text_of(folder / "size").strip())
         if (cores is None or core in cores) and size and level.isdigit() and kind != "Instruction":
-            caches[int(level), text_of(folder / "shared_cpu_list")] = size
+            in_bytes = int(size[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[size[2]]
+            caches[int(level), text_of(folder / "shared_cpu_list")] = in_bytes
     last = max((level for level, _ in caches), default=0)
     return sum(size for (level, _), size in caches.items() if level == last) or None
-
-
-def _cache_bytes(path: Path) -> int | None:
-    match = re.fullmatch(r"(\d+)([KMG]?)", text_of(path).strip())
-    return int(match[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]] if match else None
 
 
 def cpu_flags(root: Path = ROOT) -> frozenset[str]:
@@ -291,9 +282,16 @@ def gpu_process_name(pid: int, root: Path = ROOT) -> str | None:
     Inside a container the PID may be another process here. One that has NVIDIA's library mapped or its device open is
     taken to be the one.
     """
-    if sys.platform == "linux" and not _sees_the_machine(root) and not _uses_nvidia(pid, root):
+    if sys.platform == "linux" and not _sees_the_machine(root) and "nvidia" not in text_of(root / f"proc/{pid}/maps"):
         return None
     return process_name(pid)
+
+
+def _sees_the_machine(root: Path) -> bool:
+    try:
+        return str((root / "proc/self/ns/pid").readlink()) == MACHINE_NAMESPACE
+    except OSError:
+        return False
 
 
 def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tuple[Process, ...]], int]:
@@ -321,28 +319,6 @@ def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tup
         for node in opened & found.keys():
             found[node].append(Process(int(folder.name), "node", name))
     return {node: tuple(sorted(holders, key=lambda one: one.pid)) for node, holders in found.items()}, hidden
-
-
-def _sees_the_machine(root: Path) -> bool:
-    try:
-        return str((root / "proc/self/ns/pid").readlink()) == MACHINE_NAMESPACE
-    except OSError:
-        return False
-
-
-def _uses_nvidia(pid: int, root: Path) -> bool:
-    try:
-        return "nvidia" in (root / f"proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-
-
-def text_of(path: Path) -> str:
-    """The text of a file of the system's; empty where it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def _number(path: Path) -> int | None:
@@ -374,28 +350,20 @@ def processor_time(child_pid: int | None = None) -> ProcessorTime:
     """The counters now. The kernel adds a child's to its parent's only once it has ended; `child_pid` runs still."""
     machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
     waiting = machine.idle + getattr(machine, "iowait", 0.0)
+    ended = getattr(own, "children_user", 0.0) + getattr(own, "children_system", 0.0)
+    child_s = 0.0
+    # A child may have ended meanwhile.
+    with suppress(psutil.Error):
+        if child_pid is not None:
+            times = psutil.Process(child_pid).cpu_times()
+            child_s = times.user + times.system
     # The kernel counts a guest's time in user and nice as well.
     guests = getattr(machine, "guest", 0.0) + getattr(machine, "guest_nice", 0.0)
     return ProcessorTime(
         time.monotonic(),
         sum(machine) - waiting - guests,
-        _total(own) + _ended_children(own) + (_of(child_pid) if child_pid is not None else 0.0),
+        own.user + own.system + ended + child_s,
     )
-
-
-def _total(times: Any) -> float:
-    return float(times.user + times.system)
-
-
-def _ended_children(times: Any) -> float:
-    return float(getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0))
-
-
-def _of(pid: int) -> float:
-    """Of a process; nothing where it has ended meanwhile."""
-    with suppress(psutil.Error):
-        return _total(psutil.Process(pid).cpu_times())
-    return 0.0
 
 
 def cores_used(before: ProcessorTime, after: ProcessorTime) -> float | None:

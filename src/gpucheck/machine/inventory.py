@@ -141,7 +141,9 @@ def _paired(nvml: DriverReading, cuda: DriverReading) -> list[DeviceReading]:
         if match is None and one_is_lost is not None and one_is_lost[1] is seen:
             match = one_is_lost[0]
         if match is None:
-            rows.append(_without_nvml(seen, nvml))
+            source = "libcuda" if seen.device.memory_total_bytes is not None else None
+            unknown = {"*": nvml.error or "NVML does not list this device", **seen.unknown}
+            rows.append(DeviceReading(replace(seen.device, memory_source=source), unknown))
         else:
             left.remove(match)
             rows.append(_merged(match, seen))
@@ -152,7 +154,9 @@ def _paired(nvml: DriverReading, cuda: DriverReading) -> list[DeviceReading]:
         index = own if own is not None else cards.get(row.device.parent_uuid)
         return (sys.maxsize if index is None else index, own is None)
 
-    return rows + [_without_cuda(row, cuda) for row in sorted(left, key=order)]
+    told_by_cuda = ("cuda_index", "multiprocessors", "memory_bus_width_bits", "integrated")
+    without = dict.fromkeys(told_by_cuda, cuda.error or "libcuda does not show this device")
+    return rows + [DeviceReading(row.device, {**row.unknown, **without}) for row in sorted(left, key=order)]
 
 
 def _one_is_lost(nvml: DriverReading, cuda: DriverReading) -> tuple[DeviceReading, DeviceReading] | None:
@@ -183,17 +187,6 @@ def _merged(row: DeviceReading, seen: DeviceReading) -> DeviceReading:
     if device.memory_total_bytes is None and seen.device.memory_total_bytes is not None:
         device = replace(device, memory_total_bytes=seen.device.memory_total_bytes, memory_source="libcuda")
     return DeviceReading(device, {**seen.unknown, **row.unknown})
-
-
-def _without_nvml(seen: DeviceReading, nvml: DriverReading) -> DeviceReading:
-    device = replace(seen.device, memory_source="libcuda" if seen.device.memory_total_bytes is not None else None)
-    return DeviceReading(device, {"*": nvml.error or "NVML does not list this device", **seen.unknown})
-
-
-def _without_cuda(row: DeviceReading, cuda: DriverReading) -> DeviceReading:
-    reason = cuda.error or "libcuda does not show this device"
-    told_by_cuda = ("cuda_index", "multiprocessors", "memory_bus_width_bits", "integrated")
-    return DeviceReading(row.device, {**row.unknown, **dict.fromkeys(told_by_cuda, reason)})
 
 
 def _why_not_shown(device: Device, cuda: DriverReading, environment: Mapping[str, str]) -> str | None:

@@ -214,13 +214,17 @@ def sleeping(root: Path = ROOT) -> tuple[str, ...]:
     return tuple(gpus) if states == {"suspended"} else ()
 
 
+def text_of(path: Path) -> str:
+    """The text of a file of the system's; empty where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 def first_line(path: Path) -> str | None:
     """The first line of a file of the system's; None where it cannot be read, or is empty."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return None
-    return text.splitlines()[0] if text else None
+    return next(iter(text_of(path).strip().splitlines()), None)
 
 
 def _link_name(path: Path) -> str | None:

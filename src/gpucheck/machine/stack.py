@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpucheck.machine import kernel_driver, talk
-from gpucheck.machine.kernel_driver import ROOT, PciDevice, first_line
+from gpucheck.machine.kernel_driver import ROOT, PciDevice, first_line, text_of
 
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 # Built into the loaders of the common distributions.
@@ -98,11 +98,6 @@ def version_of(path: str | None) -> str | None:
     return match[1] if match and len(match[1].partition(".")[0]) >= 3 else None
 
 
-def folders_of(library_path: str) -> dict[str, str]:
-    """Its folders, from what they really are to what is written there; the first of one counts."""
-    return {os.path.realpath(part): part for part in reversed(library_path.split(":")) if part}
-
-
 def from_path(root: Path, library_path: str) -> tuple[Library, ...]:
     """Those in LD_LIBRARY_PATH, in its order."""
     return tuple(_libraries(_under(root, part) for part in library_path.split(":") if part))
@@ -130,11 +125,7 @@ def configured(root: Path) -> tuple[Path, ...]:
         if file in seen:
             continue
         seen.add(file)
-        try:
-            text = file.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
-        for line in text.splitlines():
+        for line in text_of(file).splitlines():
             words = line.partition("#")[0].replace(",", " ").split()
             if words[:1] == ["include"]:
                 included = (pattern if pattern.startswith("/") else f"/etc/{pattern}" for pattern in words[1:])
@@ -305,7 +296,8 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
         parameters=_parameters(root),
         nodes=_nodes(root),
         libraries=searched(root),
-        path_folders=folders_of(library_path),
+        # The first of one counts.
+        path_folders={os.path.realpath(part): part for part in reversed(library_path.split(":")) if part},
         path_libraries=from_path(root, library_path),
         stray_libraries=elsewhere(root),
         unlinked=unlinked(root),
@@ -390,15 +382,8 @@ def _secure_boot(root: Path) -> bool | None:
 
 def _runs(root: Path, name: str) -> bool | None:
     """Whether a process of this name is to be seen; a container sees its own alone."""
-    folders = [folder for folder in _listed(root / "proc") if folder.name.isdigit()]
+    folders = list((root / "proc").glob("[0-9]*"))
     return any(first_line(folder / "comm") == name for folder in folders) if folders else None
-
-
-def _listed(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []
 
 
 def _address_limit() -> int | None:
