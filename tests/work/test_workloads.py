@@ -12,7 +12,8 @@ import torch
 
 from gpucheck.batch_size.trial import evaluate
 from gpucheck.errors import TargetError, UsageError
-from gpucheck.work.spec import Recipe, parse_inputs, parse_target
+from gpucheck.report.results.find_batch_size import StepRecipe
+from gpucheck.work.spec import parse_inputs, parse_target
 from gpucheck.work.target import Mode, Workload, load, step
 
 CPU = torch.device("cpu")
@@ -165,7 +166,7 @@ def kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
             optimizer=optimizer,
             dtype=dtype,
             device=CPU,
-            recipe=Recipe(**recipe),
+            recipe=StepRecipe(**recipe),
         )
 
     yield loaded
@@ -440,7 +441,7 @@ def test_a_hugging_face_model(
         optimizer="adamw",
         dtype=None,
         device=CPU,
-        recipe=Recipe(grad_checkpointing=checkpointing),
+        recipe=StepRecipe(grad_checkpointing=checkpointing),
     )
     switches = [getattr(module, "gradient_checkpointing", False) for module in workload.model.modules()]
     assert any(switches) is checkpointing

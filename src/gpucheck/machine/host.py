@@ -43,7 +43,6 @@ class HostMemory:
 
     @property
     def usable(self) -> int:
-        """Bytes that can still be taken."""
         return self.available if self.container_available is None else min(self.available, self.container_available)
 
 

@@ -56,7 +56,8 @@ VARIABLES = (
 )
 # cuInit's answers after which an empty list of devices is libcuda's honest answer: success and CUDA_ERROR_NO_DEVICE.
 HONEST = (0, 100)
-# Fields that NVML is not alone to tell.
+# Fields that libcuda alone tells, and those that both do.
+TOLD_BY_CUDA = ("cuda_index", "multiprocessors", "memory_bus_width_bits", "integrated")
 TOLD_BY_BOTH = ("name", "uuid", "pci_address", "compute_capability", "numa_node")
 # NVML's own figures are renewed several times a second, and a job changes what it does within one.
 BETWEEN_READINGS_S = 1.0
@@ -154,8 +155,7 @@ def _paired(nvml: DriverReading, cuda: DriverReading) -> list[DeviceReading]:
         index = own if own is not None else cards.get(row.device.parent_uuid)
         return (sys.maxsize if index is None else index, own is None)
 
-    told_by_cuda = ("cuda_index", "multiprocessors", "memory_bus_width_bits", "integrated")
-    without = dict.fromkeys(told_by_cuda, cuda.error or "libcuda does not show this device")
+    without = dict.fromkeys(TOLD_BY_CUDA, cuda.error or "libcuda does not show this device")
     return rows + [DeviceReading(row.device, {**row.unknown, **without}) for row in sorted(left, key=order)]
 
 
@@ -172,18 +172,10 @@ def _one_is_lost(nvml: DriverReading, cuda: DriverReading) -> tuple[DeviceReadin
 
 def _merged(row: DeviceReading, seen: DeviceReading) -> DeviceReading:
     """NVML's row with what libcuda adds; NVML's word counts where both speak."""
-    device = replace(
-        row.device,
-        cuda_index=seen.device.cuda_index,
-        parent_uuid=row.device.parent_uuid or seen.device.parent_uuid,
-        multiprocessors=seen.device.multiprocessors,
-        memory_bus_width_bits=seen.device.memory_bus_width_bits,
-        integrated=seen.device.integrated,
-        name=row.device.name or seen.device.name,
-        uuid=row.device.uuid or seen.device.uuid,
-        pci_address=row.device.pci_address or seen.device.pci_address,
-        compute_capability=row.device.compute_capability or seen.device.compute_capability,
-    )
+    alone = {name: getattr(seen.device, name) for name in TOLD_BY_CUDA}
+    by_both = ("parent_uuid", "name", "uuid", "pci_address", "compute_capability")
+    both = {name: getattr(row.device, name) or getattr(seen.device, name) for name in by_both}
+    device = replace(row.device, **alone, **both)
     if device.memory_total_bytes is None and seen.device.memory_total_bytes is not None:
         device = replace(device, memory_total_bytes=seen.device.memory_total_bytes, memory_source="libcuda")
     return DeviceReading(device, {**seen.unknown, **row.unknown})
@@ -384,7 +376,6 @@ class Inventory:
         return nvml_read, around, log
 
     def close(self) -> None:
-        """End the child."""
         if self._nvml is not None:
             self._nvml.close()
 
@@ -538,7 +529,7 @@ def _as_libcuda_told(facts: Facts) -> DriverReading:
     shown = []
     for place, device in enumerate(facts.devices):
         if device.cuda_index is not None:
-            names = ("kind", "cuda_index", "parent_uuid", "multiprocessors", "memory_bus_width_bits", "integrated")
+            names = ("kind", "parent_uuid", *TOLD_BY_CUDA)
             told = {name: getattr(device, name) for name in (*names, "memory_total_bytes", *TOLD_BY_BOTH)}
             pointers = {name: f"/devices/{place}/{name}" for name in names}
             unknown = {name: facts.unknown[at] for name, at in pointers.items() if at in facts.unknown}

@@ -56,12 +56,10 @@ class Library:
 
     @property
     def is_stub(self) -> bool:
-        """Whether it is a toolkit's stub, which is for linking alone."""
         return is_stub(self.real_path) or is_stub(self.path)
 
     @property
     def is_compat(self) -> bool:
-        """Whether it is of a forward-compatibility package."""
         return is_compat(self.real_path) or is_compat(self.path)
 
 
@@ -267,7 +265,6 @@ class Stack:
 
     @property
     def gpus(self) -> tuple[PciDevice, ...]:
-        """NVIDIA's display controllers."""
         return tuple(device for device in self.devices or () if device.is_gpu)
 
     @property

@@ -191,11 +191,9 @@ class Talk:
 
     @property
     def pid(self) -> int:
-        """The child's process id."""
         return self._child.pid
 
     def send(self, request: Mapping[str, Any]) -> None:
-        """Send one request."""
         self._since = time.monotonic()
         try:
             self._child.send(json.dumps(request))

@@ -38,7 +38,6 @@ class Batch:
 
     @property
     def elements(self) -> int:
-        """How many numbers its tensors hold."""
         return sum(tensor.numel() for tensor in _tensors([self.arguments, self.keywords, self.reference]))
 
 

@@ -214,7 +214,6 @@ class SearchedShape:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """M, N and K."""
         return self.m, self.n, self.k
 
 
@@ -229,7 +228,6 @@ class RefusedShape:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """M, N and K."""
         return self.m, self.n, self.k
 
 
