@@ -38,20 +38,7 @@ from gpucheck.work.target_parts import (
     random_tensor,
 )
 
-__all__ = [
-    "OPTIMIZERS",
-    "Batch",
-    "Built",
-    "Mode",
-    "Workload",
-    "build",
-    "equip",
-    "find_loss",
-    "forward",
-    "load",
-    "random_tensor",
-    "step",
-]
+__all__ = ["OPTIMIZERS", "Batch", "find_loss", "random_tensor"]  # of its parts
 
 # Where gradients are scaled, as torch.amp.GradScaler knows the device.
 SCALED = ("cuda", "xpu", "cpu")
