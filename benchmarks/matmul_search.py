@@ -100,7 +100,7 @@ def measured(device: str, dtype: str, text: str) -> Outcome:
     import torch
 
     from gpucheck.bench.dtypes import support
-    from gpucheck.bench.matmul import cases, search_run
+    from gpucheck.bench.matmul import product, search_run
     from gpucheck.bench.matmul.options import MatmulOptions
     from gpucheck.bench.matmul.search_run import Tries, allocate, fitting
     from gpucheck.machine import accel, host
@@ -109,7 +109,7 @@ def measured(device: str, dtype: str, text: str) -> Outcome:
 
     opened = accel.open_device(device)
     options = read(MatmulOptions, {"dtype": [dtype], "search": True, "range": text})
-    case = cases.Case(options.dtypes[0], (1, 1, 1), support(options.dtypes[0], opened))
+    case = product.Case(options.dtypes[0], (1, 1, 1), support(options.dtypes[0], opened))
     room = int((info[0] if (info := opened.memory_info()) else host.memory().usable) * 0.5)
     grid = fitting(case, search_run.grid_of(options, opened), room, opened)
     shapes = list(grid.shapes()) if grid.product <= MOST_SHAPES else []

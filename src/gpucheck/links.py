@@ -1,9 +1,40 @@
-"""What the links between host and device can carry: PCI Express by generation and width, NVLink-C2C."""
+"""The links between host and device: what PCI Express and NVLink-C2C can carry, and how ways and memories are named."""
 
 from __future__ import annotations
 
 import math
 import re
+from typing import Any, Literal
+
+from gpucheck.options import option
+
+Direction = Literal["host_to_device", "device_to_host", "host_to_host"]
+HostMemory = Literal["pageable", "pinned"]
+
+DIRECTIONS: dict[str, tuple[Direction, ...]] = {
+    "both": ("host_to_device", "device_to_host"),
+    "host_to_device": ("host_to_device",),
+    "h2d": ("host_to_device",),
+    "device_to_host": ("device_to_host",),
+    "d2h": ("device_to_host",),
+}
+MEMORIES: dict[str, tuple[HostMemory, ...]] = {
+    "both": ("pageable", "pinned"),
+    "pageable": ("pageable",),
+    "pinned": ("pinned",),
+}
+# In a sentence.
+WAYS: dict[str, str] = {
+    "host_to_device": "to the device",
+    "device_to_host": "to the host",
+    "host_to_host": "from host to host",
+}
+# In a table, and beside one.
+SHORT_WAYS: dict[str, str] = {
+    "host_to_device": "to device",
+    "device_to_host": "to host",
+    "host_to_host": "host to host",
+}
 
 # Bytes per second, per lane and direction: transfer rate of the PCI Express Base Specification times its encoding.
 # Generations 1 and 2 send 10 bits for 8, 3 to 5 send 130 for 128, 6 sends flits of 256 bytes, 242 of them packets.
@@ -64,3 +95,16 @@ def link_rate(generation: int | None, width: int | None) -> float | None:
     """Bytes per second in one direction, packet headers not yet deducted; None for a link not in the specification."""
     lane = PCIE_BYTES_PER_S_PER_LANE.get(generation) if generation is not None else None
     return lane * width if lane is not None and width in WIDTHS else None
+
+
+def direction_option() -> Any:
+    """The field of `--direction`: the ways that copies go."""
+    return option(
+        "Copy direction: both, host_to_device (h2d) or device_to_host (d2h).",
+        DIRECTIONS["both"],
+        name="--direction",
+        metavar="WAY",
+        parse=lambda text, _: DIRECTIONS[text],
+        choices=tuple(DIRECTIONS),
+        shown="both",
+    )

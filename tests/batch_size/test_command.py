@@ -353,7 +353,7 @@ def test_what_was_asked_for_at_once_explains_a_failure_far_below_the_budget(scen
     raised = {"chain": [{"classes": RUNTIME, "message": message}], "traceback": "t", "reached_bytes": 300 * MIB}
     scenario(static=100 * MIB, per_sample=MIB // 2, **{"from": 400, "beyond": raised})
     found = answer(find(memory_limit="1GiB"))
-    assert (found["max_batch_size"], found["first_failing_at_once"]) == (399, True)
+    assert (found["max_batch_size"], found["first_failing_at_once"]) == (398, True)
     assert found["first_failing_reason"] == "one allocation of 851 MiB failed with 300 MiB in use"
     failed = next(trial for trial in found["trials"] if trial["outcome"] == "out-of-memory")
     assert (failed["asked_bytes"], failed["reached_bytes"]) == (891977728, 300 * MIB)

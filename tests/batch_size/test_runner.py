@@ -429,3 +429,18 @@ def test_a_process_that_is_dead_at_its_turn_says_nothing_of_what_a_start_takes(s
         with pytest.raises(CannotLook):
             runner.start()
         assert runner.start_s == 0.0
+
+
+def test_of_an_allocator_that_made_room_the_tensors_say_how_much_a_size_needs() -> None:
+    memory = {"max_memory_allocated_bytes": 900, "max_memory_reserved_bytes": 1000}
+    ran = TrialResult(batch_size=4, purpose="search", outcome="fits", peak_bytes=1050, memory=memory)
+    assert ran.fitted_bytes == 1050
+    # What lies outside the allocator counts, and 2 % that stay in pieces.
+    assert replace(ran, allocation_retries=1).fitted_bytes == int(950 * 1.02)
+    assert replace(ran, allocation_retries=1, memory={}).fitted_bytes == 1050
+
+
+@pytest.mark.parametrize(("reached", "asked", "least"), [(898, 192, 1090), (None, 192, None), (898, None, None)])
+def test_what_a_size_that_ran_out_of_memory_needs_at_least(reached: Any, asked: Any, least: Any) -> None:
+    failed = TrialResult(batch_size=4, purpose="search", outcome="out-of-memory")
+    assert replace(failed, reached_bytes=reached, asked_bytes=asked).least_bytes == least

@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -308,3 +309,15 @@ def test_a_limit_that_peaks_do_not_foretell_is_found_all_the_same() -> None:
         # Two more than the bound of a failure that could be foreseen, and only for answers of 1 to 3.
         excess = len(search.trials) + 1 - math.floor(2 * math.log2(search.best.batch_size) + 4)
         assert excess <= (2 if limit <= 3 else 0)
+
+
+def test_memory_in_pieces_that_ran_out_is_followed_by_what_it_had_and_asked_for() -> None:
+    search = Search(budget_bytes=1024, static_bytes=100, noise=0.002, cap=1000)
+    search.trials += [
+        tried(7, "fits", 356),
+        replace(tried(24, "out-of-memory"), reached_bytes=898, asked_bytes=192),  # the fit says 925
+    ]
+    following = search.next()
+    assert following is not None and 18 <= following.size <= 22
+    search.trials[-1] = tried(24, "out-of-memory")  # where nothing more is known, the middle
+    assert search.next() == Attempt(12)

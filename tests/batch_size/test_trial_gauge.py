@@ -378,3 +378,27 @@ def test_swap_is_none_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(trial, "open", missing, raising=False)
     assert swapped_bytes() == 0
     first_in_line()
+
+
+@pytest.mark.parametrize("of_torch", [True, False])
+def test_each_trial_makes_the_optimizers_state_as_a_new_process_does(of_torch: bool) -> None:
+    class Own(torch.optim.AdamW):  # type: ignore[misc] # torch counts as untyped
+        """Whoever writes an optimizer may keep more than its state."""
+
+    model, device, states = torch.nn.Linear(1, 1), Device(), []
+    optimizer = (torch.optim.AdamW if of_torch else Own)(model.parameters())
+
+    def batch(size: int) -> Batch:
+        states.append(len(optimizer.state))
+        return Batch(arguments=(torch.ones(size, 1),))
+
+    workload = Workload(
+        model, batch, "train", torch.device("cpu"), loss=lambda scores, _: scores.sum(), optimizer=optimizer
+    )
+    session = Session(cast(Accel, device), gauge_of(device, free_before=device.free), workload)
+    firsts = []
+    for _ in range(2):
+        states.clear()
+        assert session.trial(4, 3)["ok"]
+        firsts.append(states[0])
+    assert firsts == [0, 0 if of_torch else 2]

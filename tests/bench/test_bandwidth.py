@@ -244,6 +244,14 @@ def test_a_wrong_result_fails(details: dict[str, Any], message: str) -> None:
     assert finding.verdict == "fail" and finding.message.startswith(message)
 
 
+@pytest.mark.parametrize("details", [{"wrong_elements": 3}, {"unsteady_comparisons": 2}])
+def test_a_wrong_run_is_not_hidden_by_one_of_another_method(details: dict[str, Any]) -> None:
+    right = replace(measured(), method=replace(measured().method, launch="graph"))
+    for rows in ((measured(**details), right), (right, measured(**details))):
+        finding = found(*rows)["bandwidth.result"]
+        assert (finding.verdict, finding.evidence["copy, 1 GiB"]["verified_slices"]) == ("fail", 2)
+
+
 def test_only_cold_rows_tell_a_rate() -> None:
     assert found(measured(), measured("read", 3e12))["bandwidth.speed"].message == "copy 4.00 TB/s, read 3.00 TB/s"
     for other in (measured(cache="warm"), replace(measured(), rate=None)):

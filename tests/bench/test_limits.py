@@ -14,7 +14,7 @@ from gpucheck.bench import devices, figures, judge, limits, runs, share
 from gpucheck.bench.devices import Shared
 from gpucheck.bench.figures import Ceiling, Ceilings
 from gpucheck.bench.transfer import link as of_link
-from gpucheck.directions import WAYS
+from gpucheck.links import WAYS
 from gpucheck.machine import choose, inventory
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import runs as merging

@@ -120,4 +120,4 @@ def test_a_process_that_trains_tells_its_peak(oracle: ModuleType) -> None:
     assert (one.failure, eight.failure) == (None, None)
     # Seven more images keep at least their first two maps of 16×64×64 floats each.
     assert eight.peak_bytes - one.peak_bytes > 7 * 2 * 16 * 64 * 64 * 4
-    assert oracle.trained("convnet", 512, 2**24) == oracle.Trained(512, out_of_memory=True)
+    assert oracle.trained("convnet", 512, 2**23) == oracle.Trained(512, out_of_memory=True)

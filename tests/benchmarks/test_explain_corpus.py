@@ -18,9 +18,9 @@ from gpucheck.doctor.catalogue import BY_ID
 from gpucheck.explain.table import TEXTS
 
 # What the set that nobody tuned on has: it is to be no worse. The bar is LEAST_RIGHT, 276 of 306.
-HELD_RIGHT = 287
+HELD_RIGHT = 288
 # The first and only run over the set `fresh`, in which nobody looked at what was missed.
-FRESH_RIGHT, FRESH_WRONG = 116, 2
+FRESH_RIGHT, FRESH_WRONG = 80, 1
 
 
 @functools.cache
@@ -42,7 +42,7 @@ def test_the_set_that_nobody_tuned_on_is_right_as_often_as_it_was_and_never_sure
 def test_fresh_texts_are_never_met_worse_than_at_their_first_run() -> None:
     """Below the bars, as the benchmark's page says; what is mended by kind may only raise it."""
     fresh = score("fresh")
-    assert (fresh.entries, fresh.blamed) == (154, 0)
+    assert (fresh.entries, fresh.blamed) == (109, 0)
     assert fresh.right >= FRESH_RIGHT and fresh.wrong_and_sure <= FRESH_WRONG, fresh
 
 
@@ -86,13 +86,13 @@ def test_what_counts_as_what() -> None:
 def test_only_the_set_that_rows_were_written_on_is_ever_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    missed = {letter: entry(f"it is on fire in {letter}", "x.y") for letter in "abcdef"}
+    missed = {letter: entry(f"it is on fire in {letter}", "x.y") for letter in "abcdefgh"}
     for letter, one in missed.items():
         row = {"text": one.text, "expect": one.expect, "source": one.source, "note": one.note}
         (tmp_path / f"explain-{letter}.jsonl").write_text(json.dumps(row) + "\n")
     monkeypatch.setattr(explain_corpus, "entries", functools.partial(explain_corpus.entries, folder=tmp_path))
     assert explain_corpus.main(["--misses"]) == 1
     listed = capsys.readouterr().out.splitlines()
-    assert [letter for letter, one in missed.items() if one.text in listed] == ["a", "b", "d", "e"]
+    assert [letter for letter, one in missed.items() if one.text in listed] == ["a", "b", "d", "e", "f", "g"]
     with pytest.raises(SystemExit):
         explain_corpus.main(["--show-held"])

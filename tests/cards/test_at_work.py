@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gpucheck.cards import checks as devices_checks
 from gpucheck.cards.at_work import work
 from gpucheck.devices.command import judge, selected
 from gpucheck.report.facts import (
@@ -27,7 +26,7 @@ from gpucheck.report.facts import (
     SramEcc,
     XidError,
 )
-from gpucheck.report.finding import Finding
+from gpucheck.report.finding import Finding, grouped, in_short
 from gpucheck.report.report import exit_code
 
 UP = tuple(NvLink(number, True, {"replay": 0, "recovery": 0}) for number in range(18))
@@ -481,7 +480,7 @@ def test_all_links_of_all_cards_down_under_a_fabric_that_calls_itself_completed(
     facts = node(*(card(index, nvlinks=DOWN) for index in range(8)))
     found = [one for one in judge(facts) if one.verdict != "pass"]
     assert {(one.id, one.verdict) for one in found} == {("links.inactive", "warn")} and len(found) == 8
-    (group,) = devices_checks.grouped(found)
+    (group,) = grouped(found)
     assert group.message.startswith("cuda:0 to cuda:7: though the fabric is registered: copies")
 
 
@@ -577,7 +576,7 @@ def test_instances_that_could_not_be_asked_for_are_not_missing() -> None:
 
 def test_cards_of_which_the_same_is_said_share_a_line() -> None:
     facts = node(*(card(index, compute_mode="prohibited") for index in (0, 1, 2, 5)))
-    (group,) = devices_checks.grouped([one for one in judge(facts) if one.verdict == "info"])
+    (group,) = grouped([one for one in judge(facts) if one.verdict == "info"])
     assert group.devices == ("cuda:0 to cuda:2", "cuda:5")
     assert group.message == "cuda:0 to cuda:2, cuda:5: no program may use the card"
     assert len(group.fixes) == 4
@@ -594,7 +593,7 @@ def test_cards_of_which_the_same_is_said_share_a_line() -> None:
     ],
 )
 def test_names_in_short(names: tuple[str, ...], short: tuple[str, ...]) -> None:
-    assert devices_checks.in_short(names) == short
+    assert in_short(names) == short
 
 
 # --- the kernel's log -------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck import warned
+from gpucheck import errors
 
 SRC = str(Path(__file__).resolve().parents[2] / "src")
 pytestmark = [pytest.mark.skipif(os.name != "posix", reason="closes streams as a POSIX shell does"), pytest.mark.slow]
@@ -68,14 +68,14 @@ def test_warnings_are_settled_for_what_we_stand_on_alone() -> None:
     with warnings.catch_warnings(record=True):
         warnings.resetwarnings()
         warnings.simplefilter("error")
-        warned.settle()
+        errors.filter_warnings()
         # A target's own warnings stay what the user made of them.
         modules = ("torch", "torch.cuda", "numpy.core", "gpucheck.bench", "torchish", "my_model")
         assert [raised(module) for module in modules] == [False] * 4 + [True] * 2
     with warnings.catch_warnings(record=True) as seen:
         warnings.resetwarnings()
         warnings.simplefilter("ignore")
-        warned.settle()
+        errors.filter_warnings()
         assert not raised("torch") and seen == []
 
 

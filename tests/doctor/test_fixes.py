@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from healthy import CARDS, HEALTHY, with_cards, with_driver, with_host, with_stack, with_torch
 
-from gpucheck import advice
+from gpucheck import messages
 from gpucheck.doctor import catalogue, fixes, ladder
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.machine.stack import Node
@@ -174,7 +174,7 @@ def test_podman_is_told_to_make_its_list_of_devices_wherever_it_is_named() -> No
 
 
 def test_the_allocators_setting_goes_by_both_of_its_names() -> None:
-    assert advice.allocator("expandable_segments:True") == (
+    assert messages.allocator("expandable_segments:True") == (
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True PYTORCH_ALLOC_CONF=expandable_segments:True"
     )
 

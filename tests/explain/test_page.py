@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 import gpucheck
+from gpucheck.bench import ids as bench
 from gpucheck.explain.page import PAGES
+from gpucheck.fleet import ids as fleet
+from gpucheck.program import ids as program
+from gpucheck.report.finding import Id
 from gpucheck.smoke import command as smoke
+from gpucheck.stress import judge as stress
 from gpucheck.thresholds import THRESHOLDS
 
 SOURCE = Path(gpucheck.__file__).parent
@@ -58,6 +63,18 @@ def test_every_finding_of_stress_has_its_page() -> None:
     written = written_ids("stress/*.py")
     assert {"stress.wrong", "stress.slow", "stress.errors"} <= written
     assert sorted(written - set(PAGES)) == []
+
+
+@pytest.mark.parametrize(("room", "ids"), [("fleet", fleet.IDS), ("program", program.IDS), ("stress", stress.IDS)])
+def test_an_id_that_is_declared_is_that_of_a_finding(room: str, ids: tuple[Id, ...]) -> None:
+    """It stands in the package a second time, where the finding is made."""
+    texts = [path.read_text(encoding="utf-8") for path in SOURCE.glob(f"{room}/**/*.py")]
+    assert [one.id for one in ids if sum(text.count(f'"{one.id}"') for text in texts) < 2] == []
+
+
+def test_every_id_in_a_role_is_a_verification_or_an_advice() -> None:
+    assert {"transfer.corrupt", "matmul.result", "bandwidth.result"} <= set(bench.in_role("verifies"))
+    assert bench.in_role("advises")[:2] == ("transfer.pinned_speedup", "transfer.idioms")
 
 
 def test_every_threshold_has_its_page() -> None:

@@ -191,7 +191,7 @@ def test_a_part_that_never_returns_is_ended_in_its_time(monkeypatch: pytest.Monk
     given = ["fleet", "check", "--quiet", "--host", "n1", "--only", "devices", "--within", "2s"]
     assert main([*given, "--run", "r", "--gather", str(tmp_path)]) == 4
     ((_, left),) = documents.read([str(tmp_path)]).documents
-    assert left.parts[0].ended == "did not end within 2 s"
+    assert (left.parts[0].ended or "").startswith("did not end within")  # what was left of 2 s as it began
 
 
 def test_on_a_log_a_line_at_the_start_and_one_at_the_end(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
 from gpucheck.batch_size import trial_fake
 from gpucheck.batch_size.command import command
 from gpucheck.batch_size.options import FindBatchSizeOptions
+from gpucheck.batch_size.outcome import Setup
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Recorder
 from gpucheck.units import MIB
@@ -18,22 +17,10 @@ from gpucheck.work.target import load, step
 
 pytestmark = [pytest.mark.gpu, pytest.mark.long]
 
-SETUP: dict[str, Any] = {
-    "inputs": (),
-    "mode": "train",
-    "optimizer": "adamw",
-    "dtype": None,
-    "device": "cuda:0",
-    "guard_bytes": None,
-    "lowest": None,
-    "on_host": False,
-    "recipe": {},
-}
-
 
 @pytest.mark.parametrize(("target", "size"), [("mlp", 4096), ("transformer", 16)])
 def test_predicted_peaks_are_near_those_of_the_allocator(target: str, size: int) -> None:
-    _, begun = trial_fake._prepared({**SETUP, "target": target})
+    _, begun = trial_fake._prepared(Setup(target, (), "train", "adamw", None, "cuda:0"), None, on_host=False)
     assert begun is not None
     predicted = begun[0].run(size)["peak_bytes"]
     device = torch.device("cuda:0")

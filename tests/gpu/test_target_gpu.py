@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpucheck.work.spec import Recipe, parse_target
+from gpucheck.report.results.find_batch_size import StepRecipe
+from gpucheck.work.spec import parse_target
 from gpucheck.work.target import load, step
 
 pytestmark = pytest.mark.gpu
@@ -21,7 +22,7 @@ def test_a_step_in_mixed_precision(amp: str) -> None:
         optimizer="adamw",
         dtype=None,
         device=torch.device("cuda", 0),
-        recipe=Recipe(amp=amp),
+        recipe=StepRecipe(amp=amp),
     )
     step(workload, workload.make_batch(4))
     torch.cuda.synchronize()

@@ -70,6 +70,25 @@ def test_several_mismatches_in_one_run(findings_of: FindingsOf) -> None:
     assert [one.title.partition(" in")[0] for one in findings_of(text)] == ["prog.py:17", "prog.py:19"]
 
 
+def test_every_operand_of_a_line_is_told(findings_of: FindingsOf) -> None:
+    """One operator twice on a line is two mismatches; one with two wrong operands names both."""
+    text, _ = program(
+        """
+        class Net(nn.Module):
+            def forward(self, x):
+    -            a, b = torch.ones(8), torch.zeros(8)
+    +            a, b = x, x
+                y = (x + a) * (x + b)
+                return torch.addcmul(y, a, b)
+    """,
+        wrong=True,
+    )
+    found = findings_of(text)
+    assert [one.title.partition(" in")[0] for one in found] == ["prog.py:17", "prog.py:17", "prog.py:18"]
+    assert "argument tensor1 is on the CPU" in found[2].message
+    assert found[2].message.endswith("; its argument tensor2 is on the CPU too")
+
+
 def test_alike_modules_are_told_once(findings_of: FindingsOf) -> None:
     text, _ = program(
         """

@@ -17,7 +17,7 @@ from gpucheck.report.report import Collector, Report
 from gpucheck.report.results.model import DeviceMismatchEntry, MismatchedTensor
 from gpucheck.report.results.run import (
     AssumedValue,
-    CaughtDtypes,
+    CaughtError,
     DryLine,
     DryMemory,
     DryMismatch,
@@ -40,7 +40,7 @@ PEAK = MemoryMoment(
 )
 MEMORY = DryMemory(
     total_bytes=1024 * MIB,
-    total_of="claimed GPU",
+    total_of="simulated GPU",
     peak=PEAK,
     peak_by_phase={"backward": 900 * MIB},
     parameters_bytes=100 * MIB,
@@ -65,7 +65,7 @@ LINE = DryLine(
 )
 CLEAN = DryResult(
     program=("train.py",),
-    device="cuda:0 (claimed GPU)",
+    device="cuda:0 (simulated GPU)",
     exit=0,
     torch="2.13.0",
     has_values=True,
@@ -123,7 +123,7 @@ def told(result: DryResult) -> list[tuple[str, str]]:
 
 def test_a_script_without_a_fault() -> None:
     assert screen(CLEAN) == [
-        "✓ cuda:0 (claimed GPU): no tensor was on the wrong device · ended after 2 steps",
+        "✓ cuda:0 (simulated GPU): no tensor was on the wrong device · ended after 2 steps",
         "",
         " line          what      times   bytes   source",
         "──────────────────────────────────────────────────────────────",
@@ -140,7 +140,7 @@ def test_a_script_without_a_fault() -> None:
 
 def test_a_tensor_on_the_wrong_device() -> None:
     assert screen(replace(CLEAN, mismatches=(MISMATCH,), ended_after_steps=False))[:3] == [
-        "✗ cuda:0 (claimed GPU): 1 tensor on the wrong device",
+        "✗ cuda:0 (simulated GPU): 1 tensor on the wrong device",
         "✗ train.py:30: F.cross_entropy needs cuda:0, but its argument target is on the CPU: made at",
         "train.py:8 by torch.randint",
     ]
@@ -153,13 +153,15 @@ def test_what_the_program_caught_is_in_the_first_line() -> None:
     other = replace(MISMATCH.mismatch, place="train.py:40")
     twice = replace(CLEAN, mismatches=(CAUGHT, replace(CAUGHT, mismatch=other, times=1)))
     assert screen(twice, 150)[:2] == [
-        "! cuda:0 (claimed GPU): 2 tensors on the wrong device, caught by the program (33 times) · ended after 2 steps",
+        "! cuda:0 (simulated GPU): 2 tensors on the wrong device, caught by the program (33 times) · "
+        "ended after 2 steps",
         "! train.py:30: F.cross_entropy needs cuda:0, but its argument target is on the CPU: made at train.py:8 "
         "by torch.randint; the program caught the error",
     ]
-    mixed = replace(CLEAN, mixed=(CaughtDtypes(text="got Half and Float", place="train.py:9", times=2),))
+    mixed = replace(CLEAN, mixed=(CaughtError(text="got Half and Float", place="train.py:9", times=2),))
     assert screen(mixed, 150)[:2] == [
-        "! cuda:0 (claimed GPU): 1 operation with mixed dtypes, caught by the program (2 times) · ended after 2 steps",
+        "! cuda:0 (simulated GPU): 1 operation with mixed dtypes, caught by the program (2 times) · "
+        "ended after 2 steps",
         "! train.py:9: operands of different dtypes: got Half and Float; the program caught the error 2 times",
     ]
 
@@ -171,7 +173,7 @@ def test_a_program_that_caught_a_mistake_and_ended_with_a_status_failed() -> Non
 def test_a_program_that_did_nothing_has_shown_nothing() -> None:
     undone = replace(CLEAN, steps=0, ended_after_steps=False, trains=True)
     assert screen(undone)[:2] == [
-        "? cuda:0 (claimed GPU): no step was judged · whole program, 0 steps",
+        "? cuda:0 (simulated GPU): no step was judged · whole program, 0 steps",
         "? no step was judged: the program made an optimizer and ended before its first step",
     ]
     empty = replace(PEAK, allocated_bytes=0)
@@ -186,7 +188,7 @@ def test_memory_that_does_not_suffice_names_who_asked_and_who_held() -> None:
     first = replace(PEAK, place="a.py:9", allocated_bytes=1100 * MIB, asked_bytes=200 * MIB, held=held)
     lines = screen(replace(CLEAN, memory=replace(MEMORY, peak=first, exceeded=first)), 120)
     assert lines[:2] == [
-        "✗ cuda:0 (claimed GPU): out of memory · ended after 2 steps",
+        "✗ cuda:0 (simulated GPU): out of memory · ended after 2 steps",
         "✗ out of memory: 200 MiB asked for at a.py:9 in backward, step 2; "
         "peak 1.07 GiB of 1 GiB; most held by a.py:2 700 MiB",
     ]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from gpucheck import advice
+from gpucheck import messages
 from gpucheck.batch_size import recommend
 from gpucheck.batch_size.history import CAP, OPEN, History
 from gpucheck.batch_size.outcome import AT_ONCE, BOUNDING, TrialResult, in_words, in_words_of_retries, kind_of_size
@@ -365,5 +365,5 @@ def _of_the_last_run(history: History) -> Iterator[Finding]:
             f"{capacity(gap.gap_bytes)} reserved by the allocator, in no tensor",
             f"{gap.gap_bytes / gap.reserved_bytes * 100:.0f} % of its reserved memory at the peak",
             asdict(gap),
-            fix=f"run with {advice.allocator('expandable_segments:True')}",
+            fix=f"run with {messages.allocator('expandable_segments:True')}",
         )

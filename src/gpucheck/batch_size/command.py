@@ -340,18 +340,7 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
             "--estimate and --compile exclude each other", "a compiled model's memory is known only after it runs"
         )
     emit(Progress("predicting with fake tensors"))
-    predictor = Predictor(setup, room, *sizes, max(0.0, deadline - time.monotonic()), on_host=True)
-    try:
-        found = predictor.result(room)
-    except Distrusted as why:
-        raise CannotLook(
-            f"{setup.target} cannot be estimated",
-            str(why),
-            "on a machine with the device, run without --estimate",
-            finding="batch_size.estimate",
-        ) from None
-    finally:
-        predictor.close()
+    found = _predicted(setup, room, sizes, deadline)
     at_max = found.at_max
     # How far estimates were off, and why that is not known.
     known, why_not = EXPERIENCE.get(kind), None
@@ -385,6 +374,21 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
     )
     emit(Answered("find_batch_size_estimate", answer))
     emit(Judged(finding_of_estimate(found, memory_bytes, room, setup.recipe.axis, known)))
+
+
+def _predicted(setup: Setup, room: int, sizes: tuple[int | None, int], deadline: float) -> Prediction:
+    predictor = Predictor(setup, room, *sizes, max(0.0, deadline - time.monotonic()), on_host=True)
+    try:
+        return predictor.result(room)
+    except Distrusted as why:
+        raise CannotLook(
+            f"{setup.target} cannot be estimated",
+            str(why),
+            "on a machine with the device, run without --estimate",
+            finding="batch_size.estimate",
+        ) from None
+    finally:
+        predictor.close()
 
 
 def finding_of_estimate(

@@ -206,16 +206,17 @@ class Search:
         return len(self.trials) - self.taken_over
 
     def step(self, size: int) -> int:
-        """How far above `size` the next size lies that is worth a trial."""
-        return max(self.multiple_of, self.rounded(size * self.tolerance))
+        """How far above `size` the next is worth a trial: where sizes are few, by more than the tolerance."""
+        within = self.rounded(size * self.tolerance)
+        return within + self.multiple_of if self._is_coarse(size) else max(self.multiple_of, within)
 
     def _apart(self, size: int) -> int:
         """The least distance between two sizes near `size` that tells more of growth than of noise."""
         return max(self.multiple_of, self.rounded(size * self.tolerance * APART))
 
     def _is_coarse(self, size: int) -> bool:
-        """Whether sizes are so few that one of them more is more than the tolerance; any is for an exact search."""
-        return self.step(size) > size * self.tolerance
+        """Whether sizes are so few that no two lie closer than trials may; any are for an exact search."""
+        return self.multiple_of > size * self.tolerance * APART
 
     def _ended(self, best: TrialEntry) -> bool:
         """Whether no larger size is to be tried. What a confirmation measures may say that one is.
@@ -305,6 +306,9 @@ class Search:
         """A size inside the bracket, away from its ends, so that every trial narrows it."""
         width = failing.batch_size - best.batch_size
         step = min(self._apart(best.batch_size), self.rounded(width / 2))
+        if fitted is not None and fitted.peak(failing.batch_size) <= 1.0 and failing.least_bytes is not None:
+            # Memory in pieces: it ran out although the fit has room for it. What it had and asked for is known.
+            fitted = self._fit(1.0, (failing.batch_size, failing.least_bytes))
         if fitted is None or fitted.peak(failing.batch_size) <= 1.0 or self._stalled(width):
             return self._middle(best.batch_size, failing.batch_size)
         aim = self._aim(best, fitted, failing.batch_size - self.multiple_of)
@@ -343,12 +347,12 @@ class Search:
         target = self.rounded(aim)
         return target if target > best.batch_size + (self.step(best.batch_size) if best.batch_size > 1 else 0) else None
 
-    def _fit(self, share: float) -> Fit | None:
-        """The peaks measured up to the first failure, against a share of the budget; None where none were."""
+    def _fit(self, share: float, *more: tuple[int, int]) -> Fit | None:
+        """The peaks measured up to the first failure, and `more`, against a share of the budget; None without one."""
         if self.budget_bytes is None:
             return None
         limit = self.first_failing.batch_size if self.first_failing else math.inf
-        points = [(size, peak) for size, peak in self._measured() if size <= limit]
+        points = [(size, peak) for size, peak in (*self._measured(), *more) if size <= limit]
         return fit(points, self.budget_bytes * share, self.noise, self.static_bytes)
 
 

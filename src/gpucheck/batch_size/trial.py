@@ -422,6 +422,11 @@ class Session:
         self.accel, self.gauge, self.workload = accel, gauge, workload
         self._trials = 0
         self._is_warm = False
+        optimizer = workload.optimizer
+        # Whether the optimizer is one of torch's that makes its state in its first step.
+        self._is_stateless = (
+            optimizer is not None and type(optimizer).__module__.startswith("torch.optim.") and not optimizer.state
+        )
         self._idle_outside = 0
 
     def trial(
@@ -516,9 +521,16 @@ class Session:
         }
 
     def _forget(self) -> None:
-        """Let gradients go, and what only Python's collector frees."""
-        if self.workload.optimizer is not None:
-            self.workload.optimizer.zero_grad(set_to_none=True)
+        """Let gradients and the optimizer's state go, and what only Python's collector frees.
+
+        In a user's process the state is made in the first step, between what that step has cached: so it is in each
+        trial on a device. Optimizers that are none of torch's may not take its loss.
+        """
+        optimizer = self.workload.optimizer
+        if optimizer is not None:
+            optimizer.zero_grad(set_to_none=True)
+            if self._is_stateless and not isinstance(self.gauge, CpuGauge):
+                optimizer.state.clear()
         gc.collect()
 
     def _warm_up(self, lowest: int | None) -> None:

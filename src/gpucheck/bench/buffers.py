@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from gpucheck import messages, units
-from gpucheck.directions import Direction, HostMemory
 from gpucheck.errors import CannotLook
+from gpucheck.links import Direction, HostMemory
 from gpucheck.machine import accel as machine_accel
 from gpucheck.machine import host, kept
 from gpucheck.machine.accel import Accel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpucheck.directions import SHORT_WAYS
+from gpucheck.links import SHORT_WAYS
 from gpucheck.measure import runs
 from gpucheck.report.measurement import Measurement
 

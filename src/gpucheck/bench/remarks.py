@@ -3,7 +3,7 @@ device (a busy host, a clock that was held, other processes on it). Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,9 +177,8 @@ def _finding(finding_id: str, kind: _Kind, held: Sequence[Measurement], total: i
         "flag": kind.flag,
         "clock_reasons": reasons,
         "violations_s": seconds,
-        "sm_clock_hz": _least(seen, lambda one: (one.get("sm_clock_hz") or {}).get("median")),
-        "max_sm_clock_hz": _most(seen, lambda one: one.get("max_sm_clock_hz")),
-        "temperature_celsius": _most(seen, lambda one: one.get("temperature_celsius")),
+        "sm_clock_hz": min(_known([one.get("sm_clock_hz") or {} for one in seen], "median"), default=None),
+        **{name: max(_known(seen, name), default=None) for name in ("max_sm_clock_hz", "temperature_celsius")},
     }
     named = {*reasons, *seconds}
     fix = next((text for names, text in _FIXES if names & named), None)
@@ -200,12 +199,8 @@ def _message(evidence: Mapping[str, Any], held: int, total: int) -> str:
     return ", ".join(told)
 
 
-def _least(seen: Sequence[Mapping[str, Any]], get: Callable[[Mapping[str, Any]], float | None]) -> float | None:
-    return min((value for one in seen if (value := get(one)) is not None), default=None)
-
-
-def _most(seen: Sequence[Mapping[str, Any]], get: Callable[[Mapping[str, Any]], float | None]) -> float | None:
-    return max((value for one in seen if (value := get(one)) is not None), default=None)
+def _known(seen: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [value for one in seen if (value := one.get(name)) is not None]
 
 
 OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE")

@@ -74,7 +74,7 @@ def _document(ended: ChildResult, number: int) -> Report:
 
     Raises UsageError with the child's own sentence, Undecided where it was killed, and CannotLook where there is none.
     """
-    last = _last_line(ended.stderr)
+    last = (ended.stderr.strip().splitlines() or [""])[-1].removeprefix("gpucheck: ")
     if ended.returncode == exits.USAGE:
         raise UsageError(last or "wrong usage")
     try:
@@ -91,10 +91,6 @@ def _document(ended: ChildResult, number: int) -> Report:
             ) from error
         how = "did not end in time" if ending.how == "late" else f"ended with {ended.returncode} and no document"
         raise CannotLook(f"run {number} {how}", last, "rerun without --runs", finding="runs.child") from error
-
-
-def _last_line(stderr: str) -> str:
-    return (stderr.strip().splitlines() or [""])[-1].removeprefix("gpucheck: ")
 
 
 def _tell(whole: Report, emit: Emit) -> None:

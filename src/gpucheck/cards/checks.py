@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from gpucheck.cards import at_rest, at_work, nvlinks, settings, xids
 from gpucheck.cards.card import Said, name_of
 from gpucheck.report.facts import Device, Facts
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import Finding
 
 # The judge of one check: None where the device does not tell, or where there is nothing to say.
 Look = Callable[[Device, Facts], Said | None]
@@ -77,95 +75,3 @@ def finding_of(check: str, look: Look, device: Device, facts: Facts) -> Finding 
 def smi_name(device: Device) -> str:
     """What `nvidia-smi -i` takes for this card: its PCI address, which is the same in a container, is the shortest."""
     return device.pci_address or device.uuid or str(device.nvml_index)
-
-
-_IN_BRACKETS = re.compile(r" \([^()]*\)")
-# Two names are as short as a range of them.
-SHORTENED_FROM = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Findings of one check with one verdict and title: `devices` are their cards, runs of them shortened.
-
-    `messages` pairs each card's name (empty for a finding about no card) with what is said of it.
-    """
-
-    verdict: Verdict
-    title: str
-    devices: tuple[str, ...]
-    messages: tuple[tuple[str, str], ...]
-    fixes: tuple[str, ...]
-
-    @property
-    def message(self) -> str:
-        """What is said, with the names of the cards: `cuda:0, cuda:1: at rest; cuda:2: lost`."""
-        return told_once(self.messages)
-
-    @property
-    def line(self) -> str:
-        """The cards first, then title and message: `cuda:0, cuda:1  reset needed: NVML's recovery action is …`."""
-        who = f"{', '.join(self.devices)}  " if self.devices else ""
-        alike = len({message for _, message in self.messages}) == 1
-        message = self.messages[0][1] if alike else self.message
-        return f"{who}{self.title}{f': {message}' if message else ''}"
-
-
-def grouped(found: Sequence[Finding]) -> list[Group]:
-    """The findings without repetition: cards of which the same is said share a line. In the order of the first of each.
-
-    What is no card's stands alone.
-    """
-    groups: dict[tuple[str, str, str, str], list[Finding]] = {}
-    for number, finding in enumerate(found):
-        of = name_in(finding)
-        key = (finding.id, finding.verdict, finding.title, "" if of else str(number))
-        groups.setdefault(key, []).append(finding)
-    return [_group(members) for members in groups.values()]
-
-
-def name_in(finding: Finding) -> str:
-    """The card that the finding is about, as its message begins; empty where it is about no card."""
-    if "nvml_index" not in finding.evidence:
-        return ""
-    if not finding.message:
-        return str(finding.evidence.get("device") or f"NVML {finding.evidence['nvml_index']}")
-    name, colon, _ = finding.message.partition(": ")
-    return name if colon else ""
-
-
-def _group(members: list[Finding]) -> Group:
-    first = members[0]
-    names = [name_in(finding) for finding in members]
-    messages = [finding.message.removeprefix(f"{name}: ") for name, finding in zip(names, members, strict=True)]
-    if len(set(messages)) >= SHORTENED_FROM:
-        # Of many cards what names each at the rack is left to the table and the JSON.
-        messages = [_IN_BRACKETS.sub("", message) for message in messages]
-    fixes = tuple(dict.fromkeys(finding.fix for finding in members if finding.fix))
-    pairs = tuple(zip(names, messages, strict=True))
-    return Group(first.verdict, first.title, in_short([name for name in names if name]), pairs, fixes)
-
-
-def told_once(pairs: Sequence[tuple[str, str]]) -> str:
-    """What is said of each name, once for all of whom it is said: `cuda:0, cuda:1: at rest; cuda:2: lost`."""
-    by_words: dict[str, list[str]] = {}
-    for name, words in pairs:
-        by_words.setdefault(words, []).append(name)
-    return "; ".join(f"{', '.join(in_short(who))}: {words}" if who[0] else words for words, who in by_words.items())
-
-
-def in_short(names: Sequence[str]) -> tuple[str, ...]:
-    """The names with runs of three and more shortened: `cuda:0 to cuda:7`."""
-    runs: list[list[str]] = []
-    for name in names:
-        follows = bool(runs) and name == _following(runs[-1][-1])
-        if follows:
-            runs[-1].append(name)
-        else:
-            runs.append([name])
-    return tuple(part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) >= SHORTENED_FROM else run))
-
-
-def _following(name: str) -> str:
-    stem = name.rstrip("0123456789")
-    return f"{stem}{int(name[len(stem) :]) + 1}" if len(stem) < len(name) else ""

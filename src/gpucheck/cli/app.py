@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import gpucheck
-from gpucheck import exits, warned
+from gpucheck import exits
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.cli import commands, explain, results, run
 from gpucheck.cli.bench import app as bench_app
@@ -21,7 +21,7 @@ from gpucheck.cli.common import PARAMETERS, Common, HelpCommand, HelpGroup, add,
 from gpucheck.cli.fleet import app as fleet_app
 from gpucheck.devices.options import DevicesOptions
 from gpucheck.doctor.options import DoctorOptions
-from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted
+from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted, filter_warnings
 from gpucheck.machine import kept
 from gpucheck.memory.options import MemoryOptions
 from gpucheck.options import declared
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: list[str]) -> int:
     """Run a command line. Every error ends here, as one sentence on stderr."""
     debug = "--debug" in given
-    warned.settle()
+    filter_warnings()
     # What is loaded from here on stays: looking for garbage in it takes longer than some of it. The work turns it on.
     gc.disable()
     try:

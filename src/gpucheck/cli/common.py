@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 from gpucheck import exits, thresholds
 from gpucheck.cli import pages
@@ -67,7 +69,7 @@ class HelpCommand(TyperCommand):
         """The parameters that the command's options declare, and `--help`."""
         if not self.params:
             name = ctx.command_path.partition(" ")[2]
-            self.params = [_parameter(one) for one in PARAMETERS.get(name, ())]
+            self.params = _made(PARAMETERS.get(name, ()))
         return super().get_params(ctx)
 
     def invoke(self, ctx: Any) -> Any:
@@ -76,8 +78,10 @@ class HelpCommand(TyperCommand):
         return run(ctx.params) if callable(run) else super().invoke(ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Without the braces that typer draws around an argument that has to be given."""
-        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+        """[OPTIONS] and the arguments as their options name them: typer's brackets differ by version."""
+        options = PARAMETERS.get(ctx.command_path.partition(" ")[2], ())
+        arguments = [one for one in options if one.positional]
+        return ["[OPTIONS]", *(one.metavar if one.required else f"[{one.metavar.strip('[]')}]" for one in arguments)]
 
 
 class HelpGroup(TyperGroup):
@@ -199,20 +203,30 @@ def _device(default: str) -> Option:
     return Option("device", "--device", text, "DEVICE", shown=default, group=COMMON)
 
 
-def _parameter(one: Option) -> TyperArgument | TyperOption:
+def _made(options: Sequence[Option]) -> list[Any]:
+    """The parameters that typer makes of a function which takes these options."""
+
+    def taking() -> None: ...
+
+    signed: Any = taking
+    signed.__signature__ = inspect.Signature([_parameter(one) for one in options])
+    signed.__annotations__ = {name: one.annotation for name, one in signed.__signature__.parameters.items()}
+    app = typer.Typer(add_completion=False)
+    app.command()(signed)
+    return get_command(app).params
+
+
+def _parameter(one: Option) -> inspect.Parameter:
     """An option as typer reads it: text, as it was typed, or None. Older names are names of the same parameter."""
     if one.positional:
-        nargs = -1 if one.repeat else 1
-        return TyperArgument(param_decls=[one.key], metavar=one.metavar, required=one.required, nargs=nargs)
-    names = [one.key, *((one.short,) if one.short else ()), one.name, *one.aliases]
-    return TyperOption(
-        param_decls=names,
-        metavar=one.metavar or None,
-        is_flag=one.is_flag or None,
-        default=False if one.is_flag else None,
-        required=one.required,
-        multiple=one.repeat,
-    )
+        what: Any = typer.Argument(metavar=one.metavar, show_default=False)
+    else:
+        names = (*((one.short,) if one.short else ()), one.name, *one.aliases)
+        what = typer.Option(*names, metavar=one.metavar or None, show_default=False)
+    kind: Any = bool if one.is_flag else list[str] if one.repeat else str
+    default = inspect.Parameter.empty if one.required else False if one.is_flag else None
+    kind = kind if one.required or one.is_flag else kind | None
+    return inspect.Parameter(one.key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, what])
 
 
 def tell(error: GpucheckError, *, debug: bool = False) -> None:

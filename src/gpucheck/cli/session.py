@@ -21,7 +21,7 @@ from gpucheck import exits
 from gpucheck.cli import outputs
 from gpucheck.cli.common import Common, tell, tell_bug
 from gpucheck.errors import GpucheckError, Terminated, Unprinted, UsageError
-from gpucheck.machine import faults, kept, pulse
+from gpucheck.machine import kept, pulse
 from gpucheck.report.events import (
     Answered,
     Emit,
@@ -171,6 +171,8 @@ def _outcome(work: Callable[[Emit], None], emit: Emit, common: Common, so_far: C
         emit(Skipped(of_error(error)))
         return error.exit_code
     except GpucheckError as error:
+        from gpucheck.machine import faults  # late: it brings what starts children, and most commands end well
+
         if faults.is_device(error):
             return _broken_off(error, emit, common, so_far)
         emit(Skipped(of_error(error)))
@@ -185,6 +187,8 @@ def _outcome(work: Callable[[Emit], None], emit: Emit, common: Common, so_far: C
 
 def _broken_off(error: Exception, emit: Emit, common: Common, so_far: Collector) -> int:
     """Tell the fault, unless the command has done so itself, and of a bug all that is needed to report it."""
+    from gpucheck.machine import faults
+
     fault = next((one for one in so_far.faults if one.is_of(error)), None)
     if fault is None:
         fault = faults.of(error, common.command, None, step=pulse.step())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from gpucheck import naming
 from gpucheck.doctor import (
     conditions_cards,
     conditions_kernel,
@@ -34,3 +37,9 @@ BY_ID = {condition.id: condition for condition in CONDITIONS}
 def causes(*, cuinit: int | None = None, nvml: int | None = None) -> list[Condition]:
     """The conditions that an answer of cuInit's or of nvmlInit's may come of; none where it has no usual cause."""
     return [condition for condition in CONDITIONS if cuinit in condition.cuinit or nvml in condition.nvml]
+
+
+def select(only: Sequence[str], skip: Sequence[str]) -> list[Condition]:
+    """The conditions to ask. Raises UsageError for a prefix that fits none, and where nothing is left."""
+    nothing = "no condition would be checked"
+    return naming.select(CONDITIONS, lambda condition: condition.id, only, skip, noun="condition", nothing=nothing)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from gpucheck import naming
 from gpucheck.doctor import fixes, ladder, load
-from gpucheck.doctor.catalogue import CONDITIONS
-from gpucheck.doctor.condition import Condition
+from gpucheck.doctor.catalogue import CONDITIONS, select
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import UsageError
@@ -68,12 +65,6 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
     if diagnosis.first is None:
         emit(Judged(healthy(evidence, everything=len(conditions) == len(CONDITIONS))))
     return evidence
-
-
-def select(only: Sequence[str], skip: Sequence[str]) -> list[Condition]:
-    """The conditions to ask. Raises UsageError for a prefix that fits none, and where nothing is left."""
-    nothing = "no condition would be checked"
-    return naming.select(CONDITIONS, lambda condition: condition.id, only, skip, noun="condition", nothing=nothing)
 
 
 def usable(probe: TorchProbe | None) -> Usable:

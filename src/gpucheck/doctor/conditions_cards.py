@@ -14,7 +14,6 @@ from gpucheck import units
 from gpucheck.cards import checks
 from gpucheck.cards.at_work import HARDWARE, LOW_CLOCK, work
 from gpucheck.cards.card import is_dead, name_of
-from gpucheck.cards.checks import told_once
 from gpucheck.doctor.condition import Certainty, Condition, Seen
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.links import is_speed_lost, is_width_lost
@@ -28,7 +27,7 @@ from gpucheck.measure.telemetry import (
     violation_shares,
 )
 from gpucheck.report.facts import Device
-from gpucheck.report.finding import VERDICTS, Verdict
+from gpucheck.report.finding import VERDICTS, Verdict, grouped, told_once
 from gpucheck.report.results.doctor import CardUnderLoad, LoadResult
 
 # A context of CUDA's takes a few hundred MiB, the one of the torch that is being asked among them.
@@ -50,7 +49,7 @@ def _of_every_card(check: str) -> Callable[[Evidence], Seen | None]:
         worst = max(findings, key=lambda finding: VERDICTS.index(finding.verdict))
         said = [
             group.message if group.title == worst.title else f"{group.message} ({group.title})"
-            for group in checks.grouped(findings)
+            for group in grouped(findings)
         ]
         seen = {"devices": [finding.evidence for finding in findings]}
         return Seen("; ".join(said), seen, worst.fix or "", verdict=worst.verdict, title=worst.title)

@@ -27,6 +27,6 @@ class DoctorOptions:
 
     def names(self) -> list[tuple[str, str]]:
         """The selected conditions with their titles."""
-        from gpucheck.doctor.command import select
+        from gpucheck.doctor.catalogue import select
 
         return [(one.id, one.title) for one in select(self.only, self.skip)]

@@ -13,12 +13,12 @@ from gpucheck.doctor.condition import Condition
 from gpucheck.errors import UsageError
 from gpucheck.explain import figures, platforms
 from gpucheck.explain.match import Match, find
-from gpucheck.explain.page import PAGES, Page
+from gpucheck.explain.page import PAGES
 from gpucheck.explain.pattern import readable
 from gpucheck.explain.table import OF_CONDITIONS, TEXTS
 from gpucheck.explain.text import Text
 from gpucheck.report.events import Answered, Emit, Judged, Notice
-from gpucheck.report.finding import Finding
+from gpucheck.report.finding import Finding, Id
 from gpucheck.report.results.explain import ExplainResult, IdPage, KnownId, TextMatch
 
 # Every id is two or more words of small letters with dots between.
@@ -35,7 +35,7 @@ class Pasted:
     cut_from_bytes: int | None = None
 
 
-def entries() -> dict[str, Text | Condition | Page]:
+def entries() -> dict[str, Text | Condition | Id]:
     """Everything that has a page, by id: conditions of doctor, findings of smoke and bench, and texts."""
     return {**PAGES, **{one.id: one for one in TEXTS}, **{one.id: one for one in CONDITIONS}}
 
@@ -133,15 +133,15 @@ def _unknown(text: str) -> Finding:
     )
 
 
-def _whose(one: Text | Condition | Page) -> str:
-    if isinstance(one, Page):
+def _whose(one: Text | Condition | Id) -> str:
+    if isinstance(one, Id):
         return one.command
     return "doctor" if isinstance(one, Condition) else "text"
 
 
-def _page_of(one: Text | Condition | Page) -> IdPage:
+def _page_of(one: Text | Condition | Id) -> IdPage:
     about = (one.id, _whose(one), one.title, one.meaning)
-    if isinstance(one, Page):
+    if isinstance(one, Id):
         return IdPage(*about, then=one.then)
     if isinstance(one, Text):
         texts = _readable((*one.patterns, *one.common), one.number)

@@ -249,7 +249,7 @@ TEXTS: tuple[Text, ...] = (
         "cuda.capability",
         "this torch does not support this GPU",
         (
-            r"\bRTX ?(PRO )?\d{2,4}( \w+){0,2} (cannot|can't|does not|doesn't|can not) (use|work with|run( with| "
+            r"\bRTX ?(PRO )?\d+( \w+)?( \w+)? (cannot|can't|does not|doesn't|can not) (use|work with|run( with| "
             r"on)?|support) (CUDA|torch|pytorch|cu) ?\d",
             r"\b(CUDA|torch|pytorch) ?\d[\d.]*(\+cu\d+)? (does not|doesn't|cannot|can't) (support|work with|work "
             r"on|run on) .{0,20}\b(RTX|Blackwell|sm_?\d|B\d00|5090)",
@@ -585,7 +585,7 @@ TEXTS: tuple[Text, ...] = (
         "hip.fault",
         "a kernel crashed or touched memory that is not its own (ROCm)",
         (
-            r"\bgfx\d{3,4}\w?\b.{0,60}\bpage fault|\bpage fault\b.{0,60}\b(gfx\d{3,4}|ROCm|amdgpu)\b",
+            r"\bgfx\d+\w?\b.{0,60}\bpage fault|\bpage fault\b.{0,60}\b(gfx\d+|ROCm|amdgpu)\b",
             r"Memory access fault by GPU node",
             r"hipErrorLaunchFailure",
             r"HSA_STATUS_ERROR_(EXCEPTION|ILLEGAL_INSTRUCTION)",
@@ -608,8 +608,8 @@ TEXTS: tuple[Text, ...] = (
         (
             r"\bMES (might be in unrecoverable state|failed to (respond|respon\w+))",
             r"\bMES (0x[0-9a-f]+|firmware|ring).{0,60}(hang|hung|timeout)",
-            r"\b(hang|hung)\b.{0,60}\b(amdgpu|gfx\d{3,4}|MES)\b.{0,10}\b(MES|firmware|hangcheck|reset)",
-            r"\bgfx\d{3,4}\w?\b.{0,30}\b(hard |GPU |silent )*(hang|hung|lockup|lock-up|freeze)\b",
+            r"\b(hang|hung)\b.{0,60}\b(amdgpu|gfx\d+|MES)\b.{0,10}\b(MES|firmware|hangcheck|reset)",
+            r"\bgfx\d+\w?\b.{0,30}\b(hard |GPU |silent )*(hang|hung|lockup|lock-up|freeze)\b",
             r"amdgpu: The CS has been (cancelled|rejected) because the context is lost",
             r"HW Exception by GPU node",
             r"amdgpu.{0,80}GPU reset begin",

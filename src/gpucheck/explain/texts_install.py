@@ -220,7 +220,7 @@ TEXTS: tuple[Text, ...] = (
         "pip install 'numpy<2', or a newer torch",
         "proof",
         common=(
-            r"NumPy 1\.x cannot be run in.{0,20}NumPy \d",
+            r"NumPy 1\.x cannot be run in",
             r"A module that was compiled using NumPy 1\.x cannot be run in NumPy 2",
         ),
         beside=r"\b(py)?torch(vision|audio)?\b|torch/",

@@ -238,12 +238,12 @@ TEXTS: tuple[Text, ...] = (
         "build.extension",
         "an extension of torch could not be compiled",
         (
-            r"nvlink (error|fatal) *: ",
-            r"\bptxas (fatal|error) *: (?!.{0,60}(gpu-name|Unsupported \.version))",
+            r"nvlink (error|fatal) *:",
+            r"\bptxas (fatal|error) *:(?!.{0,60}(gpu-name|Unsupported \.version))",
             r"FAILED: \S*(cuda|kernel|csrc|\.cu)\S*\.(o|obj)\b",
             r"Ninja build failed",
             r"NVCC compilation failed",
-            r"nvcc (fatal|error) *: (?!.{0,60}(gpu arch|died due|unsupported|host comp|Cannot find compiler))",
+            r"nvcc (fatal|error) *:(?!.{0,60}(gpu arch|died due|unsupported|host comp|Cannot find compiler))",
             r"object has no attribute \W?ds_opt_(adam|lion|adagrad)",
             r"RuntimeError: Error building extension",
             r"Error compiling objects for extension",
@@ -433,8 +433,8 @@ TEXTS: tuple[Text, ...] = (
         "the GPU was lost in the middle of work (Vulkan)",
         (r"ggml_vulkan: device lost", r"vk::DeviceLostError", r"vk::\w+::\w+: ErrorDeviceLost"),
         "The driver reset the GPU: a kernel ran too long or touched memory that is not its own, or the driver failed.",
-        "sudo dmesg | tail -n 50 names the driver's reason; a smaller batch or context (llama.cpp: -ub 128), a newer "
-        "driver or Mesa",
+        "a smaller batch or context (llama.cpp: -ub 128), then a newer driver or Mesa; the kernel's or the system's "
+        "log names the driver's reason",
         source="Vulkan specification, Lost Device",
         follows=("hip.hang", "xid.", "bus.", "kernel.gpu_hang"),
         common=(r"\bVK_ERROR_DEVICE_LOST", r"ErrorDeviceLost"),

@@ -19,7 +19,7 @@ from pathlib import Path
 import gpucheck
 from gpucheck import exits, units
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, UsageError
-from gpucheck.fleet import documents, hosts, launcher, store
+from gpucheck.fleet import documents, hosts, launcher
 from gpucheck.fleet.judge import gpus_text
 from gpucheck.fleet.options import FleetCheckOptions
 from gpucheck.machine import child, readings, talk
@@ -94,17 +94,14 @@ def command(options: FleetCheckOptions, emit: Emit) -> None:
     run = options.run or launch.run
     if run is None and options.gather and launch.launcher != "none":
         raise UsageError(f"{launch.launcher} gives no job id", "the nodes' documents need one run", "give --run ID")
-    shared = store.place(os.environ, launch.attempt) if options.store else None
     with launcher.elected(launch, host) as works:
         if works:
-            _check(options, launch, host, documents.clean(run or "alone", 200), shared, emit)
+            _check(options, launch, host, documents.clean(run or "alone", 200), emit)
         else:
             emit(Judged(Finding("fleet.rank", "info", f"another rank of {host} checks it")))
 
 
-def _check(
-    options: FleetCheckOptions, launch: launcher.Launch, host: str, run: str, shared: store.Place | None, emit: Emit
-) -> None:
+def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: str, emit: Emit) -> None:
     deadline = time.monotonic() + options.within_s
     node = NodeDocument(
         schema=NODE_SCHEMA,
@@ -151,11 +148,6 @@ def _check(
     node = _left(node, options.gather, last=True)
     if options.gather not in (None, "-"):
         emit(Notice(f"wrote {documents.place(Path(str(options.gather)), host, run)}"))
-    if shared is not None:
-        emit(Progress("documents of the other nodes" if shared.rank == 0 else "sending the document"))
-        wrong = store.exchange(shared, node, Path(str(options.gather)), deadline - time.monotonic())
-        if wrong:
-            emit(Judged(Finding("fleet.store", "warn", "not all documents went through the store", wrong)))
     if node.exit == exits.COULD_NOT_LOOK:
         blind = ", ".join(part.id for part in node.parts if part.exit == exits.COULD_NOT_LOOK)
         raise CannotLook(f"{host} could not be checked", f"could not look: {blind}", f"on {host}: gpucheck doctor")

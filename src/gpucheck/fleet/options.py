@@ -81,9 +81,6 @@ class FleetCheckOptions:
         metavar="DIR",
         group=_DOCUMENT,
     )
-    store: bool = option(
-        "Also send the document to node 0 through torchrun's store; node 0 writes all into DIR.", False, group=_DOCUMENT
-    )
     run: str | None = option(
         "ID of this run.", metavar="ID", parse=_run, shown="the launcher's job ID", group=_DOCUMENT
     )
@@ -114,10 +111,8 @@ class FleetCheckOptions:
         return [(one, TITLES[one]) for one in self._selected()]
 
     def check(self) -> None:
-        """Raises UsageError for an unknown part, and for a store without a folder: nobody could read what it leaves."""
+        """Raises UsageError for an unknown part."""
         self.parts  # noqa: B018
-        if self.store and self.gather in (None, "-"):
-            raise UsageError("--store needs a folder", "each node keeps its own document too", "add --gather DIR")
 
 
 @dataclass(frozen=True, slots=True)

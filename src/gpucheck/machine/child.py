@@ -45,8 +45,9 @@ _STARTED: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 
 # What `python -m` does, less the current folder on the path: a stray json.py there must not break a child.
 _BOOT = (
-    "import sys; sys.path[:] = [{root!r}] + [p for p in sys.path if p]; from gpucheck import warned; warned.settle(); "
-    "from gpucheck.machine import kept; import {module};\nwith kept.ending(): sys.exit({module}.main())"
+    "import sys; sys.path[:] = [{root!r}] + [p for p in sys.path if p]; from gpucheck import errors; "
+    "errors.filter_warnings(); from gpucheck.machine import kept; import {module};\n"
+    "with kept.ending(): sys.exit({module}.main())"
 )
 
 

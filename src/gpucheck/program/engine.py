@@ -15,7 +15,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from types import FrameType
@@ -42,12 +42,16 @@ class Party:
     written: bool = False
 
 
+Site = tuple[Place | None, str, int | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Mismatch:
     """Operands that do not lie where an operation needs them.
 
     `operation` is as the program wrote it (`torch.add`), `module` the qualified name of the innermost module whose code
-    was running, `peer` a local variable of the user's that lies on the right device.
+    was running, `peer` a local variable of the user's that lies on the right device. `at` tells operations of one line
+    apart: where its code stands in Python's.
     """
 
     operation: str
@@ -55,13 +59,14 @@ class Mismatch:
     wrong: tuple[Party, ...]
     expected: str
     place: Place | None
+    at: int | None
     module: str | None
     peer: str | None
 
     @property
-    def site(self) -> tuple[Place | None, str]:
+    def site(self) -> Site:
         """What makes it the same mismatch when the program runs again."""
-        return self.place, self.operation
+        return self.place, self.operation, self.at
 
 
 class DeviceMismatch(RuntimeError):
@@ -106,7 +111,7 @@ class PerThread(threading.local):
 class Card:
     """What a program may read of the GPU that is not here."""
 
-    name: str = "claimed GPU"
+    name: str = "simulated GPU"
     capability: tuple[int, int] = (9, 0)
     multiprocessors: int = 132
     total_bytes: int = 80 * 2**30
@@ -142,13 +147,14 @@ class World:
     and operands whose dtypes differ, by line and text. `asked_at` counts the values that were `assumed` by line.
     `names` gives a module its qualified name. `unjudged` are operations that are not torch's own, with their first
     line. Without `has_values` what claims a device is a meta tensor on it. `pinned` are storages of the host.
-    `used_by` is the process that used a device first.
+    `used_by` is the process that used a device first. `in_fork` gets the line and text of each error that is raised in
+    a forked process, whose own notes nobody reads.
     """
 
     claims: Claims = field(default_factory=Claims)
-    tolerated: set[tuple[Place | None, str]] = field(default_factory=set)
+    tolerated: set[Site] = field(default_factory=set)
     last: Mismatch | None = None
-    refused: dict[tuple[Place | None, str], Refused] = field(default_factory=dict)
+    refused: dict[Site, Refused] = field(default_factory=dict)
     mixed: Counter[tuple[Place | None, str]] = field(default_factory=Counter)
     card: Card = Card()
     has_values: bool = True
@@ -159,6 +165,7 @@ class World:
     names: dict[int, str] = field(default_factory=dict)
     used_by: int | None = None
     made_by: int = field(default_factory=os.getpid)
+    in_fork: Callable[[Place | None, str], None] = lambda place, text: None
     here: PerThread = field(default_factory=lambda: PerThread())
 
     @contextlib.contextmanager
@@ -170,11 +177,16 @@ class World:
         finally:
             self.here.calls.pop()
 
+    def home(self, device: torch.device) -> torch.device:
+        """Where a tensor really lies that claims a device."""
+        return CPU if self.has_values or device == CPU else torch.device("meta")
+
     def refuse(self, verdict: rules.Verdict, operands: list[tuple[rules.Operand, Tensor]], operation: str) -> None:
         """Raise what CUDA would, unless it was found before."""
         frame = user_frame(sys._getframe(1))
         expected = verdict.expected or "cpu"
-        known = self.refused.get((place_of(frame) if frame is not None else None, operation))
+        at = frame.f_lasti if frame is not None else None
+        known = self.refused.get((place_of(frame) if frame is not None else None, operation, at))
         if known is not None and known.mismatch.site not in self.tolerated:
             self._raise(known)
         parties = {one: self._party(one, tensor, frame, expected) for one, tensor in operands}
@@ -184,6 +196,7 @@ class World:
             wrong=tuple(parties[one] for one in verdict.wrong),
             expected=expected,
             place=place_of(frame) if frame is not None else None,
+            at=at,
             module=self._module(sys._getframe(1)),
             peer=self._peer(frame, expected) if frame is not None else None,
         )
@@ -193,8 +206,14 @@ class World:
     def _raise(self, one: Refused) -> NoReturn:
         self.last = one.mismatch
         one.times += 1
-        # A worker sends what it raises to its parent, by the class's name.
-        raise RuntimeError(str(DeviceMismatch(one.mismatch))) if self.is_forked() else DeviceMismatch(one.mismatch)
+        if self.is_forked():
+            # A worker sends what it raises to its parent, by the class's name.
+            self._raise_in_fork(one.mismatch.place, str(DeviceMismatch(one.mismatch)))
+        raise DeviceMismatch(one.mismatch)
+
+    def _raise_in_fork(self, place: Place | None, text: str) -> NoReturn:
+        self.in_fork(place, text)
+        raise RuntimeError(text)
 
     def is_forked(self) -> bool:
         """Whether this process came from the one that the world was made in."""
@@ -205,13 +224,18 @@ class World:
         if self.used_by is None:
             self.used_by = os.getpid()
         elif self.used_by != os.getpid():
-            raise RuntimeError(rules.FORKED_KERNEL if by_kernel else rules.FORKED)
+            frame = user_frame(sys._getframe(1))
+            place = place_of(frame) if frame is not None else None
+            self._raise_in_fork(place, rules.FORKED_KERNEL if by_kernel else rules.FORKED)
 
     def note_dtypes(self, error: RuntimeError) -> None:
         """Note an error that torch raised for operands of different dtypes: the program may catch it."""
         if rules.MIXED_DTYPES.search(str(error)) and not torch.is_autocast_enabled("cpu"):
             frame = user_frame(sys._getframe(1))
-            self.mixed[place_of(frame) if frame is not None else None, " ".join(str(error).split())] += 1
+            place, text = place_of(frame) if frame is not None else None, " ".join(str(error).split())
+            self.mixed[place, text] += 1
+            if self.is_forked():
+                self.in_fork(place, text)
 
     def stands_in(self, tensor: Tensor) -> bool:
         """Whether a meta tensor stands for one on a claimed device, which has no values here."""

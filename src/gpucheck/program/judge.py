@@ -170,6 +170,9 @@ def mismatch(one: DeviceMismatchEntry, behind: Mapping[str, LeftBehind] = _NOTHI
         cause = f"{left.what} {_reason(left)}"
     if cause:
         message += f": {cause}"
+    for other in one.operands:
+        if other.is_wrong and other is not wrong:
+            message += f"; {_called(other)} is on {_device(other.device)} too"
     fix = _fix(left) if left is not None else _mismatch_fix(one, wrong)
     return Finding("model.mismatch", "fail", title, message, asdict(one), fix=fix)
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-if TYPE_CHECKING:
-    from gpucheck.program.surface import Surface
+from gpucheck.program.engine import World
 
 # kAlignLSE of torch's memory-efficient attention: rows of the logsumexp, in float32.
 _LSE_ROWS = 32
@@ -39,40 +38,40 @@ class _Kernel(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(
         ctx: Any,
-        surface: Surface,
+        world: World,
         compute: Callable[..., Made],
         shapes: Callable[..., Made],
         kept: Sequence[tuple[int, int]],
         device: torch.device,
         *given: Tensor,
     ) -> Any:
-        ctx.surface, ctx.compute, ctx.device, ctx.count = surface, compute, device, len(given)
+        ctx.world, ctx.compute, ctx.device, ctx.count = world, compute, device, len(given)
         ctx.seed = torch.get_rng_state()
-        with _uncounted(surface):
-            out = compute(*given) if surface.world.has_values else shapes(*given)
-            books = [torch.empty(size, dtype=torch.uint8, device=surface.home(device)) for size, _ in kept]
+        with _uncounted(world):
+            out = compute(*given) if world.has_values else shapes(*given)
+            books = [torch.empty(size, dtype=torch.uint8, device=world.home(device)) for size, _ in kept]
         for book, (size, most) in zip(books, kept, strict=True):
-            if surface.world.claims.memory is not None:
-                surface.world.claims.memory.put(book.untyped_storage(), is_held=True, more=most - size)
+            if world.claims.memory is not None:
+                world.claims.memory.put(book.untyped_storage(), is_held=True, more=most - size)
         for tensor in (*out, *books):
-            surface.world.claims.put(tensor, device)
+            world.claims.put(tensor, device)
         ctx.save_for_backward(*given, *out, *books)
         return out
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        surface: Surface = ctx.surface
+        world: World = ctx.world
         given = ctx.saved_tensors[: ctx.count]
         needed = ctx.needs_input_grad[-ctx.count :]
-        with _uncounted(surface):
-            if surface.world.has_values:
+        with _uncounted(world):
+            if world.has_values:
                 made = _again(ctx.compute, given, needed, gradients, ctx.seed)
             else:
                 made = [torch.empty_like(one) if needs else None for one, needs in zip(given, needed, strict=True)]
         for one in made:
             if one is not None:
-                surface.world.claims.put(one, ctx.device)
+                world.claims.put(one, ctx.device)
         return (None,) * (len(ctx.needs_input_grad) - ctx.count) + tuple(made)
 
 
@@ -98,21 +97,21 @@ def _again(
 
 
 @contextlib.contextmanager
-def _uncounted(surface: Surface) -> Iterator[None]:
-    memory = surface.world.claims.memory
+def _uncounted(world: World) -> Iterator[None]:
+    memory = world.claims.memory
     with memory.paused() if memory is not None else contextlib.nullcontext():
         yield
 
 
-def patches(surface: Surface) -> list[tuple[Any, str, Any]]:
+def patches(world: World) -> list[tuple[Any, str, Any]]:
     """What takes the place of torch's functions. TorchScript knows each by the operator that it stands for."""
     functional, made = torch.nn.functional, []
-    attention = functools.partial(_attention, surface, functional.scaled_dot_product_attention)
+    attention = functools.partial(_attention, world, functional.scaled_dot_product_attention)
     made.append((functional, "scaled_dot_product_attention", _named(attention, "scaled_dot_product_attention")))
-    dropout = _named(functools.partial(_dropout, surface, torch._VF.dropout), "dropout")
+    dropout = _named(functools.partial(_dropout, world, torch._VF.dropout), "dropout")
     made += [(torch, "dropout", dropout), (torch._VF, "dropout", dropout)]
     for name in _HELD:
-        recurrent = _named(functools.partial(_recurrent, surface, name, getattr(torch._VF, name)), name)
+        recurrent = _named(functools.partial(_recurrent, world, name, getattr(torch._VF, name)), name)
         made += [(torch, name, recurrent), (torch._VF, name, recurrent)]
     return made
 
@@ -126,12 +125,12 @@ def _named(function: Any, name: str) -> Any:
     return called
 
 
-def _device(surface: Surface, tensors: Sequence[Any]) -> torch.device | None:
+def _device(world: World, tensors: Sequence[Any]) -> torch.device | None:
     """The one claimed device of plain tensors; None where there is none, or where an error is torch's to raise."""
     for one in tensors:
         if type(one) not in (Tensor, torch.nn.Parameter) or torch._C._functorch.is_functorch_wrapped_tensor(one):
             return None
-    devices = {surface.world.claims.device(one) for one in tensors}
+    devices = {world.claims.device(one) for one in tensors}
     device = devices.pop() if len(devices) == 1 else None
     return device if device is not None and device.type == "cuda" else None
 
@@ -139,8 +138,8 @@ def _device(surface: Surface, tensors: Sequence[Any]) -> torch.device | None:
 # -- dropout -----------------------------------------------------------------------------------------------------------
 
 
-def _dropout(surface: Surface, original: Any, input: Any, p: float, train: bool) -> Any:
-    if train and 0 < p < 1 and _device(surface, [input]) is not None:
+def _dropout(world: World, original: Any, input: Any, p: float, train: bool) -> Any:
+    if train and 0 < p < 1 and _device(world, [input]) is not None:
         return torch.native_dropout(input, p, train)[0]
     return original(input, p, train)
 
@@ -149,7 +148,7 @@ def _dropout(surface: Surface, original: Any, input: Any, p: float, train: bool)
 
 
 def _attention(
-    surface: Surface,
+    world: World,
     original: Any,
     query: Any,
     key: Any,
@@ -163,8 +162,8 @@ def _attention(
     """`F.scaled_dot_product_attention` as CUDA runs it where a CPU keeps scores: with dropout, or without values."""
     options = {"scale": scale, "enable_gqa": enable_gqa}
     given = [query, key, value] if attn_mask is None else [query, key, value, attn_mask]
-    device = _device(surface, given)
-    if device is None or not (dropout_p or not surface.world.has_values):
+    device = _device(world, given)
+    if device is None or not (dropout_p or not world.has_values):
         return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
@@ -185,8 +184,8 @@ def _attention(
 
     batch, heads, rows = query.shape[:3]
     sizes = [batch * heads * -(-rows // _LSE_ROWS) * _LSE_ROWS * 4] + [8, 8] * bool(dropout_p)
-    with surface.world.calling("F.scaled_dot_product_attention", device):
-        return _Kernel.apply(surface, compute, shapes, [(one, one) for one in sizes], device, *given)[0]
+    with world.calling("F.scaled_dot_product_attention", device):
+        return _Kernel.apply(world, compute, shapes, [(one, one) for one in sizes], device, *given)[0]
 
 
 def _is_fused(query: Tensor, key: Tensor, value: Tensor, mask: Any, grouped: bool) -> bool:
@@ -206,14 +205,14 @@ def _is_fused(query: Tensor, key: Tensor, value: Tensor, mask: Any, grouped: boo
 # -- recurrent networks ------------------------------------------------------------------------------------------------
 
 
-def _recurrent(surface: Surface, name: str, original: Any, *args: Any) -> Any:
+def _recurrent(world: World, name: str, original: Any, *args: Any) -> Any:
     """`lstm`, `gru`, `rnn_tanh` or `rnn_relu` as cuDNN runs them, of a padded batch or a packed one."""
     is_packed = isinstance(args[3], (list, tuple))
     at = 2 if is_packed else 1
     states = list(args[at]) if isinstance(args[at], (list, tuple)) else [args[at]]
     weights, rest = list(args[at + 1]), args[at + 2 :]
     layers, _, train, both_ways = rest[1:5]
-    device = _device(surface, [args[0], *states, *weights])
+    device = _device(world, [args[0], *states, *weights])
     if device is None or not torch.backends.cudnn.enabled or any(one.dtype == torch.float64 for one in weights):
         return original(*args)
     directions = 2 if both_ways else 1
@@ -235,8 +234,8 @@ def _recurrent(surface: Surface, name: str, original: Any, *args: Any) -> Any:
         return (args[0].new_empty(*args[0].shape[:-1], width), *(torch.empty_like(one) for one in states))
 
     kept = [(reserve, int(reserve * _RESERVE_AT_MOST))]
-    with surface.world.calling(f"torch.{name}", device):
-        return _Kernel.apply(surface, compute, shapes, kept, device, args[0], *states, *weights)
+    with world.calling(f"torch.{name}", device):
+        return _Kernel.apply(world, compute, shapes, kept, device, args[0], *states, *weights)
 
 
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}

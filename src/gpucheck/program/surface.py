@@ -150,7 +150,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         if generator is not None:
             self._check_generator(func, generator, device)
         source = args[0] if args and isinstance(args[0], Tensor) else None
-        kwargs = {**kwargs, "device": self.home(device)}
+        kwargs = {**kwargs, "device": self.world.home(device)}
         if generator is not None and not self.world.has_values:
             kwargs["generator"] = None
         with self.world.calling(name_of(func), device):
@@ -197,13 +197,9 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         self.world.claims.put(out, device, origin)
         return out
 
-    def home(self, device: torch.device) -> torch.device:
-        """Where a tensor really lies that claims a device."""
-        return CPU if self.world.has_values or device == CPU else torch.device("meta")
-
     def _sent(self, tensor: Tensor, device: torch.device, dtype: Any, more: dict[str, Any]) -> Tensor:
         """A copy that lies where what claims the device does."""
-        home = self.home(device)
+        home = self.world.home(device)
         if tensor.is_meta and home == CPU:
             self.world.assume("cpu", None)
             return torch.zeros(tensor.shape, dtype=dtype, device=CPU)
@@ -662,7 +658,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch, "Generator", _AnyGenerator("Generator", (), {})),
         (torch.UntypedStorage, "cuda", functools.partialmethod(_storage_to_device, surface)),
         *_of_files(surface),
-        *kernels.patches(surface),
+        *kernels.patches(surface.world),
     ]
     if hasattr(torch, "accelerator"):
         patches += ((torch.accelerator, name, value) for name, value in _accelerator_functions().items())

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpucheck import units
+from gpucheck.bench import ids
 from gpucheck.bench.benchmarks import BENCHMARKS
 from gpucheck.render import measured
 from gpucheck.render.blocks import (
@@ -134,7 +135,7 @@ def _flagged(headlines: Sequence[Headline]) -> list[Block]:
 def _of_benchmark(finding: Finding) -> Finding:
     """The finding with its benchmark's name in front, as several say the same; not what is about the machine."""
     name, _, rest = finding.id.partition(".")
-    if rest in measured.OF_THE_MACHINE or name not in {one.id for one in BENCHMARKS}:
+    if rest in ids.OF_THE_MACHINE or name not in {one.id for one in BENCHMARKS}:
         return finding
     return replace(finding, title=f"{name}: {finding.title}")
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.cards.at_work import COSTLY, work
-from gpucheck.cards.checks import Group, gravity, grouped, in_short, name_in
+from gpucheck.cards.checks import gravity
 from gpucheck.machine.inventory import ASLEEP
 from gpucheck.machine.nvml.row import NOT_ACCESSIBLE
 from gpucheck.machine.readings import NOT_ANSWERING
@@ -31,7 +31,7 @@ from gpucheck.render.blocks import (
 )
 from gpucheck.render.text import said
 from gpucheck.report.facts import Device, Facts, Link, Process
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import Finding, Group, Verdict, grouped, in_short, name_in
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.report import Report
 

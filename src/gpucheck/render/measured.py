@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, Literal, TypeVar
 
 from gpucheck import units
+from gpucheck.bench import ids
 from gpucheck.render.blocks import (
     SIGNS,
     UNKNOWN,
@@ -32,34 +33,6 @@ MOST_NAMED = 4
 _ASKING: tuple[Verdict, ...] = ("fail", "inconclusive", "warn")
 # A terminal's usual width: the first line is made for it.
 WIDTH = 80
-# The last part of the ids of what is about the machine, whatever was measured.
-OF_THE_MACHINE = ("cpu_busy", "clock")
-# What says whether results are right.
-VERIFICATIONS = frozenset(
-    {
-        "transfer.corrupt",
-        "transfer.idioms_corrupt",
-        "transfer.both_ways_corrupt",
-        "bandwidth.result",
-        "matmul.precision",
-        "matmul.result",
-        "matmul.corruption",
-        "overlap.copies",
-        "crossover.precision",
-        "crossover.result",
-    }
-)
-# Those that say so only where something is wrong, or was not compared; else they are about speed.
-VERIFYING_TOO = frozenset({"transfer.on_device", "transfer.together", "transfer.peer"})
-# Findings that ask for nothing, and propose what is worth doing.
-ADVISING = (
-    "transfer.pinned_speedup",
-    "transfer.idioms",
-    "bandwidth.speed",
-    "matmul.tf32_gain",
-    "overlap.pinned_two_streams",
-    "overlap.pageable",
-)
 # Beside a figure: each flag in a word, the weightiest first; and what it means, for those who ask (`-v`).
 FLAGS: dict[str, tuple[str, str]] = {
     "cpu-busy": ("machine busy", "other processes used the cores that the row depends on"),
@@ -341,7 +314,7 @@ def remarks_once(findings: Sequence[Finding]) -> list[Finding]:
     kept: dict[str, Finding] = {}
     for finding in findings:
         rest = finding.id.partition(".")[2]
-        key = f"{rest} {finding.device if rest == 'clock' else ''}" if rest in OF_THE_MACHINE else str(id(finding))
+        key = f"{rest} {finding.device if rest == 'clock' else ''}" if rest in ids.OF_THE_MACHINE else str(id(finding))
         known = kept.get(key)
         if known is None or _rank(finding) < _rank(known):
             kept[key] = finding
@@ -354,7 +327,7 @@ def _rank(finding: Finding) -> tuple[int, float]:
 
 def _advice(findings: Sequence[Finding]) -> str | None:
     """What to do where nothing is wrong, in a sentence that needs no other."""
-    return next((one.fix for name in ADVISING for one in findings if one.id == name and one.fix), None)
+    return next((one.fix for name in ids.in_role("advises") for one in findings if one.id == name and one.fix), None)
 
 
 # A spread of more than so many medians is read as a multiple.
@@ -375,8 +348,8 @@ def rests_on(report: Report) -> str:
     if spreads:
         widest = max(spreads)
         told += f", spread up to {units.percent(widest) if widest < _FAR else ratio_text(widest, 2)}"
-    checks = [one.verdict for one in report.findings if one.id in VERIFICATIONS]
-    beside = {one.verdict for one in report.findings if one.id in VERIFYING_TOO}
+    checks = [one.verdict for one in report.findings if one.id in ids.in_role("verifies")]
+    beside = {one.verdict for one in report.findings if one.id in ids.in_role("finds_wrong")}
     sound = checks and set(checks) == {"pass"} and not beside & {"fail", "inconclusive"}
     verified = "all results verified" if sound else ""
     return "; ".join(part for part in (told, verified) if part)

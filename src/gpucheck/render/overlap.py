@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck import units
-from gpucheck.directions import SHORT_WAYS
+from gpucheck.links import SHORT_WAYS
 from gpucheck.render import measured
 from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, Page
 from gpucheck.render.measured import ColumnOf, filled

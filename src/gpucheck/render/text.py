@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 
-from gpucheck.cards.checks import grouped
 from gpucheck.render.blocks import ADVICE, SIGNS, Block, Line, Page, advice_line
-from gpucheck.render.markdown import markdown
-from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
+from gpucheck.report.finding import WORST_FIRST, Finding, Verdict, grouped
 from gpucheck.report.report import Report
 
 # The file of each command's layout, whose `page(report)` makes it. Only the one that is shown is loaded.
@@ -93,4 +91,6 @@ def _likewise(others: int) -> str:
 
 def markdown_page(report: Report) -> str:
     """The report as a Markdown page, with everything that a screen shows with `-v`."""
+    from gpucheck.render.markdown import markdown
+
     return markdown(f"gpucheck {report.command}", blocks(report, verbose=True))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from gpucheck import units
 from gpucheck.bench import figures
 from gpucheck.bench.transfer import copies_judge
-from gpucheck.directions import SHORT_WAYS, WAYS
+from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.render import measured, transfer_parts
 from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, Page, Table, by_column, column_of_numbers
 from gpucheck.render.curve import Series, curve

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpucheck import stats, units
 from gpucheck.bench.transfer import several_judge
-from gpucheck.directions import SHORT_WAYS
+from gpucheck.links import SHORT_WAYS
 from gpucheck.render import measured
 from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, by_column, column_of_numbers, table
 from gpucheck.render.measured import ColumnOf, filled

@@ -11,7 +11,7 @@ from gpucheck import units
 from gpucheck.measure.telemetry import THROTTLED
 from gpucheck.naming import few
 from gpucheck.report.fault import judge as of_fault
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import Finding, Id, Verdict, of
 from gpucheck.report.report import Judgement, Report
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult, StressWrong
 
@@ -48,6 +48,41 @@ _COUNTERS: dict[str, tuple[Verdict, str]] = {
 }
 _LONGER = "give a longer --duration"
 _TEST = "drain the node and test {0} alone: gpucheck stress --device {0} --duration 30m"
+IDS = of(
+    "stress",
+    Id(
+        "stress.wrong",
+        "results stay right under load",
+        "A step gave other bits than the first one, than a device of the same model, or than float64 allows: the "
+        "device, its memory or its link corrupts data without an error.",
+        "drain the node, repeat with gpucheck stress --device N --duration 30m, and have the card replaced",
+    ),
+    Id(
+        "stress.slow",
+        "devices keep their speed under load",
+        "The device lost speed over the run, or is slower than others of its model: heat, power, a clock setting, "
+        "or a card that is about to fail.",
+        "gpucheck devices --watch 2s; compare cooling, power limits and clocks of the devices",
+    ),
+    Id(
+        "stress.errors",
+        "the driver counts no errors under load",
+        "Memory errors, Xid errors or packets that were sent again came during the run.",
+        "gpucheck doctor; sudo dmesg | grep -i xid",
+    ),
+    Id(
+        "stress.memory",
+        "there was memory to fill",
+        "Far less memory could be had than was to be filled.",
+        "gpucheck memory; or use a smaller --fill",
+    ),
+    Id(
+        "stress.skipped",
+        "the device has the data type",
+        "Products of this dtype do not exist on the device.",
+        "give another --dtype",
+    ),
+)
 
 
 def judge(document: Report) -> Judgement:

@@ -126,9 +126,7 @@ class StressOptions:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of work to do. Raises UsageError for a prefix that fits none, and where nothing is left."""
-        chosen = naming.select(
-            list(WORK), str, self.only, self.skip, noun="kind", nothing="nothing would be done"
-        )
+        chosen = naming.select(list(WORK), str, self.only, self.skip, noun="kind", nothing="nothing would be done")
         return tuple(chosen)
 
     def names(self) -> list[tuple[str, str]]:

@@ -207,6 +207,116 @@ def test_a_worker_that_was_forked_after_cuda_was_used(tmp_path: Path) -> None:
     assert wrong(document) == [("run.dry.fork", "worker.py:10")]
 
 
+SWALLOWED = """
+import sys
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        try:
+            return torch.ones(2).cuda() + torch.ones(2)
+        except RuntimeError:
+            return torch.zeros(2)
+
+if sys.argv[1] == "used":
+    torch.ones(2).cuda()
+loader = DataLoader(Rows(), batch_size=2, num_workers=1, multiprocessing_context="fork")
+total = sum(batch.sum() for batch in loader)
+torch.ones(2).cuda()
+"""
+
+
+@pytest.mark.parametrize(("used", "name"), [("used", "run.dry.fork"), ("unused", "run.dry.mismatch")])
+def test_what_a_forked_process_swallows_is_told(used: str, name: str, tmp_path: Path) -> None:
+    """Its own notes are lost with it, so that it leaves each on the board."""
+    (tmp_path / "swallowed.py").write_text(SWALLOWED)
+    document = dry(tmp_path, "swallowed.py", used, cwd=tmp_path)
+    assert wrong(document) == [] and document["summary"]["verdict"] == "warn"
+    (told,) = [one for one in document["findings"] if one["id"] in ("run.dry.fork", "run.dry.mismatch")]
+    assert (told["id"], told["title"], told["evidence"]["times"]) == (name, "swallowed.py:11", 4)
+
+
+SPAWNED = """
+import multiprocessing
+import torch
+
+def work():
+    try:
+        torch.ones(2, device="cuda") + torch.ones(2)
+    except RuntimeError:
+        pass
+
+if __name__ == "__main__":
+    torch.ones(2, device="cuda").sum()
+    child = multiprocessing.get_context("spawn").Process(target=work)
+    child.start()
+    child.join()
+"""
+
+
+def test_a_process_started_by_spawn_is_said_not_to_be_judged(tmp_path: Path) -> None:
+    (tmp_path / "spawned.py").write_text(SPAWNED)
+    document = dry(tmp_path, "spawned.py", cwd=tmp_path)
+    (told,) = [one for one in document["findings"] if one["id"] == "run.dry.remark"]
+    assert "started by spawn" in told["title"] and told["message"].startswith("spawned.py:14")
+
+
+@pytest.mark.parametrize("way", ["thread", "pool", "suppress", "finalizer", "atexit", "hook"])
+def test_whoever_swallows_an_error_it_is_told(way: str, tmp_path: Path) -> None:
+    """No way through Python or autograd that an error can take ends in an all-clear."""
+    (tmp_path / "swallower.py").write_text(SWALLOWERS)
+    document = dry(tmp_path, "swallower.py", way, cwd=tmp_path)
+    told = [(one["id"], one["verdict"]) for one in document["findings"] if one["id"].startswith("run.dry.m")]
+    assert ("run.dry.mismatch", "warn") in told
+
+
+SWALLOWERS = """
+import atexit
+import contextlib
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+import torch
+
+x = torch.ones(2, device="cuda", requires_grad=True)
+
+def wrong(gradient=None):
+    try:
+        return x + torch.ones(2)
+    except RuntimeError:
+        if gradient is not None:
+            return gradient
+        raise
+
+class Finalized:
+    def __del__(self):
+        wrong()
+
+match sys.argv[1]:
+    case "thread":
+        thread = threading.Thread(target=wrong)
+        thread.start()
+        thread.join()
+    case "pool":
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(wrong)
+    case "suppress":
+        with contextlib.suppress(Exception):
+            wrong()
+    case "finalizer":
+        one = Finalized()
+        del one
+    case "atexit":
+        atexit.register(wrong)
+    case "hook":
+        x.register_hook(wrong)
+        x.sum().backward()
+"""
+
+
 def test_an_error_of_the_programs_own_is_where_judging_ends(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("import torch\nx = torch.ones(2, device='cuda')\nraise ValueError('mine')\n")
     document = dry(tmp_path, "own.py", cwd=tmp_path, status=1)

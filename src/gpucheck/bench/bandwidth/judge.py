@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from gpucheck import naming, units
 from gpucheck.bench import figures, remarks, share
@@ -62,12 +63,21 @@ def label(one: Measurement) -> str:
 
 
 def _result(measurements: Sequence[Measurement]) -> Finding:
-    """By run: one that was wrong stays wrong, however many were right."""
-    details = {label(one): [run["details"] for run in runs.each(one)] for one in measurements}
+    """By run: one that was wrong stays wrong, however many were right. Runs of two methods are rows of one label."""
+    details: dict[str, list[dict[str, Any]]] = {}
+    for row in measurements:
+        details.setdefault(label(row), []).extend(run["details"] for run in runs.each(row))
+    evidence = {
+        name: {
+            key: sum(run.get(key, 0) for run in of_label)
+            for key in ("verified_slices", "wrong_elements", "unsteady_comparisons")
+        }
+        for name, of_label in details.items()
+    }
     comparisons = [
         remarks.Compared(name, f"in {name}", run.get("verified_slices", 0), run.get("wrong_elements", 0))
-        for name, of_row in details.items()
-        for run in of_row
+        for name, of_label in details.items()
+        for run in of_label
     ]
     fix = "rerun, then `gpucheck smoke`: memory that is wrong twice is broken"
     found = remarks.verification(
@@ -78,19 +88,11 @@ def _result(measurements: Sequence[Measurement]) -> Finding:
         what="elements",
         sound_title="all results verified",
     )
-    unsteady = {
-        name: count
-        for name, of_row in details.items()
-        if (count := sum(run.get("unsteady_comparisons", 0) for run in of_row))
-    }
-    evidence = {
-        name: {
-            key: sum(run.get(key, 0) for run in of_row)
-            for key in ("verified_slices", "wrong_elements", "unsteady_comparisons")
-        }
-        for name, of_row in details.items()
-    }
-    told = [f"{name}: {count} comparisons changed when repeated" for name, count in unsteady.items()]
+    told = [
+        f"{name}: {count} comparisons changed when repeated"
+        for name, counts in evidence.items()
+        if (count := counts["unsteady_comparisons"])
+    ]
     if told:
         told = [found.message] * (found.verdict == "fail") + told
         return Finding("bandwidth.result", "fail", "a result is wrong", naming.few(told), evidence, fix)

@@ -160,17 +160,9 @@ def short_text(operation: str, size: int) -> str:
 # -- what the rows say -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Race:
-    """One size with or without the copies: the CPU's time over the device's, its interval, and who is faster.
-
-    The interval is None below six rounds; `winner` is then told from their extremes.
-    """
-
-    ratio: float
-    ci_low: float | None
-    ci_high: float | None
-    winner: Winner
+# One size with or without the copies: who is faster, and by how much. Below six rounds there is no interval, and the
+# extremes of the rounds tell who.
+Race = tuple[Winner, Speedup]
 
 
 def races(measurements: Sequence[Measurement]) -> dict[tuple[str, bool], dict[int, Race]]:
@@ -183,21 +175,21 @@ def races(measurements: Sequence[Measurement]) -> dict[tuple[str, bool], dict[in
     found: dict[tuple[str, bool], dict[int, Race]] = {}
     for (operation, size, side, transfers), one in rows.items():
         cpu = rows.get((operation, size, "cpu", False))
-        if side == "device" and cpu is not None and (race := _race(cpu, one)) is not None:
+        if side == "device" and cpu is not None and (race := _race(cpu, one, size)) is not None:
             found.setdefault((operation, transfers), {})[size] = race
     return found
 
 
-def _race(cpu: Measurement, device: Measurement) -> Race | None:
+def _race(cpu: Measurement, device: Measurement, size: int) -> Race | None:
     ratio = rounds.ratio(cpu.runs, device.runs)
     if ratio is None:
         return None
     low, high = ratio.ci_low, ratio.ci_high
     if low is not None and high is not None:
-        return Race(ratio.median, low, high, winner(low, high))
+        return winner(low, high), Speedup(size, ratio.median, low, high)
     samples = rounds.ratios(cpu.runs, device.runs)
     decided = winner(min(samples) / FEW_FACTOR, max(samples) * FEW_FACTOR)
-    return Race(ratio.median, None, None, decided)
+    return decided, Speedup(size, ratio.median, None, None)
 
 
 def answer(measurements: Sequence[Measurement], ended: Mapping[str, str]) -> list[CrossoverResult]:
@@ -207,7 +199,7 @@ def answer(measurements: Sequence[Measurement], ended: Mapping[str, str]) -> lis
     """
     told = []
     for (operation, transfers), tried in races(measurements).items():
-        known = crossing({size: race.winner for size, race in tried.items()})
+        known = crossing({size: race[0] for size, race in tried.items()})
         told.append(
             CrossoverResult(
                 device=measurements[0].device.id,
@@ -220,7 +212,7 @@ def answer(measurements: Sequence[Measurement], ended: Mapping[str, str]) -> lis
                 smallest=min(tried),
                 largest=max(tried),
                 ended_by=ended.get(operation),
-                speedup=_speedup(tried.get(NORMAL.get(operation, 0)), NORMAL.get(operation, 0)),
+                speedup=tried[normal][1] if (normal := NORMAL.get(operation, 0)) in tried else None,
             )
         )
     return told
@@ -234,12 +226,6 @@ def part(operation: str) -> str:
 def _ended(seen: Seen) -> dict[str, str]:
     """Why sizes stopped growing, by operation."""
     return {name.partition(".")[2]: why for name, why in seen.parts.items() if "." in name and why}
-
-
-def _speedup(race: Race | None, size: int) -> Speedup | None:
-    if race is None:
-        return None
-    return Speedup(size, race.ratio, race.ci_low, race.ci_high)
 
 
 def findings(seen: Seen) -> list[Finding]:
@@ -366,13 +352,13 @@ def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
         operation, start = one.operation, one.device_faster_from
         if not one.transfers:
             continue
-        size = one.speedup.size if one.speedup is not None else one.largest
-        race = tried[operation, True][size]
+        shown = one.speedup or tried[operation, True][one.largest][1]
+        size = shown.size
         pays = "never pays" if start is None else f"pays from {_side(operation, start)}"
         case = f"{operation} {_side(operation, size)}, {pays}"
         rows = [row for row in seen.rows if (row.case.get("operation"), row.case.get("size")) == (operation, size)]
         flags = tuple(dict.fromkeys(flag for row in rows for flag in row.flags))
-        found.append(Headline(NAME, one.device, case, race.ratio, "times", race.ci_low, race.ci_high, flags=flags))
+        found.append(Headline(NAME, one.device, case, shown.ratio, "times", shown.ci_low, shown.ci_high, flags=flags))
     return found
 
 

@@ -219,7 +219,7 @@ class Bench:
     settings: dict[str, Any]
 
 
-def observed(accel: Accel) -> str:
+def precision_of(accel: Accel) -> str:
     """The precision of float32 products on a device as it is set now."""
     a, b, out = (torch.empty((OBSERVED_SIDE, OBSERVED_SIDE), device=accel.device) for _ in range(3))
     return precision.observed(a, b, out)
@@ -336,7 +336,7 @@ def _rows(options: CrossoverOptions, accel: Accel, facts: Facts, emit: Emit, dea
     name = next((device.name for device in facts.devices if device.kind == "cpu"), None)
     cpu = accels.open_device("cpu", name=name)
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
-        seen = {"cpu": observed(cpu), "device": observed(accel)}
+        seen = {"cpu": precision_of(cpu), "device": precision_of(accel)}
         bench = Bench(accel, cpu, watch, seen, precision.state())
         for place, operation in enumerate(todo):
             pulse.go_on()
@@ -415,7 +415,7 @@ class Search:
     def _next(self, sizes: Sequence[int]) -> int | None:
         tried = judge.races(self.measured)
         series = [
-            {size: race.winner for size, race in tried.get((self.operation.id, transfers), {}).items()}
+            {size: faster for size, (faster, _) in tried.get((self.operation.id, transfers), {}).items()}
             for transfers in (False, True)
         ]
         size = judge.next_size(series, sizes, self.operation.grain)

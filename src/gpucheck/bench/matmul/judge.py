@@ -189,9 +189,10 @@ def efficiency(measurements: Sequence[Measurement]) -> list[Finding]:
 
 
 def _per_joule(one: Measurement) -> dict[str, Any] | None:
-    power_w = _power(one)
-    if one.rate is None or not power_w:
+    powers = [run["telemetry"]["power_w"] for run in runs.each(one) if (run["telemetry"] or {}).get("power_w")]
+    if one.rate is None or not powers:
         return None
+    power_w = sum(powers) / len(powers)
     each = one.rate.median * _at_work(one) / power_w
     return {"flop_per_joule": each, "power_w": power_w, "unit": one.rate.unit, "row": one.name}
 
@@ -205,11 +206,6 @@ def _at_work(one: Measurement) -> float:
         worked_s += sum(run.samples_s) + untimed * sum(run.samples_s[1:])
         span_s += run.started_monotonic_s[-1] + run.samples_s[-1] - run.started_monotonic_s[0]
     return worked_s / span_s
-
-
-def _power(one: Measurement) -> float | None:
-    powers = [run["telemetry"]["power_w"] for run in runs.each(one) if (run["telemetry"] or {}).get("power_w")]
-    return sum(powers) / len(powers) if powers else None
 
 
 def _why_no_power(one: Measurement) -> str:

@@ -18,6 +18,7 @@ from gpucheck.bench.matmul.options import MatmulOptions, Shape
 from gpucheck.errors import UsageError
 from gpucheck.machine import host
 from gpucheck.machine.accel import Accel, feature
+from gpucheck.report.fault import first_line
 from gpucheck.work import freivalds
 from gpucheck.work.reference import FAST_ACCUMULATION
 
@@ -233,7 +234,7 @@ def why_no_kernel(error: BaseException, kind: Kind, accel: Accel) -> str | None:
         return reason
     if not kind.is_private or accel.is_out_of_memory(error) or (broken is not None and isinstance(error, broken)):
         return None
-    return str(error).strip().splitlines()[0] if accel.why_broken() is None else None
+    return first_line(str(error)) if accel.why_broken() is None else None
 
 
 def try_once(call: Callable[[], _T], dtype: Dtype, accel: Accel) -> _T:
@@ -242,17 +243,14 @@ def try_once(call: Callable[[], _T], dtype: Dtype, accel: Accel) -> _T:
     Returns what the call returns. Raises RuntimeError, and what torch raises for memory that runs out, a device that
     breaks or a shape that alone has no kernel.
     """
-    broken = feature("torch.AcceleratorError")
     try:
         result = call()
         accel.synchronize()
         return result
     except (RuntimeError, ValueError) as error:
-        if not KINDS[dtype].is_private or accel.is_out_of_memory(error) or accel.why_no_kernel(error) is not None:
+        reason = why_no_kernel(error, KINDS[dtype], accel)
+        if reason is None or accel.why_no_kernel(error) is not None:
             raise
-        if broken is not None and isinstance(error, broken):
-            raise
-        reason = str(error).strip().splitlines()[0]
         raise RuntimeError(f"a product of {dtype} is not implemented for {accel.id}: {reason}") from error
 
 

@@ -27,6 +27,7 @@ from gpucheck.machine.accel import Accel
 from gpucheck.measure import row, timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Answered, Emit, Notice, Progress, Skipped
+from gpucheck.report.fault import first_line
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import SustainedResult
@@ -281,7 +282,7 @@ class _Rows:
             return take()
         except (RuntimeError, MemoryError) as error:
             if "not implemented for" in str(error):
-                reason = str(error).strip().splitlines()[0]
+                reason = first_line(str(error))
                 title = f"{self.accel.id} has no product in {case.dtype}"
                 self.emit(Skipped(Finding("matmul.dtype", "skip", title, reason, device=self.accel.id)))
                 return None

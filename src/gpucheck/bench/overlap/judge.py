@@ -9,7 +9,7 @@ from gpucheck import units
 from gpucheck.bench import remarks, rounds
 from gpucheck.bench.figures import Ceilings
 from gpucheck.bench.seen import Judge, Seen
-from gpucheck.directions import SHORT_WAYS, WAYS
+from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, TimeStats

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpucheck import directions, options, units
-from gpucheck.directions import Direction
+from gpucheck import links, options, units
+from gpucheck.links import Direction
 from gpucheck.options import option
 from gpucheck.units import MIB
 
@@ -25,7 +25,7 @@ class OverlapOptions:
         parse=units.Size(SMALLEST_SIZE),
         shown="64MiB",
     )
-    directions: tuple[Direction, ...] = directions.asked()
+    directions: tuple[Direction, ...] = links.direction_option()
     time_budget_s: float | None = options.time_budget("10s")
     device: str = "auto"
     host_share: float = HOST_SHARE

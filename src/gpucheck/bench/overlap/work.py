@@ -19,8 +19,8 @@ from gpucheck.bench.dtypes import Dtype, support
 from gpucheck.bench.overlap.options import SMALLEST_SIZE, OverlapOptions
 from gpucheck.bench.rounds import Group
 from gpucheck.bench.verified import VERIFYING_SHARE, Copies, Verified
-from gpucheck.directions import Direction, HostMemory
 from gpucheck.errors import CannotLook, UsageError
+from gpucheck.links import Direction, HostMemory
 from gpucheck.machine import pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row

@@ -22,8 +22,8 @@ from gpucheck.bench.buffers import Buffers, Room, allocate_all, wake
 from gpucheck.bench.transfer.judge import BOTH_WAYS as NAME
 from gpucheck.bench.transfer.part import SAMPLING_SHARE, Setting, no_pinned
 from gpucheck.bench.verified import VERIFYING_SHARE, Copies
-from gpucheck.directions import Direction
 from gpucheck.errors import CannotLook
+from gpucheck.links import Direction
 from gpucheck.machine import pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row

@@ -28,8 +28,8 @@ from gpucheck.bench.transfer.judge import MOVES, ON_DEVICE
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import SAMPLING_SHARE, Setting, no_pinned
 from gpucheck.bench.verified import VERIFYING_SHARE, Copies
-from gpucheck.directions import Direction, HostMemory
 from gpucheck.errors import CannotLook, UsageError
+from gpucheck.links import Direction, HostMemory
 from gpucheck.machine import pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row, timing

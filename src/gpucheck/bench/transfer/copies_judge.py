@@ -15,7 +15,7 @@ from gpucheck import stats, units
 from gpucheck.bench import remarks
 from gpucheck.bench.transfer import link as of_link
 from gpucheck.bench.transfer.link import LARGE_BYTES
-from gpucheck.directions import WAYS
+from gpucheck.links import WAYS
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding

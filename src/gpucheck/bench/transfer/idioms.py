@@ -22,8 +22,8 @@ from gpucheck.bench.buffers import WORD, Buffers, Room, allocate_all, room_for, 
 from gpucheck.bench.transfer.judge import IDIOM as NAME
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.bench.transfer.part import Setting
-from gpucheck.directions import Direction, HostMemory
 from gpucheck.errors import CannotLook, DeviceFailed, GpucheckError
+from gpucheck.links import Direction, HostMemory
 from gpucheck.machine import kept, pulse
 from gpucheck.machine.accel import Accel, has_context, open_device
 from gpucheck.machine.child import LineChild, python_argv
@@ -116,7 +116,6 @@ class Idiom:
     memory: HostMemory
     where: Where
     make: Make
-    allocates: bool = True
 
 
 # On a stage and its device: what a line allocates once is made here, outside the timed calls.
@@ -215,8 +214,8 @@ _HOST: Direction = "host_to_host"
 
 # The raw copies first: where time runs out, the rest has something to be held against.
 IDIOMS: tuple[Idiom, ...] = (
-    Idiom("raw", "y.copy_(x)", _TO, "pageable", "accelerator", _raw(_TO, "pageable"), False),
-    Idiom("raw", "y.copy_(x_pinned, non_blocking=True)", _TO, "pinned", "pinning", _raw(_TO, "pinned"), False),
+    Idiom("raw", "y.copy_(x)", _TO, "pageable", "accelerator", _raw(_TO, "pageable")),
+    Idiom("raw", "y.copy_(x_pinned, non_blocking=True)", _TO, "pinned", "pinning", _raw(_TO, "pinned")),
     Idiom("to", "x.to(device)", _TO, "pageable", "accelerator", lambda _, device: lambda x: x.to(device)),
     Idiom("cuda", "x.cuda()", _TO, "pageable", "cuda", lambda _, device: lambda x: x.cuda(device)),
     Idiom(
@@ -269,8 +268,8 @@ IDIOMS: tuple[Idiom, ...] = (
         _loader(True, True),
     ),
     Idiom("pin_memory", "x.pin_memory()", _HOST, "pageable", "pinning", lambda *_: lambda x: x.pin_memory()),
-    Idiom("raw", "x.copy_(y)", _BACK, "pageable", "accelerator", _raw(_BACK, "pageable"), False),
-    Idiom("raw", "x_pinned.copy_(y, non_blocking=True)", _BACK, "pinned", "pinning", _raw(_BACK, "pinned"), False),
+    Idiom("raw", "x.copy_(y)", _BACK, "pageable", "accelerator", _raw(_BACK, "pageable")),
+    Idiom("raw", "x_pinned.copy_(y, non_blocking=True)", _BACK, "pinned", "pinning", _raw(_BACK, "pinned")),
     Idiom("cpu", "y.cpu()", _BACK, "pageable", "accelerator", lambda *_: lambda x: x.cpu()),
     Idiom(
         "to_cpu_non_blocking",
@@ -280,7 +279,7 @@ IDIOMS: tuple[Idiom, ...] = (
         "pinning",
         lambda *_: lambda y: y.to("cpu", non_blocking=True),
     ),
-    Idiom("raw", "y.copy_(x)", _HOST, "pageable", "cpu", _raw(_HOST, "pageable"), False),
+    Idiom("raw", "y.copy_(x)", _HOST, "pageable", "cpu", _raw(_HOST, "pageable")),
     Idiom(
         "to_copy",
         'x.to("cpu", copy=True)',
@@ -503,7 +502,7 @@ def measure(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch: Watc
         cache="cold" if rotation >= room.cold else "warm",
         details={
             "call": idiom.code,
-            "buffers": "allocated by the call" if idiom.allocates else "preallocated",
+            "buffers": "preallocated" if idiom.id == "raw" else "allocated by the call",
             "synchronised": "after each call",
             "first_call_s": first_s,
             "result_is_pinned": pinned,

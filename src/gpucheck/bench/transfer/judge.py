@@ -11,7 +11,7 @@ from gpucheck.bench.figures import Ceiling, Ceilings
 from gpucheck.bench.seen import Judge, Seen, headline
 from gpucheck.bench.transfer import copies_judge, several_judge
 from gpucheck.bench.transfer.link import limit_of, link_under_load
-from gpucheck.directions import SHORT_WAYS, WAYS
+from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.peaks import Part
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding

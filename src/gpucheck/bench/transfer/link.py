@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucheck import links, units
-from gpucheck.directions import WAYS
+from gpucheck.links import WAYS
 from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpucheck import directions, naming, options, units
-from gpucheck.directions import MEMORIES, Direction, HostMemory
+from gpucheck import links, naming, options, units
 from gpucheck.errors import UsageError
+from gpucheck.links import MEMORIES, Direction, HostMemory
 from gpucheck.options import option
 
 # The ids of the table of parts, which loads torch.
@@ -44,7 +44,7 @@ class TransferOptions:
         fold=lambda sizes: tuple(sorted(set(sizes))),
     )
     sweep: bool = option("Copy every power of two from 4 KiB.", False)
-    directions: tuple[Direction, ...] = directions.asked()
+    directions: tuple[Direction, ...] = links.direction_option()
     memories: tuple[HostMemory, ...] = option(
         "Host memory: both, pageable or pinned.",
         MEMORIES["both"],

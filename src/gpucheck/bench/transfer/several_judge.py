@@ -9,7 +9,7 @@ from typing import Any
 from gpucheck import stats, units
 from gpucheck.bench import remarks
 from gpucheck.bench.transfer.link import LARGE_BYTES
-from gpucheck.directions import WAYS
+from gpucheck.links import WAYS
 from gpucheck.machine import numa
 from gpucheck.measure import runs
 from gpucheck.report.facts import Facts

@@ -34,6 +34,7 @@ from gpucheck.measure.telemetry import Watch
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Progress, Skipped
 from gpucheck.report.facts import Device
+from gpucheck.report.fault import first_line
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, Run
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:  # torch comes after binding
 
     from gpucheck.bench.buffers import Buffers, Room
     from gpucheck.bench.verified import Copies
-    from gpucheck.directions import Direction, HostMemory
+    from gpucheck.links import Direction, HostMemory
     from gpucheck.machine.accel import Accel
 
 # This module's main() is the child's.
@@ -105,7 +106,9 @@ def rows(together: Together, start: Start = start) -> Iterator[Measurement]:
                 left_s = (together.deadline - time.monotonic()) / (len(directions) - done)
                 yield from _at_once(copiers, direction, min(max(left_s, SHORTEST_S), LONGEST_S))
         except Lost as lost:
-            lost.raise_for_device(lost.who)
+            cause = messages.cause_of(lost.reason)
+            if cause is not None and cause.whose == "device":
+                raise DeviceFailed(f"{lost.who}: {cause.title}", lost.reason, cause.fix, device=lost.who) from lost
             together.emit(Skipped(_undecided(lost, len(together.ids))))
 
 
@@ -160,12 +163,6 @@ class Lost(Exception):
         super().__init__(who, reason)
         self.who = who
         self.reason = reason
-
-    def raise_for_device(self, device: str) -> None:
-        """Raise DeviceFailed where the child's last word is that the device has failed."""
-        cause = messages.cause_of(self.reason)
-        if cause is not None and cause.whose == "device":
-            raise DeviceFailed(f"{self.who}: {cause.title}", self.reason, cause.fix, device=device) from self
 
 
 class Copier(Talk):
@@ -230,7 +227,7 @@ def main() -> int:
         say({"error": str(error)})
     except RuntimeError as error:  # torch's, for whatever its driver answers
         kept.saw(error)
-        say({"error": str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__})
+        say({"error": first_line(str(error)) or type(error).__name__})
     return 0
 
 

@@ -1,22 +1,21 @@
-"""The rules about tensors and modules. Each looks at one place while a function is walked through."""
+"""The rules. Each looks at one place while a function is walked through."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from gpucheck.program.lint import rules
-from gpucheck.program.lint.tree import walk
-from gpucheck.program.lint.value import UNKNOWN, Value
+from gpucheck.program.lint import rules, torch_names
+from gpucheck.program.lint.scope import UNKNOWN, Effect, Given, Place, Value
+from gpucheck.program.lint.source import walk
 
-if TYPE_CHECKING:
-    from gpucheck.program.lint.expressions import Expressions
-    from gpucheck.program.lint.run import Run
+_VARIABLE = "CUDA_VISIBLE_DEVICES"
+_WORKER_FIX = "return CPU tensors; move the batch in the main process"
+_FORK_FIX = 'start processes with torch.multiprocessing.get_context("spawn"), or use CUDA only in the child'
 
 
-def discarded(run: Run, node: ast.expr) -> None:
+def discarded(run: Place, node: ast.expr) -> None:
     """A statement that is nothing but the move of a tensor. The expression has been evaluated before."""
     match node:
         case ast.IfExp():
@@ -47,7 +46,7 @@ def discarded(run: Run, node: ast.expr) -> None:
                 run.flow.names[run.key(name)] = replace(run.receivers[id(node)], place="")
 
 
-def _is_kept(run: Run, node: ast.expr) -> bool:
+def _is_kept(run: Place, node: ast.expr) -> bool:
     """Whether an expression begins with a value that has a name: `x`, `self.x`, `batch["x"].float()`."""
     while not isinstance(node, ast.Name):
         if isinstance(node, ast.Call):
@@ -59,7 +58,7 @@ def _is_kept(run: Run, node: ast.expr) -> bool:
     return node.id in run.flow.names or node.id not in run.scope.file.imports
 
 
-def apart(run: Expressions, node: ast.expr, values: Iterable[Value]) -> None:
+def apart(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
     """Values that an operation combines: one made on the CPU beside one that is where the module is."""
     if not run.in_forward:
         return
@@ -73,7 +72,7 @@ def apart(run: Expressions, node: ast.expr, values: Iterable[Value]) -> None:
             _tell_apart(run, node, one)
 
 
-def _tell_apart(run: Expressions, node: ast.expr, one: Value) -> None:
+def _tell_apart(run: Place, node: ast.expr, one: Value) -> None:
     made = one.made
     if made is None:
         return
@@ -88,13 +87,13 @@ def _tell_apart(run: Expressions, node: ast.expr, one: Value) -> None:
     run.report(rules.PLAIN, made, name=f"self.{one.attribute}", line=node.lineno, fix=fix)
 
 
-def put_in(run: Run, node: ast.expr, key: str, added: Value) -> None:
+def put_in(run: Place, node: ast.expr, key: str, added: Value) -> None:
     """A value that is put into the list or dict of this key."""
     kept_module(run, node, key, added)
     kept_loss(run, node, key, added)
 
 
-def kept_module(run: Run, node: ast.AST, key: str, item: Value | None) -> None:
+def kept_module(run: Place, node: ast.AST, key: str, item: Value | None) -> None:
     """A module with something to move, in a list or dict that is an attribute of a module."""
     owner, name = run.owner, key.removeprefix("self.")
     if owner is None or not owner.is_module or not key.startswith("self.") or item is None:
@@ -114,7 +113,7 @@ def kept_module(run: Run, node: ast.AST, key: str, item: Value | None) -> None:
     run.report(rules.IN_LIST, node, name=key, fix=f"use {kind}")
 
 
-def wrapped(run: Run, known: Value) -> None:
+def wrapped(run: Place, known: Value) -> None:
     """A parameter that is about to be an attribute, and was moved after it was made."""
     if known.moved is not None and known.is_tensor:
         name = run.scope.source.text(known.moved)
@@ -123,7 +122,7 @@ def wrapped(run: Run, known: Value) -> None:
         )
 
 
-def moved_leaf(run: Expressions, known: Value) -> None:
+def moved_leaf(run: Place, known: Value) -> None:
     """A moved leaf whose gradient is asked for, or that an optimizer gets."""
     if known.moved is not None:
         name = run.scope.source.text(known.moved)
@@ -135,7 +134,7 @@ def moved_leaf(run: Expressions, known: Value) -> None:
         )
 
 
-def optimized(run: Run, values: Iterable[Value]) -> None:
+def optimized(run: Place, values: Iterable[Value]) -> None:
     """What an optimizer gets."""
     for one in values:
         for inner in (one, *one.parts, one.item or UNKNOWN):
@@ -144,7 +143,7 @@ def optimized(run: Run, values: Iterable[Value]) -> None:
                 optimized(run, [inner])
 
 
-def read(run: Expressions, node: ast.expr, values: Iterable[Value]) -> None:
+def read(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
     """Values that are read here: one that a copy is still on its way to."""
     for one in values:
         pending = one.pending or (one.item.pending if one.item is not None else None)
@@ -155,7 +154,7 @@ def read(run: Expressions, node: ast.expr, values: Iterable[Value]) -> None:
 # -- loops -------------------------------------------------------------------------------------------------------------
 
 
-def empty_cache(run: Run, node: ast.expr, name: str) -> None:
+def empty_cache(run: Place, node: ast.expr, name: str) -> None:
     """`empty_cache()` in each pass of a loop: not in an error's handler, now and then, or once an epoch."""
     if not name.startswith("torch.") or not name.endswith(".empty_cache") or not run.loops:
         return
@@ -165,7 +164,7 @@ def empty_cache(run: Run, node: ast.expr, name: str) -> None:
         run.report(rules.EMPTY_CACHE, node)
 
 
-def kept_loss(run: Run, node: ast.expr, key: str, added: Value) -> None:
+def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
     """`losses.append(loss)` in a loop without a backward, where nobody takes the list for one.
 
     A loss that was made under `no_grad` has no graph; one that was made before has, wherever it is kept.
@@ -179,7 +178,7 @@ def kept_loss(run: Run, node: ast.expr, key: str, added: Value) -> None:
     run.report(rules.KEPT_GRAPH, node, name=key, fix=f"keep the number: {text}.item(), or {text}.detach()")
 
 
-def summed_loss(run: Run, node: ast.stmt, target: ast.expr, added: ast.expr, known: Value, before: Value) -> None:
+def summed_loss(run: Place, node: ast.stmt, target: ast.expr, added: ast.expr, known: Value, before: Value) -> None:
     """`total += loss` in a loop: after a backward, or where no backward is made of the total."""
     if not run.loops or run.no_graph or not run.is_outside(target, run.loops[-1]):
         return
@@ -206,3 +205,119 @@ def _names_kept(node: ast.expr) -> Iterable[str]:
             yield from _names_kept(node.operand)
         case ast.Call(ast.Attribute(inner, name)) if name in ("mean", "sum", "clone", "to", "cuda", "float", "cpu"):
             yield from _names_kept(inner)
+
+
+# -- processes and their environment: workers, forks, and the variable that hides devices -----------------------------
+
+
+def on_gpu(run: Place, node: ast.expr, tell: ast.expr) -> None:
+    """A tensor is made on a GPU or moved there."""
+    run.flow.started = run.flow.started or node
+    if run.quiet:
+        return
+    run.on_gpu.append(node)
+    if run.in_worker:
+        run.report(rules.IN_WORKER, tell, name=f"{run.name} runs in a DataLoader worker", fix=_WORKER_FIX)
+
+
+def called(run: Place, node: ast.Call, effect: Effect) -> Value:
+    """A function of the file is called: what it does happens here."""
+    if run.flow.started is not None:
+        for place in effect.sets:
+            _late(run, place)
+    elif effect.sets and not run.quiet:
+        run.sets.extend(effect.sets)
+    if run.in_worker and not run.quiet:
+        for one in effect.on_gpu:
+            run.report(rules.IN_WORKER, one, name=f"{run.name} runs in a DataLoader worker", fix=_WORKER_FIX)
+    if effect.started is not None:
+        run.flow.started = run.flow.started or node
+    if not run.quiet:
+        run.on_gpu.extend(effect.on_gpu)
+    return effect.returns
+
+
+def imported(run: Place, given: Given, name: str) -> None:
+    """A call of an imported function that concerns devices or processes."""
+    node = given.node
+    if name in torch_names.STARTS_CUDA:
+        run.flow.started = run.flow.started or node
+    if name in ("os.environ.update", "os.environ.setdefault", "os.putenv", "os.environ.__setitem__"):
+        named = any(one.arg == _VARIABLE for one in node.keywords)
+        if named or any(names_variable(one) for one in node.args[:1]):
+            visible_devices(run, node)
+    elif name == "os.fork":
+        _forked(run, node)
+    elif name.rpartition(".")[2] in ("Process", "Pool") and name.partition(".")[0] in ("multiprocessing", "torch"):
+        _child(run, given)
+
+
+def method(run: Place, given: Given, func: ast.Attribute) -> None:
+    """A method of what is not known that makes processes: `get_context("fork").Process(…)`."""
+    inner = func.value
+    if func.attr != "Process" or not isinstance(inner, ast.Call) or not run.dotted(inner.func).endswith(".get_context"):
+        return
+    if getattr(inner.args[0] if inner.args else None, "value", "fork") == "fork":
+        _child(run, given)
+
+
+def names_variable(node: ast.expr | None) -> bool:
+    """Whether this is the variable's name, or a dict with it."""
+    if isinstance(node, ast.Dict):
+        return any(names_variable(key) for key in node.keys)
+    return isinstance(node, ast.Constant) and node.value == _VARIABLE
+
+
+def sets_variable(run: Place, target: ast.expr) -> bool:
+    """Whether this assigns to os.environ["CUDA_VISIBLE_DEVICES"]."""
+    is_environ = isinstance(target, ast.Subscript) and run.dotted(target.value) == "os.environ"
+    return is_environ and isinstance(target, ast.Subscript) and names_variable(target.slice)
+
+
+def visible_devices(run: Place, node: ast.AST) -> None:
+    """The variable is set here."""
+    if run.flow.started is not None:
+        _late(run, node)
+    elif not run.quiet:
+        run.sets.append(node)
+
+
+def _late(run: Place, node: ast.AST) -> None:
+    # What is set for a child that is started later is in time.
+    if not run.scope.file.starts_children:
+        run.report(rules.LATE_VISIBLE, node, line=getattr(run.flow.started, "lineno", 0))
+
+
+def _forked(run: Place, node: ast.Call) -> None:
+    """`os.fork()`: CUDA has started, and is used after it."""
+    if run.flow.started is None or run.quiet:
+        return
+    later = [one for one in walk(run.facts.body) if isinstance(one, ast.Call) and one.lineno > node.lineno]
+    if any(_uses_gpu(run, one) for one in later):
+        line = getattr(run.flow.started, "lineno", 0)
+        run.report(rules.IN_WORKER, node, name=f"CUDA has started in line {line}", fix=_FORK_FIX)
+
+
+def _uses_gpu(run: Place, node: ast.Call) -> bool:
+    """Whether a call, by its words alone, uses a GPU."""
+    if isinstance(node.func, ast.Attribute) and (
+        node.func.attr == "cuda" or run.dotted(node.func) in torch_names.STARTS_CUDA
+    ):
+        return True
+    values = [*node.args, *(one.value for one in node.keywords)]
+    return any(isinstance(one, ast.Constant) and str(one.value).startswith("cuda") for one in values)
+
+
+def _child(run: Place, given: Given) -> None:
+    """A process is made by fork: CUDA has started, and its function uses it."""
+    if run.flow.started is None or run.scope.file.spawns or run.quiet:
+        return
+    target = given.argument("target") or given.argument("initializer")
+    function = run.scope.file.functions.get(getattr(target, "id", ""))
+    if function is None:
+        return
+    effect = run.scope.effect_of(function, None, run.outer, (), 0)
+    if effect.on_gpu or effect.started is not None:
+        line = getattr(run.flow.started, "lineno", 0)
+        told = f"{function.name} uses the GPU, and CUDA has started in line {line}"
+        run.report(rules.IN_WORKER, given.node, name=told, fix=_FORK_FIX)

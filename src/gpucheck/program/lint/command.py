@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpucheck.errors import UsageError
-from gpucheck.program.lint import judge, rules
+from gpucheck.program.lint import rules, run
 from gpucheck.program.lint.options import LintOptions
 from gpucheck.program.lint.scope import Mistake
 from gpucheck.program.lint.source import MOST_BYTES, Unreadable
@@ -72,7 +72,7 @@ def _one(path: str, taken: frozenset[str], counts: _Counts, emit: Emit) -> None:
         return
     counts.files += 1
     try:
-        found = judge.mistakes(_bytes(path))
+        found = run.mistakes(_bytes(path))
     except Unreadable as error:
         counts.unread += 1
         emit(Judged(_unjudged(name, "inconclusive", error.why, None, error.line, error.column)))

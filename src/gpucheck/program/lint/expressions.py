@@ -1,55 +1,20 @@
-"""What an expression is, as far as that is known: one function for each kind of expression."""
+"""What an expression is, as far as that is known: a function for each kind of expression and of call."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from gpucheck.program.lint import calls, checks, torch_names
-from gpucheck.program.lint.names import Class, Function, called_name, family
-from gpucheck.program.lint.scope import Scope
-from gpucheck.program.lint.tree import walk
-from gpucheck.program.lint.value import AT_LEAST_ONE, NONE, NUMBER, UNKNOWN, Flow, Value, all_of, join
+from gpucheck.program.lint import checks, torch_names
+from gpucheck.program.lint.names import Class, called_name, family
+from gpucheck.program.lint.scope import AT_LEAST_ONE, NONE, NUMBER, UNKNOWN, Given, Place, Value, all_of, join
+from gpucheck.program.lint.source import walk
 
 
-class Expressions:
+class Expressions(Place):
     """The expressions of one function (or of the file itself), in the order in which they are evaluated."""
-
-    def __init__(self, scope: Scope, owner: Class | None, name: str, outer: Mapping[str, Value]) -> None:
-        self.scope, self.owner, self.name, self.outer = scope, owner, name, outer
-        self.flow = Flow()
-        # Names that are bound here, those of parameters, and those that are used as only a tensor can be.
-        self.local_names: set[str] = set()
-        self.parameters: set[str] = set()
-        self.evidence: set[str] = set()
-        # Whether the parameters lie where the module does, and whether this runs in a forked worker.
-        self.in_forward = self.in_worker = False
-        # Within how many `with` blocks, or a decorator, nothing has a graph; and factories use another device.
-        self.no_graph = self.on_device = 0
-        self.keeps_gradients = False
-        self.loops: list[ast.For | ast.AsyncFor | ast.While] = []
-        # More than 0 while a loop is walked through only to see what it leaves behind.
-        self.quiet = 0
-        # The receiver of each move, by id of its call; and what this does before it starts CUDA, and on it.
-        self.receivers: dict[int, Value] = {}
-        self.sets: list[ast.AST] = []
-        self.on_gpu: list[ast.expr] = []
-        self.registered: set[int] = set()
-        # What lists and dicts were made of, by their keys; functions that were defined on the way.
-        self.containers: dict[str, ast.expr] = {}
-        self.functions: dict[str, Function] = {}
-        self.has_framework_step = False
-
-    @property
-    def attributes(self) -> dict[str, Value]:
-        """The attributes of self that are known."""
-        return self.scope.attributes.get(self.owner.node.name, {}) if self.owner is not None else {}
-
-    def visible(self) -> dict[str, Value]:
-        """Every name that a function defined here can see."""
-        return {**self.outer, **self.flow.names}
 
     def has_state(self, made: Class) -> bool:
         """Whether objects of a class of the file hold parameters, buffers, or modules with them."""
@@ -67,11 +32,6 @@ class Expressions:
             if inner is not None and inner is not made and inner.is_module:
                 return True
         return False
-
-    def report(self, rule: str, node: ast.AST, **words: object) -> None:
-        """A mistake, unless this is a way that is only tried."""
-        if not self.quiet:
-            self.scope.report(rule, node, self.name, **words)
 
     def value(self, node: ast.expr | None) -> Value:
         """What this expression is. Its calls are checked on the way."""
@@ -321,23 +281,6 @@ class Expressions:
                     base, parts=(), item=join(base.item, known) if base.item else known
                 )
 
-    def key(self, node: ast.expr) -> str:
-        """The key of a name or of an attribute of a name; empty for anything else."""
-        if isinstance(node, ast.Name):
-            return node.id
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            return f"{node.value.id}.{node.attr}"
-        return ""
-
-    def dotted(self, node: ast.expr) -> str:
-        """An imported name in dots, unless a local name hides it."""
-        root = node
-        while isinstance(root, ast.Attribute):
-            root = root.value
-        if not isinstance(root, ast.Name) or root.id in self.local_names:
-            return ""
-        return self.scope.file.dotted(node)
-
 
 def _indexed(ndim: int | None, index: ast.expr, known: Value) -> int | None:
     """The dimensions that are left of a tensor: slices keep them, an integer takes one."""
@@ -355,6 +298,554 @@ def _indexed(ndim: int | None, index: ast.expr, known: Value) -> int | None:
         else:
             return None
     return left
+
+
+# -- what a call returns -----------------------------------------------------------------------------------------------
+
+
+def call(run: Expressions, node: ast.Call) -> Value:
+    """What the call returns; the checks that look at calls are made here."""
+    func = node.func
+    dotted = run.dotted(func)
+    method = isinstance(func, ast.Attribute) and not dotted
+    receiver = run.value(func.value) if isinstance(func, ast.Attribute) and method else UNKNOWN
+    args = [run.value(one) for one in node.args]
+    named = {one.arg: run.value(one.value) for one in node.keywords if one.arg}
+    for one in node.keywords:
+        if one.arg is None:
+            run.value(one.value)
+    more = any(one.arg is None for one in node.keywords) or any(isinstance(one, ast.Starred) for one in node.args)
+    given = Given(node, node.args, args, named, more)
+    if dotted:
+        return _of_import(run, given, dotted)
+    if isinstance(func, ast.Attribute):
+        return _of_method(run, given, receiver, func)
+    if isinstance(func, ast.Name):
+        return _of_name(run, given, func.id)
+    target = run.value(func)
+    return _of_module(run, given, target) if target.kind == "module" else UNKNOWN
+
+
+# -- names that are not imported ---------------------------------------------------------------------------------------
+
+
+def _of_name(run: Expressions, given: Given, name: str) -> Value:
+    known = run.flow.names.get(name) or (UNKNOWN if name in run.local_names else run.outer.get(name, UNKNOWN))
+    if known.kind == "module":
+        return _of_module(run, given, known)
+    if known.kind == "name":
+        return _of_import(run, given, known.name)
+    if name in torch_names.LOSS_NAMES:
+        return Value("tensor", "", 0, given.node, graph=not run.no_graph)
+    if name in run.local_names and name not in run.functions:
+        return UNKNOWN
+    made = run.scope.file.classes.get(name)
+    if made is not None:
+        return Value("module", made=given.node, stateful=run.has_state(made), name=name) if made.is_module else UNKNOWN
+    function = run.functions.get(name) or run.scope.file.functions.get(name)
+    if function is not None:
+        return checks.called(run, given.node, run.scope.effect_of(function, None, run.visible(), (), run.no_graph))
+    return _of_builtin(run, given, name)
+
+
+def _of_builtin(run: Expressions, given: Given, name: str) -> Value:
+    first = given.args[0] if given.args else UNKNOWN
+    if name in ("print", "float", "int", "bool", "str", "repr", "list", "sum", "max", "min", "abs", "sorted", "format"):
+        checks.read(run, given.node, given.all)
+    if name in ("float", "int", "bool", "len", "abs") and not (name == "abs" and first.is_tensor):
+        if name != "len" and first.is_tensor and first.pending is None:
+            run.flow.settle()
+        return NUMBER
+    match name:
+        case "list" | "tuple" | "set" | "reversed" | "sorted":
+            return first if first.kind == "items" else Value("items", item=run.element(first), made=given.node)
+        case "dict":
+            values = [*given.named.values(), *([first.item] if first.item else [])]
+            return Value("items", item=all_of(values), made=given.node)
+        case "enumerate":
+            return Value("items", item=Value("items", parts=(NUMBER, run.element(first))))
+        case "zip":
+            return Value("items", item=Value("items", parts=tuple(run.element(one) for one in given.args)))
+        case "iter" | "tqdm" | "trange" | "track":
+            return first
+        case "next":
+            return run.element(first)
+        case "range":
+            return Value("items", item=NUMBER)
+        case "sum":
+            inner = run.element(first)
+            return replace(inner, made=given.node) if inner.is_tensor else UNKNOWN
+    return UNKNOWN
+
+
+# -- imported names ----------------------------------------------------------------------------------------------------
+
+
+def _of_import(run: Expressions, given: Given, name: str) -> Value:
+    node = given.node
+    last = name.rpartition(".")[2]
+    if name.startswith("torch.Tensor.") and given.args:
+        receiver, rest = given.args[0], replace(given, nodes=given.nodes[1:], args=given.args[1:])
+        return _of_tensor(run, rest, replace(receiver, kind=receiver.kind or "tensor"), last)
+    if name in torch_names.FACTORIES or name in torch_names.CUDA_TYPES:
+        return _factory(run, given, name)
+    if name in torch_names.LIKE:
+        return _like(run, given)
+    if name == "torch.device":
+        first = given.args[0] if given.args else given.named.get("type", UNKNOWN)
+        return first if first.kind == "device" else Value("device", "cuda" if first.kind == "number" else "")
+    if name in ("torch.nn.Parameter", "torch.nn.Buffer", "torch.nn.parameter.Buffer"):
+        first = given.args[0] if given.args else given.named.get("data", UNKNOWN)
+        kind = "parameter" if last == "Parameter" else "tensor"
+        return Value(kind, "input", first.ndim, node, leaf=last == "Parameter")
+    if name == "torch.autograd.Variable":
+        return given.args[0] if given.args else UNKNOWN
+    if torch_names.is_module_class(name):
+        return _new_module(run, given, name)
+    if name in torch_names.LOADERS:
+        # With a function of its own that makes batches, anything may be one.
+        own = "collate_fn" in given.named and given.named["collate_fn"].kind != "none"
+        return UNKNOWN if own or given.open else Value("loader")
+    if name in ("collections.OrderedDict", "collections.defaultdict", "collections.deque"):
+        return Value("items", item=given.args[0].item if given.args and last != "defaultdict" else None, made=node)
+    if name in ("copy.deepcopy", "copy.copy") and given.args:
+        return replace(given.args[0], attribute="", made=node)
+    if last in ("tqdm", "trange", "track") or name.endswith("tqdm.auto.tqdm"):
+        return given.args[0] if given.args else UNKNOWN
+    checks.empty_cache(run, node, name)
+    checks.imported(run, given, name)
+    if name.startswith("torch.optim."):
+        checks.optimized(run, given.all)
+        return UNKNOWN
+    if last in torch_names.WAITS:
+        run.flow.settle()
+    if name.startswith("math."):
+        return NUMBER
+    if name.startswith("numpy."):
+        checks.read(run, node, given.all)
+        return UNKNOWN
+    return _of_torch_function(run, given, name) if name.startswith("torch.") else UNKNOWN
+
+
+def _of_torch_function(run: Expressions, given: Given, name: str) -> Value:
+    """A function of tensors: the result is where they are, and they must be on one device."""
+    where, _, last = name.rpartition(".")
+    if where not in (
+        "torch",
+        "torch.nn.functional",
+        "torch.linalg",
+        "torch.special",
+        "torch.fft",
+        "torch.nn.functional",
+    ):
+        return UNKNOWN
+    if name in torch_names.NOT_COMBINING:
+        return UNKNOWN
+    values = [
+        inner
+        for one in given.all
+        for inner in ((one.parts or (one.item or UNKNOWN,)) if one.kind == "items" else (one,))
+    ]
+    result = run.combined(given.node, values)
+    if where == "torch.nn.functional" and (last.endswith("_loss") or "cross_entropy" in last):
+        reduced = getattr(given.argument("reduction"), "value", "mean") != "none"
+        return Value("tensor", result.place, 0 if reduced else None, given.node, graph=_has_graph(run, given.args))
+    if not result.is_tensor:
+        # Of what is not known a function of torch.nn.functional makes a tensor all the same.
+        return Value("tensor") if where == "torch.nn.functional" or last in torch_names.MAKES_TENSOR else UNKNOWN
+    if last in torch_names.REDUCTIONS:
+        return _reduced(result, given, method=False)
+    if last in ("cat", "concat", "stack", "hstack", "vstack", "outer", "where", "flatten", "tile"):
+        return replace(result, ndim=AT_LEAST_ONE)
+    if last in ("unsqueeze",):
+        return replace(result, ndim=AT_LEAST_ONE)
+    return result if last in torch_names.SAME_SHAPE else replace(result, ndim=None)
+
+
+def _has_graph(run: Expressions, args: list[Value]) -> bool:
+    """Whether a loss of these has a graph: of what is not known it has one, of plain tensors it has none."""
+    return not run.no_graph and any(one.graph or one.kind in ("", "parameter") for one in args[:1])
+
+
+# -- factories ---------------------------------------------------------------------------------------------------------
+
+
+def _factory(run: Expressions, given: Given, name: str) -> Value:
+    node = given.node
+    place = _place_of(run, given)
+    if name in torch_names.CUDA_TYPES:
+        place = "cuda"
+    if name in ("torch.as_tensor", "torch.asarray", "torch.tensor") and place == "default":
+        first = given.args[0] if given.args else UNKNOWN
+        # Of a tensor they keep the device; what is not known may be one.
+        plain = first.kind in ("number", "items", "none") or (first == UNKNOWN and not run.in_forward)
+        place = "default" if plain else first.place
+    if place == "cuda":
+        checks.on_gpu(run, node, node)
+    grad = given.is_true("requires_grad")
+    return Value("tensor", place, _dimensions(given, name), node, graph=grad, leaf=grad)
+
+
+def _place_of(run: Expressions, given: Given) -> str:
+    """Where a factory makes its tensor: on the CPU, unless something names another place."""
+    if "device" in given.named:
+        known = given.named["device"]
+        return known.place if known.kind == "device" else ""
+    if given.open or run.on_device or run.scope.file.has_default_device or "out" in given.named:
+        return ""
+    return "default"
+
+
+def _dimensions(given: Given, name: str) -> int | None:
+    """How many dimensions it has: None where none is possible, -1 for at least one."""
+    args = given.nodes
+    first = args[0] if args else given.argument("size") or given.argument("data")
+    if name in torch_names.ONE_DIMENSION:
+        return 1
+    if name in torch_names.TWO_DIMENSIONS:
+        return 2
+    if name in torch_names.BY_DATA:
+        return _of_data(first)
+    if name == "torch.randint":
+        # randint(high, size), randint(low, high, size)
+        size = given.argument("size") or (args[-1] if len(args) in (2, 3) else None)
+        return _of_shape(size) if size is not None else None
+    if name == "torch.normal":
+        size = given.argument("size") or (args[2] if len(args) > 2 else None)
+        return _of_shape(size) if size is not None else None
+    if name in torch_names.FIRST_IS_SHAPE:
+        return _of_shape(first) if first is not None else None
+    if name in torch_names.BY_SHAPE and len(args) > 1:
+        return AT_LEAST_ONE if any(isinstance(one, ast.Starred) for one in args) else len(args)
+    return _of_shape(first) if first is not None else None
+
+
+def _of_shape(node: ast.expr) -> int | None:
+    if isinstance(node, (ast.Tuple, ast.List)):
+        starred = any(isinstance(one, ast.Starred) for one in node.elts)
+        return len(node.elts) if not starred else AT_LEAST_ONE if len(node.elts) > 1 else None
+    if isinstance(node, ast.Constant):
+        return 1
+    if isinstance(node, ast.Starred):
+        return _of_shape(node.value)
+    if isinstance(node, ast.Attribute) and node.attr == "shape":
+        return AT_LEAST_ONE
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "size":
+        return 1 if node.args else AT_LEAST_ONE
+    # One name is a length or a tuple; an empty tuple is not passed on by name.
+    return AT_LEAST_ONE
+
+
+def _of_data(node: ast.expr | None) -> int | None:
+    if isinstance(node, (ast.List, ast.Tuple)):
+        inner = _of_data(node.elts[0]) if node.elts else 0
+        return (
+            None if inner is None and not node.elts else 1 + inner if inner is not None and inner >= 0 else AT_LEAST_ONE
+        )
+    if isinstance(node, ast.ListComp):
+        return AT_LEAST_ONE
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.left, ast.List):
+        return AT_LEAST_ONE
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("list", "range", "sorted"):
+        return AT_LEAST_ONE
+    if isinstance(node, ast.Constant) or (isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant)):
+        return 0
+    return None
+
+
+def _like(run: Expressions, given: Given) -> Value:
+    first = given.args[0] if given.args else given.named.get("input", UNKNOWN)
+    place = _place_of(run, given)
+    if place == "default":
+        place = first.place
+    if place == "cuda":
+        checks.on_gpu(run, given.node, given.node)
+    return Value("tensor", place, first.ndim, first.made or given.node, first.attribute)
+
+
+# -- modules -----------------------------------------------------------------------------------------------------------
+
+
+def _new_module(run: Expressions, given: Given, name: str) -> Value:
+    node = given.node
+    if name not in torch_names.CONTAINERS:
+        return Value("module", made=node, stateful=torch_names.holds_state(name), name=name)
+    inner = [one.item or UNKNOWN if one.kind == "items" else one for one in given.all]
+    for one in [*given.all, *inner, *(part for value in given.all for part in value.parts)]:
+        if one.made is not None:
+            run.registered.add(id(one.made))
+    item = all_of([one for one in inner if one.kind == "module"])
+    stateful = any(one.stateful or one.kind != "module" for one in inner)
+    return Value("module", made=node, stateful=stateful, name=name, item=item)
+
+
+def _of_module(run: Expressions, given: Given, module: Value) -> Value:
+    """A call of a module: of one of torch.nn its arguments must be where it is."""
+    known = module.name.startswith("torch.nn.")
+    is_loss = known and module.name.endswith("Loss")
+    if known and module.name not in torch_names.CONTAINERS and module.name != "torch.nn.CTCLoss":
+        checks.read(run, given.node, given.all)
+        values = [inner for one in given.all for inner in (one.parts or (one,))]
+        checks.apart(run, given.node, [*values, *([Value("tensor", "input")] if module.stateful else [])])
+    if is_loss:
+        return Value("tensor", "", 0, given.node, graph=_has_graph(run, given.args))
+    first = given.args[0] if given.args else UNKNOWN
+    moved_with_it = "input" if run.in_forward else module.place
+    place = moved_with_it if module.stateful else first.place
+    made = first.made if place == "default" else None
+    return Value("tensor", place, AT_LEAST_ONE if known else None, made, graph=not run.no_graph)
+
+
+# -- methods -----------------------------------------------------------------------------------------------------------
+
+
+def _of_method(run: Expressions, given: Given, receiver: Value, func: ast.Attribute) -> Value:
+    name = func.attr
+    if name in torch_names.WAITS and receiver.kind in ("", "name"):
+        run.flow.settle()
+    if name in ("cuda", "to") and not run.quiet:
+        _may_start(run, given, receiver, name)
+    match receiver.kind:
+        case "tensor" | "parameter":
+            return _of_tensor(run, given, receiver, name)
+        case "module":
+            return _module_method(run, given, receiver, name)
+        case "items":
+            return _items_method(run, given, receiver, func)
+        case "batch" if name in ("items", "values"):
+            part = Value("tensor", receiver.place)
+            return Value("items", item=Value("items", parts=(UNKNOWN, part)) if name == "items" else part)
+        case "batch" if receiver.place and name in torch_names.TENSOR_ONLY | torch_names.REDUCTIONS:
+            return _of_tensor(run, given, replace(receiver, kind="tensor"), name)
+        case "self":
+            return _self_method(run, given, name)
+    if isinstance(func.value, ast.Subscript) and name in ("append", "extend", "add") and given.args:
+        # self.layers[key].append(module)
+        checks.kept_module(run, given.node, run.key(func.value.value), given.args[-1])
+    checks.method(run, given, func)
+    return _of_unknown(run, given, name)
+
+
+def _may_start(run: Expressions, given: Given, receiver: Value, name: str) -> None:
+    """A move of anything to a GPU starts CUDA."""
+    target = given.args[0] if given.args else given.named.get("device", UNKNOWN)
+    if name == "cuda" or (target.kind == "device" and target.place == "cuda"):
+        checks.on_gpu(run, given.node, given.node)
+        run.flow.started = run.flow.started or given.node
+
+
+def _of_unknown(run: Expressions, given: Given, name: str) -> Value:
+    """A method of what is not known."""
+    target = given.args[0] if given.args else given.named.get("device", UNKNOWN)
+    if name == "to" and given.is_true("non_blocking") and target.kind == "device" and target.place == "cpu":
+        return Value("tensor", "cpu", pending=given.node)
+    if name in ("cpu", "item") or (name == "to" and target.place == "cpu"):
+        # A copy to the host that waits, waits for those before it too.
+        run.flow.settle()
+    if name in ("new_zeros", "new_ones", "new_full", "new_tensor", "new_empty"):
+        return Value("tensor")
+    if name in ("append", "add", "extend", "write", "info", "save"):
+        checks.read(run, given.node, given.all if name in ("write", "info") else [])
+    return UNKNOWN
+
+
+def _of_tensor(run: Expressions, given: Given, receiver: Value, name: str) -> Value:
+    node = given.node
+    if name in torch_names.MOVES:
+        run.receivers[id(node)] = receiver
+        return _moved(run, given, receiver, name)
+    if name not in torch_names.NO_READ:
+        checks.read(run, node, [receiver])
+    if name == "item" and receiver.pending is None:
+        run.flow.settle()
+    if name == "copy_":
+        return _copied(run, given, receiver)
+    if name in torch_names.NO_TENSOR:
+        return UNKNOWN
+    arguments = [] if name in torch_names.METHODS_APART else given.all
+    # An index on the CPU is as good as one on the device.
+    result = run.combined(node, [receiver, *arguments]) if arguments else receiver
+    plain = replace(
+        result,
+        kind="parameter" if name in ("requires_grad_", "data") and receiver.kind == "parameter" else "tensor",
+        graph=(receiver.graph or result.graph) and name not in ("detach", "detach_") and not run.no_graph,
+        leaf=receiver.leaf and name == "requires_grad_",
+        moved=None,
+        pending=receiver.pending if name in torch_names.NO_READ else None,
+    )
+    if name == "requires_grad_" and getattr(given.nodes[0], "value", True) if given.nodes else name == "requires_grad_":
+        return _in_place(run, given, replace(plain, leaf=not receiver.graph, graph=True))
+    if name in ("new_zeros", "new_ones", "new_full", "new_empty"):
+        return Value("tensor", receiver.place, AT_LEAST_ONE, node)
+    if name in torch_names.REDUCTIONS:
+        return _reduced(plain, given, method=True)
+    if name in torch_names.AT_LEAST_ONE or name == "unsqueeze":
+        more = (
+            receiver.ndim + 1
+            if name == "unsqueeze" and receiver.ndim is not None and receiver.ndim >= 0
+            else AT_LEAST_ONE
+        )
+        return replace(plain, ndim=more)
+    if name == "type_as":
+        return replace(plain, place=given.args[0].place if given.args else "", attribute="")
+    if name in ("chunk", "split", "unbind", "tensor_split"):
+        return Value("items", item=replace(plain, ndim=AT_LEAST_ONE if name != "unbind" else None))
+    return plain if name in torch_names.SAME_SHAPE or arguments else replace(plain, ndim=None)
+
+
+def _reduced(result: Value, given: Given, *, method: bool) -> Value:
+    """Of all elements a scalar; over a dimension one fewer, perhaps none."""
+    over = len(given.args) > (0 if method else 1) or "dim" in given.named or "axis" in given.named
+    kept = given.is_true("keepdim")
+    return replace(result, ndim=(result.ndim if kept else None) if over else 0)
+
+
+def _moved(run: Expressions, given: Given, receiver: Value, name: str) -> Value:
+    """A tensor where it was moved to."""
+    target = given.args[0] if given.args else given.named.get("device", UNKNOWN)
+    place: str = "cpu" if name == "cpu" else "cuda" if name == "cuda" else ""
+    if name == "to":
+        if _is_type(run, given):
+            place = receiver.place
+        elif target.kind == "device" or target.is_tensor:
+            place = target.place if target.place != "default" or target.is_tensor else ""
+    if place == "default":
+        place = ""
+    if name == "to" and _is_type(run, given):
+        place = receiver.place
+    to_host = place == "cpu"
+    pending = (
+        given.node if to_host and given.is_true("non_blocking") and receiver.place not in ("default", "cpu") else None
+    )
+    if to_host and pending is None and receiver.pending is None:
+        run.flow.settle()
+    moved = receiver.moved
+    if (receiver.kind == "parameter" or receiver.leaf) and not to_host:
+        moved = given.node
+    if to_host and receiver.leaf:
+        # On a CPU this returns the tensor itself.
+        return replace(receiver, place="cpu", pending=pending)
+    kept = receiver.attribute if place == receiver.place else ""
+    return replace(receiver, kind="tensor", place=place, leaf=False, moved=moved, pending=pending, attribute=kept)
+
+
+def _is_type(run: Expressions, given: Given) -> bool:
+    """Whether only a data type is asked for: `.to(torch.float16)`, `.to(x.dtype)`."""
+    if "device" in given.named:
+        return False
+    if not given.nodes:
+        return "dtype" in given.named
+    first = given.nodes[0]
+    name = run.dotted(first).rpartition(".")[2] or getattr(first, "attr", "") or getattr(first, "id", "")
+    return "dtype" in name or name in _TYPES
+
+
+_TYPES = torch_names.words(
+    "float float16 float32 float64 half double bfloat16 int int8 int16 int32 int64 long short bool uint8 cfloat "
+    "complex64 complex128"
+)
+
+
+def _copied(run: Expressions, given: Given, receiver: Value) -> Value:
+    """`host.copy_(x, non_blocking=True)`: what it was called on is pending."""
+    source = given.args[0] if given.args else UNKNOWN
+    later = given.is_true("non_blocking") or (len(given.nodes) > 1 and getattr(given.nodes[1], "value", 0) is True)
+    from_device = source.place not in ("default", "cpu") and source.kind in ("", "tensor", "parameter")
+    if receiver.place in ("default", "cpu") and later and from_device:
+        return _in_place(run, given, replace(receiver, pending=given.node))
+    return receiver
+
+
+def _in_place(run: Expressions, given: Given, result: Value) -> Value:
+    """What a method leaves in the name that it was called on."""
+    func = given.node.func
+    key = run.key(func.value) if isinstance(func, ast.Attribute) else ""
+    if key:
+        run.flow.names[key] = result
+    return result
+
+
+def _module_method(run: Expressions, given: Given, module: Value, name: str) -> Value:
+    target = given.args[0] if given.args else given.named.get("device", UNKNOWN)
+    if name in torch_names.MODULE_SELF:
+        place = "cuda" if name == "cuda" else target.place if name == "to" and target.kind == "device" else module.place
+        return replace(module, place=place if place != "default" else "")
+    if name in ("parameters", "buffers"):
+        return Value("items", item=Value("parameter" if name == "parameters" else "tensor"))
+    if name in ("named_parameters", "named_buffers"):
+        inner = Value("parameter" if name == "named_parameters" else "tensor")
+        return Value("items", item=Value("items", parts=(UNKNOWN, inner)))
+    if name in ("append", "insert", "add_module", "extend", "update", "register_module"):
+        for one in given.all:
+            for made in (one.made, one.item.made if one.item else None):
+                if made is not None:
+                    run.registered.add(id(made))
+        return module
+    if name in ("forward", "__call__"):
+        return _of_module(run, given, module)
+    if name in ("values", "children", "modules"):
+        return Value("items", item=run.element(module))
+    if name == "items":
+        return Value("items", item=Value("items", parts=(UNKNOWN, run.element(module))))
+    return UNKNOWN
+
+
+def _items_method(run: Expressions, given: Given, receiver: Value, func: ast.Attribute) -> Value:
+    """Methods of a list or a dict: what is put into it is known from then on."""
+    key, name = run.key(func.value), func.attr
+    if name in ("append", "appendleft", "add", "insert", "extend", "update", "setdefault", "push"):
+        added = all_of(given.all[-1:]) or UNKNOWN
+        if name in ("extend", "update"):
+            added = added.item or UNKNOWN if added.kind == "items" else run.element(added)
+            if name == "update" and given.named:
+                added = all_of(list(given.named.values())) or UNKNOWN
+        if key:
+            checks.put_in(run, given.node, key, added)
+            # A branch or a loop that has put nothing in says nothing of the rest.
+            item = join(receiver.item, added) if receiver.item is not None else added
+            run.flow.names[key] = replace(receiver, item=item, parts=())
+        return UNKNOWN
+    match name:
+        case "values" | "copy":
+            return replace(receiver, parts=())
+        case "items":
+            return Value("items", item=Value("items", parts=(UNKNOWN, receiver.item or UNKNOWN)))
+        case "pop" | "get" | "popleft" | "popitem":
+            return receiver.item or UNKNOWN
+    return UNKNOWN
+
+
+def _self_method(run: Expressions, given: Given, name: str) -> Value:
+    """A call on self: of a submodule, or of a method of the class."""
+    key = f"self.{name}"
+    known = run.flow.names.get(key) or run.attributes.get(name, UNKNOWN)
+    if known.kind == "module":
+        return _of_module(run, given, known)
+    if name in torch_names.LOSS_NAMES:
+        return Value("tensor", "", 0, given.node, graph=not run.no_graph)
+    if name in ("register_buffer", "register_parameter") and given.nodes:
+        told = getattr(given.nodes[0], "value", None)
+        if isinstance(told, str):
+            tensor = given.args[1] if len(given.args) > 1 else UNKNOWN
+            checks.wrapped(run, tensor)
+            run.flow.names[f"self.{told}"] = Value("parameter" if "param" in name else "tensor", "input", tensor.ndim)
+        return UNKNOWN
+    if name in torch_names.MODULE_SELF:
+        return Value("self")
+    function = run.scope.method(run.owner, name)
+    if function is None:
+        if (
+            run.in_forward
+            and name in run.attributes
+            and any(one.is_tensor and one.place == "input" for one in given.args)
+        ):
+            # A module that was handed to the class: what it gives, a tensor or several, is where it is.
+            return Value("batch", "input")
+        if name == "manual_backward":
+            return UNKNOWN
+        return _of_unknown(run, given, name)
+    effect = run.scope.effect_of(function, run.owner, run.outer, given.args, run.no_graph)
+    return checks.called(run, given.node, effect)
 
 
 _KINDS: dict[type[ast.expr], Callable[[Any, Any], Value]] = {
@@ -381,5 +872,5 @@ _KINDS: dict[type[ast.expr], Callable[[Any, Any], Value]] = {
     ast.YieldFrom: Expressions._passed,
     ast.Yield: Expressions._yield,
     ast.Subscript: Expressions._subscript,
-    ast.Call: calls.call,
+    ast.Call: call,
 }

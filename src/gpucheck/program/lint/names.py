@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpucheck.program.lint import torch_names
-from gpucheck.program.lint.tree import walk
+from gpucheck.program.lint.source import walk
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 # What makes a child process: CUDA_VISIBLE_DEVICES may then be meant for it.

@@ -1,4 +1,4 @@
-"""A function, statement by statement: what is known at each place, and the checks that look at statements."""
+"""A file and its functions, statement by statement: from bytes to the mistakes in them. Pure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpucheck.program.lint import checks, checks_processes, names, torch_names
+from gpucheck.program.lint import checks, names, source, torch_names
 from gpucheck.program.lint.expressions import Expressions
-from gpucheck.program.lint.facts import Facts, Loop
 from gpucheck.program.lint.names import Class, Function, self_attribute
-from gpucheck.program.lint.scope import Effect, Scope
-from gpucheck.program.lint.tree import walk
-from gpucheck.program.lint.value import NUMBER, UNKNOWN, Value, join, met
+from gpucheck.program.lint.scope import NUMBER, UNKNOWN, Effect, Loop, Mistake, Place, Scope, Value, join, met, texts
+from gpucheck.program.lint.source import Unreadable, index, walk
 
+# A file without any of these words has no device to be wrong about.
+_WORDS = (b"torch", b"lightning", b"CUDA_VISIBLE_DEVICES", b"transformers", b"backward(")
 # Parameters of forward that are counts, by their names.
 _COUNTS = ("n", "num", "len", "size", "step", "idx", "index", "count", "epoch", "max", "min", "dim", "seed", "i", "j")
 _TENSORS = frozenset({"Tensor", "torch.Tensor", "LongTensor", "FloatTensor", "torch.LongTensor", "torch.FloatTensor"})
@@ -24,8 +24,7 @@ class Run(Expressions):
     """One function of a file, or the file itself, walked through once."""
 
     def __init__(self, scope: Scope, owner: Class | None, body: ast.AST, name: str, outer: Mapping[str, Value]) -> None:
-        super().__init__(scope, owner, name, outer)
-        self.facts = Facts(body)
+        super().__init__(scope, owner, body, name, outer)
         self.returned: list[Value] = []
         self.nested: list[Function] = []
         self.classes: list[ast.ClassDef] = []
@@ -89,8 +88,8 @@ class Run(Expressions):
                 expression = parts[at] if len(parts) == len(target.elts) else value
                 self._store(node, one, inner, expression)
             return
-        if checks_processes.sets_variable(self, target):
-            checks_processes.visible_devices(self, node)
+        if checks.sets_variable(self, target):
+            checks.visible_devices(self, node)
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
             self._sum_written_out(node, target, value)
         attribute = self_attribute(target)
@@ -114,7 +113,7 @@ class Run(Expressions):
         """total = total + loss, average = 0.9 * average + 0.1 * loss"""
         text = ast.unparse(target)
         for mine, added in ((value.left, value.right), (value.right, value.left)):
-            if text in _texts(mine) and not any(isinstance(one, ast.Call) for one in walk(mine)):
+            if text in texts(mine) and not any(isinstance(one, ast.Call) for one in walk(mine)):
                 quiet = self.tried(added)
                 checks.summed_loss(self, node, target, added, quiet, self.tried(mine))
                 return
@@ -245,35 +244,6 @@ class Run(Expressions):
             ends = met(ends, self.flow)
         self.flow = ends
 
-    # -- what checks ask -----------------------------------------------------------------------------------------------
-
-    def is_guarded(self, node: ast.AST, loop: Loop) -> bool:
-        """Whether not every pass of the loop comes here: behind a condition, or in an error's handler."""
-        inner = self.facts.parent(node)
-        while inner is not None and inner is not loop:
-            if isinstance(inner, ast.ExceptHandler):
-                return True
-            if isinstance(inner, ast.If):
-                told = ast.unparse(inner.test)
-                if "cuda" not in told and "device" not in told:
-                    return True
-            inner = self.facts.parent(inner)
-        return False
-
-    def is_outside(self, target: ast.expr, loop: Loop) -> bool:
-        """Whether a total lives on from one pass to the next: nothing in the loop sets it anew."""
-        text = ast.unparse(target)
-        for node in walk(loop):
-            is_set = isinstance(node, ast.Assign) and any(ast.unparse(one) == text for one in node.targets)
-            if isinstance(node, ast.Assign) and is_set and text not in _texts(node.value):
-                return False
-        return True
-
-
-def _texts(node: ast.expr) -> set[str]:
-    """The source of every expression within an expression."""
-    return {ast.unparse(one) for one in walk(node) if isinstance(one, ast.expr)}
-
 
 def effect_of(
     scope: Scope,
@@ -316,7 +286,7 @@ def end(run: Run) -> None:
         judge_class(run.scope, node, run.visible())
 
 
-def _begin(run: Run, function: Function, parent: Expressions | None) -> None:
+def _begin(run: Run, function: Function, parent: Place | None) -> None:
     """The names and the circumstances with which a function starts."""
     run.local_names = _bound_in(function)
     run.evidence = run.facts.evidence()
@@ -556,3 +526,38 @@ _STATEMENTS: dict[type[ast.stmt], Callable[[Any, Any], None]] = {
 }
 if hasattr(ast, "TryStar"):
     _STATEMENTS[ast.TryStar] = Run._try
+
+
+# -- a whole file ------------------------------------------------------------------------------------------------------
+
+
+def mistakes(data: bytes) -> list[Mistake]:
+    """The mistakes in a file, by line. Raises Unreadable where it cannot be judged."""
+    try:
+        read = source.parse(data)
+        if not any(word in data for word in _WORDS) and data[:2] not in (b"\xff\xfe", b"\xfe\xff"):
+            return []
+        nodes = index(read.tree)
+        scope = Scope(read, names.read(read.tree))
+        _walk(scope)
+        # Without these two circles all of it goes at once, and no collector has to look for it.
+        nodes.clear()
+        scope.parents.clear()
+    except RecursionError as error:
+        raise Unreadable("its code is nested too deeply") from error
+    return sorted(scope.found.values(), key=lambda one: (one.line, one.column, one.id))
+
+
+def _walk(scope: Scope) -> None:
+    """The file itself, then what it defines."""
+
+    def effect(
+        function: Function, owner: Class | None, outer: Mapping[str, Value], args: Sequence[Value], no_graph: int
+    ) -> Effect:
+        return effect_of(scope, function, owner, outer, args, no_graph)
+
+    scope.effect_of = effect
+    whole = Run(scope, None, scope.file.tree, "", {})
+    whole.evidence = set()
+    whole.statements(scope.file.tree.body)
+    end(whole)

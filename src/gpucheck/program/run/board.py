@@ -40,7 +40,11 @@ SIZE = CELLS * 8 + TEXT_BYTES
     TRACE_NS,
     DUMP_NS,
     TORCH_CPU_NS,
-) = range(23)
+    FORK_ERRORS,
+) = range(24)
+# Of the last error that a forked process met: bytes of text, in what is left of the head. Such a process writes
+# nowhere else, for no lock orders it.
+_FORK_TEXT = slice(24 * 8, 64 * 8)
 # What the program was in the middle of, the value of PHASE.
 PHASES = ("forward", "backward", "step")
 
@@ -123,6 +127,13 @@ def write(memory: mmap.mmap | memoryview | bytearray, cells: memoryview, line: d
     return True
 
 
+def write_of_fork(memory: mmap.mmap | memoryview | bytearray, cells: memoryview, place: str, text: str) -> None:
+    """Count an error of a forked process, and keep its line and text where it is the last."""
+    cells[FORK_ERRORS] += 1
+    room = _FORK_TEXT.stop - _FORK_TEXT.start
+    memory[_FORK_TEXT] = f"{place[-room // 2 :]}\n{text}".encode("ascii", "replace")[:room].ljust(room)
+
+
 def read(memory: mmap.mmap | memoryview | bytearray) -> Read:
     """What stands there now."""
     with cells_of(memory) as cells:
@@ -131,6 +142,9 @@ def read(memory: mmap.mmap | memoryview | bytearray) -> Read:
         lines = tuple(json.loads(line) for line in text.splitlines())
         count = min(cells[STEPS], FIRST_STEPS)
         rows = (_row(cells, DEVICES_AT, n, DEVICE) for n in range(MOST_DEVICES))
+        if cells[FORK_ERRORS]:
+            place, _, said = bytes(memory[_FORK_TEXT]).decode("ascii", "replace").strip().partition("\n")
+            lines += ({"say": "fork", "place": place, "text": said, "times": cells[FORK_ERRORS]},)
         return Read(
             tuple(cells[:DEVICES_AT]),
             {n: row for n, row in enumerate(rows) if row["seen"]},

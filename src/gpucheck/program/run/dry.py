@@ -16,6 +16,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
+from multiprocessing import spawn
 from types import TracebackType
 from typing import Any
 
@@ -71,6 +72,8 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
         torch.__future__.set_swap_module_params_on_conversion(True)
         # There is nothing to validate, and a value that is assumed would not pass.
         torch.distributions.Distribution.set_default_validate_args(False)
+    cells = board.cells_of(shared)
+    _world.in_fork = lambda place, text: board.write_of_fork(shared, cells, str(place or "an unknown line"), text)
     made = _claimed.enter_context(surface.claimed(_world))
     _claimed.enter_context(surface.replaced(_substitutes()))
     look.begin(shared, folder)
@@ -165,7 +168,13 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
 
         for owner in (distributed, distributed.distributed_c10d):
             found += [(owner, "init_process_group", init), (owner, "is_nccl_available", lambda: True)]
-    return [*found, (torch, "compile", _uncompiled)]
+    prepared = spawn.get_preparation_data
+
+    def unjudged(name: str) -> Any:
+        _remark("processes started by spawn or forkserver are not judged: errors that they catch are not seen")
+        return prepared(name)
+
+    return [*found, (torch, "compile", _uncompiled), (spawn, "get_preparation_data", unjudged)]
 
 
 def _uncompiled(model: Any = None, **options: Any) -> Any:

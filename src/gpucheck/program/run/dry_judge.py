@@ -17,7 +17,7 @@ from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.results.model import DeviceMismatchEntry, UnjudgedOperation
 from gpucheck.report.results.run import (
     AssumedValue,
-    CaughtDtypes,
+    CaughtError,
     DryLine,
     DryMemory,
     DryMismatch,
@@ -79,6 +79,9 @@ def result(read: board.Read, counted: RunResult, options: RunOptions, written: t
         remarks=tuple(dict.fromkeys(Remark(text=one["text"], place=one["place"]) for one in read.said("remark"))),
         written=written,
         mixed=tuple(_mixed(read, stopped)),
+        in_forks=next(
+            (CaughtError(text=o["text"], place=o["place"], times=o["times"]) for o in read.said("fork")), None
+        ),
         trains=next((one["trains"] for one in read.said("memory")), False),
     )
 
@@ -96,12 +99,12 @@ def _stopped(read: board.Read) -> DryStop | None:
     )
 
 
-def _mixed(read: board.Read, stopped: DryStop | None) -> Iterator[CaughtDtypes]:
+def _mixed(read: board.Read, stopped: DryStop | None) -> Iterator[CaughtError]:
     """The errors about dtypes but for the one that ended the program."""
     for one in read.said("mixed"):
         times = one["times"] - (stopped is not None and stopped.text == one["text"])
         if times:
-            yield CaughtDtypes(text=one["text"], place=one["place"], times=times)
+            yield CaughtError(text=one["text"], place=one["place"], times=times)
 
 
 def _line(one: RunLine) -> DryLine:
@@ -180,10 +183,23 @@ def _mismatches(result: DryResult) -> Iterator[Finding]:
             message = f"{message}; {_caught(one.times)}" + (f" and ended with status {status}" if status else "")
         evidence = {**made.evidence, "ended": one.ended, "times": one.times}
         yield replace(made, id="run.dry.mismatch", verdict=verdict, message=message, evidence=evidence)
+    if result.in_forks is not None and result.stopped is None:
+        yield _in_forks(result.in_forks)
     for mixed in result.mixed:
         place = mixed.place or "an unknown line"
         message = f"operands of different dtypes: {mixed.text}; {_caught(mixed.times)}"
         yield Finding("run.dry.dtype", "warn", place, message, asdict(mixed), fix=_one_dtype(place))
+
+
+def _in_forks(seen: CaughtError) -> Finding:
+    """What a process that the program forked met, such as a DataLoader's worker, and the program went on."""
+    place = seen.place or "an unknown line"
+    kinds = {rules.APART: ("run.dry.mismatch", f"{place}: bring both to one device")}
+    kinds |= dict.fromkeys((rules.FORKED, rules.FORKED_KERNEL), ("run.dry.fork", _FORK_FIX))
+    # The board keeps the beginning of a text.
+    name, fix = next((to for text, to in kinds.items() if text[:30] in seen.text), ("run.dry.dtype", ""))
+    message = f"in a process that the program forked: {seen.text}; {_caught(seen.times)}"
+    return Finding(name, "warn", place, message, asdict(seen), fix or _one_dtype(place))
 
 
 def _caught(times: int) -> str:

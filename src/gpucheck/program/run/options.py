@@ -52,7 +52,7 @@ _GB_IN_NAME = re.compile(r"(\d+) ?GB")
 class Device:
     """The device that tensors claim. `total_bytes` None is a size that nobody gave: then none is judged."""
 
-    name: str = "claimed GPU"
+    name: str = "simulated GPU"
     capability: tuple[int, int] = (9, 0)
     multiprocessors: int = 132
     total_bytes: int | None = None

@@ -58,6 +58,11 @@ class TrialEntry:
         """The peak that grows with the batch: that of forward and backward where it was measured apart."""
         return self.compute_peak_bytes if self.compute_peak_bytes is not None else self.peak_bytes
 
+    @property
+    def least_bytes(self) -> int | None:
+        """What a size that ran out of memory needs at least: what was reserved, and what it asked for besides."""
+        return None if self.asked_bytes is None or self.reached_bytes is None else self.asked_bytes + self.reached_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class EpochCheck:
@@ -80,14 +85,12 @@ class SearchAxis:
 
 @dataclass(frozen=True, slots=True)
 class StepRecipe:
-    """How a step is run, beyond the model: autocast's dtype, checkpointed activations, torch.compile, the axis.
-
-    With `axis`, the name of a dimension, sizes are that dimension's length, and `batch_size` is the batch's fixed size.
-    """
+    """How a step is run, beyond the model: autocast's dtype, checkpointed activations, torch.compile, the axis."""
 
     amp: str | None = None
     grad_checkpointing: bool = False
     compile: bool = False
+    # With the name of a dimension, sizes are its length, and `batch_size` is the batch's fixed size.
     axis: str | None = None
     batch_size: int = 1
 

@@ -339,8 +339,8 @@ class DryStop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CaughtDtypes:
-    """An error about operands of different dtypes that the program caught, `times` times."""
+class CaughtError:
+    """An error that the program caught, `times` times: about dtypes, or of a process that it forked."""
 
     text: str
     place: str | None
@@ -353,7 +353,8 @@ class DryResult:
 
     `steps` are those that were run, `ended_after_steps` whether the program was ended after them. `memory` None is a
     program that was cut off. `written` are the files of the scratch folder that were new or changed. `mixed` are errors
-    that the program caught, `trains` is whether it made an optimizer.
+    about dtypes that the program caught, `in_forks` the last that a process which it forked met, `trains` is whether it
+    made an optimizer.
     """
 
     program: tuple[str, ...]
@@ -372,5 +373,6 @@ class DryResult:
     unjudged: tuple[UnjudgedOperation, ...]
     remarks: tuple[Remark, ...]
     written: tuple[str, ...] | None
-    mixed: tuple[CaughtDtypes, ...] = ()
+    mixed: tuple[CaughtError, ...] = ()
     trains: bool = False
+    in_forks: CaughtError | None = None
