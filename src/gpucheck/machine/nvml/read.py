@@ -394,11 +394,12 @@ def read_links(pynvml: Any, handle: Any) -> Row:
         if told.nvmlReturn:
             raise refusal(pynvml, told.nvmlReturn)
         count = checked(fields.whole(0, fields.MOST_LINKS), told.value.uiVal)
-        row.put("nvlinks", [_link(pynvml, handle, number, row) for number in range(count)])
     except MISSHAPEN:
         row.unknown["nvlinks"] = SENSELESS
     except Refused as refused:
         row.refuse("nvlinks", refused)
+    else:
+        row.put("nvlinks", [_link(pynvml, handle, number, row) for number in range(count)])
     return row
 
 
