@@ -17,7 +17,7 @@ from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Answered, Began, Finished, Measured, Planned
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
-from gpucheck.report.results.matmul import SearchResult
+from gpucheck.report.results.bench import SearchResult
 
 
 def needs(dtype: Dtype) -> None:

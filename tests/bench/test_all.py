@@ -26,7 +26,7 @@ from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.report import Report
-from gpucheck.report.results.bench_all import BenchAll, BenchmarkSummary, Headline
+from gpucheck.report.results.bench import BenchAll, BenchmarkSummary, Headline
 from gpucheck.thresholds import Limit
 
 H200 = DeviceRef("cuda:0", "GPU-1", "NVIDIA H200")

@@ -15,6 +15,7 @@ import torch
 from fake_device import FakeDevice
 from judged import Document, seen
 
+import document_schema as schema
 from gpucheck.bench import judge as whole_judge
 from gpucheck.bench.crossover import judge, work
 from gpucheck.bench.crossover.options import CrossoverOptions
@@ -27,7 +28,6 @@ from gpucheck.measure import runs as merging
 from gpucheck.measure.summary import time_stats
 from gpucheck.options import read
 from gpucheck.render.json import document
-from gpucheck.report import schema
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Measured, Notice, Skipped
 from gpucheck.report.facts import Device, Facts

@@ -8,7 +8,7 @@ import pytest
 
 from gpucheck.bench.transfer import copies_judge
 from gpucheck.report.codec import to_json
-from gpucheck.report.results.transfer import CopyFit
+from gpucheck.report.results.bench import CopyFit
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 SIZES = (64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB)

@@ -12,7 +12,7 @@ from judged import Document
 from gpucheck.bench import devices
 from gpucheck.bench.devices import Shared
 from gpucheck.machine import accel, choose, inventory
-from gpucheck.machine.others import held_bytes
+from gpucheck.machine.host import held_bytes
 from gpucheck.report.events import Planned
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method

@@ -14,6 +14,7 @@ import torch
 from engines import Engines
 from judged import Document
 
+import document_schema as schema
 from gpucheck.bench import buffers, devices, rounds
 from gpucheck.bench import judge as whole_judge
 from gpucheck.bench.buffers import Buffer, Room, allocate
@@ -25,7 +26,6 @@ from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure import runs as merging
 from gpucheck.options import read
 from gpucheck.render.json import document
-from gpucheck.report import schema
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Measured, Notice, Skipped, Started
 from gpucheck.report.facts import Device, Facts
@@ -33,7 +33,7 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
 from gpucheck.report.report import Part, Report, Summary
 from gpucheck.report.results import Results
-from gpucheck.report.results.overlap import OverlapResult
+from gpucheck.report.results.bench import OverlapResult
 
 NO_ALGORITHM = "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmulAlgoGetHeuristic( ltHandle )`"
 MIB, GIB = 2**20, 2**30

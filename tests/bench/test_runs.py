@@ -21,7 +21,7 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
 from gpucheck.report.report import Part, Report, Summary
 from gpucheck.report.results import Results
-from gpucheck.report.results.transfer import TransferResult
+from gpucheck.report.results.bench import TransferResult
 
 BAD = Finding("transfer.corrupt", "fail", "copies arrived corrupted")
 LEFT_OUT = Finding("transfer.time", "skip", "not measured: idioms", device="cpu")

@@ -32,7 +32,7 @@ from gpucheck.machine import accel, choose, inventory
 from gpucheck.options import read
 from gpucheck.report.events import Answered, Measured, Notice, Progress, Recorder, Trial
 from gpucheck.report.facts import Facts
-from gpucheck.report.results.matmul import RefusedShape, SearchedShape, SearchResult
+from gpucheck.report.results.bench import RefusedShape, SearchedShape, SearchResult
 
 CPU = accel.open_device("cpu")
 CASE = Case("float32", (1, 1, 1), Support("native"))

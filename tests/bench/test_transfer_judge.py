@@ -14,7 +14,7 @@ from gpucheck.bench.transfer.link import as_read
 from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
-from gpucheck.report.results.transfer import LinkUnderLoad
+from gpucheck.report.results.bench import LinkUnderLoad
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 X16 = as_read(5, 16, 16)

@@ -13,7 +13,7 @@ from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
-from gpucheck.report.results.transfer import LinkUnderLoad
+from gpucheck.report.results.bench import LinkUnderLoad
 
 MIB, GIB = 2**20, 2**30
 C2C = as_read(5, 1, 16, c2c_bytes_per_s=447.12e9)

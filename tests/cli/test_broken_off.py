@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 import torch
 
+import document_schema as schema
 from gpucheck import exits
 from gpucheck.bench.bandwidth.work import Repeated
 from gpucheck.bench.matmul import corruption
@@ -22,7 +23,6 @@ from gpucheck.bench.verified import Copies
 from gpucheck.cli.app import main
 from gpucheck.machine import faults
 from gpucheck.measure import row
-from gpucheck.report import schema
 from gpucheck.report.measurement import Measurement
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fakes"))

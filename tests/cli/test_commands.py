@@ -15,8 +15,8 @@ from typing import Any
 import jsonschema
 import pytest
 
+import document_schema as schema
 from gpucheck.cli import app as app_module
-from gpucheck.report import schema
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.report import Report
 

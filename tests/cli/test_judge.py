@@ -10,9 +10,9 @@ from typing import Any
 import jsonschema
 import pytest
 
+import document_schema as schema
 from gpucheck.bench import judge as whole_judge
 from gpucheck.cli import app as app_module
-from gpucheck.report import schema
 from gpucheck.report.report import Judgement, Report
 
 Change = Callable[[dict[str, Any]], None]

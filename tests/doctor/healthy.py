@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck.doctor.evidence import Evidence
-from gpucheck.machine.stack import Library, Node, PciDevice, Stack
+from gpucheck.machine.kernel_driver import PciDevice
+from gpucheck.machine.stack import Library, Node, Stack
 from gpucheck.machine.torch_probe import KernelRun, TorchProbe
 from gpucheck.report.facts import ClockReasons, Device, Driver, Ecc, Facts, Host, Link, Python, RemappedRows, TorchBuild
 

@@ -24,6 +24,7 @@ from fuzzed_nvml import BUSES, UUIDS, Cut, Fault, FuzzedNvml, case
 from healthy import CPU, PROBE, STACK
 from whole import TWO_GPUS, interpreter, root, torch_of
 
+import document_schema as schema
 from gpucheck import exits
 from gpucheck.cli.app import main
 from gpucheck.devices import command as devices
@@ -32,15 +33,13 @@ from gpucheck.doctor import command as doctor
 from gpucheck.doctor import load
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.machine import inventory, stack, torch_probe
-from gpucheck.machine.host import KernelDriver
 from gpucheck.machine.inventory import Around
 from gpucheck.machine.nvml import read as nvml
 from gpucheck.machine.nvml import sampler as nvml_sampler
 from gpucheck.machine.nvml.row import Refused
-from gpucheck.machine.readings import CudaReading, DeviceReading, NvmlReading, nvml_reading
-from gpucheck.report import schema
+from gpucheck.machine.readings import DeviceReading, DriverReading, nvml_reading
 from gpucheck.report.codec import to_json
-from gpucheck.report.facts import Device, Facts, Host, Python, TorchBuild
+from gpucheck.report.facts import Device, Driver, Facts, Host, Python, TorchBuild
 from gpucheck.report.report import Collector
 from gpucheck.report.results.doctor import LoadResult
 
@@ -87,9 +86,9 @@ AROUND = Around(
     cpu=CPU,
     python=Python("3.12.3", "CPython", "/env/bin/python", "/env/lib/gpucheck"),
     torch=TorchBuild("2.11.0+cu130", "/env/lib/torch", "cuda", "13.0"),
-    kernel=KernelDriver("580.95.05", True, True),
+    kernel=Driver(kernel_module_version="580.95.05", kernel_module_open=True, kernel_module_loaded=True),
 )
-CUDA = CudaReading(
+CUDA = DriverReading(
     code=0,
     version="13.0",
     devices=tuple(
@@ -108,7 +107,7 @@ CUDA = CudaReading(
 )
 
 
-def nvml_read(module: FuzzedNvml, *, links: bool) -> NvmlReading:
+def nvml_read(module: FuzzedNvml, *, links: bool) -> DriverReading:
     """What the parent makes of what the child says."""
     lines: list[dict[str, Any]] = []
     broken = None

@@ -17,11 +17,11 @@ import jsonschema
 import pytest
 from matrix import CHILDREN, HOWS
 
+import document_schema as schema
 from gpucheck import exits
 from gpucheck.batch_size import predict
 from gpucheck.cli.app import main
 from gpucheck.machine import child
-from gpucheck.report import schema
 
 pytestmark = [
     pytest.mark.slow,

@@ -32,10 +32,10 @@ from matrix import (
     values,
 )
 
+import document_schema as schema
 from gpucheck import exits
 from gpucheck.cli.app import main
 from gpucheck.machine import faults
-from gpucheck.report import schema
 from gpucheck.report.measurement import Measurement
 
 # Rows that are compared with each other are told together: those of a case that was not ended are not told.

@@ -15,8 +15,8 @@ import jsonschema
 import pytest
 from matrix import COMMANDS
 
+import document_schema as schema
 from gpucheck import exits
-from gpucheck.report import schema
 
 pytestmark = [
     pytest.mark.slow,

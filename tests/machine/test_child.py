@@ -161,12 +161,11 @@ import sys
 child.run([sys.executable, "-c", "print(1)"], 30)
 child.run([sys.executable, "-c", "pass"], 30, stdin="x" * 10**6)
 child.run([sys.executable, "-c", "import time; time.sleep(60)"], 0.2, stdin="x" * 10**6)
-for end in (LineChild.close, LineChild.kill):
-    one = LineChild([sys.executable, "-c", "input()"])
-    end(one)
-    end(one)
+one = LineChild([sys.executable, "-c", "input()"])
+one.kill()
+one.kill()
 dying = LineChild([sys.executable, "-c", "pass"])
-for ask in (lambda: dying.receive(30), lambda: dying.send("x"), lambda: dying.ask("x", 1)):
+for ask in (lambda: dying.receive(30), lambda: dying.send("x"), lambda: dying.receive(1)):
     try:
         ask()
     except ChildEnded as ended:
@@ -182,10 +181,12 @@ for ask in (lambda: dying.receive(30), lambda: dying.send("x"), lambda: dying.as
 
 
 def test_a_long_lived_child_answers_line_for_line() -> None:
-    with child.LineChild([PYTHON, "-c", ECHO]) as process:
-        assert process.ask("one", 20) == "ONE"
-        assert process.ask("two", 20) == "TWO"
-        assert process.receive(0.01) is None
+    process = child.LineChild([PYTHON, "-c", ECHO])
+    for word in ("one", "two"):
+        process.send(word)
+        assert process.receive(20) == word.upper()
+    assert process.receive(0.01) is None
+    assert process.kill() and not _runs(process.pid)
 
 
 def test_a_long_lived_child_that_dies_says_how() -> None:
@@ -193,13 +194,6 @@ def test_a_long_lived_child_that_dies_says_how() -> None:
     with pytest.raises(child.ChildEnded) as ended:
         process.receive(20)
     assert (ended.value.returncode, ended.value.stderr) == (5, "last words")
-
-
-def test_closing_lets_a_child_end_by_itself() -> None:
-    process = child.LineChild([PYTHON, "-c", ECHO])
-    assert process.ask("one", 20) == "ONE"
-    assert process.close(20)
-    assert not _runs(process.pid)
 
 
 def test_children_that_wait_are_taken_once_and_those_left_are_ended() -> None:
@@ -223,8 +217,9 @@ def test_one_that_cannot_wait_is_started_when_it_is_wanted(monkeypatch: pytest.M
         return real(*args, **options)
 
     monkeypatch.setattr(subprocess, "Popen", popen)
-    with child.Ahead(child.NVML_READER) as ahead, ahead.start(child.NVML_READER) as started:
-        assert _runs(started.pid)
+    with child.Ahead(child.NVML_READER) as ahead:
+        started = ahead.start(child.NVML_READER)
+        assert _runs(started.pid) and started.kill()
 
 
 def test_a_signal_while_children_are_started_ahead_ends_those_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from gpucheck.machine import readings
-from gpucheck.machine.readings import CudaDoor, CudaReading
+from gpucheck.machine.readings import CudaDoor, DriverReading
 from gpucheck.report.facts import Device
 
 Fake = Callable[..., Path]
 UUIDS = [f"GPU-00000000-0000-0000-0000-{number:012d}" for number in range(3)]
 
 
-def read(timeout_s: float = 30.0) -> CudaReading:
+def read(timeout_s: float = 30.0) -> DriverReading:
     with CudaDoor(timeout_s) as door:
         door.ask()
         return door.reading()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpucheck.machine.inventory import NO_LONGER_LISTED, Memory, added, changes, of
-from gpucheck.machine.readings import DeviceReading, NvmlReading
+from gpucheck.machine.readings import DeviceReading, DriverReading
 from gpucheck.report.facts import Changes, ClockReasons, Device, Ecc, Link, NvLink
 
 THEN, NOW, LATER = "2026-01-31T12:00:00Z", "2026-01-31T12:00:02Z", "2026-01-31T12:00:04Z"
@@ -23,8 +23,8 @@ def card(index: int, uuid: str | None = None, **changes: Any) -> Device:
     return Device(kind="cuda", nvml_index=index, **{**identity, "read_at_s": 10.0, **changes})
 
 
-def reading(*devices: Device, error: str | None = None) -> NvmlReading:
-    return NvmlReading(code=0, error=error, devices=tuple(DeviceReading(device) for device in devices))
+def reading(*devices: Device, error: str | None = None) -> DriverReading:
+    return DriverReading(code=0, error=error, devices=tuple(DeviceReading(device) for device in devices))
 
 
 def lost(index: int) -> Device:

@@ -102,7 +102,7 @@ def test_only_nvidias_display_controllers_count(tmp_path: Path) -> None:
             "dev/sda": "",
         },
     )
-    assert host.nvidia_pci_addresses(root) == ("0000:17:00.0",)
+    assert host.read(root).nvidia_pci_addresses == ("0000:17:00.0",)
     assert host.nvidia_device_nodes(root) == ("/dev/nvidia0", "/dev/nvidiactl")
 
 

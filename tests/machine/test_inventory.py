@@ -14,21 +14,19 @@ import pytest
 from fake_machine import FakeMachine
 
 from gpucheck.machine import child, host, installed_torch, inventory
-from gpucheck.machine.host import KernelDriver
 from gpucheck.machine.installed_torch import TorchDevices
 from gpucheck.machine.inventory import Around, Inventory, join, only
 from gpucheck.machine.readings import (
     CudaDoor,
-    CudaReading,
     DeviceReading,
+    DriverReading,
     NvmlDoor,
-    NvmlReading,
     cuda_reading,
     nvml_reading,
 )
 from gpucheck.machine.talk import Start
 from gpucheck.report.codec import to_json
-from gpucheck.report.facts import Device, Facts, Host, Mig, Process, Python, TorchBuild
+from gpucheck.report.facts import Device, Driver, Facts, Host, Mig, Process, Python, TorchBuild
 
 Fake = Callable[..., Path]
 
@@ -39,10 +37,10 @@ AROUND = Around(
     python=Python("3.12.3", "CPython", "/usr/bin/python3", "/src/gpucheck"),
     torch=TorchBuild(version="2.13.0", built_for="cuda"),
 )
-NVML = NvmlReading(
+NVML = DriverReading(
     code=0, start_s=0.1, path="/lib/nvml", driver_version="580.95.05", nvml_version="13.580", cuda_version="13.0"
 )
-CUDA = CudaReading(code=0, start_s=0.2, path="/lib/libcuda", version="13.0")
+CUDA = DriverReading(code=0, start_s=0.2, path="/lib/libcuda", version="13.0")
 
 
 def by_nvml(index: int, **fields: object) -> DeviceReading:
@@ -73,8 +71,8 @@ def joined(
     nvml: list[DeviceReading], cuda: list[DeviceReading], environment: dict[str, str] | None = None, code: int = 0
 ) -> Facts:
     return join(
-        NvmlReading(code=0, driver_version="580.95.05", devices=tuple(nvml)),
-        CudaReading(code=code, error=None if code in (0, 100) else "words", devices=tuple(cuda)),
+        DriverReading(code=0, driver_version="580.95.05", devices=tuple(nvml)),
+        DriverReading(code=code, error=None if code in (0, 100) else "words", devices=tuple(cuda)),
         AROUND,
         environment or {},
     )
@@ -140,8 +138,8 @@ def test_a_state_that_nvml_told_is_kept() -> None:
 
 def test_libcuda_alone_gives_name_memory_and_capability_and_nvmls_reason_for_the_rest() -> None:
     facts = join(
-        NvmlReading(code=18, error="mismatch"),
-        CudaReading(code=0, version="13.0", devices=(by_cuda(0, "GPU-0", compute_capability="9.0"),)),
+        DriverReading(code=18, error="mismatch"),
+        DriverReading(code=0, version="13.0", devices=(by_cuda(0, "GPU-0", compute_capability="9.0"),)),
         AROUND,
         {},
     )
@@ -240,13 +238,13 @@ def test_memory_that_is_shared_with_the_host(fake_driver: Fake, script: str, cud
 
 def test_torch_for_rocm_names_no_cuda_device_of_nvidia() -> None:
     around = Around(AROUND.host, CPU, AROUND.python, TorchBuild(version="2.13.0", built_for="rocm"))
-    facts = join(NVML, CudaReading(code=0, devices=(by_cuda(0, "GPU-0"),)), around, {})
+    facts = join(NVML, DriverReading(code=0, devices=(by_cuda(0, "GPU-0"),)), around, {})
     assert (facts.devices[0].id, facts.devices[0].cuda_index) == (None, 0)
 
 
 def test_the_numa_node_comes_from_sysfs_where_nvml_has_none() -> None:
     around = Around(AROUND.host, CPU, AROUND.python, AROUND.torch, numa_nodes={"0000:41:00.0": 1, "0000:81:00.0": 0})
-    nvml = NvmlReading(
+    nvml = DriverReading(
         code=0,
         devices=(
             DeviceReading(
@@ -266,14 +264,20 @@ def test_a_group_of_which_nothing_is_known_has_one_reason() -> None:
         Device(kind="cuda", nvml_index=0, uuid="GPU-0"),
         {"ecc/enabled": "not supported", "ecc/volatile_corrected": "no permission"},
     )
-    facts = join(NvmlReading(code=0, devices=(row,)), CUDA, AROUND, {})
+    facts = join(DriverReading(code=0, devices=(row,)), CUDA, AROUND, {})
     reasons = {pointer: reason for pointer, reason in facts.unknown.items() if "ecc" in pointer}
     assert reasons == {"/devices/0/ecc": "not supported"}
 
 
 def test_the_kernel_module_tells_the_version_when_nvml_does_not() -> None:
-    around = Around(AROUND.host, CPU, AROUND.python, AROUND.torch, KernelDriver("580.95.05", True, True))
-    driver = join(NvmlReading(code=18, error="mismatch"), CUDA, around, {}).driver
+    around = Around(
+        AROUND.host,
+        CPU,
+        AROUND.python,
+        AROUND.torch,
+        Driver(kernel_module_version="580.95.05", kernel_module_open=True, kernel_module_loaded=True),
+    )
+    driver = join(DriverReading(code=18, error="mismatch"), CUDA, around, {}).driver
     assert driver is not None
     assert (driver.version, driver.kernel_module_version, driver.kernel_module_open) == ("580.95.05", "580.95.05", True)
 
@@ -323,7 +327,7 @@ def test_a_process_is_read_in_detail_where_it_is_asked_for(fake_driver: Fake) ->
     own = os.getpid()
     script = "nvml.count=1\ncuda.order=0\nprocesses={0}:5,4194303:7\nprocess_utilization={0}:20,{0}:85,4194303:400\n"
     fake_driver(script.format(own))
-    with Inventory(with_processes=True, details=host.process_details) as opened:
+    with Inventory(with_processes=True, details=host.detailed) as opened:
         listed = opened.read().devices[0].processes
     assert listed is not None
     mine, gone = listed
@@ -377,7 +381,7 @@ def spoken(*lines: str, then: str = "") -> Start:
     return lambda: child.LineChild(["sh", "-c", f"printf '%s' '{text}'; {then or 'sleep 60'}"])
 
 
-def libcuda(start: Start) -> CudaReading:
+def libcuda(start: Start) -> DriverReading:
     with CudaDoor(30.0, start=start) as door:
         door.ask()
         return door.reading()
@@ -385,7 +389,7 @@ def libcuda(start: Start) -> CudaReading:
 
 def test_a_line_that_is_cut_off_is_left_out() -> None:
     reading = libcuda(spoken('{"driver": {"code": 0}}', '{"dev', then="exit 3"))
-    assert reading == CudaReading(code=0, error="the process that asks libcuda ended early (exit 3)")
+    assert reading == DriverReading(code=0, error="the process that asks libcuda ended early (exit 3)")
 
 
 def test_the_last_words_of_a_child_that_failed_are_kept() -> None:
@@ -399,8 +403,8 @@ def test_a_child_that_closes_its_output_was_not_killed_by_anybody() -> None:
 
 
 def test_no_lines_at_all_are_a_reading_with_its_reason() -> None:
-    assert nvml_reading((), "late") == NvmlReading(error="late")
-    assert cuda_reading((), "late") == CudaReading(error="late")
+    assert nvml_reading((), "late") == DriverReading(error="late")
+    assert cuda_reading((), "late") == DriverReading(error="late")
 
 
 # --- the small doors --------------------------------------------------------------------------------------------------
@@ -411,27 +415,27 @@ def test_no_lines_at_all_are_a_reading_with_its_reason() -> None:
     [
         (
             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\nGCC version: 12\n",
-            KernelDriver("580.95.05", True, True),
+            Driver(kernel_module_version="580.95.05", kernel_module_open=True, kernel_module_loaded=True),
         ),
         (
             "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n",
-            KernelDriver("535.183.01", False, True),
+            Driver(kernel_module_version="535.183.01", kernel_module_open=False, kernel_module_loaded=True),
         ),
-        ("something else\n", KernelDriver(None, False, True)),
+        ("something else\n", Driver(kernel_module_version=None, kernel_module_open=False, kernel_module_loaded=True)),
     ],
 )
-def test_the_kernel_modules_own_version(tmp_path: Path, text: str, told: KernelDriver) -> None:
+def test_the_kernel_modules_own_version(tmp_path: Path, text: str, told: Driver) -> None:
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
     (tmp_path / "proc/driver/nvidia/version").write_text(text)
     assert host.kernel_driver(tmp_path) == told
 
 
 def test_a_module_that_is_loaded_or_not_or_not_to_be_known(tmp_path: Path) -> None:
-    assert host.kernel_driver(tmp_path) == KernelDriver()
+    assert host.kernel_driver(tmp_path) == Driver()
     (tmp_path / "sys/module").mkdir(parents=True)
-    assert host.kernel_driver(tmp_path) == KernelDriver(loaded=False)
+    assert host.kernel_driver(tmp_path) == Driver(kernel_module_loaded=False)
     (tmp_path / "sys/module/nvidia").mkdir()
-    assert host.kernel_driver(tmp_path) == KernelDriver(loaded=True)
+    assert host.kernel_driver(tmp_path) == Driver(kernel_module_loaded=True)
 
 
 def test_numa_nodes_of_sysfs(tmp_path: Path) -> None:

@@ -61,6 +61,8 @@ class Memory:
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
+    # What another file's tests have lost in this process.
+    kept._LOST.clear()
     yield
     kept.settle(Well())
     gc.unfreeze()

@@ -7,21 +7,21 @@ import sys
 
 import pytest
 
-from gpucheck.machine import others
-from gpucheck.machine.others import Reading, cores_used, is_busy
+from gpucheck.machine import host
+from gpucheck.machine.host import ProcessorTime, cores_used, is_busy
 
 
 def test_what_the_machine_did_and_this_process_did_not() -> None:
-    assert cores_used(Reading(10.0, 100.0, 5.0), Reading(12.0, 103.5, 6.5)) == pytest.approx(1.0)
+    assert cores_used(ProcessorTime(10.0, 100.0, 5.0), ProcessorTime(12.0, 103.5, 6.5)) == pytest.approx(1.0)
 
 
 def test_nobody_uses_less_than_nothing() -> None:
     """Both counters are rounded on their own."""
-    assert cores_used(Reading(10.0, 100.0, 5.0), Reading(11.0, 100.9, 6.0)) == 0.0
+    assert cores_used(ProcessorTime(10.0, 100.0, 5.0), ProcessorTime(11.0, 100.9, 6.0)) == 0.0
 
 
 def test_too_short_to_tell() -> None:
-    assert cores_used(Reading(10.0, 100.0, 5.0), Reading(10.05, 100.1, 5.0)) is None
+    assert cores_used(ProcessorTime(10.0, 100.0, 5.0), ProcessorTime(10.05, 100.1, 5.0)) is None
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,13 @@ def test_a_child_that_runs_is_counted_as_ours() -> None:
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        alone, with_child = others.read(), others.read(child.pid)
+        alone, with_child = host.processor_time(), host.processor_time(child.pid)
         child.communicate("\n")
     assert with_child.own_s - alone.own_s >= 0.15
     # Once it has ended the kernel has added it.
-    assert others.read(child.pid).own_s - alone.own_s >= 0.15
+    assert host.processor_time(child.pid).own_s - alone.own_s >= 0.15
 
 
 def test_the_counters_only_grow() -> None:
-    before, after = others.read(), others.read()
+    before, after = host.processor_time(), host.processor_time()
     assert after.machine_s >= before.machine_s and after.own_s >= before.own_s > 0

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.machine import driver_files, kernel_driver, stack
-from gpucheck.machine.driver_files import Library
-from gpucheck.machine.stack import Node, PciDevice, Stack
+from gpucheck.machine import kernel_driver, stack
+from gpucheck.machine.kernel_driver import PciDevice
+from gpucheck.machine.stack import Library, Node, Stack
 
 UBUNTU = "usr/lib/x86_64-linux-gnu"
 
@@ -172,24 +172,24 @@ def test_the_loaders_order_is_the_variable_then_its_configuration_then_what_is_b
 
 def test_a_folder_of_the_variable_that_lies_in_the_root_is_taken_as_it_is(tmp_path: Path) -> None:
     path = install(tmp_path, "x", "580.1")
-    assert [one.path for one in driver_files.from_path(tmp_path, str(tmp_path / "x"))] == [path]
+    assert [one.path for one in stack.from_path(tmp_path, str(tmp_path / "x"))] == [path]
 
 
 def test_lib_as_a_link_to_usr_lib_is_one_file(tmp_path: Path) -> None:
     install(tmp_path, "usr/lib", "580.1")
     link(tmp_path / "lib", "usr/lib")
-    assert len(driver_files.searched(tmp_path)) == 1
+    assert len(stack.searched(tmp_path)) == 1
 
 
 def test_a_configuration_that_includes_itself_ends(tmp_path: Path) -> None:
     write(tmp_path, {"etc/ld.so.conf": "include /etc/ld.so.conf\n/a,/b /c\nhwcap 1 x\n"})
-    assert driver_files.configured(tmp_path) == tuple(tmp_path / name for name in "abc")
+    assert stack.configured(tmp_path) == tuple(tmp_path / name for name in "abc")
 
 
 def test_a_versioned_file_without_the_name_that_programs_ask_for(tmp_path: Path) -> None:
     write(tmp_path, {f"{UBUNTU}/libcuda.so.580.95.05": "elf", "lib64/libcuda.so.570.1": "elf"})
     link(tmp_path / "lib64/libcuda.so.1", "libcuda.so.570.1")
-    (found,) = driver_files.unlinked(tmp_path)
+    (found,) = stack.unlinked(tmp_path)
     assert (found.path, found.version) == (str(tmp_path / UBUNTU / "libcuda.so.580.95.05"), "580.95.05")
 
 
@@ -197,7 +197,7 @@ def test_the_cache_is_read_for_its_paths(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     strings = b"libcuda.so.1\0/usr/lib64/libcuda.so.1\0libm.so.6\0/usr/lib64/libm.so.6\0/usr/lib64/libcuda.so.12\0"
     (tmp_path / "etc/ld.so.cache").write_bytes(b"glibc-ld.so.cache1.1\x01\x02\x00\x00" + strings)
-    assert driver_files.cached(tmp_path) == frozenset({"/usr/lib64/libcuda.so.1"})
+    assert stack.cached(tmp_path) == frozenset({"/usr/lib64/libcuda.so.1"})
 
 
 def test_the_cache_of_this_machine_has_what_its_own_tool_lists(tmp_path: Path) -> None:
@@ -208,9 +208,9 @@ def test_the_cache_of_this_machine_has_what_its_own_tool_lists(tmp_path: Path) -
     data = Path("/etc/ld.so.cache").read_bytes()
     # Of the same length, so that every offset stays right.
     (tmp_path / "etc/ld.so.cache").write_bytes(data.replace(b"libpthread.so", b"libcuda.so.1\0"))
-    found = driver_files.cached(tmp_path)
+    found = stack.cached(tmp_path)
     assert found is not None
-    assert all(path.endswith(driver_files.LIBRARIES) for path in found)
+    assert all(path.endswith(stack.LIBRARIES) for path in found)
     assert bool(found) is (b"/libpthread.so" in data)
 
 
@@ -225,7 +225,7 @@ def test_the_cache_of_this_machine_has_what_its_own_tool_lists(tmp_path: Path) -
     ],
 )
 def test_versions_stand_in_file_names(path: str | None, version: str | None) -> None:
-    assert driver_files.version_of(path) == version
+    assert stack.version_of(path) == version
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 import pytest
 
-from gpucheck.report import schema
+import document_schema as schema
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Answered, Judged, Measured, Notice, Started
 from gpucheck.report.facts import ClockReasons, Device, Facts, Host, Link, Process, Python, TorchBuild
@@ -149,7 +150,7 @@ def test_two_types_of_one_name_are_no_schema() -> None:
 def test_the_shipped_schema_is_the_one_of_the_types_and_accepts_a_report() -> None:
     import jsonschema
 
-    shipped = json.loads(Path(schema.__file__).with_name("schema.json").read_text(encoding="utf-8"))
+    shipped = json.loads(resources.files("gpucheck.report").joinpath("schema.json").read_text(encoding="utf-8"))
     assert shipped == schema.schema(), "stale: run scripts/docs"
     jsonschema.Draft202012Validator.check_schema(shipped)
     validator = jsonschema.Draft202012Validator(shipped)

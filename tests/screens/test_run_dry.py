@@ -14,7 +14,8 @@ from gpucheck.program.run.options import Device, parse_device
 from gpucheck.render import terminal, text
 from gpucheck.report.events import Answered, Judged
 from gpucheck.report.report import Collector, Report
-from gpucheck.report.results.dry import (
+from gpucheck.report.results.model import DeviceMismatchEntry, MismatchedTensor
+from gpucheck.report.results.run import (
     AssumedValue,
     CaughtError,
     DryLine,
@@ -26,7 +27,6 @@ from gpucheck.report.results.dry import (
     MemoryMoment,
     Remark,
 )
-from gpucheck.report.results.model import DeviceMismatchEntry, MismatchedTensor
 from gpucheck.work.storages import Memory
 
 MIB = 2**20

@@ -18,7 +18,7 @@ from gpucheck.report.facts import Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
 from gpucheck.report.report import Report, Summary
 from gpucheck.report.results import Results
-from gpucheck.report.results.transfer import CopyFit, TransferResult
+from gpucheck.report.results.bench import CopyFit, TransferResult
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 NOTHING = TransferResult("cuda:0")

@@ -30,7 +30,7 @@ from gpucheck.batch_size.runner import WHERE, Runner
 from gpucheck.batch_size.trial_log import TrialLog, identity_of
 from gpucheck.errors import CannotLook, DeviceFailed, UsageError
 from gpucheck.machine import choose, faults, host, inventory
-from gpucheck.machine.others import held_bytes
+from gpucheck.machine.host import held_bytes
 from gpucheck.report.events import Answered, Emit, Event, Failed, Finished, Judged, Notice, Progress, Started, Trial
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding

@@ -13,7 +13,7 @@ from gpucheck.bench import limits, remarks
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, UsageError
 from gpucheck.machine import choose, faults, inventory, kept, pulse
 from gpucheck.machine.accel import Accel
-from gpucheck.machine.others import held_bytes
+from gpucheck.machine.host import held_bytes
 from gpucheck.report.events import Began, Emit, Failed, Finished, Measured, Notice, Opened, Planned, Skipped, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.fault import Fault, not_run

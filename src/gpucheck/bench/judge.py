@@ -18,7 +18,7 @@ from gpucheck.report.fault import judge as of_fault
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.report import Judgement, Part, Report
-from gpucheck.report.results.bench_all import BenchAll, BenchmarkSummary, Headline
+from gpucheck.report.results.bench import BenchAll, BenchmarkSummary, Headline
 from gpucheck.thresholds import Limit
 
 _SILENT: tuple[Verdict, ...] = ("skip", "info")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucheck import naming, units
-from gpucheck.machine.others import held_bytes
+from gpucheck.machine.host import held_bytes
 from gpucheck.measure import runs, telemetry
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding, Verdict

@@ -13,7 +13,7 @@ from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results import Results
-from gpucheck.report.results.bench_all import Headline
+from gpucheck.report.results.bench import Headline
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from gpucheck import links, units
 from gpucheck.cards.at_rest import is_not_read
 from gpucheck.cards.card import LEAST_SISTERS, OLD_S, Said, is_dead, low_clocks, pointer, sisters, usual
-from gpucheck.machine.others import AT_WORK_PERCENT
+from gpucheck.machine.host import AT_WORK_PERCENT
 from gpucheck.report.facts import Device, Facts, Link
 from gpucheck.report.finding import Verdict
 

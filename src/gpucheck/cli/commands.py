@@ -32,8 +32,8 @@ def devices(common: Common, options: DevicesOptions) -> int:
         raise UsageError(
             "--watch refreshes the screen", "--json and --output write one result", "give one or the other"
         )
-    from gpucheck.machine.asleep import sleeping
     from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
+    from gpucheck.machine.kernel_driver import sleeping
 
     # They take as long to load as this process does from here on. There is no NVIDIA driver for macOS.
     readers = (NVML_READER, LIBCUDA_READER) if sys.platform != "darwin" and not sleeping() else ()

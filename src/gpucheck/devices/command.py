@@ -28,7 +28,7 @@ def command(
     Raises UsageError for a `device` that is no device's name and CannotLook for one that is not there.
     """
     with Inventory(
-        with_processes=options.processes, with_links=True, wake=False, details=host.process_details, ahead=ahead
+        with_processes=options.processes, with_links=True, wake=False, details=host.detailed, ahead=ahead
     ) as inventory:
         restarts = 0
         while True:

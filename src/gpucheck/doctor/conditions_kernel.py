@@ -13,7 +13,7 @@ from gpucheck.doctor.condition import Condition, Seen
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.machine import kernel_driver
 from gpucheck.machine.host import FOR_GUESTS
-from gpucheck.machine.stack import PciDevice
+from gpucheck.machine.kernel_driver import PciDevice
 from gpucheck.report.finding import VERDICTS
 
 # -- NVIDIA's module does not drive any card ---------------------------------------------------------------------------

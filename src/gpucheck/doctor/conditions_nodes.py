@@ -14,15 +14,15 @@ from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition, Seen, answered, answers
 from gpucheck.doctor.conditions_kernel import why_absent
 from gpucheck.doctor.evidence import Evidence
-from gpucheck.machine.driver_files import (
+from gpucheck.machine.stack import (
     ONE_VERSION,
     Library,
+    Node,
     are_mixed_packages,
     is_compat,
     is_stub,
     version_of,
 )
-from gpucheck.machine.stack import Node
 
 CONTROL = "/dev/nvidiactl"
 MEMORY = "/dev/nvidia-uvm"

@@ -12,7 +12,7 @@ from typing import Any
 from gpucheck import units
 from gpucheck.doctor.evidence import Evidence
 from gpucheck.machine import load_child, talk
-from gpucheck.machine.others import held_bytes
+from gpucheck.machine.host import held_bytes
 from gpucheck.machine.torch_probe import how_it_ended, said
 from gpucheck.measure.telemetry import Sample, Watch, summarise
 from gpucheck.report.facts import Device

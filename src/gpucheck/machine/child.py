@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import IO, Any
 
 # A killed process is normally gone within milliseconds; one in uninterruptible sleep may never go.
@@ -138,8 +138,7 @@ def run(
 class LineChild:
     """A long-lived child that answers a line with a line; `talk.Talk` is how one talks with it.
 
-    `ask` sends a request and waits for the answer; `send` and `receive` do the halves, so that the parent can watch
-    in between. Both raise ChildEnded when the child is gone, with how it ended and its last words.
+    `send` and `receive` raise ChildEnded when the child is gone, with how it ended and its last words.
     """
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None) -> None:
@@ -160,13 +159,12 @@ class LineChild:
 
     def _read_lines(self) -> None:
         assert self._process.stdout is not None
-        with contextlib.suppress(OSError, ValueError):  # closed under us by close()
+        with contextlib.suppress(OSError, ValueError):  # closed under us by kill()
             for line in self._process.stdout:
                 self._lines.put(line.decode("utf-8", "replace").rstrip("\r\n"))
         self._lines.put(None)
 
     def send(self, line: str) -> None:
-        """Send one request line."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line.encode() + b"\n")
@@ -185,17 +183,12 @@ class LineChild:
             raise self._ended()
         return line
 
-    def ask(self, line: str, timeout_s: float) -> str | None:
-        """Send a line and wait for its answer; None when none came in time (the child is then out of step: kill it)."""
-        self.send(line)
-        return self.receive(timeout_s)
-
     def _ended(self) -> ChildEnded:
         # The pipe is closed: the process is gone or about to be.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(KILL_WAIT_S)
         was_ended = self._process.poll() is None
-        gone = self._end()
+        gone = self.kill()
         return ChildEnded(self._process.returncode if gone else None, self._err.text(), was_ended=was_ended)
 
     def stderr(self) -> str:
@@ -204,30 +197,12 @@ class LineChild:
 
     def kill(self) -> bool:
         """End the child and its group now. False when it could not be ended and was abandoned."""
-        return self._end()
-
-    def close(self, timeout_s: float = KILL_WAIT_S) -> bool:
-        """Let the child end by itself (its stdin is closed), or end it. False when it had to be abandoned."""
-        if self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
-        return self._end(timeout_s)
-
-    def _end(self, grace_s: float = 0.0) -> bool:
-        gone = _end(self._process, (self._err,), grace_s=grace_s)
+        gone = _end(self._process, (self._err,))
         if gone:
             self._out.join(KILL_WAIT_S)
             _close(self._process.stdout, self._out)
             _close(self._process.stdin)
         return gone
-
-    def __enter__(self) -> LineChild:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close() if kind is None else self.kill()
 
 
 class Ahead:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.report.facts import Device, Facts, TorchBuild
-from gpucheck.report.finding import Finding
+from gpucheck.report.finding import Finding, Verdict
 
 if TYPE_CHECKING:  # importing accel imports torch
     from gpucheck.machine.accel import Accel
@@ -196,13 +196,7 @@ class Usable:
 
     @property
     def text(self) -> str:
-        """In words."""
         return f"{self.count} {self.kind} device{'s' * (self.count != 1)}" if self.kind else "no accelerator"
-
-    @property
-    def evidence(self) -> dict[str, Any]:
-        """As plain data."""
-        return {"kind": self.kind, "count": self.count, "rocm": self.is_rocm}
 
 
 def judge_required(
@@ -213,29 +207,17 @@ def judge_required(
     `fix` is what to do where the kind is not there.
     """
     found: list[Finding] = []
+
+    def judge(id: str, title: str, met: bool, why: str, fix: str | None) -> None:
+        verdict: Verdict = "pass" if met else "fail"
+        evidence = {"kind": seen.kind, "count": seen.count, "rocm": seen.is_rocm}
+        found.append(Finding(id, verdict, title, f"torch can use {seen.text}{why}", evidence, None if met else fix))
+
     kind_met = require is None or (require in seen.names and seen.count > 0)
     if require is not None:
         why = "" if kind_met or not is_present(facts) else f": {why_unusable(facts)}"
-        found.append(
-            Finding(
-                REQUIRED_ID,
-                "pass" if kind_met else "fail",
-                f"--require {require}",
-                f"torch can use {seen.text}{why}",
-                seen.evidence,
-                None if kind_met else fix,
-            )
-        )
+        judge(REQUIRED_ID, f"--require {require}", kind_met, why, fix)
     if min_devices is not None:
-        met = kind_met and seen.count >= min_devices
-        found.append(
-            Finding(
-                COUNT_ID,
-                "pass" if met else "fail",
-                f"--min-devices {min_devices}",
-                f"torch can use {seen.text}",
-                seen.evidence,
-                None if met else "gpucheck devices; check whether CUDA_VISIBLE_DEVICES hides some",
-            )
-        )
+        hidden = "gpucheck devices; check whether CUDA_VISIBLE_DEVICES hides some"
+        judge(COUNT_ID, f"--min-devices {min_devices}", kind_met and seen.count >= min_devices, "", hidden)
     return found

@@ -84,7 +84,6 @@ class Driver:
         return value.value
 
     def attribute(self, attribute: int, device: int) -> int:
-        """One attribute of a device."""
         return self.integer("cuDeviceGetAttribute", attribute, device)
 
     def text(self, function: str, device: int) -> str:
@@ -101,7 +100,6 @@ class Driver:
         return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
     def total_memory(self, device: int) -> int:
-        """Bytes of device memory."""
         size = ctypes.c_size_t()
         self.check("cuDeviceTotalMem_v2", ctypes.byref(size), device)
         return size.value

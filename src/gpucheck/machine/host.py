@@ -13,20 +13,18 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 
 import gpucheck
-from gpucheck.report.facts import Device, Host, Process, Python
+from gpucheck.machine.kernel_driver import ROOT, pci_devices, text_of
+from gpucheck.report.facts import Device, Driver, Host, Process, Python
+from gpucheck.units import MIB
 
-NVIDIA_VENDOR = "0x10de"
-# PCI base class 03: display controllers (VGA 0x0300, 3D 0x0302). NVIDIA's bridges and audio have other classes.
-DISPLAY_CLASS = "0x03"
 # Kernel drivers that hold a device for a virtual machine: this system has no use of it.
 FOR_GUESTS = ("vfio-pci", "pci-stub", "xen-pciback")
-ROOT = Path("/")
 # PROC_PID_INIT_INO of Linux's proc_ns.h: the inode of the machine's own PID namespace.
 MACHINE_NAMESPACE = "pid:[4026531836]"
 
@@ -45,17 +43,7 @@ class HostMemory:
 
     @property
     def usable(self) -> int:
-        """Bytes that can still be taken."""
         return self.available if self.container_available is None else min(self.available, self.container_available)
-
-
-@dataclass(frozen=True, slots=True)
-class KernelDriver:
-    """The version of NVIDIA's kernel module, whether it is the open one and whether it is loaded. None: not told."""
-
-    version: str | None = None
-    is_open: bool | None = None
-    loaded: bool | None = None
 
 
 def memory(root: Path = ROOT) -> HostMemory:
@@ -73,7 +61,9 @@ def container_memory(root: Path = ROOT) -> tuple[int | None, int | None]:
     """
     limits: list[tuple[int, int]] = []
     for folder, names, used_name in _memory_groups(root):
-        used, inactive = _number(folder / used_name), _inactive_file(folder / "memory.stat")
+        used = _number(folder / used_name)
+        figures = dict(line.split(" ", 1) for line in text_of(folder / "memory.stat").splitlines() if " " in line)
+        inactive = int(figures.get("total_inactive_file", figures.get("inactive_file", "0")))
         for limit in (_number(folder / name) for name in names):
             # Version 1 writes "no limit" as the largest page-aligned 63-bit number.
             if limit is not None and limit < 2**62:
@@ -117,15 +107,10 @@ def _memory_groups(root: Path) -> list[tuple[Path, tuple[str, ...], str]]:
     return found
 
 
-def _inactive_file(path: Path) -> int:
-    figures = dict(line.split(" ", 1) for line in text_of(path).splitlines() if " " in line)
-    return int(figures.get("total_inactive_file", figures.get("inactive_file", "0")))
-
-
 def read(root: Path = ROOT) -> Host:
     """Facts of the machine outside its accelerators."""
     now = memory(root)
-    gpus = nvidia_pci_addresses(root)
+    gpus = [device for device in pci_devices(root) or () if device.is_gpu]
     # The same as platform.release(), under the root that is asked for.
     release = text_of(root / "proc/sys/kernel/osrelease").strip() or platform.release()
     return Host(
@@ -138,8 +123,8 @@ def read(root: Path = ROOT) -> Host:
         memory_available_bytes=now.available,
         container_limit_bytes=now.container_limit,
         container_available_bytes=now.container_available,
-        nvidia_pci_addresses=gpus,
-        nvidia_pci_drivers=pci_drivers(gpus, root),
+        nvidia_pci_addresses=tuple(gpu.address for gpu in gpus),
+        nvidia_pci_drivers={gpu.address: gpu.driver for gpu in gpus if gpu.driver is not None},
         nvidia_device_nodes=nvidia_device_nodes(root),
     )
 
@@ -166,29 +151,6 @@ def container(root: Path = ROOT) -> str | None:
     return match.group(1) if match else None
 
 
-def nvidia_pci_addresses(root: Path = ROOT) -> tuple[str, ...]:
-    """PCI addresses of NVIDIA display controllers, whether or not a driver is bound to them."""
-    try:
-        folders = sorted((root / "sys/bus/pci/devices").iterdir())
-    except OSError:
-        return ()
-    return tuple(
-        folder.name
-        for folder in folders
-        if text_of(folder / "vendor").strip() == NVIDIA_VENDOR and text_of(folder / "class").startswith(DISPLAY_CLASS)
-    )
-
-
-def pci_drivers(addresses: Iterable[str], root: Path = ROOT) -> dict[str, str]:
-    """The kernel driver that is bound to each of these PCI addresses, where one is."""
-    found = {}
-    for address in addresses:
-        # Where no driver is bound there is no link.
-        with suppress(OSError):
-            found[address] = (root / "sys/bus/pci/devices" / address / "driver").readlink().name
-    return found
-
-
 def nvidia_device_nodes(root: Path = ROOT) -> tuple[str, ...]:
     """NVIDIA's device nodes (/dev/nvidia0, /dev/nvidiactl, …) and WSL's /dev/dxg."""
     try:
@@ -198,16 +160,19 @@ def nvidia_device_nodes(root: Path = ROOT) -> tuple[str, ...]:
     return tuple(f"/dev/{name}" for name in names if re.fullmatch(r"nvidia(ctl|\d+|-uvm|-modeset)|dxg", name))
 
 
-def kernel_driver(root: Path = ROOT) -> KernelDriver:
+def kernel_driver(root: Path = ROOT) -> Driver:
     """What the kernel says of NVIDIA's module. All None where there is neither /proc/driver nor /sys/module."""
-    try:
-        text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    text = text_of(root / "proc/driver/nvidia/version")
+    if not text:
         modules = root / "sys/module"
-        return KernelDriver(loaded=(modules / "nvidia").is_dir() if modules.is_dir() else None)
+        return Driver(kernel_module_loaded=(modules / "nvidia").is_dir() if modules.is_dir() else None)
     # NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (…)
     match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
-    return KernelDriver(match.group(1) if match else None, "Open Kernel Module" in text, True)
+    return Driver(
+        kernel_module_version=match.group(1) if match else None,
+        kernel_module_open="Open Kernel Module" in text,
+        kernel_module_loaded=True,
+    )
 
 
 def numa_nodes(addresses: Iterable[str], root: Path = ROOT) -> dict[str, int]:
@@ -275,16 +240,12 @@ def last_level_cache_bytes(root: Path = ROOT) -> int | None:
     for folder in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"):
         core = int(folder.parent.parent.name.removeprefix("cpu"))
         level, kind = (text_of(folder / name).strip() for name in ("level", "type"))
-        size = _cache_bytes(folder / "size")
+        size = re.fullmatch(r"(\d+)([KMG]?)", text_of(folder / "size").strip())
         if (cores is None or core in cores) and size and level.isdigit() and kind != "Instruction":
-            caches[int(level), text_of(folder / "shared_cpu_list")] = size
+            in_bytes = int(size[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[size[2]]
+            caches[int(level), text_of(folder / "shared_cpu_list")] = in_bytes
     last = max((level for level, _ in caches), default=0)
     return sum(size for (level, _), size in caches.items() if level == last) or None
-
-
-def _cache_bytes(path: Path) -> int | None:
-    match = re.fullmatch(r"(\d+)([KMG]?)", text_of(path).strip())
-    return int(match[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]] if match else None
 
 
 def cpu_flags(root: Path = ROOT) -> frozenset[str]:
@@ -301,26 +262,17 @@ def process_name(pid: int) -> str | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessDetails:
-    """Whose process it is, its command line, and for how long it runs; None where the system does not say."""
-
-    user: str | None = None
-    command: str | None = None
-    age_s: float | None = None
-
-
-def process_details(pid: int) -> ProcessDetails:
-    """The details of a process that this system can see; all unknown for any other."""
+def detailed(process: Process) -> Process:
+    """The process with its user, its command line and for how long it runs, where this system tells."""
     try:
-        process = psutil.Process(pid)
-        with process.oneshot():
-            user, words, started = process.username(), process.cmdline(), process.create_time()
+        seen = psutil.Process(process.pid)
+        with seen.oneshot():
+            user, words, started = seen.username(), seen.cmdline(), seen.create_time()
     except (psutil.Error, OverflowError, ValueError, KeyError):  # KeyError: a user ID without a name
-        return ProcessDetails()
+        return process
     # A screen shows one line, whatever the arguments hold.
     command = "".join(sign if sign.isprintable() else " " for sign in " ".join(words)).strip()
-    return ProcessDetails(user, command or None, max(time.time() - started, 0.0))
+    return replace(process, user=user, command=command or None, age_s=max(time.time() - started, 0.0))
 
 
 def gpu_process_name(pid: int, root: Path = ROOT) -> str | None:
@@ -329,9 +281,16 @@ def gpu_process_name(pid: int, root: Path = ROOT) -> str | None:
     Inside a container the PID may be another process here. One that has NVIDIA's library mapped or its device open is
     taken to be the one.
     """
-    if sys.platform == "linux" and not _sees_the_machine(root) and not _uses_nvidia(pid, root):
+    if sys.platform == "linux" and not _sees_the_machine(root) and "nvidia" not in text_of(root / f"proc/{pid}/maps"):
         return None
     return process_name(pid)
+
+
+def _sees_the_machine(root: Path) -> bool:
+    try:
+        return str((root / "proc/self/ns/pid").readlink()) == MACHINE_NAMESPACE
+    except OSError:
+        return False
 
 
 def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tuple[Process, ...]], int]:
@@ -361,28 +320,70 @@ def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tup
     return {node: tuple(sorted(holders, key=lambda one: one.pid)) for node, holders in found.items()}, hidden
 
 
-def _sees_the_machine(root: Path) -> bool:
-    try:
-        return str((root / "proc/self/ns/pid").readlink()) == MACHINE_NAMESPACE
-    except OSError:
-        return False
-
-
-def _uses_nvidia(pid: int, root: Path) -> bool:
-    try:
-        return "nvidia" in (root / f"proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-
-
-def text_of(path: Path) -> str:
-    """The text of a file of the system's; empty where it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
 def _number(path: Path) -> int | None:
     text = text_of(path).strip()
     return int(text) if text.isdigit() else None
+
+
+# The tick of the kernel's accounting is 10 ms: over a tenth of a second it is right within a few percent.
+SHORTEST_S = 0.1
+# What an idle card shows without a process that one can see; the context of one that computes takes as much.
+IDLE_BYTES = 512 * MIB
+# NVML's utilisation is the share of the last second or less in which a kernel ran. From half on the card had no time to
+# rest, so that its clocks and its link are awake.
+AT_WORK_PERCENT = 50.0
+# NVML's older count has what the driver reserves for itself among what is used: some 1 % of the card, with ECC more.
+RESERVED_SHARE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorTime:
+    """Seconds of processor time so far: of the whole machine, and of this process with its children."""
+
+    at_s: float
+    machine_s: float
+    own_s: float
+
+
+def processor_time(child_pid: int | None = None) -> ProcessorTime:
+    """The counters now. The kernel adds a child's to its parent's only once it has ended; `child_pid` runs still."""
+    machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
+    waiting = machine.idle + getattr(machine, "iowait", 0.0)
+    ended = getattr(own, "children_user", 0.0) + getattr(own, "children_system", 0.0)
+    child_s = 0.0
+    # A child may have ended meanwhile.
+    with suppress(psutil.Error):
+        if child_pid is not None:
+            times = psutil.Process(child_pid).cpu_times()
+            child_s = times.user + times.system
+    # The kernel counts a guest's time in user and nice as well.
+    guests = getattr(machine, "guest", 0.0) + getattr(machine, "guest_nice", 0.0)
+    return ProcessorTime(
+        time.monotonic(),
+        sum(machine) - waiting - guests,
+        own.user + own.system + ended + child_s,
+    )
+
+
+def cores_used(before: ProcessorTime, after: ProcessorTime) -> float | None:
+    """Cores that others kept busy in between, on average; None where it was too short to tell."""
+    span_s = after.at_s - before.at_s
+    if span_s < SHORTEST_S:
+        return None
+    return max(0.0, (after.machine_s - before.machine_s) - (after.own_s - before.own_s)) / span_s
+
+
+def is_busy(used: float | None, threads: int, cores: int | None) -> bool:
+    """Whether others left fewer cores than this process has threads, by more than a tenth of a core."""
+    return used is not None and cores is not None and used > max(cores - threads, 0) + 0.1
+
+
+def held_bytes(device: Device) -> int | None:
+    """What others hold of the device's memory; None where it is no more than an idle card shows, or not known."""
+    used = device.memory_used_bytes
+    # Memory that host and device share is used by all that runs on the machine.
+    if used is None or device.kind == "cpu" or device.integrated:
+        return None
+    counted_apart = device.memory_reserved_bytes is not None
+    idle = IDLE_BYTES + (0 if counted_apart else RESERVED_SHARE * (device.memory_total_bytes or 0))
+    return used if used > idle else None

@@ -16,19 +16,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from gpucheck.machine import asleep, host, installed_torch, kernel_driver
+from gpucheck.machine import host, installed_torch, kernel_driver
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
-from gpucheck.machine.host import KernelDriver
+from gpucheck.machine.host import AT_WORK_PERCENT
 from gpucheck.machine.installed_torch import TorchDevices
 from gpucheck.machine.nvml.fields import LINKS, MEMORY, NVML_ONLY, unclaimed_counts
 from gpucheck.machine.nvml.row import NOT_ACCESSIBLE, applies
-from gpucheck.machine.others import AT_WORK_PERCENT
-from gpucheck.machine.readings import CudaDoor, CudaReading, DeviceReading, NvmlDoor, NvmlReading
+from gpucheck.machine.readings import CudaDoor, DeviceReading, DriverReading, NvmlDoor
 from gpucheck.machine.talk import Start
-from gpucheck.report.facts import Changes, Device, Driver, Facts, Host, Link, Process, Python, TorchBuild
+from gpucheck.report.facts import Changes, Device, Driver, Ecc, Facts, Host, Link, Process, Python, TorchBuild
 
+Counted = TypeVar("Counted", int, float)
 # The kernel's lines about NVIDIA's driver, or None and why they cannot be read.
 Log = tuple[tuple[str, ...] | None, str | None]
 # The variables that decide what CUDA, torch and a container show of a machine. Fixed: others may hold secrets.
@@ -56,7 +56,8 @@ VARIABLES = (
 )
 # cuInit's answers after which an empty list of devices is libcuda's honest answer: success and CUDA_ERROR_NO_DEVICE.
 HONEST = (0, 100)
-# Fields that NVML is not alone to tell.
+# Fields that libcuda alone tells, and those that both do.
+TOLD_BY_CUDA = ("cuda_index", "multiprocessors", "memory_bus_width_bits", "integrated")
 TOLD_BY_BOTH = ("name", "uuid", "pci_address", "compute_capability", "numa_node")
 # NVML's own figures are renewed several times a second, and a job changes what it does within one.
 BETWEEN_READINGS_S = 1.0
@@ -81,13 +82,13 @@ class Around:
     cpu: Device
     python: Python
     torch: TorchBuild
-    kernel: KernelDriver = field(default_factory=KernelDriver)
+    kernel: Driver = field(default_factory=Driver)
     numa_nodes: Mapping[str, int] = field(default_factory=dict)
 
 
 def join(
-    nvml: NvmlReading | None,
-    cuda: CudaReading | None,
+    nvml: DriverReading | None,
+    cuda: DriverReading | None,
     around: Around,
     environment: Mapping[str, str],
     torch_told: TorchDevices | None = None,
@@ -96,10 +97,8 @@ def join(
 
     Pure: everything outside is in the arguments.
     """
-    nvml_read, cuda_read = nvml or NvmlReading(), cuda or CudaReading()
-    rows = _paired(nvml_read, cuda_read)
-    rows = [_with_state(row, cuda_read, environment) for row in rows]
-    rows = [_completed(row, around) for row in rows]
+    nvml_read, cuda_read = nvml or DriverReading(), cuda or DriverReading()
+    rows = [_completed(row, cuda_read, around, environment) for row in _paired(nvml_read, cuda_read)]
     driver: Driver | None = None
     unknown: dict[str, str] = {}
     if nvml is not None or cuda is not None:
@@ -133,7 +132,7 @@ def _is_same(one: Device, other: Device) -> bool:
     return whole and one.pci_address is not None and one.pci_address == other.pci_address
 
 
-def _paired(nvml: NvmlReading, cuda: CudaReading) -> list[DeviceReading]:
+def _paired(nvml: DriverReading, cuda: DriverReading) -> list[DeviceReading]:
     """CUDA's devices in its order, each with what NVML tells of it; then NVML's others, instances after their card."""
     left = list(nvml.devices)
     rows = []
@@ -143,7 +142,9 @@ def _paired(nvml: NvmlReading, cuda: CudaReading) -> list[DeviceReading]:
         if match is None and one_is_lost is not None and one_is_lost[1] is seen:
             match = one_is_lost[0]
         if match is None:
-            rows.append(_without_nvml(seen, nvml))
+            source = "libcuda" if seen.device.memory_total_bytes is not None else None
+            unknown = {"*": nvml.error or "NVML does not list this device", **seen.unknown}
+            rows.append(DeviceReading(replace(seen.device, memory_source=source), unknown))
         else:
             left.remove(match)
             rows.append(_merged(match, seen))
@@ -154,10 +155,11 @@ def _paired(nvml: NvmlReading, cuda: CudaReading) -> list[DeviceReading]:
         index = own if own is not None else cards.get(row.device.parent_uuid)
         return (sys.maxsize if index is None else index, own is None)
 
-    return rows + [_without_cuda(row, cuda) for row in sorted(left, key=order)]
+    without = dict.fromkeys(TOLD_BY_CUDA, cuda.error or "libcuda does not show this device")
+    return rows + [DeviceReading(row.device, {**row.unknown, **without}) for row in sorted(left, key=order)]
 
 
-def _one_is_lost(nvml: NvmlReading, cuda: CudaReading) -> tuple[DeviceReading, DeviceReading] | None:
+def _one_is_lost(nvml: DriverReading, cuda: DriverReading) -> tuple[DeviceReading, DeviceReading] | None:
     """A card that does not even tell who it is, and the one device of CUDA's that NVML does not list: the same."""
     nameless = [
         row
@@ -170,43 +172,17 @@ def _one_is_lost(nvml: NvmlReading, cuda: CudaReading) -> tuple[DeviceReading, D
 
 def _merged(row: DeviceReading, seen: DeviceReading) -> DeviceReading:
     """NVML's row with what libcuda adds; NVML's word counts where both speak."""
-    device = replace(
-        row.device,
-        cuda_index=seen.device.cuda_index,
-        parent_uuid=row.device.parent_uuid or seen.device.parent_uuid,
-        multiprocessors=seen.device.multiprocessors,
-        memory_bus_width_bits=seen.device.memory_bus_width_bits,
-        integrated=seen.device.integrated,
-        name=row.device.name or seen.device.name,
-        uuid=row.device.uuid or seen.device.uuid,
-        pci_address=row.device.pci_address or seen.device.pci_address,
-        compute_capability=row.device.compute_capability or seen.device.compute_capability,
-    )
+    alone = {name: getattr(seen.device, name) for name in TOLD_BY_CUDA}
+    by_both = ("parent_uuid", "name", "uuid", "pci_address", "compute_capability")
+    both = {name: getattr(row.device, name) or getattr(seen.device, name) for name in by_both}
+    device = replace(row.device, **alone, **both)
     if device.memory_total_bytes is None and seen.device.memory_total_bytes is not None:
         device = replace(device, memory_total_bytes=seen.device.memory_total_bytes, memory_source="libcuda")
     return DeviceReading(device, {**seen.unknown, **row.unknown})
 
 
-def _without_nvml(seen: DeviceReading, nvml: NvmlReading) -> DeviceReading:
-    device = replace(seen.device, memory_source="libcuda" if seen.device.memory_total_bytes is not None else None)
-    return DeviceReading(device, {"*": nvml.error or "NVML does not list this device", **seen.unknown})
-
-
-def _without_cuda(row: DeviceReading, cuda: CudaReading) -> DeviceReading:
-    reason = cuda.error or "libcuda does not show this device"
-    told_by_cuda = ("cuda_index", "multiprocessors", "memory_bus_width_bits", "integrated")
-    return DeviceReading(row.device, {**row.unknown, **dict.fromkeys(told_by_cuda, reason)})
-
-
-def _with_state(row: DeviceReading, cuda: CudaReading, environment: Mapping[str, str]) -> DeviceReading:
-    """Why the device is not simply there for CUDA, where it is not."""
-    device = row.device
-    if device.state is None and device.cuda_index is None:
-        return replace(row, device=replace(device, state=_why_not_shown(device, cuda, environment)))
-    return row
-
-
-def _why_not_shown(device: Device, cuda: CudaReading, environment: Mapping[str, str]) -> str | None:
+def _why_not_shown(device: Device, cuda: DriverReading, environment: Mapping[str, str]) -> str | None:
+    """Why the device is not simply there for CUDA."""
     if device.mig is not None and device.mig.enabled:
         return "in MIG mode: its instances are the devices" if device.mig.instances else "in MIG mode without instances"
     if cuda.code not in HONEST:
@@ -216,9 +192,14 @@ def _why_not_shown(device: Device, cuda: CudaReading, environment: Mapping[str, 
     return "not shown by CUDA, which shows one MIG instance" if device.parent_uuid else "not shown by CUDA"
 
 
-def _completed(row: DeviceReading, around: Around) -> DeviceReading:
-    """Torch's name, the NUMA node that sysfs knows, and the host's memory where the device has none of its own."""
+def _completed(
+    row: DeviceReading, cuda: DriverReading, around: Around, environment: Mapping[str, str]
+) -> DeviceReading:
+    """Its state where CUDA does not show it, torch's name, the NUMA node that sysfs knows, and the host's memory where
+    the device has none of its own."""
     device = row.device
+    if device.state is None and device.cuda_index is None:
+        device = replace(device, state=_why_not_shown(device, cuda, environment))
     # A torch for ROCm calls its own devices cuda.
     if device.cuda_index is not None and around.torch.built_for != "rocm":
         device = replace(device, id=f"cuda:{device.cuda_index}")
@@ -281,20 +262,23 @@ def _reasons(row: DeviceReading) -> dict[str, str]:
     return found
 
 
-def _driver(nvml: NvmlReading, cuda: CudaReading, kernel: KernelDriver) -> tuple[Driver, dict[str, str]]:
+def _driver(nvml: DriverReading, cuda: DriverReading, kernel: Driver) -> tuple[Driver, dict[str, str]]:
     """What the doors tell of the driver, and why the rest is unknown, by pointers."""
     nvml_reason, cuda_reason = nvml.error or "NVML does not tell it", cuda.error or "libcuda does not tell it"
     kernel_reason = "the kernel shows no NVIDIA module"
     told: dict[str, tuple[Any, str]] = {
-        "version": (nvml.driver_version or kernel.version, nvml.unknown.get("driver_version", nvml_reason)),
+        "version": (
+            nvml.driver_version or kernel.kernel_module_version,
+            nvml.unknown.get("driver_version", nvml_reason),
+        ),
         "cuda_version": (nvml.cuda_version or cuda.version, nvml.unknown.get("cuda_version", nvml_reason)),
         "confidential_computing": (
             nvml.confidential_computing,
             nvml.unknown.get("confidential_computing", nvml_reason),
         ),
-        "kernel_module_version": (kernel.version, kernel_reason),
-        "kernel_module_open": (kernel.is_open, kernel_reason),
-        "kernel_module_loaded": (kernel.loaded, "this system does not tell"),
+        "kernel_module_version": (kernel.kernel_module_version, kernel_reason),
+        "kernel_module_open": (kernel.kernel_module_open, kernel_reason),
+        "kernel_module_loaded": (kernel.kernel_module_loaded, "this system does not tell"),
         "nvml_version": (nvml.nvml_version, nvml.unknown.get("nvml_version", nvml_reason)),
         "nvml_path": (nvml.path, nvml_reason),
         "nvml_code": (nvml.code, nvml_reason),
@@ -325,8 +309,8 @@ class Inventory:
         with_links: bool = False,
         wake: bool = True,
         name: Callable[[int], str | None] = host.gpu_process_name,
-        details: Callable[[int], host.ProcessDetails] | None = None,
-        root: Path = host.ROOT,
+        details: Callable[[Process], Process] = lambda process: process,
+        root: Path = kernel_driver.ROOT,
         ahead: Ahead | None = None,
     ) -> None:
         """`details` reads more of each process; `ahead` has the children that were started already.
@@ -340,7 +324,7 @@ class Inventory:
         # There is no NVIDIA driver for macOS.
         self._nvml = NvmlDoor(start=_started(ahead, NVML_READER)) if sys.platform != "darwin" else None
         self._ahead = ahead
-        self._cuda: CudaReading | None = None
+        self._cuda: DriverReading | None = None
         self._torch: TorchBuild | None = None
         self._torch_told: TorchDevices | None = None
         self._memory = Memory()
@@ -357,13 +341,15 @@ class Inventory:
         facts = _with_holders(facts, self._root)
         return _with_xids(facts, *(log if nvidia or around.host.nvidia_device_nodes else (None, NO_GPU)))
 
-    def _ask_doors(self) -> tuple[NvmlReading | None, Around, Log]:
+    def _ask_doors(self) -> tuple[DriverReading | None, Around, Log]:
         """NVML's answer, what stands around, the kernel's log; the children work while the rest is read here."""
-        sleepers = () if self._wake or self._cuda is not None else asleep.sleeping(self._root)
+        sleepers = () if self._wake or self._cuda is not None else kernel_driver.sleeping(self._root)
         if sleepers:
             self._torch = self._torch or installed_torch.read()
             log = kernel_driver.log(self._root, journal=True)
-            return _sleeping(sleepers), _around(self._torch, self._root), log
+            rows = (Device(kind="cuda", pci_address=address, state=ASLEEP) for address in sleepers)
+            told = DriverReading(devices=tuple(DeviceReading(row, {"*": ASLEEP}) for row in rows))
+            return told, _around(self._torch, self._root), log
         if self._nvml is not None:
             self._nvml.ask(processes=self._with_processes, links=self._with_links)
         cuda = None
@@ -376,7 +362,10 @@ class Inventory:
                 self._torch = installed_torch.read()
             around = _around(self._torch, self._root)
             log = kernel_driver.log(self._root, journal=bool(around.host.nvidia_pci_addresses))
-            nvml_read = self._remembered(self._nvml.reading()) if self._nvml is not None else None
+            nvml_read = None
+            if self._nvml is not None:
+                named = _with_names(self._nvml.reading(), self._name, self._details)
+                nvml_read, self._memory = added(self._memory, named, now_text())
             if cuda is not None:
                 self._cuda = cuda.reading(cards_are_up=nvml_read is not None and nvml_read.error is None)
         finally:
@@ -386,15 +375,7 @@ class Inventory:
             self.restarts = self._nvml.restarts
         return nvml_read, around, log
 
-    def _remembered(self, nvml: NvmlReading) -> NvmlReading:
-        named, self._memory = added(self._memory, self._named(nvml), now_text())
-        return named
-
-    def _named(self, nvml: NvmlReading) -> NvmlReading:
-        return replace(nvml, devices=tuple(_with_names(row, self._name, self._details) for row in nvml.devices))
-
     def close(self) -> None:
-        """End the child."""
         if self._nvml is not None:
             self._nvml.close()
 
@@ -411,24 +392,20 @@ def _started(ahead: Ahead | None, module: str) -> Start | None:
 
 
 def _with_names(
-    row: DeviceReading,
+    nvml: DriverReading,
     name: Callable[[int], str | None],
-    details: Callable[[int], host.ProcessDetails] | None = None,
-) -> DeviceReading:
-    listed: tuple[Process, ...] | None = row.device.processes
-    if not listed:
-        return row
-    named = tuple(replace(process, name=name(process.pid)) for process in listed)
-    if details is not None:
+    details: Callable[[Process], Process] = lambda process: process,
+) -> DriverReading:
+    def named(process: Process) -> Process:
+        known = replace(process, name=name(process.pid))
         # A PID that has no name here is another process's in this container.
-        named = tuple(
-            process
-            if process.name is None
-            else replace(process, user=known.user, command=known.command, age_s=known.age_s)
-            for process in named
-            for known in (details(process.pid),)
-        )
-    return replace(row, device=replace(row.device, processes=named))
+        return known if known.name is None else details(known)
+
+    def of(row: DeviceReading) -> DeviceReading:
+        listed = row.device.processes
+        return replace(row, device=replace(row.device, processes=tuple(map(named, listed)))) if listed else row
+
+    return replace(nvml, devices=tuple(map(of, nvml.devices)))
 
 
 def unclaimed_bytes(device: Device, facts: Facts) -> int:
@@ -464,12 +441,6 @@ def _with_holders(facts: Facts, root: Path) -> Facts:
         if hidden and not found[node]:
             unknown[f"/devices/{place}/node_holders"] = f"{hidden} processes of other users"
     return replace(facts, devices=tuple(devices), unknown=unknown)
-
-
-def _sleeping(addresses: Iterable[str]) -> NvmlReading:
-    """What is told of GPUs that are not asked."""
-    rows = (Device(kind="cuda", pci_address=address, state=ASLEEP) for address in addresses)
-    return NvmlReading(devices=tuple(DeviceReading(row, {"*": ASLEEP}) for row in rows))
 
 
 def _with_xids(facts: Facts, lines: tuple[str, ...] | None, refused: str | None) -> Facts:
@@ -512,7 +483,7 @@ def only(facts: Facts, keep: Callable[[Device], bool]) -> Facts:
     return replace(facts, devices=tuple(facts.devices[place] for place in kept), unknown=unknown)
 
 
-def read(processes: bool = False, root: Path = host.ROOT, *, links: bool = False) -> Facts:
+def read(processes: bool = False, root: Path = kernel_driver.ROOT, *, links: bool = False) -> Facts:
     """The machine's facts, read once; `root` is where /proc is.
 
     `processes` asks for those on each device as well, `links` for its NVLinks and their fabric.
@@ -536,34 +507,34 @@ def again(facts: Facts) -> Facts:
         time.sleep(max([at_s + BETWEEN_READINGS_S - time.monotonic() for at_s in busy if at_s is not None] + [0.0]))
         door.ask(processes=True, links=True)
         read, _ = added(of(facts.devices), door.reading(), now_text())
-    named = replace(read, devices=tuple(_with_names(row, host.gpu_process_name) for row in read.devices))
+    named = _with_names(read, host.gpu_process_name)
     nodes = {device.pci_address: device.numa_node for device in facts.devices if device.numa_node is not None}
     around = Around(
         host=facts.host or Host(),
         cpu=facts.devices[-1],
         python=facts.python or host.python(),
         torch=facts.torch or TorchBuild(),
-        kernel=KernelDriver(driver.kernel_module_version, driver.kernel_module_open, driver.kernel_module_loaded),
+        kernel=driver,
         numa_nodes={address: node for address, node in nodes.items() if address is not None},
     )
-    told = _with_holders(join(named, _as_libcuda_told(facts), around, facts.environment), host.ROOT)
+    told = _with_holders(join(named, _as_libcuda_told(facts), around, facts.environment), kernel_driver.ROOT)
     kept = {pointer: reason for pointer, reason in facts.unknown.items() if not pointer.startswith("/devices/")}
     assert told.driver is not None
     known = replace(told.driver, xids=driver.xids)
     return replace(told, unknown={**kept, **told.unknown}, driver=known, torch_runtime=facts.torch_runtime)
 
 
-def _as_libcuda_told(facts: Facts) -> CudaReading:
+def _as_libcuda_told(facts: Facts) -> DriverReading:
     driver = facts.driver or Driver()
     shown = []
     for place, device in enumerate(facts.devices):
         if device.cuda_index is not None:
-            names = ("kind", "cuda_index", "parent_uuid", "multiprocessors", "memory_bus_width_bits", "integrated")
+            names = ("kind", "parent_uuid", *TOLD_BY_CUDA)
             told = {name: getattr(device, name) for name in (*names, "memory_total_bytes", *TOLD_BY_BOTH)}
             pointers = {name: f"/devices/{place}/{name}" for name in names}
             unknown = {name: facts.unknown[at] for name, at in pointers.items() if at in facts.unknown}
             shown.append(DeviceReading(Device(**told), unknown))
-    return CudaReading(
+    return DriverReading(
         code=driver.cuinit_code,
         error=driver.cuinit_error,
         start_s=driver.cuinit_start_s,
@@ -595,7 +566,7 @@ def _is_well(device: Device) -> bool:
     return device.nvml_index is not None and device.parent_uuid is None and device.state != "lost"
 
 
-def added(memory: Memory, reading: NvmlReading, now: str) -> tuple[NvmlReading, Memory]:
+def added(memory: Memory, reading: DriverReading, now: str) -> tuple[DriverReading, Memory]:
     """The reading with what is remembered, and the memory after it. `now` is the time, as it is to be told."""
     listed = {row.device.uuid for row in reading.devices}
     gone = {uuid: card for uuid, card in memory.cards.items() if uuid not in listed}
@@ -609,7 +580,7 @@ def added(memory: Memory, reading: NvmlReading, now: str) -> tuple[NvmlReading, 
         for row in rows
         if (uuid := row.device.uuid) is not None and row.device.state == "lost" and uuid in memory.cards
     }
-    rows = [_compared(_since(row, since), memory) for row in rows]
+    rows = [_with_history(row, since, memory) for row in rows]
     return replace(reading, devices=tuple(rows)), Memory(
         {**memory.cards, **of(row.device for row in rows).cards}, since
     )
@@ -634,14 +605,11 @@ def _missing(card: Device, taken: set[int | None]) -> DeviceReading:
     return DeviceReading(Device(kind="cuda", nvml_index=index, state="lost", **told), {"*": NO_LONGER_LISTED})
 
 
-def _since(row: DeviceReading, since: Mapping[str, str]) -> DeviceReading:
-    return replace(row, device=replace(row.device, state_since=since.get(row.device.uuid or "")))
-
-
-def _compared(row: DeviceReading, memory: Memory) -> DeviceReading:
-    before = memory.cards.get(row.device.uuid or "")
+def _with_history(row: DeviceReading, since: Mapping[str, str], memory: Memory) -> DeviceReading:
+    uuid = row.device.uuid or ""
+    before = memory.cards.get(uuid)
     grown = None if before is None or not _is_well(row.device) else changes(before, row.device)
-    return row if grown is None else replace(row, device=replace(row.device, changes=grown))
+    return replace(row, device=replace(row.device, state_since=since.get(uuid), changes=grown))
 
 
 def changes(before: Device, now: Device) -> Changes | None:
@@ -651,44 +619,27 @@ def changes(before: Device, now: Device) -> Changes | None:
     span_s = now.read_at_s - before.read_at_s
     started, ended = before.violations_s or {}, now.violations_s or {}
     link, later = before.pcie or Link(), now.pcie or Link()
-    seconds = {name: _grown(began, ended.get(name)) for name, began in started.items()}
-    corrected, uncorrected = (
-        _grown(_ecc(before, f"volatile_{kind}"), _ecc(now, f"volatile_{kind}")) for kind in ("corrected", "uncorrected")
-    )
+    ecc, ecc_now = before.ecc or Ecc(), now.ecc or Ecc()
+    sent, received = _grown(link.sent_bytes, later.sent_bytes), _grown(link.received_bytes, later.received_bytes)
+    reasons = before.clock_reasons.names if before.clock_reasons is not None else ()
     return Changes(
         span_s=span_s,
-        violations_s=seconds,
-        pcie_replays=_whole(_grown(link.replays, later.replays)),
-        pcie_sent_bytes_per_s=_rate(link.sent_bytes, later.sent_bytes, span_s),
-        pcie_received_bytes_per_s=_rate(link.received_bytes, later.received_bytes, span_s),
+        violations_s={name: _grown(began, ended.get(name)) for name, began in started.items()},
+        pcie_replays=_grown(link.replays, later.replays),
+        pcie_sent_bytes_per_s=None if sent is None else sent / span_s,
+        pcie_received_bytes_per_s=None if received is None else received / span_s,
         nvlink_errors=_new_errors(before, now),
-        ecc_corrected=_whole(corrected),
-        ecc_uncorrected=_whole(uncorrected),
-        lasting_clock_reasons=tuple(name for name in _reasons_over(now) if name in _reasons_over(before)),
+        ecc_corrected=_grown(ecc.volatile_corrected, ecc_now.volatile_corrected),
+        ecc_uncorrected=_grown(ecc.volatile_uncorrected, ecc_now.volatile_uncorrected),
+        lasting_clock_reasons=tuple(
+            name for name in (now.clock_reasons.names if now.clock_reasons is not None else ()) if name in reasons
+        ),
     )
 
 
-def _grown(began: float | None, ended: float | None) -> float | None:
+def _grown(began: Counted | None, ended: Counted | None) -> Counted | None:
     """None also for a counter that ran backwards: it was started anew, or wrapped around."""
     return None if began is None or ended is None or ended < began else ended - began
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
-
-
-def _rate(began: int | None, ended: int | None, span_s: float) -> float | None:
-    grown = _grown(began, ended)
-    return None if grown is None else grown / span_s
-
-
-def _ecc(device: Device, name: str) -> int | None:
-    found: int | None = getattr(device.ecc, name) if device.ecc is not None else None
-    return found
-
-
-def _reasons_over(device: Device) -> tuple[str, ...]:
-    return device.clock_reasons.names if device.clock_reasons is not None else ()
 
 
 def _new_errors(before: Device, now: Device) -> dict[str, int]:

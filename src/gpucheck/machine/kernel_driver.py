@@ -9,7 +9,7 @@ import datetime
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpucheck.machine import child
@@ -165,3 +165,70 @@ def _time_of(line: str, booted_s: float | None) -> str | None:
         return None
     moment = datetime.datetime.fromtimestamp(booted_s + float(match[1]), datetime.timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# -- GPUs on the PCI bus -----------------------------------------------------------------------------------------------
+
+NVIDIA_VENDOR = "0x10de"
+# PCI base class 03: display controllers (VGA 0x0300, 3D 0x0302). NVIDIA's bridges and audio have other classes.
+DISPLAY_CLASS = "0x03"
+
+
+@dataclass(frozen=True, slots=True)
+class PciDevice:
+    """A PCI device of NVIDIA's: its address, device and class numbers, and the kernel driver bound to it."""
+
+    address: str
+    device: str | None = None
+    class_code: str | None = None
+    driver: str | None = None
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a display controller: VGA or 3D."""
+        return (self.class_code or "").startswith(DISPLAY_CLASS)
+
+
+def pci_devices(root: Path = ROOT) -> tuple[PciDevice, ...] | None:
+    """NVIDIA's devices, whether or not a driver is bound to them; None where the bus is not shown."""
+    try:
+        folders = sorted((root / "sys/bus/pci/devices").iterdir())
+    except OSError:
+        return None
+    return tuple(
+        PciDevice(
+            folder.name, first_line(folder / "device"), first_line(folder / "class"), _link_name(folder / "driver")
+        )
+        for folder in folders
+        if first_line(folder / "vendor") == NVIDIA_VENDOR
+    )
+
+
+def sleeping(root: Path = ROOT) -> tuple[str, ...]:
+    """The PCI addresses of all of this machine's NVIDIA GPUs where every one is suspended; else none.
+
+    A laptop switches its second GPU off while nothing uses it; asking its driver would wake it.
+    """
+    gpus = [device.address for device in pci_devices(root) or () if device.is_gpu]
+    states = {first_line(root / "sys/bus/pci/devices" / gpu / "power/runtime_status") for gpu in gpus}
+    return tuple(gpus) if states == {"suspended"} else ()
+
+
+def text_of(path: Path) -> str:
+    """The text of a file of the system's; empty where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def first_line(path: Path) -> str | None:
+    """The first line of a file of the system's; None where it cannot be read, or is empty."""
+    return next(iter(text_of(path).strip().splitlines()), None)
+
+
+def _link_name(path: Path) -> str | None:
+    try:
+        return os.path.basename(os.readlink(path))
+    except OSError:
+        return None

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpucheck.errors import CannotLook
-
-ROOT = Path("/")
+from gpucheck.machine.kernel_driver import ROOT, text_of
 
 # The kernel's system call tables (arch/x86/entry/syscalls/syscall_64.tbl; include/uapi/asm-generic/unistd.h).
 SYSTEM_CALLS = {
@@ -74,10 +73,9 @@ def nodes(root: Path = ROOT) -> tuple[Node, ...]:
     """Every node that is online, in order; none where sysfs shows none."""
     found = []
     for folder in (root / "sys/devices/system/node").glob("node[0-9]*"):
-        cpus = _text(folder / "cpulist")
-        if cpus is None:
-            continue
-        found.append(Node(int(folder.name[4:]), frozenset(parse_list(cpus)), _memory(folder)))
+        if (folder / "cpulist").exists():
+            cpus = frozenset(parse_list(text_of(folder / "cpulist")))
+            found.append(Node(int(folder.name[4:]), cpus, _memory(folder)))
     return tuple(sorted(found, key=lambda node: node.number))
 
 
@@ -87,7 +85,8 @@ def allowed(root: Path = ROOT) -> tuple[int, ...]:
     Empty where the system does not tell.
     """
     cpus = _allowed_cpus()
-    memory = _allowed_memory(root)
+    allowed = re.search(r"^Mems_allowed_list:(.*)$", text_of(root / "proc/self/status"), re.MULTILINE)
+    memory = None if allowed is None else set(parse_list(allowed[1]))
     return tuple(node.number for node in nodes(root) if node.cpus & cpus and (memory is None or node.number in memory))
 
 
@@ -263,16 +262,9 @@ def list_text(numbers: Sequence[int] | dict[int, Node]) -> str:
     return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts) or "none"
 
 
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError):
-        return None
-
-
 def _memory(folder: Path, name: str = "MemTotal:") -> int | None:
     """Bytes of a line like `Node 0 MemTotal:  19359956 kB`."""
-    for line in (_text(folder / "meminfo") or "").splitlines():
+    for line in text_of(folder / "meminfo").splitlines():
         words = line.split()
         if name in words:
             return int(words[words.index(name) + 1]) * 1024
@@ -281,11 +273,3 @@ def _memory(folder: Path, name: str = "MemTotal:") -> int | None:
 
 def _allowed_cpus() -> set[int]:
     return set(os.sched_getaffinity(0)) if sys.platform == "linux" else set()
-
-
-def _allowed_memory(root: Path) -> set[int] | None:
-    for line in (_text(root / "proc/self/status") or "").splitlines():
-        name, _, value = line.partition(":")
-        if name == "Mems_allowed_list":
-            return set(parse_list(value))
-    return None

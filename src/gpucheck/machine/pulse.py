@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gpucheck.machine import kept
 from gpucheck.report.fault import Fault
 
 # A row is measured within seconds, and the driver itself gives up on what it can see within some 10 s. Nothing that
@@ -38,22 +39,12 @@ OVERTIME, GRACE_S = 1.5, 10.0
 ENDING_S = 3.0
 
 
-class Waited(Protocol):
+class Waited(kept.Waited, Protocol):
     """The device, as far as it is asked here: an `Accel`."""
 
     @property
-    def id(self) -> str:
-        """What torch calls it."""
-        ...
-
-    @property
     def is_cpu(self) -> bool:
-        """Whether it is the CPU."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until it has done all that it was asked."""
-        ...
+        """A CPU is never silent: a slow step of its is no hang."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from gpucheck.machine import host
+from gpucheck.machine import host, kernel_driver
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, LineChild, python_argv
 from gpucheck.machine.nvml.fields import LINKS
 from gpucheck.machine.talk import Ending, How, Line, Lost, Start, Talk
@@ -28,7 +27,7 @@ NOT_ANSWERING = "not answering"
 NOT_READ = "not read: NVML stopped at another device"
 
 
-def door_timeout_s(root: Path = host.ROOT) -> float:
+def door_timeout_s(root: Path = kernel_driver.ROOT) -> float:
     """How long a healthy driver may take to answer, by the cards that it has nodes for."""
     cards = [node for node in host.nvidia_device_nodes(root) if node[-1].isdigit()]
     return ANSWER_S + START_OF_A_CARD_S * len(cards)
@@ -43,13 +42,15 @@ class DeviceReading:
 
 
 @dataclass(frozen=True, slots=True)
-class NvmlReading:
-    """What NVML told. `code` is nvmlInit's answer, 0 for success; `error` is why there is nothing, or not all."""
+class DriverReading:
+    """What NVML or libcuda told. `code` is the answer to its start, 0 for success; `error` is why there is nothing, or
+    not all. `version` is libcuda's, the other three versions are NVML's."""
 
     code: int | None = None
     error: str | None = None
     start_s: float | None = None
     path: str | None = None
+    version: str | None = None
     driver_version: str | None = None
     nvml_version: str | None = None
     cuda_version: str | None = None
@@ -58,36 +59,12 @@ class NvmlReading:
     devices: tuple[DeviceReading, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CudaReading:
-    """What libcuda told. `code` is cuInit's answer, 0 for success; `error` is why there is nothing, or not all."""
-
-    code: int | None = None
-    error: str | None = None
-    start_s: float | None = None
-    path: str | None = None
-    version: str | None = None
-    unknown: dict[str, str] = field(default_factory=dict)
-    devices: tuple[DeviceReading, ...] = ()
-
-
-def _device(line: Mapping[str, Any]) -> DeviceReading:
-    return DeviceReading(from_json(Device, line["device"]), dict(line.get("unknown") or {}))
-
-
-def _known(driver: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {name: driver[name] for name in names if name in driver}
-
-
-_SYSTEM = ("driver_version", "nvml_version", "cuda_version", "confidential_computing")
-
-
-def nvml_reading(lines: Sequence[Line], broken: str | None = None, *, by_nvml: bool = True) -> NvmlReading:
+def nvml_reading(lines: Sequence[Line], broken: str | None = None, *, by_nvml: bool = True) -> DriverReading:
     """NVML's answer put together; `broken` is why it is not whole, `by_nvml` whether a call into NVML broke it off.
 
     Devices whose line never came keep their identity and say why the rest is missing.
     """
-    driver: dict[str, Any] = {}
+    driver: Line = {}
     rows: list[DeviceReading] = []
     instances: list[DeviceReading] = []
     waiting: list[int] = []
@@ -100,14 +77,14 @@ def nvml_reading(lines: Sequence[Line], broken: str | None = None, *, by_nvml: b
             if line["more"]:
                 waiting.append(len(rows))
                 unlinked += [len(rows)] if links_asked else []
-            rows.append(_device({"device": line["known"], "unknown": line["unknown"]}))
+            rows.append(from_json(DeviceReading, line | {"device": line["known"]}))
         elif "place" in line:
-            rows[line["place"]] = _device(line)
+            rows[line["place"]] = from_json(DeviceReading, line)
             waiting.remove(line["place"])
         elif "instance" in line:
-            instances.append(_device(line))
+            instances.append(from_json(DeviceReading, line))
         elif "links_of" in line:
-            rows[line["links_of"]] = _with_links(rows[line["links_of"]], _device(line))
+            rows[line["links_of"]] = _with_links(rows[line["links_of"]], from_json(DeviceReading, line))
             unlinked.remove(line["links_of"])
     if broken:
         # Each step is done for all devices in order: the first that is missing is the one at which it stopped.
@@ -117,15 +94,14 @@ def nvml_reading(lines: Sequence[Line], broken: str | None = None, *, by_nvml: b
         others = NOT_READ if by_nvml else f"not read: {broken}"
         for place in (*unlisted, *waiting):
             state = f"{NOT_ANSWERING}: {broken}" if place == stopped else others
-            rows[place] = _unread(rows[place], broken, state)
+            row = rows[place]
+            rows[place] = DeviceReading(
+                replace(row.device, state=row.device.state or state), {**row.unknown, "*": broken}
+            )
         for place in unlinked:
             rows[place] = _links_unread(rows[place], broken, is_guilty=place == stopped)
-    return NvmlReading(
-        **_known(driver, ("code", "start_s", "path", *_SYSTEM)),
-        error=broken or driver.get("error"),
-        unknown=dict(driver.get("unknown") or {}),
-        devices=(*rows, *instances),
-    )
+    told = from_json(DriverReading, driver)
+    return replace(told, error=broken or told.error, devices=(*rows, *instances))
 
 
 def _with_links(row: DeviceReading, links: DeviceReading) -> DeviceReading:
@@ -144,21 +120,14 @@ def _links_unread(row: DeviceReading, broken: str, *, is_guilty: bool) -> Device
     return DeviceReading(device, {**row.unknown, **dict.fromkeys(untold, broken)})
 
 
-def _unread(row: DeviceReading, broken: str, state: str) -> DeviceReading:
-    return DeviceReading(replace(row.device, state=row.device.state or state), {**row.unknown, "*": broken})
-
-
-def cuda_reading(lines: Sequence[Line], broken: str | None = None) -> CudaReading:
+def cuda_reading(lines: Sequence[Line], broken: str | None = None) -> DriverReading:
     """libcuda's answer put together; `broken` is why it is not whole."""
-    driver: dict[str, Any] = {}
+    driver: Line = {}
     for line in lines:
         driver |= line.get("driver") or {}
-    return CudaReading(
-        **_known(driver, ("code", "start_s", "path", "version")),
-        error=broken or driver.get("error"),
-        unknown=dict(driver.get("unknown") or {}),
-        devices=tuple(_device(line) for line in lines if "device" in line),
-    )
+    told = from_json(DriverReading, driver)
+    devices = tuple(from_json(DeviceReading, line) for line in lines if "device" in line)
+    return replace(told, error=broken or told.error, devices=devices)
 
 
 class Door:
@@ -237,7 +206,7 @@ class NvmlDoor(Door):
         """Put the question; a child is started where none is there."""
         self._ask({"processes": processes, "links": links})
 
-    def reading(self) -> NvmlReading:
+    def reading(self) -> DriverReading:
         """The answer to the last question."""
         lines, broken = self._answer(self._timeout_s, ANSWER_S + START_OF_A_CARD_S)
         if broken:
@@ -259,7 +228,7 @@ class CudaDoor(Door):
         """Start the child; it needs no question."""
         self._ask(None)
 
-    def reading(self, *, cards_are_up: bool = False) -> CudaReading:
+    def reading(self, *, cards_are_up: bool = False) -> DriverReading:
         """The answer. `cards_are_up` is whether NVML has answered, and so holds the cards: none has to start now."""
         limit_s = self._timeout_s
         if cards_are_up:

@@ -20,7 +20,6 @@ from typing import Any, BinaryIO
 from gpucheck import units
 from gpucheck.errors import UsageError
 from gpucheck.report.codec import from_json, visible
-from gpucheck.report.measurement import Run
 from gpucheck.report.report import SCHEMA, Report
 
 # No quantity has as many; Python's own limit of 4300 is not in every version of it.
@@ -147,14 +146,14 @@ def load(path: str) -> Report:
         )
     try:
         report = from_json(Report, data, foreign=True)
-        whole = all(_is_timed(run) for one in report.measurements for run in one.runs)
+        # Ratios are of logarithms.
+        whole = all(
+            run.calls_per_sample > 0 and all(0 < sample < math.inf for sample in run.samples_s)
+            for row in report.measurements
+            for run in row.runs
+        )
     except (KeyError, TypeError) as error:
         raise UsageError(f"{path!r} is incomplete", f"it does not follow the schema {SCHEMA}", _FIX) from error
     if not whole:
         raise UsageError(f"{path!r} is incomplete", "a sample is not a valid time", _FIX)
     return report
-
-
-def _is_timed(run: Run) -> bool:
-    """Whether every sample of a run is a time: ratios are of logarithms."""
-    return run.calls_per_sample > 0 and all(0 < sample < math.inf for sample in run.samples_s)

@@ -10,15 +10,171 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpucheck.machine import driver_files, kernel_driver, talk
-from gpucheck.machine.driver_files import Library
-from gpucheck.machine.host import DISPLAY_CLASS, NVIDIA_VENDOR, ROOT
+from gpucheck.machine import kernel_driver, talk
+from gpucheck.machine.kernel_driver import ROOT, PciDevice, first_line, text_of
 
-__all__ = ["Library", "Node", "PciDevice", "Stack", "read"]
+LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+# Built into the loaders of the common distributions.
+BUILT_IN = (
+    "lib/x86_64-linux-gnu",
+    "usr/lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "lib64",
+    "usr/lib64",
+    "lib",
+    "usr/lib",
+)
+# Where packages put the driver's libraries and the loader looks only if it is told to.
+ELSEWHERE = (
+    "usr/lib/wsl/lib",
+    "usr/local/nvidia/lib64",
+    "usr/local/nvidia/lib",
+    "usr/lib/x86_64-linux-gnu/nvidia/current",
+    "usr/lib/aarch64-linux-gnu/nvidia",
+    "usr/lib/aarch64-linux-gnu/tegra",
+    "usr/lib/nvidia",
+    "run/opengl-driver/lib",
+    "usr/local/cuda/compat",
+    "usr/local/cuda/lib64/stubs",
+)
+_VERSION = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)?)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A file of one of the driver's libraries: `version` is what its real name ends in, like 580.95.05."""
+
+    name: str
+    path: str
+    real_path: str
+    version: str | None = None
+
+    @property
+    def is_stub(self) -> bool:
+        return is_stub(self.real_path) or is_stub(self.path)
+
+    @property
+    def is_compat(self) -> bool:
+        return is_compat(self.real_path) or is_compat(self.path)
+
+
+def is_stub(path: str) -> bool:
+    """Whether a library there is a toolkit's stub."""
+    return "/stubs/" in path
+
+
+def is_compat(path: str) -> bool:
+    """Whether a library there is of a forward-compatibility package (cuda-compat): a folder compat, or compat-12-8."""
+    return re.search(r"/(?:cuda-)?compat[^/]*/", path) is not None
+
+
+# A reboot alone does not help where what is installed is of two versions.
+ONE_VERSION = (
+    "dpkg -l | grep -i nvidia (rpm -qa | grep -i nvidia): if packages of both versions are installed, install all in "
+    "one version, from one repository; then reboot"
+)
+
+
+def are_mixed_packages(library: str, module: str) -> bool:
+    """Whether two versions of a driver are of one release and differ in the number behind it (575.64 and 575.64.03).
+
+    Distributions and NVIDIA's repository package one release under different third numbers.
+    """
+    one, other = library.split("."), module.split(".")
+    return one != other and one[:2] == other[:2]
+
+
+def version_of(path: str | None) -> str | None:
+    """The driver's version that a library's file name ends in; None where it ends in none, as WSL's `.so.1.1`."""
+    match = _VERSION.search(path or "")
+    # A driver's version has three digits in front; `1.1` is WSL's and Tegra's.
+    return match[1] if match and len(match[1].partition(".")[0]) >= 3 else None
+
+
+def from_path(root: Path, library_path: str) -> tuple[Library, ...]:
+    """Those in LD_LIBRARY_PATH, in its order."""
+    return tuple(_libraries(_under(root, part) for part in library_path.split(":") if part))
+
+
+def searched(root: Path) -> tuple[Library, ...]:
+    """Those in the folders of /etc/ld.so.conf and in the built-in ones, in the loader's order."""
+    folders = [*configured(root), *(root / name for name in BUILT_IN)]
+    return tuple(_libraries(dict.fromkeys(folders)))
+
+
+def elsewhere(root: Path) -> tuple[Library, ...]:
+    """Those in folders where the loader does not look by itself."""
+    asked = set(configured(root))
+    return tuple(_libraries(root / name for name in ELSEWHERE if root / name not in asked))
+
+
+def configured(root: Path) -> tuple[Path, ...]:
+    """The folders of /etc/ld.so.conf, what it includes included."""
+    found: list[Path] = []
+    waiting = [root / "etc/ld.so.conf"]
+    seen: set[Path] = set()
+    while waiting:
+        file = waiting.pop(0)
+        if file in seen:
+            continue
+        seen.add(file)
+        for line in text_of(file).splitlines():
+            words = line.partition("#")[0].replace(",", " ").split()
+            if words[:1] == ["include"]:
+                included = (pattern if pattern.startswith("/") else f"/etc/{pattern}" for pattern in words[1:])
+                waiting += [path for one in included for path in sorted(root.glob(one.lstrip("/")))]
+            else:
+                found += [root / word.lstrip("/") for word in words if word.startswith("/")]
+    return tuple(dict.fromkeys(found))
+
+
+def unlinked(root: Path) -> tuple[Library, ...]:
+    """libcuda's versioned files in folders that have no `libcuda.so.1`, which is the name that programs ask for."""
+    folders = dict.fromkeys([*configured(root), *(root / name for name in (*BUILT_IN, *ELSEWHERE))])
+    found: dict[str, Library] = {}
+    for folder in folders:
+        if os.path.lexists(folder / "libcuda.so.1"):
+            continue
+        for path in sorted(folder.glob("libcuda.so.*")):
+            version = version_of(path.name)
+            if version is not None:
+                real = os.path.realpath(path)
+                found.setdefault(real, Library("libcuda.so.1", str(path), real, version))
+    return tuple(found.values())
+
+
+def cached(root: Path) -> frozenset[str] | None:
+    """Paths of these libraries in the loader's cache, whose strings end in a zero byte; None where there is none."""
+    try:
+        data = (root / "etc/ld.so.cache").read_bytes()
+    except OSError:
+        return None
+    names = b"|".join(re.escape(name.encode()) for name in LIBRARIES)
+    return frozenset(os.fsdecode(path) for path in re.findall(rb"\x00(/[^\x00]*/(?:" + names + rb"))(?=\x00)", data))
+
+
+def _under(root: Path, part: str) -> Path:
+    place = Path(part)
+    return place if place.is_relative_to(root) else root / part.lstrip("/")
+
+
+def _libraries(folders: Iterable[Path]) -> Iterable[Library]:
+    seen: set[tuple[str, str]] = set()
+    for folder in folders:
+        for name in LIBRARIES:
+            path = folder / name
+            real = os.path.realpath(path)
+            # /lib is a link to /usr/lib on most systems: one file, not two.
+            if not path.exists() or (name, real) in seen:
+                continue
+            seen.add((name, real))
+            yield Library(name, str(path), real, version_of(real))
+
 
 # An NVSwitch is a PCI bridge device of NVIDIA's: class 0680.
 NVSWITCH_CLASS = "0x0680"
@@ -52,21 +208,6 @@ for path in sys.argv[1:]:
         code = refused.errno
     print('{"errno": %d}' % code, flush=True)
 """
-
-
-@dataclass(frozen=True, slots=True)
-class PciDevice:
-    """A PCI device of NVIDIA's: its address, device and class numbers, and the kernel driver bound to it."""
-
-    address: str
-    device: str | None = None
-    class_code: str | None = None
-    driver: str | None = None
-
-    @property
-    def is_gpu(self) -> bool:
-        """Whether it is a display controller: VGA or 3D."""
-        return (self.class_code or "").startswith(DISPLAY_CLASS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +265,6 @@ class Stack:
 
     @property
     def gpus(self) -> tuple[PciDevice, ...]:
-        """NVIDIA's display controllers."""
         return tuple(device for device in self.devices or () if device.is_gpu)
 
     @property
@@ -143,7 +283,7 @@ class Stack:
 
 def read(root: Path = ROOT, library_path: str = "", running: str | None = None) -> Stack:
     """Read it all. `library_path` is LD_LIBRARY_PATH as the process that is diagnosed has it, `running` the kernel."""
-    devices = _pci(root)
+    devices = kernel_driver.pci_devices(root)
     log, log_error = kernel_driver.log(root, journal=bool(devices))
     return Stack(
         devices=devices,
@@ -152,35 +292,22 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
         running=running,
         parameters=_parameters(root),
         nodes=_nodes(root),
-        libraries=driver_files.searched(root),
-        path_folders=driver_files.folders_of(library_path),
-        path_libraries=driver_files.from_path(root, library_path),
-        stray_libraries=driver_files.elsewhere(root),
-        unlinked=driver_files.unlinked(root),
-        cached=driver_files.cached(root),
+        libraries=searched(root),
+        # The first of one counts.
+        path_folders={os.path.realpath(part): part for part in reversed(library_path.split(":")) if part},
+        path_libraries=from_path(root, library_path),
+        stray_libraries=elsewhere(root),
+        unlinked=unlinked(root),
+        cached=cached(root),
         secure_boot=_secure_boot(root),
         log=log,
         log_error=log_error,
         fabric_manager=_runs(root, FABRIC_MANAGER) if devices else None,
         confidential_guest=any((root / "dev" / name).exists() for name in ("sev-guest", "tdx_guest")),
-        jetson=_first_line(root / "etc/nv_tegra_release"),
+        jetson=first_line(root / "etc/nv_tegra_release"),
         wsl_driver=(root / "usr/lib/wsl/lib/libcuda.so.1").exists(),
         address_limit_bytes=_address_limit(),
         shm_bytes=_size_of(root / "dev/shm"),
-    )
-
-
-def _pci(root: Path) -> tuple[PciDevice, ...] | None:
-    try:
-        folders = sorted((root / "sys/bus/pci/devices").iterdir())
-    except OSError:
-        return None
-    return tuple(
-        PciDevice(
-            folder.name, _first_line(folder / "device"), _first_line(folder / "class"), _link_name(folder / "driver")
-        )
-        for folder in folders
-        if _first_line(folder / "vendor") == NVIDIA_VENDOR
     )
 
 
@@ -204,7 +331,7 @@ def _parameters(root: Path) -> dict[str, str] | None:
     folder = root / "sys/module/nvidia_uvm/parameters"
     if not folder.is_dir():
         return None
-    return {name: value for name in ("uvm_disable_hmm",) if (value := _first_line(folder / name)) is not None}
+    return {name: value for name in ("uvm_disable_hmm",) if (value := first_line(folder / name)) is not None}
 
 
 def _nodes(root: Path) -> tuple[Node, ...]:
@@ -252,15 +379,8 @@ def _secure_boot(root: Path) -> bool | None:
 
 def _runs(root: Path, name: str) -> bool | None:
     """Whether a process of this name is to be seen; a container sees its own alone."""
-    folders = [folder for folder in _listed(root / "proc") if folder.name.isdigit()]
-    return any(_first_line(folder / "comm") == name for folder in folders) if folders else None
-
-
-def _listed(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []
+    folders = list((root / "proc").glob("[0-9]*"))
+    return any(first_line(folder / "comm") == name for folder in folders) if folders else None
 
 
 def _address_limit() -> int | None:
@@ -270,21 +390,6 @@ def _address_limit() -> int | None:
 
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
     return None if soft == resource.RLIM_INFINITY else soft
-
-
-def _first_line(path: Path) -> str | None:
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return None
-    return text.splitlines()[0] if text else None
-
-
-def _link_name(path: Path) -> str | None:
-    try:
-        return os.path.basename(os.readlink(path))
-    except OSError:
-        return None
 
 
 def _size_of(path: Path) -> int | None:

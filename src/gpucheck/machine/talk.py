@@ -80,7 +80,8 @@ class Ending:
         lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
         last = lines[-1] if lines else ""
         if self.how == "crashed":
-            last = next((line for line in lines if _is_device(line)), last)
+            causes = ((line, messages.cause_of(line)) for line in lines)
+            last = next((line for line, cause in causes if cause is not None and cause.whose == "device"), last)
         return last if len(last) <= LONGEST_WORDS else f"{last[:LONGEST_WORDS]}…"
 
     @property
@@ -95,11 +96,6 @@ class Ending:
             return f"its process {self.reason or 'closed its output'}{still}"
         how = f"was ended by {self.signal}" if self.signal else f"ended with {self.status}"
         return f"its process {how}{f': {self.last_words}' if self.last_words else ''}"
-
-
-def _is_device(line: str) -> bool:
-    cause = messages.cause_of(line)
-    return cause is not None and cause.whose == "device"
 
 
 class Lost(Exception):
@@ -195,11 +191,9 @@ class Talk:
 
     @property
     def pid(self) -> int:
-        """The child's process id."""
         return self._child.pid
 
     def send(self, request: Mapping[str, Any]) -> None:
-        """Send one request."""
         self._since = time.monotonic()
         try:
             self._child.send(json.dumps(request))
@@ -237,7 +231,9 @@ class Talk:
                 until = time.monotonic() + limit_s
             line = self.receive(until - time.monotonic())
             if line is None:
-                raise self._late(limit)
+                gone, said = self._child.kill(), _said(self._lines, self._garbage)
+                stderr = self._child.stderr()
+                raise Lost(Ending("late", None, limit, "", said, stderr, is_abandoned=not gone))
             yield line
             if "end" in line:
                 return
@@ -251,11 +247,6 @@ class Talk:
         self.send(request)
         *_, last = self.answer(limit_s)
         return last
-
-    def _late(self, limit_s: float) -> Lost:
-        gone = self._child.kill()
-        said, stderr = _said(self._lines, self._garbage), self._child.stderr()
-        return Lost(Ending("late", None, limit_s, "", said, stderr, is_abandoned=not gone))
 
     def _ending(self, ended: ChildEnded) -> Ending:
         how: How = "closed" if ended.was_ended else how_of(ended.returncode)

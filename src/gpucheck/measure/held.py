@@ -14,35 +14,27 @@ class Timer(Protocol):
     @property
     def has_events(self) -> bool:
         """Whether the device stamps events on its own clock."""
-        ...
 
     def host_now(self) -> float:
         """The host's monotonic clock, in seconds."""
-        ...
 
     def synchronize(self) -> None:
         """Wait for the device to finish all that was asked of it."""
-        ...
 
     def record(self) -> Any:
         """Enqueue a time stamp."""
-        ...
 
     def done(self, mark: Any) -> bool:
         """Whether the device has passed this time stamp."""
-        ...
 
     def elapsed_s(self, start: Any, end: Any) -> float:
         """Seconds on the device's clock between two time stamps that it has passed."""
-        ...
 
     def hold(self, seconds: float) -> bool:
         """Make the stream wait about so long before what is enqueued next; False where the device cannot."""
-        ...
 
     def capture(self, call: Callable[[], object], calls: int) -> Callable[[], None] | None:
         """So many calls as one launch (a CUDA graph); None where that is not possible."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from gpucheck.machine import others
+from gpucheck.machine import host
 from gpucheck.measure import summary, telemetry
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import Timed
@@ -38,16 +38,16 @@ def beside(timed: Timed, threads: int, used: float | None, seen: dict[str, Any] 
     """What was seen beside these samples: telemetry, or why there is none, and the cores that others `used`."""
     details = {"cores_used_by_others": used, **({} if seen is not None else {"no_telemetry_because": why_not})}
     # Where the device's own clock counts, others on the CPU cost samples and not time.
-    busy = timed.clock == "host" and others.is_busy(used, threads, psutil.cpu_count())
+    busy = timed.clock == "host" and host.is_busy(used, threads, psutil.cpu_count())
     return Beside(seen, (*telemetry.flags(seen), *(("cpu-busy",) if busy else ())), details)
 
 
 def with_cores_of_others(watch: Watch, work: Callable[[], Done]) -> tuple[Done, float | None]:
     """Do the work, telemetry from before it put aside; what it gives, and the cores that others kept busy meanwhile."""
     watch.take()
-    before = others.read(watch.pid)
+    before = host.processor_time(watch.pid)
     done = work()
-    return done, others.cores_used(before, others.read(watch.pid))
+    return done, host.cores_used(before, host.processor_time(watch.pid))
 
 
 def measurement(

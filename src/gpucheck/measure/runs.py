@@ -138,14 +138,12 @@ def merged_parts(reports: Sequence[Report]) -> tuple[Part, ...]:
     for report in reports:
         for part in report.parts:
             groups.setdefault((part.id, part.device), []).append(part)
-    return tuple(
-        replace(group[0], begun=any(one.begun for one in group), ended=_ended([one.ended for one in group]))
-        for group in groups.values()
-    )
-
-
-def _ended(each: Sequence[str | None]) -> str | None:
-    return None if None in each else next((why for why in each if why), "")
+    merged = []
+    for group in groups.values():
+        ended = [part.ended for part in group]
+        whole = None if None in ended else next(filter(None, ended), "")
+        merged.append(replace(group[0], begun=any(part.begun for part in group), ended=whole))
+    return tuple(merged)
 
 
 def merged_skips(reports: Sequence[Report]) -> tuple[Finding, ...]:

@@ -50,7 +50,8 @@ class Watch:
             self.reason = "NVML is asked by UUID, and this device has none"
             return
         try:
-            self._talk = Talk(lambda: (start or _start)(uuid))
+            argv = python_argv("gpucheck.machine.nvml.sampler", uuid)
+            self._talk = Talk(lambda: LineChild(argv) if start is None else start(uuid))
             (said,) = self._talk.answer(door_timeout_s())
         except Lost as lost:
             self._fail(_why(lost.ending, "NVML did not answer"))
@@ -241,10 +242,6 @@ def _values(samples: Iterable[Sample], name: str) -> list[float]:
 
 def _median(values: Sequence[float]) -> float | None:
     return statistics.median(values) if values else None
-
-
-def _start(uuid: str) -> LineChild:
-    return LineChild(python_argv("gpucheck.machine.nvml.sampler", uuid))
 
 
 def _why(ending: Ending, late: str) -> str:

@@ -22,7 +22,7 @@ from gpucheck.render.blocks import (
 )
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
-from gpucheck.report.results.bench_all import BenchAll, BenchmarkSummary, Headline
+from gpucheck.report.results.bench import BenchAll, BenchmarkSummary, Headline
 
 _COLUMNS = (
     Column("benchmark", "left"),

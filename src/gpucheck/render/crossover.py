@@ -11,7 +11,7 @@ from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, Page
 from gpucheck.render.measured import ColumnOf, filled
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
-from gpucheck.report.results.crossover import CrossoverResult
+from gpucheck.report.results.bench import CrossoverResult
 
 # Who works, and whether the copies count.
 Side = tuple[str, bool]

@@ -15,7 +15,7 @@ from gpucheck.render.curve import Series, curve
 from gpucheck.render.measured import ColumnOf, filled, numbers
 from gpucheck.report.measurement import DeviceRef, Measurement, Run
 from gpucheck.report.report import Report
-from gpucheck.report.results.matmul import LoadReading, SearchedShape, SearchResult, SustainedResult
+from gpucheck.report.results.bench import LoadReading, SearchedShape, SearchResult, SustainedResult
 
 # More points than a drawing has columns fall onto each other.
 POINTS = 60

@@ -11,7 +11,7 @@ from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, Page
 from gpucheck.render.measured import ColumnOf, filled
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
-from gpucheck.report.results.overlap import OverlapResult
+from gpucheck.report.results.bench import OverlapResult
 
 
 def _interval(answer: OverlapResult) -> str:

@@ -11,8 +11,7 @@ from gpucheck.program.run.judge import at, costly
 from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, Page, answer, column_of_numbers, finding_line, table
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Report
-from gpucheck.report.results.dry import DryLine, DryMemory, DryResult
-from gpucheck.report.results.run import RunLine, RunResult, TimeShares
+from gpucheck.report.results.run import DryLine, DryMemory, DryResult, RunLine, RunResult, TimeShares
 
 # Rows below which a table of lines says nothing new; all of them stand in the JSON.
 _MOST_LINES = 12

@@ -18,7 +18,7 @@ from gpucheck.render.curve import Series, curve
 from gpucheck.render.measured import ColumnOf, filled, numbers
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
-from gpucheck.report.results.transfer import LinkUnderLoad, TransferResult
+from gpucheck.report.results.bench import LinkUnderLoad, TransferResult
 
 COPY, IDIOM = "transfer", "transfer.idiom"
 # Kinds of host memory and of clocks, in the order of the columns.

@@ -94,14 +94,10 @@ def decoder(kind: Any, where: str, foreign: bool) -> Decode:
     if is_dataclass(kind):
         return _fields(typing.cast(type, kind), foreign)
     if not foreign:
-        return _as_it_is if kind is not float else lambda value: float(value) if isinstance(value, int) else value
+        return lambda value: float(value) if kind is float and isinstance(value, int) else value
     if origin is typing.Literal:
         return _one_of(arguments, where)
     return _SIMPLE[kind](where) if kind in _SIMPLE else functools.partial(_plain, where)
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
 
 
 def _plain(where: str, value: Any) -> Any:

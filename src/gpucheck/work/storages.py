@@ -112,7 +112,6 @@ class Memory(Generic[P]):
             self._at_peak = dict(self._by_key)
 
     def top(self) -> Moment[P]:
-        """The peak."""
         self._settle()
         place, phase, step, size = self.peak_at
         return Moment(place, phase, step, size, self.peak, _largest(self._at_peak or {}))

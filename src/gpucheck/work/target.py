@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from gpucheck import messages
 from gpucheck.errors import TargetError, UsageError
 from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.work.models import MODELS
@@ -37,20 +38,7 @@ from gpucheck.work.target_parts import (
     random_tensor,
 )
 
-__all__ = [
-    "OPTIMIZERS",
-    "Batch",
-    "Built",
-    "Mode",
-    "Workload",
-    "build",
-    "equip",
-    "find_loss",
-    "forward",
-    "load",
-    "random_tensor",
-    "step",
-]
+__all__ = ["OPTIMIZERS", "Batch", "find_loss", "random_tensor"]  # of its parts
 
 # Where gradients are scaled, as torch.amp.GradScaler knows the device.
 SCALED = ("cuda", "xpu", "cpu")
@@ -65,7 +53,6 @@ CHECKPOINTING: tuple[tuple[str, tuple[bool, ...]], ...] = (
 COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
 # Where torch keeps what it compiled. It makes the folder, and sets this, as soon as its compiler is imported.
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
-NO_ROOM = ("out of memory", "can't allocate memory", "cannot allocate memory")
 
 T = TypeVar("T")
 Mode = Literal["train", "infer"]
@@ -139,7 +126,8 @@ def load(
     out of memory is passed on as it is.
     """
     recipe = recipe or StepRecipe()
-    check_amp(recipe.amp, device)
+    if recipe.amp is not None and device.type != "meta" and not torch.amp.is_autocast_available(device.type):
+        raise UsageError(f"torch has no autocast for {device}", "", "leave --amp out")
     built = build(target, inputs)
     cast = None if dtype is None else getattr(torch, dtype)
     built.model = built.model.to(device=device, dtype=cast)
@@ -254,10 +242,9 @@ def step(
     if workload.scaler is not None:
         # A scaler leaves a step out whose gradients are not finite; then the optimizer's state would not be counted.
         workload.scaler.unscale_(workload.optimizer)
-        workload.optimizer.step()
+    workload.optimizer.step()
+    if workload.scaler is not None:
         workload.scaler.update()
-    else:
-        workload.optimizer.step()
 
 
 def _loss(workload: Workload, output: Any, batch: Batch) -> Tensor:
@@ -305,12 +292,6 @@ def checkpoint(model: nn.Module, target: Target) -> None:
         )
 
 
-def check_amp(amp: str | None, device: torch.device) -> None:
-    """Raises UsageError where torch has no autocast for the device."""
-    if amp is not None and device.type != "meta" and not torch.amp.is_autocast_available(device.type):
-        raise UsageError(f"torch has no autocast for {device}", "", "leave --amp out")
-
-
 def scaler(amp: str | None, device: torch.device) -> torch.amp.GradScaler | None:
     """What scales the gradients of float16. The scale is 1: it costs no memory, and random data need none."""
     if amp != "float16" or device.type not in SCALED:
@@ -349,7 +330,8 @@ def compiler_errors(target: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not type(error).__module__.startswith(COMPILERS) or _no_room(error):
+        cause, _ = messages.cause_in(messages.chain_of(error))
+        if not type(error).__module__.startswith(COMPILERS) or (cause is not None and cause.whose == "memory"):
             raise
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         # "backend='inductor' raised:" has its reason in the line below.
@@ -360,16 +342,6 @@ def compiler_errors(target: str) -> Iterator[None]:
             "leave --compile out, or see the traceback with --debug",
             trace="".join(traceback.format_exception(error)),
         ) from error
-
-
-def _no_room(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-            return True
-        if any(words in str(error).lower() for words in NO_ROOM):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def import_compiler() -> None:
@@ -451,16 +423,13 @@ def _on_import(target: Target, error: BaseException) -> TargetError:
     told = raised(f"importing the target {target.text}", error)
     module = getattr(sys.modules.get(target.module or ""), "__file__", None)
     file = str(target.file if target.file is not None else module or "")
-    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if _is_file(frame.f_code.co_filename, file)]
-    if lines and file:
+    trace = traceback.walk_tb(error.__traceback__) if file else ()
+    lines = [line for frame, line in trace if Path(frame.f_code.co_filename).resolve() == Path(file).resolve()]
+    if lines:
         told.why = f"at {file}:{lines[-1]}, which runs as the file is imported"
         run = f"gpucheck run --dry cuda {file}"
         told.fix = f'guard its work with if __name__ == "__main__":, or run it whole: {run}'
     return told
-
-
-def _is_file(name: str, file: str) -> bool:
-    return bool(file) and Path(name).resolve() == Path(file).resolve()
 
 
 def raised(what: str, error: BaseException) -> TargetError:

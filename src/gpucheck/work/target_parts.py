@@ -38,7 +38,6 @@ class Batch:
 
     @property
     def elements(self) -> int:
-        """How many numbers its tensors hold."""
         return sum(tensor.numel() for tensor in _tensors([self.arguments, self.keywords, self.reference]))
 
 
@@ -106,7 +105,9 @@ def own_batches(
     """
     if not callable(make):
         raise TargetError(f"make_batch of {target.text} is not callable", "", "make it a function of the batch size")
-    if recipe.axis is not None and not _takes(make, recipe.axis):
+    parameters = inspect.signature(make).parameters
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    if recipe.axis is not None and recipe.axis not in parameters and not open_ended:
         raise TargetError(
             f"make_batch of {target.text} takes no {recipe.axis}",
             f"--axis {recipe.axis} calls it as make_batch({recipe.batch_size}, {recipe.axis}=…)",
@@ -135,11 +136,6 @@ def own_batches(
         return Batch(arguments=inputs if isinstance(inputs, tuple) else (inputs,), reference=reference)
 
     return batch
-
-
-def _takes(make: Callable[..., Any], name: str) -> bool:
-    parameters = inspect.signature(make).parameters
-    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -176,9 +172,9 @@ def find_loss(output: Any) -> tuple[Tensor, str]:
     own = _returned_loss(output)
     if own is not None:
         return own, "the model's own"
-    several = _several_losses(output)
-    if several is not None:
-        return several, "the sum of the model's own losses"
+    if isinstance(output, Mapping) and output and all(map(_is_loss, output.values())):
+        # As detection models return them in training.
+        return torch.stack([value.float() for value in output.values()]).sum(), "the sum of the model's own losses"
     tensor = _floating(output)
     if tensor is None:
         raise TargetError(
@@ -207,13 +203,6 @@ def _returned_loss(output: Any) -> Tensor | None:
     else:
         loss = output if isinstance(output, Tensor) else getattr(output, "loss", None)
     return loss if _is_loss(loss) else None
-
-
-def _several_losses(output: Any) -> Tensor | None:
-    """The sum of a dictionary of losses, as detection models return it in training."""
-    if not isinstance(output, Mapping) or not output or not all(_is_loss(value) for value in output.values()):
-        return None
-    return torch.stack([value.float() for value in output.values()]).sum()
 
 
 def _floating(output: Any) -> Tensor | None:

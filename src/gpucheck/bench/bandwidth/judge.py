@@ -13,7 +13,7 @@ from gpucheck.bench.seen import Judge, Seen, headline
 from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
-from gpucheck.report.results.bench_all import Headline
+from gpucheck.report.results.bench import Headline
 
 
 def findings(seen: Seen) -> list[Finding]:

@@ -20,8 +20,7 @@ from gpucheck.measure import runs
 from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
-from gpucheck.report.results.bench_all import Headline
-from gpucheck.report.results.crossover import CrossoverResult, Speedup
+from gpucheck.report.results.bench import CrossoverResult, Headline, Speedup
 
 NAME = "crossover"
 # Below six rounds there is no interval of a median: their extremes, widened by what copies differ by from one process

@@ -19,8 +19,7 @@ from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, Run
-from gpucheck.report.results.bench_all import Headline
-from gpucheck.report.results.matmul import SearchedShape, SearchResult
+from gpucheck.report.results.bench import Headline, SearchedShape, SearchResult
 
 NAME = "matmul"
 SUSTAINED = "matmul.sustained"

@@ -20,7 +20,7 @@ from typing import Literal
 
 from gpucheck import stats
 from gpucheck.bench.matmul.options import Axis, Shape
-from gpucheck.report.results.matmul import SearchedShape
+from gpucheck.report.results.bench import SearchedShape
 
 Stage = Literal["reference", "spread", "line", "crossing", "again", "final"]
 

@@ -29,7 +29,7 @@ from gpucheck.measure.held import (
 )
 from gpucheck.measure.timing import LEAST_HOST_WINDOW_S, MOST_HOST_CALLS
 from gpucheck.report.events import Answered, Emit, Progress, Trial
-from gpucheck.report.results.matmul import RefusedShape, SearchedShape, SearchResult
+from gpucheck.report.results.bench import RefusedShape, SearchedShape, SearchResult
 from gpucheck.work import precision
 
 RESULT = "bench_matmul_search"

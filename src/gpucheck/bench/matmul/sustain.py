@@ -18,7 +18,7 @@ from gpucheck.bench.matmul.judge import burst_and_sustained
 from gpucheck.bench.matmul.product import Case
 from gpucheck.bench.matmul.search_run import Operands
 from gpucheck.errors import Terminated
-from gpucheck.machine import others
+from gpucheck.machine import host
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row, telemetry
 from gpucheck.measure.held import LEAST_WINDOW_S, MOST_CALLS
@@ -27,7 +27,7 @@ from gpucheck.measure.telemetry import Sample, Watch
 from gpucheck.measure.timing import MOST_HOST_CALLS, Timed, too_short
 from gpucheck.report.events import Emit, Progress
 from gpucheck.report.measurement import Measurement, Run
-from gpucheck.report.results.matmul import LoadReading
+from gpucheck.report.results.bench import LoadReading
 from gpucheck.work import precision
 from gpucheck.work.reference import check_product
 
@@ -104,9 +104,9 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         time.sleep(idle_s)
         windows = _Windows(seconds, _progress(case, accel, seconds, flop * calls, emit))
         watch.take()
-        before, started = others.read(watch.pid), datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        before, started = host.processor_time(watch.pid), datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         (_on_device if accel.has_events else _on_host)(call, calls, accel, windows)
-        used, samples = others.cores_used(before, others.read(watch.pid)), watch.take()
+        used, samples = host.cores_used(before, host.processor_time(watch.pid)), watch.take()
     if not windows.lengths_s:
         return None
     run = Run(started, calls, tuple(windows.lengths_s), tuple(windows.starts_s))

@@ -30,7 +30,7 @@ from gpucheck.report.events import Answered, Emit, Notice, Progress, Skipped
 from gpucheck.report.fault import first_line
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
-from gpucheck.report.results.matmul import SustainedResult
+from gpucheck.report.results.bench import SustainedResult
 from gpucheck.work import precision
 
 # The clock settles within about a second under load; a cold chip scores too high.

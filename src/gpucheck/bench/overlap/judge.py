@@ -13,8 +13,7 @@ from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, TimeStats
-from gpucheck.report.results.bench_all import Headline
-from gpucheck.report.results.overlap import OverlapResult
+from gpucheck.report.results.bench import Headline, OverlapResult
 
 NAME = "overlap"
 CASE = ("direction", "host_memory", "streams", "size_bytes")

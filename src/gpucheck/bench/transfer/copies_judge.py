@@ -20,7 +20,7 @@ from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
-from gpucheck.report.results.transfer import CopyFit, CopyLatency, LinkUnderLoad, PinnedGain
+from gpucheck.report.results.bench import CopyFit, CopyLatency, LinkUnderLoad, PinnedGain
 
 # Below this a gain is within what differs from run to run.
 WORTHWHILE_GAIN = 1.2

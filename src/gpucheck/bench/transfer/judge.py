@@ -16,8 +16,7 @@ from gpucheck.peaks import Part
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
-from gpucheck.report.results.bench_all import Headline
-from gpucheck.report.results.transfer import IdiomTime, TransferResult
+from gpucheck.report.results.bench import Headline, IdiomTime, TransferResult
 
 NAME = "transfer"
 ON_DEVICE = "transfer.on_device"

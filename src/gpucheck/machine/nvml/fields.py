@@ -7,8 +7,12 @@ their names serves too.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from gpucheck.links import WIDTHS
 
 # nvmlClocksEventReasons of nvml.h. nvmlClocksEventReasonAll leaves 0x200 and 0x400 out; they exist all the same.
 CLOCK_REASONS = {
@@ -89,15 +93,91 @@ def unclaimed_counts(unclaimed: int, total: int) -> bool:
     return unclaimed > LEAST_UNCLAIMED_BYTES and unclaimed > LEAST_UNCLAIMED_SHARE * total
 
 
+# -- bounds ------------------------------------------------------------------------------------------------------------
+# A driver that is broken, or older than its caller, also answers with nonsense.
+# They are wide: what no part and no machine has. NVML's "not available" is the largest number of its type.
+
+Sound = Callable[[Any], bool]
+
+LONGEST_TEXT = 200
+LARGEST_PID = 2**22  # Linux' PID_MAX_LIMIT; Windows' PIDs are small as well
+MOST_DEVICES = 1024  # Linux has device nodes for 256 in one machine
+WHOLE_CARD_BYTES = 2**60  # an exbibyte
+MOST_LINKS = 72  # of NVLink; 36 on parts until 2025
+MOST_INSTANCES = 64  # 7 on parts until 2025
+
+
+def text(value: Any) -> bool:
+    """Something that a terminal can show."""
+    return isinstance(value, str) and 0 < len(value) <= LONGEST_TEXT and value.isprintable()
+
+
+def whole(low: int, high: int) -> Sound:
+    """An integer from `low` to `high`."""
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def number(low: float, high: float) -> Sound:
+    """A number from `low` to `high`."""
+    return lambda value: isinstance(value, (int, float)) and math.isfinite(value) and low <= value <= high
+
+
+def written_as(pattern: str) -> Sound:
+    """Text that the whole of the regular expression fits."""
+    return lambda value: isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII) is not None
+
+
+def yes_or_no(value: Any) -> bool:
+    """True or False itself: no number stands for it."""
+    return isinstance(value, bool)
+
+
+def _reasons(value: Any) -> bool:
+    return whole(0, 2**64 - 2)(value["bits"])
+
+
+def _remapped(value: Any) -> bool:
+    return all(map(_rows, (value["correctable"], value["uncorrectable"])))
+
+
+def _mig(value: Any) -> bool:
+    return yes_or_no(value["enabled"]) and yes_or_no(value["enabled_after_reset"])
+
+
+def _violations(value: Any) -> bool:
+    return all(one is None or number(0, 2**62 / 1e9)(one) for one in value.values())
+
+
+def _each(sound: Sound) -> Sound:
+    """Whether every value of a mapping is sound."""
+    return lambda value: all(map(sound, value.values()))
+
+
+def sram(value: Any) -> bool:
+    numbers = {name: part for name, part in value.items() if name not in ("threshold_exceeded", "sources")}
+    return yes_or_no(value["threshold_exceeded"]) and _each(count)(numbers) and _each(count)(value["sources"])
+
+
+count = whole(0, 2**62)
+size = whole(0, WHOLE_CARD_BYTES)
+_rows = whole(0, 2**32 - 2)
+_percent = number(0, 100)
+_generation = whole(1, 15)
+
+
+def _width(value: Any) -> bool:
+    return whole(1, max(WIDTHS))(value) and value in WIDTHS
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
 class NotTold(Exception):
     """NVML answered, but the answer is not a value; the message says why."""
 
 
 class CodeAnswered(Exception):
-    """One of several values asked for in one call was refused with this NVML return code.
-
-    Raises ValueError for what is no code.
-    """
+    """One of several values asked for in one call was refused with this NVML return code (else ValueError)."""
 
     def __init__(self, code: int) -> None:
         if not isinstance(code, int):
@@ -114,37 +194,49 @@ class Call(NamedTuple):
 
 
 class Field(NamedTuple):
-    """One field: its path in Device, the calls that tell it, in order of preference, and what to make of the answer."""
+    """One field: its path in Device, what can be true, the calls that tell it, in order of preference, and what to make
+    of the answer."""
 
     name: str
+    sound: Sound
     calls: tuple[Call, ...]
     convert: Callable[[Any], Any]
 
 
-def _one(name: str, function: str, *arguments: object, convert: Callable[[Any], Any] = lambda value: value) -> Field:
-    return Field(name, (Call(function, arguments),), convert)
+def _one(
+    name: str, sound: Sound, function: str, *arguments: object, convert: Callable[[Any], Any] = lambda value: value
+) -> Field:
+    return Field(name, sound, (Call(function, arguments),), convert)
 
 
-def _value(name: str, field: int, kind: str, convert: Callable[[int], Any] = int) -> Field:
+def _value(name: str, sound: Sound, field: int, kind: str, convert: Callable[[int], Any] = int) -> Field:
     """A field that one of NVML's numbered values tells."""
-    return _one(name, "nvmlDeviceGetFieldValues", (field,), convert=lambda values: convert(one_field(values, kind)))
+
+    def of(values: Any) -> Any:
+        (answer,) = values
+        if answer.nvmlReturn:
+            raise CodeAnswered(answer.nvmlReturn)
+        return convert(getattr(answer.value, kind))
+
+    return _one(name, sound, "nvmlDeviceGetFieldValues", (field,), convert=of)
 
 
-def from_milliwatts(value: int) -> float:
-    """Watts."""
-    return value / 1e3
+def _hertz(name: str, function: str, domain: int) -> Field:
+    return _one(name, number(0, 20e9), function, domain, convert=lambda megahertz: megahertz * 1e6)
 
 
-def limit_w(value: int) -> float:
-    """Watts of a power limit. A card that has none answers 0."""
-    if value == 0:
-        raise NotTold("NVML answers 0 W, which is no limit")
-    return from_milliwatts(value)
+def _celsius(name: str, threshold: int) -> Field:
+    return _one(name, number(1, 300), "nvmlDeviceGetTemperatureThreshold", threshold, convert=float)
 
 
-def from_megahertz(value: int) -> float:
-    """Hertz."""
-    return value * 1e6
+def _watts(name: str, function: str, of: Callable[[Any], Any] = lambda value: value, *, is_limit: bool = True) -> Field:
+    def convert(answer: Any) -> float:
+        milliwatts: int = of(answer)
+        if is_limit and milliwatts == 0:
+            raise NotTold("NVML answers 0 W, which is no limit")
+        return milliwatts / 1e3
+
+    return _one(name, number(0, 100e3), function, convert=convert)
 
 
 def flag(value: int) -> bool:
@@ -154,21 +246,11 @@ def flag(value: int) -> bool:
     return bool(value)
 
 
-def plain_text(value: str | bytes) -> str:
-    """Text; nvidia-ml-py does not decode every answer."""
-    return value if isinstance(value, str) else value.decode("utf-8")
-
-
 def performance_state(value: int) -> int:
     """0 for the highest clocks to 15."""
     if value == PERFORMANCE_STATE_UNKNOWN:
         raise NotTold("NVML does not know it")
     return value
-
-
-def capability(value: tuple[int, int]) -> str:
-    """`9.0` from (9, 0)."""
-    return f"{value[0]}.{value[1]}"
 
 
 def pci_address(info: Any) -> str:
@@ -204,19 +286,6 @@ def remapped_rows(value: tuple[int, int, int, int]) -> dict[str, object]:
     }
 
 
-def recovery_action(values: Any) -> str:
-    """The action by name; one that is not known here as `action 9`."""
-    answer = values[0]
-    if answer.nvmlReturn:
-        raise CodeAnswered(answer.nvmlReturn)
-    return _named(RECOVERY_ACTIONS, answer.value.uiVal, "action")
-
-
-def remap_banks(value: Any) -> dict[str, int]:
-    """NVML's five numbers by name."""
-    return {name: getattr(value, name) for name in ("max", "high", "partial", "low", "none")}
-
-
 def window_bytes(memory: Any, name: str) -> int:
     """A size of the window (BAR1) through which the host sees the card's memory. A card that has none answers 0."""
     if memory.bar1Total == 0:
@@ -224,20 +293,8 @@ def window_bytes(memory: Any, name: str) -> int:
     return int(getattr(memory, name))
 
 
-def one_field(values: Any, kind: str) -> int:
-    """The one value that was asked for."""
-    (answer,) = values
-    if answer.nvmlReturn:
-        raise CodeAnswered(answer.nvmlReturn)
-    return int(getattr(answer.value, kind))
-
-
-def compute_mode(value: int) -> str:
-    """The mode by name; one that is not known here as `mode 9`."""
-    return _named(COMPUTE_MODES, value, "mode")
-
-
 def _named(names: dict[int, str], value: int, what: str) -> str:
+    """The value by name; one that is not known here as `mode 9`."""
     if not isinstance(value, int) or not 0 <= value < MOST_NAMED:
         raise ValueError(value)
     return names.get(value, f"{what} {value}")
@@ -277,96 +334,136 @@ def nearest_node(mask: Any) -> int:
 
 # What tells devices apart; read first, for all of them.
 IDENTITY: tuple[Field, ...] = (
-    _one("name", "nvmlDeviceGetName"),
-    _one("uuid", "nvmlDeviceGetUUID"),
-    _one("pci_address", "nvmlDeviceGetPciInfo", convert=pci_address),
+    _one("name", text, "nvmlDeviceGetName"),
+    _one("uuid", text, "nvmlDeviceGetUUID"),
+    _one(
+        "pci_address",
+        written_as(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.0"),
+        "nvmlDeviceGetPciInfo",
+        convert=pci_address,
+    ),
 )
 
-VIOLATIONS = _one("violations_s", "nvmlDeviceGetFieldValues", tuple(VIOLATION_FIELDS), convert=violations)
+VIOLATIONS = _one("violations_s", _violations, "nvmlDeviceGetFieldValues", tuple(VIOLATION_FIELDS), convert=violations)
 _ECC = "nvmlDeviceGetTotalEccErrors"
 _POWER_RANGE = "nvmlDeviceGetPowerManagementLimitConstraints"
 # Announced to go with CUDA 14.
 _APPLICATION, _DEFAULT_APPLICATION = "nvmlDeviceGetApplicationsClock", "nvmlDeviceGetDefaultApplicationsClock"
 DETAILS: tuple[Field, ...] = (
-    _one("compute_capability", "nvmlDeviceGetCudaComputeCapability", convert=capability),
-    _one("utilization_percent", "nvmlDeviceGetUtilizationRates", convert=lambda rates: float(rates.gpu)),
-    _one("memory_utilization_percent", "nvmlDeviceGetUtilizationRates", convert=lambda rates: float(rates.memory)),
+    _one(
+        "compute_capability",
+        written_as(r"\d{1,2}\.\d"),
+        "nvmlDeviceGetCudaComputeCapability",
+        convert=lambda value: f"{value[0]}.{value[1]}",
+    ),
+    _one("utilization_percent", _percent, "nvmlDeviceGetUtilizationRates", convert=lambda rates: float(rates.gpu)),
+    _one(
+        "memory_utilization_percent",
+        _percent,
+        "nvmlDeviceGetUtilizationRates",
+        convert=lambda rates: float(rates.memory),
+    ),
     # nvmlDeviceGetTemperature is announced to go with CUDA 14; drivers before R570 know no other.
     Field(
         "temperature_celsius",
+        number(-100, 300),
         (
             Call("nvmlDeviceGetTemperatureV", (TEMPERATURE_GPU,)),
             Call("nvmlDeviceGetTemperature", (TEMPERATURE_GPU,)),
         ),
         float,
     ),
-    _value("memory_temperature_celsius", FIELD_MEMORY_TEMPERATURE, "uiVal", float),
-    _one("temperature_margin_celsius", "nvmlDeviceGetMarginTemperature", convert=float),
-    _one("slowdown_celsius", "nvmlDeviceGetTemperatureThreshold", THRESHOLD_SLOWDOWN, convert=float),
-    _one("gpu_max_celsius", "nvmlDeviceGetTemperatureThreshold", THRESHOLD_GPU_MAX, convert=float),
-    _one("memory_max_celsius", "nvmlDeviceGetTemperatureThreshold", THRESHOLD_MEMORY_MAX, convert=float),
-    _one("shutdown_celsius", "nvmlDeviceGetTemperatureThreshold", THRESHOLD_SHUTDOWN, convert=float),
-    _one("fan_percent", "nvmlDeviceGetFanSpeed", convert=float),
-    _one("power_w", "nvmlDeviceGetPowerUsage", convert=from_milliwatts),
-    _one("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", convert=limit_w),
-    _one("power_limit_default_w", "nvmlDeviceGetPowerManagementDefaultLimit", convert=limit_w),
-    _one("power_limit_min_w", _POWER_RANGE, convert=lambda limits: limit_w(limits[0])),
-    _one("power_limit_max_w", _POWER_RANGE, convert=lambda limits: limit_w(limits[1])),
-    _one("performance_state", "nvmlDeviceGetPerformanceState", convert=performance_state),
-    _one("sm_clock_hz", "nvmlDeviceGetClockInfo", CLOCK_SM, convert=from_megahertz),
-    _one("memory_clock_hz", "nvmlDeviceGetClockInfo", CLOCK_MEMORY, convert=from_megahertz),
-    _one("max_sm_clock_hz", "nvmlDeviceGetMaxClockInfo", CLOCK_SM, convert=from_megahertz),
-    _one("max_memory_clock_hz", "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY, convert=from_megahertz),
-    _one("application_sm_clock_hz", _APPLICATION, CLOCK_GRAPHICS, convert=from_megahertz),
-    _one("application_memory_clock_hz", _APPLICATION, CLOCK_MEMORY, convert=from_megahertz),
-    _one("default_application_sm_clock_hz", _DEFAULT_APPLICATION, CLOCK_GRAPHICS, convert=from_megahertz),
-    _one("default_application_memory_clock_hz", _DEFAULT_APPLICATION, CLOCK_MEMORY, convert=from_megahertz),
+    _value("memory_temperature_celsius", number(1, 300), FIELD_MEMORY_TEMPERATURE, "uiVal", float),
+    _one("temperature_margin_celsius", number(-300, 300), "nvmlDeviceGetMarginTemperature", convert=float),
+    _celsius("slowdown_celsius", THRESHOLD_SLOWDOWN),
+    _celsius("gpu_max_celsius", THRESHOLD_GPU_MAX),
+    _celsius("memory_max_celsius", THRESHOLD_MEMORY_MAX),
+    _celsius("shutdown_celsius", THRESHOLD_SHUTDOWN),
+    # The share of what is the loudest that it should be: the manual of nvidia-smi says that it may exceed 100.
+    _one("fan_percent", number(0, 1000), "nvmlDeviceGetFanSpeed", convert=float),
+    _watts("power_w", "nvmlDeviceGetPowerUsage", is_limit=False),
+    _watts("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit"),
+    _watts("power_limit_default_w", "nvmlDeviceGetPowerManagementDefaultLimit"),
+    _watts("power_limit_min_w", _POWER_RANGE, lambda limits: limits[0]),
+    _watts("power_limit_max_w", _POWER_RANGE, lambda limits: limits[1]),
+    _one("performance_state", whole(0, 15), "nvmlDeviceGetPerformanceState", convert=performance_state),
+    _hertz("sm_clock_hz", "nvmlDeviceGetClockInfo", CLOCK_SM),
+    _hertz("memory_clock_hz", "nvmlDeviceGetClockInfo", CLOCK_MEMORY),
+    _hertz("max_sm_clock_hz", "nvmlDeviceGetMaxClockInfo", CLOCK_SM),
+    _hertz("max_memory_clock_hz", "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY),
+    _hertz("application_sm_clock_hz", _APPLICATION, CLOCK_GRAPHICS),
+    _hertz("application_memory_clock_hz", _APPLICATION, CLOCK_MEMORY),
+    _hertz("default_application_sm_clock_hz", _DEFAULT_APPLICATION, CLOCK_GRAPHICS),
+    _hertz("default_application_memory_clock_hz", _DEFAULT_APPLICATION, CLOCK_MEMORY),
     # Drivers before R535 know only the older name.
     Field(
         "clock_reasons",
+        _reasons,
         (Call("nvmlDeviceGetCurrentClocksEventReasons"), Call("nvmlDeviceGetCurrentClocksThrottleReasons")),
         clock_reasons,
     ),
     # How long what held the clock.
     VIOLATIONS,
-    _one("pcie/generation", "nvmlDeviceGetCurrPcieLinkGeneration"),
-    _one("pcie/width", "nvmlDeviceGetCurrPcieLinkWidth", convert=lanes),
-    _one("pcie/max_generation", "nvmlDeviceGetMaxPcieLinkGeneration"),
-    _one("pcie/max_width", "nvmlDeviceGetMaxPcieLinkWidth", convert=lanes),
-    _one("pcie/device_max_generation", "nvmlDeviceGetGpuMaxPcieLinkGeneration"),
-    _one("pcie/replays", "nvmlDeviceGetPcieReplayCounter"),
-    _value("pcie/sent_bytes", FIELD_SENT, "ullVal"),
-    _value("pcie/received_bytes", FIELD_RECEIVED, "ullVal"),
-    _one("ecc/enabled", "nvmlDeviceGetEccMode", convert=lambda modes: flag(modes[0])),
-    _one("ecc/enabled_after_reset", "nvmlDeviceGetEccMode", convert=lambda modes: flag(modes[1])),
-    _one("ecc/enabled_by_default", "nvmlDeviceGetDefaultEccMode", convert=lambda modes: flag(modes[0])),
-    _one("ecc/volatile_corrected", _ECC, CORRECTED, VOLATILE),
-    _one("ecc/volatile_uncorrected", _ECC, UNCORRECTED, VOLATILE),
-    _one("ecc/aggregate_corrected", _ECC, CORRECTED, AGGREGATE),
-    _one("ecc/aggregate_uncorrected", _ECC, UNCORRECTED, AGGREGATE),
-    _one("remapped_rows", "nvmlDeviceGetRemappedRows", convert=remapped_rows),
-    _one("remap_banks", "nvmlDeviceGetRowRemapperHistogram", convert=remap_banks),
+    _one("pcie/generation", _generation, "nvmlDeviceGetCurrPcieLinkGeneration"),
+    _one("pcie/width", _width, "nvmlDeviceGetCurrPcieLinkWidth", convert=lanes),
+    _one("pcie/max_generation", _generation, "nvmlDeviceGetMaxPcieLinkGeneration"),
+    _one("pcie/max_width", _width, "nvmlDeviceGetMaxPcieLinkWidth", convert=lanes),
+    _one("pcie/device_max_generation", _generation, "nvmlDeviceGetGpuMaxPcieLinkGeneration"),
+    _one("pcie/replays", _rows, "nvmlDeviceGetPcieReplayCounter"),
+    _value("pcie/sent_bytes", count, FIELD_SENT, "ullVal"),
+    _value("pcie/received_bytes", count, FIELD_RECEIVED, "ullVal"),
+    _one("ecc/enabled", yes_or_no, "nvmlDeviceGetEccMode", convert=lambda modes: flag(modes[0])),
+    _one("ecc/enabled_after_reset", yes_or_no, "nvmlDeviceGetEccMode", convert=lambda modes: flag(modes[1])),
+    _one("ecc/enabled_by_default", yes_or_no, "nvmlDeviceGetDefaultEccMode", convert=lambda modes: flag(modes[0])),
+    _one("ecc/volatile_corrected", count, _ECC, CORRECTED, VOLATILE),
+    _one("ecc/volatile_uncorrected", count, _ECC, UNCORRECTED, VOLATILE),
+    _one("ecc/aggregate_corrected", count, _ECC, CORRECTED, AGGREGATE),
+    _one("ecc/aggregate_uncorrected", count, _ECC, UNCORRECTED, AGGREGATE),
+    _one("remapped_rows", _remapped, "nvmlDeviceGetRemappedRows", convert=remapped_rows),
+    _one(
+        "remap_banks",
+        _each(_rows),
+        "nvmlDeviceGetRowRemapperHistogram",
+        convert=lambda value: {name: getattr(value, name) for name in ("max", "high", "partial", "low", "none")},
+    ),
     # Up to Turing; later parts remap rows instead.
-    _one("retired_pages/corrected", "nvmlDeviceGetRetiredPages", MANY_SINGLE_BIT, convert=len),
-    _one("retired_pages/uncorrected", "nvmlDeviceGetRetiredPages", DOUBLE_BIT, convert=len),
-    _one("retired_pages/pending", "nvmlDeviceGetRetiredPagesPendingStatus", convert=flag),
-    _one("recovery_action", "nvmlDeviceGetFieldValues", (FIELD_RECOVERY_ACTION,), convert=recovery_action),
+    _one("retired_pages/corrected", _rows, "nvmlDeviceGetRetiredPages", MANY_SINGLE_BIT, convert=len),
+    _one("retired_pages/uncorrected", _rows, "nvmlDeviceGetRetiredPages", DOUBLE_BIT, convert=len),
+    _one("retired_pages/pending", yes_or_no, "nvmlDeviceGetRetiredPagesPendingStatus", convert=flag),
+    _value(
+        "recovery_action", text, FIELD_RECOVERY_ACTION, "uiVal", lambda value: _named(RECOVERY_ACTIONS, value, "action")
+    ),
     _one(
         "mig",
+        _mig,
         "nvmlDeviceGetMigMode",
         convert=lambda modes: {"enabled": flag(modes[0]), "enabled_after_reset": flag(modes[1]), "instances": []},
     ),
-    _one("numa_node", "nvmlDeviceGetMemoryAffinity", NODE_MASK_WORDS, AFFINITY_NODE, convert=nearest_node),
-    _one("persistence_mode", "nvmlDeviceGetPersistenceMode", convert=flag),
-    _one("compute_mode", "nvmlDeviceGetComputeMode", convert=compute_mode),
-    _one("bar1_total_bytes", "nvmlDeviceGetBAR1MemoryInfo", convert=lambda memory: window_bytes(memory, "bar1Total")),
-    _one("bar1_used_bytes", "nvmlDeviceGetBAR1MemoryInfo", convert=lambda memory: window_bytes(memory, "bar1Used")),
+    _one(
+        "numa_node", whole(0, 1023), "nvmlDeviceGetMemoryAffinity", NODE_MASK_WORDS, AFFINITY_NODE, convert=nearest_node
+    ),
+    _one("persistence_mode", yes_or_no, "nvmlDeviceGetPersistenceMode", convert=flag),
+    _one("compute_mode", text, "nvmlDeviceGetComputeMode", convert=lambda value: _named(COMPUTE_MODES, value, "mode")),
+    _one(
+        "bar1_total_bytes",
+        size,
+        "nvmlDeviceGetBAR1MemoryInfo",
+        convert=lambda memory: window_bytes(memory, "bar1Total"),
+    ),
+    _one(
+        "bar1_used_bytes", size, "nvmlDeviceGetBAR1MemoryInfo", convert=lambda memory: window_bytes(memory, "bar1Used")
+    ),
     # What tells one card from another in a rack, and in a ticket.
-    _one("serial", "nvmlDeviceGetSerial"),
-    _one("part_number", "nvmlDeviceGetBoardPartNumber"),
-    _one("vbios_version", "nvmlDeviceGetVbiosVersion"),
-    _one("gsp_firmware_version", "nvmlDeviceGetGspFirmwareVersion", convert=plain_text),
-    _one("minor_number", "nvmlDeviceGetMinorNumber"),
+    _one("serial", text, "nvmlDeviceGetSerial"),
+    _one("part_number", text, "nvmlDeviceGetBoardPartNumber"),
+    _one("vbios_version", text, "nvmlDeviceGetVbiosVersion"),
+    _one(
+        "gsp_firmware_version",
+        text,
+        "nvmlDeviceGetGspFirmwareVersion",
+        convert=lambda value: value if isinstance(value, str) else value.decode(),
+    ),
+    _one("minor_number", whole(0, 2**20), "nvmlDeviceGetMinorNumber"),
 )
 # What an errors' counter holds where ECC is on; where it is off, NVML answers 0 or refuses.
 ECC_COUNTERS = tuple(
@@ -376,6 +473,7 @@ ECC_COUNTERS = tuple(
 # Between the device and its own CPU, where there is such a link; no field of Device.
 C2C = _one(
     "c2c_bytes_per_s",
+    number(0, 1e15),
     "nvmlDeviceGetFieldValues",
     (
         FIELD_C2C_COUNT,

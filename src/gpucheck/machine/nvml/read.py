@@ -13,8 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from gpucheck.machine.nvml import fields, sound
-from gpucheck.machine.nvml import links as nvlinks
+from gpucheck.machine.nvml import fields
 from gpucheck.machine.nvml.row import (
     ECC_OFF,
     FUNCTION_NOT_FOUND,
@@ -33,6 +32,7 @@ from gpucheck.machine.nvml.row import (
     call,
     checked,
     filled,
+    refusal,
 )
 from gpucheck.machine.speaking import Say, claim_stdout, mapped_library, requests
 
@@ -77,27 +77,23 @@ def _why_not_loaded() -> str:
 def system(pynvml: Any) -> dict[str, Any]:
     """Versions of driver, NVML and the newest CUDA that the driver serves."""
     told: dict[str, Any] = {"path": mapped_library("libnvidia-ml.so"), "unknown": {}}
-    for name, function in (
-        ("driver_version", "nvmlSystemGetDriverVersion"),
-        ("nvml_version", "nvmlSystemGetNVMLVersion"),
-        ("cuda_version", "nvmlSystemGetCudaDriverVersion_v2"),
+    for name, ask in (
+        ("driver_version", lambda: checked(fields.text, call(pynvml, "nvmlSystemGetDriverVersion"))),
+        ("nvml_version", lambda: checked(fields.text, call(pynvml, "nvmlSystemGetNVMLVersion"))),
+        ("cuda_version", lambda: _cuda_version(call(pynvml, "nvmlSystemGetCudaDriverVersion_v2"))),
+        ("confidential_computing", lambda: _confidential(pynvml)),
     ):
         try:
-            value = call(pynvml, function)
-            told[name] = checked(name, _cuda_version(value) if name == "cuda_version" else value)
+            told[name] = ask()
         except Refused as refused:
             told["unknown"][name] = refused.reason
-    try:
-        told["confidential_computing"] = _confidential(pynvml)
-    except Refused as refused:
-        told["unknown"]["confidential_computing"] = refused.reason
     return told
 
 
-def _cuda_version(value: Any) -> str:
+def _cuda_version(value: Any) -> Any:
     if not isinstance(value, int):
         raise Refused(SENSELESS)
-    return f"{value // 1000}.{value % 1000 // 10}"
+    return checked(fields.written_as(r"\d{1,3}\.\d{1,2}"), f"{value // 1000}.{value % 1000 // 10}")
 
 
 def _confidential(pynvml: Any) -> str:
@@ -113,7 +109,7 @@ def _confidential(pynvml: Any) -> str:
 def count(pynvml: Any) -> int:
     """How many devices NVML counts. Raises Refused."""
     counted = call(pynvml, "nvmlDeviceGetCount")
-    if not sound.whole(0, sound.MOST_DEVICES)(counted):
+    if not fields.whole(0, fields.MOST_DEVICES)(counted):
         raise Refused(f"{SENSELESS}: {counted!r}")
     return int(counted)
 
@@ -161,7 +157,7 @@ def read_memory(pynvml: Any, handle: Any, row: Row) -> None:
         try:
             if value is None:
                 row.unknown[name] = "NVML's first memory call counts what is reserved as used"
-            elif checked(name, value) > checked(fields.MEMORY[0], total):
+            elif checked(fields.size, value) > checked(fields.size, total):
                 row.unknown[name] = f"{SENSELESS}: more than the card has"
             else:
                 row.put(name, value)
@@ -188,7 +184,7 @@ def read_sram(pynvml: Any, handle: Any, row: Row) -> None:
         told: dict[str, Any] = {name: getattr(status, theirs) for name, theirs in SRAM_COUNTS.items()}
         told["threshold_exceeded"] = fields.flag(status.bThresholdExceeded)
         told["sources"] = {name: getattr(status, theirs) for name, theirs in SRAM_SOURCES.items()}
-        row.put(fields.SRAM, checked(fields.SRAM, told))
+        row.put(fields.SRAM, checked(fields.sram, told))
     except MISSHAPEN:
         row.unknown[fields.SRAM] = SENSELESS
     except Refused as refused:
@@ -222,7 +218,7 @@ def read_violations(pynvml: Any, handle: Any, row: Row) -> None:
             return
     try:
         if any(value is not None for value in seconds.values()):
-            row.put(fields.VIOLATIONS.name, checked(fields.VIOLATIONS.name, seconds))
+            row.put(fields.VIOLATIONS.name, checked(fields.VIOLATIONS.sound, seconds))
             del row.unknown[fields.VIOLATIONS.name]
     except Refused as refused:
         row.refuse(fields.VIOLATIONS.name, refused)
@@ -287,7 +283,7 @@ def _process_utilization(pynvml: Any, handle: Any) -> dict[int, float]:
         since_us = int((time.time() - UTILIZATION_SPAN_S) * 1e6)
         samples = list(call(pynvml, "nvmlDeviceGetProcessUtilization", handle, since_us))
         newest = sorted(samples, key=lambda sample: sample.timeStamp)
-        return {sample.pid: float(sample.smUtil) for sample in newest if sound.whole(0, 100)(sample.smUtil)}
+        return {sample.pid: float(sample.smUtil) for sample in newest if fields.whole(0, 100)(sample.smUtil)}
     except (Refused, *MISSHAPEN):
         return {}
 
@@ -315,15 +311,15 @@ def _process_list(pynvml: Any, handle: Any, kind: str, total_bytes: int | None) 
 
 def _is_plausible(process: Any, total_bytes: int | None) -> bool:
     used = process.usedGpuMemory
-    most = sound.WHOLE_CARD_BYTES if total_bytes is None else total_bytes
-    known = used is None or sound.whole(0, most)(used)
-    return sound.whole(1, sound.LARGEST_PID)(process.pid) and known
+    most = fields.WHOLE_CARD_BYTES if total_bytes is None else total_bytes
+    known = used is None or fields.whole(0, most)(used)
+    return fields.whole(1, fields.LARGEST_PID)(process.pid) and known
 
 
 def instances(pynvml: Any, handle: Any) -> Iterator[Any]:
     """The handles of a card's MIG instances. Raises Refused where NVML does not count them."""
     slots = call(pynvml, "nvmlDeviceGetMaxMigDeviceCount", handle)
-    if not sound.whole(0, sound.MOST_INSTANCES)(slots):
+    if not fields.whole(0, fields.MOST_INSTANCES)(slots):
         raise Refused(f"{SENSELESS}: {slots!r}")
     for slot in range(slots):
         try:
@@ -353,6 +349,133 @@ def read_instances(pynvml: Any, handle: Any, card: Row, with_processes: bool) ->
         if row.device.get("uuid"):
             mig["instances"].append(row.device["uuid"])
     return rows
+
+
+# -- links between GPUs: each NVLink with its errors, and the fabric of NVSwitches -------------------------------------
+
+LINK_COUNT = 91  # NVML_FI_DEV_NVLINK_LINK_COUNT
+# nvmlNvLinkErrorCounter_t, up to the fourth generation of NVLink: since the last reset.
+LINK_COUNTERS = {0: "replay", 1: "recovery", 2: "crc_flit", 3: "crc_data"}
+# NVML_FI_DEV_NVLINK_COUNT_… of one link, whose number is the scope: from the fifth generation on.
+LINK_FIELDS = {
+    206: "malformed_packets",
+    207: "buffer_overruns",
+    208: "received",
+    209: "received_remote",
+    211: "local_integrity",
+    214: "recovery_failed",
+}
+# NVML_GPU_FABRIC_STATE_…; 0 is "not supported".
+FABRIC_STATES = {1: "not started", 2: "in progress", 3: "completed"}
+# NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_…: two bits each, 1 for yes, 2 for no and 0 where it is not told.
+FABRIC_HEALTH = {
+    0: "degraded_bandwidth",
+    2: "route_recovery",
+    4: "route_unhealthy",
+    6: "access_timeout_recovery",
+}
+INCORRECT_CONFIGURATION_SHIFT = 8  # four bits, of which 0 and 1 are no problem
+# The struct and the function that fills it, the newer first; the older has no health.
+FABRIC_CALLS = (
+    ("c_nvmlGpuFabricInfoV_t", "nvmlDeviceGetGpuFabricInfoV"),
+    ("c_nvmlGpuFabricInfo_t", "nvmlDeviceGetGpuFabricInfo"),
+)
+
+
+def read_links(pynvml: Any, handle: Any) -> Row:
+    """The fields `fabric` and `nvlinks` of one device."""
+    row = Row()
+    try:
+        row.put("fabric", _fabric(pynvml, handle))
+    except Refused as refused:
+        row.refuse("fabric", refused)
+    try:
+        (told,) = call(pynvml, "nvmlDeviceGetFieldValues", handle, (LINK_COUNT,))
+        if told.nvmlReturn:
+            raise refusal(pynvml, told.nvmlReturn)
+        count = checked(fields.whole(0, fields.MOST_LINKS), told.value.uiVal)
+    except MISSHAPEN:
+        row.unknown["nvlinks"] = SENSELESS
+    except Refused as refused:
+        row.refuse("nvlinks", refused)
+    else:
+        row.put("nvlinks", [_link(pynvml, handle, number, row) for number in range(count)])
+    return row
+
+
+def _fabric(pynvml: Any, handle: Any) -> dict[str, Any]:
+    """The state of the fabric that this GPU belongs to. Raises Refused, also where it belongs to none."""
+    info = _fabric_info(pynvml, handle)
+    if not info.state:
+        raise refusal(pynvml, NOT_SUPPORTED)
+    state = FABRIC_STATES.get(info.state)
+    if state is None:
+        raise Refused(f"{SENSELESS}: state {info.state}")
+    mask = getattr(info, "healthMask", 0)
+    problems = [name for shift, name in FABRIC_HEALTH.items() if mask >> shift & 0b11 == 1]
+    if mask >> INCORRECT_CONFIGURATION_SHIFT & 0b1111 > 1:
+        problems.append("incorrect_configuration")
+    # What came of it is told once it is completed.
+    error = refusal(pynvml, info.status).reason if info.status and state == "completed" else None
+    return {"state": state, "error": error, "problems": problems}
+
+
+def _fabric_info(pynvml: Any, handle: Any) -> Any:
+    newer, older = FABRIC_CALLS
+    try:
+        return filled(pynvml, handle, *newer)
+    except Refused as refused:
+        if refused.code not in (FUNCTION_NOT_FOUND, VERSION_MISMATCH):
+            raise
+    return filled(pynvml, handle, *older)
+
+
+def _link(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, Any]:
+    """One link; an inactive one counts nothing."""
+    link: dict[str, Any] = {"link": number, "active": None, "errors": {}}
+    try:
+        state = call(pynvml, "nvmlDeviceGetNvLinkState", handle, number)
+        link["active"] = checked(fields.yes_or_no, bool(state) if state in (0, 1) else state)
+    except Refused as refused:
+        row.refuse(f"nvlinks/{number}/active", refused)
+    if link["active"]:
+        link["errors"] = _counters(pynvml, handle, number, row) or _values(pynvml, handle, number, row)
+    return link
+
+
+def _counters(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, int]:
+    counted: dict[str, int] = {}
+    for counter, name in LINK_COUNTERS.items():
+        try:
+            answer = call(pynvml, "nvmlDeviceGetNvLinkErrorCounter", handle, number, counter)
+            counted[name] = checked(fields.count, answer)
+        except Refused as refused:
+            row.refuse(f"nvlinks/{number}/errors/{name}", refused)
+    return counted
+
+
+def _values(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, int]:
+    counted: dict[str, int] = {}
+    try:
+        told = call(pynvml, "nvmlDeviceGetFieldValues", handle, [(field, number) for field in LINK_FIELDS])
+        pairs = [(name, one.nvmlReturn, one.value.ullVal) for name, one in zip(LINK_FIELDS.values(), told, strict=True)]
+    except Refused as refused:
+        row.refuse(f"nvlinks/{number}/errors", refused)
+        return counted
+    except MISSHAPEN:
+        row.unknown[f"nvlinks/{number}/errors"] = SENSELESS
+        return counted
+    for name, code, value in pairs:
+        try:
+            if code:
+                raise refusal(pynvml, code)
+            counted[name] = checked(fields.count, value)
+        except Refused as refused:
+            row.refuse(f"nvlinks/{number}/errors/{name}", refused)
+    return counted
+
+
+# -- the child ---------------------------------------------------------------------------------------------------------
 
 
 def answer(
@@ -388,7 +511,7 @@ def answer(
             say({"instance": True, "device": instance.device, "unknown": instance.unknown})
     for place, (_, handle) in enumerate(rows):
         if with_links and handle is not None:
-            links = nvlinks.read(pynvml, handle)
+            links = read_links(pynvml, handle)
             say({"links_of": place, "device": links.device, "unknown": links.unknown})
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ctypes import byref
 from typing import Any
 
-from gpucheck.machine.nvml import fields, sound
+from gpucheck.machine.nvml import fields
 
 # nvmlReturn_t of nvml.h: why a field is not told. A code that is not here is told in nvidia-ml-py's words.
 REASONS = {
@@ -85,7 +85,7 @@ def ask(pynvml: Any, handle: Any, field: fields.Field) -> Any:
     for one in field.calls:
         try:
             answer = call(pynvml, one.function, handle, *one.arguments)
-            return checked(field.name, field.convert(answer))
+            return checked(field.sound, field.convert(answer))
         except fields.NotTold as error:
             raise Refused(str(error)) from error
         except fields.CodeAnswered as error:
@@ -100,9 +100,9 @@ def ask(pynvml: Any, handle: Any, field: fields.Field) -> Any:
     raise last
 
 
-def checked(name: str, value: Any) -> Any:
-    """The value of a field where it can be true. Raises Refused."""
-    if not sound.SOUND[name](value):
+def checked(sound: fields.Sound, value: Any) -> Any:
+    """The value where it can be true. Raises Refused."""
+    if not sound(value):
         raise Refused(f"{SENSELESS}: {str(value)[:40]!a}")
     return value
 

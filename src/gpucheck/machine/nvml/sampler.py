@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,10 @@ ADDRESS = tuple(field for field in fields.IDENTITY if field.name == "pci_address
 DEVICES = Path("/sys/bus/pci/devices")
 # In millijoules since the driver was loaded (Volta and later).
 ENERGY = fields.Field(
-    "energy_j", (fields.Call("nvmlDeviceGetTotalEnergyConsumption"),), lambda millijoules: millijoules / 1e3
+    "energy_j",
+    fields.number(0, 2**62),
+    (fields.Call("nvmlDeviceGetTotalEnergyConsumption"),),
+    lambda millijoules: millijoules / 1e3,
 )
 # What the energy counter is to a MIG instance.
 OF_CARD = "counted for the whole card, not for its MIG instances"
@@ -106,16 +108,13 @@ class Sampler:
         return sorted(taken, key=lambda sample: float(sample["at_s"]))
 
 
-def _listed(pynvml: Any) -> Iterator[tuple[Row, Any]]:
-    return read.identify(pynvml, read.count(pynvml))
-
-
 def find(pynvml: Any, uuid: str) -> tuple[Any, bool]:
     """The handle of the device with this UUID, and whether it is the card of a MIG instance that has it.
 
     NVML answers what is sampled for cards alone. Raises Refused where it lists no such device.
     """
-    cards = [(row.device.get("uuid"), handle) for row, handle in _listed(pynvml) if handle is not None]
+    listed = read.identify(pynvml, read.count(pynvml))
+    cards = [(row.device.get("uuid"), handle) for row, handle in listed if handle is not None]
     for known, handle in cards:
         if known == uuid:
             return handle, False

@@ -14,7 +14,8 @@ from gpucheck.program.run import board, judge
 from gpucheck.program.run.options import STEPS, RunOptions
 from gpucheck.report.codec import from_json
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
-from gpucheck.report.results.dry import (
+from gpucheck.report.results.model import DeviceMismatchEntry, UnjudgedOperation
+from gpucheck.report.results.run import (
     AssumedValue,
     CaughtError,
     DryLine,
@@ -24,10 +25,11 @@ from gpucheck.report.results.dry import (
     DryStop,
     HeldBytes,
     MemoryMoment,
+    OutOfMemory,
     Remark,
+    RunLine,
+    RunResult,
 )
-from gpucheck.report.results.model import DeviceMismatchEntry, UnjudgedOperation
-from gpucheck.report.results.run import OutOfMemory, RunLine, RunResult
 from gpucheck.units import capacity, percent
 
 _FORK_FIX = "in a DataLoader's worker return CPU tensors and move the batch in the main process; else start by spawn"

@@ -11,22 +11,24 @@ from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
-    from gpucheck.report.results.bench_all import BenchAll
+    from gpucheck.report.results.bench import (
+        BenchAll,
+        CrossoverResult,
+        OverlapResult,
+        SearchResult,
+        SustainedResult,
+        TransferResult,
+    )
     from gpucheck.report.results.compare import Comparison
-    from gpucheck.report.results.crossover import CrossoverResult
     from gpucheck.report.results.doctor import DoctorResult
-    from gpucheck.report.results.dry import DryResult
     from gpucheck.report.results.explain import ExplainResult
     from gpucheck.report.results.find_batch_size import EstimatedBatchSize, FoundBatchSize, FoundBatchSizes
     from gpucheck.report.results.fleet import FleetResult, NodeDocument
     from gpucheck.report.results.lint import LintResult
-    from gpucheck.report.results.matmul import SearchResult, SustainedResult
     from gpucheck.report.results.memory import MemoryStep
     from gpucheck.report.results.model import ModelResult
-    from gpucheck.report.results.overlap import OverlapResult
-    from gpucheck.report.results.run import RunResult
+    from gpucheck.report.results.run import DryResult, RunResult
     from gpucheck.report.results.stress import StressResult
-    from gpucheck.report.results.transfer import TransferResult
 
 
 class Results(TypedDict, total=False):

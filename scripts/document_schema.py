@@ -1,6 +1,6 @@
 """The JSON Schema of the document, made from the report's own types, so that it cannot drift from them.
 
-The schema that ships is `schema.json` beside this file; a test fails when it is stale (`scripts/docs` writes it anew).
+The schema that ships is `gpucheck/report/schema.json`; a test fails when it is stale (`scripts/docs` writes it anew).
 """
 
 from __future__ import annotations

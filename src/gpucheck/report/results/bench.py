@@ -1,0 +1,285 @@
+"""What benchmarks answer beside their rows and findings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpucheck.report.finding import Verdict
+
+# -- of all benchmarks -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """One figure. `value` is in `unit` (B/s, FLOP/s, s, 1); None is unknown. `share` is of what `of` names."""
+
+    benchmark: str
+    device: str
+    case: str
+    value: float | None
+    unit: str
+    low: float | None = None
+    high: float | None = None
+    share: float | None = None
+    of: str | None = None
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkSummary:
+    """What a benchmark's findings come to; `why` is the first that says so, where it is no pass."""
+
+    benchmark: str
+    verdict: Verdict
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchAll:
+    """The answer of `bench all`."""
+
+    headlines: tuple[Headline, ...]
+    benchmarks: tuple[BenchmarkSummary, ...]
+
+
+# -- of transfer -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUnderLoad:
+    """The link between host and device as it was read inside the windows of large copies.
+
+    `kind` is `PCIe` or `NVLink-C2C`. The maxima are those of card and system together, `device_max_…` the card's own.
+    `c2c_bytes_per_s` is what NVML's active NVLink-C2C links carry in one direction, `limit_bytes_per_s` what the link
+    carries in one direction; None where that is not known, and `unknown_because` then says why.
+    """
+
+    kind: str | None = None
+    generation: int | None = None
+    width: int | None = None
+    max_generation: int | None = None
+    max_width: int | None = None
+    device_max_generation: int | None = None
+    device_max_width: int | None = None
+    c2c_bytes_per_s: float | None = None
+    limit_bytes_per_s: float | None = None
+    unknown_because: str | None = None
+
+    @property
+    def label(self) -> str:
+        """`PCIe 5 x16`; documents from before the kind was told are of PCIe."""
+        return f"PCIe {self.generation} x{self.width}" if self.kind in ("PCIe", None) else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedGain:
+    """The time of a copy from pageable memory over that from pinned memory, both as called."""
+
+    direction: str
+    size_bytes: int
+    gain: float
+
+
+@dataclass(frozen=True, slots=True)
+class CopyLatency:
+    """The time of the smallest copy of a direction and kind of memory, as called.
+
+    Below `half_rate_bytes` a copy takes longer to start than to run; None where there is no fit that tells it.
+    """
+
+    direction: str
+    host_memory: str
+    size_bytes: int
+    time_s: float
+    half_rate_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFit:
+    """The line time = `latency_s` + size / `bytes_per_s` through the copies of a direction, kind of memory and clock.
+
+    `sizes` is how many sizes there were, `worst_residual` the largest residual relative to the time, and
+    `sizes_off_bytes` are the sizes that do not lie on the line. At `half_rate_bytes` a copy runs at half the rate.
+    Where there is no such line they are None, and `unknown_because` says why.
+    """
+
+    direction: str
+    host_memory: str
+    timed: str
+    sizes: int
+    latency_s: float | None
+    bytes_per_s: float | None
+    half_rate_bytes: float | None
+    worst_residual: float | None
+    sizes_off_bytes: tuple[float, ...] | None
+    unknown_because: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class IdiomTime:
+    """A common line of code that copies: its case, the line itself, and its time over that of the raw copy."""
+
+    case: dict[str, Any]
+    call: str
+    times_raw: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransferResult:
+    """What the copies of one device come to: the link, what pinned memory gains, latencies, fits, and common idioms."""
+
+    device: str
+    link: LinkUnderLoad | None = None
+    gains: tuple[PinnedGain, ...] = ()
+    latencies: tuple[CopyLatency, ...] = ()
+    fits: tuple[CopyFit, ...] = ()
+    idioms: tuple[IdiomTime, ...] = ()
+
+
+# -- of overlap --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapResult:
+    """How much of a copy hides behind compute: (copy + compute - both) over the shorter of the two, 1 is all of it.
+
+    The times are of a whole group of copies and products. The interval comes from the rounds; None below six.
+    """
+
+    device: str
+    direction: str
+    host_memory: str
+    streams: int
+    size_bytes: int
+    overlap: float
+    ci_low: float | None
+    ci_high: float | None
+    copy_s: float
+    compute_s: float
+    both_s: float
+    rounds: int
+    flags: tuple[str, ...]
+
+
+# -- of crossover ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """The CPU's time over the device's at one size, with its interval; that is None below six rounds."""
+
+    size: int
+    ratio: float
+    ci_low: float | None
+    ci_high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CrossoverResult:
+    """At what size a device becomes faster than the CPU, with the copies to and from it (`transfers`) or without.
+
+    The CPU is faster up to `cpu_faster_up_to`, the device from `device_faster_from` on; `even` are sizes between the
+    two without a winner, and `reason` says why one of the two is None. `smallest` and `largest` are the sizes that were
+    tried, `ended_by` why they stopped growing (`time`, `memory`), and `speedup` the ratio at a normal size.
+    """
+
+    device: str
+    operation: str
+    transfers: bool
+    cpu_faster_up_to: int | None
+    device_faster_from: int | None
+    even: tuple[int, ...]
+    reason: str | None
+    smallest: int
+    largest: int
+    ended_by: str | None
+    speedup: Speedup | None
+
+
+# -- of matmul ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedShape:
+    """A shape M×N×K with the median of its rates in the search's unit; the interval is None below six rounds."""
+
+    m: int
+    n: int
+    k: int
+    flop_per_s: float
+    ci_low: float | None
+    ci_high: float | None
+    rounds: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.m, self.n, self.k
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedShape:
+    """A shape M×N×K that the library has no kernel for, and what it said."""
+
+    m: int
+    n: int
+    k: int
+    reason: str
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.m, self.n, self.k
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The search for the fastest shape of one dtype on one device. `unit` is FLOP/s or OP/s.
+
+    `best` is the fastest so far, None before any; `finalists` were measured in turns, the fastest first. `range` has
+    the text of each dimension's range; `shapes_in_range` is None where they are too many to count. `complete` is False
+    where the search was cut off. `shapes_refused` have no kernel; `refused` are the first of these. `run` is which of
+    several runs it is of, from 1; None for the only one.
+    """
+
+    device: str
+    dtype: str
+    unit: str
+    best: SearchedShape | None
+    finalists: tuple[SearchedShape, ...]
+    range: dict[str, str]
+    shapes_in_range: int | None
+    shapes_tried: int
+    tries: int
+    time_s: float
+    complete: bool
+    shapes_refused: int = 0
+    refused: tuple[RefusedShape, ...] = ()
+    run: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReading:
+    """What a device said of itself, `at_s` after a long run began. Power is the mean since the reading before; None
+    for the first and where the energy is not counted."""
+
+    at_s: float
+    sm_clock_hz: float | None
+    temperature_celsius: float | None
+    power_w: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SustainedResult:
+    """The telemetry of one long run: product, device, how the device supports the dtype, and its readings.
+
+    `run` is which of several runs it is of, from 1; None for the only one.
+    """
+
+    device: str
+    dtype: str
+    m: int
+    n: int
+    k: int
+    support: str
+    readings: tuple[LoadReading, ...]
+    run: int | None = None
