@@ -110,7 +110,7 @@ JUDGES = (
     "bench/*/*_judge.py",
     "cards/*",
     "compare/*",
-    "devices/driver.py",
+    "devices/command.py",
     "doctor/condition*.py",
     "doctor/ladder.py",
     "memory/steps.py",

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpucheck.errors import UsageError
-from gpucheck.program.places import Place
+from gpucheck.program.claims import Place
 from gpucheck.program.run import board, dry_judge, fold
 from gpucheck.program.run.options import Device, parse_device
 from gpucheck.render import terminal, text

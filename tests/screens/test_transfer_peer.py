@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.render import terminal, transfer_parts
+from gpucheck.render import terminal, transfer
 from gpucheck.render.blocks import Block
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
 
@@ -79,7 +79,7 @@ def test_three_devices_of_which_one_is_reached_through_the_host(monkeypatch: pyt
         latency("cuda:1", "cuda:0", 14e-6),
         latency("cuda:0", "cuda:2", 40e-6),
     ]
-    assert shown(whole(transfer_parts.peer(rows)), monkeypatch) == [
+    assert shown(whole(transfer.peer(rows)), monkeypatch) == [
         "device to device, GB/s, 256 MiB at a time: sources down, destinations across",
         " from      to 0    to 1    to 2",
         "─",
@@ -97,14 +97,14 @@ def test_three_devices_of_which_one_is_reached_through_the_host(monkeypatch: pyt
 @pytest.mark.parametrize("rate", [395.23e9, 20.1e9, 7e9])
 def test_eight_devices_fit_into_80_columns(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [*grid(8, rate, "staged"), pair("cuda:0", "cuda:1", 395.2e9, "staged")]
-    lines = shown(whole(transfer_parts.peer(rows)), monkeypatch, 80)
+    lines = shown(whole(transfer.peer(rows)), monkeypatch, 80)
     assert max(map(len, lines)) <= 80
     assert [line[:7] for line in lines if line.startswith(" cuda")] == [f" cuda:{place}" for place in range(8)]
     assert lines[1].split() == ["from", *(word for place in range(8) for word in ("to", str(place)))]
 
 
 def test_at_40_columns_each_source_becomes_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = shown(whole(transfer_parts.peer(grid(8, 395e9))), monkeypatch, 40)
+    lines = shown(whole(transfer.peer(grid(8, 395e9))), monkeypatch, 40)
     assert max(map(len, lines)) <= 40
     at = lines.index("from: cuda:1")
     assert lines[at + 1 : at + 4] == ["to 0: 395", "to 2: 395", "to 3: 395"]
@@ -112,7 +112,7 @@ def test_at_40_columns_each_source_becomes_lines(monkeypatch: pytest.MonkeyPatch
 
 def test_devices_of_two_kinds_keep_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [pair("cuda:0", "cuda:1", 20e9), pair("xpu:0", "xpu:1", 10e9, None)]
-    lines = shown(whole(transfer_parts.peer(rows)), monkeypatch)
+    lines = shown(whole(transfer.peer(rows)), monkeypatch)
     assert lines[1].split() == ["from", "to", "cuda:0", "to", "cuda:1", "to", "xpu:0", "to", "xpu:1"]
 
 
@@ -128,7 +128,7 @@ def ways(device_id: str = "cuda:0") -> list[Measurement]:
 
 
 def test_both_ways_and_within_the_device_are_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown(whole(transfer_parts.at_once(ways())), monkeypatch) == [
+    assert shown(whole(transfer.at_once(ways())), monkeypatch) == [
         "both directions at once: 94.0 GB/s; within the device: 4.20 TB/s",
         "",
         " device   copies                            size     GB/s      p05      p95   the other    sum   "
@@ -146,14 +146,12 @@ def test_both_ways_and_within_the_device_are_one_table(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("columns", [80, 60, 40])
 def test_nothing_is_wider_than_the_screen(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = shown(
-        [*whole(transfer_parts.at_once(ways())), *whole(transfer_parts.peer(grid(2, 1e9)))], monkeypatch, columns
-    )
+    lines = shown([*whole(transfer.at_once(ways())), *whole(transfer.peer(grid(2, 1e9)))], monkeypatch, columns)
     assert max(map(len, lines)) <= columns
     assert any("both ways at once" in line for line in lines)
 
 
 def test_without_such_rows_there_is_nothing_and_all_are_laid_out_below_the_devices() -> None:
     other = row("transfer", "cuda:0", {"size_bytes": MIB}, 1e9)
-    assert transfer_parts.peer([other]) == transfer_parts.at_once([other]) == ([], [])
-    assert {transfer_parts.peer, transfer_parts.at_once} <= set(transfer_parts.PARTS)
+    assert transfer.peer([other]) == transfer.at_once([other]) == ([], [])
+    assert {transfer.peer, transfer.at_once} <= set(transfer.PARTS)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck.render.blocks import Line, Table
-from gpucheck.render.transfer_parts import together
+from gpucheck.render.transfer import together
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run
 
 MIB = 2**20

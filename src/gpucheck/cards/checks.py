@@ -1,13 +1,309 @@
-"""What `gpucheck devices` looks at on each card, and the doctor takes over: one table, a row for each check."""
+"""What `gpucheck devices` looks at on each card, and the doctor takes over: one table, a row for each check.
+
+Above it the checks of settings and of NVLinks; those of a card at rest, at work and of its Xids have their own files.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable
 
-from gpucheck.cards import at_rest, at_work, nvlinks, settings, xids
-from gpucheck.cards.card import Said, name_of
-from gpucheck.report.facts import Device, Facts
-from gpucheck.report.finding import Finding
+from gpucheck.cards import at_rest, at_work, xids
+from gpucheck.cards.card import Said, is_dead, low_clocks, name_of, pointer, sisters, usual
+from gpucheck.machine.nvml.row import applies
+from gpucheck.report.facts import Device, Fabric, Facts
+from gpucheck.report.finding import Finding, Verdict
+
+# -- settings: a choice of the owner, worth a remark; a warning where it costs a fifth or differs from its sisters -----
+
+
+# Limits and clocks that differ by less are the same, rounded.
+SAME = 0.99
+
+
+def ecc_mode(device: Device, facts: Facts) -> Said | None:
+    """ECC that is off where it is on by default, and a change that waits for a reset."""
+    ecc = device.ecc
+    if ecc is None or ecc.enabled is None:
+        return None
+    evidence = {
+        "enabled": ecc.enabled,
+        "enabled_after_reset": ecc.enabled_after_reset,
+        "enabled_by_default": ecc.enabled_by_default,
+    }
+    if ecc.enabled_after_reset is not None and ecc.enabled_after_reset != ecc.enabled:
+        now, then = ("on", "off") if ecc.enabled else ("off", "on")
+        return Said("info", f"ECC will be {then}", f"{now} now, {then} after the next reset", None, evidence)
+    others = usual([one.ecc.enabled for one in sisters(device, facts) if one.ecc is not None])
+    if others is not None and others != ecc.enabled and (ecc.enabled or ecc.enabled_by_default is not False):
+        state, theirs = ("on", "off") if ecc.enabled else ("off", "on")
+        fix = f"sudo nvidia-smi -i {{card}} --ecc-config={int(others)}, then reset the card"
+        message = f"it is {theirs} on the other cards of the same name"
+        return Said("warn", f"ECC is {state}", message, fix, {**evidence, "others": others})
+    if ecc.enabled or ecc.enabled_by_default is False:
+        return None
+    message = "memory errors are neither corrected nor counted"
+    return Said(
+        "info", "ECC is off", message, "sudo nvidia-smi -i {card} --ecc-config=1, then reset the card", evidence
+    )
+
+
+def power_limit(device: Device, facts: Facts) -> Said | None:
+    """A power limit below the card's default, or another than its sisters have."""
+    limit, default = device.power_limit_w, device.power_limit_default_w
+    others = usual([None if one.power_limit_w is None else round(one.power_limit_w) for one in sisters(device, facts)])
+    if limit is not None and others is not None and limit < SAME * others:
+        message = f"the other cards of the same name have {others} W"
+        fix = f"sudo nvidia-smi -i {{card}} --power-limit={others}"
+        return Said("warn", f"power limit {limit:.0f} W", message, fix, {"power_limit_w": limit, "others_w": others})
+    if limit is None or default is None or limit >= SAME * default:
+        return None
+    evidence = {
+        "power_limit_w": limit,
+        "power_limit_default_w": default,
+        "power_limit_min_w": device.power_limit_min_w,
+        "power_limit_max_w": device.power_limit_max_w,
+    }
+    message = f"lowers the clock under load; the default is {default:.0f} W"
+    fix = f"sudo nvidia-smi -i {{card}} --power-limit={default:.0f}"
+    held = at_work.cost(device) if at_work.is_held_by_power(device) else 0.0
+    costly = limit <= (1 - at_work.COSTLY) * default or held >= at_work.COSTLY
+    return Said("warn" if costly else "info", f"power limit {limit:.0f} of {default:.0f} W", message, fix, evidence)
+
+
+def application_clocks(device: Device, facts: Facts) -> Said | None:
+    """Application clocks below the card's defaults."""
+    pairs = (
+        ("clock", device.application_sm_clock_hz, device.default_application_sm_clock_hz),
+        ("memory clock", device.application_memory_clock_hz, device.default_application_memory_clock_hz),
+    )
+    low = low_clocks(pairs, SAME)
+    if not low:
+        return None
+    told = (found := at_work.clock_setting(device, facts)) is not None and found.verdict == "warn"
+    costly = bool(low_clocks(pairs, 1 - at_work.COSTLY)) and not told
+    evidence = {
+        "application_sm_clock_hz": device.application_sm_clock_hz,
+        "default_application_sm_clock_hz": device.default_application_sm_clock_hz,
+    }
+    fix = "sudo nvidia-smi -i {card} --reset-applications-clocks"
+    return Said("warn" if costly else "info", "application clocks set low", ", ".join(low), fix, evidence)
+
+
+def compute_mode(device: Device, facts: Facts) -> Said | None:
+    """A card on which no program may compute: a failure where every other is set so too."""
+    if device.compute_mode != "prohibited":
+        return None
+    left = any(card.nvml_index is not None and card.compute_mode != "prohibited" for card in facts.devices)
+    message = f"no program may use the card{'' if left else ', and there is no other'}"
+    fix = "sudo nvidia-smi -i {card} --compute-mode=0"
+    evidence = {"compute_mode": device.compute_mode}
+    return Said("info" if left else "fail", "compute mode prohibited", message, fix, evidence)
+
+
+def mig_empty(device: Device, facts: Facts) -> Said | None:
+    """A card in MIG mode without an instance: no program can use it. Where there is no other, that is a failure."""
+    mig = device.mig
+    if mig is None or not mig.enabled or mig.instances or f"{pointer(device, facts)}mig/instances" in facts.unknown:
+        return None
+    message = "no program can use the card"
+    left = any(is_usable(other, facts) for other in facts.devices if other is not device)
+    fix = "sudo nvidia-smi -i {card} -mig 0; or create instances: sudo nvidia-smi mig -i {card} -lgip"
+    return Said(
+        "warn" if left else "fail",
+        "MIG mode without instances",
+        message if left else f"{message}, and there is no other",
+        fix,
+        {"mig": True, "instances": []},
+    )
+
+
+def is_usable(card: Device, facts: Facts) -> bool:
+    """Whether programs can use it, as far as MIG mode goes."""
+    if card.kind != "cuda" or is_dead(card):
+        return False
+    unread = card.mig is not None and f"{pointer(card, facts)}mig/instances" in facts.unknown
+    return card.mig is None or not card.mig.enabled or bool(card.mig.instances) or unread
+
+
+# -- NVLinks and the fabric of NVSwitches: each card beside the others of its name -------------------------------------
+
+# What a link corrects by itself as it goes: worth a remark. The other counters tell of data that had to be sent again,
+# of a link that was set up anew, or of packets that were lost.
+CORRECTED = ("crc_flit", "crc_data")
+# Parts that sit on a board of NVIDIA's, where links lead to switches or to every neighbour. Others are joined by
+# bridges, in pairs mostly, and need not be.
+ON_A_BOARD = re.compile(r"SXM|HBM3|\b(H20|H800|H200|B100|B200|B300|GB200|GB300)\b", re.IGNORECASE)
+BRIDGED = re.compile(r"\b(PCIe|NVL)\b", re.IGNORECASE)
+
+
+def with_links(facts: Facts) -> list[Device]:
+    """The cards of which links were told, without those in MIG mode, whose links nobody can use."""
+    return [card for card in facts.devices if card.nvlinks and not (card.mig is not None and card.mig.enabled)]
+
+
+def active(card: Device) -> int:
+    """How many of its links are up."""
+    return sum(link.active is True for link in card.nvlinks or ())
+
+
+def down(card: Device) -> list[int]:
+    """The numbers of those that NVML says are not."""
+    return [link.link for link in card.nvlinks or () if link.active is False]
+
+
+def is_on_a_board(card: Device) -> bool:
+    """Whether its links are wired to switches or neighbours, and not left to a bridge."""
+    name = card.name or ""
+    return card.fabric is not None or (ON_A_BOARD.search(name) is not None and BRIDGED.search(name) is None)
+
+
+def inactive(device: Device, facts: Facts) -> Said | None:
+    """Links that are down: a failure where all of a card's are and others' are up; none where no bridge is fitted."""
+    lost = down(device)
+    if not lost:
+        return absent(device, facts)
+    if device.mig is not None and device.mig.enabled:
+        message = f"{len(lost)} of {len(device.nvlinks or ())}; no program can use NVLink in MIG mode"
+        return Said("info", "NVLinks inactive in MIG mode", message, None, {"inactive": lost})
+    alike = [card for card in with_links(facts) if card is not device and card.name == device.name]
+    most = max((active(card) for card in alike), default=0)
+    up = active(device)
+    evidence = {"active": up, "inactive": lost, "active_of_the_same_name": max(most, up)}
+    if up == 0:
+        return _all_down(device, alike, most, evidence)
+    if not up < most:
+        # Some cards have more links than their board or bridge connects.
+        return Said("info", f"{len(lost)} NVLinks inactive", _numbered(up, lost), None, evidence)
+    message = _numbered(up, lost, f", {most} on a card of the same name")
+    return Said("warn", f"{len(lost)} of {len(device.nvlinks or ())} NVLinks down", message, FIX, evidence)
+
+
+FIX = "sudo dmesg | grep Xid (74, 136, 144 to 150); drain the node, reset all cards"
+
+
+def absent(device: Device, facts: Facts) -> Said | None:
+    """Links that the card has not, or does not tell of, or not the state of, where those of its sisters are up."""
+    known = [link for link in device.nvlinks or () if link.active is not None]
+    if device.nvml_index is None or (device.mig is not None and device.mig.enabled):
+        return None
+    linked = [active(card) for card in sisters(device, facts) if card.nvlinks and not (card.mig and card.mig.enabled)]
+    most = usual(linked)
+    # A bridge joins cards in pairs, and a card without one may tell of no links.
+    if not most or not (is_on_a_board(device) or len(linked) % 2 == 1):
+        return None
+    evidence = {"active": len(known), "active_of_the_same_name": most}
+    beside = f"the other cards of the same name have {most} up"
+    if known:
+        few = 0 < len(known) < most and is_on_a_board(device)
+        return Said("warn", f"{most - len(known)} NVLinks absent", beside, FIX, evidence) if few else None
+    own = f"{pointer(device, facts)}nvlinks"
+    why = facts.unknown.get(own) or facts.unknown.get(f"{own}/0/active")
+    if is_dead(device) or (why is not None and applies(why)):
+        return None  # NVML stopped before it, or an error that is told as unread
+    message = f"{why or 'NVML does not tell their state'}; {beside}"
+    return Said("warn", "NVLinks unreadable", message, FIX, evidence)
+
+
+def _numbered(up: int, lost: list[int], beside: str = "") -> str:
+    return f"{up} up{beside}; down: {', '.join(map(str, lost))}"
+
+
+def _all_down(device: Device, alike: list[Device], most: int, evidence: dict[str, object]) -> Said | None:
+    """No link is up: `fail` where others' are up or must be, `warn` where every card's are down."""
+    count = len(device.nvlinks or ())
+    title = f"all {count} NVLinks down"
+    if most:
+        # A bridge joins cards in pairs: an odd number of them that have links is no matter of bridges.
+        linked = sum(active(card) > 0 for card in alike)
+        proven = is_on_a_board(device) or linked % 2 == 1
+        verdict: Verdict = "fail" if proven else "warn"
+        message = f"{linked} card{'s' * (linked != 1)} of the same name {'have' if linked != 1 else 'has'} {most} up"
+        return Said(verdict, title, message, FIX, evidence)
+    registered = device.fabric is not None and device.fabric.state == "completed"
+    if not alike or not (registered or (is_on_a_board(device) and device.fabric is None)):
+        return None  # one card alone, cards without a bridge, or a fabric that says itself that it is not ready
+    why = "though the fabric is registered" if registered else "and on every other card"
+    message = f"{why}: copies between GPUs use PCI Express"
+    fix = "systemctl status nvidia-fabricmanager; then drain the node and reset all cards"
+    return Said("warn", title, message, fix, evidence)
+
+
+def fabric(device: Device, facts: Facts) -> Said | None:
+    """A faulty registration with the NVSwitch fabric, which one GPU alone can do without."""
+    if device.fabric is None:
+        return None
+    wrong = wrong_with(device.fabric)
+    if not wrong:
+        return None
+    told = [card.fabric for card in facts.devices if card.fabric is not None]
+    alone = len(told) == 1 and device.fabric.state != "completed"
+    # There cuInit's answer says it.
+    waits = facts.driver is not None and facts.driver.cuinit_code == FABRIC_NOT_READY
+    evidence = {"state": device.fabric.state, "error": device.fabric.error, "problems": list(device.fabric.problems)}
+    title, fix = _fabric_words(device)
+    return Said("info" if alone or waits else "warn", title, wrong, fix, evidence)
+
+
+# CUDA_ERROR_SYSTEM_NOT_READY.
+FABRIC_NOT_READY = 802
+# In a rack of these the switches are in trays of their own, and so is the fabric manager.
+IN_A_RACK = re.compile(r"\b(GB200|GB300)\b", re.IGNORECASE)
+
+
+def _fabric_words(device: Device) -> tuple[str, str]:
+    """Title and fix by the fabric's real state."""
+    assert device.fabric is not None
+    in_rack = IN_A_RACK.search(device.name or "") is not None
+    manager = (
+        "ask the administrator of the rack's NVLink switch trays, where the fabric manager runs"
+        if in_rack
+        else "sudo systemctl restart nvidia-fabricmanager (same version as the driver)"
+    )
+    if device.fabric.state == "in progress":
+        return "fabric registration in progress", f"wait a minute, then gpucheck devices; if it stays so, {manager}"
+    if device.fabric.state != "completed":
+        return f"fabric {device.fabric.state}", manager
+    if device.fabric.error:
+        return "fabric registration failed", manager
+    if "incorrect_configuration" in device.fabric.problems:
+        return "fabric misconfigured", manager
+    state = "unhealthy" if set(device.fabric.problems) - {"degraded_bandwidth"} else "degraded"
+    return f"fabric {state}", f"nvidia-smi nvlink --status; drain the node, reset all GPUs; if it stays so, {manager}"
+
+
+def wrong_with(fabric: Fabric) -> str:
+    """What is wrong with a registration; empty where nothing is."""
+    if fabric.state != "completed":
+        return "NVSwitch fabric registration is not completed"
+    if fabric.error:
+        return f"NVSwitch fabric registration failed ({fabric.error})"
+    return ", ".join(problem.replace("_", " ") for problem in fabric.problems)
+
+
+def errors(device: Device, facts: Facts) -> Said | None:
+    """Link errors since the last reset, and how many are new since the previous reading."""
+    counted = {
+        str(link.link): found
+        for link in device.nvlinks or ()
+        if (found := {name: count for name, count in link.errors.items() if count})
+    }
+    if not counted:
+        return None
+    new = dict(device.changes.nvlink_errors) if device.changes is not None else {}
+    total: Counter[str] = Counter()
+    for found in counted.values():
+        total.update(found)
+    names = ", ".join(f"{count} {name}" for name, count in sorted(total.items()))
+    more = f"; new: {', '.join(f'{count} {name}' for name, count in new.items())}" if new else ""
+    message = f"{names} on link{'s' * (len(counted) != 1)} {', '.join(counted)}{more}"
+    mild = set(total) <= set(CORRECTED)
+    fix = None if mild else "if they grow, reset the cards, then reseat the bridge or board"
+    return Said("info" if mild else "warn", "NVLink errors", message, fix, {"errors": counted, "new": new})
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
 
 # The judge of one check: None where the device does not tell, or where there is nothing to say.
 Look = Callable[[Device, Facts], Said | None]
@@ -33,14 +329,14 @@ CHECKS: tuple[tuple[str, Look], ...] = (
     ("devices.link_width", at_work.link_width),
     ("devices.link_generation", at_work.link_generation),
     ("devices.pcie_replays", at_work.pcie_replays),
-    ("links.inactive", nvlinks.inactive),
-    ("links.fabric", nvlinks.fabric),
-    ("links.errors", nvlinks.errors),
-    ("devices.mig_empty", settings.mig_empty),
-    ("devices.ecc_mode", settings.ecc_mode),
-    ("devices.power_limit", settings.power_limit),
-    ("devices.application_clocks", settings.application_clocks),
-    ("devices.compute_mode", settings.compute_mode),
+    ("links.inactive", inactive),
+    ("links.fabric", fabric),
+    ("links.errors", errors),
+    ("devices.mig_empty", mig_empty),
+    ("devices.ecc_mode", ecc_mode),
+    ("devices.power_limit", power_limit),
+    ("devices.application_clocks", application_clocks),
+    ("devices.compute_mode", compute_mode),
     ("devices.not_judged", at_work.not_judged),
 )
 

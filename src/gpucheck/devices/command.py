@@ -1,19 +1,218 @@
-"""`gpucheck devices`: every device, the faults NVML proves, and how the busy cards run."""
+"""`gpucheck devices`: every device, the state of the driver, the faults NVML proves, and how the busy cards run."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import PurePath
 
-from gpucheck.cards.checks import findings
-from gpucheck.devices.driver import driver_findings
+from gpucheck.cards import xids
+from gpucheck.cards.card import KEPT_OUT, WSL_NODE, cards, has_gpu, is_dead, is_driver_loaded, is_nvidia_here, unlisted
+from gpucheck.cards.checks import findings, is_usable
 from gpucheck.devices.options import DevicesOptions
 from gpucheck.machine import choose, host
 from gpucheck.machine.child import Ahead
 from gpucheck.machine.inventory import Inventory, only
+from gpucheck.machine.nvml.row import NOT_ACCESSIBLE
 from gpucheck.report.events import Emit, Judged, Notice, Progress, Started
-from gpucheck.report.facts import Device, Facts
-from gpucheck.report.finding import Finding
+from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
+from gpucheck.report.finding import Finding, Verdict
+
+NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+NO_LIBRARY = 12  # NVML_ERROR_LIBRARY_NOT_FOUND
+# cuInit's answers that may be of this environment or this moment alone: no memory, a stub or an old library, a card in
+# exclusive use, a library of another version.
+OF_THE_ENVIRONMENT = (2, 34, 35, 36, 46, 803, 804)
+
+
+def driver_findings(facts: Facts) -> list[Finding]:
+    """Findings about the whole machine: none where NVML and CUDA answered and see every card."""
+    if not is_nvidia_here(facts):
+        accelerators = [device for device in facts.devices if device.kind != "cpu"]
+        return [] if accelerators else [_nothing(facts)]
+    nvml, libcuda = _nvml(facts), _libcuda(facts)
+    if nvml is not None and libcuda is not None and nvml.verdict == "fail":
+        libcuda = replace(libcuda, verdict="info")  # of the same cause
+    found = [nvml, libcuda, _all_hidden(facts), unlisted(facts), _torch_for_the_cpu(facts)]
+    return [finding for finding in (*found, *xids.elsewhere(facts), xids.unread(facts)) if finding is not None]
+
+
+def _nothing(facts: Facts) -> Finding:
+    host, torch = facts.host or Host(), facts.torch or TorchBuild()
+    reasons = []
+    mask = facts.environment.get("CUDA_VISIBLE_DEVICES")
+    if mask in ("", "-1") and facts.driver is not None and facts.driver.cuinit_code == NO_DEVICE:
+        reasons.append(f"CUDA_VISIBLE_DEVICES={mask} hides every GPU")
+    if host.container and facts.environment.get("NVIDIA_VISIBLE_DEVICES") in KEPT_OUT:
+        reasons.append(
+            f"NVIDIA_VISIBLE_DEVICES={facts.environment['NVIDIA_VISIBLE_DEVICES']} keeps GPUs out of this container"
+        )
+    if host.system == "Linux":
+        reasons.append(_where_linux_looks(host))
+    if facts.driver is not None and facts.driver.nvml_error:
+        reasons.append("no NVIDIA driver" if facts.driver.nvml_code == NO_LIBRARY else facts.driver.nvml_error)
+    if "/torch_runtime" in facts.unknown:
+        reasons.append(facts.unknown["/torch_runtime"])
+    elif torch.version is None:
+        reasons.append("no torch to show another accelerator")
+    elif torch.built_for == "cpu" and host.system != "Darwin":
+        reasons.append(f"torch {torch.version} is a CPU build")
+    else:
+        reasons.append(f"torch {torch.version} sees no other accelerator")
+    return Finding("devices.none", "info", "no GPU found", ", ".join(reasons))
+
+
+def _where_linux_looks(host: Host) -> str:
+    if not host.wsl:
+        held = len(host.nvidia_pci_addresses)
+        return f"{held} held for virtual machines" if held else "no NVIDIA device on the PCI bus"
+    if WSL_NODE in host.nvidia_device_nodes:
+        return "WSL has a GPU device, but NVIDIA's Windows driver is missing from it"
+    return f"WSL has no GPU device ({WSL_NODE})"
+
+
+def _nvml(facts: Facts) -> Finding | None:
+    driver = facts.driver or Driver()
+    # Where one device stopped NVML, that device's finding says so.
+    stopped = any((device.state or "").startswith("not answering") for device in facts.devices)
+    if driver.nvml_error is None or stopped:
+        return None
+    evidence: dict[str, object] = {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error}
+    meaning, fix = _causes(nvml=driver.nvml_code)
+    if driver.nvml_code == NO_LIBRARY:
+        meaning, fix = _no_library(facts.host or Host())
+    elif driver.nvml_code == 18:
+        if facts.host is not None and facts.host.container:
+            fix = "recreate the container"
+        return _mismatch(facts, meaning or "", evidence, fix)
+    elif driver.nvml_code is None and "nvidia-ml-py" in driver.nvml_error:
+        fix = "install nvidia-ml-py"
+    elif driver.nvml_code in (None, 0):
+        # It hung, or its process died.
+        fix = "sudo dmesg | grep Xid; if it stays so, reboot"
+    elif fix is None:
+        fix = "sudo dmesg | grep -i nvrm"
+    message = driver.nvml_error if meaning is None else f"{driver.nvml_error}: {meaning}"
+    return Finding("devices.nvml", _dead(facts), "NVML does not start", message, evidence, fix)
+
+
+def _dead(facts: Facts) -> Verdict:
+    """How bad it is that NVML does not start: `fail` where a GPU is meant for this system and CUDA has none either.
+
+    Beside a CUDA that works the health of the GPUs is unknown where a loaded driver refuses; a library that is missing
+    (containers for computing alone), or not even asked (no nvidia-ml-py, no process), tells nothing of them.
+    """
+    driver = facts.driver or Driver()
+    works = driver.cuinit_code == 0 and any(device.cuda_index is not None for device in facts.devices)
+    asked = driver.nvml_code is not None or is_driver_loaded(facts)
+    if asked and not works and has_gpu(facts):
+        return "fail"
+    return "inconclusive" if is_driver_loaded(facts) else "warn"
+
+
+def _causes(
+    *, cuinit: int | None = None, nvml: int | None = None, divided: bool = True
+) -> tuple[str | None, str | None]:
+    """What the doctor knows of such an answer: its cause and the fix, or its causes, and who tells them apart."""
+    # Here and not above: where the driver answers, nobody needs them.
+    from gpucheck.doctor.catalogue import causes
+
+    # No card in MIG mode: that it is empty is then no cause.
+    found = [one for one in causes(cuinit=cuinit, nvml=nvml) if divided or one.id != "gpu.mig_empty"]
+    if not found:
+        return None, None
+    fix = found[0].fix if len(found) == 1 else "gpucheck doctor"
+    return ", or ".join(condition.title for condition in found), fix
+
+
+def _no_library(host: Host) -> tuple[str, str]:
+    if host.container:
+        return (
+            "the driver's libraries are missing from this container",
+            "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        )
+    return "NVIDIA's driver is not installed, or not on the loader's path", "install NVIDIA's driver"
+
+
+def _mismatch(facts: Facts, meaning: str, evidence: dict[str, object], fix: str | None) -> Finding:
+    """The library was updated and the kernel still runs the old module: both versions, where they are known."""
+    driver = facts.driver or Driver()
+    library = PurePath(driver.nvml_path or "").name.partition(".so.")[2]
+    versions = {"library_version": library or None, "kernel_module_version": driver.kernel_module_version}
+    message = meaning
+    if library and driver.kernel_module_version:
+        message = f"libraries {library}, loaded kernel module {driver.kernel_module_version}"
+    return Finding("devices.nvml", _dead(facts), "driver version mismatch", message, {**evidence, **versions}, fix)
+
+
+def _libcuda(facts: Facts) -> Finding | None:
+    driver = facts.driver or Driver()
+    if driver.cuinit_error is None:
+        return None
+    # A mask that hides everything makes cuInit answer so; that is no fault of the driver.
+    if driver.cuinit_code == NO_DEVICE and "CUDA_VISIBLE_DEVICES" in facts.environment:
+        return None
+    evidence = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "path": driver.libcuda_path}
+    meaning, fix = _causes(cuinit=driver.cuinit_code, divided=any(one.mig and one.mig.enabled for one in facts.devices))
+    answer = driver.cuinit_error
+    if driver.cuinit_code:
+        answer = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error})"
+    elif driver.libcuda_path is None and "cannot be loaded" in driver.cuinit_error:
+        meaning, fix = _no_library(facts.host or Host())
+    elif driver.cuinit_code is None:
+        fix = "sudo dmesg | grep Xid; if it stays so, reboot"
+    if driver.nvml_code == NO_LIBRARY and driver.libcuda_path is None:
+        meaning = None  # NVML's finding says it
+    message = answer if meaning is None else f"{answer}: {meaning}"
+    return Finding("devices.libcuda", _without_cuda(facts), "CUDA does not start", message, evidence, fix)
+
+
+def _without_cuda(facts: Facts) -> Verdict:
+    """How bad it is that CUDA does not start: `fail` where NVML has cards that a program should be able to use.
+
+    A libcuda that is not here or hidden tells nothing of the cards.
+    """
+    driver = facts.driver or Driver()
+    listed = [card for card in facts.devices if card.nvml_index is not None]
+    usable = [card for card in listed if card.state != NOT_ACCESSIBLE and is_usable(card, facts)]
+    if any(map(is_dead, listed)) or (listed and not any(is_usable(card, facts) for card in listed)):
+        return "info"  # the finding of that card, or of each, says why
+    if not usable or (driver.cuinit_code is None and driver.libcuda_path is None):
+        return "warn"
+    waits = any(card.fabric is not None and card.fabric.state == "in progress" for card in usable)
+    unsure = waits or driver.cuinit_code in (None, 0, *OF_THE_ENVIRONMENT)
+    return "inconclusive" if unsure else "fail"
+
+
+def _all_hidden(facts: Facts) -> Finding | None:
+    listed = cards(facts)
+    mask = facts.environment.get("CUDA_VISIBLE_DEVICES")
+    honest = facts.driver is not None and facts.driver.cuinit_code in (0, NO_DEVICE)
+    if mask is None or not honest or not listed or any(device.cuda_index is not None for device in listed):
+        return None
+    return Finding(
+        "devices.hidden",
+        "info",
+        "every GPU is hidden from torch",
+        f"CUDA_VISIBLE_DEVICES={mask}",
+        {"CUDA_VISIBLE_DEVICES": mask},
+        "unset CUDA_VISIBLE_DEVICES",
+    )
+
+
+def _torch_for_the_cpu(facts: Facts) -> Finding | None:
+    torch = facts.torch or TorchBuild()
+    if not cards(facts) or torch.version is None or torch.built_for != "cpu":
+        return None
+    return Finding(
+        "devices.torch_build",
+        "info",
+        "torch cannot use the GPU",
+        f"torch {torch.version} is a CPU build",
+        {"built_for": torch.built_for, "version": torch.version},
+        "gpucheck doctor",
+    )
 
 
 def command(

@@ -1,19 +1,107 @@
-"""The table of claims: which device a plain CPU tensor says it is on, kept by its storage.
+"""Which device a plain CPU tensor says it is on, whose line said so, and by which names a line reaches the tensor.
 
-Views share a storage and so a device; what is written in place stays where it is. An entry goes with its storage.
+The table of claims goes by storage: views share one and so a device; what is written in place stays where it is. An
+entry goes with its storage. Whose a tensor is comes from the running frames.
 """
 
 from __future__ import annotations
 
+import ast
+import dis
+import functools
+import linecache
+import os
+import re
+import sys
+import sysconfig
 import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType, FrameType, FunctionType
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from gpucheck.program.places import Place
+import gpucheck
 from gpucheck.work.storages import Memory
+
+_OURS = os.path.dirname(os.path.abspath(gpucheck.__file__)) + os.sep
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_TORCHGEN = os.path.join(os.path.dirname(_TORCH.rstrip(os.sep)), "torchgen") + os.sep
+_STANDARD = sysconfig.get_path("stdlib") + os.sep
+# Where packages are installed; Debian's folder has another name.
+_INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+
+
+# -- whose line it was -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of source: `file` as Python names it, from 1."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{shown(self.file)}:{self.line}"
+
+
+def shown(file: str) -> str:
+    """The file as a person names it: from the current folder where it lies below it."""
+    here = os.getcwd() + os.sep
+    return file[len(here) :] if file.startswith(here) else file
+
+
+@lru_cache(maxsize=4096)
+def rank(file: str) -> int:
+    """Whose file: 0 the user's, 1 an installed package's, 2 no place for a finding to name (torch, Python, ours)."""
+    if file.startswith("<"):
+        return 2
+    path = os.path.abspath(file)
+    if path.startswith((_OURS, _TORCH, _TORCHGEN)):
+        return 2
+    if any(folder in path for folder in _INSTALLED):
+        return 1
+    return 2 if path.startswith(_STANDARD) else 0
+
+
+def is_ours(file: str) -> bool:
+    """Whether a file is gpucheck's own."""
+    return os.path.abspath(file).startswith(_OURS)
+
+
+def user_frame(start: FrameType | None = None) -> FrameType | None:
+    """The innermost frame of the user's own source; where none is, of an installed package other than torch."""
+    frame = start or sys._getframe(1)
+    installed = None
+    while frame is not None:
+        whose = rank(frame.f_code.co_filename)
+        if whose == 0:
+            return frame
+        if whose == 1 and installed is None:
+            installed = frame
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return installed
+
+
+def here() -> Place | None:
+    """The user's line that the running call came from."""
+    frame = user_frame(sys._getframe(1))
+    return place_of(frame) if frame is not None else None
+
+
+def place_of(frame: FrameType) -> Place:
+    """The line at which a frame is."""
+    return Place(frame.f_code.co_filename, frame.f_lineno)
+
+
+# -- which device a tensor claims --------------------------------------------------------------------------------------
+
 
 CPU = torch.device("cpu")
 # The device whose memory is counted.
@@ -105,3 +193,175 @@ def _storages(tensor: Tensor) -> list[torch.UntypedStorage]:
         return [tensor.untyped_storage()]
     except (NotImplementedError, RuntimeError, ValueError):  # a wrapper, an opaque layout, a lazy parameter
         return []
+
+
+# -- whose a tensor on the wrong device is -----------------------------------------------------------------------------
+
+# The device of a tensor, as text.
+DeviceOf = Callable[[Tensor], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Where an operand comes from, its name at the failing line, and what names the right device where it was made.
+
+    `variable` and `device` are expressions; None where the line has none. `is_own_call` is whether the line of the
+    origin itself calls what made it.
+    """
+
+    origin: Origin | None
+    variable: str | None = None
+    device: str | None = None
+    is_own_call: bool = False
+    in_function: bool = False
+
+
+def cause(frame: FrameType, tensor: Tensor, origin: Origin | None, expected: str, device_of: DeviceOf) -> Cause:
+    """What is known of an operand that is not on the device `expected`."""
+    origin = _of_optimizer(frame, tensor) or _of_module(frame, tensor, origin) or origin
+    variable = _variable(frame, tensor)
+    if origin is None or origin.place is None or origin.kind not in ("made", "moved"):
+        return Cause(origin, variable)
+    called = origin.what.rpartition(".")[2]
+    line = linecache.getline(origin.place.file, origin.place.line)
+    inside = origin.place.file == frame.f_code.co_filename and origin.place.line in _lines(frame.f_code)
+    names = [*_names(frame, origin.place, expected, device_of, inside=inside)]
+    is_own = bool(called) and re.search(rf"\b{re.escape(called)}\(", line) is not None
+    return Cause(origin, variable, names[0] if names else None, is_own, inside)
+
+
+def _same(one: Any, tensor: Tensor) -> bool:
+    if not isinstance(one, Tensor):
+        return False
+    storage = storage_of(tensor)
+    return one is tensor or (storage is not None and storage_of(one) is storage)
+
+
+def _variable(frame: FrameType, tensor: Tensor) -> str | None:
+    """How the failing line names a tensor: `x`, `self.scale`, `batch["x"]`."""
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    for name, value in _ways(frame):
+        if _same(value, tensor) and re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", line):
+            return name
+    return None
+
+
+def _ways(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    seen = {**{name: frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals}}
+    seen |= dict(frame.f_locals)
+    yield from seen.items()
+    for name, value in seen.items():
+        if isinstance(value, dict):
+            yield from ((f'{name}["{key}"]', item) for key, item in value.items() if isinstance(key, str))
+            yield from ((f"{name}['{key}']", item) for key, item in value.items() if isinstance(key, str))
+        elif isinstance(value, (list, tuple)):
+            yield from ((f"{name}[{index}]", item) for index, item in enumerate(value[:64]))
+        elif hasattr(value, "__dict__") and not isinstance(value, type):
+            yield from ((f"{name}.{key}", item) for key, item in vars(value).items())
+
+
+def _lines(code: CodeType) -> range:
+    lines = [line for _, _, line in code.co_lines() if line]
+    return range(min(lines, default=0), max(lines, default=-1) + 1)
+
+
+def _names(frame: FrameType, place: Place, expected: str, device_of: DeviceOf, *, inside: bool) -> Iterator[str]:
+    """Expressions for the device `expected` that a line can use: a tensor's or a variable that is set before it."""
+    if inside:
+        known = {name: value for name, value in frame.f_locals.items() if _is_set(frame.f_code, name, place.line)}
+        yield from (f"{name}.device" for name, value in known.items() if _lies(value, expected, device_of))
+        yield from (name for name, value in known.items() if _is_device(value, expected))
+    in_module = inside and frame.f_code.co_name == "<module>"
+    if place.file == frame.f_code.co_filename and not in_module:
+        yield from (name for name, value in frame.f_globals.items() if _is_device(value, expected))
+
+
+def _lies(value: Any, expected: str, device_of: DeviceOf) -> bool:
+    return isinstance(value, Tensor) and device_of(value) == expected
+
+
+def _is_device(value: Any, expected: str) -> bool:
+    return isinstance(value, torch.device) and str(value) in (expected, expected.removesuffix(":0"))
+
+
+def _is_set(code: CodeType, name: str, line: int) -> bool:
+    """Whether a name of a function or module has its value before a line: an argument, or assigned above."""
+    if name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+        return True
+    first = _first_line(code, name)
+    return first is not None and first < line
+
+
+def _first_line(code: CodeType, name: str) -> int | None:
+    """The line that assigns a name first."""
+    at = None
+    for one in dis.get_instructions(code):
+        # From Python 3.13 on `starts_line` is a bool, and the line has a name of its own.
+        at = getattr(one, "line_number", None) or one.starts_line or at
+        if one.opname.startswith("STORE") and one.argval == name:
+            return at
+    return None
+
+
+# -- who holds it ------------------------------------------------------------------------------------------------------
+
+
+def _selves(frame: FrameType | None) -> Iterator[Any]:
+    while frame is not None:
+        if frame.f_code.co_varnames[:1] == ("self",) and "self" in frame.f_locals:
+            yield frame.f_locals["self"]
+        frame = frame.f_back
+
+
+def _of_optimizer(frame: FrameType, tensor: Tensor) -> Origin | None:
+    """A state that an optimizer made before the model moved."""
+    for name, one in {**frame.f_globals, **frame.f_locals}.items():
+        if isinstance(one, torch.optim.Optimizer) and _is_state(one, tensor):
+            line = _first_line(frame.f_code, name)
+            place = Place(frame.f_code.co_filename, line) if line is not None else None
+            return Origin("state", f"a state of {type(one).__name__}", place)
+    for one in _selves(frame):
+        if isinstance(one, torch.optim.Optimizer) and _is_state(one, tensor):
+            return Origin("state", f"a state of {type(one).__name__}")
+    return None
+
+
+def _is_state(optimizer: torch.optim.Optimizer, tensor: Tensor) -> bool:
+    return any(_same(value, tensor) for state in optimizer.state.values() for value in state.values())
+
+
+def _of_module(frame: FrameType, tensor: Tensor, origin: Origin | None) -> Origin | None:
+    """A plain attribute of a module whose method is running, at the line that assigns it; or a module's parameter."""
+    if origin is not None and origin.kind not in ("made", "moved"):
+        return None
+    for own in _selves(frame):
+        if isinstance(own, nn.Module):
+            for name, value in vars(own).items():
+                if _same(value, tensor) and (place := _assigned(type(own), name)) is not None:
+                    return Origin("attribute", name, place)
+    for name, value in {**frame.f_globals, **frame.f_locals}.items():
+        if isinstance(value, nn.Module) and any(one is tensor for one in (*value.parameters(), *value.buffers())):
+            return Origin("parameter", name, origin.place if origin is not None else None)
+    return None
+
+
+def _assigned(kind: type, name: str) -> Place | None:
+    """The line of a class's methods that assigns `self.name`, where there is one."""
+    codes = [one.__code__ for base in kind.__mro__ for one in vars(base).values() if isinstance(one, FunctionType)]
+    for code in codes:
+        if rank(code.co_filename) < 2:
+            lines = _lines(code)
+            for node in ast.walk(_tree(code.co_filename)):
+                if not isinstance(node, ast.Assign) or node.lineno not in lines or len(node.targets) != 1:
+                    continue
+                if ast.unparse(node.targets[0]) == f"self.{name}":
+                    return Place(code.co_filename, node.lineno)
+    return None
+
+
+@functools.lru_cache(maxsize=64)
+def _tree(file: str) -> ast.AST:
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:  # it was changed since it was loaded
+        return ast.Module([], [])

@@ -26,9 +26,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from gpucheck.program import rules
-from gpucheck.program.causes import Cause, cause
-from gpucheck.program.claims import CPU, Claims, storage_of
-from gpucheck.program.places import Place, place_of, user_frame
+from gpucheck.program.claims import CPU, Cause, Claims, Place, cause, place_of, storage_of, user_frame
 
 
 @dataclass(frozen=True, slots=True)

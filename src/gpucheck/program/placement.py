@@ -16,11 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from gpucheck.errors import GpucheckError, TargetError, UsageError
-from gpucheck.program import weights
-from gpucheck.program.claims import CPU, Origin, storage_of
+from gpucheck.program import contents
+from gpucheck.program.claims import CPU, Origin, Place, place_of, rank, shown, storage_of
+from gpucheck.program.contents import Assignments, Reached, reached, read_use
 from gpucheck.program.engine import DeviceMismatch, Mismatch, Party, World, tensors_in
-from gpucheck.program.places import Place, place_of, rank, shown
-from gpucheck.program.reached import Assignments, Reached, reached, read_use
 from gpucheck.program.surface import Surface, claimed
 from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.report.results.model import (
@@ -113,8 +112,8 @@ class _Examination:
             target=asked.target.text,
             kind=type(model).__name__,
             device=self.device,
-            rows=weights.rows(model, self._where, asked.depth),
-            totals=weights.totals(model),
+            rows=contents.rows(model, self._where, asked.depth),
+            totals=contents.totals(model),
             training=self._training(),
             left_behind=tuple(self._told(one, run) for one in things),
             untied=() if meta else self._untied(shared),
@@ -387,11 +386,11 @@ class _Examination:
                 (group["params"], _like(kind, {key: value for key, value in group.items() if key != "params"}))
                 for group in given.param_groups
             ]
-            return weights.training(groups, f"{kind.__name__} of the target")
+            return contents.training(groups, f"{kind.__name__} of the target")
         if callable(given) and not isinstance(given, nn.Module):
-            return weights.training([(trained, given)], "the target's own")
+            return contents.training([(trained, given)], "the target's own")
         chosen = by_name(self.asked.optimizer)
-        return weights.training([(trained, chosen.build)], chosen.text)
+        return contents.training([(trained, chosen.build)], chosen.text)
 
 
 @dataclass(slots=True)

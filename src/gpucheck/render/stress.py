@@ -24,8 +24,7 @@ from gpucheck.render.measured import ColumnOf, filled, numbers, short_name, tabl
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult
-from gpucheck.stress.judge import memory_tested, text_of
-from gpucheck.stress.line import rate_text, spark
+from gpucheck.stress.judge import memory_tested, rate_text, spark, text_of
 
 # Characters of a curve in the table.
 _SPARKS = 8

@@ -25,7 +25,7 @@ from gpucheck.report.fault import Fault
 from gpucheck.report.finding import of_error
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult, StressWrong
-from gpucheck.stress.line import live_text
+from gpucheck.stress.judge import live_text
 from gpucheck.stress.options import Plan, StressOptions, plan
 
 WHERE = "stress"

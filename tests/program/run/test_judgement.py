@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpucheck.program.run import board, fold, judge, look
-from gpucheck.program.run.source import Said, Sources
+from gpucheck.program.run.fold import Said, Sources
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.results.run import OutOfMemory, RunLine, RunResult, RunStep, TimeShares, Traced, TracedLine
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gpucheck.program.lint import rules, torch_names
+from gpucheck.program.lint import names, rules
 from gpucheck.program.lint.scope import UNKNOWN, Effect, Given, Place, Value
 from gpucheck.program.lint.source import walk
 
@@ -240,7 +240,7 @@ def called(run: Place, node: ast.Call, effect: Effect) -> Value:
 def imported(run: Place, given: Given, name: str) -> None:
     """A call of an imported function that concerns devices or processes."""
     node = given.node
-    if name in torch_names.STARTS_CUDA:
+    if name in names.STARTS_CUDA:
         run.flow.started = run.flow.started or node
     if name in ("os.environ.update", "os.environ.setdefault", "os.putenv", "os.environ.__setitem__"):
         named = any(one.arg == _VARIABLE for one in node.keywords)
@@ -301,7 +301,7 @@ def _forked(run: Place, node: ast.Call) -> None:
 def _uses_gpu(run: Place, node: ast.Call) -> bool:
     """Whether a call, by its words alone, uses a GPU."""
     if isinstance(node.func, ast.Attribute) and (
-        node.func.attr == "cuda" or run.dotted(node.func) in torch_names.STARTS_CUDA
+        node.func.attr == "cuda" or run.dotted(node.func) in names.STARTS_CUDA
     ):
         return True
     values = [*node.args, *(one.value for one in node.keywords)]

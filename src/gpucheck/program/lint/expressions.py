@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from gpucheck.program.lint import checks, torch_names
+from gpucheck.program.lint import checks, names
 from gpucheck.program.lint.names import Class, called_name, family
 from gpucheck.program.lint.scope import AT_LEAST_ONE, NONE, NUMBER, UNKNOWN, Given, Place, Value, all_of, join
 from gpucheck.program.lint.source import walk
@@ -20,13 +20,13 @@ class Expressions(Place):
         """Whether objects of a class of the file hold parameters, buffers, or modules with them."""
         members = list(family(self.scope.file, made))
         for name in (name for one in members for name in one.bases):
-            if name not in self.scope.file.classes and name not in torch_names.MODULE_BASES:
+            if name not in self.scope.file.classes and name not in names.MODULE_BASES:
                 return True
         for call in (node for one in members for node in walk(one.node) if isinstance(node, ast.Call)):
             dotted = self.scope.file.dotted(call.func)
             if dotted == "torch.nn.Parameter" or called_name(call).startswith("register_"):
                 return True
-            if torch_names.is_module_class(dotted) and torch_names.holds_state(dotted):
+            if names.is_module_class(dotted) and names.holds_state(dotted):
                 return True
             inner = self.scope.file.classes.get(getattr(call.func, "id", ""))
             if inner is not None and inner is not made and inner.is_module:
@@ -86,7 +86,7 @@ class Expressions(Place):
             checks.moved_leaf(self, base)
         if node.attr == "device":
             return Value("device", base.place)
-        if node.attr in torch_names.NO_TENSOR_ATTRIBUTES:
+        if node.attr in names.NO_TENSOR_ATTRIBUTES:
             return UNKNOWN
         if node.attr in ("data", "grad"):
             return replace(base, kind="tensor", graph=False, leaf=False, moved=None, attribute="")
@@ -266,7 +266,7 @@ class Expressions(Place):
         if isinstance(target, (ast.Tuple, ast.List)):
             values = list(self.each(known, len(target.elts)))
             for one, value in zip(target.elts, values, strict=True):
-                in_place = isinstance(one, ast.Name) and one.id in torch_names.IN_PLACE_NAMES
+                in_place = isinstance(one, ast.Name) and one.id in names.IN_PLACE_NAMES
                 self.bind(one, UNKNOWN if in_place and value == Value("tensor") else value)
         elif isinstance(target, ast.Starred):
             self.bind(target.value, Value("items", item=self.element(known)))
@@ -335,7 +335,7 @@ def _of_name(run: Expressions, given: Given, name: str) -> Value:
         return _of_module(run, given, known)
     if known.kind == "name":
         return _of_import(run, given, known.name)
-    if name in torch_names.LOSS_NAMES:
+    if name in names.LOSS_NAMES:
         return Value("tensor", "", 0, given.node, graph=not run.no_graph)
     if name in run.local_names and name not in run.functions:
         return UNKNOWN
@@ -387,9 +387,9 @@ def _of_import(run: Expressions, given: Given, name: str) -> Value:
     if name.startswith("torch.Tensor.") and given.args:
         receiver, rest = given.args[0], replace(given, nodes=given.nodes[1:], args=given.args[1:])
         return _of_tensor(run, rest, replace(receiver, kind=receiver.kind or "tensor"), last)
-    if name in torch_names.FACTORIES or name in torch_names.CUDA_TYPES:
+    if name in names.FACTORIES or name in names.CUDA_TYPES:
         return _factory(run, given, name)
-    if name in torch_names.LIKE:
+    if name in names.LIKE:
         return _like(run, given)
     if name == "torch.device":
         first = given.args[0] if given.args else given.named.get("type", UNKNOWN)
@@ -400,9 +400,9 @@ def _of_import(run: Expressions, given: Given, name: str) -> Value:
         return Value(kind, "input", first.ndim, node, leaf=last == "Parameter")
     if name == "torch.autograd.Variable":
         return given.args[0] if given.args else UNKNOWN
-    if torch_names.is_module_class(name):
+    if names.is_module_class(name):
         return _new_module(run, given, name)
-    if name in torch_names.LOADERS:
+    if name in names.LOADERS:
         # With a function of its own that makes batches, anything may be one.
         own = "collate_fn" in given.named and given.named["collate_fn"].kind != "none"
         return UNKNOWN if own or given.open else Value("loader")
@@ -417,7 +417,7 @@ def _of_import(run: Expressions, given: Given, name: str) -> Value:
     if name.startswith("torch.optim."):
         checks.optimized(run, given.all)
         return UNKNOWN
-    if last in torch_names.WAITS:
+    if last in names.WAITS:
         run.flow.settle()
     if name.startswith("math."):
         return NUMBER
@@ -439,7 +439,7 @@ def _of_torch_function(run: Expressions, given: Given, name: str) -> Value:
         "torch.nn.functional",
     ):
         return UNKNOWN
-    if name in torch_names.NOT_COMBINING:
+    if name in names.NOT_COMBINING:
         return UNKNOWN
     values = [
         inner
@@ -452,14 +452,14 @@ def _of_torch_function(run: Expressions, given: Given, name: str) -> Value:
         return Value("tensor", result.place, 0 if reduced else None, given.node, graph=_has_graph(run, given.args))
     if not result.is_tensor:
         # Of what is not known a function of torch.nn.functional makes a tensor all the same.
-        return Value("tensor") if where == "torch.nn.functional" or last in torch_names.MAKES_TENSOR else UNKNOWN
-    if last in torch_names.REDUCTIONS:
+        return Value("tensor") if where == "torch.nn.functional" or last in names.MAKES_TENSOR else UNKNOWN
+    if last in names.REDUCTIONS:
         return _reduced(result, given, method=False)
     if last in ("cat", "concat", "stack", "hstack", "vstack", "outer", "where", "flatten", "tile"):
         return replace(result, ndim=AT_LEAST_ONE)
     if last in ("unsqueeze",):
         return replace(result, ndim=AT_LEAST_ONE)
-    return result if last in torch_names.SAME_SHAPE else replace(result, ndim=None)
+    return result if last in names.SAME_SHAPE else replace(result, ndim=None)
 
 
 def _has_graph(run: Expressions, args: list[Value]) -> bool:
@@ -473,7 +473,7 @@ def _has_graph(run: Expressions, args: list[Value]) -> bool:
 def _factory(run: Expressions, given: Given, name: str) -> Value:
     node = given.node
     place = _place_of(run, given)
-    if name in torch_names.CUDA_TYPES:
+    if name in names.CUDA_TYPES:
         place = "cuda"
     if name in ("torch.as_tensor", "torch.asarray", "torch.tensor") and place == "default":
         first = given.args[0] if given.args else UNKNOWN
@@ -500,11 +500,11 @@ def _dimensions(given: Given, name: str) -> int | None:
     """How many dimensions it has: None where none is possible, -1 for at least one."""
     args = given.nodes
     first = args[0] if args else given.argument("size") or given.argument("data")
-    if name in torch_names.ONE_DIMENSION:
+    if name in names.ONE_DIMENSION:
         return 1
-    if name in torch_names.TWO_DIMENSIONS:
+    if name in names.TWO_DIMENSIONS:
         return 2
-    if name in torch_names.BY_DATA:
+    if name in names.BY_DATA:
         return _of_data(first)
     if name == "torch.randint":
         # randint(high, size), randint(low, high, size)
@@ -513,9 +513,9 @@ def _dimensions(given: Given, name: str) -> int | None:
     if name == "torch.normal":
         size = given.argument("size") or (args[2] if len(args) > 2 else None)
         return _of_shape(size) if size is not None else None
-    if name in torch_names.FIRST_IS_SHAPE:
+    if name in names.FIRST_IS_SHAPE:
         return _of_shape(first) if first is not None else None
-    if name in torch_names.BY_SHAPE and len(args) > 1:
+    if name in names.BY_SHAPE and len(args) > 1:
         return AT_LEAST_ONE if any(isinstance(one, ast.Starred) for one in args) else len(args)
     return _of_shape(first) if first is not None else None
 
@@ -568,8 +568,8 @@ def _like(run: Expressions, given: Given) -> Value:
 
 def _new_module(run: Expressions, given: Given, name: str) -> Value:
     node = given.node
-    if name not in torch_names.CONTAINERS:
-        return Value("module", made=node, stateful=torch_names.holds_state(name), name=name)
+    if name not in names.CONTAINERS:
+        return Value("module", made=node, stateful=names.holds_state(name), name=name)
     inner = [one.item or UNKNOWN if one.kind == "items" else one for one in given.all]
     for one in [*given.all, *inner, *(part for value in given.all for part in value.parts)]:
         if one.made is not None:
@@ -583,7 +583,7 @@ def _of_module(run: Expressions, given: Given, module: Value) -> Value:
     """A call of a module: of one of torch.nn its arguments must be where it is."""
     known = module.name.startswith("torch.nn.")
     is_loss = known and module.name.endswith("Loss")
-    if known and module.name not in torch_names.CONTAINERS and module.name != "torch.nn.CTCLoss":
+    if known and module.name not in names.CONTAINERS and module.name != "torch.nn.CTCLoss":
         checks.read(run, given.node, given.all)
         values = [inner for one in given.all for inner in (one.parts or (one,))]
         checks.apart(run, given.node, [*values, *([Value("tensor", "input")] if module.stateful else [])])
@@ -601,7 +601,7 @@ def _of_module(run: Expressions, given: Given, module: Value) -> Value:
 
 def _of_method(run: Expressions, given: Given, receiver: Value, func: ast.Attribute) -> Value:
     name = func.attr
-    if name in torch_names.WAITS and receiver.kind in ("", "name"):
+    if name in names.WAITS and receiver.kind in ("", "name"):
         run.flow.settle()
     if name in ("cuda", "to") and not run.quiet:
         _may_start(run, given, receiver, name)
@@ -615,7 +615,7 @@ def _of_method(run: Expressions, given: Given, receiver: Value, func: ast.Attrib
         case "batch" if name in ("items", "values"):
             part = Value("tensor", receiver.place)
             return Value("items", item=Value("items", parts=(UNKNOWN, part)) if name == "items" else part)
-        case "batch" if receiver.place and name in torch_names.TENSOR_ONLY | torch_names.REDUCTIONS:
+        case "batch" if receiver.place and name in names.TENSOR_ONLY | names.REDUCTIONS:
             return _of_tensor(run, given, replace(receiver, kind="tensor"), name)
         case "self":
             return _self_method(run, given, name)
@@ -651,18 +651,18 @@ def _of_unknown(run: Expressions, given: Given, name: str) -> Value:
 
 def _of_tensor(run: Expressions, given: Given, receiver: Value, name: str) -> Value:
     node = given.node
-    if name in torch_names.MOVES:
+    if name in names.MOVES:
         run.receivers[id(node)] = receiver
         return _moved(run, given, receiver, name)
-    if name not in torch_names.NO_READ:
+    if name not in names.NO_READ:
         checks.read(run, node, [receiver])
     if name == "item" and receiver.pending is None:
         run.flow.settle()
     if name == "copy_":
         return _copied(run, given, receiver)
-    if name in torch_names.NO_TENSOR:
+    if name in names.NO_TENSOR:
         return UNKNOWN
-    arguments = [] if name in torch_names.METHODS_APART else given.all
+    arguments = [] if name in names.METHODS_APART else given.all
     # An index on the CPU is as good as one on the device.
     result = run.combined(node, [receiver, *arguments]) if arguments else receiver
     plain = replace(
@@ -671,15 +671,15 @@ def _of_tensor(run: Expressions, given: Given, receiver: Value, name: str) -> Va
         graph=(receiver.graph or result.graph) and name not in ("detach", "detach_") and not run.no_graph,
         leaf=receiver.leaf and name == "requires_grad_",
         moved=None,
-        pending=receiver.pending if name in torch_names.NO_READ else None,
+        pending=receiver.pending if name in names.NO_READ else None,
     )
     if name == "requires_grad_" and getattr(given.nodes[0], "value", True) if given.nodes else name == "requires_grad_":
         return _in_place(run, given, replace(plain, leaf=not receiver.graph, graph=True))
     if name in ("new_zeros", "new_ones", "new_full", "new_empty"):
         return Value("tensor", receiver.place, AT_LEAST_ONE, node)
-    if name in torch_names.REDUCTIONS:
+    if name in names.REDUCTIONS:
         return _reduced(plain, given, method=True)
-    if name in torch_names.AT_LEAST_ONE or name == "unsqueeze":
+    if name in names.AT_LEAST_ONE or name == "unsqueeze":
         more = (
             receiver.ndim + 1
             if name == "unsqueeze" and receiver.ndim is not None and receiver.ndim >= 0
@@ -690,7 +690,7 @@ def _of_tensor(run: Expressions, given: Given, receiver: Value, name: str) -> Va
         return replace(plain, place=given.args[0].place if given.args else "", attribute="")
     if name in ("chunk", "split", "unbind", "tensor_split"):
         return Value("items", item=replace(plain, ndim=AT_LEAST_ONE if name != "unbind" else None))
-    return plain if name in torch_names.SAME_SHAPE or arguments else replace(plain, ndim=None)
+    return plain if name in names.SAME_SHAPE or arguments else replace(plain, ndim=None)
 
 
 def _reduced(result: Value, given: Given, *, method: bool) -> Value:
@@ -740,7 +740,7 @@ def _is_type(run: Expressions, given: Given) -> bool:
     return "dtype" in name or name in _TYPES
 
 
-_TYPES = torch_names.words(
+_TYPES = names.words(
     "float float16 float32 float64 half double bfloat16 int int8 int16 int32 int64 long short bool uint8 cfloat "
     "complex64 complex128"
 )
@@ -767,7 +767,7 @@ def _in_place(run: Expressions, given: Given, result: Value) -> Value:
 
 def _module_method(run: Expressions, given: Given, module: Value, name: str) -> Value:
     target = given.args[0] if given.args else given.named.get("device", UNKNOWN)
-    if name in torch_names.MODULE_SELF:
+    if name in names.MODULE_SELF:
         place = "cuda" if name == "cuda" else target.place if name == "to" and target.kind == "device" else module.place
         return replace(module, place=place if place != "default" else "")
     if name in ("parameters", "buffers"):
@@ -821,7 +821,7 @@ def _self_method(run: Expressions, given: Given, name: str) -> Value:
     known = run.flow.names.get(key) or run.attributes.get(name, UNKNOWN)
     if known.kind == "module":
         return _of_module(run, given, known)
-    if name in torch_names.LOSS_NAMES:
+    if name in names.LOSS_NAMES:
         return Value("tensor", "", 0, given.node, graph=not run.no_graph)
     if name in ("register_buffer", "register_parameter") and given.nodes:
         told = getattr(given.nodes[0], "value", None)
@@ -830,7 +830,7 @@ def _self_method(run: Expressions, given: Given, name: str) -> Value:
             checks.wrapped(run, tensor)
             run.flow.names[f"self.{told}"] = Value("parameter" if "param" in name else "tensor", "input", tensor.ndim)
         return UNKNOWN
-    if name in torch_names.MODULE_SELF:
+    if name in names.MODULE_SELF:
         return Value("self")
     function = run.scope.method(run.owner, name)
     if function is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpucheck.program.lint import checks, names, source, torch_names
+from gpucheck.program.lint import checks, names, source
 from gpucheck.program.lint.expressions import Expressions
 from gpucheck.program.lint.names import Class, Function, self_attribute
 from gpucheck.program.lint.scope import NUMBER, UNKNOWN, Effect, Loop, Mistake, Place, Scope, Value, join, met, texts
@@ -309,7 +309,7 @@ def scope_forward(scope: Scope, owner: Class) -> set[str]:
     """The methods that forward, or a step of Lightning, goes through; not __init__."""
     known = scope.forwards.get(owner.node.name)
     if known is None:
-        known = names.reachable(scope.file, owner, torch_names.FORWARDS) - {"__init__"}
+        known = names.reachable(scope.file, owner, names.FORWARDS) - {"__init__"}
         scope.forwards[owner.node.name] = known
     return known
 
@@ -370,7 +370,7 @@ def _parameter(run: Run, one: ast.arg, default: ast.expr | None) -> Value:
     for name in _annotations(run, one.annotation):
         if name in _TENSORS or name.startswith("torch.Tensor"):
             return Value("tensor", "input" if run.in_forward else "")
-        if name in torch_names.MODULE_BASES or torch_names.is_module_class(name):
+        if name in names.MODULE_BASES or names.is_module_class(name):
             return Value("module", stateful=True)
         if name in ("torch.nn.Parameter",):
             return Value("parameter", "input" if run.in_forward else "")
@@ -379,7 +379,7 @@ def _parameter(run: Run, one: ast.arg, default: ast.expr | None) -> Value:
             return Value("module", stateful=True, name=name)
         if name in ("int", "float", "bool"):
             return NUMBER
-        if name in torch_names.LOADERS:
+        if name in names.LOADERS:
             return Value("loader")
     if isinstance(default, ast.Constant):
         known = run.value(default)
@@ -404,9 +404,9 @@ def _annotations(run: Run, node: ast.expr | None) -> Iterator[str]:
 
 def _input(run: Run, function: Function, name: str, default: ast.expr | None, *, first: bool) -> Value:
     """A parameter of forward that nothing annotates."""
-    if function.name in torch_names.FRAMEWORK_STEPS:
+    if function.name in names.FRAMEWORK_STEPS:
         return Value("batch", "input") if first else UNKNOWN
-    has_name = name in torch_names.INPUT_NAMES
+    has_name = name in names.INPUT_NAMES
     is_count = name.split("_")[0] in _COUNTS or name.split("_")[-1] in _COUNTS
     plain_first = first and function.name == "forward" and default is None and not is_count
     if name in ("batch", "data", "inputs", "batched_inputs", "features", "samples", "config"):
@@ -427,7 +427,7 @@ def judge_class(scope: Scope, node: ast.ClassDef, outer: Mapping[str, Value]) ->
         inherited.update(scope.attributes.get(one.node.name, {}))
     scope.attributes[node.name] = inherited
     # Forward first: the methods that it calls are walked through with its arguments.
-    for function in sorted(owner.methods.values(), key=lambda one: one.name not in torch_names.FORWARDS):
+    for function in sorted(owner.methods.values(), key=lambda one: one.name not in names.FORWARDS):
         effect_of(scope, function, owner, outer)
     for inner in node.body:
         if isinstance(inner, ast.ClassDef):
@@ -463,7 +463,7 @@ def _gather(scope: Scope, owner: Class, outer: Mapping[str, Value]) -> None:
 def _setting_up(scope: Scope, owner: Class) -> list[str]:
     """The methods that run before forward does: __init__ and what it calls, and a framework's setup."""
     roots = frozenset({"__init__", "setup", "build", "configure_model", "reset_parameters"} & set(owner.methods))
-    called = names.reachable(scope.file, owner, roots) - torch_names.FORWARDS
+    called = names.reachable(scope.file, owner, roots) - names.FORWARDS
     return sorted((one for one in called if one in owner.methods), key=lambda one: (one != "__init__", one))
 
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpucheck.program.lint import names, rules, torch_names
+from gpucheck.program.lint import names, rules
 from gpucheck.program.lint.names import Class, File, Function, called_name
 from gpucheck.program.lint.source import Source, walk
 
@@ -161,7 +161,7 @@ def met(one: Flow, other: Flow) -> Flow:
 
 Loop = ast.For | ast.AsyncFor | ast.While
 # What takes a number's value, or shows it: a graph that goes there was not wanted.
-_SINKS = torch_names.words(
+_SINKS = names.words(
     "print len float int str format info debug warning write log add_scalar set_postfix set_description append "
     "round isnan isinf isfinite item tolist"
 )
@@ -180,11 +180,7 @@ class Facts:
         """Names that are used as only a tensor can be."""
         found = set()
         for node in walk(self.body):
-            if (
-                isinstance(node, ast.Attribute)
-                and node.attr in torch_names.TENSOR_ONLY
-                and isinstance(node.value, ast.Name)
-            ):
+            if isinstance(node, ast.Attribute) and node.attr in names.TENSOR_ONLY and isinstance(node.value, ast.Name):
                 found.add(node.value.id)
             elif (
                 isinstance(node, ast.Subscript)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import mmap
 import os
+import shutil
 import sys
+import tempfile
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from gpucheck import units
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.exits import FAILED
-from gpucheck.machine.child import LineChild, python_argv
+from gpucheck.machine.child import LineChild, Program, interpreter_argv, python_argv
 from gpucheck.measure.telemetry import Watch
-from gpucheck.program.run import board, dry_judge, fold, judge, scratch
+from gpucheck.program.run import board, dry_judge, fold, judge
 from gpucheck.program.run.options import STEPS, UNGIVEN_BYTES, Device, RunOptions
-from gpucheck.program.run.start import Started, started
 from gpucheck.report.events import Answered, Emit, Judged, Notice
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import exit_code
@@ -76,7 +84,7 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
     }
     began = time.perf_counter_ns()
     try:
-        with scratch.folder(enabled=options.scratch) as place:
+        with scratch(enabled=options.scratch) as place:
             emit(Notice(_warning(place)))
             folder = os.getcwd() if place is None else place.path
             with started(script, arguments, module=options.module, dry=asked, folder=folder) as running:
@@ -104,7 +112,7 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
     return judged if code >= 0 and judged == FAILED else code or judged
 
 
-def _warning(place: scratch.Scratch | None) -> str:
+def _warning(place: Scratch | None) -> str:
     if place is None:
         return "dry run: no GPU is used, but what the program writes is real (--scratch: relative writes go to a copy)"
     return f"dry run in a copy of this folder, {place.path}: relative writes land there, absolute ones are real"
@@ -173,3 +181,137 @@ def _host_peak() -> int | None:
     """The largest resident set of any of these processes, in bytes; macOS tells bytes, others kibibytes."""
     usage = _usage()
     return None if usage is None else int(usage.ru_maxrss) * (1 if sys.platform == "darwin" else 1024)
+
+
+# -- a copy of the folder ----------------------------------------------------------------------------------------------
+
+# A folder of source and small data; copying more takes longer than a dry run should.
+LARGEST = units.GIB
+_LEFT_OUT = shutil.ignore_patterns(".git", "__pycache__", ".venv", "venv", "node_modules")
+
+Stamp = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """The copy, and the size and time of each of its files before the program ran."""
+
+    path: str
+    before: dict[str, Stamp]
+
+    def written(self) -> tuple[str, ...]:
+        """Files that are new or changed, by their names in the folder."""
+        return tuple(name for name, stamp in sorted(_stamps(self.path).items()) if self.before.get(name) != stamp)
+
+
+@contextlib.contextmanager
+def scratch(*, enabled: bool) -> Iterator[Scratch | None]:
+    """A copy of the current folder, deleted at the end; None where it is not wanted.
+
+    Raises UsageError for a folder of more than `LARGEST`, and OSError.
+    """
+    if not enabled:
+        yield None
+        return
+    here = os.getcwd()
+    size = _size(here)
+    if size > LARGEST:
+        told = f"{units.capacity(size)} are more than {units.capacity(LARGEST)}"
+        raise UsageError(f"--scratch cannot copy {here}", told, "start it in a folder with the program alone")
+    with tempfile.TemporaryDirectory(prefix="gpucheck-scratch-", ignore_cleanup_errors=True) as place:
+        path = os.path.join(os.path.realpath(place), os.path.basename(here) or "root")
+        shutil.copytree(here, path, symlinks=False, ignore=_LEFT_OUT, ignore_dangling_symlinks=True)
+        yield Scratch(path, _stamps(path))
+
+
+def _size(path: str) -> int:
+    total = 0
+    for parent, folders, files in os.walk(path, followlinks=True):
+        folders[:] = set(folders) - _LEFT_OUT(parent, folders)
+        for name in files:
+            with contextlib.suppress(OSError):  # a link that leads nowhere is not copied either
+                total += os.path.getsize(os.path.join(parent, name))
+        if total > LARGEST:
+            break
+    return total
+
+
+def _stamps(path: str) -> dict[str, Stamp]:
+    found: dict[str, Stamp] = {}
+    for parent, folders, files in os.walk(path):
+        folders[:] = [one for one in folders if one != "__pycache__"]
+        for name in files:
+            stat = os.stat(os.path.join(parent, name), follow_symlinks=False)
+            found[os.path.relpath(os.path.join(parent, name), path)] = stat.st_size, stat.st_mtime_ns
+    return found
+
+
+_HOOK = Path(__file__).parent / "hook"
+_ROOT = Path(__file__).resolve().parents[3]
+# In memory, where the system has a place for files there.
+_SHARED = "/dev/shm"
+
+
+# -- start of the program ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A program that runs, and the board that it writes to."""
+
+    program: Program
+    memory: mmap.mmap
+
+    def failure(self) -> str | None:
+        """Why nothing can be told of the program; None where it is looked at."""
+        if not self.memory[0]:
+            return "the program's process did not come to its start"
+        if not self.memory[1]:
+            return None
+        return bytes(self.memory[board.SIZE - 1000 :]).strip(b"\0").decode("ascii", "replace")
+
+
+@contextlib.contextmanager
+def started(
+    script: str,
+    arguments: Sequence[str],
+    *,
+    module: bool,
+    trace: int = 0,
+    snapshot: str = "",
+    dry: Mapping[str, Any] | None = None,
+    folder: str | None = None,
+) -> Iterator[Started]:
+    """Start `python SCRIPT ARGS…`, or with `module` `python -m SCRIPT ARGS…`. Raises OSError.
+
+    `trace` is how many steps are looked at with everything, `snapshot` the file for CUDA's history of memory.
+    `dry` is what `dry.begin` is asked, where the program runs on a claimed device. It runs in `folder`, else in this.
+    """
+    path = _board_file()
+    try:
+        with open(path, "r+b") as file:
+            memory = mmap.mmap(file.fileno(), board.SIZE)
+        before = os.environ.get("PYTHONPATH")
+        env = dict(os.environ)
+        env["PYTHONPATH"] = os.pathsep.join([str(_HOOK), *([] if before is None else [before])])
+        given = "" if before is None else f"={before}"
+        env["GPUCHECK_RUN"] = "\n".join(
+            (path, str(_ROOT), str(trace), snapshot, "" if dry is None else json.dumps(dry), given)
+        )
+        if dry is not None:  # nothing may reach a GPU that is here: what claims it has its data on the CPU
+            env |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+        argv = [*interpreter_argv(), *(["-m"] if module else []), script, *arguments]
+        yield Started(Program(argv, env=env, folder=folder), memory)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def _board_file() -> str:
+    folder = _SHARED if sys.platform == "linux" and os.access(_SHARED, os.W_OK) else None
+    handle, path = tempfile.mkstemp(prefix="gpucheck-", dir=folder)
+    try:
+        os.ftruncate(handle, board.SIZE)
+    finally:
+        os.close(handle)
+    return path

@@ -26,8 +26,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
 
 from gpucheck.program import engine, placement, surface
-from gpucheck.program.claims import COUNTED, Claims, storage_of
-from gpucheck.program.places import Place, here, is_ours, rank
+from gpucheck.program.claims import COUNTED, Claims, Place, here, is_ours, rank, storage_of
 from gpucheck.program.run import board, held, look, rule
 from gpucheck.report.codec import to_json
 from gpucheck.work.storages import Memory, Moment

@@ -503,14 +503,12 @@ _tracing: Any = None
 def _trace(done: int) -> None:
     """Begin or end the window of traced steps; `done` steps are behind."""
     global _tracing
-    from gpucheck.program.run.trace import SKIPPED
-
-    if done == SKIPPED:
+    if done == held.SKIPPED:
         _tracing.start()
-    elif done > SKIPPED:
+    elif done > held.SKIPPED:
         _tracing.ended()
-        cells[board.TRACED_STEPS] = done - SKIPPED
-        if done == SKIPPED + _to_trace:
+        cells[board.TRACED_STEPS] = done - held.SKIPPED
+        if done == held.SKIPPED + _to_trace:
             _stop_trace()
 
 
@@ -644,9 +642,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, trace: int = 
     board.write(memory, cells, {"say": "torch", "version": torch.__version__, "pid": os.getpid()})
     install()
     if trace:
-        from gpucheck.program.run.trace import Tracer
-
-        _to_trace, _tracing = trace, Tracer(lines, lambda: cells[board.PHASE])
+        _to_trace, _tracing = trace, held.Tracer(lines, lambda: cells[board.PHASE])
     held.observe(lambda line: board.write(memory, cells, line), lines, snapshot)
     os.register_at_fork(after_in_child=_forked)
     atexit.register(_end)
