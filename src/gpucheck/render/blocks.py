@@ -105,9 +105,14 @@ class Page:
     under: Sequence[Line] = ()
 
 
+def cell_of(text: str | Cell) -> Cell:
+    """The cell itself, or one of plain text."""
+    return text if isinstance(text, Cell) else Cell(text)
+
+
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> Table:
     """A table of these rows. Raises ValueError where a row has not one cell for each column."""
-    made = tuple(tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in row) for row in rows)
+    made = tuple(tuple(map(cell_of, row)) for row in rows)
     if any(len(row) != len(columns) for row in made):
         raise ValueError("every row needs a cell for each column")
     return Table(tuple(columns), made)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpucheck import units
@@ -25,6 +25,7 @@ from gpucheck.render.blocks import (
     answer,
     bar,
     by_column,
+    cell_of,
     finding_line,
     table,
     verdict_cell,
@@ -35,47 +36,6 @@ from gpucheck.report.finding import Finding, Group, Verdict, grouped, in_short, 
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.report import Report
 
-# Every column, where there is room for the important ones.
-_COLUMNS = (
-    Column("GPU", "left"),
-    Column("NVML", "left"),
-    Column("device", "left"),
-    Column("", "left"),
-    Column("memory, GiB"),
-    Column("", "left", keep=4),
-    Column("util"),
-    Column("power"),
-    Column("temp"),
-    Column("clock", keep=3),
-    Column("link", "left", keep=2),
-    Column("state", "left", cropped=14),
-    Column("PCI address", "left", keep=1),
-    Column("UUID", "left", keep=0),
-)
-# The same in 80 columns, and in 60.
-_COMPACT = (
-    Column("GPU", "left"),
-    Column("NVML", "left", keep=3),
-    Column("device", "left", keep=2),
-    Column("", "left", keep=1),
-    Column("mem, GiB"),
-    Column("", "left", keep=0),
-    Column("util"),
-    Column("power, W"),
-    Column("°C", keep=4),
-    Column("MHz"),
-    Column("PCIe", "left"),
-    Column("state", "left", cropped=8),
-)
-# The same in 40 columns, and as much of it as there is room for.
-_NARROW = (
-    Column("GPU", "left"),
-    Column("mem", keep=3),
-    Column("util"),
-    Column("W"),
-    Column("°C", keep=2),
-    Column("state", "left", cropped=1),
-)
 # Cells of a bar: of a column that has room, and of one that has less.
 _BAR, _SHORT_BAR = 8, 5
 _OF_EVERY_CPU = re.compile(r"\((?:R|TM|C)\)| \d+-Core Processor| Processor\b| CPU @.*", re.IGNORECASE)
@@ -267,6 +227,10 @@ def _masks(facts: Facts) -> list[str]:
 # -- the table of devices ----------------------------------------------------------------------------------------------
 
 
+# A column, and what stands in it for a device.
+_ColumnOf = tuple[Column, Callable[[Device], str | Cell]]
+
+
 def _devices(facts: Facts, findings: tuple[Finding, ...]) -> Table:
     """A line for each device, in three widths, without the columns that no device here fills."""
     cards = [device for device in facts.devices if device.kind != "cpu"]
@@ -274,16 +238,16 @@ def _devices(facts: Facts, findings: tuple[Finding, ...]) -> Table:
     alike = all(device.nvml_index in (None, device.cuda_index) for device in cards)
     needed = {_SEEN_IN[one.id] for one in findings if one.verdict in _FAULTS and one.id in _SEEN_IN}
     made: Table | None = None
-    for columns, row in ((_NARROW, _narrow_row), (_COMPACT, _compact_row), (_COLUMNS, _row)):
-        rows = [row(device, findings) for device in facts.devices]
-        filled = [
+    for columns in _columns(findings):
+        filled = [(column, [cell_of(text(device)) for device in facts.devices]) for column, text in columns]
+        kept = [
             (replace(column, keep=9) if _shows(column) in needed else column, cells)
-            for column, cells in zip(columns, zip(*rows, strict=True), strict=True)
+            for column, cells in filled
             if any(cell.text for cell in cells)
             and not (alike and column.head == "NVML")
             and not (column.head in _COMPACT_HEADS and _shows(column) not in needed)
         ]
-        made = replace(by_column(filled), narrow=made, dense=True)
+        made = replace(by_column(kept), narrow=made, dense=True)
     assert made is not None
     return made
 
@@ -293,65 +257,67 @@ def _shows(column: Column) -> str:
     return _COMPACT_HEADS.get(column.head, column.head)
 
 
-def _row(device: Device, findings: tuple[Finding, ...]) -> list[Cell]:
+def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]:
+    """The columns in 40 characters, in 60 to 80, and where there is room for more, as many as fit of each."""
+    nvml = _of_card(lambda card: UNKNOWN if card.nvml_index is None else str(card.nvml_index))
+    util = (Column("util"), _of_card(lambda card: _percent(card.utilization_percent)))
+    util_bar = _of_card(lambda card: Cell(bar(_utilization_share(card), _SHORT_BAR), "cyan"))
+    narrow: tuple[_ColumnOf, ...] = (
+        (Column("GPU", "left"), _name),
+        (Column("mem", keep=3), lambda device: _percent(_memory_share(device), 100)),
+        util,
+        (Column("W"), _of_card(lambda card: _power(card, limited=False))),
+        (Column("°C", keep=2), _of_card(_temperature)),
+        (Column("state", "left", cropped=1), lambda device: _state(device, findings, brief=True)),
+    )
+    compact: tuple[_ColumnOf, ...] = (
+        (Column("GPU", "left"), _index),
+        (Column("NVML", "left", keep=3), nvml),
+        (Column("device", "left", keep=2), _cores_or_name),
+        (Column("", "left", keep=1), lambda device: Cell(bar(_memory_share(device), _SHORT_BAR), "cyan")),
+        (Column("mem, GiB"), _memory),
+        (Column("", "left", keep=0), util_bar),
+        util,
+        (Column("power, W"), _of_card(_power)),
+        (Column("°C", keep=4), _of_card(_temperature)),
+        (Column("MHz"), _of_card(_clock)),
+        (Column("PCIe", "left"), _of_card(lambda card: link(card.pcie).removeprefix("PCIe "))),
+        (Column("state", "left", cropped=8), lambda device: _state(device, findings)),
+    )
+    wide: tuple[_ColumnOf, ...] = (
+        (Column("GPU", "left"), _index),
+        (Column("NVML", "left"), nvml),
+        (Column("device", "left"), _whole_name),
+        (Column("", "left"), lambda device: Cell(bar(_memory_share(device), _BAR), "cyan")),
+        (Column("memory, GiB"), _memory),
+        (Column("", "left", keep=4), util_bar),
+        util,
+        (Column("power"), _of_card(lambda card: _power(card, " W"))),
+        (Column("temp"), _of_card(lambda card: _temperature(card, " °C"))),
+        (Column("clock", keep=3), _of_card(lambda card: _clock(card, " MHz"))),
+        (Column("link", "left", keep=2), _of_card(lambda card: link(card.pcie))),
+        (Column("state", "left", cropped=14), lambda device: _state(device, findings)),
+        (Column("PCI address", "left", keep=1), _of_card(lambda card: Cell(card.pci_address or UNKNOWN, "dim"))),
+        (Column("UUID", "left", keep=0), _of_card(lambda card: Cell(card.uuid or UNKNOWN, "dim"))),
+    )
+    return narrow, compact, wide
+
+
+def _of_card(text: Callable[[Device], str | Cell]) -> Callable[[Device], str | Cell]:
+    """What stands in a column in which the CPU has nothing."""
+    return lambda device: "" if device.kind == "cpu" else text(device)
+
+
+def _cores_or_name(device: Device) -> str:
     if device.kind == "cpu":
-        cores = f" ({device.cores_allowed})" if device.cores_allowed else ""
-        named = [Cell("cpu"), Cell(""), Cell(f"{short_name(device)}{cores}")]
-        memory = [Cell(bar(_memory_share(device), _BAR), "cyan"), Cell(_memory(device))]
-        return [*named, *memory, *[Cell("")] * 6, Cell(_load(device), "dim"), Cell(""), Cell("")]
-    return [
-        Cell(_index(device)),
-        Cell(UNKNOWN if device.nvml_index is None else str(device.nvml_index)),
-        Cell((device.name or UNKNOWN).removeprefix("NVIDIA ")),
-        Cell(bar(_memory_share(device), _BAR), "cyan"),
-        Cell(_memory(device)),
-        Cell(bar(_utilization_share(device), _SHORT_BAR), "cyan"),
-        Cell(_percent(device.utilization_percent)),
-        _power(device, " W"),
-        _temperature(device, " °C"),
-        Cell(UNKNOWN if device.sm_clock_hz is None else f"{device.sm_clock_hz / 1e6:.0f} MHz"),
-        Cell(link(device.pcie)),
-        _state(device, findings),
-        Cell(device.pci_address or UNKNOWN, "dim"),
-        Cell(device.uuid or UNKNOWN, "dim"),
-    ]
+        return f"{device.cores_allowed} cores" if device.cores_allowed else ""
+    return short_name(device)
 
 
-def _compact_row(device: Device, findings: tuple[Finding, ...]) -> list[Cell]:
+def _whole_name(device: Device) -> str:
     if device.kind == "cpu":
-        cores = Cell(f"{device.cores_allowed} cores" if device.cores_allowed else "")
-        memory = (Cell(bar(_memory_share(device), _SHORT_BAR), "cyan"), Cell(_memory(device)))
-        return [Cell("cpu"), Cell(""), cores, *memory, *[Cell("")] * 6, Cell(_load(device), "dim")]
-    return [
-        Cell(_index(device)),
-        Cell(UNKNOWN if device.nvml_index is None else str(device.nvml_index)),
-        Cell(short_name(device)),
-        Cell(bar(_memory_share(device), _SHORT_BAR), "cyan"),
-        Cell(_memory(device)),
-        Cell(bar(_utilization_share(device), _SHORT_BAR), "cyan"),
-        Cell(_percent(device.utilization_percent)),
-        _power(device),
-        _temperature(device),
-        Cell(_clocks(device)),
-        Cell(link(device.pcie).removeprefix("PCIe ")),
-        _state(device, findings),
-    ]
-
-
-def _narrow_row(device: Device, findings: tuple[Finding, ...]) -> list[Cell]:
-    share = _memory_share(device)
-    memory = Cell(_percent(None if share is None else 100 * share))
-    if device.kind == "cpu":
-        return [Cell("cpu"), memory, *[Cell("")] * 3, Cell(_load(device), "dim")]
-    power = _power(device)
-    return [
-        Cell(_name(device)),
-        memory,
-        Cell(_percent(device.utilization_percent)),
-        replace(power, text=power.text.partition(" / ")[0]),
-        _temperature(device),
-        _state(device, findings, brief=True),
-    ]
+        return f"{short_name(device)}{f' ({device.cores_allowed})' if device.cores_allowed else ''}"
+    return (device.name or UNKNOWN).removeprefix("NVIDIA ")
 
 
 def short_name(device: Device | DeviceRef) -> str:
@@ -361,20 +327,16 @@ def short_name(device: Device | DeviceRef) -> str:
     return _OF_MANY_GPUS.sub("", device.name or UNKNOWN).strip() or UNKNOWN
 
 
-def _load(device: Device) -> str:
-    return UNKNOWN if device.load_1min is None else f"load {units.significant(device.load_1min, 2)}"
-
-
-def _clocks(device: Device) -> str:
-    """The clock and its highest, without the unit."""
+def _clock(device: Device, unit: str = "") -> str:
+    """The clock, and without a unit its highest too."""
     now, most = device.sm_clock_hz, device.max_sm_clock_hz
     if now is None:
         return UNKNOWN
-    return f"{now / 1e6:.0f}" + ("" if most is None else f" / {most / 1e6:.0f}")
+    return f"{now / 1e6:.0f}" + (unit or ("" if most is None else f" / {most / 1e6:.0f}"))
 
 
-def _percent(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.0f} %"
+def _percent(value: float | None, scale: float = 1.0) -> str:
+    return UNKNOWN if value is None else f"{scale * value:.0f} %"
 
 
 def _utilization_share(device: Device) -> float | None:
@@ -397,13 +359,14 @@ def _temperature(device: Device, unit: str = "") -> Cell:
     return Cell(f"{now:.0f}{unit}", style)
 
 
-def _power(device: Device, unit: str = "") -> Cell:
-    """Power and its limit, in a warm colour near it."""
+def _power(device: Device, unit: str = "", *, limited: bool = True) -> Cell:
+    """Power and, where it is `limited`, its limit; in a warm colour near it."""
     now, limit = device.power_w, device.power_limit_w
     if now is None:
         return Cell(UNKNOWN)
     style = "yellow" if limit and now >= _NEAR_POWER * limit else ""
-    return Cell(f"{now:.0f} / {UNKNOWN if limit is None else f'{limit:.0f}'}{unit}", style)
+    of = f" / {UNKNOWN if limit is None else f'{limit:.0f}'}" if limited else ""
+    return Cell(f"{now:.0f}{of}{unit}", style)
 
 
 def _index(device: Device) -> str:
@@ -441,6 +404,9 @@ def _state(device: Device, findings: tuple[Finding, ...], *, brief: bool = False
 
     `brief` leaves out since when.
     """
+    if device.kind == "cpu":
+        load = device.load_1min
+        return Cell(UNKNOWN if load is None else f"load {units.significant(load, 2)}", "dim")
     mine = [finding for finding in findings if _is_about(finding, device)]
     for worst in _FAULTS:
         for finding in mine:

@@ -19,6 +19,7 @@ from gpucheck.render.blocks import (
     Page,
     Table,
     by_column,
+    cell_of,
     column_of_numbers,
 )
 from gpucheck.render.blocks import answer as said_by
@@ -93,12 +94,8 @@ def numbers(column: Column, value: Callable[[Row], float | None], scale: float =
 
 def table_of(rows: Sequence[Row], columns: Iterable[ColumnOf[Row]]) -> Table:
     """A table with a line for each row; a column in which nothing stands is left out."""
-    filled_in = [(each.column, each.cells(rows)) for each in columns]
-    return by_column([(column, cells) for column, cells in filled_in if not rows or any(map(_text, cells))])
-
-
-def _text(cell: str | Cell) -> str:
-    return cell.text if isinstance(cell, Cell) else cell
+    filled_in = [(each.column, [cell_of(cell) for cell in each.cells(rows)]) for each in columns]
+    return by_column([(column, cells) for column, cells in filled_in if not rows or any(cell.text for cell in cells)])
 
 
 # -- what every measurement has ----------------------------------------------------------------------------------------
