@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -191,6 +193,62 @@ def test_small_copies_are_many_in_a_step_or_in_all(count: int, steps: int, size:
     line = replace(LINE, count=count, steps=steps, bytes=count * size)
     found = judge.of_lines(replace(empty, lines=(line,)), "/job")
     assert [one.id for one in found] == ["run.copies.small"] * many
+
+
+# -- waits of several threads ------------------------------------------------------------------------------------------
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is read counts as a device's; the kinds of the waits that are counted from now on."""
+    told: list[str] = []
+
+    def site(kind: str, frame: object) -> int:
+        told.append(kind)
+        return -1
+
+    monkeypatch.setattr(look, "device_of", lambda tensor: "cuda")
+    monkeypatch.setattr(look, "_site", site)
+    monkeypatch.setattr(look, "_size", lambda tensor: 0)
+    return told
+
+
+@pytest.mark.parametrize("make", [look._reader, look._scalar])
+def test_threads_that_wait_at_once_are_each_counted_and_so_is_what_follows(
+    make: Callable[..., Callable[[str], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = counted(monkeypatch)
+    both, first_is_done = threading.Barrier(2), threading.Event()
+
+    def read(name: str) -> None:
+        if name == "again":
+            return
+        both.wait(10)
+        if name == "second":
+            assert first_is_done.wait(10)
+
+    item = make("item", read)
+
+    def first() -> None:
+        item("first")
+        first_is_done.set()
+        other.join(10)
+        item("again")
+
+    other = threading.Thread(target=item, args=("second",))
+    one = threading.Thread(target=first)
+    one.start()
+    other.start()
+    one.join(10)
+    other.join(10)
+    assert told == ["item"] * 3
+
+
+def test_what_a_reader_reads_in_turn_is_no_wait_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = counted(monkeypatch)
+    item = look._scalar("item", lambda tensor: 1)
+    text = look._reader("print", lambda tensor: f"{item(tensor)} {item(tensor)}")
+    assert text(object()) == "1 1"
+    assert told == ["print"]
 
 
 # -- the ring ---------------------------------------------------------------------------------------------------------

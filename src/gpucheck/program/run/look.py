@@ -42,8 +42,8 @@ memory: mmap.mmap | memoryview | bytearray = bytearray(board.SIZE)
 cells = board.cells_of(memory)
 lines: rule.Lines
 _main_thread = threading.main_thread().ident
-# The thread in which something is at work whose parts are not told one by one: printing a tensor waits many times.
-_silent: int | None = None
+# Threads in which something is at work whose parts are not told one by one: printing a tensor waits many times.
+_silent: set[int] = set()
 
 _sites: dict[tuple[str, int, int], int] = {}
 # The tensor that was moved last at a site, with its version: the same again is a copy too many.
@@ -143,7 +143,7 @@ def _size(tensor: Any) -> int:
 
 def _waited(kind: str, began: int, tensor: Any, frame: FrameType) -> None:
     spent, thread = now() - began, threading.get_ident()
-    if _silent == thread:
+    if thread in _silent:
         return
     _count(_site(kind, frame), 0 if tensor is None else _size(tensor), spent)
     if thread == _main_thread:
@@ -151,19 +151,22 @@ def _waited(kind: str, began: int, tensor: Any, frame: FrameType) -> None:
 
 
 def _reader(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """What reads a tensor's value, measured where that is a device's."""
+    """What reads a tensor's value, measured where that is a device's.
+
+    One wait, however many there are in it: printing a tensor reads it many times.
+    """
 
     @functools.wraps(original)
     def read(self: Any, *args: Any, **kwargs: Any) -> Any:
-        global _silent  # a subclass may come by here again
         try:
-            if device_of(self) is None:
+            if device_of(self) is None or (thread := threading.get_ident()) in _silent:
                 return original(self, *args, **kwargs)
-            began, outer, _silent = now(), _silent, threading.get_ident()
+            began = now()
+            _silent.add(thread)
             try:
                 result = original(self, *args, **kwargs)
             finally:
-                _silent = outer
+                _silent.discard(thread)
         except BaseException as error:
             error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
             raise
@@ -174,19 +177,19 @@ def _reader(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _scalar(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for what takes no arguments and is called most."""
+    """The same for what takes no arguments and is called most: to hand them on takes a third of all that we add."""
 
     @functools.wraps(original)
     def read(self: Any) -> Any:
-        global _silent
         try:
-            if device_of(self) is None:
+            if device_of(self) is None or (thread := threading.get_ident()) in _silent:
                 return original(self)
-            began, outer, _silent = now(), _silent, threading.get_ident()
+            began = now()
+            _silent.add(thread)
             try:
                 result = original(self)
             finally:
-                _silent = outer
+                _silent.discard(thread)
         except BaseException as error:
             error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
             raise
@@ -224,29 +227,6 @@ def _warning(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return read
-
-
-def _printer(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What makes text of a tensor: one wait, however many there are in it."""
-
-    @functools.wraps(original)
-    def text(self: Any, *args: Any, **kwargs: Any) -> Any:
-        global _silent
-        try:
-            if device_of(self) is None or _silent is not None:
-                return original(self, *args, **kwargs)
-            began, _silent = now(), threading.get_ident()
-            try:
-                result = original(self, *args, **kwargs)
-            finally:
-                _silent = None
-        except BaseException as error:
-            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
-            raise
-        _waited("print", began, self, sys._getframe(1))
-        return result
-
-    return text
 
 
 def _called(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -333,7 +313,7 @@ def _note_copy(
     if source == target and moved.device == result.device:  # a dtype or a layout on one device
         return
     thread = threading.get_ident()
-    if _silent == thread:
+    if thread in _silent:
         return
     kind = "to_device" if source is None else "to_host" if target is None else "between"
     site = _site(kind, frame)
@@ -567,10 +547,9 @@ device_of, is_plain = rule.device_of, rule.is_plain
 
 _SCALARS = {"item": "item", "__bool__": "bool", "is_nonzero": "bool"}
 _WARNING = {"__float__": "float", "__int__": "int", "__complex__": "complex", "__index__": "index"}
-_READERS = {"tolist": "tolist", "nonzero": "nonzero", "equal": "equal", "masked_select": "masked_select"}
-_PRINTERS = ("__repr__", "__format__")
-_MOVERS = ("to", "cuda", "cpu", "xpu")
 _FUNCTIONS = {"nonzero": "nonzero", "equal": "equal", "masked_select": "masked_select"}
+_READERS = {**_FUNCTIONS, "tolist": "tolist", "__repr__": "print", "__format__": "print"}
+_MOVERS = ("to", "cuda", "cpu", "xpu")
 _SYNCHRONISE = ("cuda", "xpu", "mps", "accelerator", "mtia")
 # What was put in the place of what: the holder, the name, and the original, or None for an inherited one.
 _replaced: list[tuple[Any, str, Any]] = []
@@ -595,8 +574,6 @@ def install() -> None:
         _replace(tensor, name, functools.partial(_warning, kind))
     for name, kind in _READERS.items():
         _replace(tensor, name, functools.partial(_reader, kind))
-    for name in _PRINTERS:
-        _replace(tensor, name, _printer)
     for name in _MOVERS:
         _replace(tensor, name, _mover)
     _replace(tensor, "copy_", _filler)
