@@ -191,7 +191,7 @@ def met(text: str, folder: Path, *arguments: str) -> Finding | None:
             mismatch = placement.mismatch_in(world, error)
             if mismatch is None:
                 raise
-            return judge.mismatch(placement.entry(mismatch, "step"))
+            return judge.mismatch(mismatch.entry)
     return None
 
 

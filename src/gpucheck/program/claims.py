@@ -68,6 +68,11 @@ def rank(file: str) -> int:
     return 2 if path.startswith(_STANDARD) else 0
 
 
+def text_of(place: Place | None) -> str | None:
+    """The place as results have it."""
+    return None if place is None else str(place)
+
+
 def is_ours(file: str) -> bool:
     """Whether a file is gpucheck's own."""
     return os.path.abspath(file).startswith(_OURS)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from gpucheck.program.claims import Place, here, rank
-from gpucheck.report.results.model import Holder, ModuleRow, Totals, TrainingBytes, Use
+from gpucheck.report.results.model import Holder, LeftKind, ModuleRow, Totals, TrainingBytes, Use
 
 # An object holds objects that hold objects; what lies deeper is nobody's mask or table.
 DEEPEST = 6
@@ -45,14 +45,16 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleT
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """A tensor or an unregistered module: its qualified name, what holds it, and the line that put it there.
+class Held:
+    """What a model holds: its qualified name, the `value` with its `tensors`, what holds it, and the line that did it.
 
     `owner` is the registered module that holds it, by name, and `attribute` the name under which.
     """
 
     name: str
-    value: Tensor | nn.Module
+    kind: LeftKind
+    value: Any
+    tensors: list[Tensor]
     holder: Holder
     place: Place | None
     owner: str
@@ -105,7 +107,7 @@ def _is_users(kind: type) -> bool:
     return file is not None and rank(file) < 2
 
 
-def reached(model: nn.Module, assignments: Assignments) -> list[Reached]:
+def reached(model: nn.Module, assignments: Assignments) -> list[Held]:
     """Everything that `model` holds and does not register, each once, under the name found first."""
     walk = _Walk(model, assignments)
     for name, module in list(model.named_modules()):
@@ -116,7 +118,7 @@ def reached(model: nn.Module, assignments: Assignments) -> list[Reached]:
 class _Walk:
     def __init__(self, model: nn.Module, assignments: Assignments) -> None:
         self.assignments = assignments
-        self.found: list[Reached] = []
+        self.found: list[Held] = []
         own = [*model.parameters(), *model.buffers(), *model.modules()]
         # What is registered, and what was met; kept alive, so that no id comes twice.
         self._met: dict[int, Any] = {id(one): one for one in own}
@@ -151,9 +153,12 @@ class _Walk:
         self._met[id(value)] = value
         if isinstance(value, (Tensor, nn.Module)):
             name = f"{owner}.{path}" if owner else path
-            self.found.append(Reached(name, value, holder, place, owner, attribute))
+            tensors = [value]
             if isinstance(value, nn.Module):  # its own things are told with it
-                self._met |= {id(one): one for one in (*value.modules(), *value.parameters(), *value.buffers())}
+                tensors = [*value.parameters(), *value.buffers()]
+                self._met |= {id(one): one for one in (*value.modules(), *tensors)}
+            what: LeftKind = "module" if isinstance(value, nn.Module) else "tensor"
+            self.found.append(Held(name, what, value, tensors, holder, place, owner, attribute))
             return
         for key, inner, kind in _inside(value):
             where = line_of(value) or place if kind == "closure" else place

@@ -26,57 +26,41 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from gpucheck.program import rules
-from gpucheck.program.claims import CPU, Cause, Claims, Place, cause, place_of, storage_of, user_frame
-
-
-@dataclass(frozen=True, slots=True)
-class Party:
-    """An operand as a finding names it: its argument's name, device, shape, and where it comes from."""
-
-    name: str
-    device: str
-    shape: tuple[int, ...]
-    cause: Cause
-    written: bool = False
-
+from gpucheck.program.claims import CPU, Cause, Claims, Place, cause, place_of, storage_of, text_of, user_frame
+from gpucheck.report.results.model import DeviceMismatchEntry, MismatchedTensor, Phase
 
 Site = tuple[Place | None, str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Operands that do not lie where an operation needs them.
+    """Operands that do not lie where an operation needs them: what results tell of them, and where it was.
 
-    `operation` is as the program wrote it (`torch.add`), `module` the qualified name of the innermost module whose code
-    was running, `peer` a local variable of the user's that lies on the right device. `at` tells operations of one line
-    apart: where its code stands in Python's.
+    `site` makes it the same mismatch when the program runs again: the line, the operation, and where its code stands in
+    Python's, which tells operations of one line apart.
     """
 
-    operation: str
-    parties: tuple[Party, ...]
-    wrong: tuple[Party, ...]
-    expected: str
-    place: Place | None
-    at: int | None
-    module: str | None
-    peer: str | None
+    site: Site
+    entry: DeviceMismatchEntry
 
     @property
-    def site(self) -> Site:
-        """What makes it the same mismatch when the program runs again."""
-        return self.place, self.operation, self.at
+    def place(self) -> Place | None:
+        """The user's line."""
+        return self.site[0]
 
 
 class DeviceMismatch(RuntimeError):
     """Raised where CUDA would raise: the program may catch it, as it would there."""
 
     def __init__(self, mismatch: Mismatch) -> None:
-        devices = " and ".join(sorted({party.device for party in mismatch.parties}))
-        wrong = ", ".join(party.name for party in mismatch.wrong)
+        told = mismatch.entry
+        places = sorted({operand.device for operand in told.operands})
+        devices = " and ".join(places)
+        wrong = ", ".join(operand.name for operand in told.operands if operand.is_wrong)
         super().__init__(
-            f"{rules.APART}, but found at least two devices, {devices}! ({mismatch.operation})"
-            if len({party.device for party in mismatch.parties}) > 1
-            else f"{mismatch.operation} needs {wrong} on {mismatch.expected}, but it is on {devices}"
+            f"{rules.APART}, but found at least two devices, {devices}! ({told.operation})"
+            if len(places) > 1
+            else f"{told.operation} needs {wrong} on {told.expected}, but it is on {devices}"
         )
         self.mismatch = mismatch
 
@@ -141,8 +125,9 @@ MOST_ASSUMED = 5000
 class World:
     """One program's claims, and what was seen of it. `tolerated` are sites that were found before: they raise no more.
 
-    `last` is the one that was raised last. `refused` and `mixed` are what was raised, once for each site: mismatches,
-    and operands whose dtypes differ, by line and text. `asked_at` counts the values that were `assumed` by line.
+    `phase` is what of a model runs, `last` the mismatch that was raised last. `refused` and `mixed` are what was
+    raised, once for each site: mismatches, and operands whose dtypes differ, by line and text. `asked_at` counts the
+    values that were `assumed` by line.
     `names` gives a module its qualified name. `unjudged` are operations that are not torch's own, with their first
     line. Without `has_values` what claims a device is a meta tensor on it. `pinned` are storages of the host.
     `used_by` is the process that used a device first. `in_fork` gets the line and text of each error that is raised in
@@ -151,6 +136,7 @@ class World:
 
     claims: Claims = field(default_factory=Claims)
     tolerated: set[Site] = field(default_factory=set)
+    phase: Phase = "step"
     last: Mismatch | None = None
     refused: dict[Site, Refused] = field(default_factory=dict)
     mixed: Counter[tuple[Place | None, str]] = field(default_factory=Counter)
@@ -183,23 +169,25 @@ class World:
         """Raise what CUDA would, unless it was found before."""
         frame = user_frame(sys._getframe(1))
         expected = verdict.expected or "cpu"
-        at = frame.f_lasti if frame is not None else None
-        known = self.refused.get((place_of(frame) if frame is not None else None, operation, at))
-        if known is not None and known.mismatch.site not in self.tolerated:
+        place = place_of(frame) if frame is not None else None
+        site = place, operation, frame.f_lasti if frame is not None else None
+        known = self.refused.get(site)
+        if known is not None and site not in self.tolerated:
             self._raise(known)
-        parties = {one: self._party(one, tensor, frame, expected) for one, tensor in operands}
-        mismatch = Mismatch(
+        told = DeviceMismatchEntry(
             operation=operation,
-            parties=tuple(parties.values()),
-            wrong=tuple(parties[one] for one in verdict.wrong),
-            expected=expected,
-            place=place_of(frame) if frame is not None else None,
-            at=at,
             module=self._module(sys._getframe(1)),
+            place=text_of(place),
+            phase=self.phase,
+            expected=expected,
+            operands=tuple(
+                self._operand(one, tensor, frame, expected, is_wrong=one in verdict.wrong)
+                for one, tensor in dict(operands).items()
+            ),
             peer=self._peer(frame, expected) if frame is not None else None,
         )
-        if mismatch.site not in self.tolerated:
-            self._raise(self.refused.setdefault(mismatch.site, Refused(mismatch, len(self.assumed))))
+        if site not in self.tolerated:
+            self._raise(self.refused.setdefault(site, Refused(Mismatch(site, told), len(self.assumed))))
 
     def _raise(self, one: Refused) -> NoReturn:
         self.last = one.mismatch
@@ -249,11 +237,26 @@ class World:
         self.assumed.append(Assumed(what, value, place))
         return value
 
-    def _party(self, operand: rules.Operand, tensor: Tensor, frame: FrameType | None, expected: str) -> Party:
+    def _operand(
+        self, operand: rules.Operand, tensor: Tensor, frame: FrameType | None, expected: str, *, is_wrong: bool
+    ) -> MismatchedTensor:
         known = Cause(self.claims.of(tensor).origin)
         if frame is not None and operand.device != expected:
             known = cause(frame, tensor, known.origin, expected, lambda one: str(self.claims.device(one)))
-        return Party(operand.name, operand.device or "unknown", tuple(tensor.shape), known, operand.written)
+        origin = known.origin
+        return MismatchedTensor(
+            name=operand.name,
+            device=operand.device or "unknown",
+            shape=tuple(tensor.shape),
+            is_wrong=is_wrong,
+            origin=origin.kind if origin is not None else None,
+            origin_name=origin.what if origin is not None else None,
+            origin_place=text_of(origin.place) if origin is not None else None,
+            variable=None if operand.written else known.variable,
+            by_maker=known.is_own_call,
+            same_function=known.in_function,
+            maker_device=known.device,
+        )
 
     def _module(self, frame: FrameType | None) -> str | None:
         """The innermost module with a name whose method is running."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -17,21 +17,16 @@ from torch import Tensor, nn
 
 from gpucheck.errors import GpucheckError, TargetError, UsageError
 from gpucheck.program import contents
-from gpucheck.program.claims import CPU, Origin, Place, place_of, rank, shown, storage_of
-from gpucheck.program.contents import Assignments, Reached, reached, read_use
-from gpucheck.program.engine import DeviceMismatch, Mismatch, Party, World, tensors_in
+from gpucheck.program.claims import CPU, Origin, Place, place_of, rank, storage_of, text_of
+from gpucheck.program.contents import Assignments, Held, reached, read_use
+from gpucheck.program.engine import DeviceMismatch, Mismatch, World, tensors_in
 from gpucheck.program.surface import Surface, claimed
 from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.report.results.model import (
     ClaimedRun,
-    DeviceMismatchEntry,
     DeviceRun,
-    Holder,
     LeftBehind,
-    LeftKind,
-    MismatchedTensor,
     ModelResult,
-    Phase,
     PlacedPart,
     Tie,
     TrainingBytes,
@@ -136,7 +131,7 @@ class _Examination:
             self.device = self.asked.device if only == "cpu" else only
             return ()
         return tuple(
-            PlacedPart(device=device, count=len(those), first=those[0], place=_text(self._line_of(those[0])))
+            PlacedPart(device=device, count=len(those), first=those[0], place=text_of(self._line_of(those[0])))
             for device, those in names.items()
         )
 
@@ -164,35 +159,24 @@ class _Examination:
 
     # -- what stayed behind --------------------------------------------------------------------------------------------
 
-    def _left(self) -> list[_Left]:
-        model = self.built.model
-        things = [self._of_reached(one) for one in reached(model, self.assignments)]
-        found = [one for one in things if one is not None]
-        for name, tensor in _registered(model) if self.was_moved else ():
+    def _left(self) -> list[Held]:
+        found = [
+            replace(one, tensors=behind)
+            for one in reached(self.built.model, self.assignments)
+            if (behind := [tensor for tensor in one.tensors if self._is_behind(tensor)])
+        ]
+        for name, tensor in _registered(self.built.model) if self.was_moved else ():
             if self._is_behind(tensor):
                 owner, _, attribute = name.rpartition(".")
                 place = self._line_of(name)
-                found.append(_Left(name, "parameter", [tensor], place, "attribute", None, attribute, owner))
+                found.append(Held(name, "parameter", tensor, [tensor], "attribute", place, owner, attribute))
         return [*found, *self._optimizer_states()]
 
     def _is_behind(self, tensor: Tensor) -> bool:
         """Whether a tensor is on the CPU where it matters: a number may lie there."""
         return self.world.claims.device(tensor) == CPU and tensor.dim() > 0 and not tensor.is_meta
 
-    def _of_reached(self, one: Reached) -> _Left | None:
-        owner = self.built.model.get_submodule(one.owner) if one.owner else self.built.model
-        kind: LeftKind
-        if isinstance(one.value, Tensor):
-            tensors = [one.value] if self._is_behind(one.value) else []
-            kind = "tensor"
-        else:
-            tensors = [tensor for _, tensor in _registered(one.value) if self._is_behind(tensor)]
-            kind = "module"
-        if not tensors:
-            return None
-        return _Left(one.name, kind, tensors, one.place, one.holder, owner, one.attribute, one.owner, one.value)
-
-    def _optimizer_states(self) -> Iterator[_Left]:
+    def _optimizer_states(self) -> Iterator[Held]:
         """States that an optimizer made before the move, of parameters that moved."""
         optimizer = getattr(self.built.whole, "optimizer", None)
         if not isinstance(optimizer, torch.optim.Optimizer):
@@ -206,10 +190,10 @@ class _Examination:
             if behind:
                 name = f"optimizer.state[{names.get(id(parameter), 'a parameter')}][{behind[0][0]!r}]"
                 tensors = [value for _, value in behind]
-                yield _Left(name, "optimizer-state", tensors, None, "object", None, "optimizer", "", optimizer)
+                yield Held(name, "optimizer-state", optimizer, tensors, "object", None, "", "optimizer")
                 return  # one stands for all: they are made in one line
 
-    def _told(self, one: _Left, run: ClaimedRun | None) -> LeftBehind:
+    def _told(self, one: Held, run: ClaimedRun | None) -> LeftBehind:
         shapes = "×".join(map(str, one.tensors[0].shape))
         dtype = str(one.tensors[0].dtype).removeprefix("torch.")
         what = f"{shapes} {dtype} tensor"
@@ -223,7 +207,7 @@ class _Examination:
             kind=one.kind,
             what=what,
             device="cpu",
-            place=_text(one.place),
+            place=text_of(one.place),
             use=self._use(one, run),
             holder=one.holder,
             attribute=one.attribute,
@@ -231,7 +215,7 @@ class _Examination:
             replaced=self._replaced(one),
         )
 
-    def _use(self, one: _Left, run: ClaimedRun | None) -> Use:
+    def _use(self, one: Held, run: ClaimedRun | None) -> Use:
         """What the run did with it; without a whole run what the source says."""
         origins = [self.world.claims.of(tensor).origin for tensor in one.tensors]
         entries = run.mismatches if run is not None else ()
@@ -242,11 +226,11 @@ class _Examination:
             return "copied"
         if run is not None and run.stopped is None:
             return "unread"
-        if one.kind == "tensor" and one.holder in ("attribute", "class") and one.owner_module is not None:
+        if one.kind == "tensor" and one.holder in ("attribute", "class"):
             return read_use(self.built.model, one.attribute)
         return "unknown"
 
-    def _replaced(self, one: _Left) -> str | None:
+    def _replaced(self, one: Held) -> str | None:
         """The user's own `.to` or `_apply` of a module above: it was to move this, or is why nothing did."""
         model = self.built.model
         parts = one.owner.split(".") if one.owner else []
@@ -267,10 +251,10 @@ class _Examination:
         for names in shared:
             storages = {id(storage_of(now[name])) for name in names if name in now}
             if len(storages) > 1:
-                ties.append(Tie(names=names, place=_text(self._line_of(names[-1]))))
+                ties.append(Tie(names=names, place=text_of(self._line_of(names[-1]))))
         return tuple(ties)
 
-    def _name_origins(self, things: Sequence[_Left]) -> None:
+    def _name_origins(self, things: Sequence[Held]) -> None:
         """Give what is on the CPU its name, so that a mismatch can say whose tensor it met."""
         claims = self.world.claims
         for one in things:
@@ -296,7 +280,7 @@ class _Examination:
         if not self.built.has_inputs:
             return None, "no --input, and the target has no make_batch"
         train = asked.train and any(one.requires_grad for one in self.built.model.parameters())
-        phase: Phase = "step" if train else "forward"
+        self.world.phase = "step" if train else "forward"
         workload = self._workload(train)
         found: list[Mismatch] = []
         stopped: tuple[str, Place | None] | None = None
@@ -314,14 +298,15 @@ class _Examination:
             break
         return (
             ClaimedRun(
-                phase=phase,
+                phase=self.world.phase,
                 batch_size=asked.batch_size,
-                mismatches=tuple(entry(one, phase) for one in found),
+                mismatches=tuple(one.entry for one in found),
                 unjudged=tuple(
-                    UnjudgedOperation(operation=name, place=_text(place)) for name, place in self.world.unjudged.items()
+                    UnjudgedOperation(operation=name, place=text_of(place))
+                    for name, place in self.world.unjudged.items()
                 ),
                 stopped=stopped[0] if stopped else None,
-                stopped_at=_text(stopped[1]) if stopped else None,
+                stopped_at=text_of(stopped[1]) if stopped else None,
                 note="no parameter takes a gradient: no training step" if asked.train and not train else None,
             ),
             None,
@@ -393,21 +378,6 @@ class _Examination:
         return contents.training([(trained, chosen.build)], chosen.text)
 
 
-@dataclass(slots=True)
-class _Left:
-    """What is still on the CPU, with its tensors and the registered module that holds it."""
-
-    name: str
-    kind: LeftKind
-    tensors: list[Tensor]
-    place: Place | None
-    holder: Holder
-    owner_module: nn.Module | None
-    attribute: str
-    owner: str
-    value: Any = None
-
-
 def mismatch_in(world: World, error: BaseException) -> Mismatch | None:
     """The mismatch that an exception comes from. TorchScript's own error says nothing of it."""
     link: BaseException | None = error
@@ -416,38 +386,6 @@ def mismatch_in(world: World, error: BaseException) -> Mismatch | None:
             return link.mismatch
         link = link.__cause__ or link.__context__
     return world.last if "TorchScript" in str(error) else None
-
-
-def entry(one: Mismatch, phase: Phase) -> DeviceMismatchEntry:
-    """A mismatch as plain data."""
-    wrong = {id(party) for party in one.wrong}
-    return DeviceMismatchEntry(
-        operation=one.operation,
-        module=one.module,
-        place=_text(one.place),
-        phase=phase,
-        expected=one.expected,
-        operands=tuple(
-            MismatchedTensor(
-                name=party.name,
-                device=party.device,
-                shape=party.shape,
-                is_wrong=id(party) in wrong,
-                **_of_cause(party),
-            )
-            for party in one.parties
-        ),
-        peer=one.peer,
-    )
-
-
-def _of_cause(party: Party) -> dict[str, Any]:
-    known = party.cause
-    told: dict[str, Any] = {} if party.written else {"variable": known.variable}
-    if known.origin is not None:
-        place = _text(known.origin.place)
-        told |= {"origin": known.origin.kind, "origin_name": known.origin.what, "origin_place": place}
-    return told | {"maker_device": known.device, "by_maker": known.is_own_call, "same_function": known.in_function}
 
 
 def on_device(asked: Asked) -> DeviceRun | None:
@@ -476,7 +414,7 @@ def on_device(asked: Asked) -> DeviceRun | None:
         raise
     except Exception as error:  # noqa: BLE001 (the user's model may raise anything)
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return DeviceRun(device=asked.device, error=text[:300], place=_text(innermost(error.__traceback__)))
+        return DeviceRun(device=asked.device, error=text[:300], place=text_of(innermost(error.__traceback__)))
     return DeviceRun(device=asked.device)
 
 
@@ -511,7 +449,3 @@ def innermost(trace: TracebackType | None) -> Place | None:
             if rank(frame.f_code.co_filename) == whose:
                 return place_of(frame)
     return None
-
-
-def _text(place: Place | None) -> str | None:
-    return None if place is None else str(Place(shown(place.file), place.line))

@@ -26,7 +26,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
 
 from gpucheck.program import engine, placement, surface
-from gpucheck.program.claims import COUNTED, Claims, Place, here, is_ours, rank, storage_of
+from gpucheck.program.claims import COUNTED, Claims, Place, here, is_ours, rank, storage_of, text_of
 from gpucheck.program.run import board, held, look, rule
 from gpucheck.report.codec import to_json
 from gpucheck.work.storages import Memory, Moment
@@ -184,7 +184,7 @@ def _uncompiled(model: Any = None, **options: Any) -> Any:
 
 def _remark(text: str) -> None:
     place = here()
-    row = {"say": "remark", "text": text, "place": _text(place)}
+    row = {"say": "remark", "text": text, "place": text_of(place)}
     board.write(look.memory, look.cells, row)
 
 
@@ -197,7 +197,7 @@ def _is_done() -> bool:
 
 
 def _end_here() -> None:
-    board.write(look.memory, look.cells, {"say": "steps_done", "place": _text(here())})
+    board.write(look.memory, look.cells, {"say": "steps_done", "place": text_of(here())})
     raise StepsDone(0)
 
 
@@ -279,17 +279,17 @@ def _end() -> None:
         ended_by = None if error is None else placement.mismatch_in(_world, error)
         refused = sorted(_world.refused.values(), key=lambda one: one.mismatch is not ended_by)
         for one in refused[:_MOST_TOLD]:
-            entry = to_json(placement.entry(one.mismatch, "step"))
+            entry = to_json(one.mismatch.entry)
             ended = ended_by is not None and one.mismatch.site == ended_by.site
             _say("mismatch", entry=entry, ended=ended, assumed=one.assumed, times=one.times)
         if error is not None:
             _say_error(error, ended_by)
         for (place, text), times in _world.mixed.most_common(_MOST_TOLD):
-            _say("mixed", text=text[:_MOST_TEXT], place=_text(place), times=times)
+            _say("mixed", text=text[:_MOST_TEXT], place=text_of(place), times=times)
         for value in _world.assumed[:_MOST_TOLD]:
-            _say("assumed", what=value.what, value=repr(value.value), place=_text(value.place))
+            _say("assumed", what=value.what, value=repr(value.value), place=text_of(value.place))
         for name, place in _world.unjudged.items():
-            _say("unjudged", operation=name, place=_text(place))
+            _say("unjudged", operation=name, place=text_of(place))
         _say(
             "memory",
             peak=_told(memory.top()),
@@ -319,20 +319,16 @@ def _say_error(error: BaseException, ended_by: Any) -> None:
     of_device = isinstance(error, (NotImplementedError, ImportError)) or any(
         word in text.lower() for word in placement.OF_THE_DEVICE
     )
-    row = {"class": type(error).__name__, "text": text, "place": _text(place), "of_device": of_device}
+    row = {"class": type(error).__name__, "text": text, "place": text_of(place), "of_device": of_device}
     _say("stopped", **row, mismatch=ended_by is not None, autocast=torch.is_autocast_enabled("cpu"))
 
 
 def _told(one: Moment[Place]) -> dict[str, Any]:
     held_by = [
-        {"place": _text(place), "phase": phase, "bytes": size} for (place, phase), size in one.held[:_MOST_LINES]
+        {"place": text_of(place), "phase": phase, "bytes": size} for (place, phase), size in one.held[:_MOST_LINES]
     ]
-    row = {"place": _text(one.place), "phase": one.phase, "step": one.step, "asked": one.asked_bytes}
+    row = {"place": text_of(one.place), "phase": one.phase, "step": one.step, "asked": one.asked_bytes}
     made_in: dict[str, int] = {}
     for (_, phase), size in one.held:
         made_in[phase] = made_in.get(phase, 0) + size
     return {**row, "allocated": one.allocated_bytes, "held": held_by, "made_in": made_in}
-
-
-def _text(place: Place | None) -> str | None:
-    return None if place is None else str(place)
