@@ -10,7 +10,7 @@ from rich.console import Console
 from gpucheck.render import terminal
 from gpucheck.render.blocks import Drawing, Line
 from gpucheck.render.curve import Series, curve
-from gpucheck.render.markdown import markdown
+from gpucheck.render.text import markdown
 
 RISING = Series("pinned", ((1, 10.0), (10, 20.0), (100, 40.0), (1000, 40.0)))
 FLAT = Series("pageable", ((1, 10.0), (10, 10.0), (100, 10.0), (1000, 10.0)))

@@ -7,7 +7,7 @@ import pytest
 
 from gpucheck.render import terminal
 from gpucheck.render.blocks import Block, Cell, Column, Drawing, Line, column_of_numbers, table, verdict_cell
-from gpucheck.render.markdown import markdown
+from gpucheck.render.text import markdown
 
 TABLE = table(
     (Column("size", "left"), Column("to device\npageable", keep=5), Column("\npinned"), Column("note", "left", keep=0)),

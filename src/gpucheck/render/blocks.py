@@ -1,6 +1,6 @@
 """What a renderer lays out: tables and lines of text, without a word about terminals.
 
-One file for each command turns its report into these blocks; terminal.py and markdown.py print them.
+One file for each command turns its report into these blocks; terminal.py and text.py print them.
 """
 
 from __future__ import annotations

@@ -184,8 +184,7 @@ def _uncompiled(model: Any = None, **options: Any) -> Any:
 
 def _remark(text: str) -> None:
     place = here()
-    row = {"say": "remark", "text": text, "place": text_of(place)}
-    board.write(look.memory, look.cells, row)
+    _say("remark", text=text, place=text_of(place))
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------
@@ -197,7 +196,7 @@ def _is_done() -> bool:
 
 
 def _end_here() -> None:
-    board.write(look.memory, look.cells, {"say": "steps_done", "place": text_of(here())})
+    _say("steps_done", place=text_of(here()))
     raise StepsDone(0)
 
 

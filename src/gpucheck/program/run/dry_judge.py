@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from gpucheck.program import judge as model_judge
 from gpucheck.program import rules
@@ -69,21 +69,23 @@ def result(read: board.Read, counted: RunResult, options: RunOptions, written: t
         stopped=stopped,
         lines=tuple(_line(one) for one in counted.lines if one.kind != "data"),
         memory=_memory(read, options),
-        assumed=tuple(
-            AssumedValue(what=one["what"], value=one["value"], place=one["place"]) for one in read.said("assumed")
-        ),
+        assumed=_told(read, "assumed", AssumedValue),
         assumed_count=next((one["assumed"] for one in read.said("memory")), 0),
-        unjudged=tuple(
-            UnjudgedOperation(operation=one["operation"], place=one["place"]) for one in read.said("unjudged")
-        ),
-        remarks=tuple(dict.fromkeys(Remark(text=one["text"], place=one["place"]) for one in read.said("remark"))),
+        unjudged=_told(read, "unjudged", UnjudgedOperation),
+        remarks=tuple(dict.fromkeys(_told(read, "remark", Remark))),
         written=written,
         mixed=tuple(_mixed(read, stopped)),
-        in_forks=next(
-            (CaughtError(text=o["text"], place=o["place"], times=o["times"]) for o in read.said("fork")), None
-        ),
+        in_forks=next(iter(_told(read, "fork", CaughtError)), None),
         trains=next((one["trains"] for one in read.said("memory")), False),
     )
+
+
+_Told = TypeVar("_Told", AssumedValue, UnjudgedOperation, Remark, CaughtError)
+
+
+def _told(read: board.Read, kind: str, made: type[_Told]) -> tuple[_Told, ...]:
+    """The lines of one kind as results have them: said by the names of their fields."""
+    return tuple(made(**{name: value for name, value in one.items() if name != "say"}) for one in read.said(kind))
 
 
 def _stopped(read: board.Read) -> DryStop | None:
@@ -101,10 +103,10 @@ def _stopped(read: board.Read) -> DryStop | None:
 
 def _mixed(read: board.Read, stopped: DryStop | None) -> Iterator[CaughtError]:
     """The errors about dtypes but for the one that ended the program."""
-    for one in read.said("mixed"):
-        times = one["times"] - (stopped is not None and stopped.text == one["text"])
+    for one in _told(read, "mixed", CaughtError):
+        times = one.times - (stopped is not None and stopped.text == one.text)
         if times:
-            yield CaughtError(text=one["text"], place=one["place"], times=times)
+            yield replace(one, times=times)
 
 
 def _line(one: RunLine) -> DryLine:
@@ -141,7 +143,7 @@ def _moment(said: dict[str, Any]) -> MemoryMoment:
         asked_bytes=said["asked"],
         allocated_bytes=said["allocated"],
         made_in=said["made_in"],
-        held=tuple(HeldBytes(place=one["place"], phase=one["phase"], bytes=one["bytes"]) for one in said["held"]),
+        held=tuple(HeldBytes(**one) for one in said["held"]),
     )
 
 

@@ -7,7 +7,7 @@ import itertools
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -222,18 +222,13 @@ def result(read: board.Read, ended: Ended) -> RunResult:
 
 def _step(row: dict[str, int]) -> RunStep:
     allocated, reserved, resident = (row[name] if row[name] >= 0 else None for name in board.STEP[7:10])
+    parts = ("duration", "data", "copies", "waits", "backward", "optimizer", "cpu")
     return RunStep(
         number=row["number"],
-        duration_s=row["duration_ns"] / 1e9,
-        data_s=row["data_ns"] / 1e9,
-        copies_s=row["copies_ns"] / 1e9,
-        waits_s=row["waits_ns"] / 1e9,
-        backward_s=row["backward_ns"] / 1e9,
-        optimizer_s=row["optimizer_ns"] / 1e9,
+        **{f"{name}_s": row[f"{name}_ns"] / 1e9 for name in parts},
         allocated_bytes=allocated,
         reserved_bytes=reserved,
         resident_bytes=resident,
-        cpu_s=row["cpu_ns"] / 1e9,
     )
 
 
@@ -368,26 +363,20 @@ def _line(said: dict[str, Any], row: dict[str, int], sources: Sources) -> RunLin
 
 def _together(one: RunLine, other: RunLine) -> RunLine:
     """Two calls on one line."""
-    return RunLine(
-        one.kind,
-        one.file,
-        one.line,
-        one.function,
-        one.users,
-        one.count + other.count,
-        one.bytes + other.bytes,
-        one.time_s + other.time_s,
-        max(one.longest_s, other.longest_s),
-        max(one.steps, other.steps),
-        one.pinned + other.pinned,
-        one.pageable + other.pageable,
-        one.unpinned_async + other.unpinned_async,
-        one.unchanged_again + other.unchanged_again,
-        one.unchanged_back + other.unchanged_back,
-        one.discarded or other.discarded,
-        one.made_by or other.made_by,
-        one.in_loop,
-        one.source,
+    return replace(
+        one,
+        count=one.count + other.count,
+        bytes=one.bytes + other.bytes,
+        time_s=one.time_s + other.time_s,
+        longest_s=max(one.longest_s, other.longest_s),
+        steps=max(one.steps, other.steps),
+        pinned=one.pinned + other.pinned,
+        pageable=one.pageable + other.pageable,
+        unpinned_async=one.unpinned_async + other.unpinned_async,
+        unchanged_again=one.unchanged_again + other.unchanged_again,
+        unchanged_back=one.unchanged_back + other.unchanged_back,
+        discarded=one.discarded or other.discarded,
+        made_by=one.made_by or other.made_by,
     )
 
 
