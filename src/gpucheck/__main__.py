@@ -26,6 +26,8 @@ import contextlib  # noqa: E402
 import sys  # noqa: E402
 import time  # noqa: E402
 
+_BEGAN_S = time.monotonic()
+
 # The first that is registered is the last that runs. Behind it Python gives SIGINT back to the system, which would end
 # a command that is already done without its exit status.
 atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
@@ -36,6 +38,7 @@ _ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if sys.path and os.path.abspath(sys.path[0] or ".") == os.getcwd() != _ours:
     del sys.path[0]
 
+from gpucheck import exits  # noqa: E402
 from gpucheck.cli import app  # noqa: E402
 from gpucheck.errors import Terminated  # noqa: E402
 
@@ -62,6 +65,7 @@ def _send(number: int) -> None:
 def main() -> int:
     """Run the command line of this process and return its exit status."""
     sys.unraisablehook = _again
+    exits.began_s = _BEGAN_S
     try:
         if signal.getsignal(signal.SIGINT) is _leave:
             signal.signal(signal.SIGINT, signal.default_int_handler)

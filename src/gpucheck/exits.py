@@ -50,6 +50,10 @@ TABLE: tuple[Exit, ...] = (
 # process; in a notebook it stays None, and the import is waited for.
 patience_s: float | None = None
 
+# When the process began that runs one command, by `time.monotonic`: the time budget counts from there. None where a
+# program calls ours.
+began_s: float | None = None
+
 # If several apply, the first in this order is the one that the caller must know.
 PRIORITY: tuple[int, ...] = (
     INTERRUPTED,

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import math
+import signal
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from judged import Document
 
+from gpucheck import exits
 from gpucheck.bench import all as every
+from gpucheck.bench import figures
 from gpucheck.bench.bandwidth import work as bandwidth
 from gpucheck.bench.bandwidth.options import BandwidthOptions
 from gpucheck.bench.benchmarks import AllOptions
 from gpucheck.bench.devices import ALONE
+from gpucheck.bench.matmul import sustain
 from gpucheck.bench.matmul import work as matmul
 from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.bench.transfer import copies, idioms
 from gpucheck.bench.transfer import work as transfer
 from gpucheck.bench.transfer.options import TransferOptions
+from gpucheck.errors import UsageError
 from gpucheck.machine import choose, inventory, pulse
 from gpucheck.report.events import Emit, Event, Measured
 from gpucheck.report.facts import Facts, Host
@@ -55,6 +64,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     clock = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(pulse, "GRACE_S", 10.0)
+    monkeypatch.setattr(pulse.PULSE, "ends_s", math.inf)
     monkeypatch.setattr(inventory, "read", lambda **_: Facts(host=Host()))
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
     return clock
@@ -157,3 +167,120 @@ def test_no_check_begins_that_would_end_late(now: list[float], monkeypatch: pyte
     assert now[0] - began_s <= 1.5 * budget_s + 10.0
     verdicts = [one.verdict for one in document.judged().findings]
     assert "pass" in verdicts and "skip" in verdicts
+
+
+# -- what is at work when the time ends --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def alarmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with nothing but a CPU, whose system has an alarm."""
+    if not hasattr(signal, "setitimer"):
+        pytest.skip("this system has no alarm")
+    monkeypatch.setattr(inventory, "read", lambda **_: Facts(host=Host()))
+    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
+
+
+@pytest.fixture
+def started_long_ago(alarmed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process began before the time for 10 s ends: the alarm rings as soon as it is set."""
+    monkeypatch.setattr(exits, "began_s", time.monotonic() - 24.0)
+    monkeypatch.setattr(pulse, "GRACE_S", 10.0)
+
+
+def hangs(*given: Any, **named: Any) -> Any:
+    threading.Event().wait(120)
+    pytest.fail("it was not broken off")
+
+
+def nothing(*given: Any) -> None:
+    pass
+
+
+@pytest.mark.usefixtures("alarmed")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_row_that_does_not_end_is_broken_off_and_those_before_it_are_kept(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, modules = COMMANDS[command]
+    done: list[object] = []
+
+    def measure(*given: Any, real: Any = modules[0].measure, **named: Any) -> Any:
+        if done:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            hangs()
+        done.append(None)
+        return real(*given, **named)
+
+    monkeypatch.setattr(modules[0], "measure", measure)
+    document = Document(f"bench {command}")
+    with pulse.guarded(nothing):
+        work(10.0, document)
+    report = document.judged()
+    assert len(report.measurements) == 1
+    (part,) = (one for one in report.parts if one.id == command)
+    assert part.ended == "time"
+    assert ("skip", "out of time") in [(f.verdict, f.message) for f in report.findings if f.id == f"{command}.time"]
+    assert (report.summary.complete, report.summary.exit, report.faults) == (True, 0, ())
+
+
+@pytest.mark.usefixtures("started_long_ago")
+def test_a_device_that_is_not_opened_in_time_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matmul, "measure", hangs)
+    document = Document("bench matmul")
+    with pulse.guarded(nothing):
+        pulse.ends_by(10.0, time.monotonic())
+        monkeypatch.setattr(choose, "open_named", hangs)
+        COMMANDS["matmul"][0](10.0, document)
+    report = document.judged()
+    assert not report.measurements and not report.faults
+    assert [(f.verdict, f.title) for f in report.findings if f.id == "matmul.time"] == [("skip", "not measured")]
+
+
+@pytest.mark.usefixtures("started_long_ago")
+def test_a_check_that_does_not_end_is_skipped_and_so_is_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smoke, "run_one", hangs)
+    monkeypatch.setattr(pulse, "SOON_S", 1.0)
+    document = Document("smoke")
+    with pulse.guarded(nothing):
+        smoke.command(SmokeOptions(only=("modules",), time_budget_s=10.0), document)
+    told = {(one.verdict, one.message) for one in document.judged().findings}
+    assert told == {("skip", "--time-budget ended")}
+
+
+@pytest.mark.usefixtures("alarmed")
+def test_once_time_is_over_no_benchmark_of_all_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken_s = [0.0]
+    monkeypatch.setattr(every, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + taken_s[0]))
+
+    def takes_all(*given: Any) -> None:
+        taken_s[0] = 1e6
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        hangs()
+
+    monkeypatch.setattr(transfer, "command", takes_all)
+    monkeypatch.setattr(pulse, "GRACE_S", 1e5)
+    document = Document("bench all")
+    with pulse.guarded(nothing):
+        every.command(AllOptions(only=("transfer", "bandwidth"), time_budget_s=10.0), document, ALONE)
+    told = {(one.id, one.verdict, one.title) for one in document.judged().findings}
+    assert ("transfer.time", "skip", "some rows were not measured") in told
+    assert ("bandwidth.time", "skip", "not measured") in told
+
+
+def test_a_long_run_that_does_not_fit_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inventory, "read", lambda **_: Facts(host=Host()))
+    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
+    monkeypatch.setattr(sustain, "sustain", hangs)
+    monkeypatch.setattr(pulse.PULSE, "ends_s", time.monotonic() + 3000.0)
+    document = Document("bench matmul")
+    options = MatmulOptions(("float32",), shapes=((8, 8, 8),), time_budget_s=4002.0, sustain_s=3999.0)
+    with pytest.raises(UsageError, match="leaves no time"):
+        matmul.command(options, document)
+    monkeypatch.setattr(matmul, "LONGEST_ROW_S", 0.1)
+    # Whatever the row is worth on this machine.
+    monkeypatch.setattr(figures, "fastest_products", lambda rows: {"float32": rows[0]})
+    matmul.command(replace(options, time_budget_s=4010.0), document)
+    report = document.judged()
+    assert [one.name for one in report.measurements] == ["matmul"]
+    assert "matmul.time" in {one.id for one in report.findings if one.verdict == "skip"}

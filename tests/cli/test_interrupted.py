@@ -142,3 +142,19 @@ def test_the_wait_is_over_with_the_block() -> None:
             print("still here")
     """
     assert ended(run).stdout == "still here\n"
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_one_that_has_loaded_torch_leaves_at_once_with_all_that_it_printed(loaded: bool) -> None:
+    run = f"""
+        import atexit, sys, types
+        if {loaded}:
+            sys.modules["torch"] = types.ModuleType("torch")
+        atexit.register(print, "Python has ended")
+        sys.argv = ["gpucheck", "--version"]
+        from gpucheck.__main__ import main
+        sys.exit(main())
+    """
+    done = ended(run)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("gpucheck ")
+    assert ("Python has ended" in done.stdout) is not loaded

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from gpucheck.cli import app as app_module
 from gpucheck.cli import outputs, session
 from gpucheck.cli.common import Common
 from gpucheck.errors import CannotLook, TargetError, Terminated, Undecided, Unprinted, UsageError
+from gpucheck.machine import kept, pulse
 from gpucheck.report.events import Answered, Emit, Finished, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
@@ -104,6 +106,44 @@ def test_a_signal_gives_the_report_so_far(number: int, code: int, capsys: pytest
     found = document(capsys)
     assert found["summary"] == {"verdict": "inconclusive", "exit": code, "complete": False}
     assert [finding["id"] for finding in found["findings"]] == ["a.check"]
+
+
+def test_out_of_time_gives_the_report_so_far(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(emit: Emit) -> None:
+        passes(emit)
+        raise pulse.OutOfTime
+
+    assert session.run(smoke(json=True), work) == 4
+    found = document(capsys)
+    assert found["summary"] == {"verdict": "inconclusive", "exit": 4, "complete": False}
+    assert found["notices"] == ["out of time: this is the report so far"]
+    assert [one["verdict"] for one in found["findings"]] == ["pass"]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no alarm")
+def test_out_of_time_in_what_nothing_may_interrupt_ends_the_process_with_the_report(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, came = list[int](), threading.Event()
+
+    def leave(code: int) -> None:
+        left.append(code)
+        came.set()
+
+    monkeypatch.setattr(kept, "leave", leave)
+    monkeypatch.setattr(pulse, "GRACE_S", pulse.ENDING_S)
+
+    def work(emit: Emit) -> None:
+        passes(emit)
+        with pulse.unbroken():
+            pulse.ends_by(0.0, 0.0)
+            assert came.wait(60)
+        found = document(capsys)
+        assert found["summary"] == {"verdict": "inconclusive", "exit": 4, "complete": False}
+        assert [one["verdict"] for one in found["findings"]] == ["pass"]
+
+    session.run(smoke(json=True), work)
+    assert left == [4]
 
 
 def test_a_users_mistake_is_raised_on_and_leaves_no_file(tmp_path: Path) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
+from gpucheck import exits
 from gpucheck.machine import pulse
-from gpucheck.machine.pulse import LONGEST_S, SILENT_S, Pulse, Watched
+from gpucheck.machine.pulse import LONGEST_S, SILENT_S, OutOfTime, Pulse, Watched
 from gpucheck.report.fault import Fault
 
 
@@ -152,3 +155,30 @@ def test_work_of_the_hosts_own_may_take_long() -> None:
     with pulse.off_device():
         assert pulse.PULSE.off_device == 1
     assert pulse.PULSE.off_device == 0
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no alarm")
+def test_what_is_at_work_is_broken_off_as_its_time_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exits, "began_s", time.monotonic() - 100.0)
+    monkeypatch.setattr(pulse, "GRACE_S", 10.0)
+    never, left = threading.Event(), threading.Event()
+    with pulse.guarded(lambda fault: None, left.set):
+        assert pulse.ends_by(10.0, time.monotonic()) < time.monotonic()
+        with pytest.raises(OutOfTime):
+            never.wait(60)
+        with pytest.raises(OutOfTime):
+            pulse.go_on()
+        # Where nothing may be raised, whoever guards the process ends it.
+        with pulse.unbroken():
+            pulse.ends_by(10.0, time.monotonic())
+            assert left.wait(60)
+        pulse.ends_by(10.0, time.monotonic())
+        pulse.finished()
+        pulse.go_on()
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+
+
+def test_without_a_process_of_its_own_nothing_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulse, "GRACE_S", 10.0)
+    assert pulse.ends_by(0.0, 100.0) == 107.0
+    pulse.go_on(1e9)

@@ -79,7 +79,7 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
     bugs: list[Exception] = []
     for place, one in enumerate(todo):
         now_s = time.monotonic()
-        if now_s >= deadline and now_s + told.first_s >= until_s:
+        if now_s >= until_s or (now_s >= deadline and now_s + told.first_s >= until_s):
             emit(Skipped(out_of_time(one.id, "not measured")))
             continue
         weights = sum(other.weight for other in todo[place:] if other.on_cpu or chosen.ids != CPU)
@@ -95,6 +95,8 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
             one.command()(given, told, Shared((), facts, lost, its_end_s, is_planned=True))
         except UsageError:
             raise
+        except pulse.OutOfTime:
+            told(Skipped(out_of_time(one.id, "some rows were not measured")))
         except Exception as error:  # noqa: BLE001 (it is told; a bug is raised on when all others have run)
             bugs += _broken_off(one, error, told, lost, chosen.ids)
     if bugs:

@@ -91,7 +91,8 @@ def each(
             budget_s = time_budget_s or default_s(accel) * len(chosen.ids)
             left_s = budget_s - (time.monotonic() - began)
             deadline = time.monotonic() + max(left_s, 0.0) / (len(chosen.ids) - place)
-            return deadline, pulse.ends_by(budget_s, began) if shared.until_s is None else shared.until_s
+            until_s = pulse.ends_by(budget_s, began) if shared.until_s is None else shared.until_s
+            return min(deadline, until_s), until_s
 
         if device_id not in run.lost:
             run.device(device_id, times)
@@ -140,6 +141,9 @@ class _Run:
                 in_time = self._measure(accel, *times(accel), shared=device_id in self.in_use)
             self.measured.append(device_id)
             why = "" if in_time else "time"
+        except pulse.OutOfTime:
+            self.emit(Skipped(out_of_time(self.name, "not measured", device_id)))
+            why = "time"
         except (KeyboardInterrupt, Terminated, UsageError):
             raise
         except Exception as error:  # noqa: BLE001 (torch and its driver raise anything: it is told, or raised on)
@@ -158,9 +162,9 @@ class _Run:
             self._broken_off(later, device_id, accel)
 
     def _measure(self, accel: Accel, deadline: float, until_s: float, *, shared: bool) -> bool:
-        """Measure every row; False where there was no time for all of them. The first is always measured.
+        """Measure every row; False where there was no time for all of them.
 
-        On a busy machine each takes longer than its share: none begins that may end late.
+        On a busy machine each takes longer than its share: none begins that may end late, the first apart.
         """
         in_time, together, begun_s = True, 0, time.monotonic()
         with accel.as_current():

@@ -102,7 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     exits.patience_s = INTERRUPTED_AFTER_S
     code = _run(sys.argv[1:])
     code = exits.settle((code, exits.CLOSED_STDOUT)) if stdout_closed else code
-    if kept.is_lost():
+    # Taking an interpreter with torch down takes seconds, on a busy machine ten, and nothing of ours is left to run.
+    if kept.is_lost() or "torch" in sys.modules:
         kept.leave(code)
     return code
 

@@ -72,7 +72,8 @@ def _command(one: Benchmark) -> Callable[[Common, Any, RepeatOptions], int]:
         def measure(emit: Emit) -> None:
             from gpucheck.machine import installed_torch
 
-            installed_torch.load()  # it comes with every benchmark: a signal on the way must not break it half-way
+            # It comes with every benchmark: a signal on the way must not break it half-way.
+            installed_torch.load(options.time_budget_s)
             from gpucheck.bench.devices import Shared
 
             limits = common.settings.thresholds if common.settings is not None else ()

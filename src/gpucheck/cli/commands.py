@@ -94,7 +94,7 @@ def smoke(common: Common, options: SmokeOptions) -> int:
     def check(emit: Emit) -> None:
         from gpucheck.machine import installed_torch
 
-        installed_torch.load()  # Ctrl-C ends in a report from here on
+        installed_torch.load(options.time_budget_s)  # Ctrl-C ends in a report from here on
         from gpucheck.smoke.command import command
 
         command(options, emit)

@@ -61,7 +61,7 @@ def run(
     whole = _Session(common, outputs.prepare(common.output, beside), judge)
     try:
         _tell_settings(common, whole.view)
-        with _terminable(), pulse.guarded(whole.lost):
+        with _terminable(), pulse.guarded(whole.lost, whole.leave):
             try:
                 code = _outcome(work, whole.emit, common, whole.collector)
             finally:
@@ -72,6 +72,7 @@ def run(
     return whole.finish(code)
 
 
+OUT_OF_TIME = Notice("out of time: this is the report so far", "warning")
 # What is lost where it is not written down.
 _FOUND = (Measured, Judged, Answered, Skipped, Failed)
 
@@ -132,12 +133,18 @@ class _Session:
 
     def lost(self, fault: Fault) -> None:
         """Write down what there is and end the process: its main thread waits for a device, which nothing can stop."""
-        code = exits.FAILED
+        self._leave(Failed(fault), None, exits.FAILED)
+
+    def leave(self) -> None:
+        """Write down what there is and end the process: time is over in what nothing may interrupt."""
+        self._leave(OUT_OF_TIME, exits.UNDECIDED, exits.UNDECIDED)
+
+    def _leave(self, why: Event, ended: int | None, code: int) -> None:
         try:
             with self._speaking:
-                self.emit(Failed(fault))
+                self.emit(why)
                 self.view.close()
-                code = self.finish(None)
+                code = self.finish(ended)
         except Unprinted as error:
             code = exits.settle((error.code, exits.CLOSED_STDOUT))
         finally:
@@ -157,7 +164,13 @@ def _outcome(work: Callable[[Emit], None], emit: Emit, common: Common, so_far: C
     gc.freeze()  # the command line keeps garbage collection off while it loads: nothing of that is garbage
     gc.enable()
     try:
-        work(emit)
+        try:
+            work(emit)
+        finally:
+            pulse.finished()
+    except pulse.OutOfTime:
+        emit(OUT_OF_TIME)
+        return exits.UNDECIDED
     except KeyboardInterrupt:
         emit(Notice("interrupted: this is the report so far", "warning"))
         return exits.INTERRUPTED
@@ -229,7 +242,9 @@ def _report(
         started=clock.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
         elapsed_s=time.monotonic() - clock.monotonic,
         code=code,
-        complete=complete and code not in (exits.INTERRUPTED, exits.TERMINATED, exits.USAGE, exits.BUG),
+        complete=complete
+        and OUT_OF_TIME.text not in collector.notices
+        and code not in (exits.INTERRUPTED, exits.TERMINATED, exits.USAGE, exits.BUG),
         strict=common.strict,
         settings=common.settings,
         judge=judge,

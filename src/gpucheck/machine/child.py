@@ -446,7 +446,7 @@ def _state(pid: int) -> str:
 
 @contextlib.contextmanager
 def signals_held(*, second_ends: bool = False, patience_s: float | None = None) -> Iterator[None]:
-    """Let the handlers of SIGINT and SIGTERM wait until the end of the block.
+    """Let the handlers of SIGINT and SIGTERM wait until the end of the block, and that of the alarm in a short one.
 
     One that raises while a process is being started would lose its id, and leave it to itself. With `second_ends` a
     second signal ends this process at once, with the exit status that its number asks for: who repeats Ctrl-C does not
@@ -459,6 +459,7 @@ def signals_held(*, second_ends: bool = False, patience_s: float | None = None) 
     came: list[tuple[int, FrameType | None]] = []
     late: list[threading.Timer] = []
     holding = True
+    alarm = () if second_ends or not hasattr(signal, "SIGALRM") else (signal.SIGALRM,)
 
     def hold(number: int, frame: FrameType | None) -> None:
         if holding:
@@ -473,7 +474,7 @@ def signals_held(*, second_ends: bool = False, patience_s: float | None = None) 
             handlers[number](number, frame)
 
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, *alarm):
             handler = signal.getsignal(number)
             if callable(handler):
                 handlers[number] = handler

@@ -8,13 +8,14 @@ from __future__ import annotations
 import ast
 import importlib.util
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpucheck import exits
 from gpucheck.errors import CannotLook
-from gpucheck.machine import child, talk
+from gpucheck.machine import child, pulse, talk
 from gpucheck.machine.speaking import claim_stdout
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Device, TorchBuild
@@ -72,8 +73,8 @@ def assigned_constants(source: str) -> dict[str, str | None]:
 # -- its import --------------------------------------------------------------------------------------------------------
 
 
-def load() -> None:
-    """Import torch into this process: whole, or not at all.
+def load(budget_s: float | None = None) -> None:
+    """Import torch into this process: whole, or not at all. It counts against the command's time budget, if one is set.
 
     What a handler of Ctrl-C or SIGTERM raises in the middle of it passes through torch's compiled code, which ends the
     process by SIGABRT (`terminate called after throwing … KeyboardInterrupt`) or turns it into an ImportError. So it
@@ -82,8 +83,10 @@ def load() -> None:
     """
     if "torch" in sys.modules:
         return
+    if budget_s is not None:
+        pulse.ends_by(budget_s, time.monotonic())
     try:
-        with child.signals_held(second_ends=True, patience_s=exits.patience_s):
+        with pulse.unbroken(), child.signals_held(second_ends=True, patience_s=exits.patience_s):
             import torch  # noqa: F401
     except (ImportError, OSError) as error:  # OSError: a library that ctypes loads for torch is not there
         lines = str(error).strip().splitlines()

@@ -10,12 +10,16 @@ Only an accelerator is watched: on a CPU a slow step is no hang.
 from __future__ import annotations
 
 import contextlib
+import math
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Protocol
 
+from gpucheck import exits
 from gpucheck.machine import kept
 from gpucheck.report.fault import Fault
 
@@ -37,6 +41,8 @@ LOOK_EVERY_S = 0.5
 OVERTIME, GRACE_S = 1.5, 10.0
 # Of these for what lies around a command on a busy machine: starting Python, judging, rendering, leaving.
 ENDING_S = 3.0
+# A timer of nothing is none: the shortest. And the longest that every system takes (itimerfix of XNU).
+SOON_S, LATEST_S = 1e-3, 1e8
 
 
 class Waited(kept.Waited, Protocol):
@@ -57,8 +63,11 @@ class Watched:
     wait: Callable[[], None] | None
 
 
-class OutOfTime(Exception):
-    """There is no time for what would come next."""
+class OutOfTime(BaseException):
+    """There is no time for what would come next, or none left for what is at work.
+
+    Like Ctrl-C it may come up anywhere, and whoever catches every Exception must not take it for a failure.
+    """
 
 
 @dataclass(slots=True)
@@ -76,8 +85,13 @@ class Pulse:
     watched: list[Watched] = field(default_factory=list)
     # When the command began that runs now, in a process of its own; None where a program calls ours.
     began_s: float | None = None
-    # Whether there is no time for another row.
+    # Whether there is no time for another row, and when what is at work is broken off.
     late: bool = False
+    ends_s: float = math.inf
+    has_alarm: bool = False
+    # Whether nothing may be raised in what is at work, and how the process is then ended with the report so far.
+    unbroken: bool = False
+    leave: Callable[[], None] = lambda: None
     # Starts the thread that looks, where somebody guards this process.
     start: Callable[[], None] = lambda: None
 
@@ -138,19 +152,63 @@ def step() -> str:
     return PULSE.step
 
 
-def go_on() -> None:
-    """Begin a row of a benchmark. Raises OutOfTime where the one before left no time for it."""
-    if PULSE.late:
+def go_on(needs_s: float = 0.0) -> None:
+    """Begin a row of a benchmark. Raises OutOfTime where the one before left no time for it, or too little."""
+    if PULSE.late or time.monotonic() + needs_s >= PULSE.ends_s:
         raise OutOfTime
 
 
 def ends_by(budget_s: float, began_s: float) -> float:
     """Until when work with this time budget has to be over, by `time.monotonic`; `began_s` is when the work began.
 
-    A command began earlier than its work.
+    A command began earlier than its work. In a process of its own, what is still at work then is broken off: OutOfTime.
     """
     since_s = began_s if PULSE.began_s is None else min(PULSE.began_s, began_s)
-    return since_s + OVERTIME * budget_s + GRACE_S - ENDING_S
+    ends_s = since_s + OVERTIME * budget_s + GRACE_S - ENDING_S
+    if PULSE.began_s is not None:
+        PULSE.ends_s = ends_s
+        if PULSE.has_alarm:
+            signal.setitimer(signal.ITIMER_REAL, min(max(ends_s - time.monotonic(), SOON_S), LATEST_S))
+    return ends_s
+
+
+def finished() -> None:
+    """The work is over: nothing is broken off any more."""
+    PULSE.late, PULSE.ends_s = False, math.inf
+    if PULSE.has_alarm:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+@contextlib.contextmanager
+def unbroken() -> Iterator[None]:
+    """Around what an exception must not break off, as the import of torch: out of time, the process ends at once."""
+    before, PULSE.unbroken = PULSE.unbroken, True
+    try:
+        yield
+    finally:
+        PULSE.unbroken = before
+
+
+@contextlib.contextmanager
+def _alarm() -> Iterator[None]:
+    """Let the system's alarm raise OutOfTime in the main thread, where the system has one (POSIX)."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        if not PULSE.unbroken:
+            raise OutOfTime
+        PULSE.leave()
+
+    before = signal.signal(signal.SIGALRM, ring)
+    PULSE.has_alarm = True
+    try:
+        yield
+    finally:
+        finished()
+        PULSE.has_alarm = False
+        signal.signal(signal.SIGALRM, before)
 
 
 @contextlib.contextmanager
@@ -197,8 +255,11 @@ def off_device() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def guarded(lost: Callable[[Fault], None]) -> Iterator[None]:
-    """Look after what is watched within. `lost` is called in another thread and ends the process."""
+def guarded(lost: Callable[[Fault], None], leave: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Look after what is watched within. `lost` is called in another thread and ends the process.
+
+    `leave` ends it where time is over and nothing may be raised.
+    """
     ended = threading.Event()
     # Once what there is is being written down, a call that returns after all must not get in between.
     ending = threading.Lock()
@@ -210,12 +271,13 @@ def guarded(lost: Callable[[Fault], None]) -> Iterator[None]:
             started.append(threading.Thread(target=look, args=arguments, name="gpucheck pulse", daemon=True))
             started[0].start()
 
-    before, PULSE.start, PULSE.step = PULSE.start, start, ""
-    PULSE.began_s = time.monotonic()
+    before, PULSE.start, PULSE.step, PULSE.leave = PULSE.start, start, "", leave
+    PULSE.began_s = time.monotonic() if exits.began_s is None else exits.began_s
     try:
-        yield
+        with _alarm():
+            yield
     finally:
-        PULSE.start, PULSE.began_s = before, None
+        PULSE.start, PULSE.began_s, PULSE.leave = before, None, lambda: None
         ended.set()
         with ending:
             pass

@@ -62,6 +62,7 @@ DEFAULT_BUDGET_S = 300.0
 LONGEST_CHECK_S = 5.0
 # The command, as faults name it.
 WHERE = "smoke"
+OUT_OF_TIME = "--time-budget ended"
 
 
 def command(options: SmokeOptions, emit: Emit) -> None:
@@ -157,14 +158,18 @@ def run(checks: Sequence[Check], dut: DeviceUnderTest, emit: Emit, *, deadline: 
     """
     why_not: str | None = None
     died: Fault | None = None
+    finding: Finding | None
     for number, check in enumerate(checks):
         emit(Progress(check.title, number, len(checks)))
         if why_not is None and number and time.monotonic() >= deadline:
-            why_not = "--time-budget ended"
-        if why_not:
-            emit(Judged(Finding(check.id, "skip", check.title, why_not)))
+            why_not = OUT_OF_TIME
+        try:
+            finding = None if why_not else run_one(check, dut)
+        except pulse.OutOfTime:
+            finding, why_not = None, OUT_OF_TIME
+        if finding is None:
+            emit(Judged(Finding(check.id, "skip", check.title, why_not or "")))
             continue
-        finding = run_one(check, dut)
         emit(Judged(finding))
         if finding.verdict == "fail" and (reason := dut.accel.why_broken()) and not _is_of_memory(reason):
             why_not = f"device unusable: {check.id} failed: {reason}"

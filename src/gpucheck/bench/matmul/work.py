@@ -216,7 +216,8 @@ class _Rows:
     def _leave_time(self, sustaining_s: float) -> None:
         """The long runs come last; what is before them ends earlier."""
         self.deadline -= sustaining_s
-        if sustaining_s and self.deadline - time.monotonic() < LEAST_ROWS_S:
+        given_s = self.options.time_budget_s
+        if sustaining_s and given_s is not None and given_s - sustaining_s < LEAST_ROWS_S:
             raise UsageError(
                 "--time-budget leaves no time to find the fastest product",
                 f"--sustain takes {units.duration(sustaining_s)} for all dtypes, pauses included",
@@ -262,7 +263,7 @@ class _Rows:
             if dtype not in fastest:
                 self.emit(Notice(f"{dtype}: no product to sustain", "warning"))
                 continue
-            pulse.go_on()
+            pulse.go_on(sustain.IDLE_S + seconds)
             m, n, k = (int(fastest[dtype].case[side]) for side in "mnk")
             case = replace(any_shape, shape=(m, n, k))
             long_run = partial(sustain.sustain, case, self.accel, seconds, watch, self.emit, idle_s=sustain.IDLE_S)

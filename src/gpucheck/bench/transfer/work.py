@@ -64,6 +64,8 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
     ids = [one for one in measured if one not in lost]
     if len(ids) > 1:
         until = began + budget_s if budget_s else time.monotonic() + TOGETHER_S
+        if shared.until_s is None:
+            pulse.ends_by(until - began, began)
         _together(options, chosen, ids, facts, emit, until)
     elif not alone:
         raise CannotLook(
@@ -116,7 +118,7 @@ def rows_on(
             accel.empty_cache()
 
 
-def _no_time(left: Sequence[Part], device: str) -> Finding:
+def _no_time(left: Sequence[Part | TogetherPart], device: str | None = None) -> Finding:
     names = [part.id for part in left]
     return Finding(
         "transfer.time",
@@ -147,4 +149,8 @@ def _together(
         except CannotLook as error:
             emit(Skipped(of_error(error)))
             why = "memory"
+        except pulse.OutOfTime:
+            emit(Skipped(_no_time(todo[place:])))
+            emit(Finished(judge.part(part.id), why="time"))
+            return
         emit(Finished(judge.part(part.id), why=why))
