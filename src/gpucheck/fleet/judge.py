@@ -398,7 +398,9 @@ def _beside_siblings(nodes: Mapping[str, NodeDocument]) -> _Beside:
             by_node[host] = [replace(one, certain=False) for one in maybe]
     groups: list[FleetGroup] = []
     for (model, label, unit), members in figures.items():
-        group = siblings.place([_placed(host, one) for host, one in members], comparisons)
+        group = siblings.place(
+            [siblings.Figure(host, one.device, one.rate, one.error or 0.0) for host, one in members], comparisons
+        )
         found = 0
         for standing, (host, one) in zip(group.placed, members, strict=False):
             # A node that is slow as a whole is one fault, not as many as it has devices.
@@ -583,10 +585,6 @@ def _setting(slower: set[str], hosts: Iterable[str], nodes: Mapping[str, NodeDoc
         if many >= 0.9 * len(slower) and beside <= 0.1 * len(faster):
             return f"{key} {value}, the others {other}"
     return ""
-
-
-def _placed(host: str, one: NodeFigure) -> siblings.Figure:
-    return siblings.Figure(host, one.device, one.rate, one.error or 0.0)
 
 
 Groups = dict[tuple[str, str, str], list[tuple[str, NodeFigure]]]

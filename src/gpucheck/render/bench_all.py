@@ -18,6 +18,7 @@ from gpucheck.render.blocks import (
     Page,
     answer,
     by_column,
+    cell_of,
     verdict_cell,
 )
 from gpucheck.report.finding import Finding, Verdict
@@ -114,16 +115,14 @@ def _table(answer: BenchAll, *, several: bool) -> Block:
                 ]
             )
     columns = zip(_COLUMNS, zip(*rows, strict=True), strict=True)
-    empty = {place for place, cells in enumerate(zip(*rows, strict=True)) if not any(_text(cell) for cell in cells)}
+    empty = {
+        place for place, cells in enumerate(zip(*rows, strict=True)) if not any(cell_of(cell).text for cell in cells)
+    }
     return by_column(
         (column, cells)
         for place, (column, cells) in enumerate(columns)
         if (several or column.head != "device") and place not in empty
     )
-
-
-def _text(cell: str | Cell) -> str:
-    return cell.text if isinstance(cell, Cell) else cell
 
 
 def _flagged(headlines: Sequence[Headline]) -> list[Block]:

@@ -205,7 +205,10 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
     Such is a failure that no threshold asked for, and what is about a device without a figure. The answers of other
     devices stand above the tables; below these is what the figures rest on.
     """
-    several = len({answer.device.id for answer in answers} | _devices(report.findings)) > 1
+    devices = {answer.device.id for answer in answers} | {
+        one.device for one in report.findings if one.device is not None
+    }
+    several = len(devices) > 1
     findings = [named(one, several=several) for one in remarks_once(report.findings)]
     worst = min(findings, key=lambda one: WORST_FIRST.index(one.verdict), default=None)
     ranked = sorted(answers, key=lambda answer: WORST_FIRST.index(_verdict(report, answer, several=several)))
@@ -256,10 +259,6 @@ def _lead(report: Report, lead: Finding, answers: Sequence[Answer], *, several: 
     if not is_cut and not lead.message:
         return first, lead
     return first, replace(lead, title=rest if is_cut else lead.message, message="")
-
-
-def _devices(findings: Iterable[Finding]) -> set[str]:
-    return {one.device for one in findings if one.device is not None}
 
 
 def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:

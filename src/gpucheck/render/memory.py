@@ -98,7 +98,7 @@ def _steps(steps: Sequence[MemoryStep]) -> Block:
         figures = {row.figure: row for row in step.figures}
         # What has no bound in this step is shown as it was.
         cells: list[str | Cell] = [_figure(figures.get(name), getattr(step.observed, name, None)) for name in names]
-        rows.append([step.step, step.does, *cells, _verdict(step)])
+        rows.append([step.step, step.does, *cells, verdict_cell(step.verdict, step.reason)])
         seen = [_mebibytes(getattr(step.observed, name, None) or _observed(figures.get(name))) for name in now]
         short.append([verdict_cell(step.verdict, step.step), *seen])
     return replace(table(columns, rows), dense=True, narrow=replace(table(few, short), dense=True))
@@ -129,7 +129,3 @@ def _mebibytes(size: int | None) -> str:
         return UNKNOWN
     whole, rest = divmod(size, units.MIB)
     return str(whole) if not rest else f"{size / units.MIB:.3f}"
-
-
-def _verdict(step: MemoryStep) -> Cell:
-    return verdict_cell(step.verdict, step.reason)

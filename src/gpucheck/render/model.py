@@ -77,7 +77,10 @@ def _tree(rows: Sequence[ModuleRow]) -> Block:
             (Column("kind", "left", keep=3), [one.kind for one in rows]),
             (Column("parameters", keep=4), [f"{one.parameters:,}".replace(",", " ") for one in rows]),
             (Column("MiB", keep=8), column_of_numbers([float(one.parameter_bytes) for one in rows], scale)),
-            (Column("buffers, MiB", keep=2), _buffers(rows)),
+            (
+                Column("buffers, MiB", keep=2),
+                column_of_numbers([float(one.buffer_bytes) or None for one in rows], scale),
+            ),
             (Column("dtype", "left", keep=5), [", ".join(one.dtypes) or UNKNOWN for one in rows]),
             (Column("device", "left", keep=6), [", ".join(one.devices) or UNKNOWN for one in rows]),
         ]
@@ -87,10 +90,6 @@ def _tree(rows: Sequence[ModuleRow]) -> Block:
 def _name(row: ModuleRow) -> str:
     name = row.name.rpartition(".")[2] if row.name else "(model)"
     return f"{name} ×{row.repeats}" if row.repeats > 1 else name
-
-
-def _buffers(rows: Sequence[ModuleRow]) -> list[str]:
-    return column_of_numbers([float(one.buffer_bytes) or None for one in rows], units.MIB)
 
 
 def _totals(result: ModelResult) -> list[Block]:

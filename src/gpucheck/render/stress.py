@@ -179,11 +179,8 @@ def _curves(result: StressResult) -> list[Block]:
 def _unknown(result: StressResult) -> list[Block]:
     lines = dict.fromkeys(f"{what} unknown: {why}" for one in result.devices for what, why in one.unknown.items())
     seed = f"same data everywhere (seed {result.seed}); turns of {units.duration(result.turn_s)} on average"
-    return [Line(seed, "dim"), *(Line(text, "dim") for text in lines), *_wrongs(result)]
-
-
-def _wrongs(result: StressResult) -> list[Block]:
-    return [advice_line(f"{one.name}: {text_of(each)}") for one in result.devices for each in one.wrong]
+    wrong = [advice_line(f"{one.name}: {text_of(each)}") for one in result.devices for each in one.wrong]
+    return [Line(seed, "dim"), *(Line(text, "dim") for text in lines), *wrong]
 
 
 def _clock_text(point: StressPoint) -> str:

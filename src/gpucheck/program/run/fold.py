@@ -241,7 +241,8 @@ def _steps(read: board.Read) -> tuple[RunSteps | None, tuple[RunStep, ...], int 
     apart = _APART if count >= _ENOUGH else min(1, count - 1)
     traced = read.head[board.TRACED_STEPS]
     if traced:  # what was looked at with everything takes longer: it stands apart as well
-        apart = min(max(apart, _traced_end(read)), len(rows) - 1)
+        last = max((int(line["last_step"]) for line in read.said("trace")), default=0)
+        apart = min(max(apart, last), len(rows) - 1)
     first, steady = rows[:apart], rows[apart:]
     by = "gpucheck.api.step" if read.head[board.EXPLICIT_STEPS] else "optimizer"
     durations = [row["duration_ns"] / 1e9 for row in steady]
@@ -255,10 +256,6 @@ def _steps(read: board.Read) -> tuple[RunSteps | None, tuple[RunStep, ...], int 
     )
     begins = first[-1]["end_ns"] if first else steady[0]["end_ns"] - steady[0]["duration_ns"]
     return told, tuple(_step(row) for row in steady), begins
-
-
-def _traced_end(read: board.Read) -> int:
-    return max((int(line["last_step"]) for line in read.said("trace")), default=0)
 
 
 def _shares(read: board.Read, ended: Ended, window: Sequence[RunStep], begins_ns: int | None) -> TimeShares | None:

@@ -115,11 +115,8 @@ def memory_finding(seen: OutOfMemory, folder: str) -> Finding:
     title = f"memory of {seen.device} ran out"
     blamed = {"fragmentation": ": fragmented", "other-processes": ": other processes hold it"}.get(seen.blame or "", "")
     evidence = {"blame": seen.blame, **parts}
-    return Finding("run.memory.full", "fail", title + blamed, message, evidence, advice_of(seen), _device(seen))
-
-
-def _device(seen: OutOfMemory) -> str | None:
-    return seen.device if ":" in seen.device else None
+    device = seen.device if ":" in seen.device else None
+    return Finding("run.memory.full", "fail", title + blamed, message, evidence, advice_of(seen), device)
 
 
 def advice_of(seen: OutOfMemory) -> str | None:
