@@ -96,7 +96,8 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
         except UsageError:
             raise
         except pulse.OutOfTime:
-            told(Skipped(out_of_time(one.id, "some rows were not measured")))
+            some = "" if told.began_s is not None else "some rows were "
+            told(Skipped(out_of_time(one.id, f"{some}not measured")))
         except Exception as error:  # noqa: BLE001 (it is told; a bug is raised on when all others have run)
             bugs += _broken_off(one, error, told, lost, chosen.ids)
     if bugs:

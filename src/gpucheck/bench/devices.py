@@ -166,12 +166,14 @@ class _Run:
 
         On a busy machine each takes longer than its share: none begins that may end late, the first apart.
         """
-        in_time, together, begun_s = True, 0, time.monotonic()
+        left_out, together, begun_s = "not measured", 0, time.monotonic()
+        in_time = True
         with accel.as_current():
             kept.begin(accel)
             try:
                 for one in self.rows(accel, deadline):
                     self.emit(Measured(replace(one, flags=(*one.flags, remarks.SHARED)) if shared else one))
+                    left_out = "some rows were not measured"
                     # Rows that were timed in turn are told together.
                     together = together - 1 if together else len(one.method.details.get("in_turn_with", ()))
                     now_s = time.monotonic()
@@ -185,7 +187,7 @@ class _Run:
         kept.settle(accel)
         accel.empty_cache()
         if not in_time:
-            self.emit(Skipped(out_of_time(self.name, "some rows were not measured", accel.id)))
+            self.emit(Skipped(out_of_time(self.name, left_out, accel.id)))
         return in_time
 
     def _broken_off(self, error: Exception, device_id: str, accel: Accel | None) -> None:
