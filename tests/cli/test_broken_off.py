@@ -290,7 +290,7 @@ import failing_card, pytest
 from gpucheck.cli.app import main
 from gpucheck.machine import pulse
 
-pulse.SILENT_S, pulse.ANSWER_S, pulse.LOOK_EVERY_S = {silent_s}, 0.5, 0.1
+pulse.SILENT_S, pulse.ANSWER_S, pulse.LOOK_EVERY_S, pulse.GRACE_S = {silent_s}, 0.5, 0.1, float("inf")
 libc, never = ctypes.CDLL(None), ctypes.create_string_buffer(64)
 libc.sem_init(never, 0, 0)
 
