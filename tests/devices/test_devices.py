@@ -434,6 +434,9 @@ def test_a_card_on_the_bus_that_the_driver_does_not_list_warns_outside_container
     # A driver that took the card failed on it, or its settings leave it out; that it lists none at all is no setting.
     taken = replace(host, nvidia_pci_drivers={"0000:81:00.0": "nvidia"})
     assert [one.verdict for one in not_passed(replace(HEALTHY, host=taken))] == ["inconclusive"]
+    # To a job that has some of the node's cards the driver may not list the others.
+    job = replace(HEALTHY, host=taken, environment={"CUDA_VISIBLE_DEVICES": "0"})
+    assert [one.verdict for one in not_passed(job)] == ["info"]
     assert [one.verdict for one in not_passed(Facts(host=taken, torch=TORCH, driver=DRIVER, devices=(CPU,)))] == [
         "fail"
     ]

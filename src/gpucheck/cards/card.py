@@ -155,11 +155,14 @@ def unlisted(facts: Facts) -> Finding | None:
     started = facts.driver is not None and facts.driver.nvml_code == 0 and facts.driver.nvml_error is None
     if not others or not started:
         return None
-    # A driver that took a card and lists none, or one less, failed on it, unless its settings leave the card out.
+    # A driver that took a card and lists none, or one less, failed on it, unless its settings leave the card out. To a
+    # job that was given some of a node's cards (Slurm's cgroups) the driver does not list the others.
     taken = any(host.nvidia_pci_drivers.get(one) == "nvidia" for one in others)
+    given = bool(listing) and "CUDA_VISIBLE_DEVICES" in facts.environment
+    verdict: Verdict = "info" if given else "warn" if not taken else "inconclusive" if listing else "fail"
     return Finding(
         "devices.unlisted",
-        ("inconclusive" if listing else "fail") if taken else "warn",
+        verdict,
         f"{len(others)} NVIDIA device{'s' * (len(others) != 1)} on the PCI bus missing from the driver",
         f"{', '.join(others)} ({_held_by(host, others)})",
         {"pci_addresses": others},
