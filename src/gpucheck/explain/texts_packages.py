@@ -404,7 +404,7 @@ TEXTS: tuple[Text, ...] = (
         "nvshmem.init",
         "NVSHMEM could not start",
         (
-            r"(ibv_\w+ failed.{0,9}){0,9}/.{0,60}nvshmem.{0,160}(non-zero status|NULL value|Error in)",
+            r"(ibv_\w+ failed.{0,99}){0,9}/.{0,60}nvshmem.{0,160}(non-zero status|NULL value|Error in)",
             r"nvshmem setup connections failed|init failed for transport",
             r"nvshmem\w*_init\w* failed",
             r"NVSHMEM.{0,40}(initiali[sz]ation|bootstrap|init) (failed|error)",
