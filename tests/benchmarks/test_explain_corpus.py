@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import json
 import sys
@@ -18,9 +19,9 @@ from gpucheck.doctor.catalogue import BY_ID
 from gpucheck.explain.table import TEXTS
 
 # What the set that nobody tuned on has: it is to be no worse. The bar is LEAST_RIGHT, 276 of 306.
-HELD_RIGHT = 288
+HELD_RIGHT = 290
 # The first and only run over the set `fresh`, in which nobody looked at what was missed.
-FRESH_RIGHT, FRESH_WRONG = 80, 1
+FRESH_RIGHT, FRESH_WRONG = 56, 0
 
 
 @functools.cache
@@ -40,9 +41,9 @@ def test_the_set_that_nobody_tuned_on_is_right_as_often_as_it_was_and_never_sure
 
 
 def test_fresh_texts_are_never_met_worse_than_at_their_first_run() -> None:
-    """Below the bars, as the benchmark's page says; what is mended by kind may only raise it."""
+    """The benchmark's page says what the figure is worth; what is mended by kind may only raise it."""
     fresh = score("fresh")
-    assert (fresh.entries, fresh.blamed) == (109, 0)
+    assert (fresh.entries, fresh.blamed) == (58, 0) and fresh.holds
     assert fresh.right >= FRESH_RIGHT and fresh.wrong_and_sure <= FRESH_WRONG, fresh
 
 
@@ -53,6 +54,12 @@ def test_the_corpus_is_large_and_each_of_its_texts_is_labelled_once() -> None:
     assert all(entry.source and entry.note for entry in entries)
     known = {text.id for text in TEXTS} | set(BY_ID)
     assert {name for entry in entries for name in entry.expect if not name.startswith("?")} <= known
+
+
+def test_the_advice_of_every_fresh_text_had_a_second_reading() -> None:
+    rows = map(json.loads, (explain_corpus.CORPUS / "explain-j.jsonl").read_text(encoding="utf-8").splitlines())
+    read = collections.Counter(row["advice"].partition(":")[0] for row in rows)
+    assert read == {"checked": 42, "partly": 8, "wrong": 4, "missed": 2, "none": 2}
 
 
 @pytest.mark.parametrize("unseen", ["held", "fresh"])
@@ -86,13 +93,13 @@ def test_what_counts_as_what() -> None:
 def test_only_the_set_that_rows_were_written_on_is_ever_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    missed = {letter: entry(f"it is on fire in {letter}", "x.y") for letter in "abcdefgh"}
+    missed = {letter: entry(f"it is on fire in {letter}", "x.y") for letter in "abcdefghij"}
     for letter, one in missed.items():
         row = {"text": one.text, "expect": one.expect, "source": one.source, "note": one.note}
         (tmp_path / f"explain-{letter}.jsonl").write_text(json.dumps(row) + "\n")
     monkeypatch.setattr(explain_corpus, "entries", functools.partial(explain_corpus.entries, folder=tmp_path))
     assert explain_corpus.main(["--misses"]) == 1
     listed = capsys.readouterr().out.splitlines()
-    assert [letter for letter, one in missed.items() if one.text in listed] == ["a", "b", "d", "e", "f", "g"]
+    assert [letter for letter, one in missed.items() if one.text in listed] == [*"abdefghi"]
     with pytest.raises(SystemExit):
         explain_corpus.main(["--show-held"])

@@ -306,3 +306,11 @@ def test_what_is_deprecated_comes_after_what_failed() -> None:
         "RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"
     )
     assert ids(said) == ["cudnn.failed", "nvml.pynvml"]
+
+
+def test_what_says_little_is_a_hint_where_nothing_else_is_found_in_a_paste_that_is_ours() -> None:
+    weak, whole = text("a.weak", weak=("engine broke",)), text("a.whole", "no more fuel")
+    (match,) = find("torch: the engine broke", [weak, whole])
+    assert (match.text.id, match.certainty) == ("a.weak", "hint")
+    assert [one.text.id for one in find("torch: the engine broke\nno more fuel", [weak, whole])] == ["a.whole"]
+    assert find("the engine broke", [weak, whole]) == []

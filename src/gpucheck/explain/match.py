@@ -127,7 +127,7 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
     ours = _OURS.search(normal.spaced) is not None
     # What is there whole explains what is there in part: only where nothing is, parts are looked for.
     if not told and not (pointed and ours):
-        told = _cut_places(normal, texts) or _cut_places(normal, conditions)
+        told = _cut_places(normal, texts) or _cut_places(normal, conditions) or _weak_places(normal, texts)
     mine, theirs = _Near(told), _Near(pointed)
     found = told + [place for place in pointed if ours and not any(place.touches(one) for one in mine.to(place))]
     errors = _unknown_errors(normal, found)
@@ -266,6 +266,12 @@ def _places(normal: Normal, texts: Sequence[Text], *, ours: bool = False) -> Ite
             if pattern.by_word:
                 spans = [(normal.solid_offset(start), normal.solid_offset(end)) for start, end in spans]
             yield from (_Place(text, start, end, normal.line_at(start)) for start, end in spans)
+
+
+def _weak_places(normal: Normal, texts: Sequence[Text]) -> list[_Place]:
+    """Where a text's weak patterns are, as hints."""
+    weak = [replace(text, patterns=(), common=text.weak, beside="", certainty="hint") for text in texts if text.weak]
+    return [place for place in _places(normal, weak) if place.line.kind != "quiet" or place.text.logged]
 
 
 def _holds(normal: Normal, source: str) -> bool:

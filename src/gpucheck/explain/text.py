@@ -20,8 +20,9 @@ class Text:
     `common` are patterns that programs of every kind print ("Killed", "Too many open files"): they count where the rest
     of the paste speaks of GPUs, torch or training; where `beside` is given, where it holds that instead. `follows` are
     ids, or their beginnings, of what brings this about: where one of them is in the paste too, it is told first.
-    `unless` is what makes it somebody else's, wherever in the paste it stands. `logged` texts are numbers that training
-    reports as information: they count on such a line too.
+    `unless` is what makes it somebody else's, wherever in the paste it stands. `weak` are patterns that say little (a
+    library's name beside its failing, a launcher's frames): they are a hint, in a paste that is ours, where nothing
+    else is found. `logged` texts are numbers that training reports as information: they count on such a line too.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Text:
     follows: tuple[str, ...] = ()
     beside: str = ""
     unless: str = ""
+    weak: tuple[str, ...] = ()
     logged: bool = False
 
 

@@ -262,6 +262,7 @@ TEXTS: tuple[Text, ...] = (
             r"with CUDA capability sm_\d+ is not compatible with the current PyTorch installation",
             r"The current PyTorch install supports CUDA capabilities",
             r"PyTorch no longer supports this GPU because it is too old",
+            r"\bYour GPU is too (old|new)\b",
             r"which is of (cuda )?capability \d+\.\d",
             r"with CUDA capability sm_\d+",
             r"Minimum and Maximum cuda capability supported by this version of PyTorch",
@@ -443,7 +444,7 @@ TEXTS: tuple[Text, ...] = (
         "cuda.argument",
         "CUDA was called with a value that it does not take",
         (
-            r"\bCUDA error[;,-] ?invalid argument",
+            r"\bCUDA (error[;,-] ?)?invalid argument",
             CUDA_SAYS + r"invalid argument",
             r"CUDA_ERROR_INVALID_VALUE",
             r"cudaErrorInvalid(Value|PitchValue|Symbol|DevicePointer|HostPointer|Texture\w*|MemcpyDirection)\b",
@@ -458,6 +459,26 @@ TEXTS: tuple[Text, ...] = (
         "pinned twice.",
         _BLOCKING,
         "hint",
+    ),
+    Text(
+        "cuda.unknown",
+        "a CUDA call failed, and the text does not say why",
+        (r"AcceleratorError\W{0,3}CUDA error(?!:| ?\()",),
+        "The line that names the error is not in the paste, or it names one that has no row here.",
+        "paste the whole message, its first line too; "
+        + _BLOCKING
+        + "; sudo dmesg | grep -i xid shows what the driver "
+        "noted",
+        "hint",
+        symptom=True,
+        weak=(
+            r"\bCUDA\w*\W{0,2}(runtime |driver |kernel )*(error|failure|exception|failed)",
+            r"CUDA kernel errors might be asynchronously reported",
+            r"Compile with TORCH_USE_CUDA_DSA",
+            r"consider passing CUDA_LAUNCH_BLOCKING",
+            r"\b(CUDA_ERROR_[A-Z]|cudaError[A-Z]|CUresult|cudaError_t)\w*",
+            r"AcceleratorError",
+        ),
     ),
     Text(
         "cuda.not_supported",
@@ -495,6 +516,11 @@ TEXTS: tuple[Text, ...] = (
         "during the capture.",
         "warm up on a side stream before the capture, and keep .item() and prints out of it",
         "proof",
+        weak=(
+            r"\bcaptur\w* (of )?(the )?(CUDA )?graphs? (fail|error)",
+            r"CUDA graphs? captur\w* (fail|error)",
+            r"\b(capture_one_batch_size|capture_model|_capture_cudagraphs)\b",
+        ),
     ),
     Text(
         "cuda.ptx",
@@ -520,6 +546,8 @@ TEXTS: tuple[Text, ...] = (
             r"(HIP|ROCm)\W? error:? .{0,40}no kernel image",
             r"Error \[HIP\]: .{0,60}no kernel image",
             r"amdgpu is not supported.{0,60}gfx",
+            r"No compatible code objects found for",
+            r"\bgfx\d+\w?\b (is |are )?(not supported|unsupported)\b",
             r"No compatible (ROCm GPUs|amdgpu devices)",
             r"(HIP|ROCm) error: invalid device function",
             r"Triton Error \[HIP\]: .{0,40}(no kernel image|invalid device function)",
@@ -625,6 +653,7 @@ TEXTS: tuple[Text, ...] = (
         "start the program again with AMD_SERIALIZE_KERNEL=3; if it comes back with another program too: newer "
         "firmware and ROCm, lower clocks, or another card",
         source="ROCm/ROCm issues 4021 and 5259",
+        weak=(r"\bamdgpu\b.{0,100}(\*ERROR\*|failed|timed? ?out|fault|lost)",),
         follows=("hip.fault",),
     ),
     Text(
@@ -645,6 +674,11 @@ TEXTS: tuple[Text, ...] = (
         "AMD_SERIALIZE_KERNEL=3 and the same again; MIOPEN_FIND_MODE=FAST, TORCH_BLAS_PREFER_HIPBLASLT=0",
         "hint",
         follows=("hip.fault", "hip.arch", "oom."),
+        weak=(
+            r"\b(HIP|ROCm)\w* (runtime )?(error|failure|failed)|\bhipError\w+",
+            r"HIP kernel errors might be asynchronously reported|TORCH_USE_HIP_DSA",
+            r"\b(roc|hip)(blas|fft|solver|sparse|rand)\w*.{0,40}(error|fail)|\bMIOpen.{0,40}(error|fail)",
+        ),
     ),
     Text(
         "cuda.shutdown",
@@ -736,6 +770,10 @@ TEXTS: tuple[Text, ...] = (
         "memory.",
         "use a smaller batch; sudo dmesg | grep -i -e i915 -e xe",
         "hint",
+        weak=(
+            r"\b(level[_-]?zero|sycl|xpu|oneapi|unified runtime)\b.{0,80}(error|fail|exception)",
+            r"\bZE_RESULT_ERROR\w+",
+        ),
     ),
     Text(
         "xpu.float64",

@@ -47,7 +47,7 @@ TEXTS: tuple[Text, ...] = (
             # As compilers spell names of at::, c10::, torch:: and caffe2::, and the names of torch's C.
             r"undefined symbol: _Z\w*([NK](3c10|2at\d|5torch|6caffe2))",
             r"undefined symbol: (THP|THC|Py ?Torch|torch_|at_|aoti_torch)\w*",
-            _TORCHS + r"[\w./-]*\.so[.\d]*: undefined symbol:(?! ?_*nvJitLink|cu[a-z]|nccl|iJIT)",
+            _TORCHS + r"[\w./-]*\.so[.\d]*:? undefined symbol(?!:? ?(_*nvJitLink|cu[a-z]|nccl|iJIT))",
             r"DLL load failed while importing \w*" + _TORCHS + r"\w*: The specified procedure could not be found",
             r"(libc10|libtorch)\w*\.so[.\d]*: (cannot open shared object file|version)",
             r"was compiled (with|against|for) (a different version of )?(Py)?torch",
@@ -59,6 +59,7 @@ TEXTS: tuple[Text, ...] = (
         "torch): pip install --no-cache-dir --force-reinstall --no-deps --no-build-isolation NAME==VERSION",
         common=(r"Could not load this library: .{0,200}\.(so|pyd|dll)",),
         follows=("attention.package", "xformers.setup", "bitsandbytes.setup", "import.nvjitlink", "cudnn.version"),
+        weak=(r"undefined (\w+/)?\w* ?symbols?", r"The specified procedure could not be found"),
     ),
     Text(
         "import.libcuda",
@@ -259,6 +260,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "Windows lacks the Visual C++ runtime, or one of torch's DLLs needs another.",
         "install Microsoft's Visual C++ Redistributable (x64), then reinstall torch",
+        weak=(r"DLL load failed", r"The specified module could not be found"),
         follows=("oom.host",),
     ),
     Text(
@@ -391,7 +393,7 @@ TEXTS: tuple[Text, ...] = (
             r"Feature '[\w.:]+' requires .target sm_\d+",
             r"XLA requires ptxas version",
             r"(NVRTC_ERROR|NVJITLINK_ERROR)_(?!BUILTIN)\w+",
-            r"PTX ?\.version [\d.]+ does not support ?\.target",
+            r"PTX ?\.?version [\d.]+ does not support ?\.?target",
         ),
         "The ptxas of Triton's, or torch's NVRTC, is older than the GPU.",
         "use a newer torch (it brings Triton), or TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas of a newer CUDA",
@@ -447,6 +449,10 @@ TEXTS: tuple[Text, ...] = (
         "explain that line; TORCHDYNAMO_VERBOSE=1 and TORCH_LOGS=+dynamo show more",
         "hint",
         symptom=True,
+        weak=(
+            r"torch[/\\]_(inductor|dynamo)[/\\]|triton[/\\](compiler|runtime)[/\\]",
+            r"\b(torch\.compile|inductor|torch\w*dynamo|triton\.\w+)\b.{0,60}(not working|does not work|error|fail)",
+        ),
         follows=("compile.", "cuda.", "oom."),
     ),
     Text(

@@ -79,6 +79,7 @@ TEXTS: tuple[Text, ...] = (
         "CUDA_LAUNCH_BLOCKING=1 python …; " + _OOM_FIRST,
         "hint",
         follows=_BEFORE_LIBRARIES,
+        weak=(r"\bcublas\w*.{0,40}(error|fail)|CUBLAS_STATUS_(?!SUCCESS)\w+",),
     ),
     Text(
         "cublas.not_supported",
@@ -154,6 +155,7 @@ TEXTS: tuple[Text, ...] = (
         "Memory that is full is the most frequent cause, an earlier kernel that failed the next.",
         _OOM_FIRST + "; torch.backends.cudnn.enabled = False tells whether it is cuDNN at all",
         "hint",
+        weak=(r"\bcudnn\w*.{0,40}(error|fail)|CUDNN_STATUS_(?!SUCCESS)\w+",),
         follows=(*_BEFORE_LIBRARIES, "cudnn.not_initialized"),
     ),
     Text(
@@ -324,6 +326,10 @@ TEXTS: tuple[Text, ...] = (
         _DEBUG,
         "hint",
         symptom=True,
+        weak=(
+            r"\b[NR]CCL (WARN|error|exception|fail)|\bDistBackendError",
+            r"\bProcessGroupNCCL.{0,120}(error|exception|abort|fail)",
+        ),
         follows=(*_RANK_ENDED, "nccl.shared_memory", "nccl.interface", "nccl.infiniband"),
     ),
     Text(
@@ -450,6 +456,7 @@ TEXTS: tuple[Text, ...] = (
         "before.",
         "look at the first error of the missing ranks; nc -vz MASTER_ADDR MASTER_PORT from each machine",
         symptom=True,
+        weak=(r"\b(c10d|TCPStore|rendezvous\w*)\b.{0,120}(error|fail|time ?out|timed out|refused|closed)",),
         follows=(*_RANK_ENDED, "dist.port", "nccl.interface"),
     ),
     Text(

@@ -14,7 +14,7 @@ _BLAMED = {
 
 # As people and monitors write it: told from other words by what stands around it, so that it has to be whole.
 _BEFORE = r"\bXid(s|_errors?| errors?)? ?(\((PCI:)?[0-9a-f:.]+\)|error|code|number|err|detected|is|was)?[:=]? ?#?"
-_IN_WORDS = _BEFORE + r"(?P<number>\d+)(?!\d)\b"
+_IN_WORDS = _BEFORE + r"(?P<number>\d+)(?!\d)s?\b"
 # Databases and networks have an xid too: in words it is ours beside a GPU, or typed alone.
 _TYPED = r"\A.{0,20}" + _BEFORE + r"(?P<number>\d+)(?!\d)\b.{0,20}\Z"
 # As the kernel writes it: known also where a terminal broke it within a word or a number, which the comma ends.
@@ -115,6 +115,19 @@ TEXTS: tuple[Text, ...] = (
         "(nvidia-open), "
         "a large one Above 4G decoding in the firmware; then power off and on, and reseat the card",
         follows=("nvml.mismatch", "bus.", "kernel.key_rejected", "kernel.nouveau", "driver.open_module_needed", "gpu."),
+    ),
+    Text(
+        "kernel.nvrm",
+        "NVIDIA's driver noted an error that has no row here",
+        (r"NVRM: nv(Check|Assert)(Ok)?Failed\w*:",),
+        "A check inside the driver failed. Many such lines are harmless: a tool asked for what this GPU, its MIG mode "
+        "or its firmware does not have.",
+        "sudo dmesg -T | grep -i -e nvrm -e xid shows the lines around it; nvidia-smi has to list every GPU: where one "
+        "is missing or an Xid stands beside it, explain that line",
+        "hint",
+        symptom=True,
+        follows=("xid.", "bus.", "kernel.", "gpu.", "nvml."),
+        weak=(r"\bNVRM: (?!loading).{0,120}(fail|error|fault|time ?out|timed out|invalid|lost|unable|cannot)",),
     ),
     Text(
         "kernel.watchdog",

@@ -212,6 +212,7 @@ TEXTS: tuple[Text, ...] = (
         "the process was killed from outside (SIGKILL)",
         (
             r"A worker died or was killed while executing",
+            r"\bactor (is dead|died)\b|its worker process has died",
             r"Worker exit type: (SYSTEM_ERROR|NODE_OUT_OF_MEMORY)",
             r"exitcode ?: ?-9\b",
             r"exits with return code = -9\b",
@@ -347,6 +348,7 @@ TEXTS: tuple[Text, ...] = (
             r"(?<!Automatically )(increas|decreas|reduc|lower)(e|ing) .{0,4}mem.fraction.static",
             r"max_total_tokens=\d+ is larger than the profiled value",
             r"Error in memory profiling\. .{0,40}Initial free memory",
+            r"\b(alloc_\w+|Prefill|Decode) (runs |ran )?out of memory\b",
         ),
         "vLLM sets aside the share gpu_memory_utilization of all memory (SGLang: mem_fraction_static), for the weights "
         "first and the cache of keys and values after. Others hold memory, or the weights leave no room.",
@@ -359,7 +361,7 @@ TEXTS: tuple[Text, ...] = (
         "oom.other",
         "something ran out of memory",
         (
-            r"\bGot an OOM\b",
+            r"\bGot an OOM\b|out of memory error, emptying cache",
             r"ggml_backend_\w+: failed to allocate|failed to allocate buffer, size = [\d.]+",
             r"(allocateMemory|vkAllocateMemory|createBuffer)\W{0,4}.{0,20}OutOf(Device|Host)Memory",
             r"\bVK_ERROR_OUT_OF_(DEVICE|HOST|POOL)_MEMORY",
@@ -379,6 +381,7 @@ TEXTS: tuple[Text, ...] = (
         "host's",
         "hint",
         symptom=True,
+        weak=(r"out ?of ?memory", r"(fail\w*|unable|cannot) to allocate \w* ?(memory|buffer|tensor|[\d.]+ ?[KMGT]i?B)"),
         common=(
             r"(error|fail(ed|ure)?|ran|runs|running)[^a-z]{0,3}(.{0,20}[^a-z])?out of memory\b",
             r"\bout of memory (error|while|when|trying|allocating)",

@@ -29,8 +29,8 @@ TEXTS: tuple[Text, ...] = (
             r"DLL load failed while importing flash_attn\w*",
             r"(package )?flash_attn (seems to be|is) not installed",
             r"FlashAttention\d? has been toggled on, but it cannot be used",
-            r"\bNo module named '?flash_?attn\w*",
-            r"cannot import name '?\w+'? from '?flash_attn",
+            r"\bNo module named '?(flash|sage)_?att\w*",
+            r"cannot import name '?\w+'? from '?(flash_?attn|sage_?att)",
             r"(Failed building wheel for|Failed to build|ERROR: Could not build wheels for) flash[-_]attn",
             r"flash[-_ ]?attn\w* .{0,20}(is not installed|not installed)",
             r"flash[-_]?attention.{0,40}(is not installed|not installed|not available)",
@@ -120,7 +120,7 @@ TEXTS: tuple[Text, ...] = (
             r"EngineDeadError|AsyncEngineDeadError|MQEngineDeadError",
             r"Engine loop (is dead|has died)",
             r"Background loop has errored already",
-            r"WorkerProc initialization failed",
+            r"(WorkerProc|VllmWorker\w*|EngineCore\w*) (initialization failed|failed to start|hit an exception|died)",
             r"\bNo module named '?vllm(\._C|\.\w+)*",
             r"Model architectures? .{0,80}failed to be inspected",
             r"Background loop is stopped",
@@ -134,6 +134,7 @@ TEXTS: tuple[Text, ...] = (
         "hint",
         symptom=True,
         source="vllm-project/vllm issues 17618, 19002 and 23176",
+        weak=(r"vllm[/\\](v1[/\\])?(executor|engine|worker|entrypoints)[/\\]",),
         follows=_BELOW,
     ),
     Text(
@@ -157,6 +158,7 @@ TEXTS: tuple[Text, ...] = (
         "strong",
         symptom=True,
         source="sgl-project/sglang issues 3685, 8741 and 8974",
+        weak=(r"sglang[/\\]srt[/\\](managers|model_executor)[/\\]",),
         follows=_BELOW,
     ),
     Text(
@@ -169,7 +171,7 @@ TEXTS: tuple[Text, ...] = (
             r"deep_?gemm.{0,120}Unsupported architecture",
             r"The quantization method \w+ is not supported for the current GPU",
             r"Min(imum)? capability: \d+\..{0,4}Current capability: \d+",
-            r"Quantization scheme is not supported for",
+            r"Quantization scheme is not supported|quantization (is )?not support\w* .{0,4}(the current GPU|sm_?\d)",
             r"type fp8e\w+ not supported in this architecture",
             r"The supported fp8 dtypes are",
             r"\bfp8\b.{0,40}(only supported on|requires?|needs?).{0,40}(capability|8\.9|9\.0|H100|4090|Hopper|Ada\b)",
@@ -191,7 +193,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "quant.extension",
-        "a quantiser's compiled kernels are not installed",
+        "a package's compiled kernels are not installed",
         (
             r"\bkernels? (are |is )?(unavailable|not available|not found|missing)\b.{0,80}No module named",
             r"exllama(v2)?_?kernels?( is| are)? not installed",
@@ -199,6 +201,10 @@ TEXTS: tuple[Text, ...] = (
             r"\A\W*CUDA extension not installed\W*\Z",
             r"(autogptq|exllama|awq|gptqmodel|marlin)\w*_(cuda|ext|kernels)\w*.{0,40}not (installed|found|available)",
             r"No module named \W?(autogptq_cuda|exllamav?2?_kernels|exllamav2_ext|awq_(ext|inference_engine))\b",
+            r"No module named \W?(nvdiffrast|diff_gaussian_rasterization|simple_knn|gsplat|spconv|cumm|pytorch3d|"
+            r"kaolin|mamba_ssm|causal_conv1d|transformer_engine|deep_(gemm|ep)|flashinfer|"
+            r"sgl_kernel|natten|tinycudann|cumesh|o_voxel|flex_gemm|pointnet2_ops|MultiScaleDeformableAttention|"
+            r"fbgemm_gpu|nunchaku|torchao)\b",
         ),
         "The package was installed without its CUDA half: the wheel is for another torch, Python or system. It runs "
         "slowly, or not at all.",
@@ -258,6 +264,7 @@ TEXTS: tuple[Text, ...] = (
         "hint",
         symptom=True,
         follows=("nvcc.", "build.", "compile.", "import.", "attention.package"),
+        weak=(r"(Failed to build|Failed building wheel for) .{0,30}(cuda|torch|attn|gpu)",),
         common=(
             r"ninja: build stopped: subcommand failed",
             r"Error building extension",
@@ -377,6 +384,7 @@ TEXTS: tuple[Text, ...] = (
             r"No supported CUDA architectures found for major versions",
             r"cutlass.{0,60}(Error Internal|kArchMismatch|ErrorNotSupported|ErrorArchMismatch)",
             r"Failed to run cutlass",
+            r"Failed to open: .{0,200}sm_?\d+a?_\w+\.cuh",
         ),
         "Its kernels were built for other architectures, or it builds them on the way with a CUDA toolkit that does "
         "not "
@@ -396,7 +404,8 @@ TEXTS: tuple[Text, ...] = (
         "nvshmem.init",
         "NVSHMEM could not start",
         (
-            r"/\w*nvshmem/.{0,200}(non-zero status|NULL value)",
+            r"(ibv_\w+ failed.{0,99}){0,9}/.{0,60}nvshmem.{0,160}(non-zero status|NULL value|Error in)",
+            r"nvshmem setup connections failed|init failed for transport",
             r"nvshmem\w*_init\w* failed",
             r"NVSHMEM.{0,40}(initiali[sz]ation|bootstrap|init) (failed|error)",
         ),
@@ -411,7 +420,7 @@ TEXTS: tuple[Text, ...] = (
         "llamacpp.start",
         "llama.cpp's server ended, and the text does not say why",
         (
-            r"ggml_\w+_compute_forward: \w+ failed",
+            r"ggml_\w+_compute_forward: \w+ failed|\bggml_cuda_error \(",
             r"llama runner (was |has )?terminated",
             r"(llama|ollama) runner.{0,30}exit status \d+",
             r"ggml-\w+(/ggml-\w+)?\.cu:\d+: (CUDA|ROCm|MUSA) error",
@@ -427,6 +436,10 @@ TEXTS: tuple[Text, ...] = (
         "hint",
         symptom=True,
         follows=("cuda.", "oom.", "cuinit.", "hip.", "process.", "crash.", "cublas."),
+        weak=(
+            r"\b(ggml|llama[._-](cpp|server|model|runner)|ollama|lm ?studio|kobold)\w*\b.{0,99}(err|fail|abort|crash)",
+            r"ggml-\w+\.(cu|cpp):\d+",
+        ),
     ),
     Text(
         "vulkan.lost",
@@ -465,6 +478,8 @@ TEXTS: tuple[Text, ...] = (
             r"any )?GPU",
             r"\b(ollama|llama\.cpp|llama-server)\b.{0,60}\bfall\w* back to CPU",
             r"inference compute.{0,30}\bid=cpu\b",
+            r"no compatible GPUs were discovered",
+            r"Dynamic LLM libraries.{0,6}runners=\[cpu\]",
             r"failure during GPU discovery",
             r"failed to finish discovery before timeout",
             r"\bentering low vram mode.{0,60}total vram=\W?0 B",

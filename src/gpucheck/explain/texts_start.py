@@ -291,6 +291,7 @@ TEXTS: tuple[Text, ...] = (
             r"Cannot get CUDA generator without ATen_cuda library",
             r"Torch not compiled with (ROCm|HIP|MPS|HPU) (enabled|support)",
             r"PyTorch is not linked with support for cuda devices",
+            r"\b(py)?torch (is |was )?CPU-only\b|\bCPU-only (build of |version of )?(py)?torch",
             r"'?torch\._C'? has no attribute '?_cuda_\w+",
             r"Cannot initialize CUDA without ATen_cuda library",
             r"\b(py)?torch (is |was |has been )?(not )?(built|compiled|installed) (for|with|without) (the )?(cpu( "
@@ -337,7 +338,6 @@ TEXTS: tuple[Text, ...] = (
             r"requires? (a )?(CUDA|GPU|NVIDIA).{0,30}but none",
             r"User specified an unsupported autocast device_type",
             r"can not run on your system since the accelerator is not available",
-            r"no compatible GPUs were discovered",
             r"Device type CUDA is not supported for torch\.Generator",
             r"(Error|Exception): .{0,40}torch\.cuda\.is_available\(\) (returned|is|==) False",
         ),
@@ -547,6 +547,7 @@ TEXTS: tuple[Text, ...] = (
         source="Slurm, gres.conf",
         follows=("nvml.", "xid.", "bus.", "kernel."),
         common=(r"Requested node configuration is not available",),
+        weak=(r"\b(slurmstepd|slurmd|srun|sbatch|salloc): error: .{0,200}\b(gpus?|gres|cuda)\b",),
     ),
     Text(
         "kubernetes.plugin",
@@ -573,6 +574,24 @@ TEXTS: tuple[Text, ...] = (
         "on the "
         "node (or runtimeClassName: nvidia for the plugin's pods); then restart the plugin",
         source="NVIDIA/k8s-device-plugin, README",
+        weak=(r"\bnvidia\.com/(gpu|mig).{0,120}\b(fail\w*|errors?|unhealthy)\b",),
+    ),
+    Text(
+        "kubernetes.dcgm",
+        "DCGM, which reads the GPUs' counters for monitors, failed",
+        (
+            r"Error watching fields",
+            r"third-party Profiling module returned an unrecoverable error",
+            r"\bDCGM_ST_(?!OK)\w+",
+            r"Error (connecting|initializing).{0,40}(nv-hostengine|DCGM)|DCGM initialization (failed|error)",
+        ),
+        "The hardware's counters have one user at a time: a profiler (Nsight, ncu), or another DCGM, has them; or DCGM "
+        "is older than the driver or the GPU.",
+        "dcgmi discovery -l, then dcgmi diag -r 1, where it runs; end other profilers and a second nv-hostengine; "
+        "leave the DCGM_FI_PROF_… fields out of its list of counters; a newer DCGM",
+        "hint",
+        follows=("nvml.", "xid.", "bus."),
+        weak=(r"\b(dcgm[\w-]*|nv-hostengine)\b.{0,120}(error|fail)",),
     ),
     Text(
         "jax.cpu_only",
@@ -697,6 +716,7 @@ TEXTS: tuple[Text, ...] = (
         "cgroup that may not be changed, files of a driver inside the image, or a CUDA that the image requires and the "
         "driver does not serve.",
         "nvidia-smi on the host has to work first; then look at what stands behind `error:` in the message",
+        weak=(r"\b(lib)?nvidia-(container-(cli|runtime)|ctk)[\w.-]*.{0,120}\b(error|fail\w*)\b",),
         follows=("nvml.mismatch", "nvml.not_loaded", "kernel."),
     ),
     Text(

@@ -279,6 +279,7 @@ TEXTS: tuple[Text, ...] = (
             r"attention sinks? (is|are) only supported on",
             r"attention backend .{0,60}(is not supported|does not support) (on|for|this|the|sm)",
             r"No available kernel\. ?Aborting execution",
+            r"FlashInfer Internal Error: Invalid configuration",
             r"No viable backend for scaled_dot_product_attention was found",
             r"cutlassF: no kernel found to launch",
             r"is not supported because: ?(device=cpu|dtype=torch|attn_bias|max\(query)",
