@@ -30,7 +30,7 @@ _OURS = re.compile(
     r"xformers|diffusers|transformers|safetensors|huggingface|lightning[._]|megatron|tensorflow|\bjax|llama|"
     r"checkpoint shards|\bepoch\b.{0,9}\d|\b([hb][123]00|a100|gb10|gb[23]00|l40s?|mi[23]\d\dx?)\b|"
     r"\brtx ?(pro ?)?\d{4}|"
-    r"\bgfx\d{3,4}|\bblackwell\b|\bsm_?1[012]\d\b|flash[-_]?infer|flash[-_]?att|llama\.cpp|\bollama\b|\bggml|comfyui|"
+    r"\bgfx\d{3,4}|\bblackwell\b|\bsm_?1[012]\d\b|flash[-_]?infer|flash[-_]?att|llama\.cpp|\bollama\b(?! *\| )|\bggml|comfyui|"
     r"python[\d.]*,? (-u,? )?[\w./-]*(train|infer|finetun|pretrain|eval)\w*\.py"
 )
 # What programs say as they go on without a GPU or a package: no error, where the paste has another one.
