@@ -22,6 +22,7 @@ LAYOUTS = {
     "bench matmul": "matmul",
     "bench overlap": "overlap",
     "bench crossover": "crossover",
+    "bench collective": "collective",
     "bench all": "bench_all",
     "find-batch-size": "batch_size",
     "model": "model",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.fleet import launcher
-from gpucheck.fleet.launcher import Launch
+from gpucheck.machine import launcher
+from gpucheck.machine.launcher import Launch
 
 SRUN = {"SLURM_JOB_ID": "77", "SLURM_PROCID": "9", "SLURM_STEP_ID": "0", "SLURM_NNODES": "4", "SLURM_LOCALID": "1",
         "SLURMD_NODENAME": "node003"}  # fmt: skip
