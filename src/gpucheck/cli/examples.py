@@ -118,6 +118,11 @@ EXAMPLES: dict[str, tuple[str, str, str]] = {
         "gpucheck bench crossover --only training --time-budget 1m",
         "gpucheck bench crossover --device cuda:1 --output crossover.json",
     ),
+    "gpucheck bench collective": (
+        "gpucheck bench collective",
+        "gpucheck bench collective --only all-reduce --size 8GiB --min-busbw 400",
+        "torchrun --nproc-per-node 8 --no-python gpucheck bench collective --only all-reduce",
+    ),
     "gpucheck bench all": (
         "gpucheck bench all --output today.json",
         "gpucheck bench all --only transfer,bandwidth --time-budget 30s",

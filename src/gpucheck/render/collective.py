@@ -51,9 +51,8 @@ def page(report: Report) -> Page:
 
 def _method(rows: list[Measurement]) -> str:
     """How the numbers came about, in one line."""
-    version = rows[0].method.details["version"]
+    by = " ".join(str(part) for part in (rows[0].case["backend"], rows[0].method.details["version"]) if part)
     return (
-        f"{rows[0].case['backend']}{f' {version}' if version else ''}; float32, by the host's clock as in nccl-tests, a "
-        "window ends with its last rank; busbw = algbw times what a ring sends on each link; verified before and after; "
-        f"the spread covers {measured.covered(rows)}"
+        f"{by}, float32, by the host's clock as in nccl-tests; a window ends with its last rank; busbw = algbw times "
+        f"what a ring sends on a link; verified before and after; the spread covers {measured.covered(rows)}"
     )

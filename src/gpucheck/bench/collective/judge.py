@@ -41,6 +41,8 @@ STEPS = ("", "joining", "starting", "calling", "timing")
 _DIED = ("unstarted", "crashed", "killed", "failed", "closed")
 # What a backend answers to a call that it does not have.
 _UNSUPPORTED = ("not support", "unsupported", "not implemented", "does not have")
+# What a rank says whose neighbour is gone.
+_OF_ANOTHER = ("connection closed by peer", "connection reset", "broken pipe", "remote process exited", "remote error")
 _NCCL = "rerun with NCCL_DEBUG=INFO; `gpucheck doctor` shows IOMMU and ACS; does NCCL_P2P_DISABLE=1 help?"
 
 
@@ -57,6 +59,7 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
     }
     died = [one for one in bad if one.how in _DIED] or [one for one in bad if one.how == "stopped"]
     spoke = [one for one in bad if not one.how]
+    spoke = [one for one in spoke if not any(word in one.why.lower() for word in _OF_ANOTHER)] or spoke
     blame: Verdict = "inconclusive" if kind == "cpu" else "fail"
     if died:
         # A signal from outside, as the kernel's for want of memory, is no fault of what was measured.
@@ -66,7 +69,7 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
     if spoke:
         text = spoke[0].why
         if all(any(word in one.why.lower() for word in _UNSUPPORTED) for one in spoke):
-            return Finding("collective.skipped", "skip", f"{what}: the backend does not have it", text, evidence)
+            return Finding("collective.unsupported", "skip", f"{what}: the backend does not have it", text, evidence)
         if any("not enough memory" in one.why for one in spoke):
             fix = "give a smaller --size"
             return _named("collective.memory", "skip", what, spoke[:1], ready, evidence, fix)
@@ -210,8 +213,8 @@ def _result(rows: Sequence[Measurement]) -> Finding:
         )
     sources = {source for one in wrong for source in one["wrong_from"]}
     if len(sources) == 1 and rows[0].case["ranks"] > 2:
-        told.append(f"what is known of it came from rank {sources.pop()}")
-    ranks = naming.few([str(rank) for rank in by_rank])
+        told.insert(0, f"what has one sender came from rank {sources.pop()}")
+    ranks = naming.few([str(rank) for rank in by_rank], ", ")
     fix = "drain the node; `gpucheck bench transfer --only peer` tests each pair, NCCL_P2P_DISABLE=1 avoids their link"
     if rows[0].case["backend"] == "gloo":
         fix = "rerun; if it repeats, the memory or the network changes data: `gpucheck smoke`"

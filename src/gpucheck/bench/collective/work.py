@@ -429,7 +429,7 @@ class _Run:
             last_size, last_s = before.get(collective, (size, 0.0))
             # Small arrays all take a call's latency.
             needs_s = CALLS * last_s * max(size / max(last_size, LATENCY_BYTES), 1.0)
-            if left_s < needs_s or (left_s <= 0 and done):
+            if done and left_s <= needs_s:
                 left_out.append(name)
                 continue
             self.emit(Progress(name, done, len(todo)))
@@ -462,7 +462,7 @@ class _Run:
         answers = self.group.begin(self.kind)
         self.ready = [one.line for one in answers if one.line is not None]
         if len(self.ready) < self.group.world:
-            self.emit(Skipped(judge.failed("the start", answers, self.ready, self.kind)))
+            self.emit(Skipped(judge.failed("the start", answers, (), self.kind)))
             return False
         return True
 
@@ -490,7 +490,7 @@ class _Run:
             what = f"{len(rows)} more row{'s' * (len(rows) != 1)} not run"
             why = "a collective failed before" + (", and its ranks are gone" if self.group.is_launched else "")
             names = [f"{collective}, {units.capacity(size)}" for collective, size in rows]
-            self.emit(Skipped(Finding("collective.skipped", "skip", what, why, {"rows": names})))
+            self.emit(Skipped(Finding("collective.not_run", "skip", what, why, {"rows": names})))
 
     def _row(self, collective: str, size: int, lines: Sequence[Line]) -> Measurement:
         """The row of all ranks' samples: a window is over when its last rank is through."""
