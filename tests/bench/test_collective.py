@@ -454,28 +454,29 @@ def line(seconds: float = 0.02) -> dict[str, Any]:
     return {**told, "wrong_elements": 0, "wrong_from": {}, "memory": {}}
 
 
-def ran(group: Group, deadline_s: float) -> tuple[Document, bool]:
+def ran(group: Group, deadline_s: float) -> tuple[Document, str]:
     document = Document()
     left = time.monotonic() + deadline_s
     run = work._Run(options(), document, group, ["cpu", "cpu"], Facts(), left)  # type: ignore[arg-type]
-    return document, run.whole()
+    return document, run.every_row()
 
 
 def test_a_failure_costs_the_larger_arrays_and_under_a_launcher_all_the_rest() -> None:
     rows = ["all-reduce, 128 KiB", "all-to-all, 64 KiB", "all-to-all, 128 KiB"]
     for is_launched, lost in ((True, rows), (False, rows[:1])):
         group = Group(None, line(), line(), is_launched=is_launched)
-        document, _ = ran(group, 60.0)
+        document, why = ran(group, 60.0)
+        assert why == "fault"
         assert [one.id for one in document.skips] == ["collective.hang", "collective.not_run"]
         assert document.skips[1].evidence["rows"] == lost
         assert (len(document.measurements), group.begun) == ((0, 1) if is_launched else (2, 2))
 
 
 def test_rows_for_which_there_is_no_time_are_told() -> None:
-    document, whole = ran(Group(line(), line(), line(), line()), -1.0)
-    assert (len(document.measurements), whole) == (1, False)
+    document, why = ran(Group(line(), line(), line(), line()), -1.0)
+    assert (len(document.measurements), why) == (1, "time")
     # A call of 20 s leaves none for the next size, and time for another collective.
-    document, whole = ran(Group(line(20.0), line(), line()), 100.0)
+    document, why = ran(Group(line(20.0), line(), line()), 100.0)
     assert [one.case["collective"] for one in document.measurements] == ["all-reduce", "all-to-all", "all-to-all"]
     assert [(one.id, one.title) for one in document.skips] == [("collective.time", "1 of 4 rows were not measured")]
     assert document.skips[0].evidence["rows"] == ["all-reduce, 128 KiB"]

@@ -73,8 +73,8 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
         one for one in BENCHMARKS if one.id in options.ids and (not one.of_several or _takes(one, options, chosen.ids))
     ]
     begin(emit, facts, [one.id for one in todo if not one.of_several], chosen.ids, shared)
-    # Such a one has one place in the document.
-    emit(Planned(tuple(one.id for one in todo if one.of_several), chosen.ids[:1]))
+    if several := tuple(one.id for one in todo if one.of_several):
+        emit(Planned(several, chosen.ids[:1]))  # it has one place in the document
     total_s = options.time_budget_s or default_s(chosen.ids)
     deadline, until_s = began + total_s, pulse.ends_by(total_s, began)
     of_host = host_share()

@@ -245,7 +245,7 @@ TABLE: dict[str, tuple[str, str, Figures]] = {
     "transfer.pinned_speedup": ("pinned copies", " the rate of pageable ones", _gains),
     "bandwidth.min_gbps": ("memory operations", "", _operations),
     "bandwidth.min_percent_of_peak": ("memory operations", " of the memory's peak", _operations_of_peak),
-    "collective.min_busbw": ("collectives", " of bus bandwidth", _collectives),
     "matmul.min_tflops": ("products", "", _fastest),
     "matmul.min_percent_of_peak": ("products", " of the dense peak", _products_of_peak),
+    "collective.min_busbw": ("collectives", " of bus bandwidth", _collectives),
 }

@@ -345,7 +345,7 @@ def command(
     run = _Run(options, emit, group, ids, facts, min(began + budget_s, until_s))
     why = "fault"
     try:
-        why = "" if run.whole() else "time"
+        why = run.every_row()
     except pulse.OutOfTime:
         emit(Skipped(devices.out_of_time("collective", "some rows were not measured", device)))
         why = "time"
@@ -412,13 +412,13 @@ class _Run:
     def kind(self) -> str:
         return self.ids[0].partition(":")[0]
 
-    def whole(self) -> bool:
-        """Measure every row; False where there was no time for all of them."""
+    def every_row(self) -> str:
+        """Measure every row; why not, as `Finished` says it: empty, `time`, or `fault` where one failed."""
         if not self._begin():
-            return True
+            return "fault"
         todo = self._todo()
         left_out: list[str] = []
-        broken: dict[str, str] = {}
+        broken: set[str] = set()
         # By collective: the size before, and what a call of it took.
         before: dict[str, tuple[int, float]] = {}
         for done, (collective, size) in enumerate(todo):
@@ -442,19 +442,19 @@ class _Run:
                 self.emit(Measured(one))
                 before[collective] = size, one.time_s.median if one.time_s else 0.0
                 continue
-            broken[collective] = name
+            broken.add(collective)
             self.emit(Skipped(judge.failed(name, answers, self.ready, self.kind)))
             rest = todo[done + 1 :]
             # Its larger arrays would hang as long again.
             goes_on = not self.group.is_launched and self._begin()
             self._not_run([one for one in rest if one[0] == collective or (not goes_on and one[0] not in broken)])
             if not goes_on:
-                return True
+                return "fault"
         if left_out:
             what = f"{len(left_out)} of {len(todo)} rows were not measured"
             finding = devices.out_of_time("collective", what, self.ids[0])
             self.emit(Skipped(replace(finding, evidence={"rows": left_out})))
-        return not left_out
+        return "fault" if broken else "time" if left_out else ""
 
     def _begin(self) -> bool:
         """Start the ranks; False where they do not come together."""
