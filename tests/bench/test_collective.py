@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from bench_scenes import GIB, H200, KIB, MIB, row
+from bench_scenes import GIB, H200, KIB, MIB, document, row, shown
 from judged import Document, run
 
 from gpucheck import exits
@@ -20,6 +20,7 @@ from gpucheck.bench.collective import judge, work
 from gpucheck.bench.collective.judge import JUDGE, Answer
 from gpucheck.bench.collective.options import COLLECTIVES, PEER_COPY, CollectiveOptions
 from gpucheck.bench.collective.rank import Work, size_of
+from gpucheck.bench.devices import Shared
 from gpucheck.bench.seen import Seen
 from gpucheck.cli.app import main
 from gpucheck.errors import CannotLook, UsageError
@@ -133,7 +134,7 @@ def measured(options: CollectiveOptions, start: work.Start = work.start) -> Docu
 
 def options(**more: Any) -> CollectiveOptions:
     given = {"only": ("all-reduce", "all-to-all"), "sizes": (64 * KIB, 128 * KIB), "ranks": 3, "device": "cpu"}
-    return CollectiveOptions(**{**given, "limit_s": 60.0, "time_budget_s": 300.0, **more})  # type: ignore[arg-type]
+    return CollectiveOptions(**{**given, "limit_s": 60.0, "time_budget_s": 300.0, **more})
 
 
 def verdicts(findings: Any) -> list[tuple[str, str, str]]:
@@ -301,7 +302,14 @@ def of(
         }
         for rank in range(ranks)
     ]
-    details = {"cache": "warm", "ranks": told, "settings": settings, "verified_elements": 10, "bus_factor": factor}
+    details: dict[str, Any] = {
+        "cache": "warm",
+        "ranks": told,
+        "settings": settings,
+        "version": "2.27.5",
+        "verified_elements": 10,
+        "bus_factor": factor,
+    }
     work = size * factor
     return row("collective", device, case, work / busbw, ("bytes", work), "B/s", **details)
 
@@ -382,8 +390,9 @@ def test_the_threshold_is_of_all_reduce_where_there_is_one(rows: list[Measuremen
 
 def test_the_largest_of_each_stands_for_it_in_bench_all() -> None:
     rows = [of(size=MIB, busbw=40e9), of(), of("broadcast", 300e9)]
-    told = [(one.case, one.value) for one in JUDGE.headlines(Seen("cuda:0", rows), {})]
-    assert told == [("all-reduce, 8 GiB", pytest.approx(480e9)), ("broadcast, 8 GiB", pytest.approx(300e9))]
+    told = JUDGE.headlines(Seen("cuda:0", rows), {})
+    assert [one.case for one in told] == ["all-reduce, 8 GiB", "broadcast, 8 GiB"]
+    assert [one.value for one in told] == pytest.approx([480e9, 300e9])
     assert list(figures.largest_collectives(rows)) == ["all-reduce", "broadcast"]
 
 
@@ -411,9 +420,9 @@ def test_every_gpu_is_a_rank_or_the_first_ones() -> None:
 
 
 def test_a_torch_without_nccl_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work.dist, "is_backend_available", lambda name: name == "gloo")
+    monkeypatch.setattr(torch.distributed, "is_backend_available", lambda name: name == "gloo")
     with pytest.raises(CannotLook) as raised:
-        run(lambda emit: work.command(CollectiveOptions(), emit, work.Shared(facts=gpus(2))))
+        run(lambda emit: work.command(CollectiveOptions(), emit, Shared(facts=gpus(2))))
     assert (raised.value.what, raised.value.finding) == ("collective: torch has no NCCL", "collective.backend")
     work._check_backend("cpu")
 
@@ -480,3 +489,28 @@ def test_rows_for_which_there_is_no_time_are_told() -> None:
     assert [one.case["collective"] for one in document.measurements] == ["all-reduce", "all-to-all", "all-to-all"]
     assert [(one.id, one.title) for one in document.skips] == [("collective.time", "1 of 4 rows were not measured")]
     assert document.skips[0].evidence["rows"] == ["all-reduce, 128 KiB"]
+
+
+# the screen
+
+
+def test_the_screen_is_of_all_gpus_together() -> None:
+    rows = [of(size=MIB, busbw=40e9), of(), of("all-gather", 361e9)]
+    lines = shown(document("bench collective", rows))
+    assert lines[0] == "✓ all-reduce of 8 GiB: busbw 480 GB/s (nccl) · 8 × H200"
+    assert [line.split() for line in lines[4:7]] == [
+        ["all-reduce", "1", "MiB", "45.9", "µs", "22.9", "40.0", "30"],
+        ["8", "GiB", "31.3", "ms", "274.3", "480.0", "30"],
+        ["all-gather", "8", "GiB", "20.8", "ms", "412.6", "361.0", "30"],
+    ]
+
+
+def test_a_failure_names_its_rank_and_no_other_gpu() -> None:
+    lines = shown(document("bench collective", [of(ranks=4, hosts=2, wrong={3: {}, 2: {"1": 5}})]))
+    assert lines[0] == "✗ wrong data on rank 2 · 4 × H200, 2 hosts"
+    missed = Limit("collective.min_busbw", 500e9, "B/s", "--min-busbw")
+    lines = shown(document("bench collective", [of()], limits=(missed,)))
+    assert lines[:2] == [
+        "✗ all-reduce of 8 GiB: busbw 480 GB/s (nccl) · 8 × H200",
+        "✗ collectives below 500 GB/s of bus bandwidth (--min-busbw): all-reduce 480 GB/s",
+    ]

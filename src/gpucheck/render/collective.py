@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpucheck import units
 from gpucheck.bench import figures
 from gpucheck.bench.collective.judge import label
 from gpucheck.render import measured
 from gpucheck.render.blocks import Block, Column, Line, Page
 from gpucheck.render.measured import ColumnOf, filled, numbers, once
-from gpucheck.report.measurement import Measurement
+from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 
 
@@ -37,15 +39,21 @@ def page(report: Report) -> Page:
     largest = figures.largest_collectives(rows)
     one = largest.get("all-reduce") or next(iter(largest.values()))
     case = one.case
-    where = f"{case['ranks']} ranks" + (f" on {case['hosts']} hosts" if case["hosts"] > 1 else "")
+    # No device's figure, but that of all of them.
+    place = f"{case['ranks']} × {measured.short_name(one.device)}"
+    if case["backend"] == "gloo":
+        place = f"{case['ranks']} ranks on the CPU"
+    if case["hosts"] > 1:
+        place += f", {case['hosts']} hosts"
+    report = replace(report, findings=tuple(replace(finding, device=None) for finding in report.findings))
     by = f"{case['backend']}, host transport" if case["backend"] == "gloo" else str(case["backend"])
     rate = measured.median_rate(one)
     told = "no rate" if rate is None else f"busbw {units.byte_rate(rate)}"
-    text = f"{case['collective']} of {units.capacity(case['size_bytes'])}: {told}{measured.doubt(one)}, {where} ({by})"
+    text = f"{case['collective']} of {units.capacity(case['size_bytes'])}: {told}{measured.doubt(one)} ({by})"
     flags = [(flag, label(row)) for row in rows for flag in row.flags]
     details: list[Block] = [Line(_method(rows)), *measured.flag_lines(flags, len(rows))]
     return measured.bench_page(
-        report, [measured.Answer(one.device, text)], [measured.table_of(rows, _COLUMNS)], details
+        report, [measured.Answer(DeviceRef(place), text)], [measured.table_of(rows, _COLUMNS)], details
     )
 
 

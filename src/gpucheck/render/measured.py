@@ -295,7 +295,8 @@ def _fitting(answer: Answer, before: str) -> str:
 
 
 def _place(answer: Answer, text: str) -> str:
-    named = f"{short_name(answer.device)} ({answer.device.id})"
+    name, device_id = short_name(answer.device), answer.device.id
+    named = f"{name} ({device_id})" if name != device_id else device_id
     return named if len(text) + len(named) + 5 <= WIDTH else answer.device.id
 
 

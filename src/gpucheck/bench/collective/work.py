@@ -217,8 +217,9 @@ class Meeting:
         """Let every process end with this exit status, and stay until they know it: the store may be this process's."""
         with contextlib.suppress(RuntimeError):  # whoever is gone does not ask any more
             self._say(f"ask/{self.number}", {"exit": code})
+            until = time.monotonic() + LEAVE_S
             for rank in range(1, self.world):
-                self._hear(f"left/{rank}", LEAVE_S)
+                self._hear(f"left/{rank}", until - time.monotonic())
 
     def follow(self) -> int:
         """Do what rank 0 asks until it dismisses; the exit status that it says."""
