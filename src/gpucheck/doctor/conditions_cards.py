@@ -551,6 +551,14 @@ PEERS: tuple[Condition, ...] = (
         settle="`gpucheck bench transfer --only peer --device all` copies between each pair, verified",
         fix=IOMMU_FIX,
         judge=_iommu,
+        texts=(
+            r"Missing .{0,3}iommu=pt.{0,3} from kernel command line",
+            r"\bIO_PAGE_FAULT\b.{0,200}(nvidia|nvrm|xid)",
+            r"(nvidia|nvrm).{0,80}(AMD-Vi|DMAR).{0,80}fault",
+            r"NCCL_P2P_DISABLE ?= ?1 (works|helps|fixes|solves|avoids|makes it work)",
+            r"\b(p2p|peer[- ]to[- ]peer) (copy|copies|transfers?|memcpy)\b.{0,40}\b(wrong|incorrect|corrupt\w*|garbage) "
+            r"(values?|data|results?|numbers?)\b",
+        ),
         source=_PEERS_SOURCE,
     ),
     Condition(
@@ -564,6 +572,7 @@ PEERS: tuple[Condition, ...] = (
         settle="`gpucheck bench transfer --only peer --device all` shows the rate of each pair, and verifies it",
         fix=ACS_FIX,
         judge=_acs,
+        texts=(r"\bPCIe? ACS\b.{0,80}\b(nccl|p2p|peer|gpudirect)", r"\bACSCtl ?: ?SrcValid\+"),
         source=_PEERS_SOURCE,
     ),
     Condition(

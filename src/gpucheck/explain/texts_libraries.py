@@ -379,8 +379,10 @@ TEXTS: tuple[Text, ...] = (
         "One rank did not come to the collective: it crashed, hangs, or does something else (an uneven number of "
         "batches, a branch of its own, a checkpoint that takes long). The link itself is rarely at fault.",
         "look in the other ranks' logs for the earliest error; TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
-        "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 write down which rank was where",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 write down which rank was where; where the first collective hangs on one "
+        "machine: `gpucheck bench collective`, and `sudo gpucheck doctor` for IOMMU and ACS",
         "strong",
+        conditions=("peers.iommu", "peers.acs"),
         symptom=True,
         follows=(*_RANK_ENDED, "nccl.", "dist.port"),
         common=(
