@@ -556,8 +556,8 @@ PEERS: tuple[Condition, ...] = (
             r"\bIO_PAGE_FAULT\b.{0,200}(nvidia|nvrm|xid)",
             r"(nvidia|nvrm).{0,80}(AMD-Vi|DMAR).{0,80}fault",
             r"NCCL_P2P_DISABLE ?= ?1 (works|helps|fixes|solves|avoids|makes it work)",
-            r"\b(p2p|peer[- ]to[- ]peer) (copy|copies|transfers?|memcpy)\b.{0,40}\b(wrong|incorrect|corrupt\w*|garbage) "
-            r"(values?|data|results?|numbers?)\b",
+            r"\b(p2p|peer[- ]to[- ]peer) (copy|copies|transfers?|memcpy)\b.{0,40}\b"
+            r"(wrong|incorrect|corrupt\w*|garbage) (values?|data|results?|numbers?)\b",
         ),
         source=_PEERS_SOURCE,
     ),
