@@ -13,9 +13,8 @@ from gpucheck.doctor.condition import Condition
 from gpucheck.errors import UsageError
 from gpucheck.explain import figures, platforms
 from gpucheck.explain.match import Match, find
-from gpucheck.explain.page import PAGES
-from gpucheck.explain.pattern import readable
-from gpucheck.explain.table import OF_CONDITIONS, TEXTS
+from gpucheck.explain.normal import readable
+from gpucheck.explain.table import OF_CONDITIONS, PAGES, TEXTS
 from gpucheck.explain.text import Text
 from gpucheck.report.events import Answered, Emit, Judged, Notice
 from gpucheck.report.finding import Finding, Id

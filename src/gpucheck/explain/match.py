@@ -10,8 +10,7 @@ from typing import Literal
 
 from gpucheck.doctor.condition import CERTAINTIES, Certainty
 from gpucheck.explain import platforms
-from gpucheck.explain.normal import Kind, Line, Normal, normalise
-from gpucheck.explain.pattern import Pattern, compiled, is_cut
+from gpucheck.explain.normal import Kind, Line, Normal, Pattern, compiled, is_cut, normalise
 from gpucheck.explain.platforms import Platform
 from gpucheck.explain.text import Text
 
