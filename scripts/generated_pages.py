@@ -17,7 +17,7 @@ from gpucheck.doctor.condition import RUNGS, Certainty, Condition, Rung
 from gpucheck.explain.normal import readable
 from gpucheck.explain.table import TEXTS
 from gpucheck.explain.text import Text
-from gpucheck.program.lint.rules import RULES, Rule
+from gpucheck.program.lint.options import RULES, Rule
 
 _RUNGS: dict[Rung, str] = {
     "hardware": "the card on the PCI bus",

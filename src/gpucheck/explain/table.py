@@ -17,7 +17,7 @@ from gpucheck.explain import (
 from gpucheck.explain.text import Text
 from gpucheck.fleet import ids as fleet
 from gpucheck.program import ids as program
-from gpucheck.program.lint.rules import RULES
+from gpucheck.program.lint.options import RULES
 from gpucheck.report.finding import Id, of
 from gpucheck.smoke.table import CHECKS
 from gpucheck.stress import judge as stress
