@@ -16,7 +16,7 @@ from gpucheck.explain import (
 )
 from gpucheck.explain.text import Text
 from gpucheck.fleet import ids as fleet
-from gpucheck.program import ids as program
+from gpucheck.program import judge as program
 from gpucheck.program.lint.options import RULES
 from gpucheck.report.finding import Id, of
 from gpucheck.smoke.table import CHECKS

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
-from gpucheck.program import kernels, rules
+from gpucheck.program import engine, rules
 from gpucheck.program.claims import CPU, Origin, Place, here, storage_of
 from gpucheck.program.engine import DeviceMismatch, Dispatch, World, tensors_in
 from gpucheck.work.storages import Memory
@@ -657,7 +657,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch, "Generator", _AnyGenerator("Generator", (), {})),
         (torch.UntypedStorage, "cuda", functools.partialmethod(_storage_to_device, surface)),
         *_of_files(surface),
-        *kernels.patches(surface.world),
+        *engine.patches(surface.world),
     ]
     if hasattr(torch, "accelerator"):
         patches += ((torch.accelerator, name, value) for name, value in _accelerator_functions().items())

@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from gpucheck import units
-from gpucheck.program.run.dry_judge import peak_text
-from gpucheck.program.run.judge import at, costly
+from gpucheck.program.run.judge import at, costly, peak_text
 from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, Page, answer, column_of_numbers, finding_line, table
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Report

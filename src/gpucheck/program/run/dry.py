@@ -27,7 +27,7 @@ from torch.utils.data import dataloader
 
 from gpucheck.program import engine, placement, surface
 from gpucheck.program.claims import COUNTED, Claims, Place, here, is_ours, rank, storage_of, text_of
-from gpucheck.program.run import board, held, look, rule
+from gpucheck.program.run import board, held, look
 from gpucheck.report.codec import to_json
 from gpucheck.work.storages import Memory, Moment
 
@@ -80,10 +80,10 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     for holder, name, _ in look._replaced:
         counting = vars(holder)[name]
         made.originals[counting] = counting.__wrapped__
-    look.device_of = rule.device_of = _device_of
-    look.is_plain = rule.is_plain = lambda tensor: False
+    look.device_of = held.device_of = _device_of
+    look.is_plain = held.is_plain = lambda tensor: False
     look.is_pinned = _is_pinned
-    rule.is_used = lambda: True
+    held.is_used = lambda: True
     held.read = lambda cells, phase: None
     if not _world.has_values:
         look._follow = lambda *args: None  # it holds what is moved, which must trade places
@@ -138,13 +138,13 @@ def _device_of(tensor: Any) -> str | None:
     """The kind of device that a tensor claims, as `run` asks it; None for the host's."""
     if _world.here.inside:
         return None
-    with rule.unseen():
+    with held.unseen():
         device = _world.claims.device(tensor)
     return None if device is None or device.type in ("cpu", "meta") else device.type
 
 
 def _is_pinned(tensor: Any) -> bool:
-    with rule.unseen():
+    with held.unseen():
         return storage_of(tensor) in _world.pinned
 
 
@@ -234,7 +234,7 @@ def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 def _kept() -> dict[str, int]:
     """Exact bytes on the device: parameters, their gradients, states of optimizers; each storage once."""
-    with rule.unseen():
+    with held.unseen():
         parameters = [one for one in _of_kind(torch.nn.Parameter) if _is_counted(one)]
         gradients = [one.grad for one in parameters if one.grad is not None]
         states = [
@@ -274,7 +274,7 @@ def _end() -> None:
     error = getattr(sys, "last_value", None)
     memory = _world.claims.memory
     assert memory is not None
-    with rule.unseen():
+    with held.unseen():
         ended_by = None if error is None else placement.mismatch_in(_world, error)
         refused = sorted(_world.refused.values(), key=lambda one: one.mismatch is not ended_by)
         for one in refused[:_MOST_TOLD]:
