@@ -686,8 +686,7 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
         r"unknown device|invalid device ordinal|MIG.{0,40}(not found|invalid)|device id .{0,60}not found",
         "the GPU that was asked for does not exist on this host",
         "nvidia-smi -L on the host lists the GPUs and MIG instances; name one of these in --gpus, "
-        "NVIDIA_VISIBLE_DEVICES "
-        "or the compose file's device_ids",
+        "NVIDIA_VISIBLE_DEVICES or the compose file's device_ids",
     ),
     (
         r"cgroup|device (rules|filter)|BPF_",
@@ -720,8 +719,7 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
         r"file creation failed: \S+: file exists|: file exists",
         "the image contains files of NVIDIA's driver",
         "build the image without the driver's libraries (libcuda.so.1, libnvidia-ml.so.1): they come from the host, "
-        "and "
-        "an image that was committed from a container with GPUs keeps them",
+        "and an image that was committed from a container with GPUs keeps them",
     ),
     (
         r"ldcache|ldconfig",
@@ -740,15 +738,13 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
         r"libnvidia-ml\.so|libcuda\.so|load library failed|Could not find any nv files|no such device",
         "the host has no NVIDIA driver that the toolkit can find",
         "install the driver on the host; nvidia-smi has to work there first. An engine from snap, or Docker Desktop's "
-        "own "
-        "virtual machine, does not see the host's driver",
+        "own virtual machine, does not see the host's driver",
     ),
     (
         r"(stat|open|mount operation).{0,200}no such file or directory",
         "a file of the driver is not there",
         "sudo nvidia-modprobe -u -c 0 makes the device nodes; after an update of the driver sudo nvidia-ctk cdi "
-        "generate "
-        "--output=/etc/cdi/nvidia.yaml, and sudo systemctl restart docker",
+        "generate --output=/etc/cdi/nvidia.yaml, and sudo systemctl restart docker",
     ),
 )
 

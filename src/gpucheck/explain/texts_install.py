@@ -112,8 +112,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "No driver, or a container without the capability compute.",
         "ldconfig -p | grep libcuda where the program runs; on a host install NVIDIA's driver, in a container --gpus "
-        "all "
-        "with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        "all with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         "proof",
         follows=("container.", "nvml.", "kernel."),
     ),
@@ -150,9 +149,8 @@ TEXTS: tuple[Text, ...] = (
         "which), its nvidia-… wheels were left out, or they are in site-packages/nvidia/…/lib, where a program beside "
         "torch does not look.",
         "find / -name 'LIBRARY*' 2>/dev/null tells whether it is there: then export LD_LIBRARY_PATH=its folder (for "
-        "cuDNN "
-        "…/site-packages/nvidia/cudnn/lib); else pip install the nvidia-… package of the version in the name, or the "
-        "program's release for the CUDA that is installed. Where it is torch itself: " + _PAIR,
+        "cuDNN …/site-packages/nvidia/cudnn/lib); else pip install the nvidia-… package of the version in the name, or "
+        "the program's release for the CUDA that is installed. Where it is torch itself: " + _PAIR,
         follows=("cudnn.version",),
     ),
     Text(
@@ -210,8 +208,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "pip and uv build a package in an environment of its own, in which torch is not; its setup.py imports torch.",
         "install torch first, then the package with pip install --no-build-isolation NAME (uv: "
-        "no-build-isolation-package "
-        "in pyproject.toml; also install its build tools: setuptools wheel packaging ninja)",
+        "no-build-isolation-package in pyproject.toml; also install its build tools: setuptools wheel packaging ninja)",
         "strong",
         source="Dao-AILab/flash-attention issues 246 and 1920",
         common=(r"--no-build-isolation",),
@@ -273,8 +270,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "A wheel or extension was built on a newer system, or conda's libstdc++ is hidden by the system's.",
         "GLIBC: a newer system (or container image), or an older wheel; GLIBCXX and CXXABI: conda install -c "
-        "conda-forge "
-        "libstdcxx-ng, and its lib folder first in LD_LIBRARY_PATH",
+        "conda-forge libstdcxx-ng, and its lib folder first in LD_LIBRARY_PATH",
         "proof",
         common=(
             r"lib(c|stdc\+\+|m)\.so\.\d+: version \W?GLIBC(XX)?_[\d.]+\W? not found",
@@ -342,8 +338,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "torch.compile builds a small launcher with the system's compiler.",
         "apt-get install build-essential (gcc, g++), or CC=/path/to/compiler; on Windows a shell of Visual Studio's "
-        "build "
-        "tools",
+        "build tools",
         "proof",
         source="triton, runtime/build.py",
         common=(r"No such file or directory: '?(gcc|g\+\+|cc|c\+\+|clang|clang\+\+)'?(?![\w/.])",),
@@ -574,11 +569,9 @@ TEXTS: tuple[Text, ...] = (
         "an NVSwitch reported an error (SXid)",
         (r"\bSXid ?(\(PCI:[0-9a-f:.]+\))?:? ?\d+",),
         "NVSwitches join the GPUs of a machine; their errors are numbered apart from the GPUs' Xid. `Fatal`: programs "
-        "that "
-        "used the links have ended, and the fabric wants a reset.",
+        "that used the links have ended, and the fabric wants a reset.",
         "take the node out of use (drain or cordon); sudo journalctl -u nvidia-fabricmanager tells which partition; "
-        "reset all "
-        "GPUs and switches together (sudo nvidia-smi -r with nothing running), or reboot",
+        "reset all GPUs and switches together (sudo nvidia-smi -r with nothing running), or reboot",
         source="NVIDIA, Fabric Manager user guide, SXid errors",
     ),
     Text(
@@ -626,8 +619,7 @@ TEXTS: tuple[Text, ...] = (
         "The card is on the bus and did not start: firmware, memory windows (Above 4G decoding, resizable BAR), "
         "power, or a card that needs the open kernel module.",
         "sudo dmesg | grep -i nvrm for the lines before it; a Blackwell card wants the open kernel module "
-        "(nvidia-open), "
-        "a large one Above 4G decoding in the firmware; then power off and on, and reseat the card",
+        "(nvidia-open), a large one Above 4G decoding in the firmware; then power off and on, and reseat the card",
         follows=("nvml.mismatch", "bus.", "kernel.key_rejected", "kernel.nouveau", "driver.open_module_needed", "gpu."),
     ),
     Text(
@@ -673,10 +665,8 @@ TEXTS: tuple[Text, ...] = (
             r"pcieport [0-9a-f:.]+: AER: (Multiple )?(Un)?correct(ed|able) error (message )?received",
         ),
         "`Uncorrected` or `Fatal`: the link lost data, and what is behind it may fall off the bus next. `Corrected`: "
-        "it "
-        "sent them again, which costs speed where it is frequent. A line of pcieport does not say whose link it is: "
-        "the "
-        "GPU's, a disk's or a network card's.",
+        "it sent them again, which costs speed where it is frequent. A line of pcieport does not say whose link it is: "
+        "the GPU's, a disk's or a network card's.",
         "lspci -tv shows what is behind the address; where it is a GPU: drain the node, reseat the card, leave out the "
         "riser, and compare with gpucheck bench transfer",
         "hint",
@@ -690,19 +680,16 @@ TEXTS: tuple[Text, ...] = (
         (r"\bGPU HANG: ecode", r"\b(i915|xe)\b.{0,60}(Resetting (chip|rcs\d|\w+) (after|for)|GPU hang|engine reset)"),
         "A program's command did not end, and Intel's driver reset the GPU; that program loses its context.",
         "start the program again; if it comes back: a newer kernel and Mesa or compute runtime; sudo dmesg | grep -i "
-        "-e i915 "
-        "-e xe",
+        "-e i915 -e xe",
     ),
     Text(
         "kernel.dxg",
         "WSL's GPU driver was refused an answer by Windows",
         (r"dxgkio_\w+: ?Ioctl failed", r"misc dxg: dxgk: .{0,60}failed"),
         "Lines with -2 and -22 alone stand in healthy logs too: Linux asks Windows's driver for things that it does "
-        "not "
-        "know.",
+        "not know.",
         "nvidia-smi inside WSL: where it lists the GPU these lines are harmless; else update NVIDIA's driver in "
-        "Windows, "
-        "then wsl --update and wsl --shutdown",
+        "Windows, then wsl --update and wsl --shutdown",
         "hint",
         symptom=True,
         source="microsoft/WSL issues",

@@ -105,8 +105,7 @@ TEXTS: tuple[Text, ...] = (
         "A dimension of 0, a leading dimension that does not fit, or a foreign cuBLAS that is loaded in place of "
         "torch's.",
         "print the shapes before the product; echo $LD_LIBRARY_PATH: a cuBLAS of another version there is loaded in "
-        "place "
-        "of torch's",
+        "place of torch's",
         follows=_BEFORE_LIBRARIES,
     ),
     Text(
@@ -781,8 +780,7 @@ TEXTS: tuple[Text, ...] = (
             r"\bMPS (backend|device|framework) .{0,30}(does not|doesn'?t) support \W?(float8|bfloat16|complex|int64)",
         ),
         "Metal has no float8 (and older macOS no bfloat16, no complex numbers): a checkpoint or model in that type "
-        "cannot be "
-        "put on the GPU of a Mac.",
+        "cannot be put on the GPU of a Mac.",
         "load it in float16 or bfloat16 (torch_dtype=torch.float16), or a GGUF or MLX version of the model; else the "
         "CPU",
         "proof",
@@ -809,8 +807,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "A GPU has bfloat16 from compute capability 8.0 on; a torch for the CPU sees no GPU at all.",
         "--fp16 in place of --bf16 (dtype=half) on a GPU before Ampere; where the GPU is newer, python -c 'import "
-        "torch; "
-        "print(torch.version.cuda, torch.cuda.get_device_capability())' shows whether torch sees it",
+        "torch; print(torch.version.cuda, torch.cuda.get_device_capability())' shows whether torch sees it",
     ),
     Text(
         "attention.kernel",

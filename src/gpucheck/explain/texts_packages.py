@@ -264,13 +264,10 @@ TEXTS: tuple[Text, ...] = (
             r"undefined symbol: \w*flash\w*",
         ),
         "flash-attn is compiled code: a wheel serves one torch, one CUDA, one Python and one C++ ABI, and without a "
-        "fitting "
-        "one pip compiles it for an hour with nvcc.",
+        "fitting one pip compiles it for an hour with nvcc.",
         'attn_implementation="sdpa" does without it; else the wheel of its releases page whose name has your torch, '
         "CUDA, Python and cxx11abi (pip list | grep -i torch), or MAX_JOBS=4 pip install flash-attn "
-        "--no-build-isolation "
-        "with "
-        "the CUDA toolkit of torch's CUDA",
+        "--no-build-isolation with the CUDA toolkit of torch's CUDA",
         source="Dao-AILab/flash-attention, README and issues 246, 1920",
         follows=("build.", "nvcc.", "cuinit.", "torch.cpu_only"),
     ),
@@ -292,11 +289,9 @@ TEXTS: tuple[Text, ...] = (
             r"requires device with capability .{0,60}but your GPU has capability",
         ),
         "xformers is compiled for one torch and CUDA; another torch, or one for the CPU, finds none of its kernels. "
-        "Kernels "
-        "that are there may still rule out the GPU, the data type or the shape.",
+        "Kernels that are there may still rule out the GPU, the data type or the shape.",
         "pip uninstall xformers: torch's own attention (sdpa) does without it; else install the release made for this "
-        "torch "
-        "(its release notes name it) with --no-deps, and look with python -m xformers.info",
+        "torch (its release notes name it) with --no-deps, and look with python -m xformers.info",
         source="facebookresearch/xformers issues 800 and 982",
         follows=("cuinit.", "torch.cpu_only", "attention.kernel"),
     ),
@@ -324,8 +319,7 @@ TEXTS: tuple[Text, ...] = (
             r"did not contain .{0,4}libcudart\.so.{0,60} as expected",
         ),
         "bitsandbytes brings a library for each CUDA version and loads the one of torch's: that one is not in this "
-        "release, "
-        "it cannot load CUDA's runtime, or torch is built for the CPU or sees no GPU.",
+        "release, it cannot load CUDA's runtime, or torch is built for the CPU or sees no GPU.",
         "python -m bitsandbytes says what it looked for; pip install -U bitsandbytes; python -c 'import torch; "
         "print(torch.version.cuda, torch.cuda.is_available())' has to name a CUDA and say True",
         source="bitsandbytes-foundation/bitsandbytes issues 82, 427 and 1559",
@@ -351,11 +345,9 @@ TEXTS: tuple[Text, ...] = (
             r"Background loop is stopped",
         ),
         "The server's engine runs in processes of its own; this is what their parent says. The cause is in the first "
-        "error "
-        "of (EngineCore…) or (Worker…) above it.",
+        "error of (EngineCore…) or (Worker…) above it.",
         "explain the whole log, from the first ERROR on: vllm serve … 2>&1 | tee vllm.log, then gpucheck explain < "
-        "vllm.log; "
-        "--enforce-eager and VLLM_LOGGING_LEVEL=DEBUG tell compile and graph failures apart",
+        "vllm.log; --enforce-eager and VLLM_LOGGING_LEVEL=DEBUG tell compile and graph failures apart",
         "hint",
         symptom=True,
         source="vllm-project/vllm issues 17618, 19002 and 23176",
@@ -408,11 +400,9 @@ TEXTS: tuple[Text, ...] = (
             r"Current GPU .{0,40}does not support (fp8|FP8|bfloat16 quant|int4)",
         ),
         "Float8 products need compute capability 8.9 (Ada) or 9.0, NVFP4 and MXFP4 10.0 or a fallback, AWQ's and "
-        "GPTQ's fast "
-        "kernels 7.5 or 8.0. An older GPU has no instruction for them.",
+        "GPTQ's fast kernels 7.5 or 8.0. An older GPU has no instruction for them.",
         "weights in a format that the GPU has: bfloat16 or float16, or a 4-bit format whose kernel runs there (GPTQ, "
-        "AWQ, "
-        "bitsandbytes, GGUF)",
+        "AWQ, bitsandbytes, GGUF)",
         "proof",
         source="vllm-project/vllm, docs/features/quantization, table of supported hardware; vllm issue 4327",
     ),
@@ -446,8 +436,7 @@ TEXTS: tuple[Text, ...] = (
             r"nvcc error *: .{0,40}died due to signal (9|11)",
         ),
         "Each compiler of a CUDA extension takes gigabytes, and ninja starts one for each core: the machine's memory, "
-        "RAM and "
-        "not the GPU's, was full.",
+        "RAM and not the GPU's, was full.",
         "MAX_JOBS=2 (and NVCC_THREADS=1) before the same command; or a wheel in place of a build",
         "strong",
         source="Dao-AILab/flash-attention, README",
@@ -507,11 +496,9 @@ TEXTS: tuple[Text, ...] = (
             r"ResolvePackageNotFound.{0,200}\b(py)?torch",
         ),
         "The version is not on the index that pip looks at (a +cu… build is on PyTorch's own index alone), or it has "
-        "no "
-        "wheel for this Python, this system or this processor.",
+        "no wheel for this Python, this system or this processor.",
         "python --version against the release's list of Pythons; the command of the selector on pytorch.org, with its "
-        "index; "
-        "pip index versions torch shows what is there",
+        "index; pip index versions torch shows what is there",
         "proof",
     ),
     Text(
@@ -558,15 +545,11 @@ TEXTS: tuple[Text, ...] = (
             r"\bgradients? (are|is|contains?|became|become|has) (nan|inf)\b",
         ),
         "The numbers overflowed or were undefined: a learning rate that is too high, float16 where its range (65 504) "
-        "is too "
-        "small, a logarithm or division by zero, a batch that is masked whole, or data that hold NaN. A faulty GPU is "
-        "the "
-        "rarest cause.",
+        "is too small, a logarithm or division by zero, a batch that is masked whole, or data that hold NaN. A faulty "
+        "GPU is the rarest cause.",
         "torch.autograd.set_detect_anomaly(True) names the operation; bfloat16 in place of float16, a lower learning "
-        "rate "
-        "with warm-up, clip_grad_norm_; torch.isfinite on the batch; the same step on another GPU rules the hardware "
-        "out "
-        "(gpucheck bench matmul compares results)",
+        "rate with warm-up, clip_grad_norm_; torch.isfinite on the batch; the same step on another GPU rules the "
+        "hardware out (gpucheck bench matmul compares results)",
         "strong",
         logged=True,
         common=(
@@ -612,11 +595,9 @@ TEXTS: tuple[Text, ...] = (
             r"Failed to open: .{0,200}sm_?\d+a?_\w+\.cuh",
         ),
         "Its kernels were built for other architectures, or it builds them on the way with a CUDA toolkit that does "
-        "not "
-        "know this GPU. Torch itself may support the GPU.",
+        "not know this GPU. Torch itself may support the GPU.",
         "update vLLM, SGLang or FlashInfer to a release that lists this GPU; for kernels that are built on the way a "
-        "CUDA "
-        "toolkit that knows it (12.8 or newer for sm_100 and sm_120); else another backend "
+        "CUDA toolkit that knows it (12.8 or newer for sm_100 and sm_120); else another backend "
         "(VLLM_ATTENTION_BACKEND=FLASH_ATTN, --attention-backend triton)",
         source="flashinfer-ai/flashinfer, compilation_context.py; vllm-project/vllm issues 38423 and 42393",
         follows=("cuda.capability", "nvcc.arch"),
@@ -656,8 +637,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "The program that shows the model starts llama.cpp in a process of its own; this is what it says of its end.",
         "explain the server's own log, from where the model is loaded (ollama: journalctl -u ollama; OLLAMA_DEBUG=1 "
-        "says "
-        "more)",
+        "says more)",
         "hint",
         symptom=True,
         follows=("cuda.", "oom.", "cuinit.", "hip.", "process.", "crash.", "cublas."),

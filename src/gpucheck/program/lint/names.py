@@ -73,8 +73,7 @@ STARTS_CUDA = frozenset(
     f"torch.cuda.{name}"
     for name in words(
         "is_available init current_device set_device get_device_name get_device_properties get_device_capability "
-        "mem_get_info synchronize current_stream Stream is_bf16_supported "
-        "reset_peak_memory_stats"
+        "mem_get_info synchronize current_stream Stream is_bf16_supported reset_peak_memory_stats"
     )
 )
 MODULE_BASES = frozenset(
@@ -121,10 +120,9 @@ MODULE_SELF = words(
 MOVES = words("to cuda cpu xpu npu hpu mps ipu")
 # Names that only a tensor has (an array has some too, and no `.to`).
 TENSOR_ONLY = words(
-    "unsqueeze view permute detach contiguous masked_fill masked_fill_ is_cuda new_zeros new_ones new_tensor "
-    "new_full new_empty grad_fn expand expand_as view_as scatter scatter_ index_select shape size ndim is_leaf "
-    "pin_memory is_contiguous softmax log_softmax relu matmul bmm unbind chunk flatten argmax "
-    "unfold numel squeeze transpose "
+    "unsqueeze view permute detach contiguous masked_fill masked_fill_ is_cuda new_zeros new_ones new_tensor new_full "
+    "new_empty grad_fn expand expand_as view_as scatter scatter_ index_select shape size ndim is_leaf pin_memory "
+    "is_contiguous softmax log_softmax relu matmul bmm unbind chunk flatten argmax unfold numel squeeze transpose "
 )
 # What a method of a tensor returns that is no tensor.
 NO_TENSOR = words(
@@ -144,11 +142,10 @@ REDUCTIONS = words("sum mean max min prod std var norm any all argmax argmin med
 SAME_SHAPE = words(
     "float double half bfloat16 long int bool short byte char type clone detach contiguous abs exp log sqrt sin cos "
     "tanh sigmoid relu neg clamp clamp_min clamp_max round floor ceil flip cumsum cumprod softmax log_softmax tril "
-    "triu fill_ zero_ normal_ uniform_ random_ bernoulli_ exponential_ requires_grad_ to cuda cpu type_as "
-    "pin_memory masked_fill masked_fill_ add sub mul div pow eq ne lt gt le ge logical_not add_ sub_ mul_ div_ "
-    "clamp_ copy_ rsqrt reciprocal log1p expm1 square sign transpose permute t T mT roll sort unsqueeze_ normalize "
-    "gelu silu elu selu leaky_relu softplus logsigmoid hardtanh dropout erf erfinv atan tan sinh cosh trunc frac "
-    "nan_to_num renorm"
+    "triu fill_ zero_ normal_ uniform_ random_ bernoulli_ exponential_ requires_grad_ to cuda cpu type_as pin_memory "
+    "masked_fill masked_fill_ add sub mul div pow eq ne lt gt le ge logical_not add_ sub_ mul_ div_ clamp_ copy_ rsqrt "
+    "reciprocal log1p expm1 square sign transpose permute t T mT roll sort unsqueeze_ normalize gelu silu elu selu "
+    "leaky_relu softplus logsigmoid hardtanh dropout erf erfinv atan tan sinh cosh trunc frac nan_to_num renorm"
 )
 # What looks at a tensor without its data: views of it, and its shape.
 NO_READ = words(
@@ -175,9 +172,8 @@ FRAMEWORK_STEPS = FORWARDS - {"forward", "forward_features"}
 # Parameters of forward that are tensors wherever these names are used.
 INPUT_NAMES = words(
     "x y z h u v q k w xs inp input inputs_embeds image images img imgs hidden hidden_states features feats feat "
-    "tokens ids input_ids labels label target targets mask attention_mask src tgt query key value queries keys "
-    "values logits pixel_values embeddings embeds audio waveform states memory out output residual noise latents "
-    "timesteps"
+    "tokens ids input_ids labels label target targets mask attention_mask src tgt query key value queries keys values "
+    "logits pixel_values embeddings embeds audio waveform states memory out output residual noise latents timesteps"
 )
 
 
