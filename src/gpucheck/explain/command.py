@@ -11,11 +11,11 @@ from gpucheck import naming
 from gpucheck.doctor.catalogue import CONDITIONS
 from gpucheck.doctor.condition import Condition
 from gpucheck.errors import UsageError
-from gpucheck.explain import figures, platforms
+from gpucheck.explain import figures
 from gpucheck.explain.match import Match, find
 from gpucheck.explain.normal import readable
 from gpucheck.explain.table import OF_CONDITIONS, PAGES, TEXTS
-from gpucheck.explain.text import Text
+from gpucheck.explain.text import Text, step
 from gpucheck.report.events import Answered, Emit, Judged, Notice
 from gpucheck.report.finding import Finding, Id
 from gpucheck.report.results.explain import ExplainResult, IdPage, KnownId, TextMatch
@@ -101,7 +101,7 @@ def _told(match: Match) -> TextMatch:
         title=text.title,
         meaning=text.meaning,
         certainty=match.certainty,
-        then=platforms.step(match.platforms, text.id, then, specific=bool(read.then)),
+        then=step(match.platforms, text.id, then, specific=bool(read.then)),
         says=read.says,
         specific=bool(read.then),
         numbers=read.numbers,

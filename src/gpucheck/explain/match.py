@@ -9,10 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gpucheck.doctor.condition import CERTAINTIES, Certainty
-from gpucheck.explain import platforms
 from gpucheck.explain.normal import Kind, Line, Normal, Pattern, compiled, is_cut, normalise
-from gpucheck.explain.platforms import Platform
-from gpucheck.explain.text import Text
+from gpucheck.explain.text import Platform, Text, marked
 
 # A pattern that is in a log more often than this says nothing new: the first ones and the last ones are looked at.
 _MOST_PLACES = 100
@@ -139,7 +137,7 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
         for place in found
         if not any(place.within(other) or place.adds_nothing(other) for other in near.to(place))
     ]
-    where = platforms.marked(normal.spaced)
+    where = marked(normal.spaced)
     first: dict[str, Line] = {}
     for place in found:
         if place.line.kind not in _LATE:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gpucheck import messages
-from gpucheck.explain.platforms import SERIALIZE
-from gpucheck.explain.text import CUDA_SAYS, Text, by_code
+from gpucheck.explain.text import CUDA_SAYS, SERIALIZE, Text, by_code
 
 _BLOCKING = "CUDA_LAUNCH_BLOCKING=1 python …: the traceback then ends at the line that failed"
 _SANITIZER = _BLOCKING + "; then `compute-sanitizer python …` names the kernel"
