@@ -155,11 +155,6 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
     return _doubted(list(matches.values()), found, errors)
 
 
-def _is_beside(line: Line) -> bool:
-    """Whether a line says that the program goes on without something; a deprecation says what it is."""
-    return _GOES_ON.search(line.text) is not None and "deprecat" not in line.text.lower()
-
-
 def _unknown_errors(normal: Normal, found: Sequence[_Place]) -> Literal["none", "some", "all"]:
     """How many of the exceptions in the paste are not known."""
     raised = [line for line in normal.lines if line.kind == "exception"]
@@ -198,7 +193,9 @@ def _doubted(matches: list[Match], found: Sequence[_Place], errors: str) -> list
     doubt = "the paste has an error that is not known" if unknown else ""
     doubt = doubt or ("the paste has other causes too" if others else "")
     doubt = doubt or ("it is in a line of source code" if place.line.kind in _LATE else "")
-    doubt = doubt or ("the program says it continues without it" if _is_beside(place.line) else "")
+    # A deprecation says what it is.
+    goes_on = _GOES_ON.search(place.line.text) is not None and "deprecat" not in place.line.text.lower()
+    doubt = doubt or ("the program says it continues without it" if goes_on else "")
     return [replace(first, doubt=doubt), *matches[1:]]
 
 

@@ -401,7 +401,7 @@ def normalise(text: str) -> Normal:
     spaced_starts: list[tuple[int, int]] = []
     at = spaced_at = 0
     for line in lines:
-        words = _plain(line.text).split()
+        words = line.text.translate(_WITHOUT_QUOTES).lower().split()
         solids.append("".join(words))
         starts.append(at)
         if words:
@@ -422,10 +422,6 @@ def _unescaped(text: str) -> str:
     if not _DRIVE.search(text):
         text = text.replace("\\r\\n", "\n").replace("\\n", "\n").replace("\\t", " ")
     return text.replace('\\"', '"').replace("\\'", "'")
-
-
-def _plain(text: str) -> str:
-    return text.translate(_WITHOUT_QUOTES).lower()
 
 
 _WITHOUT_QUOTES = str.maketrans("", "", QUOTES)

@@ -206,7 +206,8 @@ def _mismatch_fix(one: DeviceMismatchEntry, wrong: MismatchedTensor) -> str | No
         method = one.operation.removeprefix("Tensor.")
         taken = f".cpu().{method}()" if method in ("numpy", "pin_memory") else "pass it as .cpu()"
         return f"{at}{wrong.variable}.cpu()" if wrong.variable else f"{at}{taken}"
-    target = f"{one.peer}.device" if one.peer else f'"{_bare(one.expected)}"'
+    there = f'"{_bare(one.expected)}"'
+    target = f"{one.peer}.device" if one.peer else there
     moved = f"{at}{wrong.variable}.to({target})" if wrong.variable else None
     if wrong.device != "cpu":
         return moved or (f"{at}bring both to one device" if at else "use one device")
@@ -216,16 +217,12 @@ def _mismatch_fix(one: DeviceMismatchEntry, wrong: MismatchedTensor) -> str | No
         return f'{made}self.register_buffer("{wrong.origin_name}", …)'
     if wrong.origin == "parameter" and wrong.origin_name:
         return f"{at}{wrong.origin_name}.to({target}) before it"
-    maker = f"{made}{wrong.origin_name}(…, device={wrong.maker_device or _quoted(one.expected)})"
+    maker = f"{made}{wrong.origin_name}(…, device={wrong.maker_device or there})"
     if wrong.origin == "made" and wrong.by_maker and (wrong.same_function or moved is None):
         return maker
     if moved is None and wrong.origin == "moved":
         return f"{made}leave it on {one.expected}"
     return moved
-
-
-def _quoted(device: str) -> str:
-    return f'"{_bare(device)}"'
 
 
 def _run(run: ClaimedRun | None, not_run: str | None) -> Iterator[Finding]:

@@ -344,10 +344,6 @@ def _type(surface: Surface, tensor: Tensor, dtype: Any = None, *rest: Any, **kwa
     return surface.move(tensor, where or CPU, plain)
 
 
-def _type_as(surface: Surface, tensor: Tensor, other: Tensor) -> Tensor:
-    return _to(surface, tensor, other)
-
-
 def _deepcopy(surface: Surface, tensor: Tensor, memo: Any) -> Any:
     """A copy by storage, which no operation shows."""
     out = Tensor.__deepcopy__(tensor, memo)
@@ -375,7 +371,7 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.tolist: _tolist,
     _T.__format__: _format,
     _T.type: _type,
-    _T.type_as: _type_as,
+    _T.type_as: _to,
     _T.__deepcopy__: _deepcopy,
     torch._C._nn._parse_to: _parse_to,
 }

@@ -447,7 +447,8 @@ def _begin(run: Run, function: Function, parent: Place | None) -> None:
     run.local_names = _bound_in(function)
     run.evidence = run.facts.evidence()
     run.in_worker = bool({function.name, run.name} & run.scope.file.in_workers)
-    run.no_graph = int(any(_is_no_grad(run, one) for one in function.decorator_list))
+    decorators = {run.dotted(one.func if isinstance(one, ast.Call) else one) for one in function.decorator_list}
+    run.no_graph = int(bool(decorators & {"torch.no_grad", "torch.inference_mode"}))
     run.keeps_gradients = any(isinstance(one, ast.Attribute) and one.attr == "retain_grad" for one in walk(function))
     owner, is_method = run.owner, parent is None and run.owner is not None
     if parent is not None:
@@ -487,11 +488,6 @@ def _bound_in(function: Function) -> set[str]:
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             shared.update(node.names)
     return found - shared
-
-
-def _is_no_grad(run: Run, node: ast.expr) -> bool:
-    dotted = run.dotted(node.func if isinstance(node, ast.Call) else node)
-    return dotted in ("torch.no_grad", "torch.inference_mode")
 
 
 def _parameters(run: Run, function: Function, is_method: bool) -> None:

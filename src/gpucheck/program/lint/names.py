@@ -315,13 +315,12 @@ def _bases(file: File) -> None:
     for one in file.classes.values():
         family = list(_family(file, one))
         names = [name for member in family for name in member.bases]
-        one.is_module = any(_is_module_base(name) for name in names) or _looks_like_a_module(file, one)
+        known = any(
+            name in MODULE_BASES or is_module_class(name) or name.endswith(".LightningModule") for name in names
+        )
+        one.is_module = known or _looks_like_a_module(file, one)
         one.is_lightning = any("Lightning" in name for name in names)
         one.is_dataset = any(name in DATASETS or name.startswith("torchvision.datasets.") for name in names)
-
-
-def _is_module_base(name: str) -> bool:
-    return name in MODULE_BASES or is_module_class(name) or name.endswith(".LightningModule")
 
 
 def _looks_like_a_module(file: File, one: Class) -> bool:
