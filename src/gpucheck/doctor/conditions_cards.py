@@ -14,11 +14,10 @@ from gpucheck import units
 from gpucheck.cards import checks
 from gpucheck.cards.at_work import HARDWARE, LOW_CLOCK, work
 from gpucheck.cards.card import is_dead, name_of
-from gpucheck.doctor.condition import Certainty, Condition, Seen
-from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.condition import Certainty, Condition, Evidence, Seen
 from gpucheck.links import is_speed_lost, is_width_lost
 from gpucheck.machine.inventory import unclaimed_bytes
-from gpucheck.machine.nvml.row import applies
+from gpucheck.machine.nvml.fields import applies
 from gpucheck.measure.telemetry import (
     HELD,
     LEAST_VIOLATION_SHARE,

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Condition, Seen
-from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.machine.torch_probe import KernelRun, TorchProbe
 from gpucheck.machine.torch_probe_child import version_key
 

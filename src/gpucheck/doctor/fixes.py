@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.condition import Evidence
 from gpucheck.machine.torch_probe import TorchProbe
 from gpucheck.report.facts import Host
 

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Certainty, Condition, Rung, Seen
-from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Certainty, Condition, Evidence, Rung, Seen
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.results.doctor import RungStanding
 

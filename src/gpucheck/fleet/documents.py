@@ -30,7 +30,7 @@ from typing import Any
 
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.fleet import hosts
-from gpucheck.machine import saved
+from gpucheck.machine import saved, speaking
 from gpucheck.report.codec import hints, to_json, visible
 from gpucheck.report.results.fleet import NODE_SCHEMA, NodeDocument, RefusedFile
 
@@ -380,3 +380,15 @@ def _unpacked(text: bytes) -> bytes:
         return unpacker.decompress(base64.b64decode(text, validate=True), MOST_BYTES + 1)
     except (binascii.Error, zlib.error, ValueError) as error:
         raise Refused("a marked line that is cut or changed") from error
+
+
+def main() -> int:
+    """Write the document on stdin into the folder of the command line, and say what went wrong, if anything."""
+    say = speaking.claim_stdout()
+    try:
+        write(Path(sys.argv[1]), of_line(sys.stdin.readline().encode()))
+    except CannotLook as error:
+        say({"wrong": error.why, "end": True})
+    else:
+        say({"wrong": "", "end": True})
+    return 0

@@ -16,7 +16,7 @@ from typing import Any
 
 from gpucheck import links
 from gpucheck.machine.nvml import fields, read
-from gpucheck.machine.nvml.row import Refused, Row, call
+from gpucheck.machine.nvml.fields import Refused, Row, call
 from gpucheck.machine.speaking import claim_stdout, requests
 
 # NVML averages some readings over a second, and more than 20 readings a second disturb what they watch.
