@@ -41,7 +41,7 @@ from gpucheck.machine.readings import DeviceReading, DriverReading, nvml_reading
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Driver, Facts, Host, Python, TorchBuild
 from gpucheck.report.report import Collector
-from gpucheck.report.results.doctor import LoadResult
+from gpucheck.report.results.short import LoadResult
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from gpucheck.doctor.condition import Evidence, Seen
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.machine import load_child
 from gpucheck.report.facts import Device, Mig, Process
-from gpucheck.report.results.doctor import CardUnderLoad, LoadOutcome, LoadResult
+from gpucheck.report.results.short import CardUnderLoad, LoadOutcome, LoadResult
 
 __all__ = ["root"]
 Fake = Callable[..., Path]

@@ -32,10 +32,10 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import MemoryFigures
 from gpucheck.smoke import command as smoke
 from gpucheck.smoke import data as smoke_data
+from gpucheck.smoke import data as smoke_tensors
 from gpucheck.smoke import memory as smoke_memory
 from gpucheck.smoke import numerics as smoke_numerics
 from gpucheck.smoke import table
-from gpucheck.smoke import tensors as smoke_tensors
 from gpucheck.smoke.check import DeviceUnderTest, Passed, Unavailable, Wrong, dedicated_memory, unchanged
 from gpucheck.smoke.command import Check
 from gpucheck.smoke.options import SmokeOptions

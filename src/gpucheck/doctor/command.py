@@ -28,7 +28,7 @@ from gpucheck.report.events import Answered, Emit, Judged, Progress, Started
 from gpucheck.report.facts import Device, Facts, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Run
-from gpucheck.report.results.doctor import CardUnderLoad, DoctorResult, LoadOutcome, LoadResult
+from gpucheck.report.results.short import CardUnderLoad, DoctorResult, LoadOutcome, LoadResult
 
 # A driver that hangs is told within ten seconds: it is known after five, and torch, which starts the same driver, may
 # be about to answer for another reason.

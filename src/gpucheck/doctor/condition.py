@@ -13,7 +13,7 @@ from gpucheck.machine.stack import Stack
 from gpucheck.machine.torch_probe import TorchProbe
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import Verdict
-from gpucheck.report.results.doctor import LoadResult
+from gpucheck.report.results.short import LoadResult
 
 
 @dataclass(frozen=True, slots=True)

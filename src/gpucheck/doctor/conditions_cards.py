@@ -27,7 +27,7 @@ from gpucheck.measure.telemetry import (
 )
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import VERDICTS, Verdict, grouped, told_once
-from gpucheck.report.results.doctor import CardUnderLoad, LoadResult
+from gpucheck.report.results.short import CardUnderLoad, LoadResult
 
 # A context of CUDA's takes a few hundred MiB, the one of the torch that is being asked among them.
 FOREIGN_BYTES = 2**30

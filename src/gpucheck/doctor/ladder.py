@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Certainty, Condition, Evidence, Rung, Seen
 from gpucheck.report.finding import Finding, Verdict
-from gpucheck.report.results.doctor import RungStanding
+from gpucheck.report.results.short import RungStanding
 
 # Only these break a rung; the rest is worth saying and lets one climb on.
 BREAKING: frozenset[Verdict] = frozenset(("fail",))

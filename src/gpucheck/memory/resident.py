@@ -14,7 +14,7 @@ import psutil
 
 from gpucheck.memory.steps import checked, verdict
 from gpucheck.report.measurement import MemoryFigures
-from gpucheck.report.results.memory import FigureCheck, MemoryStep, Relation, ResidentSet, StepName
+from gpucheck.report.results.short import FigureCheck, MemoryStep, Relation, ResidentSet, StepName
 from gpucheck.units import MIB, capacity
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from gpucheck.render.blocks import (
 )
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
-from gpucheck.report.results.compare import Change, ComparedRow, Comparison
+from gpucheck.report.results.short import Change, ComparedRow, Comparison
 
 _COLUMNS = (
     Column("row", "left"),

@@ -24,8 +24,7 @@ from gpucheck.render.blocks import (
 from gpucheck.render.devices import short_name, versions_line
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
-from gpucheck.report.results.doctor import LoadResult, RungStanding
-from gpucheck.report.results.memory import FigureCheck, MemoryStep
+from gpucheck.report.results.short import FigureCheck, LoadResult, MemoryStep, RungStanding
 
 _COLUMNS = (
     Column("rung", "left"),

@@ -18,8 +18,7 @@ from gpucheck.render.blocks import (
 )
 from gpucheck.report.finding import WORST_FIRST, Finding
 from gpucheck.report.report import Report
-from gpucheck.report.results.explain import Certainty, ExplainResult, IdPage, TextMatch
-from gpucheck.report.results.lint import LintResult
+from gpucheck.report.results.short import Certainty, ExplainResult, IdPage, LintResult, TextMatch
 
 _LIST = (Column("id", "left"), Column("of", "left", keep=2), Column("what", "left", wraps=True))
 _SURE: dict[Certainty, str] = {

@@ -17,7 +17,7 @@ from gpucheck.program.lint.scope import Mistake
 from gpucheck.program.lint.source import MOST_BYTES, Unreadable
 from gpucheck.report.events import Answered, Emit, Judged, Progress
 from gpucheck.report.finding import Finding
-from gpucheck.report.results.lint import LintResult, LintRule
+from gpucheck.report.results.short import LintResult, LintRule
 
 # Folders without source of the project's own.
 _SKIPPED = frozenset(
