@@ -24,7 +24,6 @@ class Entry:
 
     @property
     def told(self) -> str:
-        """In words."""
         if self.index is None:
             return f"{self.text!r} shows nothing: {self.problem}"
         return f"{self.text!r} is read as {self.index}" if self.is_odd else f"{self.text!r} shows GPU {self.index}"

@@ -27,7 +27,6 @@ def _unless_cuda_works(evidence: Evidence) -> Verdict | None:
 
 
 def _said(evidence: Evidence, more: str = "", *, certainty: Certainty | None = None) -> Seen:
-    """What NVML answered to its start."""
     driver = evidence.driver
     said = f"nvmlInit answers {driver.nvml_code} ({driver.nvml_error or 'no text'})"
     return Seen(

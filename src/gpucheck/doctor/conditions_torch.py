@@ -454,7 +454,6 @@ def _torchvision(evidence: Evidence) -> Seen | None:
 
 
 def _triton(missing: Literal["compiler", "libcuda"]) -> Callable[[Evidence], Seen | None]:
-    """A judge of one of the two things that triton looks for."""
 
     def judge(evidence: Evidence) -> Seen | None:
         probe = evidence.torch

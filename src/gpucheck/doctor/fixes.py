@@ -124,7 +124,6 @@ def pythonpath_of(probe: TorchProbe) -> str | None:
 
 
 def out_of_pythonpath(*entries: str) -> str:
-    """Take what brings a foreign torch out of the variable."""
     return f"take {', '.join(entries)} out of PYTHONPATH (unset PYTHONPATH)"
 
 
@@ -345,7 +344,6 @@ class Installer:
         return f"{python} -m pip install {'--force-reinstall ' * anew}{packages}{source}"
 
     def uninstall(self, packages: str) -> str:
-        """The line that removes packages."""
         python = interpreter(self.python)
         if not self.has_pip:
             return f"uv pip uninstall --python {python} {packages}"

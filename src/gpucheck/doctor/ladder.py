@@ -28,12 +28,10 @@ class Sighting:
 
     @property
     def verdict(self) -> Verdict:
-        """How bad it is here."""
         return self.seen.verdict or self.condition.verdict
 
     @property
     def certainty(self) -> Certainty:
-        """How sure it is here."""
         return self.seen.certainty or self.condition.certainty
 
     @property
@@ -112,7 +110,6 @@ def _finding(sighting: Sighting, verdict: Verdict, *, because: str | None = None
 
 
 def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[RungStanding, ...]:
-    """Every rung from the ground up."""
     found: list[RungStanding] = []
     above = False
     for rung in RUNGS:

@@ -71,7 +71,6 @@ def place(folder: Path, host: str, run: str) -> Path:
 
 
 def file_name(host: str, run: str) -> str:
-    """The name of a node's document."""
     return f"{host}.{_digest(run)[:12]}.json"
 
 
@@ -105,12 +104,10 @@ def write(folder: Path, document: NodeDocument) -> Path:
 
 
 def packed(document: NodeDocument) -> bytes:
-    """The document as it is written."""
     return json.dumps(to_json(document), ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
 
 
 def marked(document: NodeDocument) -> str:
-    """The document as one line of a log."""
     return f"{MARK}{base64.b64encode(zlib.compress(packed(document), 9)).decode()}"
 
 

@@ -330,7 +330,6 @@ class Inventory:
         self.restarts = 0
 
     def read(self) -> Facts:
-        """Everything that the doors tell now."""
         nvml_read, around, log = self._ask_doors()
         seen = bool(nvml_read and nvml_read.devices) or bool(self._cuda and self._cuda.devices)
         nvidia = seen or bool(around.host.nvidia_pci_addresses)

@@ -53,7 +53,6 @@ def returns_memory(environment: Mapping[str, str]) -> str | None:
 
 
 def written_tensor(size: int) -> object:
-    """A tensor of `size` bytes on the CPU, written to."""
     import torch
 
     tensor = torch.empty(size, dtype=torch.uint8)

@@ -126,7 +126,6 @@ def _table(answer: BenchAll, *, several: bool) -> Block:
 
 
 def _flagged(headlines: Sequence[Headline]) -> list[Block]:
-    """What each flag means, and the figures that have it."""
     told = [(flag, f"{headline.benchmark} {headline.case}") for headline in headlines for flag in headline.flags]
     return [*measured.flag_lines(told, len(headlines))]
 

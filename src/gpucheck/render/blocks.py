@@ -150,7 +150,6 @@ def answer(verdict: Verdict, text: str) -> Line:
 
 
 def advice_line(text: str) -> Line:
-    """What to do next."""
     return Line(f"{ADVICE}{text}")
 
 
@@ -348,7 +347,6 @@ def _body(cells: _Cells, labels: dict[int, str], size: tuple[int, int, int], pla
 
 
 def _x_axis(texts: Sequence[tuple[int, str]], name: str, size: tuple[int, int], plain: int) -> list[str]:
-    """The x axis, its labels and its name."""
     margin, columns = size
     _, _, _, corner, along, tick = _PLAIN_LINES if plain else _LINES
     shown = _fitting(texts, columns)

@@ -96,7 +96,6 @@ def _most(rows: Sequence[ComparedRow]) -> str:
 
 
 def _distance(row: ComparedRow) -> float:
-    """How far a ratio is from 1, either way."""
     return max(row.ratio, 1 / row.ratio)
 
 

@@ -83,7 +83,6 @@ def _diagnosis(first: Finding) -> list[Line]:
 
 
 def _ladder(rungs: Sequence[RungStanding]) -> list[Block]:
-    """The rungs that there are here."""
     here = [rung for rung in rungs if rung.state != "absent"]
     return [table(_COLUMNS, [_row(rung) for rung in here]), Line()] if here else []
 
@@ -251,7 +250,6 @@ def _answer(report: Report, told: dict[str, Finding]) -> Line | None:
 
 
 def _room(overall: Finding) -> str:
-    """How much memory is free, and of how much."""
     free = overall.evidence.get("free_bytes", overall.evidence.get("available_bytes"))
     total = overall.evidence.get("total_bytes")
     if free is None or total is None:

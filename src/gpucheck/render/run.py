@@ -177,7 +177,6 @@ def _dry_page(report: Report) -> Page:
 
 
 def _verdict(result: DryResult, bad: Sequence[Finding]) -> str:
-    """The answer in a line."""
     parts = [
         *_counted("tensor", "on the wrong device", [one for one in bad if one.id == "run.dry.mismatch"]),
         *_counted("operation", "with mixed dtypes", [one for one in bad if one.id == "run.dry.dtype"]),
@@ -277,7 +276,6 @@ def _is_told_elsewhere(finding: Finding) -> bool:
 
 
 def _model_verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) -> Line:
-    """The answer in a line."""
     what = "the training step" if result.run is not None and result.run.phase == "step" else "the forward pass"
     counts = {
         "mismatch": sum(1 for one in bad if one.id == "model.mismatch"),

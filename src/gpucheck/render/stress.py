@@ -146,7 +146,6 @@ def _heat(one: StressDevice) -> float | None:
 
 
 def _state(one: StressDevice, findings: Sequence[Finding]) -> Cell:
-    """The worst that was found of the device, in a word."""
     if one.ended == "fault":
         return verdict_cell("fail", "failed" if one.steps else "did not start")
     if one.ended == "error":

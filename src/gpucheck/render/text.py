@@ -103,7 +103,6 @@ _SPECIAL = re.compile(r"[\\|*_<`\[\]]")
 
 
 def markdown(title: str, blocks: Sequence[Block]) -> str:
-    """A Markdown page with these blocks below the title."""
     parts = [f"# {_escaped(title)}"]
     for block in blocks:
         if isinstance(block, Table):

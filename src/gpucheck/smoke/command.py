@@ -222,7 +222,6 @@ def _outcome(check: Check, dut: DeviceUnderTest) -> tuple[Verdict, str, dict[str
 
 
 def _is_of_memory(text: str) -> bool:
-    """Whether an error's text says that memory ran out."""
     cause = messages.cause_of(text)
     return cause is not None and cause.whose == "memory"
 

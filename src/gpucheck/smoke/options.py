@@ -29,9 +29,7 @@ class SmokeOptions:
         return table.select(self.only, self.skip)
 
     def names(self) -> list[tuple[str, str]]:
-        """The selected checks with their titles."""
         return [(row.id, row.title) for row in table.CHECKS if row.id in self.ids]
 
     def check(self) -> None:
-        """Raises UsageError for a prefix that fits nothing."""
         self.ids  # noqa: B018

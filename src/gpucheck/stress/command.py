@@ -65,7 +65,6 @@ class Seat:
 
     @property
     def device(self) -> str:
-        """What torch calls it."""
         return self.ref.id
 
 
@@ -177,22 +176,18 @@ class _Run:
         self._listen(until=lambda runner: False)
 
     def stop(self) -> None:
-        """End every child that is still there."""
         for runner in self.runners:
             if runner.talk is not None and not runner.is_over:
                 runner.talk.stop()
 
     def devices(self) -> list[StressDevice]:
-        """What each has done so far."""
         return [runner.answer for runner in self.runners]
 
     def result(self) -> StressResult:
-        """The whole so far."""
         made = self.plan
         return StressResult(made.duration_s, made.turn_s, made.kinds, self.options.seed, tuple(self.devices()))
 
     def count(self, before: dict[str, dict[str, int]], after: dict[str, dict[str, int]]) -> None:
-        """Take in how much each counter has risen."""
         for runner in self.runners:
             name = runner.seat.device
             was, now = before.get(name, {}), after.get(name, {})

@@ -113,17 +113,14 @@ def text(value: Any) -> bool:
 
 
 def whole(low: int, high: int) -> Sound:
-    """An integer from `low` to `high`."""
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def number(low: float, high: float) -> Sound:
-    """A number from `low` to `high`."""
     return lambda value: isinstance(value, (int, float)) and math.isfinite(value) and low <= value <= high
 
 
 def written_as(pattern: str) -> Sound:
-    """Text that the whole of the regular expression fits."""
     return lambda value: isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII) is not None
 
 
@@ -149,7 +146,6 @@ def _violations(value: Any) -> bool:
 
 
 def _each(sound: Sound) -> Sound:
-    """Whether every value of a mapping is sound."""
     return lambda value: all(map(sound, value.values()))
 
 
@@ -276,7 +272,6 @@ def lanes(value: int) -> int:
 
 
 def remapped_rows(value: tuple[int, int, int, int]) -> dict[str, object]:
-    """NVML's four numbers by name."""
     correctable, uncorrectable, pending, failed = value
     return {
         "correctable": correctable,
@@ -325,7 +320,6 @@ def violations(values: Any) -> dict[str, float | None]:
 
 
 def nearest_node(mask: Any) -> int:
-    """The one NUMA node in NVML's mask of the nearest nodes."""
     nodes = [64 * word + bit for word, bits in enumerate(mask) for bit in range(64) if bits >> bit & 1]
     if len(nodes) != 1:
         raise NotTold(f"NVML names {len(nodes)} nearest NUMA nodes")
@@ -541,7 +535,6 @@ class Refused(Exception):
 
 
 def refusal(pynvml: Any, code: int) -> Refused:
-    """What NVML's return code says."""
     return Refused(REASONS.get(code) or f"NVML answers: {pynvml.NVMLError(code)}", code)
 
 
@@ -617,7 +610,6 @@ class Row:
         (self.device.setdefault(group, {}) if group else self.device)[member] = value
 
     def read(self, pynvml: Any, handle: Any, table: tuple[Field, ...]) -> None:
-        """Ask for each field on its own."""
         for field in table:
             try:
                 self.put(field.name, ask(pynvml, handle, field))
