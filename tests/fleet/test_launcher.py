@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.fleet import check
-from gpucheck.fleet.check import Launch
+from gpucheck.fleet import launcher
+from gpucheck.fleet.launcher import Launch
 
 SRUN = {"SLURM_JOB_ID": "77", "SLURM_PROCID": "9", "SLURM_STEP_ID": "0", "SLURM_NNODES": "4", "SLURM_LOCALID": "1",
         "SLURMD_NODENAME": "node003"}  # fmt: skip
@@ -39,11 +39,11 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "job", "GROUP_WORLD_SIZE": "2", "LOCAL_RANK":
     ],
 )  # fmt: skip
 def test_launchers(environment: dict[str, str], launch: Launch) -> None:
-    assert check.detect(environment, parent=55) == launch
+    assert launcher.detect(environment, parent=55) == launch
 
 
 def test_a_part_does_not_know_of_other_ranks() -> None:
-    kept = check.alone({**SRUN, **TORCHRUN, "RANK": "1", "MASTER_ADDR": "a", "CUDA_VISIBLE_DEVICES": "0"})
+    kept = launcher.alone({**SRUN, **TORCHRUN, "RANK": "1", "MASTER_ADDR": "a", "CUDA_VISIBLE_DEVICES": "0"})
     assert kept == {
         name: SRUN[name] for name in ("SLURM_JOB_ID", "SLURM_NNODES", "SLURM_LOCALID", "SLURMD_NODENAME")
     } | {"CUDA_VISIBLE_DEVICES": "0"}
@@ -53,15 +53,15 @@ def test_a_part_does_not_know_of_other_ranks() -> None:
 def test_one_rank_of_a_start_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     launch = Launch("torchrun", "r", 0, 1, None, True, 0, "r.1")
-    with check.elected(launch, "n1") as first, check.elected(launch, "n1") as second:
+    with launcher.elected(launch, "n1") as first, launcher.elected(launch, "n1") as second:
         assert (first, second) == (True, False)
-        with check.elected(launch, "n2") as elsewhere, check.elected(Launch("none"), "n1") as alone:
+        with launcher.elected(launch, "n2") as elsewhere, launcher.elected(Launch("none"), "n1") as alone:
             assert (elsewhere, alone) == (True, True)
-    with check.elected(launch, "n1") as late:
+    with launcher.elected(launch, "n1") as late:
         assert not late  # another rank of this start has done it
-    clock = time.time() + 2 * check.SAME_START_S
+    clock = time.time() + 2 * launcher.SAME_START_S
     monkeypatch.setattr(time, "time", lambda: clock)
-    with check.elected(launch, "n1") as next_start:
+    with launcher.elected(launch, "n1") as next_start:
         assert next_start
 
 
@@ -72,7 +72,7 @@ def test_where_the_lock_is_somebody_elses_the_first_local_rank_works(
     ranks = [Launch("srun", "1", 0, 1, None, True, rank, "1.0") for rank in (0, 1)]
     works = []
     for rank in ranks:
-        with check.elected(rank, "n") as one:
+        with launcher.elected(rank, "n") as one:
             works.append(one)
     assert works == [True, False]
 
@@ -84,5 +84,5 @@ def test_a_lock_that_another_user_has_made_keeps_nobody_from_working(
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(os, "getuid", lambda: 12345)  # the file's owner stays whoever runs the test
     first, second = (Launch("srun", "1", 0, 1, None, True, rank, "1.0") for rank in (0, 1))
-    with check.elected(first, "n") as one, check.elected(second, "n") as other:
+    with launcher.elected(first, "n") as one, launcher.elected(second, "n") as other:
         assert (one, other) == (True, False)

@@ -102,7 +102,7 @@ def read(options: DoctorOptions, emit: Emit) -> Evidence:
     if options.python is not None:
         if probe.stage == "start" and not probe.timed_out and probe.not_awaited is None:
             raise _no_answer(options.python, probe)
-        facts = replace(facts, torch=_build_of(probe))
+        facts = replace(facts, torch=installed_torch.from_folder(Path(probe.path)) if probe.path else TorchBuild())
         # Another environment than the active one was asked for.
         probe = replace(probe, active_elsewhere=None)
     return Evidence(facts, seen, probe, frozenset(os.environ))
@@ -144,11 +144,6 @@ def _around(root: Path, cut: child.Cut) -> tuple[Facts, Stack]:
     running = facts.host.release if facts.host is not None else None
     # After the libraries were asked: a program of root's makes the nodes by asking.
     return facts, stack.read(root, os.environ.get("LD_LIBRARY_PATH", ""), running)
-
-
-def _build_of(probe: TorchProbe) -> TorchBuild:
-    """The torch of another interpreter, read from its folder without importing it here."""
-    return installed_torch.from_folder(Path(probe.path)) if probe.path else TorchBuild()
 
 
 def healthy(evidence: Evidence, *, everything: bool) -> Finding:

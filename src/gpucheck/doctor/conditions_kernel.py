@@ -87,11 +87,9 @@ def _elsewhere(evidence: Evidence) -> Seen:
 
 
 def _rejected(evidence: Evidence) -> Seen:
-    return Seen(evidence.logged(REJECTED)[-1], {"log": evidence.logged(REJECTED), "secure_boot": _secure(evidence)})
-
-
-def _secure(evidence: Evidence) -> bool | None:
-    return evidence.stack.secure_boot
+    return Seen(
+        evidence.logged(REJECTED)[-1], {"log": evidence.logged(REJECTED), "secure_boot": evidence.stack.secure_boot}
+    )
 
 
 def _unsigned(evidence: Evidence) -> Seen:

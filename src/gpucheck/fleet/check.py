@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import math
 import os
@@ -13,14 +12,14 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gpucheck
 from gpucheck import exits, units
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, UsageError
-from gpucheck.fleet import documents, hosts
+from gpucheck.fleet import documents, hosts, launcher
 from gpucheck.fleet.judge import gpus_text
 from gpucheck.fleet.options import FleetCheckOptions
 from gpucheck.machine import child, readings, talk
@@ -38,146 +37,6 @@ from gpucheck.report.results.fleet import (
     NodePart,
     NodeProblem,
 )
-
-# A rank that starts later than this after another one of its node has ended belongs to another start.
-SAME_START_S = 60.0
-# What tells a child that it is one of many: a check of one node must not wait for the others.
-PREFIXES = ("TORCHELASTIC_", "MASTER_", "OMPI_", "PMIX_", "PMI_", "SLURM_STEP", "SLURM_PROC", "SLURM_TASK")
-NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK")
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """How this process was started: by whom, as which run and attempt, on how many nodes.
-
-    `run` and `nodes` are None where the launcher does not say. `several` is whether a node may have other ranks,
-    `local_rank` which one of them this is, `start` what all ranks of a node's start share.
-    """
-
-    launcher: str
-    run: str | None = None
-    attempt: int = 0
-    nodes: int | None = None
-    host: str | None = None
-    several: bool = False
-    local_rank: int | None = None
-    start: str = ""
-
-
-def detect(environment: Mapping[str, str], parent: int = 0) -> Launch:
-    """The launcher of these variables: torchrun, mpirun, srun, a Slurm prolog, a Job of Kubernetes, or none.
-
-    torchrun and mpirun come first, for they often run below srun. `parent` is this process's parent's id, which
-    torchrun's ranks of a node share.
-    """
-    job = _first(environment, "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "JOB_ID")
-    if "TORCHELASTIC_RUN_ID" in environment:
-        return _torchrun(environment, job, parent)
-    if "OMPI_COMM_WORLD_SIZE" in environment or "PMI_SIZE" in environment:
-        return _mpirun(environment, job)
-    host = _first(environment, "SLURMD_NODENAME")
-    attempt = _number(environment, "SLURM_RESTART_COUNT") or 0
-    if "SLURM_PROCID" in environment and "SLURM_JOB_ID" in environment:
-        nodes = _number(environment, "SLURM_STEP_NUM_NODES") or _number(environment, "SLURM_NNODES")
-        step = environment.get("SLURM_STEP_ID", "")
-        return Launch("srun", job, attempt, nodes, host, True, _number(environment, "SLURM_LOCALID"), f"{job}.{step}")
-    if "SLURM_JOB_ID" in environment:
-        return Launch("slurm prolog", job, attempt, None, host)
-    if "JOB_COMPLETION_INDEX" in environment:
-        return _kubernetes(environment)
-    return Launch("none")
-
-
-def _torchrun(environment: Mapping[str, str], job: str | None, parent: int) -> Launch:
-    run = environment["TORCHELASTIC_RUN_ID"]
-    nodes = _number(environment, "GROUP_WORLD_SIZE")
-    attempt = _number(environment, "TORCHELASTIC_RESTART_COUNT") or 0
-    # Without --rdzv-id every run of torchrun is named so.
-    named = run if run and run != "none" else job
-    return Launch("torchrun", named, attempt, nodes, None, True, _number(environment, "LOCAL_RANK"), f"{run}.{parent}")
-
-
-def _mpirun(environment: Mapping[str, str], job: str | None) -> Launch:
-    size = _number(environment, "OMPI_COMM_WORLD_SIZE") or _number(environment, "PMI_SIZE")
-    local = _number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE") or _number(environment, "MPI_LOCALNRANKS")
-    rank = _number(environment, "OMPI_COMM_WORLD_LOCAL_RANK")
-    rank = rank if rank is not None else _number(environment, "MPI_LOCALRANKID")
-    # Ranks are spread evenly, as a rule; where they are not the launcher's number of nodes is not known.
-    nodes = size // local if size and local and size % local == 0 else None
-    start = _first(environment, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
-    return Launch("mpirun", job or start, 0, nodes, None, True, rank, start or job or "")
-
-
-def _kubernetes(environment: Mapping[str, str]) -> Launch:
-    """A Job, or a JobSet's: an indexed Job gives each pod its index, the rest comes by the downward API."""
-    run = _first(environment, "JOBSET_NAME", "JOB_NAME")
-    attempt = _number(environment, "JOBSET_RESTART_ATTEMPT") or 0
-    nodes = _number(environment, "JOB_COMPLETIONS")
-    return Launch("kubernetes", run, attempt, nodes, _first(environment, "NODE_NAME"))
-
-
-def _first(environment: Mapping[str, str], *names: str) -> str | None:
-    return next((environment[name] for name in names if environment.get(name)), None)
-
-
-def _number(environment: Mapping[str, str], name: str) -> int | None:
-    text = environment.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
-
-
-def alone(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a part: that of this process, without what says that it is one of many."""
-    return {name: value for name, value in environment.items() if name not in NAMES and not name.startswith(PREFIXES)}
-
-
-@contextlib.contextmanager
-def elected(launch: Launch, host: str) -> Iterator[bool]:
-    """Whether this process is the one of its node that works: the first that takes the lock of its start.
-
-    The lock lies in the node's own temporary folder and ends with its process. Where the system has no such lock, or
-    somebody else has taken its name, the first local rank works.
-    """
-    if not launch.several:
-        yield True
-        return
-    key = hashlib.sha256(repr((launch.launcher, launch.start, launch.attempt, host)).encode()).hexdigest()[:24]
-    path = Path(tempfile.gettempdir()) / f"gpucheck-fleet-{getattr(os, 'getuid', int)()}-{key}.lock"
-    try:
-        import fcntl
-
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
-    except (ImportError, OSError):
-        yield launch.local_rank in (0, None)
-        return
-    with os.fdopen(handle, "r+b") as file:
-        if os.fstat(file.fileno()).st_uid != os.getuid():
-            # Somebody else could hold it for ever, and no rank would check the node.
-            yield launch.local_rank in (0, None)
-            return
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        # Free, but somebody of this start may have had it and be done already.
-        if _ended_lately(file.read(64)):
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            file.seek(0)
-            file.write(f"{time.time():.3f} ".encode())
-            file.flush()
-
-
-def _ended_lately(text: bytes) -> bool:
-    try:
-        ended = float(text.split()[0])
-    except (IndexError, ValueError):
-        return False
-    return abs(time.time() - ended) < SAME_START_S
-
 
 # A document has so many of each: 64 devices with 16 figures.
 MOST_FIGURES, MOST_DEVICES = 1024, 256
@@ -228,21 +87,21 @@ PARTS: Mapping[str, Part] = {
 
 def command(options: FleetCheckOptions, emit: Emit) -> None:
     """Check this node, unless another rank of it does. Raises UsageError and CannotLook."""
-    launch = detect(os.environ, os.getppid() if hasattr(os, "getppid") else 0)
+    launch = launcher.detect(os.environ, os.getppid() if hasattr(os, "getppid") else 0)
     host = options.host or launch.host or socket.gethostname()
     if not hosts.is_safe(host):
         raise UsageError(f"the host name {host[:80]!r} is not safe to list", "", "give --host NAME")
     run = options.run or launch.run
     if run is None and options.gather and launch.launcher != "none":
         raise UsageError(f"{launch.launcher} gives no job id", "the nodes' documents need one run", "give --run ID")
-    with elected(launch, host) as works:
+    with launcher.elected(launch, host) as works:
         if works:
             _check(options, launch, host, documents.clean(run or "alone", 200), emit)
         else:
             emit(Judged(Finding("fleet.rank", "info", f"another rank of {host} checks it")))
 
 
-def _check(options: FleetCheckOptions, launch: Launch, host: str, run: str, emit: Emit) -> None:
+def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: str, emit: Emit) -> None:
     deadline = time.monotonic() + options.within_s
     node = NodeDocument(
         schema=NODE_SCHEMA,
@@ -337,7 +196,7 @@ def _run(part: str, limit_s: float) -> child.ChildResult:
             # Brought up to date after each benchmark: a part that is ended keeps what it had measured.
             so_far = Path(folder, "part.json")
             wanted = [*PARTS[part].arguments(limit_s), "--json", "--quiet", "--output", str(so_far)]
-            ended = child.run(child.python_argv("gpucheck.cli.app", *wanted), limit_s, env=alone(os.environ))
+            ended = child.run(child.python_argv("gpucheck.cli.app", *wanted), limit_s, env=launcher.alone(os.environ))
             if ended.timed_out and so_far.exists():
                 ended = replace(ended, stdout=so_far.read_text(encoding="utf-8"))
             return ended

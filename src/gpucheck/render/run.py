@@ -263,16 +263,12 @@ def model_page(report: Report) -> Page:
     result = report.results.get("model")
     if result is None:
         return Page(None, findings=report.findings)
-    shown = [one for one in report.findings if not _is_told_elsewhere(one)]
+    # What a mismatch names as its cause is told there, with its line and its fix.
+    shown = [one for one in report.findings if one.evidence.get("use") != "mismatched"]
     bad = [one for one in shown if one.verdict in ("fail", "warn", "inconclusive")]
     rest = [one for one in shown if one.verdict == "skip" or one.id == "model.unjudged"]
     body = [*said(rest), *([Line()] if rest else []), _tree(result.rows), Line(), *_totals(result)]
     return Page(_model_verdict(report, result, bad), body, findings=bad)
-
-
-def _is_told_elsewhere(finding: Finding) -> bool:
-    """What a mismatch names as its cause is told there, with its line and its fix."""
-    return finding.evidence.get("use") == "mismatched"
 
 
 def _model_verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) -> Line:

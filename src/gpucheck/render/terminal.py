@@ -98,7 +98,8 @@ def _table_for(out: Console, table: Table) -> Iterator[RenderableType]:
         if not droppable and table.narrow is not None:
             yield from _table_for(out, table.narrow)
             return
-        if not droppable or (out.width < NARROW and table.narrow is None and not _is_cropped(table)):
+        is_cropped = any(column.cropped for column in table.columns)
+        if not droppable or (out.width < NARROW and table.narrow is None and not is_cropped):
             yield from _records(out, table)
             return
         # The least important goes first; of equals the rightmost.
@@ -155,10 +156,6 @@ def _rooms(out: Console, table: Table, kept: Sequence[int]) -> dict[int, int]:
         more = max(min(left, wanted[index] - rooms[index]), 0)
         rooms[index], left = max(rooms[index] + more, 1), left - more
     return rooms
-
-
-def _is_cropped(table: Table) -> bool:
-    return any(column.cropped for column in table.columns)
 
 
 def _records(out: Console, table: Table) -> Iterator[Text]:

@@ -336,16 +336,12 @@ def all_dtypes() -> list[torch.dtype]:
     alone.
     """
     found = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
-    return sorted((dtype for dtype in found if not _name(dtype).startswith("q") and not _is_shell(dtype)), key=_name)
+    shells = {f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)}
+    return sorted((one for one in found if not _name(one).startswith("q") and _name(one) not in shells), key=_name)
 
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _is_shell(dtype: torch.dtype) -> bool:
-    bits = _name(dtype).removeprefix("u").removeprefix("int")
-    return bits.isdigit() and int(bits) < 8
 
 
 def payload(dtype: torch.dtype) -> torch.Tensor:

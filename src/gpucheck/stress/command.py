@@ -118,11 +118,8 @@ def seats_of(device: str, facts: Facts) -> list[Seat]:
     groups = max(1, min(len(cores), MOST_GROUPS, host.memory().usable // (2 * GROUP_BYTES)))
     size = -(-len(cores) // groups)
     parts = [tuple(cores[at : at + size]) for at in range(0, len(cores), size)]
-    return [Seat(_cores_text(part), ref, part, size) for part in parts]
-
-
-def _cores_text(cores: Sequence[int]) -> str:
-    return f"core {cores[0]}" if len(cores) == 1 else f"cores {cores[0]}-{cores[-1]}"
+    names = [f"core {part[0]}" if len(part) == 1 else f"cores {part[0]}-{part[-1]}" for part in parts]
+    return [Seat(name, ref, part, size) for name, part in zip(names, parts, strict=True)]
 
 
 # -- the children ------------------------------------------------------------------------------------------------------
