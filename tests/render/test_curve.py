@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from gpucheck.render import terminal
-from gpucheck.render.blocks import Drawing, Line, Series, curve
+from gpucheck.render.blocks import Drawing, Line
+from gpucheck.render.curve import Series, curve
 from gpucheck.render.text import markdown
 
 RISING = Series("pinned", ((1, 10.0), (10, 20.0), (100, 40.0), (1000, 40.0)))

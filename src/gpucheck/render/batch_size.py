@@ -14,15 +14,14 @@ from gpucheck.render.blocks import (
     Column,
     Line,
     Page,
-    Series,
     advice_line,
     answer,
     column_of_numbers,
-    curve,
     finding_text,
     table,
     verdict_cell,
 )
+from gpucheck.render.curve import Series, curve
 from gpucheck.render.devices import short_name
 from gpucheck.report.events import Trial
 from gpucheck.report.finding import Verdict

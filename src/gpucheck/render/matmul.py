@@ -10,7 +10,8 @@ from gpucheck import units
 from gpucheck.bench import figures
 from gpucheck.bench.matmul import corruption_judge
 from gpucheck.render import measured
-from gpucheck.render.blocks import SIGNS, UNKNOWN, Block, Cell, Column, Line, Page, Series, curve
+from gpucheck.render.blocks import SIGNS, UNKNOWN, Block, Cell, Column, Line, Page
+from gpucheck.render.curve import Series, curve
 from gpucheck.render.measured import ColumnOf, filled, numbers
 from gpucheck.report.measurement import DeviceRef, Measurement, Run
 from gpucheck.report.report import Report

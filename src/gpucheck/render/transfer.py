@@ -15,20 +15,8 @@ from gpucheck.bench import figures
 from gpucheck.bench.transfer import copies_judge, several_judge
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.render import measured
-from gpucheck.render.blocks import (
-    UNKNOWN,
-    Block,
-    Cell,
-    Column,
-    Line,
-    Page,
-    Series,
-    Table,
-    by_column,
-    column_of_numbers,
-    curve,
-    table,
-)
+from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, Page, Table, by_column, column_of_numbers, table
+from gpucheck.render.curve import Series, curve
 from gpucheck.render.measured import ColumnOf, filled, numbers
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
