@@ -15,7 +15,7 @@ from typing import Any
 
 from gpucheck import stats, units
 from gpucheck.measure import runs
-from gpucheck.measure.summary import FEWEST_RUNS
+from gpucheck.measure.runs import FEWEST_RUNS
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.measurement import Measurement

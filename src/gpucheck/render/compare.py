@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpucheck import units
 from gpucheck.compare.comparison import case_text, row_label
-from gpucheck.measure.summary import FEWEST_RUNS
+from gpucheck.measure.runs import FEWEST_RUNS
 from gpucheck.render.blocks import (
     UNKNOWN,
     Block,
