@@ -118,7 +118,7 @@ JUDGES = (
     "program/judge.py",
     "program/rules.py",
     "report/*",
-    "smoke/table.py",
+    "smoke/options.py",
     "stress/judge.py",
     "stress/options.py",
 )

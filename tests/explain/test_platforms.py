@@ -11,7 +11,7 @@ from gpucheck.explain.match import find
 from gpucheck.explain.table import OF_CONDITIONS, TEXTS
 from gpucheck.explain.text import PLATFORMS, Platform, marked, step
 from gpucheck.report.events import Answered, Event
-from gpucheck.report.results.explain import ExplainResult, TextMatch
+from gpucheck.report.results.short import ExplainResult, TextMatch
 
 
 def first(pasted: str) -> TextMatch:

@@ -8,9 +8,9 @@ from typing import Literal
 
 from gpucheck import thresholds, units
 from gpucheck.compare.comparison import USUAL_RUNS, does_other_work, row_label
-from gpucheck.measure.summary import FEWEST_RUNS
+from gpucheck.measure.runs import FEWEST_RUNS
 from gpucheck.report.finding import Finding
-from gpucheck.report.results.compare import Change, ComparedRow, Comparison
+from gpucheck.report.results.short import Change, ComparedRow, Comparison
 
 
 def warnings(comparison: Comparison) -> list[str]:

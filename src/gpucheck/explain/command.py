@@ -18,7 +18,7 @@ from gpucheck.explain.table import OF_CONDITIONS, PAGES, TEXTS
 from gpucheck.explain.text import Text, step
 from gpucheck.report.events import Answered, Emit, Judged, Notice
 from gpucheck.report.finding import Finding, Id
-from gpucheck.report.results.explain import ExplainResult, IdPage, KnownId, TextMatch
+from gpucheck.report.results.short import ExplainResult, IdPage, KnownId, TextMatch
 
 # Every id is two or more words of small letters with dots between.
 _ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")

@@ -19,7 +19,7 @@ from gpucheck.fleet import ids as fleet
 from gpucheck.program import judge as program
 from gpucheck.program.lint.options import RULES
 from gpucheck.report.finding import Id, of
-from gpucheck.smoke.table import CHECKS
+from gpucheck.smoke.options import CHECKS
 from gpucheck.stress import judge as stress
 from gpucheck.thresholds import THRESHOLDS, Threshold
 

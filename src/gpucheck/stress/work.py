@@ -213,7 +213,6 @@ class Work:
 
     @property
     def filled_bytes(self) -> int:
-        """How much memory is filled."""
         return int(self.arena.numel()) * WORD
 
     @property

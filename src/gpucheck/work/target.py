@@ -144,7 +144,6 @@ class Built:
 
     @property
     def has_inputs(self) -> bool:
-        """Whether a batch can be made for it."""
         return bool(self.inputs) or getattr(self.whole, "make_batch", None) is not None
 
 

@@ -139,7 +139,6 @@ def own_batches(
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in a nest of mappings, tuples and lists."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (Mapping, tuple, list)):

@@ -12,7 +12,7 @@ from gpucheck.bench.matmul import corruption_judge
 from gpucheck.bench.matmul.corruption_judge import by_product, details_of, in_runs
 from gpucheck.bench.matmul.options import Shape
 from gpucheck.bench.seen import Judge, Seen, headline
-from gpucheck.measure import runs, summary
+from gpucheck.measure import runs
 from gpucheck.measure.telemetry import ROW_TOO_SHORT
 from gpucheck.peaks import Part, Unknown
 from gpucheck.report.codec import to_json
@@ -340,9 +340,9 @@ def burst_and_sustained(run: Run, work: float) -> dict[str, Any]:
     last: Sequence[float] = ()
     for part in (3, 6):
         last = run.samples_s[-max(n // part, 1) :]
-        if not summary.drifts(last):
+        if not runs.drifts(last):
             break
-    settled = None if len(last) < FEWEST_FOR_A_TREND else not summary.drifts(last)
+    settled = None if len(last) < FEWEST_FOR_A_TREND else not runs.drifts(last)
     per_window = work * run.calls_per_sample
     return {
         "burst": {"flop_per_s": per_window / stats.median(first), "seconds": sum(first)},

@@ -21,7 +21,7 @@ from gpucheck.program.lint.names import MOST_BYTES, Class, Function, Unreadable,
 from gpucheck.program.lint.options import BY_ID, UNREAD, LintOptions
 from gpucheck.report.events import Answered, Emit, Judged, Progress
 from gpucheck.report.finding import Finding
-from gpucheck.report.results.lint import LintResult, LintRule
+from gpucheck.report.results.short import LintResult, LintRule
 
 # Folders without source of the project's own.
 _SKIPPED = frozenset(
