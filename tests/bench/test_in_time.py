@@ -21,7 +21,7 @@ from gpucheck.bench.bandwidth import work as bandwidth
 from gpucheck.bench.bandwidth.options import BandwidthOptions
 from gpucheck.bench.benchmarks import AllOptions
 from gpucheck.bench.devices import ALONE
-from gpucheck.bench.matmul import sustain
+from gpucheck.bench.matmul import work
 from gpucheck.bench.matmul import work as matmul
 from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.bench.transfer import copies, idioms
@@ -271,7 +271,7 @@ def test_once_time_is_over_no_benchmark_of_all_begins(monkeypatch: pytest.Monkey
 def test_a_long_run_that_does_not_fit_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inventory, "read", lambda **_: Facts(host=Host()))
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
-    monkeypatch.setattr(sustain, "sustain", hangs)
+    monkeypatch.setattr(work, "sustain", hangs)
     monkeypatch.setattr(pulse.PULSE, "ends_s", time.monotonic() + 3000.0)
     document = Document("bench matmul")
     options = MatmulOptions(("float32",), shapes=((8, 8, 8),), time_budget_s=4002.0, sustain_s=3999.0)
