@@ -13,7 +13,7 @@ from gpucheck import thresholds
 from gpucheck.bench import devices, figures, judge, limits, runs, share
 from gpucheck.bench.devices import Shared
 from gpucheck.bench.figures import Ceiling, Ceilings
-from gpucheck.bench.transfer import link as of_link
+from gpucheck.bench.transfer import copies_judge as of_link
 from gpucheck.links import WAYS
 from gpucheck.machine import choose, inventory
 from gpucheck.machine.accel import Accel
@@ -256,7 +256,7 @@ def test_a_device_that_only_others_thresholds_name_is_told() -> None:
 
 def test_a_share_of_the_link_replaces_what_the_benchmark_says_of_it() -> None:
     rows = dict(zip(WAYS, BOTH, strict=False))
-    known = of_link.judge(rows, of_link.as_read(5, 16))
+    known = of_link.share_of_link(rows, of_link.as_read(5, 16))
     link = {"link": Ceiling(of_link.as_read(5, 16).limit_bytes_per_s)}
     finding = judged(BOTH, set_to("transfer.link", 0.85), findings=known, known=link)["transfer.link"]
     assert (finding.verdict, finding.title) == ("fail", "pinned copies below 85 % of the link (gpucheck.toml:x)")

@@ -1,11 +1,11 @@
 """The search for the fastest shape: which one to try next, and for how long, then the same on a device.
 
-Choosing is pure, without clock and device, and stands first; `search` tries what it asks for in short windows on operands
-that all shapes share, and tells the best so far at any moment.
+Choosing is pure, without clock and device, and stands first; `search` tries what it asks for in short windows, on
+operands that all shapes share, and tells the best so far at any moment.
 
-The search asks for a shape and is told its rate, or that the library has no kernel for it, which costs that shape. What it is
-told is noisy and the clock drifts, so first looks choose only what is looked at again: many shapes for a moment, the
-best of them longer, and a few that are measured in turns, which alone decide. Tiles and waves of tiles make the
+The choice asks for a shape and is told its rate, or that the library has no kernel for it, which costs that shape. What
+it is told is noisy and the clock drifts, so first looks choose only what is looked at again: many shapes for a moment,
+the best of them longer, and a few that are measured in turns, which alone decide. Tiles and waves of tiles make the
 landscape jagged, but mostly along single dimensions and pairs of them: from points spread over the range it follows
 lines along one dimension, and crosses the sides of good shapes.
 """

@@ -16,8 +16,8 @@ from typing import Any
 from gpucheck import units
 from gpucheck.bench import verified
 from gpucheck.bench.buffers import ASSUMED_CACHE_BYTES, COLD_FACTOR, allocate, no_room
-from gpucheck.bench.transfer.part import Together
-from gpucheck.bench.transfer.several_judge import PEER as NAME
+from gpucheck.bench.transfer.judge import PEER as NAME
+from gpucheck.bench.transfer.options import Together
 from gpucheck.bench.verified import VERIFYING_SHARE, Copies
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, child, kept, speaking, talk

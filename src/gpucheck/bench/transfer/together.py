@@ -20,9 +20,9 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from gpucheck import messages, units
-from gpucheck.bench.transfer import link
-from gpucheck.bench.transfer.part import Together
-from gpucheck.bench.transfer.several_judge import TOGETHER as NAME
+from gpucheck.bench.transfer import copies_judge
+from gpucheck.bench.transfer.judge import TOGETHER as NAME
+from gpucheck.bench.transfer.options import Together
 from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import host, kept, numa, talk
 from gpucheck.machine.child import LineChild, python_argv
@@ -334,7 +334,7 @@ class Worker:
             },
         )
         rate = made.rate.median if made.rate else None
-        below = link.flags(made.telemetry, self.size, rate) if self.memory == "pinned" else ()
+        below = copies_judge.flags(made.telemetry, self.size, rate) if self.memory == "pinned" else ()
         return replace(made, flags=(*made.flags, *below), method=replace(made.method, numa=self.numa))
 
 
