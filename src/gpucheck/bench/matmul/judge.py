@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gpucheck import stats, units
-from gpucheck.bench import figures, remarks, share
-from gpucheck.bench.figures import Ceilings
+from gpucheck.bench import figures, remarks
+from gpucheck.bench.figures import Ceilings, Judge, Seen, headline
 from gpucheck.bench.matmul.options import Shape
-from gpucheck.bench.seen import Judge, Seen, headline
 from gpucheck.measure import runs, summary
 from gpucheck.measure.telemetry import ROW_TOO_SHORT
 from gpucheck.peaks import Part, Unknown
@@ -270,7 +269,7 @@ def _of_rows(measurements: Sequence[Measurement], part: Part | Unknown | None, f
         first_results(measurements),
         *later_results(measurements),
         *_fastest(measurements),
-        *share.of_products(measurements, part),
+        *figures.share_of_products(measurements, part),
         *remarks.clock("matmul.clock", measurements),
         *remarks.cpu_busy("matmul.cpu_busy", measurements, facts),
     ]
@@ -278,7 +277,7 @@ def _of_rows(measurements: Sequence[Measurement], part: Part | Unknown | None, f
 
 def ceilings(seen: Seen) -> Ceilings:
     """The dense peak of each dtype that was multiplied in."""
-    return share.product_ceilings(figures.fastest_products(seen.rows), seen.part)
+    return figures.product_ceilings(figures.fastest_products(seen.rows), seen.part)
 
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:

@@ -2,9 +2,9 @@
 
 Pure functions on measurements. What the link carries follows from what was read of it under load.
 
-Gains and latencies compare as called with as called. Start and rate come from a line through the times of one kind of copy over its sizes, t = t0 + n/B: t0 is what a copy takes to start, B the rate that
-large ones near. Sizes span five orders of magnitude, so relative errors count: a plain least-squares fit would see the
-largest sizes alone.
+Gains and latencies compare as called with as called. Start and rate come from a line through the times of one kind of
+copy over its sizes, t = t0 + n/B: t0 is what a copy takes to start, B the rate that large ones near. Sizes span five
+orders of magnitude, so relative errors count: a plain least-squares fit would see the largest sizes alone.
 """
 
 from __future__ import annotations

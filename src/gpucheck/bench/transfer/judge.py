@@ -11,9 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck import stats, units
-from gpucheck.bench import figures, remarks, share
-from gpucheck.bench.figures import Ceiling, Ceilings
-from gpucheck.bench.seen import Judge, Seen, headline
+from gpucheck.bench import figures, remarks
+from gpucheck.bench.figures import Ceiling, Ceilings, Judge, Seen, headline
 from gpucheck.bench.transfer import copies_judge
 from gpucheck.bench.transfer.copies_judge import LARGE_BYTES, limit_of, link_under_load
 from gpucheck.links import SHORT_WAYS, WAYS
@@ -262,6 +261,8 @@ def _cause(worst: str, bridges: Sequence[tuple[str, tuple[str, ...]]]) -> str:
     return f"{' and '.join(mine[1])} share the PCIe bridge {mine[0]}"
 
 
+# -- within the device, idioms, both ways; and all parts ---------------------------------------------------------------
+
 NAME = "transfer"
 ON_DEVICE = "transfer.on_device"
 # A copy reads and writes each of its bytes.
@@ -314,7 +315,7 @@ def _on_device(one: Measurement, facts: Facts) -> list[Finding]:
     evidence = {"bytes_per_s": rate, "bytes_copied_per_s": rate / MOVES, "size_bytes": one.case["size_bytes"]}
     message = f"read and written ({size} at a time); nvbandwidth counts half, {units.byte_rate(rate / MOVES)}"
     device = next((device for device in facts.devices if device.id == one.device.id), None)
-    part = share.part_in(device) if device is not None else None
+    part = figures.part_in(device) if device is not None else None
     if isinstance(part, Part) and part.memory_bytes_per_s and one.method.cache == "cold":
         evidence["share_of_peak"] = rate / part.memory_bytes_per_s
         whose = "estimated peak" if part.kind == "estimate" else "peak"
