@@ -10,10 +10,9 @@ import pytest
 import torch
 from fake_device import FakeDevice
 
-from gpucheck.bench.buffers import Buffer, Room
+from gpucheck.bench.buffers import Buffer, Copies, Room
 from gpucheck.bench.transfer import judge, work
 from gpucheck.bench.transfer.options import Setting, TransferOptions
-from gpucheck.bench.verified import Copies
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch

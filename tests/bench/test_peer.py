@@ -15,7 +15,7 @@ import torch
 from fake_device import FakeDevice
 from judged import run
 
-from gpucheck.bench import verified
+from gpucheck.bench import buffers
 from gpucheck.bench.transfer import judge, peer
 from gpucheck.bench.transfer import work as command
 from gpucheck.bench.transfer.options import Together, TransferOptions
@@ -105,13 +105,13 @@ def test_copies_through_the_host_are_timed_by_the_hosts_clock() -> None:
 
 
 def test_bytes_that_change_on_the_way_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = verified.Copies.call
+    real = buffers.Copies.call
 
     def wrong(self: Any) -> None:
         real(self)
         self.destination.words[1] += 1
 
-    monkeypatch.setattr(verified.Copies, "call", wrong)
+    monkeypatch.setattr(buffers.Copies, "call", wrong)
     assert work(Fake("cuda:0"), Fake("cuda:1"))[0].method.details["wrong_bytes"] > 0
 
 

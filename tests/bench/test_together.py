@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from gpucheck.bench.buffers import Room
+from gpucheck.bench.buffers import Room, Verified
 from gpucheck.bench.transfer import judge, together
 from gpucheck.bench.transfer.options import Together, TransferOptions
 from gpucheck.bench.transfer.together import Copier, Lost
-from gpucheck.bench.verified import Verified
 from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import numa
 from gpucheck.machine.child import LineChild

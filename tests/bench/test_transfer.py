@@ -11,12 +11,11 @@ from fake_device import FakeDevice
 from judged import Document
 
 from gpucheck.bench import buffers
-from gpucheck.bench.buffers import Buffer, Buffers, Room, allocate
+from gpucheck.bench.buffers import Buffer, Buffers, Copies, Room, allocate
 from gpucheck.bench.transfer import copies_judge, work
 from gpucheck.bench.transfer.copies_judge import as_read, link_under_load
 from gpucheck.bench.transfer.options import Setting, TransferOptions
 from gpucheck.bench.transfer.work import Case
-from gpucheck.bench.verified import Copies
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.measure.telemetry import Watch

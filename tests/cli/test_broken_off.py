@@ -18,8 +18,8 @@ import torch
 import document_schema as schema
 from gpucheck import exits
 from gpucheck.bench.bandwidth.work import Repeated
+from gpucheck.bench.buffers import Copies
 from gpucheck.bench.matmul import product
-from gpucheck.bench.verified import Copies
 from gpucheck.cli.app import main
 from gpucheck.machine import faults
 from gpucheck.measure import row

@@ -18,11 +18,10 @@ from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 from gpucheck import stats, units
-from gpucheck.bench.buffers import Buffers, Room, allocate_all, wake
+from gpucheck.bench.buffers import VERIFYING_SHARE, Buffers, Copies, Room, allocate_all, wake
 from gpucheck.bench.transfer import judge
 from gpucheck.bench.transfer.judge import BOTH_WAYS as NAME
 from gpucheck.bench.transfer.options import SAMPLING_SHARE, Setting
-from gpucheck.bench.verified import VERIFYING_SHARE, Copies
 from gpucheck.errors import CannotLook
 from gpucheck.links import Direction
 from gpucheck.machine import pulse

@@ -41,8 +41,7 @@ from gpucheck.report.measurement import Measurement, Run
 if TYPE_CHECKING:  # torch comes after binding
     import torch
 
-    from gpucheck.bench.buffers import Buffers, Room
-    from gpucheck.bench.verified import Copies
+    from gpucheck.bench.buffers import Buffers, Copies, Room
     from gpucheck.links import Direction, HostMemory
     from gpucheck.machine.accel import Accel
 
@@ -259,7 +258,7 @@ class Worker:
 
     def prepare(self, direction: Direction) -> None:
         """Fill the buffers, wake the link, and see how many copies make up a window while they run alone."""
-        from gpucheck.bench.verified import Copies
+        from gpucheck.bench.buffers import Copies
 
         self.direction = direction
         self.copies: Copies = Copies(

@@ -14,13 +14,15 @@ from typing import Literal
 import torch
 
 from gpucheck import units
-from gpucheck.bench import devices, verified
+from gpucheck.bench import buffers, devices
 from gpucheck.bench.buffers import (
     ASSUMED_CACHE_BYTES,
     COLD_FACTOR,
     MOST_BYTES,
+    VERIFYING_SHARE,
     Buffer,
     Buffers,
+    Copies,
     Room,
     allocate,
     allocate_all,
@@ -40,7 +42,6 @@ from gpucheck.bench.transfer.options import (
     TogetherPart,
     TransferOptions,
 )
-from gpucheck.bench.verified import VERIFYING_SHARE, Copies
 from gpucheck.errors import CannotLook, DeviceFailed, UsageError
 from gpucheck.links import Direction, HostMemory
 from gpucheck.machine import faults, inventory, kept, numa, pulse
@@ -136,7 +137,7 @@ def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: flo
         synchronize=accel.synchronize,
         allowance_s=sampling_s * VERIFYING_SHARE,
     )
-    taken = verified.time_copies(
+    taken = buffers.time_copies(
         accel,
         copies,
         watch,
@@ -280,7 +281,7 @@ def measure_on_device(
         allowance_s=sampling_s * VERIFYING_SHARE,
     )
     limits = timing.Limits(sampling_s, min(ON_DEVICE_WARM_UP_S, budget_s / 10))
-    taken = verified.time_copies(accel, copies, watch, "device events" if accel.has_events else "host", limits)
+    taken = buffers.time_copies(accel, copies, watch, "device events" if accel.has_events else "host", limits)
     return row.measurement(
         ON_DEVICE,
         accel.ref,
