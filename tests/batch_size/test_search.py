@@ -380,3 +380,16 @@ def test_where_failing_is_dangerous_memory_that_might_be_given_back_is_not_asked
     search = Search(budget_bytes=1_024_000, start=100, noise=DEVICE_PEAK_NOISE, seek_failure=False)
     on_an_allocator(search, lambda size: round(0.14 * 2_500 * size), 0.0)
     assert all(r.outcome == "fits" for r in search.trials)
+
+
+def test_of_few_sizes_none_is_tried_that_only_room_between_pieces_would_let_fit() -> None:
+    search = Search(budget_bytes=102_400, start=7, noise=DEVICE_PEAK_NOISE)
+    for size, reserved, tensors in ((7, 30_000, 26_000), (24, None, None), (22, 99_000, 83_400)):
+        memory = (
+            {} if reserved is None else {"max_memory_allocated_bytes": tensors, "max_memory_reserved_bytes": reserved}
+        )
+        outcome: Outcome = "out-of-memory" if reserved is None else "fits"
+        search.trials.append(
+            TrialResult(batch_size=size, outcome=outcome, purpose="search", peak_bytes=reserved, memory=memory)
+        )
+    assert search.next() == Attempt(22, "confirm")

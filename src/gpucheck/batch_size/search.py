@@ -265,6 +265,8 @@ class Search:
             return False
         if any(r.allocation_retries for r in self.trials if r.outcome == FITS):
             return True
+        if self._is_coarse(best.batch_size) and self.first_failing is not None:
+            return False  # memory ran out in pieces that do not fit together, and at most a size or two is left
         spare = ((best.fitted_bytes or 0) - best.packed_bytes) / self.budget_bytes
         if not self.seek_failure or spare <= SPARE * self.tolerance or (fitted := self._fit(1.0, packed=False)) is None:
             return False
