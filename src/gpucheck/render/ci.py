@@ -55,7 +55,7 @@ def _rows_compared(report: Report) -> list[Finding]:
     compared = report.results.get("compare")
     if compared is None:
         return []
-    from gpucheck.compare import judge
+    from gpucheck.compare.comparison import gate as gated
     from gpucheck.compare.comparison import row_label
 
     gate = next(
@@ -64,7 +64,7 @@ def _rows_compared(report: Report) -> list[Finding]:
     most = None if gate is None else float(gate.evidence["limit"]) - 1
     found = []
     for row in compared.rows:
-        verdict: Verdict = "pass" if most is None else judge.gate(row, most)
+        verdict: Verdict = "pass" if most is None else gated(row, most)
         told = {name: value for name, value in to_json(row).items() if name not in ("name", "case") and value != []}
         where = f"{row_label(row)} on {row.new_device}"
         found.append(Finding(where, verdict, row.change, f"{row.ratio:.3f}× the time", told))

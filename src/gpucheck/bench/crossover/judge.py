@@ -14,8 +14,7 @@ from typing import Literal
 
 from gpucheck import naming, units
 from gpucheck.bench import remarks, rounds
-from gpucheck.bench.figures import Ceilings
-from gpucheck.bench.seen import Judge, Seen
+from gpucheck.bench.figures import Ceilings, Judge, Seen
 from gpucheck.measure import runs
 from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding

@@ -7,8 +7,7 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.bench import remarks, rounds
-from gpucheck.bench.figures import Ceilings
-from gpucheck.bench.seen import Judge, Seen
+from gpucheck.bench.figures import Ceilings, Judge, Seen
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
 from gpucheck.report.finding import Finding

@@ -13,12 +13,21 @@ import torch
 
 from gpucheck import units
 from gpucheck.bench import devices, rounds
-from gpucheck.bench.buffers import Buffers, Room, allocate_all, no_room, room_for, wake
+from gpucheck.bench.buffers import (
+    VERIFYING_SHARE,
+    Buffers,
+    Copies,
+    Room,
+    Verified,
+    allocate_all,
+    no_room,
+    room_for,
+    wake,
+)
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.dtypes import Dtype, support
 from gpucheck.bench.overlap.options import SMALLEST_SIZE, OverlapOptions
 from gpucheck.bench.rounds import Group
-from gpucheck.bench.verified import VERIFYING_SHARE, Copies, Verified
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.links import Direction, HostMemory
 from gpucheck.machine import pulse

@@ -18,10 +18,10 @@ from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 from gpucheck import stats, units
-from gpucheck.bench.buffers import Buffers, Room, allocate_all, wake
+from gpucheck.bench.buffers import VERIFYING_SHARE, Buffers, Copies, Room, allocate_all, wake
+from gpucheck.bench.transfer import judge
 from gpucheck.bench.transfer.judge import BOTH_WAYS as NAME
-from gpucheck.bench.transfer.part import SAMPLING_SHARE, Setting, no_pinned
-from gpucheck.bench.verified import VERIFYING_SHARE, Copies
+from gpucheck.bench.transfer.options import SAMPLING_SHARE, Setting
 from gpucheck.errors import CannotLook
 from gpucheck.links import Direction
 from gpucheck.machine import pulse
@@ -40,7 +40,7 @@ from gpucheck.measure.held import (
 from gpucheck.measure.runs import WITHOUT_TIME
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import LOOKS, WANTED_SAMPLES, Limits, Timed, too_short
-from gpucheck.report.events import Progress
+from gpucheck.report.events import Progress, Skipped
 from gpucheck.report.measurement import Measurement, Run
 from gpucheck.units import MIB
 
@@ -108,7 +108,7 @@ def rows(setting: Setting) -> Iterator[Measurement]:
         ways.buffers[direction] = allocate_all(accel, ("pinned",), capacity, "transfer.memory")
         refused = ways.buffers[direction].no_pinned
         if refused is not None:
-            setting.emit(no_pinned(refused, accel.id))
+            setting.emit(Skipped(judge.no_pinned(refused, accel.id)))
             return
     wake(accel, ways.buffers["host_to_device"])
     for done, direction in enumerate(options.directions):

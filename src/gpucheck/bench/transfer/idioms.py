@@ -20,8 +20,7 @@ from torch.utils.data import DataLoader
 from gpucheck import messages, units
 from gpucheck.bench.buffers import WORD, Buffers, Room, allocate_all, room_for, why_full
 from gpucheck.bench.transfer.judge import IDIOM as NAME
-from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.part import Setting
+from gpucheck.bench.transfer.options import Setting, TransferOptions
 from gpucheck.errors import CannotLook, DeviceFailed, GpucheckError
 from gpucheck.links import Direction, HostMemory
 from gpucheck.machine import kept, pulse
