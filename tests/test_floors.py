@@ -63,17 +63,17 @@ SIZES = {
     "compare": (3, 247),
     "devices": (3, 184),
     "doctor": (17, 2191),
-    "explain": (19, 999),
+    "explain": (13, 900),
     "fleet": (10, 1360),
     "machine": (26, 3850),
     "measure": (7, 619),
     "memory": (5, 365),
-    "program": (35, 5907),
+    "program": (24, 5807),
     "render": (31, 3151),
     "report": (20, 1736),
     "smoke": (9, 930),
     "stress": (6, 1087),
-    "work": (9, 889),
+    "work": (8, 878),
 }
 
 # A benchmark's folder. It imports its own files and those of bench/ itself; what several share lies there.

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from gpucheck.program import placement
-from gpucheck.work.target_parts import by_name
+from gpucheck.work.target import by_name
 
 
 def where(tensor: torch.Tensor) -> str:

@@ -47,8 +47,7 @@ from gpucheck.report.results.model import (
     Use,
 )
 from gpucheck.work.spec import Target
-from gpucheck.work.target import Batch, Built, Workload, autocast, build, equip, forward, load, raised, step
-from gpucheck.work.target_parts import by_name
+from gpucheck.work.target import Batch, Built, Workload, autocast, build, by_name, equip, forward, load, raised, step
 
 # An object holds objects that hold objects; what lies deeper is nobody's mask or table.
 DEEPEST = 6

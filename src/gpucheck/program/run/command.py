@@ -645,43 +645,29 @@ def _lines(read: board.Read) -> tuple[RunLine, ...]:
 
 def _line(said: dict[str, Any], row: dict[str, int], sources: Sources) -> RunLine:
     source = sources.said(said["file"], said["line"])
+    same: dict[str, Any] = {name: said[name] for name in ("kind", "file", "line", "function", "users", "discarded")}
+    same |= {name: row[name] for name in (*_SUMS, "steps")}
     return RunLine(
-        kind=said["kind"],
-        file=said["file"],
-        line=said["line"],
-        function=said["function"],
-        users=said["users"],
-        count=row["count"],
-        bytes=row["bytes"],
+        **same,
         time_s=row["time_ns"] / 1e9,
         longest_s=row["longest_ns"] / 1e9,
-        steps=row["steps"],
-        pinned=row["pinned"],
-        pageable=row["pageable"],
-        unpinned_async=row["unpinned_async"],
-        unchanged_again=row["again"],
-        unchanged_back=row["back"],
-        discarded=said["discarded"],
         made_by=source.made_by if said["kind"] == "to_device" and said["through"] is None else None,
         in_loop=source.in_loop,
         source=source.text,
     )
 
 
+# What adds up where a line has several calls.
+_SUMS = ("count", "bytes", "pinned", "pageable", "unpinned_async", "unchanged_again", "unchanged_back")
+
+
 def _together(one: RunLine, other: RunLine) -> RunLine:
     """Two calls on one line."""
     return replace(
         one,
-        count=one.count + other.count,
-        bytes=one.bytes + other.bytes,
-        time_s=one.time_s + other.time_s,
+        **{name: getattr(one, name) + getattr(other, name) for name in (*_SUMS, "time_s")},
         longest_s=max(one.longest_s, other.longest_s),
         steps=max(one.steps, other.steps),
-        pinned=one.pinned + other.pinned,
-        pageable=one.pageable + other.pageable,
-        unpinned_async=one.unpinned_async + other.unpinned_async,
-        unchanged_again=one.unchanged_again + other.unchanged_again,
-        unchanged_back=one.unchanged_back + other.unchanged_back,
         discarded=one.discarded or other.discarded,
         made_by=one.made_by or other.made_by,
     )

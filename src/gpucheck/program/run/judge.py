@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from gpucheck.program.options import STEPS, RunOptions
 from gpucheck.program.run import board
 from gpucheck.report.codec import from_json
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
-from gpucheck.report.results.model import DeviceMismatchEntry, UnjudgedOperation
+from gpucheck.report.results.model import UnjudgedOperation
 from gpucheck.report.results.run import (
     AssumedValue,
     CaughtError,
@@ -27,7 +27,6 @@ from gpucheck.report.results.run import (
     DryMismatch,
     DryResult,
     DryStop,
-    HeldBytes,
     MemoryMoment,
     OutOfMemory,
     Remark,
@@ -40,8 +39,12 @@ from gpucheck.units import capacity, duration, percent
 _WORTH = 0.01
 # Copies so small that their number costs, and how many of them in one step, or in all, are many.
 _SMALL, _MANY_PER_STEP, _MANY = 64 * 1024, 100, 1000
+_COPIES = ("to_device", "to_host", "between")
 # So often, and in this part of the steps, makes a habit.
 _OFTEN, _MOST_STEPS = 3, 0.5
+
+# An id, the verdict, a title and the fix.
+_Said = tuple[str, Verdict, str, str]
 
 
 def findings(result: RunResult, folder: str = "") -> list[Finding]:
@@ -57,8 +60,15 @@ def findings(result: RunResult, folder: str = "") -> list[Finding]:
 
 
 def of_lines(result: RunResult, folder: str) -> list[Finding]:
-    """What the counts of each line show."""
-    return [made for line in result.lines for judge in _JUDGES if (made := judge(line, result, folder)) is not None]
+    """What the counts of each line show: a warning where the line takes a part of the time that can be seen."""
+    found = []
+    for line in result.lines:
+        verdict: Verdict = "warn" if line.time_s >= _WORTH * window_s(result) else "info"
+        evidence = {key: getattr(line, key) for key in ("file", "line", "count", "bytes", "time_s")}
+        where = f"{at(line.file, line.line, folder)}, {_cost(line)}"
+        told = (*_needless(line, result, verdict), *_waiting(line, result, verdict))
+        found += [Finding(name, worst, title, where, evidence, fix) for name, worst, title, fix in told]
+    return found
 
 
 def at(file: str | None, line: int | None, folder: str) -> str:
@@ -184,11 +194,6 @@ def window_s(result: RunResult) -> float:
     return result.shares.window_s if result.shares is not None else result.wall_s
 
 
-def _verdict(line: RunLine, result: RunResult) -> Verdict:
-    """A warning where the line takes a part of the time that can be seen."""
-    return "warn" if line.time_s >= _WORTH * window_s(result) else "info"
-
-
 def _cost(line: RunLine) -> str:
     moved = f" {capacity(line.bytes)}" if line.bytes else ""
     spent = f", {duration(line.time_s)}" if line.time_s else ""  # a dry run tells no times
@@ -202,88 +207,43 @@ def _is_habit(line: RunLine, result: RunResult, count: int | None = None) -> boo
     return often and (line.steps >= _MOST_STEPS * steps if steps >= _OFTEN else line.in_loop is not False)
 
 
-def _discarded(line: RunLine, result: RunResult, folder: str) -> Finding | None:
-    if not line.discarded or line.kind not in ("to_device", "to_host", "between"):
-        return None
-    fix = "assign it: x = x.to(device); a tensor does not move in place"
-    return _of("run.copies.discarded", "warn", "the result of .to() is thrown away", line, folder, fix)
+def _needless(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[_Said]:
+    """Copies that need not be: thrown away, unchanged back or again, of what could be made on the device."""
+    if line.discarded and line.kind in _COPIES:
+        fix = "assign it: x = x.to(device); a tensor does not move in place"
+        yield "run.copies.discarded", "warn", "the result of .to() is thrown away", fix
+    if line.unchanged_back >= _OFTEN:
+        title = f"{line.unchanged_back} tensors go back unchanged to where they came from"
+        yield "run.copies.back", verdict, title, "keep the tensor that was copied"
+    if line.unchanged_again >= _OFTEN and line.kind != "data":
+        title = f"the same unchanged tensor is copied {line.unchanged_again + 1} times"
+        yield "run.copies.again", verdict, title, "copy it once before the loop; in a module: register_buffer"
+    if line.made_by is not None and _is_habit(line, result):
+        title = f"{line.made_by} makes a tensor on the host, and it is moved each time"
+        yield "run.copies.made_on_host", verdict, title, f"{line.made_by}(…, device=device)"
 
 
-def _back(line: RunLine, result: RunResult, folder: str) -> Finding | None:
-    if line.unchanged_back < _OFTEN:
-        return None
-    title = f"{line.unchanged_back} tensors go back unchanged to where they came from"
-    return _of("run.copies.back", _verdict(line, result), title, line, folder, "keep the tensor that was copied")
-
-
-def _again(line: RunLine, result: RunResult, folder: str) -> Finding | None:
-    if line.unchanged_again < _OFTEN or line.kind == "data":
-        return None
-    title = f"the same unchanged tensor is copied {line.unchanged_again + 1} times"
-    fix = "copy it once before the loop; in a module: register_buffer"
-    return _of("run.copies.again", _verdict(line, result), title, line, folder, fix)
-
-
-def _made(line: RunLine, result: RunResult, folder: str) -> Finding | None:
-    if line.made_by is None or not _is_habit(line, result):
-        return None
-    title = f"{line.made_by} makes a tensor on the host, and it is moved each time"
-    fix = f"{line.made_by}(…, device=device)"
-    return _of("run.copies.made_on_host", _verdict(line, result), title, line, folder, fix)
-
-
-def _unpinned(line: RunLine, result: RunResult, folder: str) -> Finding | None:
-    if line.unpinned_async < _OFTEN:
-        return None
-    title = f"non_blocking=True from memory that is not pinned: {line.unpinned_async} copies"
-    fix = "pin_memory=True in the DataLoader, or tensor.pin_memory()"
-    return _of("run.copies.unpinned", _verdict(line, result), title, line, folder, fix)
-
-
-def _pageable(line: RunLine, result: RunResult, folder: str) -> Finding | None:
-    if line.kind != "to_device" or line.pageable < _OFTEN or line.unpinned_async or line.made_by:
-        return None
-    if not _is_habit(line, result, line.pageable) or line.unchanged_again >= _OFTEN or _verdict(line, result) == "info":
-        return None
-    title = f"pageable copies block the program for {duration(line.time_s)}"
-    fix = "pin_memory=True in the DataLoader and non_blocking=True here"
-    return _of("run.copies.pageable", "warn", title, line, folder, fix)
-
-
-def _small(line: RunLine, result: RunResult, folder: str) -> Finding | None:
-    if line.kind not in ("to_device", "to_host", "between") or not line.count or line.bytes / line.count > _SMALL:
-        return None
-    if line.count < _MANY and line.count < _MANY_PER_STEP * max(line.steps, 1):
-        return None
-    size = capacity(line.bytes / line.count)
-    fix = "stack them and copy once"
-    return _of("run.copies.small", _verdict(line, result), f"many small copies of {size}", line, folder, fix)
-
-
-def _emptied(line: RunLine, result: RunResult, folder: str) -> Finding | None:
-    if line.kind != "empty_cache" or not _is_habit(line, result):
-        return None
-    fix = "leave it out of the loop: what is freed is asked of the driver again"
-    return _of("run.empty_cache", "warn", "empty_cache in a loop", line, folder, fix)
-
-
-def _read(line: RunLine, result: RunResult, folder: str) -> Finding | None:
-    if line.kind in ("to_device", "to_host", "between", "data", "empty_cache") or not _is_habit(line, result):
-        return None
-    verdict: Verdict = "info"
-    title = f"{line.kind} waits for the device"
-    return _of("run.waits", verdict, title, line, folder, "read it every so many steps, or once at the end")
-
-
-def _of(name: str, verdict: Verdict, title: str, line: RunLine, folder: str, fix: str) -> Finding:
-    where = at(line.file, line.line, folder)
-    evidence = {"file": line.file, "line": line.line, "count": line.count, "bytes": line.bytes, "time_s": line.time_s}
-    return Finding(name, verdict, title, f"{where}, {_cost(line)}", evidence, fix)
-
-
-_JUDGES: tuple[Callable[[RunLine, RunResult, str], Finding | None], ...] = (
-    *(_discarded, _back, _again, _made, _unpinned, _pageable, _small, _emptied, _read),
-)
+def _waiting(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[_Said]:
+    """What holds the program up: copies that block or are too many, and waits for the device."""
+    if line.unpinned_async >= _OFTEN:
+        title = f"non_blocking=True from memory that is not pinned: {line.unpinned_async} copies"
+        yield "run.copies.unpinned", verdict, title, "pin_memory=True in the DataLoader, or tensor.pin_memory()"
+    is_pageable = line.kind == "to_device" and line.pageable >= _OFTEN and not line.unpinned_async and not line.made_by
+    is_other = line.unchanged_again >= _OFTEN or verdict == "info"
+    if is_pageable and not is_other and _is_habit(line, result, line.pageable):
+        title = f"pageable copies block the program for {duration(line.time_s)}"
+        fix = "pin_memory=True in the DataLoader and non_blocking=True here"
+        yield "run.copies.pageable", "warn", title, fix
+    are_many = line.count >= _MANY or line.count >= _MANY_PER_STEP * max(line.steps, 1)
+    if line.kind in _COPIES and line.count and line.bytes / line.count <= _SMALL and are_many:
+        size = capacity(line.bytes / line.count)
+        yield "run.copies.small", verdict, f"many small copies of {size}", "stack them and copy once"
+    if line.kind == "empty_cache" and _is_habit(line, result):
+        fix = "leave it out of the loop: what is freed is asked of the driver again"
+        yield "run.empty_cache", "warn", "empty_cache in a loop", fix
+    if line.kind not in (*_COPIES, "data", "empty_cache") and _is_habit(line, result):
+        fix = "read it every so many steps, or once at the end"
+        yield "run.waits", "info", f"{line.kind} waits for the device", fix
 
 
 def costly(result: RunResult) -> Iterator[RunLine]:
@@ -310,7 +270,7 @@ _CLOSE = 0.9
 def dry_result(read: board.Read, counted: RunResult, options: RunOptions, written: tuple[str, ...] | None) -> DryResult:
     """The answer. `counted` is what `run` makes of the same board."""
     assert options.dry is not None
-    stopped = _stopped(read)
+    stopped = next(iter(_told(read, "stopped", DryStop)), None)
     return DryResult(
         program=options.program,
         device=f"cuda:0 ({options.dry.name})",
@@ -319,15 +279,7 @@ def dry_result(read: board.Read, counted: RunResult, options: RunOptions, writte
         has_values=not options.no_values,
         steps=min(read.head[board.STEPS], options.steps or STEPS),
         ended_after_steps=any(read.said("steps_done")),
-        mismatches=tuple(
-            DryMismatch(
-                mismatch=from_json(DeviceMismatchEntry, one["entry"]),
-                ended=one["ended"],
-                assumed=one["assumed"],
-                times=one["times"],
-            )
-            for one in read.said("mismatch")
-        ),
+        mismatches=_told(read, "mismatch", DryMismatch),
         stopped=stopped,
         lines=tuple(_line(one) for one in counted.lines if one.kind != "data"),
         memory=_memory(read, options),
@@ -342,25 +294,12 @@ def dry_result(read: board.Read, counted: RunResult, options: RunOptions, writte
     )
 
 
-_Told = TypeVar("_Told", AssumedValue, UnjudgedOperation, Remark, CaughtError)
+_Told = TypeVar("_Told", AssumedValue, UnjudgedOperation, Remark, CaughtError, DryMismatch, DryStop)
 
 
 def _told(read: board.Read, kind: str, made: type[_Told]) -> tuple[_Told, ...]:
     """The lines of one kind as results have them: said by the names of their fields."""
-    return tuple(made(**{name: value for name, value in one.items() if name != "say"}) for one in read.said(kind))
-
-
-def _stopped(read: board.Read) -> DryStop | None:
-    said = next((one for one in read.said("stopped") if not one["mismatch"]), None)
-    if said is None:
-        return None
-    return DryStop(
-        kind=said["class"],
-        text=said["text"],
-        place=said["place"],
-        of_device=said["of_device"],
-        autocast=said["autocast"],
-    )
+    return tuple(from_json(made, one) for one in read.said(kind))
 
 
 def _mixed(read: board.Read, stopped: DryStop | None) -> Iterator[CaughtError]:
@@ -386,26 +325,14 @@ def _memory(read: board.Read, options: RunOptions) -> DryMemory | None:
     return DryMemory(
         total_bytes=total,
         total_of=None if total is None else options.dry.name,
-        peak=_moment(said["peak"]),
+        peak=from_json(MemoryMoment, said["peak"]),
         peak_by_phase=said["phases"],
         parameters_bytes=kept.get("parameters"),
         gradients_bytes=kept.get("gradients"),
         optimizer_bytes=kept.get("optimizer"),
-        exceeded=None if exceeded is None else _moment(exceeded["peak"]),
+        exceeded=None if exceeded is None else from_json(MemoryMoment, exceeded["peak"]),
         not_counted=_NOT_COUNTED,
         most_bytes=said["most"],
-    )
-
-
-def _moment(said: dict[str, Any]) -> MemoryMoment:
-    return MemoryMoment(
-        place=said["place"],
-        phase=said["phase"],
-        step=said["step"],
-        asked_bytes=said["asked"],
-        allocated_bytes=said["allocated"],
-        made_in=said["made_in"],
-        held=tuple(HeldBytes(**one) for one in said["held"]),
     )
 
 
