@@ -178,6 +178,8 @@ def _where_looked(facts: Facts) -> str:
     return "PCI bus, /dev and driver show none"
 
 
+# -- a short load on the GPUs ------------------------------------------------------------------------------------------
+
 # torch's words where there is no memory, cuBLAS's for the same, and the driver's for a card that one process may use.
 TAKEN = ("OutOfMemoryError", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "busy or unavailable")
 UNTOLD = "NVML does not tell of it, so that nothing would be seen"
@@ -240,7 +242,7 @@ SETTLE_S = 0.3
 # Twenty readings.
 LOAD_S = 1.0
 # Over this lie importing torch (which was just done), a context for each card and the load itself.
-TIMEOUT_S = 60.0
+LOAD_TIMEOUT_S = 60.0
 
 
 def can_load(evidence: Evidence) -> bool:
@@ -260,7 +262,7 @@ def run_load(evidence: Evidence, python: str | None) -> LoadResult:
     if not loaded:
         return LoadResult("none", "no card is free for it", None, (), left_out)
     # An import that is slow enough to be given more time is so again.
-    timeout_s = max(TIMEOUT_S, evidence.torch.limit_s or 0.0)
+    timeout_s = max(LOAD_TIMEOUT_S, evidence.torch.limit_s or 0.0)
     return _run_load(loaded, left_out, python, timeout_s)
 
 

@@ -1,4 +1,4 @@
-"""A condition: one thing that can be wrong, how it shows, what it means and how to mend it."""
+"""What the doctor reads (Evidence), and a condition: one thing that can be wrong, how it shows and how to mend it."""
 
 from __future__ import annotations
 
@@ -90,6 +90,8 @@ class Evidence:
         """A variable's value, for those that are on the list of `facts.environment`."""
         return self.facts.environment.get(variable)
 
+
+# -- conditions --------------------------------------------------------------------------------------------------------
 
 # The ladder, from the ground up: what stands on a rung needs every one below it.
 Rung = Literal[

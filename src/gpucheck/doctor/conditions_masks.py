@@ -1,4 +1,7 @@
-"""CUDA starts and shows other devices than those that were meant: masks, order, MIG, and doors that disagree."""
+"""CUDA starts and shows other devices than those that were meant: masks, order, MIG, and doors that disagree.
+
+CUDA_VISIBLE_DEVICES is read entry by entry: by CUDA's rules, and by torch's where they differ.
+"""
 
 from __future__ import annotations
 
@@ -124,6 +127,8 @@ def torch_count(value: str, uuids: Sequence[str | None]) -> int | None:
         numbers.append(number)
     return next((place for place, number in enumerate(numbers) if number >= len(uuids)), len(numbers))
 
+
+# -- the conditions ----------------------------------------------------------------------------------------------------
 
 MASK = "CUDA_VISIBLE_DEVICES"
 # cuInit's answers after which the number of devices is libcuda's honest word: success and CUDA_ERROR_NO_DEVICE.

@@ -106,6 +106,8 @@ def drifts(samples: Sequence[float]) -> bool:
     return abs(trend) > DRIFT_Z / math.sqrt(n - 1) and abs(last / first - 1) > DRIFT
 
 
+# -- several documents as one ------------------------------------------------------------------------------------------
+
 # What a judge cannot derive from rows: searches and long runs of products.
 _OF_EACH_RUN = ("bench_matmul_search", "bench_matmul_sustained")
 

@@ -161,6 +161,8 @@ def _seconds(value: float) -> str:
     return f"{value:.3f}"
 
 
+# -- SARIF -------------------------------------------------------------------------------------------------------------
+
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS: dict[Verdict, str] = {"fail": "error", "inconclusive": "error", "warn": "warning", "info": "note"}
 

@@ -126,6 +126,8 @@ def _row(rung: RungStanding) -> list[str | Cell]:
     return [rung.rung, verdict_cell(verdict, word), rung.shown_by]
 
 
+# -- smoke -------------------------------------------------------------------------------------------------------------
+
 _CHECKS = (
     Column("verdict", "left"),
     Column("check", "left"),
@@ -185,6 +187,8 @@ def _check_row(finding: Finding) -> list[str | Cell]:
     time = units.duration(seconds) if isinstance(seconds, float) else UNKNOWN
     return [verdict_cell(finding.verdict), finding.id, finding.title, time, " ".join(finding.message.split())]
 
+
+# -- memory ------------------------------------------------------------------------------------------------------------
 
 _BOUND = {"=": "", "≥": "at least ", "≤": "at most "}
 

@@ -114,6 +114,9 @@ def _opens(text: str, place: int) -> bool:
     return not before.isalnum() and _CLOSING[text[place]] in text[place + 1 :]
 
 
+# -- lint: a line for each mistake, as compilers write them ------------------------------------------------------------
+
+
 def lint_page(report: Report) -> Page:
     """The verdict, then each mistake: file, line and column, the rule, what is wrong and what to do."""
     told = report.results.get("lint") or LintResult()

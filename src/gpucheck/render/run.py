@@ -254,6 +254,8 @@ def _dry_memory(memory: DryMemory) -> Iterator[Block]:
     yield Line(f"not counted: {'; '.join(memory.not_counted)}", "dim")
 
 
+# -- model: what is wrong, line and fix first, then the tree and what a training step adds -----------------------------
+
 _INDENT = "  "
 
 

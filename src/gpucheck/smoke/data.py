@@ -302,6 +302,8 @@ def _batches(dut: DeviceUnderTest, pin: bool) -> Iterator[Batch]:
         yield {name: batch[name].tolist() for name in ("index", "worker", "pid")}
 
 
+# -- tensors and modules move without losing a bit, and only when asked ------------------------------------------------
+
 # Enough for every vector width of a copy kernel and its odd tail; a copy of it costs microseconds.
 PAYLOAD_BYTES = 64 * 1024
 # What every training job relies on: a device that does not take one of these fails. The others are tried and told.

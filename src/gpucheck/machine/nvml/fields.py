@@ -493,6 +493,8 @@ NVML_ONLY = (
 MEMORY = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes")
 
 
+# -- asking: a value that can be true, or the reason why there is none -------------------------------------------------
+
 # nvmlReturn_t of nvml.h: why a field is not told. A code that is not here is told in nvidia-ml-py's words.
 REASONS = {
     2: "NVML does not take this question for this device (invalid argument)",
