@@ -130,6 +130,11 @@ def why_full(accel: Accel, needs: str, free: int | None) -> tuple[str, str]:
     return f"{needs}{left}", "use a smaller --size"
 
 
+def too_little(what: str, why: str, finding: str) -> CannotLook:
+    """There is next to no memory for it."""
+    return CannotLook(f"not enough memory {what}", why, "stop other users of the memory", finding=finding)
+
+
 @contextlib.contextmanager
 def no_room(accel: Accel, what: str, finding: str, fix: str = SMALLER) -> Iterator[None]:
     """Allocate within: where memory runs out, CannotLook is raised under the id `finding`; `what` is its sentence."""

@@ -175,6 +175,7 @@ def summary(name: str, findings: Sequence[Finding]) -> BenchmarkSummary:
 
 LOOK = "gpucheck devices --processes shows clocks, heat and other users of the device"
 AGAIN = "rerun on an idle machine, with a longer --time-budget or --runs 7"
+NO_RATE, NO_ROW = "no row has a rate to compare", "nothing was measured"
 
 
 def gated(
@@ -224,7 +225,8 @@ def _finding(
     complete: bool = True,
 ) -> Finding:
     subject, bound, figures = TABLE[limit.id]
-    found = figures(measurements, known) or [Figure(subject, why=_nothing(measurements, limit))]
+    there = any(one.name == limit.id.partition(".")[0] for one in measurements)
+    found = figures(measurements, known) or [Figure(subject, why=NO_RATE if there else NO_ROW)]
     told = [_told(figure, limit) for figure in found]
     verdicts = [verdict for verdict, _ in told]
     verdict: Verdict = "fail" if "fail" in verdicts else "inconclusive" if "inconclusive" in verdicts else "pass"
@@ -253,14 +255,6 @@ def _finding(
     unclear = [one for one, (word, _) in zip(found, told, strict=True) if word == "inconclusive" and one.value]
     retry = verdict == "inconclusive" and any(not one.doubt for one in unclear)
     return Finding(limit.id, verdict, title, message, evidence, LOOK if verdict == "fail" else AGAIN if retry else None)
-
-
-def _nothing(measurements: Sequence[Measurement], limit: Limit) -> str:
-    """Why there is no figure at all."""
-    name = limit.id.partition(".")[0]
-    if any(one.name == name for one in measurements):
-        return "no row has a rate to compare"
-    return "nothing was measured"
 
 
 def _told(figure: Figure, limit: Limit) -> tuple[Verdict, str]:

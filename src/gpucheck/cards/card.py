@@ -160,16 +160,12 @@ def unlisted(facts: Facts) -> Finding | None:
     taken = any(host.nvidia_pci_drivers.get(one) == "nvidia" for one in others)
     given = bool(listing) and "CUDA_VISIBLE_DEVICES" in facts.environment
     verdict: Verdict = "info" if given else "warn" if not taken else "inconclusive" if listing else "fail"
+    bound = ", ".join(sorted({host.nvidia_pci_drivers[one] for one in others if one in host.nvidia_pci_drivers}))
     return Finding(
         "devices.unlisted",
         verdict,
         f"{len(others)} NVIDIA device{'s' * (len(others) != 1)} on the PCI bus missing from the driver",
-        f"{', '.join(others)} ({_held_by(host, others)})",
+        f"{', '.join(others)} (bound to {bound or 'no driver'}, unsupported, or failed)",
         {"pci_addresses": others},
         f"lspci -k -s {others[0]} shows its driver; sudo dmesg | grep -i nvrm shows why",
     )
-
-
-def _held_by(host: Host, addresses: list[str]) -> str:
-    drivers = sorted({host.nvidia_pci_drivers[one] for one in addresses if one in host.nvidia_pci_drivers})
-    return f"bound to {', '.join(drivers) if drivers else 'no driver'}, unsupported, or failed"

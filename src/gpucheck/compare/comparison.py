@@ -98,14 +98,6 @@ def work_text(row: Measurement) -> str:
     return " and ".join(f"{amount:g} {kind}" for kind, amount in row.work.items())
 
 
-def facts_differ(old: Report, new: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What differs between the machines, and between the software on them."""
-    return (
-        _unequal(_machine(old.facts, old.measurements), _machine(new.facts, new.measurements)),
-        _unequal(_software(old), _software(new)),
-    )
-
-
 def _unequal(old: dict[str, object], new: dict[str, object]) -> tuple[str, ...]:
     names = dict.fromkeys([*old, *new])
     return tuple(
@@ -122,12 +114,9 @@ def _machine(facts: Facts, measurements: Iterable[Measurement]) -> dict[str, obj
     for cpu in (device for device in facts.devices if device.kind == "cpu"):
         seen["processor"], seen["cores allowed"] = cpu.name, cpu.cores_allowed
     if facts.host is not None:
-        seen["system"], seen["memory"] = facts.host.system, _capacity(facts.host.memory_total_bytes)
+        size = facts.host.memory_total_bytes
+        seen["system"], seen["memory"] = facts.host.system, None if size is None else units.capacity(size)
     return {name: value for name, value in seen.items() if value is not None}
-
-
-def _capacity(size: int | None) -> str | None:
-    return None if size is None else units.capacity(size)
 
 
 def _software(report: Report) -> dict[str, object]:
@@ -170,13 +159,12 @@ def compare(old: Report, new: Report) -> Comparison:
         if not _untold(a, b)
     }
     levels = dict(zip(tests, holm_levels([test.p for test in tests.values()]), strict=True))
-    machine, software = facts_differ(old, new)
     return Comparison(
         rows=tuple(_row(a, b, tests.get(place), levels.get(place)) for place, (a, b) in enumerate(pairs)),
         only_old=tuple(only_old),
         only_new=tuple(only_new),
-        machine=machine,
-        software=software,
+        machine=_unequal(_machine(old.facts, old.measurements), _machine(new.facts, new.measurements)),
+        software=_unequal(_software(old), _software(new)),
         alpha=ALPHA,
         same_within=SAME_WITHIN,
         old_command=old.command,
@@ -233,11 +221,6 @@ def _row(old: Measurement, new: Measurement, test: Difference | None, level: flo
 def disturbed(row: Measurement) -> tuple[str, ...]:
     """Which disturbances most of a row's runs were flagged for."""
     return runs.flagged(row, SLOWING)
-
-
-def does_other_work(row: ComparedRow) -> bool:
-    """Whether a call of the two sides does not do the same: its time then says nothing."""
-    return any(text.startswith(OTHER_WORK) for text in row.differences)
 
 
 def row_label(row: ComparedRow) -> str:
@@ -435,7 +418,9 @@ def _too_slow(row: ComparedRow, most: float) -> bool:
     """Whether a row is slower by more than all that was recorded beside it could explain, too few runs included."""
     beside = (*row.disturbed, *(("no interval",) if row.ci_low is None else ()))
     least = row.ratio if row.ci_low is None else row.ci_low
-    return not does_other_work(row) and least > (1 + most) * thresholds.bridge(beside)
+    # Where a call of the two sides does not do the same, its time says nothing.
+    other_work = any(text.startswith(OTHER_WORK) for text in row.differences)
+    return not other_work and least > (1 + most) * thresholds.bridge(beside)
 
 
 def _unclear(row: ComparedRow, above: Sequence[ComparedRow]) -> str:

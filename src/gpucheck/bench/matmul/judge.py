@@ -223,6 +223,8 @@ def _times(value: float | None) -> str:
     return f"{units.significant(size)} times" if size < MANY_TIMES else "more than a million times"
 
 
+# -- one device --------------------------------------------------------------------------------------------------------
+
 NAME = "matmul"
 SUSTAINED = "matmul.sustained"
 

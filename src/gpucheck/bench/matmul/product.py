@@ -381,6 +381,8 @@ def fitting(found: Sequence[Case], options: MatmulOptions, room: int) -> Iterato
             )
 
 
+# -- later results against the first one -------------------------------------------------------------------------------
+
 # Of the time since the first result, for comparing; the windows themselves are never shortened by it.
 ALLOWANCE = 0.1
 # Results whose differing elements are looked at one by one, and how many elements of each.

@@ -554,6 +554,8 @@ def _fit(left: dict[Shape, float], dimensions: tuple[int, ...], effect: dict[tup
         left[shape] -= sums[tuple(shape[one] for one in dimensions)][0]
 
 
+# -- on a device -------------------------------------------------------------------------------------------------------
+
 RESULT = "bench_matmul_search"
 DEFAULT_BUDGET_S = 60.0
 # From what keeps a GPU busy to what fills it; a CPU is full much earlier, and each of its calls costs time.

@@ -135,7 +135,8 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         "corruption": repeats.told(),
         **burst_and_sustained(run, flop),
     }
-    flags: tuple[str, ...] = ("launch-bound",) if accel.has_events and _is_host_bound(windows) else ()
+    host_bound = windows.enqueue_s > HOST_BOUND * sum(windows.lengths_s)
+    flags: tuple[str, ...] = ("launch-bound",) if accel.has_events and host_bound else ()
     if stats.median(run.samples_s) < LEAST_WINDOW_S:
         flags = (WITHOUT_TIME,)
         details |= {"burst": None, "sustained": None, "no_time_because": too_short(calls, LEAST_WINDOW_S)}
@@ -161,10 +162,6 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         flags=("emulated",) if case.support.kind == "emulated" else (),
     )
     return Sustained(measured, readings(samples, run), windows.cut_off)
-
-
-def _is_host_bound(windows: _Windows) -> bool:
-    return windows.enqueue_s > HOST_BOUND * sum(windows.lengths_s)
 
 
 def _progress(case: Case, accel: Accel, seconds: float, work: float, emit: Emit) -> Callable[[float, float], None]:

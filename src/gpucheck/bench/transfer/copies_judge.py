@@ -229,6 +229,8 @@ def _below_max(link: LinkUnderLoad, pci_address: str | None) -> list[Finding]:
     return found
 
 
+# -- copies between host and device ------------------------------------------------------------------------------------
+
 # Below this a gain is within what differs from run to run.
 WORTHWHILE_GAIN = 1.2
 

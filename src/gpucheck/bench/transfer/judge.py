@@ -261,7 +261,7 @@ def _cause(worst: str, bridges: Sequence[tuple[str, tuple[str, ...]]]) -> str:
     return f"{' and '.join(mine[1])} share the PCIe bridge {mine[0]}"
 
 
-# -- within the device, idioms, both ways; and all parts ---------------------------------------------------------------
+# -- the parts of one device, and all of them --------------------------------------------------------------------------
 
 NAME = "transfer"
 ON_DEVICE = "transfer.on_device"

@@ -28,6 +28,7 @@ from gpucheck.bench.buffers import (
     allocate_all,
     no_room,
     room_for,
+    too_little,
     wake,
 )
 from gpucheck.bench.devices import ALONE, Shared, share_until
@@ -258,8 +259,7 @@ def size_on_device(sizes: tuple[int, ...], most: int) -> int:
     Raises CannotLook where there is next to none.
     """
     if most < LEAST_BYTES:
-        why = f"each of two buffers may take {units.capacity(most)}"
-        raise CannotLook("not enough memory to copy", why, "stop other users of the memory", finding=ON_DEVICE)
+        raise too_little("to copy", f"each of two buffers may take {units.capacity(most)}", ON_DEVICE)
     wanted = max(sizes, default=USUAL_BYTES)
     # A power of two, as the usual size is.
     return wanted if wanted <= most else 1 << (most.bit_length() - 1)
