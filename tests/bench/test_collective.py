@@ -15,13 +15,14 @@ from bench_scenes import GIB, H200, KIB, MIB, document, row, shown
 from judged import Document, run
 
 from gpucheck import exits
-from gpucheck.bench import figures, limits
+from gpucheck.bench import figures
+from gpucheck.bench import judge as benches
 from gpucheck.bench.collective import judge, work
 from gpucheck.bench.collective.judge import JUDGE, Answer
 from gpucheck.bench.collective.options import COLLECTIVES, PEER_COPY, CollectiveOptions
 from gpucheck.bench.collective.rank import Work, size_of
 from gpucheck.bench.devices import Shared
-from gpucheck.bench.seen import Seen
+from gpucheck.bench.figures import Seen
 from gpucheck.cli.app import main
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import child
@@ -385,7 +386,7 @@ def test_between_hosts_the_rate_on_the_wire_is_told() -> None:
 )
 def test_the_threshold_is_of_all_reduce_where_there_is_one(rows: list[Measurement], verdict: str) -> None:
     limit = Limit("collective.min_busbw", 400e9, "B/s", "--min-busbw")
-    assert [one.verdict for one in limits.judge([], rows, [limit], H200, {})] == [verdict]
+    assert [one.verdict for one in benches.gated([], rows, [limit], H200, {})] == [verdict]
 
 
 def test_the_largest_of_each_stands_for_it_in_bench_all() -> None:

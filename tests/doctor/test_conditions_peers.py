@@ -13,8 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from healthy import HEALTHY, card, with_cards, without_gpu
 
 from gpucheck.doctor import conditions_cards, ladder
-from gpucheck.doctor.condition import Condition, Seen
-from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.report.facts import Device, NvLink, PciPath
 
 CONDITIONS: dict[str, Condition] = {one.id: one for one in conditions_cards.PEERS}
