@@ -238,6 +238,11 @@ def box(iommu: str | None, redirecting: tuple[str, ...] | None) -> Facts:
     return Facts(devices=tuple(cards))
 
 
+def hidden() -> Facts:
+    """Two GPUs of a virtual machine that shows no bridge."""
+    return Facts(devices=tuple(Device(kind="cuda", id=f"cuda:{at}", pci_path=PciPath((), "off")) for at in (0, 1)))
+
+
 def test_a_pair_that_hangs_names_its_bridge_the_iommu_and_what_to_do() -> None:
     given = replace(together("cuda:0", "cuda:1"), facts=box("translating", ("0000:02:00.0",)))
     assert list(peer.rows(given, lambda argv, timeout_s: ended(returncode=-9, timed_out=True))) == []
@@ -271,6 +276,7 @@ def test_a_pair_that_hangs_names_its_bridge_the_iommu_and_what_to_do() -> None:
             "until it is fixed",
         ),
         (Facts(), "", "IOMMU, PCIe ACS"),
+        (hidden(), "no bridge above them is visible here, the IOMMU is off", "until it is"),
     ],
 )
 def test_a_pair_with_wrong_data_names_them_too(facts: Facts, words: str, asks: str) -> None:

@@ -91,6 +91,10 @@ def test_where_each_gpu_is() -> None:
         "cuda:0, cuda:1: NUMA node 0, root port 0000:00:01.1, switch 0000:01:00.0; "
         "cuda:2: NUMA node 1, root port 0000:80:01.0; IOMMU off; ACS unknown (only root can read it)"
     )
+    hidden = [card(index, numa_node=0, pci_path=PciPath((), "off")) for index in range(2)]
+    seen = judged("peers.paths", *hidden)
+    assert seen is not None and seen.message == "cuda:0, cuda:1: NUMA node 0; IOMMU off"
+    assert judged("peers.paths", *(replace(one, pci_path=PciPath()) for one in hidden)) is None
     seen = judged("peers.paths", below(0, "translating", acs=True), below(1, "translating"))
     assert seen is not None and seen.message.endswith("IOMMU translating; ACS redirects at 0000:02:00.0")
 

@@ -15,7 +15,7 @@ import pytest
 from gpucheck.errors import CannotLook
 from gpucheck.machine import child, numa
 from gpucheck.machine.numa import Bound, Node, Pages
-from gpucheck.report.facts import Device
+from gpucheck.report.facts import Device, PciPath
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="NUMA nodes are read on Linux")
 
@@ -331,3 +331,13 @@ def test_the_way_through_the_cpu_has_no_bridge_in_common(tmp_path: Path) -> None
     assert numa.between(one, other) == numa.Between(None, "off", ())
     assert one.pci_path is not None and (one.pci_path.root_port, one.pci_path.switch) == ("0000:00:01.1", None)
     assert numa.between(one, Device(kind="cuda")) is None
+
+
+def test_where_no_bridge_is_visible_nothing_is_said_of_them(tmp_path: Path) -> None:
+    for address in ("0000:03:00.0", "0000:04:00.0"):
+        tree(tmp_path, address)
+    one, other = (
+        Device(kind="cuda", pci_path=numa.pci_path(address, tmp_path)) for address in ("0000:03:00.0", "0000:04:00.0")
+    )
+    assert one.pci_path == PciPath((), "off", None)
+    assert numa.between(one, other) == numa.Between(None, "off", None)

@@ -497,8 +497,12 @@ def _paths(evidence: Evidence) -> Seen | None:
     told.append(f"IOMMU {', '.join(sorted(kind or 'unknown' for kind in iommu))}")
     redirecting = [path.redirecting for card in cards if (path := card.pci_path) is not None]
     bridges = sorted({bridge for one in redirecting for bridge in one or ()})
-    unknown = "unknown (only root can read it)" if None in redirecting else "off"
-    told.append(f"ACS redirects at {', '.join(bridges)}" if bridges else f"ACS {unknown}")
+    if bridges:
+        told.append(f"ACS redirects at {', '.join(bridges)}")
+    elif any(path.bridges for card in cards if (path := card.pci_path) is not None):
+        told.append("ACS unknown (only root can read it)" if None in redirecting else "ACS does not redirect")
+    elif iommu == {None}:
+        return None  # a virtual machine that shows nothing of it
     return Seen("; ".join(told), {"paths": {name_of(card): to_json(card.pci_path) for card in cards}})
 
 

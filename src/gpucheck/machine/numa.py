@@ -131,7 +131,8 @@ def pci_path(address: str, root: Path = ROOT) -> PciPath | None:
         return None
     told = {bridge: redirects(bridge, root) for bridge in way}
     redirecting = tuple(bridge for bridge in way if told[bridge])
-    known = redirecting or None not in told.values()
+    # A virtual machine may show no bridge at all: nothing is known of the host's then.
+    known = redirecting or (way and None not in told.values())
     return PciPath(way, iommu(address, root), redirecting if known else None)
 
 
@@ -176,8 +177,10 @@ def redirects(bridge: str, root: Path = ROOT) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """What copies between two devices meet: the lowest bridge above both (None for two root ports), the IOMMU, and the
-    bridges below it that redirect. None is what is not known."""
+    """What copies between two devices meet: the lowest bridge above both, the IOMMU, the bridges that redirect.
+
+    `bridge` is None for two root ports, and where no bridge is visible; None else is what is not known.
+    """
 
     bridge: str | None
     iommu: str | None
@@ -193,7 +196,7 @@ def between(one: Device, other: Device) -> Between | None:
     translates = "translating" in (first.iommu, second.iommu)
     kind = "translating" if translates else first.iommu if first.iommu == second.iommu else None
     redirecting: tuple[str, ...] | None = None
-    if not common:
+    if not common and first.bridges and second.bridges:
         redirecting = ()  # the way leads through the CPU anyhow
     elif first.redirecting is not None and second.redirecting is not None:
         below = [bridge for path in (first, second) for bridge in path.redirecting or () if bridge not in common]

@@ -90,13 +90,15 @@ def way(pair: Pair, facts: Facts) -> tuple[str, str, dict[str, Any]]:
     path = numa.between(*ends) if len(ends) == 2 else None
     if path is None:
         return "", f"{links.WITHOUT_PEERS}; usual causes: IOMMU, PCIe ACS (`sudo gpucheck doctor`)", {}
-    told = [f"they share the PCIe bridge {path.bridge}" if path.bridge else "they are below different root ports"]
+    is_hidden = path.bridge is None and path.redirecting is None
+    apart = "no bridge above them is visible here" if is_hidden else "they are below different root ports"
+    told = [f"they share the PCIe bridge {path.bridge}" if path.bridge else apart]
     told.append("the state of the IOMMU is unknown" if path.iommu is None else f"the IOMMU is {_IOMMU[path.iommu]}")
     fixes = [links.IOMMU_FIX] if path.iommu == "translating" else []
     if path.redirecting:
         told.append(f"ACS redirects at {', '.join(path.redirecting)}")
         fixes.append(links.ACS_FIX.replace("BRIDGE", path.redirecting[0]))
-    elif path.redirecting is None:
+    elif path.redirecting is None and not is_hidden:
         told.append("ACS is unknown: only root can read it")
         fixes.append("run `sudo gpucheck doctor`: root reads ACS")
     evidence = {"bridge": path.bridge, "iommu": path.iommu, "redirecting": path.redirecting}
