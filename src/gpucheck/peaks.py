@@ -31,7 +31,7 @@ TRANSFERS_PER_CLOCK = 2
 _MODEL = re.compile(r"^(?:NVIDIA )?(G?)([A-Z]{1,2})(\d+[A-Z]*)")
 CUT = "siblings of this part have less than its capability, and nothing is listed of it"
 NO_TENSOR_CORES = "this part has no tensor cores"
-NO_RATES = "the rates of mining cards are not known"
+NO_RATES = "the rates of mining GPUs are not known"
 
 
 @dataclass(frozen=True, slots=True)

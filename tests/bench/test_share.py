@@ -240,7 +240,7 @@ def test_a_row_too_short_to_count_its_energy_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    "why", ["counted for the whole card, not for its MIG instances", "the energy counter ran backwards or stood still"]
+    "why", ["counted for the whole GPU, not for its MIG instances", "the energy counter ran backwards or stood still"]
 )
 def test_a_longer_run_is_no_advice_where_it_would_not_help(why: str) -> None:
     assert only(efficiency([row("bfloat16", 7e14, telemetry(why=why))])).message == why

@@ -84,7 +84,7 @@ def test_links_that_no_card_of_the_name_has_active_are_a_remark() -> None:
 def test_a_link_that_a_card_of_the_same_name_has_active_was_lost() -> None:
     whole = card(0, nvlinks=(UP, replace(UP, link=1)))
     evidence = with_cards(whole, card(1, nvlinks=(UP, DOWN)))
-    words = "cuda:1: 1 up, 2 on a card of the same name; down: 1"
+    words = "cuda:1: 1 up, 2 on a GPU of the same name; down: 1"
     assert told("links.inactive", evidence) == ("warn", words)
     other = with_cards(whole, card(1, name="another card", nvlinks=(UP, DOWN)))
     assert (told("links.inactive", other) or ("",))[0] == "info"
@@ -169,7 +169,7 @@ def test_a_card_that_is_lost_is_told_once() -> None:
 def test_an_nvml_that_does_not_start_beside_a_torch_that_works_leaves_health_unknown() -> None:
     silent = [replace(one, nvml_index=None) for one in CARDS]
     evidence = with_driver(with_cards(*silent), nvml_code=18, nvml_error="Driver/library version mismatch")
-    words = "NVML tells nothing of cuda:0, cuda:1: Driver/library version mismatch"
+    words = "NVML does not report cuda:0, cuda:1: Driver/library version mismatch"
     assert told("devices.unread", evidence) == ("inconclusive", words)
     # On a Jetson there is no NVML, and where torch does not work the rung that is broken is told.
     assert judged("devices.unread", with_stack(evidence, jetson=True)) is None

@@ -331,10 +331,10 @@ NO_GPU_RUNGS = [
     {"rung": rung, "state": "absent" if rung != "torch" else "held", "shown_by": "no NVIDIA GPU"} for rung in RUNGS
 ]
 XID = condition(
-    "log.xid", None, "Xid errors in the kernel's log", "Xid 31", "sudo dmesg -T | grep -i xid", verdict="warn"
+    "log.xid", None, "Xid errors in the kernel log", "Xid 31", "sudo dmesg -T | grep -i xid", verdict="warn"
 )
 LOST = condition(
-    "devices.answers", None, "a card does not answer its driver", "cuda:1: GPU is lost", "power the node off and on"
+    "devices.answers", None, "a GPU does not answer its driver", "cuda:1: GPU is lost", "power the node off and on"
 )
 DOCTOR = {
     "doctor_healthy": diagnosed("pass", WORKS),

@@ -305,14 +305,14 @@ def test_no_watts_are_no_limit(fake_driver: Fake, key: str) -> None:
         key, "power_limit_min_w"
     )
     assert getattr(row.device, name) is None
-    assert row.unknown[name] == "NVML answers 0 W, which is no limit"
+    assert row.unknown[name] == "NVML returns 0 W, which is no limit"
 
 
 @pytest.mark.parametrize(
     ("script", "name", "reason"),
     [
         ("performance_state=32", "performance_state", "NVML does not know it"),
-        ("bar1.total=0", "bar1_total_bytes", "NVML answers 0 bytes"),
+        ("bar1.total=0", "bar1_total_bytes", "NVML returns 0 bytes"),
         ("sram.exceeded=2", "sram_ecc", "NVML's answer makes no sense"),
         ("sram.exceeded=!25", "sram_ecc", "the driver's NVML has another version of this structure"),
         ("sram.exceeded=0\nsram.l2=0xffffffffffffffff", "sram_ecc", "NVML's answer makes no sense"),
@@ -546,7 +546,7 @@ def test_a_total_of_zero_is_no_memory_size(fake_driver: Fake) -> None:
     fake_driver("nvml.count=1\nmemory.total=0\n")
     (row,) = read().devices
     assert (row.device.memory_total_bytes, row.device.memory_used_bytes) == (None, None)
-    assert row.unknown["memory_total_bytes"] == "NVML answers 0 bytes"
+    assert row.unknown["memory_total_bytes"] == "NVML returns 0 bytes"
 
 
 def test_an_older_driver_is_asked_by_the_older_names(fake_driver: Fake) -> None:

@@ -143,7 +143,7 @@ FIRST: dict[str, list[str]] = {
     ],
     "doctor_lost_card": [
         "✗ torch can use 2 GPUs; 1 failure, 1 warning",
-        "✗ a card does not answer its driver: cuda:1: GPU is lost",
+        "✗ a GPU does not answer its driver: cuda:1: GPU is lost",
         "→ power the node off and on",
     ],
     "doctor_throttled": [

@@ -166,7 +166,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         lambda: document("bench transfer", [], parts=begun("transfer"), faults=(ECC,), code=exits.FAILED),
         (
             "✗ cuda:0 failed in bench transfer",
-            "✗ its memory had an error that could not be corrected (ECC)",
+            "✗ its memory had an uncorrectable error (ECC)",
             "→ gpucheck devices shows its counters; sudo dmesg | grep -i xid shows what the",
         ),
     ),
@@ -174,7 +174,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         lambda: document("bench transfer", copies(), ended="fault", faults=(ECC,), code=exits.FAILED),
         (
             "✗ cuda:0 failed in bench transfer",
-            "✗ its memory had an error that could not be corrected (ECC)",
+            "✗ its memory had an uncorrectable error (ECC)",
             "→ gpucheck devices shows its counters; sudo dmesg | grep -i xid shows what the",
         ),
     ),
@@ -184,7 +184,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         ),
         (
             "✗ cuda:0 failed in bench transfer",
-            "✗ its memory had an error that could not be corrected (ECC)",
+            "✗ its memory had an uncorrectable error (ECC)",
             "→ gpucheck devices shows its counters; sudo dmesg | grep -i xid shows what the",
         ),
     ),

@@ -52,7 +52,7 @@ _TRANSFER = of(
         "transfer.corrupt",
         "copies arrive as they were sent",
         _CHANGED,
-        "sudo dmesg | grep -i xid; reseat the card",
+        "sudo dmesg | grep -i xid; reseat the GPU",
         role="verifies",
     ),
     Id(
@@ -82,13 +82,13 @@ _TRANSFER = of(
         "the link runs at its generation",
         "Judged under load: at rest a link slows down on purpose. In a virtual machine, where NVML does not see "
         "the slot, a lower one is a remark.",
-        "reseat the card, leave out the riser, and look at the slot's setting in the firmware",
+        "reseat the GPU, leave out the riser, and look at the slot's setting in the firmware",
     ),
     Id(
         "transfer.link_width",
         "the link runs with all its lanes",
-        "Fewer lanes than card and slot have cost the same share of the rate.",
-        "reseat the card; look which slots share lanes",
+        "Fewer lanes than GPU and slot have cost the same share of the rate.",
+        "reseat the GPU; look which slots share lanes",
     ),
     Id(
         "transfer.pinned",
@@ -169,7 +169,7 @@ _MATMUL = of(
         "matmul.result",
         "the results are right",
         "A product is not what float64 says, or differs from the first of the same inputs: silent corruption.",
-        "run it again; if it comes back, take the card out of use",
+        "run it again; if it comes back, take the GPU out of use",
         role="verifies",
     ),
     Id(

@@ -87,7 +87,7 @@ class Story:
             ),
             f"Xid {RECOVERY} asks for: {_words(asked)}" if asked and not worst.action else "",
             f"also Xid {', '.join(others)}" if (others := self._others()) else "",
-            "before the driver was loaded again" if worst.is_past else "",
+            "before the driver was reloaded" if worst.is_past else "",
         ]
         return "; ".join(part for part in parts if part)
 

@@ -18,7 +18,7 @@ _OF_THE_KERNEL = re.compile(
     r"|nvidia-smi (-i \S+ )?(--gpu-reset|-c|-mig|mig|conf-compute)"
 )
 # Work that a scheduler starts on the node meanwhile would meet a card that is gone.
-DRAIN = "drain or cordon the node, end what runs on the card"
+DRAIN = "drain or cordon the node, end the processes on the GPU"
 # NVIDIA Container Toolkit, "Support for Container Device Interface": podman hands GPUs in by CDI alone.
 CDI = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 IN_WINDOWS = "update NVIDIA's driver, and restart Windows"
@@ -68,7 +68,7 @@ def each(cards: Iterable[str | None], arguments: str) -> str:
 
 def reset(*cards: str | None) -> str:
     """Reset these cards, after their work has gone elsewhere."""
-    return f"{DRAIN}, then {each(cards, '--gpu-reset')}; where that is refused, reboot"
+    return f"{DRAIN}, then {each(cards, '--gpu-reset')}; if that is refused, reboot"
 
 
 # -- containers --------------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def packages_again(evidence: Evidence, packages: Iterable[str]) -> str:
 
 def out_of_library_path(folders: Iterable[str]) -> str:
     """Take what brings a foreign library out of the variable, and leave the rest of it: the driver may be in there."""
-    return f"take {', '.join(folders)} out of LD_LIBRARY_PATH"
+    return f"remove {', '.join(folders)} from LD_LIBRARY_PATH"
 
 
 def pythonpath_of(probe: TorchProbe) -> str | None:
@@ -125,7 +125,7 @@ def pythonpath_of(probe: TorchProbe) -> str | None:
 
 def out_of_pythonpath(*entries: str) -> str:
     """Take what brings a foreign torch out of the variable."""
-    return f"take {', '.join(entries)} out of PYTHONPATH (unset PYTHONPATH)"
+    return f"remove {', '.join(entries)} from PYTHONPATH (unset PYTHONPATH)"
 
 
 def cudnn_first(python: str | None = None) -> str:
@@ -141,7 +141,7 @@ INDEX = "https://download.pytorch.org/whl"
 # GPUs of a board of their own, which code for the others of their generation does not run on, and code for them only.
 # DEVICE_REQUIREMENT of torch 2.13's torch/cuda/__init__.py.
 OWN_BOARDS = frozenset((53, 62, 72, 87, 101))
-JETSON = "install the torch wheel that NVIDIA gives for your JetPack (see `Installing PyTorch for Jetson Platform`)"
+JETSON = "install NVIDIA's torch wheel for your JetPack (see `Installing PyTorch for Jetson Platform`)"
 # The least driver of each CUDA on Linux: table 3 of the CUDA toolkit's release notes, minor version compatibility.
 LEAST_DRIVER = {11: "450", 12: "525", 13: "580"}
 # Where an environment is made for who may not install into the system's Python.
@@ -339,7 +339,7 @@ class Installer:
         python = interpreter(self.python)
         if self.managed:
             make = f"{python} -m venv {ENVIRONMENT} && {ENVIRONMENT}/bin/python -m pip install {packages}{source}"
-            return f"{make} (the system's Python is not to be changed: an environment of your own)"
+            return f"{make} (a new environment, because the system's Python must not be changed)"
         if not self.has_pip:
             return f"uv pip install --python {python} {'--reinstall ' * anew}{packages}{source}"
         return f"{python} -m pip install {'--force-reinstall ' * anew}{packages}{source}"

@@ -21,7 +21,7 @@ class Entry:
         """In words."""
         if self.index is None:
             return f"{self.text!r} shows nothing: {self.problem}"
-        return f"{self.text!r} is read as {self.index}" if self.is_odd else f"{self.text!r} shows GPU {self.index}"
+        return f"CUDA reads {self.text!r} as {self.index}" if self.is_odd else f"{self.text!r} shows GPU {self.index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,10 @@ def read(value: str, uuids: Sequence[str | None]) -> Reading:
     for text in value.split(","):
         entry = _entry(text, uuids)
         if ended:
-            entries.append(Entry(text, None, "it comes after the end", entry.is_odd))
+            entries.append(Entry(text, None, "it is after the end of the list", entry.is_odd))
             continue
         if entry.index is not None and entry.index in shown:
-            entries.append(Entry(text, None, "a GPU that is named twice empties the list", entry.is_odd))
+            entries.append(Entry(text, None, "a GPU that is listed twice empties the list", entry.is_odd))
             shown, ended = [], True
             continue
         entries.append(entry)
@@ -71,17 +71,17 @@ def _entry(text: str, uuids: Sequence[str | None]) -> Entry:
         fits = [place for place, uuid in enumerate(uuids) if uuid is not None and uuid.startswith(word)]
         if len(fits) == 1:
             return Entry(text, fits[0])
-        return Entry(text, None, "it fits several GPUs" if fits else "no GPU has this UUID")
+        return Entry(text, None, "it matches several GPUs" if fits else "no GPU has this UUID")
     number = leading_number(word)
     is_odd = re.fullmatch(r"-?\d+", word) is None
     if number is None:
-        return Entry(text, None, "it is no number and no UUID", is_odd)
+        return Entry(text, None, "it is neither a number nor a UUID", is_odd)
     if number < 0:
         return Entry(text, None, "a negative number ends the list", is_odd)
     # A number is a card's: MIG instances have UUIDs alone.
     count = sum(not (uuid or "").startswith("MIG-") for uuid in uuids)
     if number >= count:
-        return Entry(text, None, f"there {'is' if count == 1 else 'are'} {count}, counted from 0", is_odd)
+        return Entry(text, None, f"{count} GPU{'s' * (count != 1)} exist{'s' * (count == 1)}, counted from 0", is_odd)
     return Entry(text, number, None, is_odd)
 
 

@@ -81,8 +81,8 @@ _JUDGE = of(
     Id("fleet.other_run", "documents of one run", "Those of other runs in the folder are left out.", "--run ID"),
     Id(
         "fleet.renamed",
-        "a card has one node",
-        "The same card's UUID comes under several host names: the host was renamed, or the card was moved.",
+        "a GPU has one node",
+        "The same GPU's UUID comes under several host names: the host was renamed, or the GPU was moved.",
         "remove the old document",
     ),
     Id(

@@ -231,7 +231,7 @@ def _renamed(nodes: Mapping[str, NodeDocument]) -> list[Finding]:
     if cards:
         fix = "find out which name is the node's own and remove the other document"
         text = f"{_few(cards)}; a renamed node, or a forged document"
-        told.append(Finding("fleet.renamed", "warn", "one card under several node names", text, {"nodes": cards}, fix))
+        told.append(Finding("fleet.renamed", "warn", "one GPU under several node names", text, {"nodes": cards}, fix))
     # Containers of one machine share its start, so that alone proves nothing.
     boots = [names for names in _shared((host, one.boot_id) for host, one in nodes.items()) if names not in cards]
     if boots:

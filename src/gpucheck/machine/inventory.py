@@ -66,7 +66,7 @@ NO_GPU = "no NVIDIA GPU is here"
 # GPUs whose memory is the host's.
 UNIFIED = re.compile(r"\b(GB10|Orin|Thor|Xavier|Tegra)\b", re.IGNORECASE)
 ASLEEP = "asleep (not woken)"
-ONE_READING = "the card was read once"
+ONE_READING = "the GPU was read once"
 NOT_COUNTED = "this device or driver does not count it"
 NOT_REPORTED = "NVML does not report it here"
 # Asked for by `devices --processes` alone.
@@ -239,7 +239,7 @@ def _reasons(row: DeviceReading) -> dict[str, str]:
     if device.parent_uuid is not None:
         for name in (*NVML_ONLY, *TOLD_BY_BOTH):
             if getattr(device, name) is None and name != "processes":
-                found.setdefault(name, "told for the whole card, not for its MIG instances")
+                found.setdefault(name, "told for the whole GPU, not for its MIG instances")
     if device.processes and device.memory_of_processes_bytes is None:
         found["memory_of_processes_bytes"] = NOT_REPORTED
     for name in ("processes", "memory_of_processes_bytes", "node_holders", *LINKS):
@@ -546,7 +546,7 @@ def _as_libcuda_told(facts: Facts) -> DriverReading:
 
 # What a card is called, which it keeps when it stops answering.
 IDENTITY = ("name", "uuid", "pci_address", "serial", "part_number", "minor_number", "compute_capability")
-NO_LONGER_LISTED = "NVML no longer lists the card"
+NO_LONGER_LISTED = "NVML no longer lists the GPU"
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ FLAGS: dict[str, tuple[str, str]] = {
     "unbalanced": ("unbalanced", "copy and compute differ by more than 10 %"),
     "below-resolution": ("too short", "the windows were shorter than their clock can tell: no time, no rate"),
     "short-window": ("short windows", "under 1 ms: the clock's resolution counts"),
-    "link-below-max": ("slow link", "the link runs below what card and slot support"),
+    "link-below-max": ("slow link", "the link runs below what GPU and slot support"),
     "clock-held": ("clock held", "a setting holds the clock below its maximum"),
     "power-limited": ("power limit", "the power limit held the clock, which is normal at full load"),
     "call-bound": ("latency", "the call itself takes more than 1 % of the time: a latency, no rate"),

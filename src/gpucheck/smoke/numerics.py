@@ -133,7 +133,7 @@ def matmul(dut: DeviceUnderTest) -> Passed:
         raise Wrong(
             f"float32 products in IEEE precision were requested, torch computes {real}", fix, precision_observed=real
         )
-    hint = "gpucheck smoke --only numerics; if it fails again, suspect the card: gpucheck devices"
+    hint = "gpucheck smoke --only numerics; if it fails again, suspect the GPU: gpucheck devices"
     seen = _in_every_dtype(dut, matrix_products, hint)
     return Passed(seen.message, seen.evidence | {"precision_observed": real})
 

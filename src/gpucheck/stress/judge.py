@@ -56,13 +56,13 @@ IDS = of(
         "results stay right under load",
         "A step gave other bits than the first one, than a device of the same model, or than float64 allows: the "
         "device, its memory or its link corrupts data without an error.",
-        "drain the node, repeat with gpucheck stress --device N --duration 30m, and have the card replaced",
+        "drain the node, repeat with gpucheck stress --device N --duration 30m, and have the GPU replaced",
     ),
     Id(
         "stress.slow",
         "devices keep their speed under load",
-        "The device lost speed over the run, or is slower than others of its model: heat, power, a clock setting, "
-        "or a card that is about to fail.",
+        "The device lost speed over the run, or is slower than others of its model: heat, power, a clock setting, or "
+        "a GPU that is about to fail.",
         "gpucheck devices --watch 2s; compare cooling, power limits and clocks of the devices",
     ),
     Id(

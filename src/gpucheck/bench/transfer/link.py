@@ -172,7 +172,7 @@ def _below_max(link: LinkUnderLoad, pci_address: str | None) -> list[Finding]:
                 f"link with {now} of {most} lanes under load",
                 "bad seat, riser, or a slot with fewer lanes",
                 {"width": now, "max_width": most, "device_max_width": link.device_max_width},
-                fix="reseat the card or use another slot",
+                fix="reseat the GPU or use another slot",
             )
         )
     elif link.width and link.device_max_width and link.width < link.device_max_width:
@@ -180,7 +180,7 @@ def _below_max(link: LinkUnderLoad, pci_address: str | None) -> list[Finding]:
             Finding(
                 "transfer.link_width",
                 "info",
-                f"the slot offers {link.width} of the card's {link.device_max_width} lanes",
+                f"the slot offers {link.width} of the GPU's {link.device_max_width} lanes",
                 "the slot, or how the board shares its lanes, is the limit",
                 {"width": link.width, "max_width": link.max_width, "device_max_width": link.device_max_width},
             )
@@ -208,7 +208,7 @@ def _below_max(link: LinkUnderLoad, pci_address: str | None) -> list[Finding]:
             Finding(
                 "transfer.link_generation",
                 "info",
-                f"the system offers PCIe generation {now} of the card's {most}",
+                f"the system offers PCIe generation {now} of the GPU's {most}",
                 "the slot or the CPU is the limit",
                 {"generation": now, "max_generation": link.max_generation, "device_max_generation": most},
             )

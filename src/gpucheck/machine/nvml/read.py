@@ -158,7 +158,7 @@ def read_memory(pynvml: Any, handle: Any, row: Row) -> None:
             if value is None:
                 row.unknown[name] = "NVML's first memory call counts what is reserved as used"
             elif checked(fields.size, value) > checked(fields.size, total):
-                row.unknown[name] = f"{SENSELESS}: more than the card has"
+                row.unknown[name] = f"{SENSELESS}: more than the GPU has"
             else:
                 row.put(name, value)
         except Refused as refused:
