@@ -92,7 +92,7 @@ def test_the_usual_size_and_what_fits() -> None:
     assert copies.size_on_device((), GIB) == 512 * MIB
     assert copies.size_on_device((), 500 * MIB) == 256 * MIB
     assert copies.size_on_device((KIB, 3 * MIB), GIB) == 3 * MIB
-    with pytest.raises(CannotLook, match="not enough memory to copy; each of two buffers may take 2 KiB"):
+    with pytest.raises(CannotLook, match="not enough memory to copy; each of two buffers may use 2 KiB"):
         copies.size_on_device((), 2 * KIB)
     # Where host and device share their memory the two buffers come out of it.
     (row,) = copies.rows_on_device(setting(device_bytes=None, sizes=()))

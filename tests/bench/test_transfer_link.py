@@ -73,8 +73,7 @@ def test_two_sources_that_disagree_give_no_share() -> None:
     found = judged(200e9, half)["transfer.link"]
     assert (found.verdict, found.evidence["limit_bytes_per_s"]) == ("info", None)
     assert found.message == (
-        "link unknown: NVML's NVLink-C2C links carry 224 GB/s together, and 450 GB/s is what NVIDIA gives for a Grace "
-        "Hopper"
+        "link unknown: NVML's NVLink-C2C links carry 224 GB/s together; NVIDIA specifies 450 GB/s for a Grace Hopper"
     )
 
 

@@ -293,7 +293,7 @@ SMOKE = {
             "inconclusive",
             "t",
             "OutOfMemoryError: CUDA out of memory",
-            fix="gpucheck memory --device cuda:0: see who holds memory, then run again",
+            fix="gpucheck memory --device cuda:0 shows which processes use memory; then run again",
             device="cuda:0",
         ),
     ),

@@ -37,7 +37,7 @@ DEVICE_SHARE = 0.8
 # What a process takes late outside torch's allocator, for kernels, libraries and their handles: 0.1 to 0.5 GB. Free
 # memory that falls by less was not taken by others.
 LATE_BYTES = 512 * MIB
-SMALLER = "use a smaller --size, or stop other users of the memory"
+SMALLER = "use a smaller --size, or stop other programs that use the memory"
 # An idle link sleeps at a lower generation, and wakes within milliseconds.
 LINK_WARM_UP_S = 0.2
 
@@ -115,7 +115,7 @@ def why_full(accel: Accel, needs: str, free: int | None) -> tuple[str, str]:
     if taken > LATE_BYTES:
         return (
             f"{needs}, and other processes took {units.capacity(taken)} of the free memory meanwhile",
-            "stop other users of the memory, or use a smaller --size",
+            "stop other programs that use the memory, or use a smaller --size",
         )
     left = "" if info is None else f"; {units.capacity(info[0])} of {units.capacity(info[1])} are free"
     return f"{needs}{left}", "use a smaller --size"

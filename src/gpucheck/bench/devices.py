@@ -216,7 +216,7 @@ class _Run:
 
 def out_of_time(name: str, what: str, device: str | None = None) -> Finding:
     """What a benchmark had no time for."""
-    return Finding(f"{name}.time", "skip", what, "out of time", fix="give a longer --time-budget", device=device)
+    return Finding(f"{name}.time", "skip", what, "out of time", fix="use a longer --time-budget", device=device)
 
 
 def told(accel: Accel) -> Device:

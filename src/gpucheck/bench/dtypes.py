@@ -80,7 +80,7 @@ def _support_on_rocm(dtype: Dtype, accel: Accel) -> Support:
     older = architecture.startswith("gfx94")
     if dtype.startswith("float8") and architecture and older != (dtype == "float8_e4m3fnuz"):
         return Support("none", f"this device has {'float8_e4m3fnuz' if older else 'float8_e4m3fn'}")
-    return Support("unknown", "not told apart on ROCm")
+    return Support("unknown", "ROCm does not distinguish them")
 
 
 def _support_on_cpu(dtype: Dtype) -> Support:

@@ -71,8 +71,8 @@ def fastest_products(measurements: Sequence[Measurement]) -> dict[str, Measureme
 DISTURBING = ("throttled", "noisy", "cpu-busy")
 # What makes a figure low and lasts: the miss is one, and this its likely cause. Run again, it would be as low.
 LASTING = {
-    "clock-held": "a setting held the clock below its maximum",
-    "power-limited": "the power limit held the clock",
+    "clock-held": "a setting kept the clock below its maximum",
+    "power-limited": "the power limit lowered the clock",
 }
 
 
@@ -112,7 +112,7 @@ Figures = Callable[[Sequence[Measurement], Ceilings], list[Figure]]
 def _rate(label: str, one: Measurement, ceiling: Ceiling | None = None) -> Figure:
     """A row's rate, as a share of the ceiling where there is one."""
     if one.time_s is None:
-        return Figure(label, why="it was over faster than the clock can tell")
+        return Figure(label, why="it was shorter than the clock's resolution")
     if one.rate is None:
         return Figure(label, why="the call itself takes most of the time")
     if ceiling is not None and ceiling.value is None:
@@ -183,7 +183,7 @@ def _operations(measurements: Sequence[Measurement], known: Ceilings) -> list[Fi
 
 
 def _operations_of_peak(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    return _memory(measurements, known.get("memory", Ceiling(None, "the part's peak is unknown")))
+    return _memory(measurements, known.get("memory", Ceiling(None, "the GPU's peak is unknown")))
 
 
 def _memory(measurements: Sequence[Measurement], ceiling: Ceiling | None) -> list[Figure]:
@@ -210,13 +210,13 @@ def _products_of_peak(measurements: Sequence[Measurement], known: Ceilings) -> l
     return [replace(_NO_PEAK, why=known["products"].doubt if "products" in known else _NO_PEAK.why)]
 
 
-_NO_PEAK = Figure("products", why="the part's peak is unknown")
+_NO_PEAK = Figure("products", why="the GPU's peak is unknown")
 
 # What reaches it, of what, and the figures.
 TABLE: dict[str, tuple[str, str, Figures]] = {
     "transfer.min_gbps": ("copies", "", _largest_copies),
     "transfer.link": ("pinned copies", " of the link", _links),
-    "transfer.pinned_speedup": ("pinned copies", " the rate of pageable ones", _gains),
+    "transfer.pinned_speedup": ("pinned copies", " the rate of pageable copies", _gains),
     "bandwidth.min_gbps": ("memory operations", "", _operations),
     "bandwidth.min_percent_of_peak": ("memory operations", " of the memory's peak", _operations_of_peak),
     "matmul.min_tflops": ("products", "", _fastest),

@@ -19,7 +19,7 @@ from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.thresholds import BY_ID, Limit
 
-LOOK = "gpucheck devices --processes shows clocks, heat and other users of the device"
+LOOK = "gpucheck devices --processes shows clocks, heat and other programs on the device"
 AGAIN = "rerun on an idle machine, with a longer --time-budget or --runs 7"
 
 
@@ -153,7 +153,7 @@ def _too_far(figure: Figure, limit: Limit) -> str:
 
 _EXPLAINED = {
     "noisy": "noise",
-    "cpu-busy": "a busy CPU",
+    "cpu-busy": "machine busy",
     "throttled": "a throttled clock",
     "no interval": "too few samples",
     "estimate": "an estimated peak",

@@ -124,11 +124,11 @@ class _Kind:
 # The worst first.
 _KINDS = (
     _Kind("throttled", "warn", "GPU throttled", telemetry.THROTTLED, telemetry.THROTTLED_VIOLATIONS),
-    _Kind("clock-held", "info", "a setting holds the GPU clock below its maximum", telemetry.HELD),
+    _Kind("clock-held", "info", "a setting keeps the GPU clock below its maximum", telemetry.HELD),
     _Kind(
         "power-limited",
         "info",
-        "the power limit held the clock (normal at full load)",
+        "the power limit lowered the clock (normal at full load)",
         telemetry.POWER_LIMITED,
         telemetry.POWER_VIOLATIONS,
     ),
@@ -223,7 +223,7 @@ def in_use(facts: Facts, ids: Collection[str]) -> list[Finding]:
             "warn",
             f"{device.id} in use: other processes hold {units.capacity(held)}",
             "figures may be too low",
-            {"device": device.id, "memory_used_bytes": held, "judged_by": "memory: the processes were not asked for"},
+            {"device": device.id, "memory_used_bytes": held, "judged_by": "memory: the processes were not read"},
             fix="`gpucheck devices --processes` shows them; rerun once the device is free",
         )
         for device in facts.devices

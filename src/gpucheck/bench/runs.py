@@ -89,7 +89,7 @@ def _document(ended: ChildResult, number: int) -> Report:
                 "check the system log for the OOM killer, then rerun",
                 finding="runs.child",
             ) from error
-        how = "did not end in time" if ending.how == "late" else f"ended with {ended.returncode} and no document"
+        how = "did not finish in time" if ending.how == "late" else f"ended with {ended.returncode} and no document"
         raise CannotLook(f"run {number} {how}", last, "rerun without --runs", finding="runs.child") from error
 
 

@@ -17,7 +17,7 @@ from gpucheck.report.measurement import Measurement
 
 # What lies between a part and a share of its peak, and is not the part's doing. torch's int8_gemm takes cuBLASLt's
 # first choice without a workspace: on GB300 that was 6 to 13 times slower than TF32 (pytorch issue 187094).
-REMARKS = {"int8": "torch._int_mm may choose a slow kernel (pytorch issue 187094): no fault of the GPU"}
+REMARKS = {"int8": "torch._int_mm may choose a slow kernel (pytorch issue 187094): not a fault of the GPU"}
 # On screen below this share: what the issue reports is far less, and above it the remark explains nothing.
 FAR_BELOW = 0.5
 NO_MEMORY_PEAK = "the device does not report the width and clock of its memory"
@@ -72,7 +72,7 @@ def _without(part: Part, dtypes: Sequence[str]) -> str:
     if part.missing:
         return part.missing
     if all(part.peak(f"{dtype}{peaks.FAST}") for dtype in dtypes):
-        return "data sheets give float8 with fast accumulation alone"
+        return "data sheets give float8 only with fast accumulation"
     return f"{part.source} gives none for {', '.join(dtypes)}"
 
 

@@ -197,7 +197,7 @@ def _must_be_out_of_memory(accel: Accel, error: RuntimeError | MemoryError) -> s
     """The error's first line. Raises Wrong where it is another error, or not of the class that a handler catches."""
     text = first_line(error)
     if not accel.is_out_of_memory(error):
-        raise Wrong(f"raised {type(error).__name__}, which does not say that memory ran out: {text}") from error
+        raise Wrong(f"raised {type(error).__name__}, which does not report that memory ran out: {text}") from error
     if not accel.is_cpu and not isinstance(error, torch.OutOfMemoryError):
         raise Wrong(f"raised {type(error).__name__} instead of torch.OutOfMemoryError: {text}") from error
     return text

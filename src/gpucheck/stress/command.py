@@ -198,7 +198,7 @@ class _Run:
             was, now = before.get(name, {}), after.get(name, {})
             # One that fell was started anew with the driver.
             risen = {key: now[key] - was[key] for key in was if key in now and now[key] >= was[key]}
-            unknown = {} if risen or name == "cpu" else {"counters": "NVML did not tell them before and after"}
+            unknown = {} if risen or name == "cpu" else {"counters": "NVML did not report them before and after"}
             runner.answer = replace(runner.answer, counters=risen, unknown={**runner.answer.unknown, **unknown})
 
     def _at_work(self) -> list[_Runner]:

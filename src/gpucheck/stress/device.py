@@ -111,7 +111,7 @@ def refuse(dtype: Any, accel: Accel) -> None:
 
     support = dtypes.support(dtype, accel)
     if support.kind == "none":
-        raise CannotLook(f"{accel.id} has no {dtype}", support.reason, "give another --dtype", finding="stress.skipped")
+        raise CannotLook(f"{accel.id} has no {dtype}", support.reason, "use another --dtype", finding="stress.skipped")
 
 
 def fill_bytes(accel: Accel, setup: dict[str, Any]) -> int:

@@ -103,7 +103,7 @@ class StressOptions:
         "Data type of the products.",
         metavar="NAME",
         choices=DTYPES,
-        shown="bfloat16 where the device has it, else float32",
+        shown="bfloat16 if the device has it, else float32",
     )
     fill: float | None = option(
         "Share of the free memory to fill.",
@@ -112,7 +112,7 @@ class StressOptions:
         shown="90%, on a CPU 25%",
     )
     seed: int = option(
-        "Seed of all data: the same one gives the same results.",
+        "Seed of all data: the same seed gives the same results.",
         0,
         metavar="N",
         parse=units.Whole(smallest=0),

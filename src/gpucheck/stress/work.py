@@ -399,7 +399,7 @@ class Work:
         if not len(places):
             seen = f"its checksum was {total}, not {self.checksums['products']}" if total else f"{words} words differed"
             seen = reference.GARBAGE if words is None else seen
-            text = f"{seen}; at the second look nothing differed"
+            text = f"{seen}; no difference at the second read"
             return self._wrong(kind, "products", "first", elements=0, text=text)
         at = int(places[0])
         index = [divmod(int(place), self.side) for place in places[:_MOST_PLACES]]
@@ -414,7 +414,7 @@ class Work:
             got=_hex(bits(now)[at]),
             expected=_hex(bits(before)[at]),
             worst_of_bound=worst[0].worst,
-            text=f"{now[at].item():g} in place of {before[at].item():g}",
+            text=f"{now[at].item():g} instead of {before[at].item():g}",
         )
 
     # -- patterns ---------------------------------------------------------------------------------------------------
@@ -465,9 +465,7 @@ class Work:
                     got=_hex(now[place]), expected=_hex(right[place]),
                     text=f"{_hex(now[place])} read back where {_hex(right[place])} was written{garbage}",
                 )  # fmt: skip
-        return self._wrong(
-            kind, result, "pattern", elements=count, text=f"at the second look nothing differed{garbage}"
-        )
+        return self._wrong(kind, result, "pattern", elements=count, text=f"no difference at the second read{garbage}")
 
     # -- copies -----------------------------------------------------------------------------------------------------
 
@@ -511,10 +509,10 @@ class Work:
     def _miscopied(self, now: torch.Tensor, way: str, kind: str) -> StressWrong:
         places = (now != self._sent).nonzero().view(-1)
         if not len(places):
-            return self._wrong(kind, "copies", "pattern", elements=0, text="at the second look nothing differed")
+            return self._wrong(kind, "copies", "pattern", elements=0, text="no difference at the second read")
         at = int(places[0])
         got, right = _hex(now[at]), _hex(self._sent[at])
-        text = f"{got} arrived {way} where {right} was sent"
+        text = f"{got} arrived {way}, but {right} was sent"
         return self._wrong(
             kind, "copies", "pattern", elements=len(places), place=at, got=got, expected=right, text=text
         )  # fmt: skip
@@ -562,7 +560,7 @@ def _allocate(words: int, least: int, accel: Accel) -> torch.Tensor:
                 raise CannotLook(
                     f"not enough memory on {accel.id} for {wanted * WORD / GIB:.1f} GiB",
                     str(error).strip().splitlines()[0],
-                    "use a smaller --fill, or stop other users of the memory",
+                    "use a smaller --fill, or stop other programs that use the memory",
                     finding="stress.memory",
                 ) from error
             accel.empty_cache()

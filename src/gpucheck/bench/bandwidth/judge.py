@@ -79,7 +79,7 @@ def _result(measurements: Sequence[Measurement]) -> Finding:
         for name, of_label in details.items()
         for run in of_label
     ]
-    fix = "rerun, then `gpucheck smoke`: memory that is wrong twice is broken"
+    fix = "rerun, then `gpucheck smoke`; if it is wrong twice, the memory is faulty"
     found = remarks.verification(
         "bandwidth.result",
         comparisons,

@@ -334,15 +334,15 @@ def sizes_for(options: BandwidthOptions, accel: Accel, room: Room) -> tuple[int,
     if room.array < GRAIN:
         raise CannotLook(
             "not enough memory to measure",
-            f"three arrays may take {units.capacity(3 * room.array)}",
-            "stop other users of the memory",
+            f"three arrays may use {units.capacity(3 * room.array)}",
+            "stop other programs that use the memory",
             finding="bandwidth.memory",
         )
     if options.sizes and options.sizes[-1] > room.array:
         raise UsageError(
             f"--size {units.capacity(options.sizes[-1])} does not fit",
-            f"three arrays of it are needed, and {units.capacity(3 * room.array)} can be spared",
-            f"give at most {units.capacity(room.array)}",
+            f"three arrays are needed, but only {units.capacity(3 * room.array)} are available",
+            f"use at most {units.capacity(room.array)}",
         )
     usual = max(DEFAULT_SIZES["cpu" if accel.is_cpu else "accelerator"], room.cold)
     return options.sizes or (min(usual, room.array),)

@@ -377,7 +377,7 @@ class Search:
             self.ended_by = "memory"
         size = one.normal if one.normal in sizes else judge.next_size([{}], sizes, one.grain)
         if size is None:
-            raise _no_room(one, "the memory that is left is less")
+            raise _no_room(one, "less memory is left")
         budget_s = self._left_s() * NORMAL_SHARE if size == one.normal else self._point_s()
         while size is not None:
             if self.call_s and self._expected_s(size) > self._left_s():
@@ -441,6 +441,6 @@ def _no_room(operation: Operation, why: str) -> CannotLook:
     return CannotLook(
         f"not enough memory for the smallest size of {operation.id}",
         why,
-        "stop other users of the memory",
+        "stop other programs that use the memory",
         finding="crossover.memory",
     )

@@ -15,7 +15,7 @@ from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 
-AGAIN = "rerun, then `gpucheck smoke`: a device that is wrong twice is broken"
+AGAIN = "rerun, then `gpucheck smoke`; if it is wrong twice, the device is faulty"
 
 # What a check of a first result says, in the evidence.
 _CHECKED = (
@@ -78,7 +78,7 @@ def first_results(measurements: Sequence[Measurement]) -> Finding:
     if wrong:
         return Finding("matmul.result", "fail", "a result is wrong", "; ".join(wrong), evidence, fix=AGAIN)
     if unclear:
-        title = "column sums of a result are off by more than rounding explains"
+        title = "column sums of a result differ by more than rounding explains"
         told = f"{', '.join(unclear)}; every single element is within its bound"
         return Finding("matmul.result", "warn", title, told, evidence, fix=AGAIN)
     title = "all results agree with float64"

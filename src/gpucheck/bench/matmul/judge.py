@@ -25,7 +25,7 @@ NAME = "matmul"
 SUSTAINED = "matmul.sustained"
 
 # Why a shape has no rate on a device whose work takes no time, by its own clock.
-TOO_FAST = "it was over faster than the clock can tell"
+TOO_FAST = "it was shorter than the clock's resolution"
 # Clocks come down within about a second of load; windows that begin in it are the burst.
 BURST_S = 1.0
 # Below so many samples no trend can be told.
@@ -35,7 +35,7 @@ FEWEST_FOR_A_TREND = 2 * stats.FEWEST_SAMPLES
 _CAUSES = {
     "hw_thermal_slowdown": ("too hot", "check fans, airflow and inlet temperature"),
     "sw_thermal_slowdown": ("too hot", "check fans, airflow and inlet temperature"),
-    "hw_power_brake_slowdown": ("the power supply asked for less", "check the power supply and its cables"),
+    "hw_power_brake_slowdown": ("the power supply requested less", "check the power supply and its cables"),
     "hw_slowdown": ("heat or a weak power supply", "check fans and power supply"),
 }
 
@@ -59,7 +59,7 @@ def _of_rows(measurements: Sequence[Measurement], part: Part | Unknown | None, f
                 "matmul.speed",
                 "skip",
                 "nothing was timed",
-                "the device supports none of the products asked for, or has no memory for them",
+                "the device supports none of the requested products, or has no memory for them",
             )
         ]
     return [
@@ -366,7 +366,7 @@ def sustained(measurements: Sequence[Measurement]) -> list[Finding]:
         title, told = "a result is wrong after a long run", "; ".join(wrong)
         return [Finding(SUSTAINED, "fail", title, told, evidence, corruption_judge.AGAIN)]
     if not timed:
-        return [Finding(SUSTAINED, "skip", "no sustained rate", "the clock told no time for any window")]
+        return [Finding(SUSTAINED, "skip", "no sustained rate", "the clock gave no time for any window")]
     shares = [one["share"] for one in evidence.values()]
     low, high = units.significant(min(shares), 2), units.significant(max(shares), 2)
     title = f"sustained rate is {low} of burst" if low == high else f"sustained rate is {low} to {high} of burst"

@@ -142,6 +142,6 @@ class MatmulOptions:
     def check(self) -> None:
         """Raises UsageError for what does not go together."""
         if self.search and self.wanted:
-            raise UsageError("--search chooses the shapes", "", "give --range instead of --size and --shape")
+            raise UsageError("--search chooses the shapes", "", "use --range instead of --size and --shape")
         if any(self.axes) and not self.search:
             raise UsageError("a range needs --search", "", "add --search")

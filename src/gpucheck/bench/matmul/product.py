@@ -358,7 +358,7 @@ def _case(dtype: Dtype, shape: Shape, has: Support, options: MatmulOptions, acce
     if known is None:
         told["cache_assumed_bytes"] = ASSUMED_CACHE_BYTES
     if wanted > MOST_SETS:
-        told["not_cold_because"] = f"{wanted} sets would be needed, and no more than {MOST_SETS} are made"
+        told["not_cold_because"] = f"{wanted} sets would be needed, but at most {MOST_SETS} are made"
     return replace(one, sets=min(wanted, MOST_SETS), cold=wanted <= MOST_SETS, rotation=told)
 
 
@@ -370,7 +370,7 @@ def fitting(found: Sequence[Case], options: MatmulOptions, room: int) -> Iterato
         elif options.wanted:
             raise UsageError(
                 f"{case.label} does not fit",
-                f"its matrices, a copy of the result and its check take {units.capacity(case.bytes)}, "
-                f"and {units.capacity(room)} are free",
+                f"its matrices, a copy of the result and its check use {units.capacity(case.bytes)}, but only "
+                f"{units.capacity(room)} are free",
                 "use a smaller --size",
             )

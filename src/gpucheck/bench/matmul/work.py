@@ -140,7 +140,7 @@ def command(options: MatmulOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Time matrix products on every device asked for. Raises CannotLook and UsageError."""
     if options.search and options.cold:
         raise UsageError(
-            "--search does not go with --cold",
+            "--search cannot be combined with --cold",
             "shapes share their matrices, which stay in the cache",
             "use --cold with the --shape that it finds",
         )
@@ -221,7 +221,7 @@ class _Rows:
             raise UsageError(
                 "--time-budget leaves no time to find the fastest product",
                 f"--sustain takes {units.duration(sustaining_s)} for all dtypes, pauses included",
-                "give a longer --time-budget, a shorter --sustain or fewer dtypes",
+                "use a longer --time-budget, a shorter --sustain or fewer dtypes",
             )
 
     def _each(self, todo: Sequence[Case], until: float, watch: Watch) -> Iterator[Measurement]:

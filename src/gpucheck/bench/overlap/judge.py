@@ -129,7 +129,7 @@ def _pinned(found: Sequence[OverlapResult], environment: Mapping[str, str]) -> l
         return []
     name, told, evidence = "overlap.pinned_two_streams", _told(two), _evidence(two)
     if one_stream:
-        told += f"; in one stream {_told(one_stream)}"
+        told += f"; on one stream {_told(one_stream)}"
     doubts = sorted({flag for one in two for flag in one.flags if flag in DOUBTFUL})
     if doubts:
         title = "inconclusive: how much of a pinned copy hides on a second stream"

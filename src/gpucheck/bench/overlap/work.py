@@ -204,8 +204,8 @@ def size_for(options: OverlapOptions, room: Room) -> int:
     if most < SMALLEST_SIZE:
         raise CannotLook(
             "not enough memory to copy",
-            f"buffers may take {units.capacity(most)} each",
-            "stop other users of the memory",
+            f"buffers may use {units.capacity(most)} each",
+            "stop other programs that use the memory",
             finding="overlap.memory",
         )
     if options.size is None:
@@ -215,7 +215,7 @@ def size_for(options: OverlapOptions, room: Room) -> int:
         raise UsageError(
             f"--size {units.capacity(options.size)} does not fit",
             "it needs two buffers on the host, pageable and pinned, and one on the device",
-            f"give at most {units.capacity(most)}",
+            f"use at most {units.capacity(most)}",
         )
     return options.size
 
@@ -277,7 +277,9 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
         emit(Skipped(Finding("overlap.pinned", "skip", title, shared.no_pinned, device=accel.id)))
     todo = cases(options, accel, size, pinned="pinned" in shared.host, two_streams=side_stream is not None)
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
-        with no_room(accel, "not enough memory for the matrices", "overlap.memory", "stop other users of the memory"):
+        with no_room(
+            accel, "not enough memory for the matrices", "overlap.memory", "stop other programs that use the memory"
+        ):
             products = _compute(accel, emit)
         bench = Bench(accel, shared, products, room, watch, side_stream, {})
         wake(accel, shared)
@@ -303,7 +305,7 @@ def _compute(accel: Accel, emit: Emit) -> Compute:
             raise
     title = f"{accel.id} has no kernel for products in {fastest}"
     evidence = {"dtype": fastest}
-    reason = f"{refused}; float32 is taken"
+    reason = f"{refused}; float32 is used"
     emit(Skipped(Finding("overlap.compute", "skip", title, reason, evidence, device=accel.id)))
     return compute(accel, "float32")
 

@@ -129,8 +129,8 @@ def size_of(sizes: tuple[int, ...], room: Room) -> int:
     if most < SMALLEST_BYTES:
         raise CannotLook(
             "not enough memory to copy both ways at once",
-            f"buffers may take {units.capacity(most)} each",
-            "stop other users of the memory",
+            f"buffers may use {units.capacity(most)} each",
+            "stop other programs that use the memory",
             finding=NAME,
         )
     wanted = max(max(sizes, default=USUAL_BYTES), SMALLEST_BYTES)

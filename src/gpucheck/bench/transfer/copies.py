@@ -196,12 +196,13 @@ def fitting(options: TransferOptions, room: Room, host_buffers: int) -> tuple[li
     fits = [size for size in wanted if size <= most]
     if options.sizes and len(fits) < len(wanted):
         size = max(wanted)
-        where = "" if room.device is None else f", and the device can spare {units.capacity(room.device)}"
+        where = "" if room.device is None else f", but the device has only {units.capacity(room.device)} available"
         raise UsageError(
             f"--size {units.capacity(size)} does not fit",
-            f"it needs {host_buffers + (room.device is None)} × {units.capacity(size)} of host memory"
-            f"{', pinned in powers of two' if room.pinned else ''}, which can spare {units.capacity(room.host)}{where}",
-            f"give at most {units.capacity(most)}",
+            f"it needs {host_buffers + (room.device is None)} × {units.capacity(size)} of host "
+            f"memory{', pinned in powers of two' if room.pinned else ''}, but only {units.capacity(room.host)} are "
+            f"available{where}",
+            f"use at most {units.capacity(most)}",
         )
     return fits, [size for size in wanted if size > most]
 
@@ -241,8 +242,8 @@ def size_on_device(sizes: tuple[int, ...], most: int) -> int:
     Raises CannotLook where there is next to none.
     """
     if most < LEAST_BYTES:
-        why = f"each of two buffers may take {units.capacity(most)}"
-        raise CannotLook("not enough memory to copy", why, "stop other users of the memory", finding=ON_DEVICE)
+        why = f"each of two buffers may use {units.capacity(most)}"
+        raise CannotLook("not enough memory to copy", why, "stop other programs that use the memory", finding=ON_DEVICE)
     wanted = max(sizes, default=USUAL_BYTES)
     # A power of two, as the usual size is.
     return wanted if wanted <= most else 1 << (most.bit_length() - 1)

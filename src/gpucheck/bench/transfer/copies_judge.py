@@ -176,7 +176,7 @@ def _on_host(measurements: Sequence[Measurement]) -> list[Finding]:
             "transfer.host_to_host",
             "info",
             f"copies in host memory reach {units.byte_rate(row.rate.median)}",
-            f"{size} at a time; each byte counted once, though read and written",
+            f"{size} at a time; each byte is counted once, although it is read and written",
             {"bytes_per_s": row.rate.median, "size_bytes": row.case["size_bytes"], "fits": to_json(fits(measurements))},
         )
     ]

@@ -434,7 +434,7 @@ def rows(setting: Setting) -> Iterator[Measurement]:
         except (RuntimeError, MemoryError) as error:
             if not accel.is_out_of_memory(error):
                 raise
-            why, fix = why_full(accel, f"its tensors take {units.capacity(size)} each", room.free)
+            why, fix = why_full(accel, f"its tensors use {units.capacity(size)} each", room.free)
             raise CannotLook(f"memory ran out at `{idiom.code}`", why, fix, finding="transfer.idioms") from error
         yield one
 
@@ -449,8 +449,8 @@ def size_of(sizes: tuple[int, ...], room: Room, host_buffers: int) -> int:
     if most < LEAST_BYTES:
         raise CannotLook(
             "not enough memory for the common idioms",
-            f"a tensor may take {units.capacity(most)}",
-            "stop other users of the memory",
+            f"a tensor may use {units.capacity(most)}",
+            "stop other programs that use the memory",
             finding="transfer.idioms",
         )
     return max(size, GRAIN)

@@ -54,7 +54,7 @@ def on_device(measurements: Sequence[Measurement], facts: Facts) -> list[Finding
 
 def _on_device(one: Measurement, facts: Facts) -> list[Finding]:
     size = units.capacity(one.case["size_bytes"])
-    fix = "rerun, then `gpucheck smoke`: memory that is wrong twice is broken"
+    fix = "rerun, then `gpucheck smoke`; if it is wrong twice, the memory is faulty"
     comparisons = remarks.compared(one, size, f"({size} at a time)")
     found = remarks.verification(ON_DEVICE, comparisons, "copies within the device arrived corrupted", fix)
     if found.verdict != "pass":
@@ -125,7 +125,7 @@ def _ratios(rows: Sequence[Measurement]) -> list[Finding]:
     messages, fix = _pinning(rows, evidence)
     busy = sum("cpu-busy" in one.flags for one in rows)
     if busy:
-        messages.append(f"{busy} of {len(rows)} were timed on a busy machine")
+        messages.append(f"machine busy for {busy} of {len(rows)} rows")
     return [Finding("transfer.idioms", "info", title, "; ".join(messages), evidence, fix)]
 
 

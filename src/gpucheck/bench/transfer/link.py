@@ -46,8 +46,8 @@ def as_read(
         agrees = abs(c2c_bytes_per_s - links.C2C_BYTES_PER_S) <= C2C_AGREEMENT * links.C2C_BYTES_PER_S
         limit = c2c_bytes_per_s if agrees else None
         why_not = (
-            f"NVML's NVLink-C2C links carry {units.byte_rate(c2c_bytes_per_s)} together, "
-            f"and {units.byte_rate(links.C2C_BYTES_PER_S)} is what NVIDIA gives for a Grace Hopper"
+            f"NVML's NVLink-C2C links carry {units.byte_rate(c2c_bytes_per_s)} together; NVIDIA specifies "
+            f"{units.byte_rate(links.C2C_BYTES_PER_S)} for a Grace Hopper"
         )
     return LinkUnderLoad(
         kind=kind,
@@ -181,7 +181,7 @@ def _below_max(link: LinkUnderLoad, pci_address: str | None) -> list[Finding]:
                 "transfer.link_width",
                 "info",
                 f"the slot offers {link.width} of the GPU's {link.device_max_width} lanes",
-                "the slot, or how the board shares its lanes, is the limit",
+                "the slot, or lane sharing on the board, is the limit",
                 {"width": link.width, "max_width": link.max_width, "device_max_width": link.device_max_width},
             )
         )

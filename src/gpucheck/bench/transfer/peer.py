@@ -186,7 +186,7 @@ def size_of(source: Accel, destination: Accel) -> int:
     """
     most = _most(source, destination)
     if most < LATENCY_BYTES:
-        why = f"a buffer may take {units.capacity(most)} on each"
+        why = f"a buffer may use {units.capacity(most)} on each"
         raise CannotLook(f"not enough memory on {source.id} and {destination.id}", why, finding=NAME)
     return min(USUAL_BYTES, 1 << (most.bit_length() - 1))
 

@@ -71,7 +71,7 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
         raise CannotLook(
             f"{', '.join(sorted(chosen))} needs several devices",
             f"{ids[0] if ids else 'none'} is the only one here",
-            "give --device all on a machine with several",
+            "use --device all on a machine with several",
             finding="transfer.together",
         )
 
@@ -126,7 +126,7 @@ def _no_time(left: Sequence[Part | TogetherPart], device: str | None = None) -> 
         f"not measured: {', '.join(names)}",
         "out of time",
         {"parts": names},
-        fix=f"give a longer --time-budget, or --only {names[0]}",
+        fix=f"use a longer --time-budget, or --only {names[0]}",
         device=device,
     )
 
