@@ -65,7 +65,7 @@ Whose = Literal["device", "setup", "memory", "library", "program"]
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What an error text stands for.
+    """The meaning of an error text.
 
     `id` is that of the text in `gpucheck explain`, where it has one. One that `poisons` leaves the process unable to
     use the device: every later call answers with the same error. `fix` is what to type next.
@@ -79,7 +79,7 @@ class Cause:
     fix: str = ""
 
     def matches(self, text: str) -> bool:
-        """Whether the text holds one of the patterns."""
+        """Return whether the text holds one of the patterns."""
         return any(_compiled(pattern).search(text) for pattern in self.patterns)
 
 
@@ -297,7 +297,7 @@ def cause_of(text: str) -> Cause | None:
 
 
 def cause_of_error(classes: Collection[str], text: str) -> Cause | None:
-    """What an exception stands for, by the qualified names of its class and bases, then by its text."""
+    """Return what an exception stands for, by the qualified names of its class and bases, then by its text."""
     for name, row in _CLASSES.items():
         if name in classes:
             return BY_ID[row]
@@ -332,7 +332,7 @@ def chain_of(error: BaseException) -> tuple[Raised, ...]:
 
 
 def cause_in(chain: Sequence[Raised]) -> tuple[Cause | None, Raised]:
-    """What a chain of exceptions stands for, and the link that says so; its first where none does.
+    """Return what a chain of exceptions stands for, and the link that says so; its first where none does.
 
     A device that failed outranks memory, and that all else: what follows from it is raised on top of it.
     """
@@ -352,5 +352,6 @@ ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 def allocator(setting: str) -> str:
-    """How to give torch's allocator a setting, such as `expandable_segments:True`, whichever name this torch reads."""
+    """Return how to give torch's allocator a setting, such as `expandable_segments:True`, whichever name this torch
+    reads."""
     return " ".join(f"{name}={setting}" for name in ALLOCATOR_VARIABLES)

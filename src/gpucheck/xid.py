@@ -32,7 +32,7 @@ class Xid:
 
     @property
     def step(self) -> str:
-        """What to do, in plain words; INDEX stands for the GPU."""
+        """Return what to do, in plain words; INDEX stands for the GPU."""
         return self.then or ACTIONS[self.action]
 
 
@@ -331,7 +331,7 @@ _DRAINING_NUMBERS = (167, 169, 171, 172, 173)
 
 
 def gravity(number: int, *, is_fatal: bool | None = None) -> Literal["fail", "warn", "info"]:
-    """How bad an error is by NVIDIA's catalogue, unless the GPU was reset since.
+    """Return how bad an error is by NVIDIA's catalogue, unless the GPU was reset since.
 
     `fail` where the GPU has to be reset, `info` for a program's own mistake and for what NVIDIA says to ignore.
     `is_fatal` is what an error of NVLink says of itself.

@@ -1,4 +1,4 @@
-"""What a search comes to: its result, its measurement and its findings, each a function of its history. Pure."""
+"""The answer of a search: its result, its measurement and its findings, each a function of its history. Pure."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def measurement(history: History, started: str) -> Measurement | None:
 
 
 def findings(history: History) -> list[Finding]:
-    """What the search says: what disturbed it, the answer, and what else must be said of that."""
+    """Return what the search says: what disturbed it, the answer, and what else must be said of that."""
     said = []
     if history.stopped is not None and history.stopped.outcome in OPEN:
         said.append(_undecided(history.stopped, history.axis))
@@ -239,7 +239,7 @@ def _answer(history: History) -> list[Finding]:
 
 
 def _why(history: History, best: TrialEntry) -> str:
-    """What closed the search."""
+    """Return what closed the search."""
     search, axis, limited_by = history.search, history.axis, history.limited_by or ""
     failing = search.first_failing
     failed = f"{in_words(failing.batch_size, axis)} does not ({failing.outcome.replace('-', ' ')})" if failing else ""
@@ -328,7 +328,7 @@ def _failed(check: TrialResult, axis: str | None) -> Finding:
 
 
 def _of_the_last_run(history: History) -> Iterator[Finding]:
-    """What the run of the answer that counts showed beside its peak."""
+    """Yield what the run of the answer that counts showed beside its peak."""
     final = history.final
     if final is None:
         return

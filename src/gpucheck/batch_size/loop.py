@@ -316,7 +316,7 @@ class Loop:
 
 
 def expected_budget(setup: Setup, facts: Facts) -> int | None:
-    """What a trial may take of a device, as far as is known before anything runs on it; None where it is not."""
+    """Return what a trial may take of a device, as far as is known before anything runs on it; None where it is not."""
     device = next((d for d in facts.devices if d.id == setup.device), None)
     if device is None or setup.free_before is None or device.memory_total_bytes is None:
         return None
@@ -331,7 +331,8 @@ def is_dangerous(facts: Facts, kind: str, *, integrated: bool) -> bool:
 
 
 def can_spill(facts: Facts, kind: str, *, integrated: bool) -> bool:
-    """Whether a full device goes slow rather than out of memory: its driver, or the system, takes the host's instead.
+    """Return whether a full device goes slow rather than out of memory: its driver, or the system, takes the host's
+    instead.
 
     On a CPU that is swap, which is measured; NVIDIA's driver for Linux raises.
     """
@@ -346,7 +347,7 @@ _NO_TIME = Recommended(reason="no time left to run it")
 
 
 class FollowUp:
-    """What else happens in an epoch; the answer with the system's own malloc (CPU); and the size to use.
+    """The other work of an epoch; the answer with the system's own malloc (CPU); and the size to use.
 
     `seconds` forecasts how long so many steps of a size take; `deadline` is on the monotonic clock. What ran is in the
     `history`, but for the size to use, which is returned.

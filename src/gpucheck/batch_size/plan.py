@@ -75,7 +75,7 @@ def plan(options: FindBatchSizeOptions) -> Plan:
 
 
 def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> StepRecipe:
-    """How a step is run. Raises UsageError for what does not go together."""
+    """Return how a step is run. Raises UsageError for what does not go together."""
     amp, batch_size = options.amp, options.batch_size
     # Each dimension that a shape names must be the axis; which inputs a target takes, only a child knows.
     for given in parse_inputs(options.inputs):

@@ -1,4 +1,4 @@
-"""What the answer means for use: the size to train with, speeds, where the memory goes, how far to rely on it. Pure."""
+"""Advice from the answer: the size to train with, speeds, where the memory goes, how far to rely on it. Pure."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def choose(peaks: Mapping[int, int], aim: float, largest: int, multiple_of: int 
 
 
 def meets(result: TrialResult, aim: float) -> bool:
-    """Whether a size that was run may be recommended."""
+    """Return whether a size that was run may be recommended."""
     return result.outcome == "fits" and result.peak_bytes is not None and result.peak_bytes <= aim * (1 + PEAK_SPREAD)
 
 
 def against(found: Sequence[SizeSpeed], size: int, largest: int) -> SpeedChange | None:
-    """How the speed of `size` compares with that of the largest, from runs under the same settings."""
+    """Return how the speed of `size` compares with that of the largest, from runs under the same settings."""
     by_size = {one.batch_size: one for one in found}
     if size == largest:
         return "same"
@@ -131,7 +131,7 @@ def knee(found: Sequence[SizeSpeed]) -> Knee:
 
 
 def compared(one: SizeSpeed, other: SizeSpeed) -> SpeedChange | None:
-    """How `one` compares with `other`: same (within 5 %), slower or faster; None where the noise hides it."""
+    """Return how `one` compares with `other`: same (within 5 %), slower or faster; None where the noise hides it."""
     spread = noise((one, other))
     ratio = one.samples_per_s / other.samples_per_s
     if spread is None or spread > NEARLY:
@@ -218,7 +218,7 @@ def memory_split(
 
 
 def _is_curved(peaks: Mapping[int, float]) -> bool:
-    """Whether a size lies off the line through the largest and the next one far enough below it.
+    """Return whether a size lies off the line through the largest and the next one far enough below it.
 
     Off is more than a tenth of the growth between the two. Sizes far below say little of the largest.
     """
@@ -252,7 +252,7 @@ _FACTORS = {
 
 
 def limiting_factor(limited_by: str | None) -> str | None:
-    """What holds the answer where it is, in one word: `memory` for every way to run out of it."""
+    """Return what holds the answer where it is, in one word: `memory` for every way to run out of it."""
     return None if limited_by is None else _FACTORS.get(limited_by, limited_by)
 
 

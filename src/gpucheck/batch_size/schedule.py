@@ -1,4 +1,4 @@
-"""What a search has time for: how long trials take, which size to run next, when a trial is ended at the latest.
+"""The time of a search: how long trials take, which size to run next, when a trial is ended at the latest.
 
 A trial's first step warms up (a library loads, threads start, a machine is busy for a moment), and a small size spends
 its time on other things than its samples: neither says what a large size takes. So times are those of later steps, at
@@ -31,7 +31,7 @@ UNKNOWN_GROWTH = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What trials of about one size take together: so many of them and of their steps, and `starts` of a child."""
+    """The time of trials of about one size: the number of them and of their steps, and `starts` of a child."""
 
     trials: int
     steps: int
@@ -48,20 +48,20 @@ class Forecast:
         self.results, self.compiled = results, compiled
 
     def seconds(self, size: int, steps: int) -> float:
-        """How long so many steps take; 0 before the first trial that was timed.
+        """Return how long so many steps take; 0 before the first trial that was timed.
 
         What the first step takes longer because it compiles is added once, whatever the size.
         """
         return self._once() + steps * self._step_s(size)
 
     def patience(self, size: int, left_s: float) -> float:
-        """How long a trial may take before it is thought to hang; the first as long as is left."""
+        """Return how long a trial may take before it is thought to hang; the first as long as is left."""
         if not self._timed():
             return max(TRIAL_TIMEOUT_LEAST_S, left_s)
         return max(TRIAL_TIMEOUT_LEAST_S, TRIAL_TIMEOUT_FACTOR * self.seconds(size, STEPS_CONFIRMED))
 
     def takes(self, size: int, start_s: float, need: Need) -> float:
-        """How long what is needed takes at a size, in seconds, a child's start taking `start_s`."""
+        """Return how long what is needed takes at a size, in seconds, a child's start taking `start_s`."""
         return self._fixed(start_s, need) + need.steps * self._step_s(size)
 
     def affordable(
@@ -114,14 +114,14 @@ class Forecast:
         return min(STEEPEST, seen) if seen >= 1 else (1 + max(seen, 0.0)) / 2 if hopeful else 1.0
 
     def _fixed(self, start_s: float, need: Need) -> float:
-        """What does not grow with the size: starts with what warms up in them, and what a compiler takes."""
+        """Return what does not grow with the size: starts with what warms up in them, and what a compiler takes."""
         # What the first step in a new process has taken longer than the rest, at the least; 0 where it compiles.
         found = [r.steps_s[0] - statistics.median(r.later_s) for r in self.results if r.fresh_process and r.later_s]
         warming = 0.0 if self.compiled else max(0.0, min(found, default=0.0))
         return need.starts * (start_s + warming) + need.trials * self._once()
 
     def _once(self) -> float:
-        """What a trial takes longer because its first step compiles, by the largest size that was timed."""
+        """Return what a trial takes longer because its first step compiles, by the largest size that was timed."""
         timed = [r for r in self.results if r.later_s]
         if not self.compiled or not timed:
             return 0.0
@@ -184,7 +184,7 @@ class Schedule:
         return STEPS if self.runner.setup.is_cpu else STEPS_CONFIRMED
 
     def within(self, attempt: Attempt) -> Attempt | None:
-        """What there is time for of what the search asks for; None for nothing."""
+        """Return what there is time for of what the search asks for; None for nothing."""
         best = self.search.best
         self._kept_s, self.unproven = 0.0, None
         if best is None:
@@ -197,7 +197,8 @@ class Schedule:
         return found
 
     def may_begin(self, attempt: Attempt) -> bool:
-        """Whether there is time left for a trial; the smallest size is run though there is none, if nothing passed."""
+        """Return whether there is time left for a trial; the smallest size is run though there is none, if nothing
+        passed."""
         return self.left > 0 or (self.search.best is None and attempt.size <= self.search.lowest)
 
     def _above(self, attempt: Attempt, best: TrialEntry) -> Attempt | None:

@@ -44,7 +44,7 @@ LINK_WARM_UP_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What the buffers may take, in bytes; `device` is None where host and device share their memory or are one.
+    """The memory for buffers, in bytes; `device` is None where host and device share their memory or are one.
 
     Where some are `pinned`, a buffer is as large as the power of two that torch pins for it.
     """
@@ -57,16 +57,17 @@ class Room:
 
     @property
     def free(self) -> int | None:
-        """What the driver called free on the device; None where it has no memory of its own, or does not say."""
+        """Return what the driver called free on the device; None where it has no memory of its own, or does not say."""
         return None if self.device is None else int(self.device / DEVICE_SHARE)
 
     @property
     def cold(self) -> int:
-        """What copies must rotate over to be cold."""
+        """Return what copies must rotate over to be cold."""
         return COLD_FACTOR * self.cache
 
     def capacity(self, largest: int, host_buffers: int) -> int:
-        """How large each buffer is: enough for the largest size and for cold copies, less where there is less room."""
+        """Return how large each buffer is: enough for the largest size and for cold copies, less where there is less
+        room."""
         # One slice more than is needed: sizes that do not divide it leave a rest.
         wanted = max(largest, self.cold + min(largest, self.cache), ROTATED_BYTES)
         # A virtual machine may show a last-level cache for each of its CPUs, and pinning takes a second for some GiB.
@@ -74,7 +75,7 @@ class Room:
         return max(largest, min(wanted, self.most(host_buffers)))
 
     def span(self, size: int) -> int:
-        """What copies of this size should rotate over."""
+        """Return what copies of this size should rotate over."""
         return max(self.cold, ROTATED_BYTES, ROTATED_SLICES * size)
 
     def most(self, host_buffers: int) -> int:
@@ -89,7 +90,8 @@ class Room:
 
 
 def room_for(accel: Accel, host_share: float) -> Room:
-    """What buffers may take here, `host_share` of the host's memory that is left, and what cold copies must exceed."""
+    """Return what buffers may take here, `host_share` of the host's memory that is left, and what cold copies must
+    exceed."""
     cache = host.last_level_cache_bytes()
     info = accel.memory_info()
     return Room(

@@ -1,4 +1,4 @@
-"""What every benchmark does the same way: the devices one after another, each with its share of the time.
+"""The common part of all benchmarks: the devices one after another, each with its share of the time.
 
 A device that fails is a fact among the rows: it does not cost the others theirs.
 """
@@ -30,7 +30,7 @@ Rows = Callable[[Accel, float], Iterator[Measurement]]
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What every benchmark is given alike: the thresholds that are set, and the machine where it was read before.
+    """The input that all benchmarks share: the thresholds that are set, and the machine where it was read before.
 
     `lost` gets the devices that this process cannot use any more, by torch's names, each with why; None where nobody
     else wants to know. `until_s` is when the benchmark has to be over, by `time.monotonic`; None: its own budget says.
@@ -215,12 +215,12 @@ class _Run:
 
 
 def out_of_time(name: str, what: str, device: str | None = None) -> Finding:
-    """What a benchmark had no time for."""
+    """Return what a benchmark had no time for."""
     return Finding(f"{name}.time", "skip", what, "out of time", fix="use a longer --time-budget", device=device)
 
 
 def told(accel: Accel) -> Device:
-    """What torch tells of a device that it opened, as the facts have it."""
+    """Return what torch tells of a device that it opened, as the facts have it."""
     major_minor = accel.compute_capability
     return Device(
         kind=accel.kind,

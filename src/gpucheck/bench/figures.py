@@ -78,7 +78,7 @@ LASTING = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What is held against a threshold, in its unit, with the interval; None is unknown, `why` says why.
+    """A figure that is compared with a threshold, in its unit, with the interval; None is unknown, `why` says why.
 
     `why` beside a value says that it is no figure of what is asked for, but about its upper bound: it can miss the
     threshold, and never meet it. `doubt` is why a known figure still decides nothing, `causes` what may have made it as
@@ -98,7 +98,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """What a share is a share of, in SI; None is unknown. `doubt` is why, or why it decides nothing."""
+    """The reference of a share, in SI; None is unknown. `doubt` is why, or why it decides nothing."""
 
     value: float | None
     doubt: str = ""

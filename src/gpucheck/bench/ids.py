@@ -12,7 +12,7 @@ OF_THE_MACHINE = ("cpu_busy", "clock")
 
 
 def _of_any(command: str) -> tuple[Id, ...]:
-    """What every benchmark judges beside its own figures."""
+    """Return what every benchmark judges beside its own figures."""
     name = command.removeprefix("bench ")
     return of(
         command,

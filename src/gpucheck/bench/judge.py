@@ -25,7 +25,8 @@ _SILENT: tuple[Verdict, ...] = ("skip", "info")
 
 
 def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgement:
-    """What the document of a benchmark, or of all, comes to; by the thresholds that it was measured with, or others."""
+    """Return what the document of a benchmark, or of all, comes to; by the thresholds that it was measured with, or
+    others."""
     asked = document.settings.thresholds if thresholds is None else thresholds
     found = [one for device in _devices(document.parts) for one in remarks.in_use(document.facts, [device])]
     results: dict[str, Any] = {}
@@ -93,7 +94,7 @@ def _ref(document: Report, device: str) -> DeviceRef:
 
 
 def _not_begun(document: Report, benchmark: Benchmark, device: str) -> list[Finding]:
-    """What was planned and, because of a fault before, never begun."""
+    """Return what was planned and, because of a fault before, never begun."""
     part = next(one for one in document.parts if (one.id, one.device) == (benchmark.id, device))
     where = f"bench {benchmark.id}"
     # What failed here before it was begun is told as what it is.
@@ -116,7 +117,7 @@ class _Placed:
         self.document, self._given = document, set()
 
     def skips(self, benchmark: Benchmark, device: str | None = None) -> list[Finding]:
-        """Those of a benchmark on a device, or of none."""
+        """Return those of a benchmark on a device, or of none."""
         return list(
             self._once(
                 one
@@ -126,7 +127,7 @@ class _Placed:
         )
 
     def faults(self, benchmark: Benchmark, device: str | None = None) -> list[Finding]:
-        """What broke a benchmark off on a device, or anywhere."""
+        """Return what broke a benchmark off on a device, or anywhere."""
         return [
             _of_fault(one)
             for one in self._once(
@@ -137,7 +138,7 @@ class _Placed:
         ]
 
     def rest(self) -> list[Finding]:
-        """What is about no benchmark that was planned."""
+        """Return what is about no benchmark that was planned."""
         return [*self._once(self.document.skips), *(_of_fault(one) for one in self._once(self.document.faults))]
 
     def _once(self, some: Iterable[Any]) -> Iterator[Any]:

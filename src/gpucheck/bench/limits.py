@@ -56,7 +56,7 @@ def by_other_names(limits: Sequence[Limit], facts: Facts, device_ids: Sequence[s
 
 
 def is_gate(finding: Finding) -> bool:
-    """Whether a finding answers to a threshold that was set."""
+    """Return whether a finding answers to a threshold that was set."""
     return "threshold" in finding.evidence
 
 

@@ -62,9 +62,10 @@ def command(
 
 
 def _ends(report: Report) -> bool:
-    """Whether a run was broken off, has failed, or could not look.
+    """Return whether a run was broken off, has failed, or could not look.
 
-    A threshold is for all runs together: one that misses it goes on."""
+    A threshold is for all runs together: one that misses it goes on.
+    """
     failed = any(one.verdict == "fail" and not limits.is_gate(one) for one in report.findings)
     return failed or bool(report.faults) or report.summary.exit in (exits.COULD_NOT_LOOK, exits.BUG)
 

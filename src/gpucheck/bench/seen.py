@@ -1,4 +1,4 @@
-"""What a benchmark has of one device, and what its judge is asked. Pure."""
+"""The data of a benchmark on one device, and the interface of its judge. Pure."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Seen:
 
     @property
     def part(self) -> Part | Unknown | None:
-        """What the device can do at most; None for a CPU, which has no data sheet here."""
+        """Return what the device can do at most; None for a CPU, which has no data sheet here."""
         known = next((one for one in self.facts.devices if one.id == self.device), None)
         return part_in(known or Device(self.device.partition(":")[0]))
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """What judges a benchmark. Pure and without torch: a document of another machine is judged as well.
+    """The judge of a benchmark. Pure and without torch: a document of another machine is judged as well.
 
     `findings` is asked of each device with rows, and of one that was measured to the end and has none. `answers` are
     the entries of `results[result]`. `ceilings` is what shares are shares of, `headlines` the figures that stand for

@@ -1,4 +1,4 @@
-"""What share of its part's peak a device reaches. Shares are told as they are, above 100 % too."""
+"""The share of its peak that a device reaches. Shares are told as they are, above 100 % too."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def part_in(device: Device) -> Part | Unknown | None:
 
 
 def memory_ceiling(part: Part | Unknown | None) -> dict[str, Ceiling]:
-    """What shares of the memory's rate are shares of: `memory`; nothing for a CPU."""
+    """Return what shares of the memory's rate are shares of: `memory`; nothing for a CPU."""
     if part is None:
         return {}
     if isinstance(part, Unknown):

@@ -35,7 +35,7 @@ CHUNK_WORDS = 2**19
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What the comparisons came to: `slices` in all, after `refills` fillings; `first_wrong` is a byte's offset."""
+    """The result of the comparisons: `slices` in all, after `refills` fillings; `first_wrong` is a byte's offset."""
 
     refills: int
     slices: int
@@ -97,12 +97,12 @@ class Copies:
 
     @property
     def count(self) -> int:
-        """How many slices there are."""
+        """Return how many slices there are."""
         return len(self._pairs)
 
     @property
     def span_bytes(self) -> int:
-        """What the copies rotate over, on either side."""
+        """Return what the copies rotate over, on either side."""
         return self.count * self.stride
 
     def call(self) -> None:
@@ -175,7 +175,7 @@ class Copies:
                 yield start + offset, min(CHUNK_WORDS * WORD, size - offset)
 
     def _mismatches(self, start: int, size: int) -> tuple[int, int]:
-        """How many bytes of a piece are wrong, and where the first one is.
+        """Return how many bytes of a piece are wrong, and where the first one is.
 
         A difference that is gone at the second look, or cannot be counted, is one byte, the first of its piece.
         """
@@ -198,7 +198,7 @@ class Copies:
 
 
 def _pattern(number: int, first: int, start: int, stop: int) -> torch.Tensor:
-    """What the words from one place to another, counted from `first` on, hold: on the CPU."""
+    """Return what the words from one place to another, counted from `first` on, hold: on the CPU."""
     return torch.arange(first + start, first + stop).bitwise_xor_(number)
 
 

@@ -73,7 +73,7 @@ LIVE = ("temperature_celsius", "power_w", "sm_clock_hz", "utilization_percent", 
 
 
 def answers(device: Device, facts: Facts) -> Said | None:
-    """Whether the card answers its driver."""
+    """Return whether the card answers its driver."""
     state = device.state or ""
     if state in DEAD:
         return _dead(device, facts, *DEAD[state])
@@ -111,7 +111,7 @@ def _dead(device: Device, facts: Facts, title: str, message: str, fix: str) -> S
 
 
 def is_not_read(device: Device) -> bool:
-    """Whether NVML's reading ended before this card, for a cause that is not its own."""
+    """Return whether NVML's reading ended before this card, for a cause that is not its own."""
     return (device.state or "").startswith(NOT_READ)
 
 
@@ -128,7 +128,7 @@ def _silent(device: Device, facts: Facts) -> str | None:
 
 
 def _identity(device: Device, facts: Facts) -> str:
-    """What names the card at the rack, as last known."""
+    """Return what names the card at the rack, as last known."""
     if device.pci_address is None and device.serial is None:
         probable = address_of(device, facts)
         if probable is not None:
@@ -139,7 +139,7 @@ def _identity(device: Device, facts: Facts) -> str:
 
 
 def recovery_action(device: Device, facts: Facts) -> Said | None:
-    """What the driver itself says that the card needs."""
+    """Return what the driver itself says that the card needs."""
     action = device.recovery_action
     if action is None:
         return None
@@ -269,7 +269,7 @@ def retired_pages(device: Device, facts: Facts) -> Said | None:
 
 
 def unread(device: Device, facts: Facts) -> Said | None:
-    """What could not be read although this device has it. Unknown is not healthy."""
+    """Return what could not be read although this device has it. Unknown is not healthy."""
     answer = answers(device, facts)
     if answer is not None and answer.verdict != "pass":
         return None  # told already

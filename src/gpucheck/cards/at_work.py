@@ -1,4 +1,4 @@
-"""How a card runs now, from a live reading: throttling, clock, temperature, power and the PCIe link.
+"""The state of a GPU now, from a live reading: throttling, clock, temperature, power and the PCIe link.
 
 An idle card lowers its clock, its link's generation and on some parts its width: that is no fault, and those checks are
 skipped with the reason. Temperature and hardware protection are judged always. Where one process took two readings, a
@@ -76,7 +76,7 @@ MINUTES_OF_A_DAY = 24 * 60
 
 
 def work(device: Device) -> Work:
-    """Whether the card works: by utilisation, else by power and NVML's clock reason for idle."""
+    """Return whether the card works: by utilisation, else by power and NVML's clock reason for idle."""
     percent, power, limit = device.utilization_percent, device.power_w, device.power_limit_w
     if percent is not None:
         if percent >= AT_WORK_PERCENT:
@@ -92,7 +92,7 @@ def _reasons(device: Device) -> tuple[str, ...]:
 
 
 def _lasting(device: Device) -> tuple[str, ...]:
-    """What two readings name that lie far enough apart: what flashes is then gone."""
+    """Return what two readings name that lie far enough apart: what flashes is then gone."""
     grown = device.changes
     return grown.lasting_clock_reasons if grown is not None and grown.span_s >= LEAST_SPAN_S else ()
 
@@ -107,7 +107,7 @@ def _clock(device: Device) -> str:
 
 
 def _cost(device: Device) -> str:
-    """What a lower clock takes away."""
+    """Return what a lower clock takes away."""
     now, most = device.sm_clock_hz, device.max_sm_clock_hz
     if now is None or not most:
         return "cost unknown: NVML reports no clock"
@@ -123,7 +123,7 @@ def cost(device: Device) -> float:
 
 
 def is_held_by_power(device: Device) -> bool:
-    """Whether NVML says that the power limit lowers the clock now."""
+    """Return whether NVML says that the power limit lowers the clock now."""
     return POWER_CAP in _reasons(device)
 
 
@@ -138,7 +138,7 @@ def _joined(*parts: str) -> str:
 
 
 def _live(device: Device) -> dict[str, Any]:
-    """What the verdict rests on."""
+    """Return what the verdict rests on."""
     return {
         "utilization_percent": device.utilization_percent,
         "clock_reasons": list(_reasons(device)),
@@ -171,7 +171,7 @@ def throttled(device: Device, facts: Facts) -> Said | None:
 
 
 def _by(device: Device, named: list[str]) -> str:
-    """What protects the card: where the hardware does not say, and the card is cold, it is power."""
+    """Return what protects the card: where the hardware does not say, and the card is cold, it is power."""
     by = PROTECTS[named[0]]
     limits = [limit for limit in (device.slowdown_celsius, device.gpu_max_celsius) if limit is not None]
     now = device.temperature_celsius
@@ -211,7 +211,7 @@ def slowed_down(device: Device, facts: Facts) -> Said | None:
 
 
 def violations(device: Device, facts: Facts) -> Said | None:
-    """How long limits lowered the clock: between two readings, else since the driver was loaded."""
+    """Return how long limits lowered the clock: between two readings, else since the driver was loaded."""
     grown = device.changes
     if grown is not None:
         shares = _shares(device)
@@ -420,7 +420,8 @@ def link_generation(device: Device, facts: Facts) -> Said | None:
 
 
 def _link_matters(device: Device) -> bool:
-    """Whether the card works, and its copies take that link: beside the CPU's memory, or on NVLink-C2C, they do not."""
+    """Return whether the card works, and its copies take that link: beside the CPU's memory, or on NVLink-C2C, they do
+    not."""
     return work(device) == "busy" and not device.integrated and not links.is_chip_to_chip(device.name)
 
 
@@ -472,7 +473,7 @@ NEEDED = {
 
 
 def not_judged(device: Device, facts: Facts) -> Said | None:
-    """What was not judged, with the reason: the GPU is idle, or NVML does not report a figure."""
+    """Return what was not judged, with the reason: the GPU is idle, or NVML does not report a figure."""
     if is_dead(device) or is_not_read(device):
         return None
     does = work(device)

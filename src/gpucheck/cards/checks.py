@@ -1,4 +1,4 @@
-"""What `gpucheck devices` looks at on each card, and the doctor takes over: one table, a row for each check.
+"""Checks that `gpucheck devices` and doctor run on each GPU: one table, a row for each check.
 
 Above it the checks of settings and of NVLinks; those of a card at rest, at work and of its Xids have their own files.
 """
@@ -118,7 +118,7 @@ def mig_empty(device: Device, facts: Facts) -> Said | None:
 
 
 def is_usable(card: Device, facts: Facts) -> bool:
-    """Whether programs can use it, as far as MIG mode goes."""
+    """Return whether programs can use it, as far as MIG mode goes."""
     if card.kind != "cuda" or is_dead(card):
         return False
     unread = card.mig is not None and f"{pointer(card, facts)}mig/instances" in facts.unknown
@@ -142,7 +142,7 @@ def with_links(facts: Facts) -> list[Device]:
 
 
 def active(card: Device) -> int:
-    """How many of its links are up."""
+    """Return how many of its links are up."""
     return sum(link.active is True for link in card.nvlinks or ())
 
 
@@ -152,7 +152,7 @@ def down(card: Device) -> list[int]:
 
 
 def is_on_a_board(card: Device) -> bool:
-    """Whether its links are wired to switches or neighbours, and not left to a bridge."""
+    """Return whether its links are wired to switches or neighbours, and not left to a bridge."""
     name = card.name or ""
     return card.fabric is not None or (ON_A_BOARD.search(name) is not None and BRIDGED.search(name) is None)
 
@@ -272,7 +272,7 @@ def _fabric_words(device: Device) -> tuple[str, str]:
 
 
 def wrong_with(fabric: Fabric) -> str:
-    """What is wrong with a registration; empty where nothing is."""
+    """Return what is wrong with a registration; empty where nothing is."""
     if fabric.state != "completed":
         return "NVSwitch fabric registration is not completed"
     if fabric.error:
@@ -367,5 +367,6 @@ def finding_of(check: str, look: Look, device: Device, facts: Facts) -> Finding 
 
 
 def smi_name(device: Device) -> str:
-    """What `nvidia-smi -i` takes for this card: its PCI address, which is the same in a container, is the shortest."""
+    """Return what `nvidia-smi -i` takes for this card: its PCI address, which is the same in a container, is the
+    shortest."""
     return device.pci_address or device.uuid or str(device.nvml_index)

@@ -35,7 +35,7 @@ def label(row: Measurement) -> str:
 
 
 def case_text(case: Mapping[str, Any], between: str = ", ") -> str:
-    """What a case says, in words; sizes in their units."""
+    """Return what a case says, in words; sizes in their units."""
     return between.join(
         units.capacity(value) if name.endswith("_bytes") else str(value) for name, value in case.items()
     )
@@ -79,7 +79,7 @@ def matched(old: Sequence[Measurement], new: Sequence[Measurement]) -> tuple[lis
 
 
 def differences(old: Measurement, new: Measurement) -> tuple[str, ...]:
-    """What differs between the methods of two rows, and between what a call of them does."""
+    """Return what differs between the methods of two rows, and between what a call of them does."""
     pairs = [(name, getattr(old.method, name), getattr(new.method, name)) for name in METHOD_FIELDS]
     told = [f"{name} {_word(a)} → {_word(b)}" for name, a, b in pairs if a != b]
     if old.work != new.work:
@@ -92,12 +92,12 @@ def _word(value: object) -> str:
 
 
 def work_text(row: Measurement) -> str:
-    """What a call does, in words."""
+    """Return what a call does, in words."""
     return " and ".join(f"{amount:g} {kind}" for kind, amount in row.work.items())
 
 
 def facts_differ(old: Report, new: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What differs between the machines, and between the software on them."""
+    """Return what differs between the machines, and between the software on them."""
     return (
         _unequal(_machine(old.facts, old.measurements), _machine(new.facts, new.measurements)),
         _unequal(_software(old), _software(new)),
@@ -112,7 +112,7 @@ def _unequal(old: dict[str, object], new: dict[str, object]) -> tuple[str, ...]:
 
 
 def _machine(facts: Facts, measurements: Iterable[Measurement]) -> dict[str, object]:
-    """What the devices measured are, and the host's processor: copies and launches run on it."""
+    """Return what the devices measured are, and the host's processor: copies and launches run on it."""
     seen: dict[str, object] = {}
     for device in dict.fromkeys(row.device for row in measurements):
         seen[f"{device.id} is"] = device.name
@@ -151,7 +151,7 @@ SLOWING = ("cpu-busy", "throttled")
 
 
 def change(low: float, high: float) -> Change:
-    """What an interval of the time ratio says."""
+    """Return what an interval of the time ratio says."""
     if low > 1:
         return "slower"
     if high < 1:
@@ -234,7 +234,7 @@ def disturbed(row: Measurement) -> tuple[str, ...]:
 
 
 def does_other_work(row: ComparedRow) -> bool:
-    """Whether a call of the two sides does not do the same: its time then says nothing."""
+    """Return whether a call of the two sides does not do the same: its time then says nothing."""
     return any(text.startswith(OTHER_WORK) for text in row.differences)
 
 

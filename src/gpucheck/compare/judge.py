@@ -1,4 +1,4 @@
-"""What a comparison comes to, and the gate of `--fail-if-slower`. Pure."""
+"""Judge a comparison, and the gate of `--fail-if-slower`. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpucheck.report.results.compare import Change, ComparedRow, Comparison
 
 
 def warnings(comparison: Comparison) -> list[str]:
-    """What must be said before anything is compared: another machine, another method."""
+    """Return what must be said before anything is compared: another machine, another method."""
     told: list[str] = []
     if not comparison.rows:  # nothing that another machine could explain
         return told
@@ -27,7 +27,7 @@ def warnings(comparison: Comparison) -> list[str]:
 
 
 def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[Finding]:
-    """What the comparison comes to; with `fail_if_slower` (0.05 is 5 %) a gate on every row."""
+    """Return what the comparison comes to; with `fail_if_slower` (0.05 is 5 %) a gate on every row."""
     if not comparison.rows:
         return [*_unmatched(comparison, gated=fail_if_slower is not None), _nothing(comparison)]
     found = []
@@ -111,7 +111,7 @@ def _gate(comparison: Comparison, most: float) -> Finding:
 
 
 def gate(row: ComparedRow, most: float) -> Literal["fail", "inconclusive", "pass"]:
-    """What the gate says of one row."""
+    """Return what the gate says of one row."""
     if (_is_above(row, most) and not row.disturbed) or _too_slow(row, most):
         return "fail"
     if row.ci_high is None or row.ci_high > 1 + most or _hides(row):
@@ -124,7 +124,8 @@ def _is_above(row: ComparedRow, most: float) -> bool:
 
 
 def _too_slow(row: ComparedRow, most: float) -> bool:
-    """Whether a row is slower by more than all that was recorded beside it could explain, too few runs included."""
+    """Return whether a row is slower by more than all that was recorded beside it could explain, too few runs
+    included."""
     beside = (*row.disturbed, *(("no interval",) if row.ci_low is None else ()))
     least = row.ratio if row.ci_low is None else row.ci_low
     return not does_other_work(row) and least > (1 + most) * thresholds.bridge(beside)
@@ -139,5 +140,5 @@ def _unclear(row: ComparedRow, above: Sequence[ComparedRow]) -> str:
 
 
 def _hides(row: ComparedRow) -> bool:
-    """Whether only the old side was disturbed: it looks too slow, which hides a slowdown of the new side."""
+    """Return whether only the old side was disturbed: it looks too slow, which hides a slowdown of the new side."""
     return bool(row.old_disturbed and not row.disturbed)

@@ -98,7 +98,8 @@ def _nvml(facts: Facts) -> Finding | None:
 
 
 def _dead(facts: Facts) -> Verdict:
-    """How bad it is that NVML does not start: `fail` where a GPU is meant for this system and CUDA has none either.
+    """Return how bad it is that NVML does not start: `fail` where a GPU is meant for this system and CUDA has none
+    either.
 
     Beside a CUDA that works the health of the GPUs is unknown where a loaded driver refuses; a library that is missing
     (containers for computing alone), or not even asked (no nvidia-ml-py, no process), tells nothing of them.
@@ -114,7 +115,8 @@ def _dead(facts: Facts) -> Verdict:
 def _causes(
     *, cuinit: int | None = None, nvml: int | None = None, divided: bool = True
 ) -> tuple[str | None, str | None]:
-    """What the doctor knows of such an answer: its cause and the fix, or its causes, and who tells them apart."""
+    """Return what the doctor knows of such an answer: its cause and the fix, or its causes, and who tells them
+    apart."""
     # Here and not above: where the driver answers, nobody needs them.
     from gpucheck.doctor.catalogue import causes
 
@@ -169,7 +171,7 @@ def _libcuda(facts: Facts) -> Finding | None:
 
 
 def _without_cuda(facts: Facts) -> Verdict:
-    """How bad it is that CUDA does not start: `fail` where NVML has cards that a program should be able to use.
+    """Return how bad it is that CUDA does not start: `fail` where NVML has cards that a program should be able to use.
 
     A libcuda that is not here or hidden tells nothing of the cards.
     """

@@ -68,7 +68,7 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
 
 
 def usable(probe: TorchProbe | None) -> Usable:
-    """What the torch that was asked can use, without importing it here."""
+    """Return what the torch that was asked can use, without importing it here."""
     if probe is not None and probe.available and probe.count:
         return Usable("cuda", probe.count, probe.hip is not None)
     if probe is not None and probe.other and probe.other_count:
@@ -143,7 +143,7 @@ def _build_of(probe: TorchProbe) -> TorchBuild:
 
 
 def healthy(evidence: Evidence, *, everything: bool) -> Finding:
-    """What is said where no rung is broken: that torch works here, that there is no GPU, or that nobody knows.
+    """Return what is said where no rung is broken: that torch works here, that there is no GPU, or that nobody knows.
 
     `everything` is whether all conditions were asked.
     """

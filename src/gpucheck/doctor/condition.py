@@ -90,7 +90,7 @@ def answered(
     certainty: Certainty | None = None,
     **seen: Any,
 ) -> Seen:
-    """What cuInit answered, `more` that tells its causes apart, and further evidence."""
+    """Return what cuInit answered, `more` that tells its causes apart, and further evidence."""
     driver = evidence.driver
     told = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "libcuda": driver.libcuda_path}
     said = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error or 'no text'})"

@@ -62,7 +62,7 @@ def _cards(evidence: Evidence) -> list[Device]:
 
 
 def _is_the_diagnosis(check: str, evidence: Evidence) -> bool:
-    """Whether a rung is broken by just this: it is then told there, and not twice."""
+    """Return whether a rung is broken by just this: it is then told there, and not twice."""
     if check == "devices.answers":
         return not evidence.cuda_works and any(is_dead(card) for card in _cards(evidence))
     if check == "devices.mig_empty":
@@ -125,14 +125,15 @@ def _foreign_memory(evidence: Evidence) -> Seen | None:
 
 
 def _is_for_a_screen(card: Device) -> bool:
-    """Whether programs that draw hold it: beside them is no more than a context or two, torch's own among them."""
+    """Return whether programs that draw hold it: beside them is no more than a context or two, torch's own among
+    them."""
     computing = [process.used_memory_bytes for process in card.processes or () if "graphics" not in process.kind]
     known = [used for used in computing if used is not None]
     return len(computing) < len(card.processes or ()) and known == computing and sum(known) < FOREIGN_BYTES
 
 
 def _unread(evidence: Evidence) -> Seen | None:
-    """What is not known of cards that torch uses; where it cannot use them, that is told by its rung."""
+    """Return what is not known of cards that torch uses; where it cannot use them, that is told by its rung."""
     if not evidence.torch_works:
         return None
     silent = [name_of(card) for card in evidence.cards if card.nvml_index is None and card.parent_uuid is None]
@@ -678,7 +679,7 @@ def _why_not_used(card: Device, reason: str | None) -> str:
 
 
 def _instead(card: Device | None) -> str:
-    """Whether a card that was not loaded was judged all the same: by what others do on it."""
+    """Return whether a card that was not loaded was judged all the same: by what others do on it."""
     hidden = card is not None and (card.state or "").startswith("hidden by")
     if card is None or (card.state is not None and not hidden):
         return ""  # its state says it all

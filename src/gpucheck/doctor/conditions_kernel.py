@@ -173,7 +173,8 @@ def missing(evidence: Evidence) -> list[str]:
 
 
 def _none_comes_up(evidence: Evidence) -> bool:
-    """Whether the module is loaded and no card of it is usable: NVML lists none or does not start, nor does CUDA."""
+    """Return whether the module is loaded and no card of it is usable: NVML lists none or does not start, nor does
+    CUDA."""
     loaded = evidence.driver.kernel_module_loaded
     if evidence.cuda_works or not loaded or not evidence.stack.gpus or why_absent(evidence) is not None:
         return False

@@ -37,7 +37,7 @@ ASK_THE_SCHEDULER = (
 
 
 def _is_module_there(evidence: Evidence) -> bool:
-    """Whether NVIDIA's module is loaded and nothing is known to work above it yet, outside WSL."""
+    """Return whether NVIDIA's module is loaded and nothing is known to work above it yet, outside WSL."""
     return bool(evidence.driver.kernel_module_loaded) and not evidence.cuda_works and not evidence.host.wsl
 
 
@@ -46,7 +46,7 @@ def _card_nodes(evidence: Evidence) -> list[Node]:
 
 
 def lacks_nodes(evidence: Evidence) -> bool:
-    """Whether the module is loaded and the driver's node, or every card's, is not there."""
+    """Return whether the module is loaded and the driver's node, or every card's, is not there."""
     if not _is_module_there(evidence) or why_absent(evidence) is not None or evidence.stack.devices is None:
         return False
     no_card = bool(evidence.stack.gpus) and not _card_nodes(evidence) and evidence.in_container
@@ -161,19 +161,19 @@ def _wsl_shadowed(evidence: Evidence) -> Seen | None:
 
 
 def cuda_not_loaded(evidence: Evidence) -> bool:
-    """Whether the loader was asked for libcuda and did not load it."""
+    """Return whether the loader was asked for libcuda and did not load it."""
     driver = evidence.driver
     return driver.libcuda_path is None and "libcuda cannot be loaded" in (driver.cuinit_error or "")
 
 
 def has_nvml(evidence: Evidence) -> bool:
-    """Whether NVML's library is there, whatever it answers."""
+    """Return whether NVML's library is there, whatever it answers."""
     code = evidence.driver.nvml_code
     return code not in (None, 12) or evidence.stack.found("libnvidia-ml.so.1") is not None
 
 
 def without_compute(evidence: Evidence) -> bool:
-    """Whether a container was given NVML and not libcuda."""
+    """Return whether a container was given NVML and not libcuda."""
     given = evidence.in_container and evidence.stack.found("libcuda.so.1") is None and not evidence.stack.unlinked
     return given and has_nvml(evidence) and cuda_not_loaded(evidence) and evidence.is_nvidia_here
 

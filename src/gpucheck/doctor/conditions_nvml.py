@@ -28,7 +28,7 @@ def _unless_cuda_works(evidence: Evidence) -> Verdict | None:
 
 
 def _said(evidence: Evidence, more: str = "", *, certainty: Certainty | None = None) -> Seen:
-    """What NVML answered to its start."""
+    """Return what NVML answered to its start."""
     driver = evidence.driver
     said = f"nvmlInit returns {driver.nvml_code} ({driver.nvml_error or 'no text'})"
     return Seen(
@@ -66,7 +66,7 @@ def _name(card: Device) -> str:
 
 
 def _smi_name(card: Device) -> str | None:
-    """What nvidia-smi takes for the card; its own number is NVML's."""
+    """Return what nvidia-smi takes for the card; its own number is NVML's."""
     index = None if card.nvml_index is None else str(card.nvml_index)
     return card.uuid or card.pci_address or index
 
@@ -462,7 +462,7 @@ def _no_device(evidence: Evidence) -> Seen | None:
 
 
 def _is_masked(evidence: Evidence) -> bool:
-    """Whether CUDA_VISIBLE_DEVICES lets nothing through, of what NVML lists or, without its list, of many."""
+    """Return whether CUDA_VISIBLE_DEVICES lets nothing through, of what NVML lists or, without its list, of many."""
     value = evidence.value("CUDA_VISIBLE_DEVICES")
     uuids = [card.uuid for card in evidence.cards if card.nvml_index is not None or card.parent_uuid is not None]
     return value is not None and not mask.read(value, uuids or [None] * MANY).shown

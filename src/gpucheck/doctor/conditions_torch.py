@@ -19,7 +19,7 @@ _NO_MODULE = re.compile(r"No module named ['\"]torch['\"]$")
 
 
 def _kind(evidence: Evidence) -> str | None:
-    """What the torch is built for: what it says itself, else what its files say."""
+    """Return what the torch is built for: what it says itself, else what its files say."""
     probe = evidence.torch
     if probe is not None and probe.version is not None:
         return "cuda" if probe.cuda else "rocm" if probe.hip else "xpu" if probe.xpu else "cpu"
@@ -532,7 +532,8 @@ def _missing_libraries(evidence: Evidence) -> Seen | None:
 
 
 def _missing_fix(evidence: Evidence, probe: TorchProbe, gone: dict[str, list[str]]) -> str:
-    """What was recorded is put back; a foreign cuDNN without its parts gives way; else torch's own is put first."""
+    """Return what was recorded is put back; a foreign cuDNN without its parts gives way; else torch's own is put
+    first."""
     if gone:
         return fixes.packages_again(evidence, gone)
     if probe.foreign_folders and any("libcudnn" in path for path in probe.foreign_libraries):

@@ -81,7 +81,7 @@ START_WITH_GPUS = (
 
 
 def start_with_gpus(host: Host) -> str:
-    """How a container is started with the GPUs, by what runs it."""
+    """Return how a container is started with the GPUs, by what runs it."""
     if host.container == "docker":
         return "start the container with --gpus all"
     if host.container == "podman":
@@ -95,7 +95,7 @@ def start_with_gpus(host: Host) -> str:
 
 
 def installer(evidence: Evidence) -> Installer:
-    """How packages come into the environment that was looked at."""
+    """Return how packages come into the environment that was looked at."""
     probe = evidence.torch
     if probe is None:
         return Installer()
@@ -166,7 +166,7 @@ class Build:
 
     @property
     def tag(self) -> str:
-        """What its index is called: `cu130`."""
+        """Return what its index is called: `cu130`."""
         return f"cu{self.cuda[0]}{self.cuda[1]}"
 
 
@@ -214,7 +214,7 @@ def number(capability: str) -> int | None:
 
 
 def runs_on(architecture: str, capability: int) -> bool:
-    """Whether code of this name (`sm_90`, `sm_90a`, `compute_90`) runs on hardware of this capability (90).
+    """Return whether code of this name (`sm_90`, `sm_90a`, `compute_90`) runs on hardware of this capability (90).
 
     Machine code runs on its own major version from its own minor on, PTX on everything as new as itself or newer.
     """
@@ -282,13 +282,14 @@ def release_of(version: str | None) -> Release | None:
 
 
 def pinned(version: str | None) -> str:
-    """What to ask an installer for so that the version stays: `torch==2.9.1`; `torch` for no published version."""
+    """Return what to ask an installer for so that the version stays: `torch==2.9.1`; `torch` for no published
+    version."""
     return "torch" if release_of(version) is None else f"torch=={(version or '').partition('+')[0]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to install: what to ask an installer for, and the build; no build where none is published."""
+    """A choice of what to install: the request to an installer, and the build; no build where none is published."""
 
     requirement: str
     tag: str | None
@@ -323,7 +324,7 @@ def choose(
 
 @dataclass(frozen=True, slots=True)
 class Installer:
-    """How packages come into the environment of an interpreter.
+    """The installer of packages for an interpreter's environment.
 
     `managed` is whether it is the system's own, which its distribution keeps pip from changing (EXTERNALLY-MANAGED),
     `has_pip` whether it has pip: uv makes environments without.

@@ -1,4 +1,4 @@
-"""What a short load showed: which cards were loaded, and what NVML told of each meanwhile. Data and its making."""
+"""The results of a short load: the loaded GPUs, and NVML's readings of each. Data and its making."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ TIMEOUT_S = 60.0
 
 
 def is_possible(evidence: Evidence) -> bool:
-    """Whether torch ran something on a device that NVML could watch."""
+    """Return whether torch ran something on a device that NVML could watch."""
     return evidence.torch_works and evidence.torch is not None and evidence.torch.hip is None
 
 

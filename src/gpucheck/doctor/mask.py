@@ -1,4 +1,4 @@
-"""How CUDA_VISIBLE_DEVICES is read, entry by entry: by CUDA's rules, and by torch's where they differ. Pure."""
+"""Parse CUDA_VISIBLE_DEVICES entry by entry: by CUDA's rules, and by torch's where they differ. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Reading:
 
     @property
     def is_malformed(self) -> bool:
-        """Whether an entry is no number and no UUID."""
+        """Return whether an entry is no number and no UUID."""
         return any(entry.is_odd for entry in self.entries)
 
 
@@ -92,7 +92,8 @@ def leading_number(word: str) -> int | None:
 
 
 def torch_count(value: str, uuids: Sequence[str | None]) -> int | None:
-    """How many devices torch's own parser makes of it, with which it counts before CUDA starts; None: it does not.
+    """Return how many devices torch's own parser makes of it, with which it counts before CUDA starts; None: it does
+    not.
 
     `_parse_visible_devices` and `_device_count_nvml` of torch/cuda/__init__.py: a list that begins with a UUID takes
     nothing but UUIDs, one that begins with a number nothing but numbers, and MIG instances are left to CUDA.

@@ -1,4 +1,4 @@
-"""What `doctor` can be asked for. Pure: read before torch is."""
+"""Options of `doctor`. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from gpucheck.options import option
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """What to diagnose: the torch of `python` (of this interpreter without it), and prefixes of conditions' ids.
+    """The target of the diagnosis: the torch of `python` (of this interpreter without it), and prefixes of conditions'
+    ids.
 
     /proc, /sys, /dev and /etc are read under `root`.
     """

@@ -154,7 +154,7 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
 
 
 def _ended_by(error: BaseException) -> str:
-    """What ended the check: a signal by its name, else the exception."""
+    """Return what ended the check: a signal by its name, else the exception."""
     signals = ((Terminated, "SIGTERM"), (KeyboardInterrupt, "SIGINT"))
     name = next((name for kind, name in signals if isinstance(error, kind)), None)
     return name or documents.clean(f"{type(error).__name__}: {error}", MOST_TEXT)
@@ -245,7 +245,7 @@ def _without_torch(report: Report) -> tuple[Report, int]:
 
 
 def gpus_of(facts: Facts) -> int | None:
-    """How many GPUs the facts list, a card with its MIG instances as one; None where nobody knows."""
+    """Return how many GPUs the facts list, a card with its MIG instances as one; None where nobody knows."""
     if not facts.devices:
         return None
     gpus = [one for one in facts.devices if one.kind not in ("cpu", "host")]
@@ -382,7 +382,8 @@ def _mhz(clock_hz: float | None) -> str | None:
 
 
 def settings_of(facts: Facts) -> dict[str, str]:
-    """What siblings share: versions, and the settings of the cards by model. No variable's value is among them."""
+    """Return what siblings share: versions, and the settings of the cards by model. No variable's value is among
+    them."""
     driver, torch, host, python = facts.driver, facts.torch, facts.host, facts.python
     found: dict[str, object] = {
         "gpucheck": gpucheck.__version__,
@@ -410,7 +411,7 @@ def _word(value: object) -> str:
 
 @functools.cache
 def boot_id() -> str | None:
-    """What names this start of the machine (Linux); None where nothing does."""
+    """Return what names this start of the machine (Linux); None where nothing does."""
     if platform.system() != "Linux":
         return None
     try:

@@ -132,7 +132,7 @@ def parse(data: bytes) -> NodeDocument:
 
 
 def _check(document: NodeDocument) -> None:
-    """What the types do not say. Raises Refused."""
+    """Check what the types do not express. Raises Refused."""
     if not hosts.is_safe(document.host):
         raise Refused(f"{document.host[:80]!r} is not a host name")
     if not document.run:
@@ -164,7 +164,8 @@ Decode = Callable[[Any], Any]
 
 @functools.cache
 def _decoder(kind: Any, where: str) -> Decode:
-    """What makes `kind` and nothing else of JSON's data, or raises Refused. Made once: there are many documents."""
+    """Return what makes `kind` and nothing else of JSON's data, or raises Refused. Made once: there are many
+    documents."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         known = _decoder(arguments[0], where)
@@ -327,7 +328,7 @@ def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) ->
 
 
 def _is_object(head: bytes) -> bool:
-    """Whether a file begins as a document does, in whatever encoding JSON may have."""
+    """Return whether a file begins as a document does, in whatever encoding JSON may have."""
     start = head[:64]
     return start.decode(json.detect_encoding(start), "ignore").lstrip()[:1] == "{"
 
@@ -374,7 +375,7 @@ def of_line(line: bytes) -> NodeDocument:
 
 
 def _unpacked(text: bytes) -> bytes:
-    """What stands on a marked line; a bomb ends at the size of a document. Raises Refused."""
+    """Return what stands on a marked line; a bomb ends at the size of a document. Raises Refused."""
     try:
         unpacker = zlib.decompressobj()
         return unpacker.decompress(base64.b64decode(text, validate=True), MOST_BYTES + 1)

@@ -22,7 +22,7 @@ _HOW = "write it like node[001-004,7], a number of nodes, or a file with one nam
 
 
 def is_safe(name: str) -> bool:
-    """Whether the name is one of a host, and can be given to a shell."""
+    """Return whether the name is one of a host, and can be given to a shell."""
     return NAME.fullmatch(name) is not None
 
 

@@ -1,4 +1,4 @@
-"""What the documents of a run come to: each node's state, each device beside its siblings, what differs. Pure."""
+"""Judge the documents of a run: each node's state, each device beside its siblings, what differs. Pure."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ def _node(
 
 
 def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
-    """What the node says of itself: where it stopped, else its worst finding, else the part that did not end."""
+    """Return what the node says of itself: where it stopped, else its worst finding, else the part that did not end."""
     if document.exit is None:
         # Written as the step began: when it stopped nobody knows.
         into_s = document.written_wall_s - document.started_wall_s
@@ -375,8 +375,8 @@ def gpus_text(count: int, must: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """What comparing came to: slow devices and nodes by host, why a host is in the slower of two modes, the groups,
-    the hosts that were compared with other nodes, and what is to be said of it all."""
+    """The result of the comparison: slow devices and nodes by host, why a host is in the slower of two modes, the
+    groups, the hosts that were compared with other nodes, and what is to be said of it all."""
 
     slow: Mapping[str, Sequence[SlowDevice]]
     modes: Mapping[str, str]
@@ -653,7 +653,7 @@ def _slow_fix(slow: Sequence[SlowDevice], host: str) -> str:
 
 
 def _worst(slow: Sequence[SlowDevice]) -> SlowDevice:
-    """What is said of a slow node: that it is one, else its slowest device."""
+    """Return what is said of a slow node: that it is one, else its slowest device."""
     return min(slow, key=lambda one: (one.device != WHOLE, one.ratio))
 
 
@@ -712,7 +712,7 @@ def _result(
 
 
 def _most_bad(nodes: int, max_bad: float) -> float:
-    """How many nodes may be slow or silent before the check itself is suspect: few always, a quarter never."""
+    """Return how many nodes may be slow or silent before the check itself is suspect: few always, a quarter never."""
     return min(max(max_bad * nodes, LEAST_MAX_BAD), siblings.most_low(nodes))
 
 

@@ -1,4 +1,4 @@
-"""What `fleet check` and `fleet judge` can be asked for. Pure: read before torch is."""
+"""Options of `fleet check` and `fleet judge`. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _DOCUMENT = "Document"
 
 @dataclass(frozen=True, slots=True)
 class FleetCheckOptions:
-    """What a node is checked for, within which time, and where its document goes."""
+    """The checks of a node, their time, and the place of its document."""
 
     only: tuple[str, ...] = options.only("parts", metavar="PART")
     skip: tuple[str, ...] = options.skip("parts", metavar="PART")

@@ -76,7 +76,7 @@ NAME_NOT_SEEN = "this system does not see a process with this PID; NVML gives th
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What stands around the devices: the machine, its kernel driver, the interpreter and torch."""
+    """The surroundings of the devices: the machine, its kernel driver, the interpreter and torch."""
 
     host: Host
     cpu: Device
@@ -263,7 +263,7 @@ def _reasons(row: DeviceReading) -> dict[str, str]:
 
 
 def _driver(nvml: DriverReading, cuda: DriverReading, kernel: Driver) -> tuple[Driver, dict[str, str]]:
-    """What the doors tell of the driver, and why the rest is unknown, by pointers."""
+    """Return what the doors tell of the driver, and why the rest is unknown, by pointers."""
     nvml_reason, cuda_reason = nvml.error or "NVML does not tell it", cuda.error or "libcuda does not tell it"
     kernel_reason = "the kernel shows no NVIDIA module"
     told: dict[str, tuple[Any, str]] = {
@@ -387,7 +387,7 @@ class Inventory:
 
 
 def _started(ahead: Ahead | None, module: str) -> Start | None:
-    """How a door gets its first child, where it does not start one by itself."""
+    """Return how a door gets its first child, where it does not start one by itself."""
     return None if ahead is None else lambda: ahead.start(module)
 
 
@@ -551,7 +551,8 @@ NO_LONGER_LISTED = "NVML no longer lists the GPU"
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is remembered of cards: each as it was last read whole, by UUID, and since when those that are lost are."""
+    """The memory of earlier readings of GPUs: each as it was last read whole, by UUID, and since when those that are
+    lost are."""
 
     cards: Mapping[str, Device] = field(default_factory=dict)
     lost_since: Mapping[str, str] = field(default_factory=dict)

@@ -49,7 +49,7 @@ def merged_measurements(reports: Sequence[Report]) -> tuple[Measurement, ...]:
 
 
 def _key(one: Measurement) -> str:
-    """What must agree for runs to be one measurement."""
+    """Return what must agree for runs to be one measurement."""
     method = replace(one.method, details={})
     return json.dumps(to_json([one.name, one.device, one.case, one.work, method]), sort_keys=True)
 
@@ -110,7 +110,8 @@ def fastest(one: Measurement) -> float | None:
 
 
 def merged_results(reports: Sequence[Report]) -> Results:
-    """What the work itself wrote down in every run, side by side, each entry with its run; all else is the first's."""
+    """Return what the work itself wrote down in every run, side by side, each entry with its run; all else is the
+    first's."""
     merged: dict[str, Any] = dict(reports[0].results)
     for name in _OF_EACH_RUN if len(reports) > 1 else ():
         entries = [
@@ -147,7 +148,7 @@ def merged_parts(reports: Sequence[Report]) -> tuple[Part, ...]:
 
 
 def merged_skips(reports: Sequence[Report]) -> tuple[Finding, ...]:
-    """What any run left out, once, and in how many runs that was so."""
+    """Return what any run left out, once, and in how many runs that was so."""
     groups: dict[tuple[str, str | None, str], list[Finding]] = {}
     for report in reports:
         for one in {(one.id, one.device, one.title): one for one in report.skips}.values():

@@ -71,7 +71,7 @@ def rate(time: TimeStats, work: float, unit: str) -> Rate:
 
 
 def sample_flags(samples: Sequence[float]) -> tuple[str, ...]:
-    """What the samples themselves tell of their worth: autocorrelated, drift, noisy."""
+    """Return what the samples themselves tell of their worth: autocorrelated, drift, noisy."""
     flags = []
     interval = stats.interval(samples)
     if interval is not None and interval.autocorrelated:
@@ -86,7 +86,8 @@ def sample_flags(samples: Sequence[float]) -> tuple[str, ...]:
 
 
 def drifts(samples: Sequence[float]) -> bool:
-    """Whether the samples rise or fall over the run: certainly, and by more than 2 % from first third to last."""
+    """Return whether the samples rise or fall over the run: certainly, and by more than 2 % from first third to
+    last."""
     n = len(samples)
     if n < 2 * stats.FEWEST_SAMPLES:
         return False

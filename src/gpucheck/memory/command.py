@@ -89,7 +89,7 @@ def from_nvml(requested: str, facts: Facts, why: CannotLook, emit: Emit) -> bool
 
 
 def _is(requested: str, card: Device) -> bool:
-    """Whether this is the card's name: as torch would call it, by NVML's number without CUDA, or by its UUID."""
+    """Return whether this is the card's name: as torch would call it, by NVML's number without CUDA, or by its UUID."""
     uuid = (card.uuid or "").lower()
     by_number = card.cuda_index is None and requested == f"cuda:{card.nvml_index}"
     return (

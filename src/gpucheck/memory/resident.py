@@ -123,7 +123,8 @@ def walk(
 
 
 def compare(step: StepName, start: int, figures: MemoryFigures, *, returns: bool) -> tuple[FigureCheck, ...]:
-    """What must hold after `step` of a sequence that would now have `start` bytes resident with nothing allocated."""
+    """Return what must hold after `step` of a sequence that would now have `start` bytes resident with nothing
+    allocated."""
     wanted: dict[StepName, tuple[tuple[str, Relation, int], ...]] = {
         "start": (),
         "allocate": (("resident_bytes", "≥", start + BLOCK - TOLERANCE),),

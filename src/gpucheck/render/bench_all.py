@@ -46,7 +46,7 @@ _FIGURES: dict[str, Callable[[float], str]] = {
 
 
 def page(report: Report) -> Page:
-    """How many benchmarks passed and on what; one table of the figures that stand for each."""
+    """Return how many benchmarks passed and on what; one table of the figures that stand for each."""
     answered = report.results.get("bench_all") or BenchAll((), ())
     if not answered.benchmarks:
         return measured.bench_page(report, (), ())
@@ -126,7 +126,7 @@ def _table(answer: BenchAll, *, several: bool) -> Block:
 
 
 def _flagged(headlines: Sequence[Headline]) -> list[Block]:
-    """What each flag means, and the figures that have it."""
+    """Return what each flag means, and the figures that have it."""
     told = [(flag, f"{headline.benchmark} {headline.case}") for headline in headlines for flag in headline.flags]
     return [*measured.flag_lines(told, len(headlines))]
 

@@ -43,7 +43,7 @@ _GATE, _CHANGES = "compare.slower", "compare.changes"
 
 
 def page(report: Report) -> Page:
-    """What changed, then the rows of both."""
+    """Return what changed, then the rows of both."""
     compared = report.results.get("compare")
     found = {finding.id: finding for finding in report.findings}
     gate, changes = found.get(_GATE), found.get(_CHANGES)
@@ -67,7 +67,7 @@ def page(report: Report) -> Page:
 
 
 def _answer(rows: Sequence[ComparedRow], verdict: Verdict, gate: Finding | None) -> Line:
-    """How many rows changed, and the one that did most."""
+    """Return how many rows changed, and the one that did most."""
     by = {change: [row for row in rows if row.change == change] for change in _ORDER}
     if gate is not None and gate.verdict == "pass":
         return answer(verdict, finding_text(gate))
@@ -96,7 +96,7 @@ def _most(rows: Sequence[ComparedRow]) -> str:
 
 
 def _distance(row: ComparedRow) -> float:
-    """How far a ratio is from 1, either way."""
+    """Return how far a ratio is from 1, either way."""
     return max(row.ratio, 1 / row.ratio)
 
 

@@ -61,7 +61,7 @@ def page(report: Report) -> Page:
 
 
 def _whole(whole: Finding, beside: Counter[Verdict]) -> Line:
-    """What holds for the machine; where something else asks for action, the worst of that is the verdict."""
+    """Return what holds for the machine; where something else asks for action, the worst of that is the verdict."""
     counts = [(verdict, word) for verdict, word in _COUNTED.items() if beside[verdict]]
     if whole.verdict == "inconclusive" or not counts:
         return answer(whole.verdict, whole.title if whole.verdict == "inconclusive" else finding_text(whole))
@@ -70,7 +70,7 @@ def _whole(whole: Finding, beside: Counter[Verdict]) -> Line:
 
 
 def _diagnosis(first: Finding) -> list[Line]:
-    """What is broken; below it how that shows and how sure it is."""
+    """Return what is broken; below it how that shows and how sure it is."""
     sure = {"proof": "proven", "strong": "nearly certain", "hint": "likely"}[first.evidence["certainty"]]
     # The id is what `explain` takes.
     shown = [Line(f"{first.message} ({sure}, {first.id})" if first.message else f"{sure} ({first.id})")]
@@ -95,7 +95,7 @@ def _absent(rungs: Sequence[RungStanding]) -> list[Block]:
 
 
 def _load(load: LoadResult | None) -> list[Block]:
-    """What each card was seen to do under load, in a line."""
+    """Return what each card was seen to do under load, in a line."""
     if load is None or load.load_s is None:
         return []
     seen = [

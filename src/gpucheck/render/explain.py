@@ -74,7 +74,7 @@ def _source(source: str) -> list[Block]:
 
 
 def _steps(then: str) -> list[Line]:
-    """What to do, a line for each step: the first is the one to try first."""
+    """Return what to do, a line for each step: the first is the one to try first."""
     return [advice_line(step) for step in steps(then)]
 
 
@@ -97,6 +97,6 @@ _CLOSING = {"'": "'", '"': '"', "`": "`", "(": ")"}
 
 
 def _opens(text: str, place: int) -> bool:
-    """Whether a sign opens what it closes again: an apostrophe inside a word does not."""
+    """Return whether a sign opens what it closes again: an apostrophe inside a word does not."""
     before = text[place - 1 : place]
     return not before.isalnum() and _CLOSING[text[place]] in text[place + 1 :]

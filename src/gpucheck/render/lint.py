@@ -22,7 +22,7 @@ def page(report: Report) -> Page:
 
 
 def _verdict(placed: list[Finding], told: LintResult) -> Line | None:
-    """What all of it comes to, in one line; None where another finding says so."""
+    """Return what all of it comes to, in one line; None where another finding says so."""
     if not placed:
         return None
     parts = []

@@ -16,7 +16,8 @@ _BOUND = {"=": "", "≥": "at least ", "≤": "at most "}
 
 
 def page(report: Report) -> Page:
-    """How much is free and whether torch's figures are right; other processes; the sequence with every figure."""
+    """Return how much is free and whether torch's figures are right; other processes; the sequence with every
+    figure."""
     of_nvml = [finding for finding in report.findings if finding.id == "memory.device"]
     accounting = next((finding for finding in report.findings if finding.id == "memory.accounting"), None)
     if accounting is not None and accounting.device is None and of_nvml:
@@ -36,7 +37,7 @@ def page(report: Report) -> Page:
 
 
 def _by_nvml(report: Report, overall: Sequence[Finding], accounting: Finding) -> Page:
-    """What NVML tells of each GPU, with its processes, where torch can use none."""
+    """Return what NVML tells of each GPU, with its processes, where torch can use none."""
     names = {device.id or f"NVML {device.nvml_index}": short_name(device) for device in report.facts.devices}
     others = {finding.device: finding for finding in report.findings if finding.id == "memory.processes"}
     lines: list[Block] = []
@@ -54,7 +55,7 @@ def _by_nvml(report: Report, overall: Sequence[Finding], accounting: Finding) ->
 
 
 def _answer(report: Report, told: dict[str, Finding]) -> Line | None:
-    """What the sequence came to and how much is free. None where something failed before: that stands first."""
+    """Return what the sequence came to and how much is free. None where something failed before: that stands first."""
     overall, judged = told.get("memory.device") or told.get("memory.host"), told.get("memory.accounting")
     if judged is None:
         if overall is None or any(finding.verdict == "fail" for finding in report.findings):
@@ -76,7 +77,7 @@ def _answer(report: Report, told: dict[str, Finding]) -> Line | None:
 
 
 def _room(overall: Finding) -> str:
-    """How much memory is free, and of how much."""
+    """Return how much memory is free, and of how much."""
     free = overall.evidence.get("free_bytes", overall.evidence.get("available_bytes"))
     total = overall.evidence.get("total_bytes")
     if free is None or total is None:

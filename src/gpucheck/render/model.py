@@ -36,7 +36,7 @@ def page(report: Report) -> Page:
 
 
 def _is_told_elsewhere(finding: Finding) -> bool:
-    """What a mismatch names as its cause is told there, with its line and its fix."""
+    """Return what a mismatch names as its cause is told there, with its line and its fix."""
     return finding.evidence.get("use") == "mismatched"
 
 

@@ -56,7 +56,8 @@ def _name(entry: OverlapResult) -> str:
 
 
 def _answer(device: DeviceRef, found: Sequence[OverlapResult]) -> list[measured.Answer]:
-    """How much of a pinned copy on a second stream hides, in the worse direction; without one, of what was copied."""
+    """Return how much of a pinned copy on a second stream hides, in the worse direction; without one, of what was
+    copied."""
     best = [entry for entry in found if (entry.host_memory, entry.streams) == ("pinned", 2)] or list(found)
     if not best:
         return []
@@ -68,7 +69,7 @@ def _answer(device: DeviceRef, found: Sequence[OverlapResult]) -> list[measured.
 
 
 def _method(measurements: Sequence[Measurement]) -> str:
-    """How the numbers came about, in one line."""
+    """Return how the numbers came about, in one line."""
     sizes = " and ".join(dict.fromkeys(units.capacity(row.case["size_bytes"]) for row in measurements))
     computes = [row for row in measurements if row.case["what"] == "compute"]
     dtypes = " and ".join(dict.fromkeys(str(row.method.precision_requested) for row in computes))

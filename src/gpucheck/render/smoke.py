@@ -31,7 +31,8 @@ _COUNTED: dict[Verdict, str] = {
 
 
 def page(report: Report) -> Page:
-    """How many checks failed, passed and were skipped; those that failed, with what to do; every check with `-v`."""
+    """Return how many checks failed, passed and were skipped; those that failed, with what to do; every check with
+    `-v`."""
     findings = report.findings
     # A check's title says what must hold: beside a failure it would read as if it did.
     # What no check says (a device that did not open, a requirement) has a title that says what is wrong.

@@ -488,7 +488,7 @@ def _short(device_id: str, ids: Sequence[str]) -> str:
 
 
 def _how_pairs(matrix: dict[str, Any], rows: Sequence[Measurement]) -> tuple[list[Line], Line]:
-    """What the marks in the matrix mean, and how its rates were taken."""
+    """Return what the marks in the matrix mean, and how its rates were taken."""
     paths = {path for of_source in matrix["path"] for path in of_source}
     samples = [row.time_s.n for row in rows if row.time_s and row.case["what"] == "rate"]
     spread = " to ".join(dict.fromkeys(str(some(samples)) for some in (min, max))) if samples else "no"

@@ -35,7 +35,7 @@ SCHEMA = "gpucheck.report/1"
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What it all comes to. `complete` is False when a signal, a fault or an error cut the command off."""
+    """The summary. `complete` is False if a signal, a fault or an error interrupted the command."""
 
     verdict: Verdict
     exit: int
@@ -95,7 +95,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a document comes to: its findings in their order, and the answers that are derived from its rows."""
+    """The result of a document: its findings in order, and the answers derived from its rows."""
 
     findings: tuple[Finding, ...]
     results: dict[str, Any] = field(default_factory=dict)
@@ -233,7 +233,7 @@ class Collector:
                 self.parts[key] = replace(part, ended=why)
 
     def _is_whole(self) -> bool:
-        """Whether nothing broke work off, and what was begun came to an end."""
+        """True if nothing interrupted the work and every started part ended."""
         return not self.faults and all(part.ended is not None for part in self.parts.values() if part.begun)
 
 

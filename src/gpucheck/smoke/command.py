@@ -97,7 +97,7 @@ def command(options: SmokeOptions, emit: Emit) -> None:
 
 
 def _required(require: str | None, min_devices: int | None, facts: Facts) -> list[Finding]:
-    """What the command line asks of the machine, judged by the torch of this process."""
+    """Return what the command line asks of the machine, judged by the torch of this process."""
     driver = facts.driver
     # torch of this process would wait for libcuda for ever, and nobody could end it.
     hung = driver is not None and driver.cuinit_code is None and driver.is_hung
@@ -222,7 +222,7 @@ def _outcome(check: Check, dut: DeviceUnderTest) -> tuple[Verdict, str, dict[str
 
 
 def _is_of_memory(text: str) -> bool:
-    """Whether an error's text says that memory ran out."""
+    """Return whether an error's text says that memory ran out."""
     cause = messages.cause_of(text)
     return cause is not None and cause.whose == "memory"
 

@@ -1,4 +1,4 @@
-"""What `smoke` can be asked for. Pure: read before torch is."""
+"""Options of `smoke`. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpucheck.smoke import table
 
 @dataclass(frozen=True, slots=True)
 class SmokeOptions:
-    """What was asked. `require` is a kind of device; `only` and `skip` are prefixes of check ids."""
+    """The user's options. `require` is a kind of device; `only` and `skip` are prefixes of check ids."""
 
     require: str | None = options.require()
     min_devices: int | None = option(

@@ -75,7 +75,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether two tensors have one shape, one dtype and the same bytes."""
+    """Return whether two tensors have one shape, one dtype and the same bytes."""
     return bool(left.shape == right.shape and left.dtype == right.dtype and torch.equal(bits(left), bits(right)))
 
 

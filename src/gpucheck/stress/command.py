@@ -52,7 +52,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What one child works on: a device, or cores of the CPU (`name`), with `threads` threads.
+    """The work place of one child: a device, or cores of the CPU (`name`), with `threads` threads.
 
     `power_limit_w` is the device's limit in force, None where NVML did not tell it.
     """
@@ -65,13 +65,13 @@ class Seat:
 
     @property
     def device(self) -> str:
-        """What torch calls it."""
+        """Return what torch calls it."""
         return self.ref.id
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What is read of the machine, and how children are started; tests give their own."""
+    """The readings of the machine, and the start of children; tests give their own."""
 
     read: Callable[[], Facts] = inventory.read
     log: Callable[[], tuple[tuple[str, ...] | None, str | None]] = kernel_driver.log
@@ -183,7 +183,7 @@ class _Run:
                 runner.talk.stop()
 
     def devices(self) -> list[StressDevice]:
-        """What each has done so far."""
+        """Return what each has done so far."""
         return [runner.answer for runner in self.runners]
 
     def result(self) -> StressResult:

@@ -115,7 +115,7 @@ def refuse(dtype: Any, accel: Accel) -> None:
 
 
 def fill_bytes(accel: Accel, setup: dict[str, Any]) -> int:
-    """How much memory to fill: a share of what is free, of a host's for each of those that share it."""
+    """Return how much memory to fill: a share of what is free, of a host's for each of those that share it."""
     info = accel.memory_info()
     if accel.is_cpu or info is None or accel.integrated:
         from gpucheck.machine import host
@@ -125,7 +125,7 @@ def fill_bytes(accel: Accel, setup: dict[str, Any]) -> int:
 
 
 def described(accel: Accel, work: Work, watch: Watch) -> dict[str, Any]:
-    """What is known of the device before it begins."""
+    """Return what is known of the device before it begins."""
     parts = [
         accel.name,
         accel.compute_capability and ".".join(map(str, accel.compute_capability)),
@@ -235,7 +235,7 @@ class State:
             self.check()
 
     def totals(self) -> dict[str, Any]:
-        """What is counted so far."""
+        """Return what is counted so far."""
         told: dict[str, Any] = {
             "steps": self.steps,
             "wrong_steps": self.wrong_steps,
@@ -302,7 +302,7 @@ class State:
         self.say({"point": to_json(made), **self.totals()})
 
     def _core_share(self, point: _Point) -> float | None:
-        """How much of its cores' time this process got in the point; None where the work is a device's."""
+        """Return how much of its cores' time this process got in the point; None where the work is a device's."""
         if not self.threads:
             return None
         return (time.process_time() - point.cpu_s) / (max(self.clock() - point.began_s, 1e-9) * self.threads)

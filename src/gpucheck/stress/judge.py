@@ -1,4 +1,4 @@
-"""What a run of `stress` comes to: wrong results, slow devices, errors that the driver counted. Pure."""
+"""Judge a run of `stress`: wrong results, slow devices, errors that the driver counted. Pure."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def wrong(result: StressResult) -> list[Finding]:
 
 
 def memory_tested(devices: Sequence[StressDevice]) -> str:
-    """How much of the memory was tested, where that is not all of it on every device."""
+    """Return how much of the memory was tested, where that is not all of it on every device."""
     told = _smallest_share(devices, lambda one: one.memory_tested_bytes)
     return f"{told} of memory tested" if told else ""
 
@@ -199,7 +199,7 @@ def _of_device(one: StressDevice, differing: Sequence[Odd]) -> Finding:
 
 
 def _is_rounding(each: StressWrong, one: StressDevice) -> bool:
-    """Whether it may be the same sum in another order, on a device that does not promise the same bits."""
+    """Return whether it may be the same sum in another order, on a device that does not promise the same bits."""
     within = each.worst_of_bound is not None and each.worst_of_bound <= 1
     return each.against == "first" and within and not one.reproducible
 
@@ -269,7 +269,8 @@ def _was_alone(point: StressPoint) -> bool:
 
 
 def _fall(one: StressDevice, kind: str, points: Sequence[StressPoint]) -> tuple[float, Finding] | None:
-    """How far a kind of work fell from the first third of its points to the last, with its finding; else None."""
+    """Return how far a kind of work fell from the first third of its points to the last, with its finding; else
+    None."""
     if len(points) < FEWEST_POINTS:
         return None
     third = len(points) // 3
@@ -332,7 +333,7 @@ def _medians(one: StressDevice, kind: str) -> list[float]:
 
 
 def _is_below(rates: Sequence[float], usual: float) -> bool:
-    """Whether most of the points lie clearly below what is usual."""
+    """Return whether most of the points lie clearly below what is usual."""
     return sum(rate < (1 - SLOW) * usual for rate in rates) >= MOST_POINTS_SHOW * len(rates)
 
 

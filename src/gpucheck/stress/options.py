@@ -1,4 +1,4 @@
-"""What `stress` can be asked for, and how its time is divided. Pure: read before torch is."""
+"""Options of `stress`, and the division of its time. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Plan:
 
     @property
     def points(self) -> int:
-        """How many points the curve has."""
+        """Return how many points the curve has."""
         return self.turns * self.parts
 
     def point_at(self, elapsed_s: float) -> int:
@@ -88,7 +88,7 @@ def plan(duration_s: float, kinds: tuple[str, ...]) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class StressOptions:
-    """What was asked. `only` and `skip` are prefixes of kinds of work, `fill` a share of the free memory."""
+    """The user's options. `only` and `skip` are prefixes of kinds of work, `fill` a share of the free memory."""
 
     duration_s: float = option(
         "How long to run; the report follows.",

@@ -108,7 +108,7 @@ class Step:
 
 @dataclass(slots=True)
 class Work:
-    """What a device does in a run, and the memory that it does it in. Raises CannotLook and what torch raises.
+    """The work of a device in a run, and its memory. Raises CannotLook and what torch raises.
 
     `fill_bytes` is how much memory to fill. `checksums` has the first checksum of each result by its name.
     """
@@ -213,18 +213,18 @@ class Work:
 
     @property
     def filled_bytes(self) -> int:
-        """How much memory is filled."""
+        """Return how much memory is filled."""
         return int(self.arena.numel()) * WORD
 
     @property
     def tested_bytes(self) -> tuple[int, int]:
-        """How much memory was written and read, and how much of it was read again after the rest was written."""
+        """Return how much memory was written and read, and how much of it was read again after the rest was written."""
         windows = self._tested.values()
         return WORD * sum(words for words, _ in windows), WORD * sum(words for words, held in windows if held)
 
     @property
     def reproducible(self) -> bool:
-        """Whether the libraries promise the same bits for the same call on devices of one model.
+        """Return whether the libraries promise the same bits for the same call on devices of one model.
 
         cuBLAS does, on one stream of GPUs with the same architecture and number of SMs ("Results Reproducibility" in
         its manual); oneMKL with the same alignment and number of threads (its guide to numerical reproducibility).
@@ -232,7 +232,7 @@ class Work:
         return self.accel.is_cpu or (self.accel.kind == "cuda" and not torch.version.hip)
 
     def _source(self) -> torch.Tensor:
-        """What copies carry: random words."""
+        """Return what copies carry: random words."""
         size = len(self._copied) // 2
         parts = range(0, size, len(self._index))
         made = [pattern("random", self._index[: size - at], at, self.seed) for at in parts]
@@ -365,7 +365,7 @@ class Work:
         return slots
 
     def _settle(self, seconds: float, done: int) -> None:
-        """How many products make a step, from how long these took."""
+        """Set the number of products in a step from their time."""
         self._products = max(1, min(MOST_PRODUCTS, math.ceil(STEP_S * done / max(seconds, 1e-6))))
 
     def _flop(self, count: int) -> tuple[float, str]:
@@ -479,7 +479,7 @@ class Work:
         self._phase += 1
 
     def _arrived(self, kind: str) -> tuple[StressWrong, ...]:
-        """What came to the device; made unlike it afterwards. The buffer that it came from is poisoned too."""
+        """Return what came to the device; made unlike it afterwards. The buffer that it came from is poisoned too."""
         half = len(self._copied) // 2
         arrived, back = self._copied[half:], self._hosts[self._phase % 2]
         total = text_of(int(checksum(arrived, self._weights).item()))
@@ -495,7 +495,7 @@ class Work:
         return wrong
 
     def _left(self, kind: str) -> tuple[StressWrong, ...]:
-        """What the last copy of a step left on the host: no other one brings it back to the device any more."""
+        """Return what the last copy of a step left on the host: no other one brings it back to the device any more."""
         last = self._hosts[(self._phase + 1) % 2]
         if torch.equal(last, self._sent):
             return ()

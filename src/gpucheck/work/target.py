@@ -136,7 +136,7 @@ def load(
 
 @dataclass(slots=True)
 class Built:
-    """What a target returned (`whole`), the module in it, and the inputs that are known for it."""
+    """The object that a target returned (`whole`), the module in it, and the inputs that are known for it."""
 
     whole: Any
     model: nn.Module
@@ -144,7 +144,7 @@ class Built:
 
     @property
     def has_inputs(self) -> bool:
-        """Whether a batch can be made for it."""
+        """Return whether a batch can be made for it."""
         return bool(self.inputs) or getattr(self.whole, "make_batch", None) is not None
 
 
@@ -293,7 +293,7 @@ def checkpoint(model: nn.Module, target: Target) -> None:
 
 
 def scaler(amp: str | None, device: torch.device) -> torch.amp.GradScaler | None:
-    """What scales the gradients of float16. The scale is 1: it costs no memory, and random data need none."""
+    """Return what scales the gradients of float16. The scale is 1: it costs no memory, and random data need none."""
     if amp != "float16" or device.type not in SCALED:
         return None
     return torch.amp.GradScaler(device.type, init_scale=1.0)
@@ -362,7 +362,7 @@ def import_compiler() -> None:
 
 
 def find(target: Target) -> Callable[[], Any]:
-    """What the target names. Raises TargetError where it is missing, raises on import or cannot be called."""
+    """Return what the target names. Raises TargetError where it is missing, raises on import or cannot be called."""
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = _import_file(target.file) if target.file is not None else importlib.import_module(target.module or "")
@@ -407,7 +407,7 @@ def _import_file(file: str) -> Any:
 
 
 def call(factory: Callable[[], Any], target: Target) -> Any:
-    """What the factory returns; a module that is there already is taken as it is. Raises TargetError."""
+    """Return what the factory returns; a module that is there already is taken as it is. Raises TargetError."""
     if isinstance(factory, nn.Module):
         return factory
     try:
@@ -419,7 +419,8 @@ def call(factory: Callable[[], Any], target: Target) -> Any:
 
 
 def _on_import(target: Target, error: BaseException) -> TargetError:
-    """What importing the target raised, with the target's own line: a script may do its work as it is imported."""
+    """Return what importing the target raised, with the target's own line: a script may do its work as it is
+    imported."""
     told = raised(f"importing the target {target.text}", error)
     module = getattr(sys.modules.get(target.module or ""), "__file__", None)
     file = str(target.file if target.file is not None else module or "")

@@ -30,7 +30,7 @@ def kind(value: Any) -> str:
 
 @dataclass(slots=True)
 class Batch:
-    """What one step is given: the model's arguments, and what a loss of the user's compares the output with."""
+    """The input of one step: the model's arguments, and what a loss of the user's compares the output with."""
 
     arguments: tuple[Any, ...] = ()
     keywords: dict[str, Any] = field(default_factory=dict)

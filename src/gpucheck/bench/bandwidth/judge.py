@@ -1,4 +1,4 @@
-"""What measured reads and writes say: whether the results are right, how fast they were, and of what peak. Pure."""
+"""Judge measured reads and writes: whether the results are right, how fast they were, and of what peak. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpucheck.report.results.bench import Headline
 
 
 def findings(seen: Seen) -> list[Finding]:
-    """What one device's rows say: whether the results are right, how fast they were, and of what peak."""
+    """Return what one device's rows say: whether the results are right, how fast they were, and of what peak."""
     measurements = seen.rows
     if not measurements:
         return [Finding("bandwidth.speed", "skip", "nothing was timed", "no row finished")]

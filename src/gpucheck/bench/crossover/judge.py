@@ -67,7 +67,7 @@ def winner(low: float, high: float) -> Winner:
 
 
 def crossing(points: Points) -> Crossing:
-    """What the sizes that were tried say. Raises ValueError for none."""
+    """Return what the sizes that were tried say. Raises ValueError for none."""
     if not points:
         raise ValueError("no size was tried")
     tried = sorted(points)
@@ -271,7 +271,7 @@ def _from(one: CrossoverResult, operation: str) -> str:
 
 
 def _bracket(one: CrossoverResult, operation: str) -> str:
-    """What is on the other side of the crossing, and what ended the search early."""
+    """Return what is on the other side of the crossing, and what ended the search early."""
     parts = []
     if one.device_faster_from is not None and one.cpu_faster_up_to is not None:
         parts.append(f"CPU faster up to {size_text(operation, one.cpu_faster_up_to)}")

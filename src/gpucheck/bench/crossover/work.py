@@ -226,7 +226,7 @@ def precision_of(accel: Accel) -> str:
 
 
 def plain(times: Mapping[str, Sequence[float]]) -> bool:
-    """Whether one side is faster, with and without the copies, by more than what processes differ by."""
+    """Return whether one side is faster, with and without the copies, by more than what processes differ by."""
     for name in ("device", "transfers"):
         known = stats.interval([cpu / device for cpu, device in zip(times["cpu"], times[name], strict=True)])
         if known is None or (known.low <= PLAIN and known.high >= 1 / PLAIN):

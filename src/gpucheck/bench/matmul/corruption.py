@@ -79,7 +79,8 @@ class Repeats:
         return self.accel.host_now() >= self.until_s
 
     def told(self) -> dict[str, Any]:
-        """What was seen. `worst` is the differing element that lies farthest from float64, None where none differs.
+        """Return what was seen. `worst` is the differing element that lies farthest from float64, None where none
+        differs.
 
         Elements are counted and looked at in the first few results that differ: `results_examined` of them. In
         `results_vanished` of these nothing differed any more.

@@ -1,4 +1,4 @@
-"""Whether what a product gave is right: the first result against float64, later ones against the first. Pure.
+"""Judge the correctness of products: the first result against float64, later ones against the first. Pure.
 
 Every run is judged: one that is wrong makes the product wrong, however many others were right.
 """
@@ -37,7 +37,7 @@ def label(measurement: Measurement) -> str:
 
 
 def is_as_asked(measurement: Measurement) -> bool:
-    """Whether it was computed in the precision asked for. If not, that is what is wrong, and no result is."""
+    """Return whether it was computed in the precision asked for. If not, that is what is wrong, and no result is."""
     return measurement.method.precision_observed == measurement.method.precision_requested
 
 
@@ -50,7 +50,7 @@ def by_product(measurements: Sequence[Measurement]) -> dict[str, list[Measuremen
 
 
 def details_of(rows: Iterable[Measurement]) -> list[dict[str, Any]]:
-    """What was observed in each run of these rows."""
+    """Return what was observed in each run of these rows."""
     return [run["details"] for one in rows for run in runs.each(one)]
 
 
@@ -95,7 +95,7 @@ def later_told(measurement: Measurement) -> str:
 
 
 def _later(rows: Sequence[Measurement]) -> dict[str, Any] | None:
-    """What the comparisons of all runs came to; None where nothing was compared."""
+    """Return what the comparisons of all runs came to; None where nothing was compared."""
     seen = [details["corruption"] for details in details_of(rows) if "corruption" in details]
     if not seen:
         return None
@@ -117,7 +117,7 @@ def _later_text(measurement: Measurement, seen: Mapping[str, Any]) -> str:
 
 
 def later_results(measurements: Sequence[Measurement]) -> list[Finding]:
-    """What was computed again from the same inputs, bit for bit. Nothing where it was not compared."""
+    """Return what was computed again from the same inputs, bit for bit. Nothing where it was not compared."""
     evidence: dict[str, Any] = {}
     wrong: list[str] = []
     unsteady: list[str] = []
@@ -166,12 +166,12 @@ def _sums(details: Mapping[str, Any]) -> float:
 
 
 def _never_drawn(details: Mapping[str, Any]) -> bool:
-    """Whether the operands hold no random data: a product of zeros is zero, also where nothing was computed."""
+    """Return whether the operands hold no random data: a product of zeros is zero, also where nothing was computed."""
     return details.get("operands_spread") == 0
 
 
 def is_wrong(details: Mapping[str, Any]) -> bool:
-    """Whether the result that a run checked against float64 is wrong, or a product of nothing."""
+    """Return whether the result that a run checked against float64 is wrong, or a product of nothing."""
     beyond = _size(details["worst_error_of_bound"]) > 1
     counts = details["not_finite"] or details.get("miscounted")
     element = details.get("wrong_element")

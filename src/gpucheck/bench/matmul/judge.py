@@ -1,4 +1,4 @@
-"""What measured products say: wrong precision or a wrong result fails, whatever the speed. Pure."""
+"""Judge measured products: wrong precision or a wrong result fails, whatever the speed. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _CAUSES = {
 
 
 def findings(seen: Seen) -> list[Finding]:
-    """What one device's rows say, of one run or of several, and its searches and long runs."""
+    """Return what one device's rows say, of one run or of several, and its searches and long runs."""
     usual = [one for one in seen.rows if one.name == NAME]
     searches = [one for one in seen.recorded.get("bench_matmul_search", ()) if one.device == seen.device]
     return [
@@ -269,7 +269,7 @@ _Found = tuple[SearchResult, SearchedShape]
 
 
 def _search_evidence(found: Sequence[_Found], searches: int, rates: Mapping[Shape, float]) -> dict[str, Any]:
-    """What `searches` of one dtype came to. The figures are medians of those that found the shape."""
+    """Return what `searches` of one dtype came to. The figures are medians of those that found the shape."""
     by_shape: dict[Shape, list[_Found]] = {}
     for one in found:
         by_shape.setdefault(one[1].shape, []).append(one)
@@ -380,7 +380,7 @@ def sustained(measurements: Sequence[Measurement]) -> list[Finding]:
 
 
 def _has_rates(row: Measurement) -> bool:
-    """Whether the clock told a rate in every run of a long run's row."""
+    """Return whether the clock told a rate in every run of a long run's row."""
     return all(details.get("burst") is not None for details in details_of([row]))
 
 

@@ -68,7 +68,7 @@ def why_none(case: Case, grid: Grid, accel: Accel) -> str:
 
 @dataclass(slots=True)
 class Results:
-    """What was found for each dtype so far; each is told."""
+    """The results for each dtype so far; each is reported."""
 
     emit: Emit
     entries: list[SearchResult] = field(default_factory=list)
@@ -152,7 +152,7 @@ class _Told:
 
 
 def _entry(case: Case, accel: Accel, searcher: Search, took_s: float) -> SearchResult:
-    """What the search of one dtype came to."""
+    """Return what the search of one dtype came to."""
     return SearchResult(
         device=accel.id,
         dtype=case.dtype,

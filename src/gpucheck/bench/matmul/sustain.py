@@ -165,7 +165,7 @@ def _progress(case: Case, accel: Accel, seconds: float, work: float, emit: Emit)
 
 
 def _calls_for_a_window(call: Callable[[], object], accel: Accel) -> int:
-    """How many calls make a window, from the second to fourth call: the first loads what is loaded lazily."""
+    """Return how many calls make a window, from the second to fourth call: the first loads what is loaded lazily."""
     call()
     accel.synchronize()
     began = accel.host_now()

@@ -233,7 +233,7 @@ def cases(options: OverlapOptions, accel: Accel, size: int, *, pinned: bool, two
 
 
 def fast_dtype(accel: Accel) -> Dtype:
-    """What this device computes in fastest, of what it really has: bfloat16, else float16, else float32."""
+    """Return what this device computes in fastest, of what it really has: bfloat16, else float16, else float32."""
     wanted: tuple[Dtype, ...] = ("bfloat16", "float16")
     return next((dtype for dtype in wanted if support(dtype, accel).kind == "native"), "float32")
 
@@ -292,7 +292,7 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
 
 
 def _compute(accel: Accel, emit: Emit) -> Compute:
-    """What the copies hide behind, in float32 where the library has no kernel for the fastest dtype.
+    """Return what the copies hide behind, in float32 where the library has no kernel for the fastest dtype.
 
     Raises CannotLook where the device has no room for it.
     """
@@ -340,7 +340,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """How many copies stand against how many products of which side, and what each took while it was found out."""
+    """The balance of copies and products, and the time that each took while it was calibrated."""
 
     copies: int
     side: int
@@ -350,7 +350,8 @@ class Balance:
 
 
 def balanced(timer: Timer, pair: Pair) -> Balance:
-    """How many products take as long as the copies; the larger the matrix the better, while that leaves a choice."""
+    """Return how many products take as long as the copies; the larger the matrix the better, while that leaves a
+    choice."""
 
     def copies_take(count: int) -> float:
         return _least(_copies(timer, pair, count))

@@ -100,7 +100,7 @@ def rows(setting: Setting) -> Iterator[Measurement]:
 
 
 def _is_late(case: Case, done: Sequence[Case], setting: Setting) -> bool:
-    """Whether time ran out before the first row of a size that nobody named, and that no verdict needs.
+    """Return whether time ran out before the first row of a size that nobody named, and that no verdict needs.
 
     A size that was begun is measured to its end.
     """
@@ -218,7 +218,8 @@ ON_DEVICE_WARM_UP_S = 0.1
 
 
 def has_memory(accel: Accel) -> bool:
-    """Whether this is a device with memory of its own to copy in; on a CPU that is the copy from host to host."""
+    """Return whether this is a device with memory of its own to copy in; on a CPU that is the copy from host to
+    host."""
     return not accel.is_cpu
 
 

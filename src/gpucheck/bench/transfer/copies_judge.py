@@ -1,4 +1,4 @@
-"""What the measured copies say: whether they arrived, what share of the link they reach, what pinned memory gains.
+"""Judge measured copies: whether they arrived, what share of the link they reach, what pinned memory gains.
 
 Pure functions on measurements. Gains and latencies compare as called with as called. Start and rate come from a line
 through the times of one kind of copy over its sizes, t = t0 + n/B: t0 is what a copy takes to start, B the rate that
@@ -59,7 +59,7 @@ def judge(measurements: Sequence[Measurement], link: LinkUnderLoad, facts: Facts
 
 
 def corrupt(measurements: Sequence[Measurement]) -> Finding:
-    """Whether every copy that was compared, in every run, arrived as it was sent."""
+    """Return whether every copy that was compared, in every run, arrived as it was sent."""
     comparisons = [row for one in measurements for row in remarks.compared(one, label(one), label(one))]
     return remarks.verification("transfer.corrupt", comparisons, "copies arrived corrupted")
 

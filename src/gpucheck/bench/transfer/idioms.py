@@ -88,7 +88,7 @@ class Stage:
             slices[place].bitwise_xor_(FLIP)
 
     def wrong_bytes(self, result: torch.Tensor, place: int, *, flipped: bool) -> int:
-        """How many bytes of a result are not those of the slice that it was copied from."""
+        """Return how many bytes of a result are not those of the slice that it was copied from."""
         found = result.reshape(-1)
         words = self.size // WORD
         if len(found) != words:
@@ -364,7 +364,7 @@ def _raise(accel: Accel, text: str) -> None:
 
 
 def _failed(accel: Accel, text: str) -> tuple[str, str, str]:
-    """What failed, why, and what to do."""
+    """Return what failed, why, and what to do."""
     cause = messages.cause_of(text)
     title = cause.title if cause is not None else "the process that copied to it ended"
     return f"{accel.id}: {title}", text, cause.fix if cause is not None else "gpucheck smoke"
@@ -457,7 +457,7 @@ def size_of(sizes: tuple[int, ...], room: Room, host_buffers: int) -> int:
 
 
 def slices(size: int, room: Room, host_buffers: int) -> int:
-    """How many slices the calls rotate over: what makes them cold, as far as there is room."""
+    """Return how many slices the calls rotate over: what makes them cold, as far as there is room."""
     # What a call makes takes another slice or two.
     fit = room.most(host_buffers) // size - 2
     return max(1, min(-(-room.cold // size), MOST_ROTATED_BYTES // size, fit))

@@ -64,7 +64,7 @@ def as_read(
 
 
 def below(link: LinkUnderLoad) -> dict[str, tuple[int, int]]:
-    """What is lower than it could be, as (now, at most): `generation`, `width`. Of PCIe alone."""
+    """Return what is lower than it could be, as (now, at most): `generation`, `width`. Of PCIe alone."""
     if link.c2c_bytes_per_s is not None:
         return {}
     pairs = {"generation": (link.generation, link.max_generation), "width": (link.width, link.max_width)}
@@ -110,7 +110,8 @@ def flags(telemetry: Mapping[str, Any] | None, size: int, bytes_per_s: float | N
 
 
 def limit_of(link: LinkUnderLoad, fastest: float) -> tuple[float | None, str]:
-    """What the link carries, bytes per second; None and why, also where a copy was faster than it was read to be."""
+    """Return what the link carries, bytes per second; None and why, also where a copy was faster than it was read to
+    be."""
     limit = link.limit_bytes_per_s
     if limit is not None and fastest > limit:
         told = f"it reports {link.label}, {units.byte_rate(limit)}, but copies are faster: another link carries them"
@@ -119,7 +120,7 @@ def limit_of(link: LinkUnderLoad, fastest: float) -> tuple[float | None, str]:
 
 
 def judge(rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_address: str | None = None) -> list[Finding]:
-    """What share of the link the best pinned row of each direction reaches."""
+    """Return what share of the link the best pinned row of each direction reaches."""
     rates = {way: row.rate.median for way, row in rows.items() if row.rate}
     if not rates:
         return []

@@ -1,4 +1,4 @@
-"""What `bench transfer` can be asked for. Pure: read before torch is."""
+"""Options of `bench transfer`. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOST_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class TransferOptions:
-    """What the user asked for; no sizes means the six of the documentation, or the sweep.
+    """The user's options; no sizes means the six of the documentation, or the sweep.
 
     `only` and `skip` are prefixes of the ids of parts, `host_share` is what all buffers together may take of the host's
     memory that is left.

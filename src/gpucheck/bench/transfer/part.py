@@ -1,4 +1,4 @@
-"""What a part of `bench transfer` is, and what it is given to work on. Loads no torch.
+"""A part of `bench transfer` and its input. Loads no torch.
 
 A part's measurements have a name of their own, by which its judge and its renderer pick them.
 """
@@ -38,7 +38,7 @@ class Setting:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time is up."""
+        """Return whether the time is up."""
         return time.monotonic() >= self.deadline
 
     def row_s(self, left: int, longest_s: float) -> float:

@@ -1,4 +1,4 @@
-"""What copies of several devices say: from device to device as a matrix, and of all at once. Pure."""
+"""Judge copies of several devices: from device to device as a matrix, and of all at once. Pure."""
 
 from __future__ import annotations
 

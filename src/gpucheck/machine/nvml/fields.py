@@ -1,4 +1,4 @@
-"""What is asked of NVML about one device: a row for each field, named as in `report.facts.Device`.
+"""The NVML queries for one device: a row for each field, named as in `report.facts.Device`.
 
 A row names functions of nvidia-ml-py (the first that both it and the driver's library have is used), their arguments
 and how the answer becomes SI units. Constants are those of nvml.h, written out so that an older nvidia-ml-py without
@@ -89,7 +89,7 @@ LEAST_UNCLAIMED_BYTES, LEAST_UNCLAIMED_SHARE = 2**30, 0.05
 
 
 def unclaimed_counts(unclaimed: int, total: int) -> bool:
-    """Whether so much memory that no process is seen to hold is worth a word: contexts and rounding are less."""
+    """Return whether so much memory that no process is seen to hold is worth a word: contexts and rounding are less."""
     return unclaimed > LEAST_UNCLAIMED_BYTES and unclaimed > LEAST_UNCLAIMED_SHARE * total
 
 
@@ -149,7 +149,7 @@ def _violations(value: Any) -> bool:
 
 
 def _each(sound: Sound) -> Sound:
-    """Whether every value of a mapping is sound."""
+    """Return whether every value of a mapping is sound."""
     return lambda value: all(map(sound, value.values()))
 
 

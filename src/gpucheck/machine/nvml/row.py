@@ -36,7 +36,7 @@ OTHER_STRUCT = "the driver's NVML has another version of this structure"
 
 
 def applies(reason: str) -> bool:
-    """Whether a question that was refused for this reason has an answer on this device: it is then not known."""
+    """Return whether a question that was refused for this reason has an answer on this device: it is then not known."""
     codes = (INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND)
     told = (*(REASONS[code] for code in codes), ECC_OFF, OTHER_STRUCT)
     return reason not in told and not reason.startswith(NO_SUCH_CALL)
@@ -52,7 +52,7 @@ class Refused(Exception):
 
 
 def refusal(pynvml: Any, code: int) -> Refused:
-    """What NVML's return code says."""
+    """Return what NVML's return code says."""
     return Refused(REASONS.get(code) or f"NVML answers: {pynvml.NVMLError(code)}", code)
 
 
@@ -108,7 +108,8 @@ def checked(sound: fields.Sound, value: Any) -> Any:
 
 
 class Row:
-    """What is known of one device so far: its fields, why others are not known, and the state that the reasons show."""
+    """The known values of one device so far: its fields, why others are not known, and the state that the reasons
+    show."""
 
     def __init__(self, **known: object) -> None:
         self.device: dict[str, Any] = {"kind": "cuda", **known}

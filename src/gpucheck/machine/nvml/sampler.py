@@ -102,7 +102,7 @@ class Sampler:
         return {**row.device, **once, "pcie": link, "at_s": at_s, "unknown": unknown}
 
     def take(self) -> list[dict[str, Any]]:
-        """What was read since the last time, in order."""
+        """Return what was read since the last time, in order."""
         with self._lock:
             taken, self._kept = self._kept, []
         return sorted(taken, key=lambda sample: float(sample["at_s"]))

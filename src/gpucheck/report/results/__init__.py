@@ -1,7 +1,5 @@
-"""What commands answer beyond their measurements and findings: the type of each entry of a report's `results`.
-
-The types lie in a file for each command and are loaded where an answer is made or read: most commands have one or none.
-"""
+"""The answers of commands beyond measurements and findings: the type of each entry of a report's `results`. Each
+command has its own module, which is loaded only if its answer is made or read."""
 
 from __future__ import annotations
 

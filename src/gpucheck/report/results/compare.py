@@ -1,4 +1,4 @@
-"""What `compare` answers: the rows of two documents side by side."""
+"""The answer of `compare`: the rows of two documents side by side."""
 
 from __future__ import annotations
 

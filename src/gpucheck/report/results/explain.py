@@ -1,4 +1,4 @@
-"""What `explain` answers: what a text means, the page of an id, or the list of ids."""
+"""The answer of `explain`: the meaning of a text, the page of an ID, or the list of IDs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ class KnownId:
 
 @dataclass(frozen=True, slots=True)
 class IdPage:
-    """The page of an id: what it means and what to do `then`. `rung` and `verdict` are a condition's of doctor, None
-    for others, and `settle` says how to make sure of one; `texts` are the error texts that point to it."""
+    """The page of an id: what it means and what to do `then`. `rung` (the stage) and `verdict` are those of a doctor
+    condition, None for others, and `settle` says how to make sure of one; `texts` are the error texts that point to
+    it."""
 
     id: str
     of: str

@@ -1,4 +1,4 @@
-"""What `lint` answers beside its findings: what it looked at, and by which rules."""
+"""The answer of `lint` beside its findings: the checked files and the rules."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class LintRule:
 
 @dataclass(frozen=True, slots=True)
 class LintResult:
-    """How many files were looked at, how many mistakes in them a comment ignores, how many files could not be judged,
-    and the rules."""
+    """The number of checked files, of mistakes that a comment ignores, and of files that could not be judged, with the
+    rules."""
 
     files: int = 0
     ignored: int = 0

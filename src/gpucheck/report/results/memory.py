@@ -1,4 +1,4 @@
-"""What `memory` answers: a short sequence of allocations, each figure beside what it must be."""
+"""The answer of `memory`: a short sequence of allocations, each figure beside its expected value."""
 
 from __future__ import annotations
 
