@@ -74,7 +74,7 @@ _Options = TypeVar("_Options")
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """What a search found. `report` is the one that the command writes: trials, measurements, findings, facts.
+    """The result of a search. `report` is the one that the command writes: trials, measurements, findings, facts.
 
     With `device="all"` the figures are those of the device that takes least; along an axis sizes are lengths.
     """
@@ -421,7 +421,7 @@ def _named(factory: Callable[[], Any]) -> str:
     if "<" in name:  # a lambda, or a function inside another
         raise UsageError(
             f"the target {name} cannot be imported by its name",
-            "trials run in processes of their own",
+            "trials run in separate processes",
             "write it as a function at the top of a module",
         )
     if module == "__main__" and (spec := sys.modules[module].__spec__) is not None:  # python -m
@@ -431,6 +431,6 @@ def _named(factory: Callable[[], Any]) -> str:
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None or not file.endswith(".py"):
         raise UsageError(
-            f"the target {name} is in no file", "trials run in processes of their own", "write it into a module"
+            f"the target {name} is in no file", "trials run in separate processes", "write it into a module"
         )
     return f"{file}:{name}"

@@ -89,7 +89,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 _LOG = "sudo dmesg | grep -i xid shows the driver's messages"
-_SERVICE = f"gpucheck devices shows its counters; {_LOG}; if it happens again, take the GPU out of use"
+_SERVICE = f"gpucheck devices shows its counters, {_LOG}; if it happens again, take the GPU out of use"
 _SMOKE = f"gpucheck smoke in a fresh process shows whether it persists; {_LOG}"
 _RESET = f"{_LOG}; stop all processes on it, then reset it with sudo nvidia-smi --gpu-reset -i N, or reboot"
 

@@ -504,7 +504,7 @@ def test_a_pair_with_a_bridge_beside_cards_without_one_is_at_most_a_doubt() -> N
     [
         (Fabric("in progress"), "warn"),
         (Fabric("not started"), "warn"),
-        (Fabric("completed", "NVML answers: unknown error"), "warn"),
+        (Fabric("completed", "NVML returns: unknown error"), "warn"),
         (Fabric("completed", None, ("degraded_bandwidth",)), "warn"),
     ],
 )

@@ -157,7 +157,7 @@ def test_a_card_that_does_not_answer_fails_and_one_never_reached_is_not_judged()
     [
         ("no power", "power cable not connected", "shut down the node and connect all power cables of the GPU"),
         ("no interrupts", "interrupts do not arrive", "sudo dmesg | grep -i nvrm"),
-        ("NVML answers: unknown error", "not answering", "sudo dmesg | grep Xid; then drain the node"),
+        ("NVML returns: unknown error", "not answering", "sudo dmesg | grep Xid; then drain the node"),
     ],
 )
 def test_a_card_that_cannot_be_used_has_its_own_cause_and_is_named_by_elimination(
@@ -178,7 +178,7 @@ def test_a_card_that_answers_an_error_to_every_question_does_not_answer() -> Non
         unknown = {f"/devices/0/{name}": reason for name in names if name not in kept}
         return [(one.id, one.verdict) for one in not_passed(replace(with_card(**kept), unknown=unknown))]
 
-    error, unsupported = "NVML answers: unknown error", "not supported by this device or driver"
+    error, unsupported = "NVML returns: unknown error", "not supported by this device or driver"
     assert told(error) == [("devices.answers", "fail")]
     assert told(unsupported) == told("no permission") == told("not asked for") == []
     # One that still tells something is there; what it did not tell is said.

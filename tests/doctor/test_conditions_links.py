@@ -49,8 +49,8 @@ def test_it_is_not_seen_on_a_healthy_machine_nor_where_nothing_is_known(conditio
     [
         (Fabric("in progress"), "cuda:1: NVSwitch fabric registration is not completed"),
         (
-            Fabric("completed", "NVML answers: unknown error"),
-            "cuda:1: NVSwitch fabric registration failed (NVML answers: unknown error)",
+            Fabric("completed", "NVML returns: unknown error"),
+            "cuda:1: NVSwitch fabric registration failed (NVML returns: unknown error)",
         ),
         (Fabric("completed", None, ("route_unhealthy",)), "cuda:1: route unhealthy"),
     ],
@@ -63,7 +63,7 @@ def test_a_gpu_that_is_not_well_in_its_fabric(fabric: Fabric, words: str) -> Non
 def test_one_gpu_that_works_can_do_without_the_fabric() -> None:
     evidence = with_cards(card(0, fabric=Fabric("not started")))
     assert told("links.fabric", evidence) == ("info", "cuda:0: NVSwitch fabric registration is not completed")
-    failed = with_cards(card(0, fabric=Fabric("completed", "NVML answers: unknown error")))
+    failed = with_cards(card(0, fabric=Fabric("completed", "NVML returns: unknown error")))
     assert (told("links.fabric", failed) or ("",))[0] == "warn"
 
 
@@ -137,7 +137,7 @@ def test_retired_pages(pages: RetiredPages, verdict: str | None) -> None:
 @pytest.mark.parametrize(
     ("pointer", "reason", "unread"),
     [
-        ("/devices/0/ecc/volatile_uncorrected", "NVML answers: unknown error", True),
+        ("/devices/0/ecc/volatile_uncorrected", "NVML returns: unknown error", True),
         ("/devices/0/nvlinks/3/active", "NVML's answer makes no sense: 3", True),
         ("/devices/0/clock_reasons", "no permission", True),
         ("/devices/0/processes", "NVML's list of processes is garbled", True),
@@ -145,14 +145,14 @@ def test_retired_pages(pages: RetiredPages, verdict: str | None) -> None:
         ("/devices/0/processes", "no permission", False),
         ("/devices/0/memory_total_bytes", "no permission", False),
         ("/devices/0/memory_used_bytes", "no permission", False),
-        ("/devices/0/memory_used_bytes", "NVML answers: unknown error", True),
+        ("/devices/0/memory_used_bytes", "NVML returns: unknown error", True),
         ("/devices/0/processes/0/name", "this system does not see a process with this PID", False),
         ("/devices/0/ecc", "not supported by this device or driver", False),
         ("/devices/0/fabric", "this nvidia-ml-py has no nvmlDeviceGetGpuFabricInfoV", False),
         ("/devices/0/recovery_action", "the driver's NVML has no such function", False),
         ("/devices/0/nvlinks", "not asked for", False),
-        ("/devices/0/power_w", "NVML answers: unknown error", False),
-        ("/devices/2/ecc", "NVML answers: unknown error", False),
+        ("/devices/0/power_w", "NVML returns: unknown error", False),
+        ("/devices/2/ecc", "NVML returns: unknown error", False),
     ],
 )
 def test_what_a_card_has_and_did_not_tell_is_not_healthy(pointer: str, reason: str, unread: bool) -> None:

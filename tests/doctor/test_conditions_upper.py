@@ -355,8 +355,8 @@ CASES: list[tuple[str, Evidence, str]] = [
     ("devices.retired_pages", with_cards(card(0, retired_pages=RetiredPages(60, 4, False))), "DCGM fails it at 63"),
     (
         "devices.unread",
-        with_unknown("/devices/1/ecc", "NVML answers: unknown error"),
-        "cuda:1: ecc (NVML answers: unknown error)",
+        with_unknown("/devices/1/ecc", "NVML returns: unknown error"),
+        "cuda:1: ecc (NVML returns: unknown error)",
     ),
     (
         "devices.unclaimed_memory",

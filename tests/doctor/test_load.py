@@ -220,11 +220,11 @@ def test_heat_is_not_judged_where_either_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("name", "reason", "is_unread"),
     [
-        ("clock_reasons", "NVML answers: unknown error", True),
+        ("clock_reasons", "NVML returns: unknown error", True),
         ("pcie/width", "no permission", True),
         ("pcie/max_width", "NVML's answer makes no sense: '99'", True),
         ("pcie/width", NOT_SUPPORTED, False),
-        ("energy_j", "NVML answers: unknown error", False),
+        ("energy_j", "NVML returns: unknown error", False),
     ],
 )
 def test_what_nvml_did_not_tell_under_load_is_not_healthy(name: str, reason: str, is_unread: bool) -> None:

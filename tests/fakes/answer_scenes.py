@@ -477,7 +477,7 @@ def label(one: ComparedRow) -> str:
 
 SAME = tuple(row("same", 1.0, size * MIB) for size in range(2, 14))
 SLOWER = (row("slower", 1.32), row("slower", 1.12, 16 * MIB))
-FEW = row("cannot tell", 1.1, new_runs=1, ci_low=None, ci_high=None, why="7 and 1 runs, at least 3 a side needed")
+FEW = row("cannot tell", 1.1, new_runs=1, ci_low=None, ci_high=None, why="7 and 1 runs, at least 3 per side needed")
 CHANGES = Finding("compare.changes", "info", "compared", "12 same")
 GATE = Finding(
     "compare.slower",

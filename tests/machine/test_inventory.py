@@ -659,7 +659,7 @@ def test_facts_are_read_again_without_libcuda_and_torch(fake_driver: Fake) -> No
     assert [(one.utilization_percent, one.processes) for one in seen.devices[:-1]] == [(97.0, ())] * 2
     assert all(one.changes is not None for one in seen.devices[:-1])
     assert [one.multiprocessors for one in seen.devices] == [one.multiprocessors for one in facts.devices]
-    assert seen.unknown["/devices/0/power_w"] == "NVML answers: unknown error"
+    assert seen.unknown["/devices/0/power_w"] == "NVML returns: unknown error"
     assert seen.devices[-1] == facts.devices[-1]
     assert (seen.host, seen.torch, seen.driver) == (facts.host, facts.torch, replace_start(seen, facts).driver)
 

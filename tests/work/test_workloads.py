@@ -231,7 +231,7 @@ def test_batch_normalisation_starts_at_two(kind: Load) -> None:
             "the optimizer of {t} holds none of its model's parameters; its state would not be counted",
         ),
         ("optimizer_is_a_name", "the optimizer of {t} is a value of type str; return a torch optimizer"),
-        ("no_reference", "make_batch must return (inputs, target); the target's object has a loss of its own"),
+        ("no_reference", "make_batch must return (inputs, target); the target's object has its own loss"),
         ("loss_is_a_vector", "the loss has 2 elements, not one; reduce it, as with loss.mean()"),
     ],
 )

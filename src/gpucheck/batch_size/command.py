@@ -411,5 +411,5 @@ def finding_of_estimate(
     if known is not None:
         low, high = round(known.low * 100), round(known.high * 100)
         error = f"{known.searches} searches found {low} to {high} % of such estimates ({known.source})"
-    message = f"tensors take {capacity(peak)} at peak{rest}; nothing was run; {error}"
+    message = f"tensors take {capacity(peak)} at peak{rest}. Nothing was run; {error}"
     return Finding("batch_size.estimate", "info", title, message, evidence)

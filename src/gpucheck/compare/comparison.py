@@ -188,9 +188,9 @@ def _untold(old: Measurement, new: Measurement) -> str | None:
     """Why the two cannot be told apart, or None."""
     counts = len(runs.medians(old)), len(runs.medians(new))
     if old.work != new.work:
-        return f"a call does other work: {work_text(old)} → {work_text(new)}"
+        return f"a call does different work: {work_text(old)} → {work_text(new)}"
     if min(counts) < FEWEST_RUNS:
-        return f"{counts[0]} and {counts[1]} runs, at least {FEWEST_RUNS} a side needed"
+        return f"{counts[0]} and {counts[1]} runs, at least {FEWEST_RUNS} per side needed"
     return None
 
 

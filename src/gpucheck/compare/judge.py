@@ -79,7 +79,7 @@ def _changes(comparison: Comparison) -> Finding:
     few = [row for row in comparison.rows if min(row.old_runs, row.new_runs) < FEWEST_RUNS]
     fix = None
     if few:
-        fix = f"measure both with --runs {USUAL_RUNS}: an interval needs at least {FEWEST_RUNS} runs a side"
+        fix = f"measure both with --runs {USUAL_RUNS}: an interval needs at least {FEWEST_RUNS} runs per side"
     return Finding("compare.changes", "warn" if counts["slower"] else "info", "compared", told, {"rows": counts}, fix)
 
 

@@ -93,7 +93,7 @@ def command(options: FleetCheckOptions, emit: Emit) -> None:
         raise UsageError(f"the host name {host[:80]!r} is not safe to list", "", "give --host NAME")
     run = options.run or launch.run
     if run is None and options.gather and launch.launcher != "none":
-        raise UsageError(f"{launch.launcher} gives no job id", "the nodes' documents need one run", "give --run ID")
+        raise UsageError(f"{launch.launcher} gives no job ID", "the nodes' documents need one run", "give --run ID")
     with launcher.elected(launch, host) as works:
         if works:
             _check(options, launch, host, documents.clean(run or "alone", 200), emit)
@@ -185,7 +185,7 @@ def _write(gather: str, node: NodeDocument) -> None:
         if (wrong := heard.merged.get("wrong")) == "":
             return
         why = str(wrong) if wrong is not None else heard.ending.in_words
-    raise CannotLook(f"--gather {gather!r} cannot be written", why, "name a folder that every node can write")
+    raise CannotLook(f"--gather {gather!r} cannot be written", why, "use a folder that every node can write")
 
 
 def _run(part: str, limit_s: float) -> child.ChildResult:
@@ -276,7 +276,7 @@ def _why(ended: child.ChildResult, limit_s: float, code: int | None) -> str:
     """Why a part has no result; empty where it has one."""
     if ended.timed_out:
         stuck = "; its process could not be ended" if ended.abandoned else ""
-        return f"did not end within {limit_s:.0f} s{stuck}"
+        return f"did not finish within {limit_s:.0f} s{stuck}"
     if code in _EXITS:
         return ""
     ending = talk.ending_of(ended, limit_s)

@@ -61,7 +61,7 @@ _LIMITS = {
     "interrupted": "an interruption",
     "device": "the device: a larger size broke it",
     "killed": "a kill, not for lack of memory",
-    "no-process": "the system: no further process could start",
+    "no-process": "the system: no more processes could start",
     "disturbed": "other processes, which disturbed the trials",
 }
 # Sizes of which none larger was to be tried: the user's, and the command's own.

@@ -185,6 +185,6 @@ def _figure(rate: float | None, time_s: float, unit: str | None) -> str:
 def _method(compared: Comparison) -> str:
     alpha, within = units.percent(compared.alpha), units.percent(compared.same_within)
     return (
-        "time new/old: below 1 is faster; Yuen's t on the logarithms of the runs' lower quartiles, "
-        f"{alpha} for the whole table (Holm); same: within ±{within}"
+        f"time new/old: below 1 is faster. Yuen's t on the logarithms of the runs' lower quartiles, {alpha} for the "
+        f"whole table (Holm). same: within ±{within}"
     )

@@ -24,7 +24,7 @@ from gpucheck.report.report import Report
 from gpucheck.report.results.doctor import LoadResult, RungStanding
 
 _COLUMNS = (
-    Column("rung", "left"),
+    Column("stage", "left"),
     Column("state", "left"),
     Column("shown by", "left", wraps=True),
 )

@@ -60,7 +60,7 @@ def _page_of_id(page: IdPage) -> Page:
     if page.settle:
         body.append(Line(f"to make sure: {page.settle}"))
     parts = [f"asked by {'gpucheck explain' if page.of == 'text' else f'gpucheck {page.of}'}"]
-    parts += [f"breaks the rung {page.rung}"] if page.rung else []
+    parts += [f"breaks the stage {page.rung}"] if page.rung else []
     parts += [_SURE[page.certainty] if page.of == "text" else f"certainty: {page.certainty}"] if page.certainty else []
     body.append(Line(" · ".join(parts), "dim"))
     texts: list[Block] = [Line("error texts: " + " · ".join(page.texts), "dim")] if page.texts else []

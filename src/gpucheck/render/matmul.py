@@ -140,8 +140,7 @@ def _method(measurements: Sequence[Measurement]) -> str:
     caches = " and ".join(dict.fromkeys(row.method.cache for row in measurements))
     return (
         f"dense products, preallocated output; {measured.timed_by(measurements)}, after a warm-up, caches {caches}, "
-        f"random data; "
-        f"the spread covers {measured.covered(measurements)}"
+        f"random data. The spread covers {measured.covered(measurements)}"
     )
 
 

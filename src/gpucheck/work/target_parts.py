@@ -119,7 +119,7 @@ def own_batches(
     def batch(size: int) -> Batch:
         made = make(size) if recipe.axis is None else make(recipe.batch_size, **{recipe.axis: size})
         if has_loss and not (isinstance(made, (tuple, list)) and len(made) == 2):
-            raise TargetError("make_batch must return (inputs, target)", "the target's object has a loss of its own")
+            raise TargetError("make_batch must return (inputs, target)", "the target's object has its own loss")
         seen[size] = sum(tensor.numel() for tensor in _tensors(made))
         same = next((other for other, count in seen.items() if other != size and count == seen[size] > 0), None)
         if same is not None:
@@ -252,7 +252,7 @@ def by_name(name: str) -> Optimizer:
         raise UsageError(f"--optimizer {name!r} is not in torch.optim", "", naming.hint(wanted, sorted(every)))
     found = every[wanted]
     if inspect.signature(found.step).parameters["closure"].default is inspect.Parameter.empty:
-        raise UsageError(f"--optimizer {name} steps only with a closure", "", "bring a loop of its own, or take adamw")
+        raise UsageError(f"--optimizer {name} steps only with a closure", "", "use its own loop, or use adamw")
     return Optimizer(lambda p: found(p, lr=LEARNING_RATE), f"torch.optim.{found.__name__}")
 
 

@@ -233,7 +233,7 @@ def _watts(name: str, function: str, of: Callable[[Any], Any] = lambda value: va
     def convert(answer: Any) -> float:
         milliwatts: int = of(answer)
         if is_limit and milliwatts == 0:
-            raise NotTold("NVML answers 0 W, which is no limit")
+            raise NotTold("NVML returns 0 W, which is not a limit")
         return milliwatts / 1e3
 
     return _one(name, number(0, 100e3), function, convert=convert)
@@ -289,7 +289,7 @@ def remapped_rows(value: tuple[int, int, int, int]) -> dict[str, object]:
 def window_bytes(memory: Any, name: str) -> int:
     """A size of the window (BAR1) through which the host sees the card's memory. A card that has none answers 0."""
     if memory.bar1Total == 0:
-        raise NotTold("NVML answers 0 bytes")
+        raise NotTold("NVML returns 0 bytes")
     return int(getattr(memory, name))
 
 

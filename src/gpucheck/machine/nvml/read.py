@@ -149,7 +149,7 @@ def read_memory(pynvml: Any, handle: Any, row: Row) -> None:
     if total == 0:
         # Some integrated GPUs answer success and zeros.
         for name in fields.MEMORY:
-            row.unknown[name] = "NVML answers 0 bytes"
+            row.unknown[name] = "NVML returns 0 bytes"
         return
     row.put("memory_source", source)
     for name in fields.MEMORY:

@@ -20,7 +20,7 @@ REASONS = {
     13: "the driver's NVML has no such function",
     15: "the device is lost",
     16: "the device needs a reset",
-    999: "NVML answers: unknown error",
+    999: "NVML returns: unknown error",
 }
 STATES = {8: "no power", 11: "no interrupts", 15: "lost", 16: "reset required"}
 # The state of a card that a container's or a scheduler's rules keep from us.
@@ -53,7 +53,7 @@ class Refused(Exception):
 
 def refusal(pynvml: Any, code: int) -> Refused:
     """Return what NVML's return code says."""
-    return Refused(REASONS.get(code) or f"NVML answers: {pynvml.NVMLError(code)}", code)
+    return Refused(REASONS.get(code) or f"NVML returns: {pynvml.NVMLError(code)}", code)
 
 
 def call(pynvml: Any, function: str, *arguments: object, **named: object) -> Any:
