@@ -39,11 +39,11 @@ class Xid:
 # A reset ends whatever runs on the GPU; NVLink's neighbours have to be reset with it.
 _DRAIN = "take the node out of use first (drain or cordon) and end all processes on the GPU"
 RESET = "sudo nvidia-smi --gpu-reset -i INDEX"
-_RESET_NOW = f"{_DRAIN}; then {RESET}; if that is refused, reboot"
+_RESET_NOW = f"{_DRAIN}, then {RESET}; if that is refused, reboot"
 _SUPPORT = "if it happens again, ask the vendor's support (field diagnostic)"
 _LINKS = (
-    f"{_DRAIN}; `nvidia-smi nvlink -e` shows which link; then reset all GPUs that NVLink joins, together "
-    f"(sudo nvidia-smi --gpu-reset -i INDEX,INDEX,…), or reboot; {_SUPPORT}"
+    f"{_DRAIN}, `nvidia-smi nvlink -e` shows which link; then reset all GPUs that NVLink joins, together (sudo "
+    f"nvidia-smi --gpu-reset -i INDEX,INDEX,…), or reboot; {_SUPPORT}"
 )
 _SANITIZER = (
     "compute-sanitizer python … names the kernel and the line (CUDA_LAUNCH_BLOCKING=1 names the call); if other "
@@ -56,7 +56,7 @@ ACTIONS = {
     "IGNORE": "no immediate action needed",
     "RESTART_APP": f"start the program again; {_SUPPORT}",
     "RESET_GPU": f"{_RESET_NOW}; {_SUPPORT}",
-    "RESTART_BM": f"{_DRAIN}; then reboot the machine",
+    "RESTART_BM": f"{_DRAIN}, then reboot the machine",
     "RESTART_VM": "restart the virtual machine",
     "UPDATE_SWFW": "update the driver and the firmware",
     "CHECK_MECHANICALS": "check the power connectors of the GPU",
@@ -140,7 +140,7 @@ CATALOGUE: tuple[Xid, ...] = (
         "WORKFLOW_XID_48",
         "device",
         f"{_RESET_NOW}; nvidia-smi -q -d ECC,ROW_REMAPPER shows whether a row was remapped or the SRAM threshold was "
-        "exceeded; in either case, or if it happens again, have the GPU serviced",
+        "exceeded. In either case, or if it happens again, have the GPU serviced",
     ),
     Xid(54, "the GPU's auxiliary power is not connected", "CHECK_MECHANICALS", "device"),
     *_rows(_VIDEO, "video, JPEG or optical flow engine exception", "RESTART_APP", "either"),
@@ -170,7 +170,7 @@ CATALOGUE: tuple[Xid, ...] = (
         "the GPU has fallen off the bus",
         "RESTART_BM",
         "device",
-        f"{_DRAIN}; power-cycle the machine (a reboot may not be enough); then check power, heat, seat and riser "
+        f"{_DRAIN}, power-cycle the machine (a reboot may not be enough), then check power, heat, seat and riser "
         "of the GPU; " + _SUPPORT,
     ),
     Xid(80, "corrupted data were sent to the GPU", "RESTART_APP", "either"),
@@ -192,7 +192,7 @@ CATALOGUE: tuple[Xid, ...] = (
         "security fault",
         "RESET_GPU",
         "device",
-        f"{_DRAIN}; then power-cycle the machine, and undo recent hardware changes; {_SUPPORT}",
+        f"{_DRAIN}, then power-cycle the machine, and undo recent hardware changes; {_SUPPORT}",
     ),
     Xid(
         119,
@@ -294,10 +294,10 @@ CATALOGUE: tuple[Xid, ...] = (
         "NONE",
         "device",
         f"as for Xid 48, which it accompanies: {_RESET_NOW}; nvidia-smi -q -d ECC shows whether the SRAM threshold "
-        "was exceeded; if so, have the GPU serviced",
+        "was exceeded. If so, have the GPU serviced",
         (48,),
     ),
-    Xid(173, "the link between GPU and Grace CPU failed", "NONE", "device", f"{_DRAIN}; then reboot; {_SUPPORT}"),
+    Xid(173, "the link between GPU and Grace CPU failed", "NONE", "device", f"{_DRAIN}, then reboot; {_SUPPORT}"),
 )
 
 # Numbers that the catalogue for Ampere and newer calls unused, and that older or GeForce cards write.

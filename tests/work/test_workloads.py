@@ -324,7 +324,7 @@ def test_checkpointing_of_the_model_and_of_its_parts(kind: Load) -> None:
     [
         (
             "normed",
-            "{t} has no checkpointing of its own to switch on; its model has neither gradient_checkpointing_enable nor "
+            "{t} has no built-in checkpointing to switch on; its model has neither gradient_checkpointing_enable nor "
             "set_grad_checkpointing; call torch.utils.checkpoint in the model, and leave --grad-checkpointing out",
         ),
         (

@@ -430,7 +430,7 @@ KERNEL: tuple[Condition, ...] = (
         "NVIDIA the place. For a user, a firmware file that does not match, a GPU that needs a power cycle, and a "
         "broken GPU look the same.",
         settle="if a power cycle helps, the cause was the GPU's state; if another version helps, the driver",
-        fix="power-cycle the machine; then try the newest driver; then try the GPU in another machine",
+        fix="power-cycle the machine, then try the newest driver, then try the GPU in another machine",
         judge=_not_started,
         texts=(r"RmInitAdapter failed", r"rm_init_adapter failed"),
         source="NVIDIA/open-gpu-kernel-modules issues 326 and 789",

@@ -286,7 +286,7 @@ def checkpoint(model: nn.Module, target: Target) -> None:
     if not done:
         names = " nor ".join(name for name, _ in CHECKPOINTING[1:])
         raise UsageError(
-            f"{target.text} has no checkpointing of its own to switch on",
+            f"{target.text} has no built-in checkpointing to switch on",
             f"its model has neither {names}",
             "call torch.utils.checkpoint in the model, and leave --grad-checkpointing out",
         )
