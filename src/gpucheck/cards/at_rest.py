@@ -51,18 +51,18 @@ DEAD = {
     "lost": (
         "lost",
         "off the PCI bus or not answering",
-        "power-cycle the node, reseat the card",
+        "power-cycle the node, reseat the GPU",
     ),
-    "reset required": ("reset needed", "NVML refuses the card until it is reset", ACTIONS["gpu_reset"][1]),
+    "reset required": ("reset needed", "NVML refuses the GPU until it is reset", ACTIONS["gpu_reset"][1]),
     "no power": (
         "power cable not connected",
-        "NVML answers that its power cables are not attached properly",
+        "NVML reports that its power cables are not attached properly",
         "shut down the node and connect all power cables of the GPU",
     ),
     "no interrupts": (
         "interrupts do not arrive",
         "the driver found a problem with its interrupts",
-        "sudo dmesg | grep -i nvrm; then update the node's firmware, or switch on MSI for it in the virtual machine",
+        "sudo dmesg | grep -i nvrm; then update the node's firmware, or enable MSI for it in the virtual machine",
     ),
 }
 HUNG = "drain the node and reboot"
@@ -73,7 +73,7 @@ LIVE = ("temperature_celsius", "power_w", "sm_clock_hz", "utilization_percent", 
 
 
 def answers(device: Device, facts: Facts) -> Said | None:
-    """Whether the card answers its driver."""
+    """Return whether the card answers its driver."""
     state = device.state or ""
     if state in DEAD:
         return _dead(device, facts, *DEAD[state])
@@ -81,7 +81,7 @@ def answers(device: Device, facts: Facts) -> Said | None:
         return _dead(device, facts, "not answering", state.removeprefix(f"{NOT_ANSWERING}: "), HUNG)
     if is_nameless(device):
         why = facts.unknown.get(f"{pointer(device, facts)}uuid", state)
-        return _dead(device, facts, "not answering", f"NVML lists it and reads nothing from it ({why})", HUNG)
+        return _dead(device, facts, "not answering", f"NVML lists it but cannot read it ({why})", HUNG)
     silent = _silent(device, facts)
     if silent is not None:
         message = f"NVML reads neither temperature, power, clock nor load ({silent})"
@@ -111,7 +111,7 @@ def _dead(device: Device, facts: Facts, title: str, message: str, fix: str) -> S
 
 
 def is_not_read(device: Device) -> bool:
-    """Whether NVML's reading ended before this card, for a cause that is not its own."""
+    """Return whether NVML's reading ended before this card, for a cause that is not its own."""
     return (device.state or "").startswith(NOT_READ)
 
 
@@ -128,7 +128,7 @@ def _silent(device: Device, facts: Facts) -> str | None:
 
 
 def _identity(device: Device, facts: Facts) -> str:
-    """What names the card at the rack, as last known."""
+    """Return what names the card at the rack, as last known."""
     if device.pci_address is None and device.serial is None:
         probable = address_of(device, facts)
         if probable is not None:
@@ -139,7 +139,7 @@ def _identity(device: Device, facts: Facts) -> str:
 
 
 def recovery_action(device: Device, facts: Facts) -> Said | None:
-    """What the driver itself says that the card needs."""
+    """Return what the driver itself says that the card needs."""
     action = device.recovery_action
     if action is None:
         return None
@@ -164,7 +164,7 @@ def remapped_rows(device: Device, facts: Facts) -> Said | None:
             "fail",
             "row remap failed",
             "no spare replaces a faulty memory row",
-            "drain the node and replace the card",
+            "drain the node and replace the GPU",
             evidence,
         )
     if rows.pending:
@@ -179,8 +179,8 @@ def remapped_rows(device: Device, facts: Facts) -> Said | None:
         return Said(
             "warn",
             f"{rows.uncorrectable} rows remapped",
-            f"after uncorrected errors; DCGM fails a card at {MANY_REMAPPED_ROWS}",
-            "replace the card",
+            f"after uncorrected errors; DCGM fails a GPU at {MANY_REMAPPED_ROWS}",
+            "replace the GPU",
             evidence,
         )
     return Said("pass", "no row remap failed", evidence=evidence)
@@ -198,7 +198,7 @@ def remap_banks(device: Device, facts: Facts) -> Said | None:
             "warn",
             f"{banks.none} bank{'s' * (banks.none != 1)} without spare rows",
             "the next faulty memory row there cannot be replaced",
-            "plan to replace the card",
+            "plan to replace the GPU",
             evidence,
         )
     if banks.low:
@@ -219,8 +219,8 @@ def sram_ecc(device: Device, facts: Facts) -> Said | None:
         return Said(
             "fail",
             "SRAM errors over the threshold",
-            f"{ever} uncorrected in its life{f' ({where})' if where else ''}",
-            "drain the node and replace the card",
+            f"{ever} uncorrected in its lifetime{f' ({where})' if where else ''}",
+            "drain the node and replace the GPU",
             evidence,
         )
     if now:
@@ -245,16 +245,16 @@ def retired_pages(device: Device, facts: Facts) -> Said | None:
         return Said(
             "fail",
             f"{total} memory pages retired",
-            f"a card can retire 64; DCGM fails it at {MOST_RETIRED_PAGES}",
-            "drain the node and replace the card",
+            f"a GPU can retire 64; DCGM fails it at {MOST_RETIRED_PAGES}",
+            "drain the node and replace the GPU",
             evidence,
         )
     if (pages.uncorrected or 0) > MANY_UNCORRECTED_PAGES:
         return Said(
             "warn",
             f"{pages.uncorrected} memory pages retired",
-            f"after uncorrected errors; DCGM fails a card beyond {MANY_UNCORRECTED_PAGES} if one came this week",
-            "run gpucheck devices again in a week; if the count grew, replace the card",
+            f"after uncorrected errors; DCGM fails a GPU beyond {MANY_UNCORRECTED_PAGES} if one occurred this week",
+            "run gpucheck devices again in a week; if the count grew, replace the GPU",
             evidence,
         )
     if pages.pending:
@@ -269,7 +269,7 @@ def retired_pages(device: Device, facts: Facts) -> Said | None:
 
 
 def unread(device: Device, facts: Facts) -> Said | None:
-    """What could not be read although this device has it. Unknown is not healthy."""
+    """Return what could not be read although this device has it. Unknown is not healthy."""
     answer = answers(device, facts)
     if answer is not None and answer.verdict != "pass":
         return None  # told already
@@ -297,7 +297,7 @@ def unread(device: Device, facts: Facts) -> Said | None:
         "inconclusive",
         "health partly unread",
         "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items()),
-        "run gpucheck devices again; if it stays so, sudo dmesg | grep Xid",
+        "run gpucheck devices again; if it persists, sudo dmesg | grep Xid",
         {"unread": missing},
     )
 
@@ -306,7 +306,7 @@ def _withheld(device: Device, facts: Facts) -> Said:
     """A card that is kept from us: by the rules of a container or a job that has another one, that is no doubt."""
     others = any(one.nvml_index is not None and one.state != NOT_ACCESSIBLE for one in facts.devices)
     within = (facts.host or Host()).container or "CUDA_VISIBLE_DEVICES" in facts.environment
-    message = "no permission: a container, the scheduler or the rights of its device node keep it from this process"
+    message = "no permission: a container, the scheduler or its device node's permissions block this process"
     verdict: Verdict = "skip" if others and within else "inconclusive"
     return Said(verdict, "not accessible", message, "ls -l /dev/nvidia*; run it as root", {"state": device.state})
 
@@ -333,13 +333,13 @@ def unclaimed(device: Device, facts: Facts) -> Said | None:
         message = f"{_named(holders)} has {node} open" if len(holders) == 1 else f"{_named(holders)} have {node} open"
         fix = f"ps -o pid,user,lstart,cmd -p {pids.replace(' ', ',')}; end it if it is yours: kill {pids}"
     elif hidden:
-        message = f"{hidden} cannot be looked into"
+        message = f"{hidden} cannot be inspected"
         fix = f"sudo fuser -v {node}"
     elif zombies:
         message = f"{_named(zombies)} ended and is not yet gone (zombie)"
-        fix = f"ps -o ppid= -p {zombies[0].pid} names its parent: end that; else {ACTIONS['gpu_reset'][1]}"
+        fix = f"ps -o ppid= -p {zombies[0].pid} shows its parent: end the parent; else {ACTIONS['gpu_reset'][1]}"
     else:
-        message = "nobody has its device node open here: another container, or memory that the driver did not take back"
+        message = "no process here has its device node open: another container, or memory that the driver did not free"
         fix = f"docker ps, crictl ps; if no container has the GPU, {ACTIONS['drain_and_reset'][1]}"
     return Said("warn", title, message, fix, evidence)
 
