@@ -17,7 +17,7 @@ from gpucheck.report.facts import Device, Driver, Facts, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.report import Report, Summary
-from gpucheck.report.results.compare import Comparison
+from gpucheck.report.results.short import Comparison
 
 FACTS = Facts(
     torch=TorchBuild("2.13.0"),

@@ -25,7 +25,7 @@ from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.machine.host import HostMemory
 from gpucheck.measure import runs as merging
-from gpucheck.measure.summary import time_stats
+from gpucheck.measure.runs import time_stats
 from gpucheck.options import read
 from gpucheck.render.json import document
 from gpucheck.report.codec import to_json

@@ -18,7 +18,6 @@ from gpucheck.links import WAYS
 from gpucheck.machine import choose, inventory
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import runs as merging
-from gpucheck.measure import summary
 from gpucheck.peaks import Unknown, lookup
 from gpucheck.report.events import Began, Emit, Finished, Measured, Notice, Recorder
 from gpucheck.report.facts import Device, Facts
@@ -364,7 +363,7 @@ def timed(rate: float) -> Measurement:
     one = copy("host_to_device", rate)
     samples = tuple(2**30 / rate * (1 + place / 1e4) for place in range(20))
     made = Run("", 1, samples, tuple(map(float, range(20))))
-    time_s = summary.time_stats([made])
+    time_s = merging.time_stats([made])
     assert time_s is not None and one.rate is not None
     return replace(one, runs=(made,), time_s=time_s, work={"bytes": 2.0**30})
 

@@ -13,7 +13,7 @@ from gpucheck.cards import xids
 from gpucheck.cards.card import NOT_READ, Said, address_of, addresses_not_listed, is_dead, is_nameless, pointer
 from gpucheck.cards.xids import ACTIONS
 from gpucheck.machine.inventory import NOT_ASKED, unclaimed_bytes
-from gpucheck.machine.nvml.row import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
+from gpucheck.machine.nvml.fields import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
 from gpucheck.machine.readings import NOT_ANSWERING
 from gpucheck.report.facts import Device, Facts, Host, Process
 from gpucheck.report.finding import Verdict

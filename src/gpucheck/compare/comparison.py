@@ -16,13 +16,13 @@ from typing import Any, Literal
 
 from gpucheck import stats, thresholds, units
 from gpucheck.measure import runs
-from gpucheck.measure.summary import FEWEST_RUNS
+from gpucheck.measure.runs import FEWEST_RUNS
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
-from gpucheck.report.results.compare import Change, ComparedRow, Comparison
+from gpucheck.report.results.short import Change, ComparedRow, Comparison
 
 METHOD_FIELDS = ("clock", "launch", "cache", "precision_requested", "precision_observed", "numa")
 # How a difference in what a call does begins.

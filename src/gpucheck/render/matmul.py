@@ -135,7 +135,6 @@ def _computed_in(row: Measurement) -> Cell:
 
 
 def _method(measurements: Sequence[Measurement]) -> str:
-    """How the numbers came about, in one line."""
     caches = " and ".join(dict.fromkeys(row.method.cache for row in measurements))
     return (
         f"dense products, preallocated output; {measured.timed_by(measurements)}, after a warm-up, caches {caches}, "

@@ -212,7 +212,6 @@ class Work:
 
     @property
     def filled_bytes(self) -> int:
-        """How much memory is filled."""
         return int(self.arena.numel()) * WORD
 
     @property

@@ -14,7 +14,7 @@ from gpucheck import stats, units
 from gpucheck.bench import figures, remarks
 from gpucheck.bench.figures import Ceilings, Judge, Seen, headline
 from gpucheck.bench.matmul.options import Shape
-from gpucheck.measure import runs, summary
+from gpucheck.measure import runs
 from gpucheck.measure.telemetry import ROW_TOO_SHORT
 from gpucheck.peaks import Part, Unknown
 from gpucheck.report.codec import to_json
@@ -544,9 +544,9 @@ def burst_and_sustained(run: Run, work: float) -> dict[str, Any]:
     last: Sequence[float] = ()
     for part in (3, 6):
         last = run.samples_s[-max(n // part, 1) :]
-        if not summary.drifts(last):
+        if not runs.drifts(last):
             break
-    settled = None if len(last) < FEWEST_FOR_A_TREND else not summary.drifts(last)
+    settled = None if len(last) < FEWEST_FOR_A_TREND else not runs.drifts(last)
     per_window = work * run.calls_per_sample
     return {
         "burst": {"flop_per_s": per_window / stats.median(first), "seconds": sum(first)},

@@ -31,7 +31,7 @@ from gpucheck.machine import host, pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row, telemetry, timing
 from gpucheck.measure.held import LEAST_WINDOW_S, MOST_CALLS
-from gpucheck.measure.summary import WITHOUT_TIME
+from gpucheck.measure.runs import WITHOUT_TIME
 from gpucheck.measure.telemetry import Sample, Watch
 from gpucheck.measure.timing import MOST_HOST_CALLS, Timed, too_short
 from gpucheck.report.events import Answered, Emit, Notice, Progress, Skipped

@@ -37,7 +37,7 @@ from gpucheck.measure.held import (
     Timer,
     calls_for,
 )
-from gpucheck.measure.summary import WITHOUT_TIME
+from gpucheck.measure.runs import WITHOUT_TIME
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import LOOKS, WANTED_SAMPLES, Limits, Timed, too_short
 from gpucheck.report.events import Progress, Skipped
