@@ -124,8 +124,8 @@ def lint() -> str:
         "    gpucheck lint .                                # folders are searched for *.py\n"
         "    gpucheck lint train.py --output lint.sarif     # for code hosts and editors\n"
         "    git show HEAD:train.py | gpucheck lint -",
-        "A mistake is `fail` and exits 1. A line that only costs time is `info` and exits 0; `gpucheck run` measures it. "
-        "A file that Python cannot parse is `inconclusive` and exits 4 unless something fails. "
+        "A mistake is `fail` and exits 1. A line that only costs time is `info` and exits 0; `gpucheck run` measures "
+        "it. A file that Python cannot parse is `inconclusive` and exits 4 unless something fails. "
         "`# gpucheck: ignore[ID]` on the line ignores one rule, `# gpucheck: ignore` all of them; `--only` and "
         "`--skip` take prefixes of IDs. Notebooks are not read: convert them to scripts. Under GitHub Actions each "
         "mistake is also an annotation of its line.",
