@@ -12,6 +12,7 @@ from gpucheck import exits
 from gpucheck.cli import app as app_module
 
 COMMANDS = {
+    "status",
     "devices",
     "memory",
     "smoke",
@@ -37,7 +38,9 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code, captured.out, captured.err
 
 
-@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("bench",), ("bench", "--help")])
+@pytest.mark.parametrize(
+    "arguments", [("help",), ("--help",), ("-h",), ("bench",), ("bench", "--help"), ("fleet",), ("help", "bench")]
+)
 def test_help_is_no_error(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, *arguments)
     assert (code, err) == (0, "")
@@ -53,7 +56,7 @@ def test_the_version_tells_where_it_is(capsys: pytest.CaptureFixture[str]) -> No
 def test_every_command_takes_the_shared_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, *command.split(), "--help")
     # doctor looks at every device that there is; explain, compare and model at none.
-    wanted = SHARED - {"--device"} if command in ("doctor", "explain", "compare", "model") else SHARED
+    wanted = SHARED - {"--device"} if command in ("status", "doctor", "explain", "compare", "model") else SHARED
     assert {option for option in SHARED if f"{option} " in out} == wanted
 
 

@@ -40,6 +40,8 @@ def completed(script: Path, folder: Path, *words: str) -> list[str]:
     ("words", "found"),
     [
         (("gpucheck", "dev"), ["devices"]),
+        (("gpucheck", "--js"), ["--json"]),
+        (("gpucheck", "--vers"), ["--version"]),
         (("gpucheck", "bench", "tr"), ["transfer"]),
         (("gpucheck", "bench", "transfer", "--dir"), ["--direction"]),
         (("gpucheck", "bench", "transfer", "--direction", "h2"), ["h2d"]),

@@ -19,7 +19,7 @@ from gpucheck.cli import commands, explain, results, run
 from gpucheck.cli.bench import app as bench_app
 from gpucheck.cli.common import PARAMETERS, Common, HelpCommand, HelpGroup, add, tell, tell_bug
 from gpucheck.cli.fleet import app as fleet_app
-from gpucheck.devices.options import DevicesOptions
+from gpucheck.devices.options import DevicesOptions, StatusOptions
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted, filter_warnings
 from gpucheck.machine import kept
@@ -52,7 +52,6 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def root(
-    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and its folder.")] = False,
     show_completion: Annotated[
         str | None,
@@ -69,11 +68,10 @@ def root(
         naming.one_of("--show-completion", show_completion, tuple(completion.SHELLS))
         print(completion.SHELLS[show_completion]({**PARAMETERS, "schema": ()}), end="")
         raise typer.Exit
-    if context.invoked_subcommand is None:
-        print(context.get_help())
     return exits.OK
 
 
+add(app, "status", commands.status, StatusOptions, device=None)
 add(app, "devices", commands.devices, DevicesOptions, device="all")
 add(app, "memory", commands.memory, MemoryOptions)
 add(app, "doctor", commands.doctor, DoctorOptions, device=None)
@@ -116,7 +114,7 @@ def _run(given: list[str]) -> int:
     gc.disable()
     try:
         check_where_loaded()
-        code = app(given, prog_name="gpucheck", standalone_mode=False)
+        code = app(with_command(given), prog_name="gpucheck", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else exits.OK
     except _TyperError as error:
@@ -149,6 +147,26 @@ def _run(given: list[str]) -> int:
         if not kept.is_lost():  # nothing is freed any more then
             gc.unfreeze()
             gc.enable()
+
+
+# What the program itself takes without a command.
+_OF_THE_PROGRAM = ("-h", "--help", "--version", "--show-completion")
+
+
+def with_command(given: Sequence[str]) -> list[str]:
+    """The command line with its command: options alone are those of `status`, and `help NAME` is `NAME --help`.
+
+    In front of a command the options stay where they are, and are wrong there.
+    """
+    if given[:1] == ["help"]:
+        return [*given[1:], "--help"]
+    takes = {name for one in PARAMETERS["status"] if not one.is_flag for name in (one.name, *one.aliases)}
+    place = 0
+    while place < len(given) and given[place].startswith("-"):
+        if given[place].partition("=")[0] in _OF_THE_PROGRAM:
+            return list(given)
+        place += 2 if given[place] in takes else 1
+    return ["status", *given] if place >= len(given) else list(given)
 
 
 def check_where_loaded() -> None:

@@ -12,6 +12,7 @@ from gpucheck.report.report import Report
 
 # The file of each command's layout, whose `page(report)` makes it. Only the one that is shown is loaded.
 LAYOUTS = {
+    "status": "status",
     "devices": "devices",
     "memory": "memory",
     "doctor": "doctor",
