@@ -1,4 +1,4 @@
-"""`gpucheck status`: one reading, judged as `devices` and `doctor --skip load` do; what has not answered is no fault."""
+"""`gpucheck status`: one reading, judged as `devices` and `doctor --skip load` do; no answer yet is no fault."""
 
 from __future__ import annotations
 
@@ -51,8 +51,10 @@ def reported(evidence: Evidence, **how: bool) -> Report:
     """What the command makes of it."""
     collector = Collector()
     result, found = status.judge(evidence, **how)
-    for event in (Started(evidence.facts), Answered("doctor", result), *map(Judged, found)):
-        collector(event)
+    collector(Started(evidence.facts))
+    collector(Answered("doctor", result))
+    for finding in found:
+        collector(Judged(finding))
     return collector.report(version="0", command="status", argv=(), started="", elapsed_s=1.0)
 
 
@@ -148,9 +150,8 @@ def test_an_interpreter_that_is_likely_not_the_users_is_named(prefix: str, tool:
     lines = shown(report, 200)
     assert any(f"{prefix}/bin/python" in line and f"by {tool}" in line for line in lines) is (tool is not None)
     assert ("→ gpucheck --python PATH" in lines) is (tool is not None)
-    assert "status.interpreter" not in {
-        one.id for one in reported(replace(EIGHT, torch=probe), is_chosen=True).findings
-    }
+    chosen = reported(replace(EIGHT, torch=probe), is_chosen=True)
+    assert "status.interpreter" not in {one.id for one in chosen.findings}
 
 
 @pytest.mark.parametrize(
@@ -180,9 +181,12 @@ def test_it_starts_what_the_doctor_starts_and_judges_as_both_do(
     python = interpreter(tmp_path, torch_of(tmp_path))
     started: list[str] = []
     popen = child._popen
-    monkeypatch.setattr(
-        child, "_popen", lambda argv, *more, **named: (started.append(argv[0]), popen(argv, *more, **named))[1]
-    )
+
+    def noted(argv: Any, *more: Any, **named: Any) -> Any:
+        started.append(argv[0])
+        return popen(argv, *more, **named)
+
+    monkeypatch.setattr(child, "_popen", noted)
     documents, processes = {}, {}
     for line in ("--json", "devices --json", "doctor --skip load --json"):
         started.clear()
@@ -191,15 +195,12 @@ def test_it_starts_what_the_doctor_starts_and_judges_as_both_do(
         documents[line] = json.loads(capsys.readouterr().out)
         processes[line] = sorted(started)
         assert documents[line]["summary"]["exit"] == code
-    assert documents["--json"]["command"] == "status"
+    ours, doctors = documents["--json"], documents["doctor --skip load --json"]
+    assert ours["command"] == "status" and ours["results"]["doctor"]["torch_works"]
     assert processes["--json"] == processes["doctor --skip load --json"]
-    assert documents["--json"]["results"]["doctor"]["torch_works"]
-    assert (
-        documents["--json"]["results"]["doctor"]["rungs"]
-        == documents["doctor --skip load --json"]["results"]["doctor"]["rungs"]
-    )
+    assert ours["results"]["doctor"]["rungs"] == doctors["results"]["doctor"]["rungs"]
     by_card = {one["id"] for one in documents["devices --json"]["findings"] if one["evidence"].get("uuid")}
-    assert by_card <= {one["id"] for one in documents["--json"]["findings"]}
+    assert by_card <= {one["id"] for one in ours["findings"]}
 
 
 @pytest.mark.slow
