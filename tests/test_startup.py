@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from shown import sentence
 
 from gpucheck.machine import torch_probe
 from gpucheck.report.codec import to_json
@@ -174,4 +175,4 @@ print(*sorted(layouts & set(sys.modules)), file=sys.stderr)
 def test_wrong_usage_costs_no_torch(tmp_path: Path, arguments: list[str]) -> None:
     ended, importers = start(tmp_path, "-m", "gpucheck", *arguments)
     assert (ended.returncode, ended.stdout, importers) == (2, "", ""), ended.stderr
-    assert ended.stderr.count("\n") == 1
+    assert sentence(ended.stderr)

@@ -116,7 +116,7 @@ def test_a_child(
     # A process that leaves in the middle of a step was ended by the code that it ran, which is the user's.
     left = module == "gpucheck.batch_size.trial;" and lines > 0 and how in ("exit", "half a line")
     assert (code == exits.USAGE) is left and code != exits.BUG, said.err
-    assert not left or said.err.startswith("gpucheck: mlp fails with a batch of 16; exit status ")
+    assert not left or said.err.startswith("error: mlp fails with a batch of 16: exit status ")
     document = json.loads(said.out)
     assert said.out == target.read_text(encoding="utf-8")
     validator().validate(document)
