@@ -36,7 +36,7 @@ TABLE: tuple[Exit, ...] = (
     Exit(
         USAGE,
         "usage",
-        "wrong usage, a missing input file, or the target is missing, raises an error or rejects its input",
+        "wrong usage, a missing input file, or a target that is missing, raises or rejects its input",
     ),
     Exit(
         COULD_NOT_LOOK,

@@ -62,12 +62,13 @@ def test_every_command_takes_the_shared_options(command: str, capsys: pytest.Cap
     assert {option for option in SHARED if f"{option} " in out} == wanted
 
 
-def test_every_help_page_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_overview_tells_the_exit_codes_and_the_other_pages_point_to_it(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "--help")
+    told = " ".join(out.split())
+    for row in exits.TABLE:
+        assert f" {row.code} {row.meaning}" in told
     for command in COMMANDS:
-        _, out, _ = run(capsys, *command.split(), "--help")
-        told = " ".join(out.split())
-        for row in exits.TABLE:
-            assert f" {row.code} {row.meaning}" in told
+        assert run(capsys, *command.split(), "--help")[1].endswith("\nExit codes: gpucheck --help\n")
 
 
 @pytest.mark.parametrize(

@@ -92,8 +92,24 @@ class HelpGroup(TyperGroup):
         return help_page(self, ctx)
 
 
+# The commands of the overview, by what is asked.
+OVERVIEW: dict[str, tuple[str, ...]] = {
+    "Is my GPU all right?": ("status", "devices", "doctor", "explain", "smoke", "stress", "memory"),
+    "How fast, how much?": ("bench", "find-batch-size"),
+    "My program:": ("run", "model", "lint"),
+    "Saved results:": ("compare", "judge", "schema"),
+    "Cluster:": ("fleet",),
+}
+
+
 def help_page(command: Any, context: Any, *, exit_codes: bool = True) -> str:
-    """The page of a typer command or group; `terminal_width` of the context is its width, if set."""
+    """The page of a typer command or group; `terminal_width` of the context is its width, if set.
+
+    The program's own has the table of exit codes, to which the others point.
+    """
+    below = {name: pages.summary(one.help or "") for name, one in getattr(command, "commands", {}).items()}
+    is_root = context.parent is None
+    headings = OVERVIEW if is_root else {"Commands:": tuple(below)} if below else {}
     return pages.page(
         usage=f"{context.command_path} {' '.join(command.collect_usage_pieces(context))}",
         about=command.help or "",
@@ -104,9 +120,10 @@ def help_page(command: Any, context: Any, *, exit_codes: bool = True) -> str:
             for one in command.get_params(context)
             if one.help and not one.hidden
         ],
-        commands=[(name, pages.summary(one.help or "")) for name, one in getattr(command, "commands", {}).items()],
+        commands={heading: [(name, below[name]) for name in names] for heading, names in headings.items()},
         examples=EXAMPLES.get(context.command_path, ()),
-        exit_codes=[(str(row.code), row.meaning) for row in exits.TABLE] if exit_codes else (),
+        exit_codes=[(str(row.code), row.meaning) for row in exits.TABLE] if exit_codes and is_root else (),
+        foot="Exit codes: gpucheck --help" if exit_codes and not is_root else "",
         width=context.terminal_width or pages.width(),
     )
 
