@@ -1,18 +1,18 @@
-"""`gpucheck lint` as blocks: a line for each mistake, as compilers write them."""
+"""`gpucheck lint` as blocks: each mistake with its line of source, as compilers write them."""
 
 from __future__ import annotations
 
-from gpucheck.render.blocks import SIGNS, Line, Page, answer, finding_line
+from gpucheck.render.blocks import SIGNS, Block, Drawing, Line, Page, advice_line, answer, finding_line
 from gpucheck.report.finding import WORST_FIRST, Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.lint import LintResult
 
 
 def page(report: Report) -> Page:
-    """The verdict, then each mistake: file, line and column, the rule, what is wrong and what to do."""
+    """The verdict, then each mistake: file, line and column, the rule, what is wrong, the source and what to do."""
     told = report.results.get("lint") or LintResult()
     placed = [finding for finding in report.findings if "file" in finding.evidence]
-    mistakes = [_mistake(finding) for finding in placed]
+    mistakes = [block for finding in placed for block in _mistake(finding)]
     ignored = [Line(f"{_count(told.ignored, 'finding')} ignored by comments", "dim")] if told.ignored else []
     others = [finding for finding in report.findings if finding not in placed]
     # Nothing was wrong, or there was nothing to read.
@@ -39,11 +39,18 @@ def _verdict(placed: list[Finding], told: LintResult) -> Line | None:
     return answer(worst, f"{', '.join(parts)}{where}")
 
 
-def _mistake(finding: Finding) -> Line:
+def _mistake(finding: Finding) -> list[Block]:
+    """The place and what is wrong, the line of source with the place marked, and what to do."""
     evidence = finding.evidence
     place = ":".join(str(evidence[key]) for key in ("file", "line", "column") if evidence.get(key) is not None)
-    fix = f" → {finding.fix}" if finding.fix else ""
-    return Line(f"{place} {finding.id} {finding.message}{fix}", SIGNS[finding.verdict][2])
+    lines: list[Block] = [Line(f"{place} {finding.id} {finding.message}", SIGNS[finding.verdict][2])]
+    if source := evidence.get("source"):
+        number, cut = str(evidence["line"]), len(source) - len(source.lstrip())
+        # A tab is one character wide in both lines.
+        shown, before = source[cut:].replace("\t", " "), " " * (evidence["column"] - 1 - cut)
+        code, marks = f"{number} | {shown}", f"{' ' * len(number)} | {before}{'^' * evidence['width']}"
+        lines += [Drawing((code, marks), (code, marks))]
+    return [*lines, *([advice_line(finding.fix)] if finding.fix else [])]
 
 
 def _count(number: int, noun: str) -> str:

@@ -51,11 +51,11 @@ def page(report: Report) -> Page:
 def _counts(findings: Sequence[Finding]) -> str:
     counted = Counter(finding.verdict for finding in findings)
     counts = [f"{counted[verdict]} {word}" for verdict, word in _COUNTED.items() if counted[verdict]]
-    skipped = [finding.message for finding in findings if finding.verdict == "skip"]
     # Before its colon a reason names the group: `not on cpu`, `--time-budget ended`.
-    reasons = list(dict.fromkeys(message.partition(":")[0] for message in skipped))
-    if len(reasons) == 1:
-        counts[-1] += f" ({reasons[0]})"
+    reasons = Counter(finding.message.partition(":")[0] for finding in findings if finding.verdict == "skip")
+    if reasons:
+        told = [reason if len(reasons) == 1 else f"{count} {reason}" for reason, count in reasons.most_common()]
+        counts[-1] += f" ({', '.join(told)})"
     return ", ".join(counts) or "no check ran"
 
 
