@@ -55,22 +55,22 @@ FLOORS = {
 # that grows past a figure fails the test; raise the figure in the same commit, with one reason in a comment beside it,
 # and lower it where it shrank.
 SIZES = {
-    ".": (15, 1093),
-    "batch_size": (16, 3192),
-    "bench": (51, 5670),
+    ".": (15, 1096),
+    "batch_size": (16, 3216),
+    "bench": (51, 5673),
     "cards": (6, 868),
-    "cli": (15, 1239),
+    "cli": (15, 1313),  # errors with a tip and the usage, the bare command, help in groups
     "compare": (3, 247),
-    "devices": (3, 184),
-    "doctor": (17, 2191),
+    "devices": (4, 277),  # the command `status`
+    "doctor": (17, 2196),  # its diagnosis, for `status` too
     "explain": (19, 999),
     "fleet": (10, 1360),
     "machine": (26, 3850),
     "measure": (7, 619),
     "memory": (5, 365),
-    "program": (35, 5907),
-    "render": (31, 3151),
-    "report": (20, 1736),
+    "program": (35, 5915),  # the line of source beside a mistake
+    "render": (32, 3248),  # `status`; screens of one page
+    "report": (20, 1738),
     "smoke": (9, 930),
     "stress": (6, 1087),
     "work": (9, 889),

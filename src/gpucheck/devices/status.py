@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gpucheck import exits
 from gpucheck.devices.command import judge as judge_devices
 from gpucheck.devices.options import StatusOptions
 from gpucheck.doctor import command as doctor
@@ -35,17 +36,20 @@ _WAITS = "gpucheck doctor"
 
 def command(options: StatusOptions, emit: Emit) -> None:
     """Read the machine once and judge it as `devices` and `doctor --skip load` do. Raises UsageError."""
-    began_s = time.monotonic()
+    began_s = time.monotonic() if exits.began_s is None else exits.began_s
     healthy_s = readings.door_timeout_s(options.root)
     limit_s = min(LIMIT_S, healthy_s)
-    asked = DoctorOptions(options.python, time_budget_s=LIMIT_S, root=options.root)
+    answer_s = max(began_s + LIMIT_S - time.monotonic(), 1.0)
+    asked = DoctorOptions(options.python, time_budget_s=answer_s, root=options.root)
     evidence = doctor.read(asked, emit, driver_timeout_s=limit_s)
     probe = evidence.torch
     if probe is not None and probe.timed_out:
+        # Time is over, and torch had no card yet while these were read.
         evidence = replace(evidence, torch=replace(probe, timed_out=False, not_awaited=_late("torch")))
-    left_s = max(began_s + LIMIT_S - time.monotonic(), AGAIN_S)
-    # A second time, now that torch is no longer at work in a child of ours.
-    evidence = replace(evidence, facts=inventory.again(evidence.facts, min(left_s, limit_s)))
+    else:
+        # A second time, now that torch is no longer at work in a child of ours.
+        left_s = max(began_s + LIMIT_S - time.monotonic(), AGAIN_S)
+        evidence = replace(evidence, facts=inventory.again(evidence.facts, min(left_s, limit_s)))
     emit(Started(evidence.facts))
     result, found = judge(evidence, is_early=limit_s < healthy_s, is_chosen=options.python is not None)
     emit(Answered("doctor", result))
