@@ -46,8 +46,9 @@ def _mistake(finding: Finding) -> list[Block]:
     lines: list[Block] = [Line(f"{place} {finding.id} {finding.message}", SIGNS[finding.verdict][2])]
     if source := evidence.get("source"):
         number, cut = str(evidence["line"]), len(source) - len(source.lstrip())
-        # A tab is one character wide in both lines.
-        shown, before = source[cut:].replace("\t", " "), " " * (evidence["column"] - 1 - cut)
+        # A tab is one character wide in both lines, and what would move the cursor is none.
+        shown = "".join(letter if letter.isprintable() else " " for letter in source[cut:])
+        before = " " * (evidence["column"] - 1 - cut)
         code, marks = f"{number} | {shown}", f"{' ' * len(number)} | {before}{'^' * evidence['width']}"
         lines += [Drawing((code, marks), (code, marks))]
     return [*lines, *([advice_line(finding.fix)] if finding.fix else [])]
