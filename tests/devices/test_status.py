@@ -15,7 +15,7 @@ from whole import TWO_GPUS, interpreter, root, torch_of
 from gpucheck import exits
 from gpucheck.cli.app import main, with_command
 from gpucheck.devices import status
-from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.condition import Evidence
 from gpucheck.machine import child
 from gpucheck.machine.torch_probe import KernelRun, TorchProbe
 from gpucheck.render import terminal, text

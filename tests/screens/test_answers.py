@@ -206,13 +206,13 @@ FIRST: dict[str, list[str]] = {
 
 
 def test_why_checks_were_skipped_is_said_whatever_the_mix() -> None:
-    from gpucheck.render import smoke
+    from gpucheck.render import doctor
     from gpucheck.report.finding import Finding
 
     of_cpu = [Finding(f"a.{n}", "skip", "", "not on cpu: no events") for n in range(3)]
     of_time = [Finding(f"b.{n}", "skip", "", "--time-budget ended") for n in range(2)]
-    assert smoke._counts(of_cpu) == "3 skipped (not on cpu)"
-    assert smoke._counts([*of_cpu, *of_time]) == "5 skipped (3 not on cpu, 2 --time-budget ended)"
+    assert doctor._counts(of_cpu) == "3 skipped (not on cpu)"
+    assert doctor._counts([*of_cpu, *of_time]) == "5 skipped (3 not on cpu, 2 --time-budget ended)"
 
 
 @pytest.mark.parametrize("scene", SCENES)

@@ -25,8 +25,7 @@ from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted, Us
 from gpucheck.machine import kept
 from gpucheck.memory.options import MemoryOptions
 from gpucheck.program.lint.options import LintOptions
-from gpucheck.program.options import ModelOptions
-from gpucheck.program.run.options import RunOptions
+from gpucheck.program.options import ModelOptions, RunOptions
 from gpucheck.smoke.options import SmokeOptions
 from gpucheck.stress.options import StressOptions
 

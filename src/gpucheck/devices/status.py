@@ -14,13 +14,13 @@ from gpucheck.devices.options import StatusOptions
 from gpucheck.doctor import command as doctor
 from gpucheck.doctor import fixes
 from gpucheck.doctor.catalogue import select
+from gpucheck.doctor.condition import Evidence
 from gpucheck.doctor.conditions_torch import torch_version
-from gpucheck.doctor.evidence import Evidence
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.machine import installed_torch, inventory, readings
 from gpucheck.report.events import Answered, Emit, Judged, Started
 from gpucheck.report.finding import Finding
-from gpucheck.report.results.doctor import DoctorResult
+from gpucheck.report.results.short import DoctorResult
 
 # Whoever types the bare command waits for this screen: what has not answered by then is named, and `doctor` waits for
 # it. torch from a warm disk is imported in two to four seconds.

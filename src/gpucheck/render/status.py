@@ -12,7 +12,7 @@ from gpucheck.render.text import said
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding, in_short
 from gpucheck.report.report import Report
-from gpucheck.report.results.doctor import DoctorResult
+from gpucheck.report.results.short import DoctorResult
 
 # More than these, and healthy GPUs share a line; more findings than these are left to `-v`: the screen stays one.
 MOST_GPUS, MOST_FINDINGS = 8, 3
