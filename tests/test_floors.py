@@ -55,21 +55,21 @@ FLOORS = {
 # that grows past a figure fails the test; raise the figure in the same commit, with one reason in a comment beside it,
 # and lower it where it shrank.
 SIZES = {
-    ".": (15, 1096),
+    ".": (15, 1099),
     "batch_size": (13, 3191),
-    "bench": (43, 6289),
+    "bench": (43, 6292),  # `bench collective`: ranks, their parent and their judge
     "cards": (5, 856),
-    "cli": (15, 1250),
+    "cli": (15, 1324),
     "compare": (2, 235),
-    "devices": (3, 184),
-    "doctor": (14, 2226),
+    "devices": (4, 277),
+    "doctor": (14, 2229),  # peers: copies from GPU to GPU over PCIe
     "explain": (13, 900),
     "fleet": (8, 1258),
-    "machine": (26, 4048),
+    "machine": (26, 4048),  # launchers moved here from fleet; IOMMU and ACS from sysfs
     "measure": (6, 613),
     "memory": (5, 365),
-    "program": (24, 5807),
-    "render": (26, 3145),
+    "program": (24, 5815),
+    "render": (27, 3243),
     "report": (16, 1730),
     "smoke": (7, 916),
     "stress": (6, 1085),
