@@ -56,6 +56,7 @@ def start(folder: Path, *command: str) -> tuple[subprocess.CompletedProcess[str]
         ["smoke", "--help"],
         ["doctor", "--help"],
         ["compare", "--help"],
+        ["report", "--help"],
         ["--version"],
         ["schema"],
         ["explain", "--list"],

@@ -112,7 +112,7 @@ def _body(report: Report) -> list[Block]:
     facts = report.facts
     parts: list[list[Block]] = []
     if facts.devices:
-        parts.append([_devices(facts, report.findings)])
+        parts.append([device_table(facts, report.findings)])
     if any(device.processes for device in facts.devices):
         parts.append([_processes(facts)])
     parts.append([*(Line(state) for state in _masks(facts)), *versions_line(facts)])
@@ -231,7 +231,7 @@ def _masks(facts: Facts) -> list[str]:
 _ColumnOf = tuple[Column, Callable[[Device], str | Cell]]
 
 
-def _devices(facts: Facts, findings: tuple[Finding, ...]) -> Table:
+def device_table(facts: Facts, findings: tuple[Finding, ...]) -> Table:
     """A line for each device, in three widths, without the columns that no device here fills."""
     cards = [device for device in facts.devices if device.kind != "cpu"]
     # One index is enough where NVML and CUDA count alike.
