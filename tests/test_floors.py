@@ -59,18 +59,18 @@ SIZES = {
     "batch_size": (16, 3192),
     "bench": (51, 5670),
     "cards": (6, 868),
-    "cli": (15, 1239),
+    "cli": (15, 1297),  # report, and what reads a fleet for it
     "compare": (3, 247),
     "devices": (3, 184),
     "doctor": (17, 2191),
     "explain": (19, 999),
-    "fleet": (10, 1360),
+    "fleet": (10, 1364),  # the ratios of each node, for the map
     "machine": (26, 3850),
     "measure": (7, 619),
     "memory": (5, 365),
     "program": (35, 5907),
-    "render": (31, 3151),
-    "report": (20, 1736),
+    "render": (34, 3639),  # the HTML page, its charts, and .prom
+    "report": (20, 1737),  # the ratios of each node
     "smoke": (9, 930),
     "stress": (6, 1087),
     "work": (9, 889),

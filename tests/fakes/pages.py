@@ -41,8 +41,9 @@ def fleet(count: int) -> Report:
         nodes.append(one)
     judged = judge(named(*nodes))
     collector = Collector()
-    for event in (Answered("fleet_judge", judged.result), *map(Judged, judged.findings)):
-        collector(event)
+    collector(Answered("fleet_judge", judged.result))
+    for finding in judged.findings:
+        collector(Judged(finding))
     return collector.report(version="0", command="fleet judge", argv=(), started="", elapsed_s=1.0)
 
 
