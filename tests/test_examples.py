@@ -17,15 +17,16 @@ from typing import Any
 import pytest
 from tests.fleet.nodes import node, slower
 
+import gpucheck
 from gpucheck import exits
-from gpucheck.cli import app as app_module
+from gpucheck.cli import app  # noqa: F401 (it fills PARAMETERS)
 from gpucheck.cli.common import PARAMETERS, _made
 from gpucheck.fleet.documents import write
 from gpucheck.report.results.fleet import NodePart, NodeProblem
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ModuleNotFoundError:
+else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
@@ -227,7 +228,7 @@ def test_the_nightly_job_drains_nobody_where_nothing_was_judged(tmp_path: Path) 
 ECHO = 'for one in "$@"; do printf "<%s>" "$one"; done; echo; exit "${CODE:-0}"'
 
 
-def acted(folder: Path, code: int = 0, **inputs: str) -> tuple[int, str, str]:
+def acted(folder: Path, code: int = 0, /, **inputs: str) -> tuple[int, str, str]:
     """Run the action's step as a runner does: the exit code, the arguments, and the step's outputs."""
     action = loaded(ROOT / "action.yml")
     (step,) = action["runs"]["steps"]
@@ -366,7 +367,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_steps_of_the_image_leave_its_torch_as_it_was(built: Path) -> None:
     python = built / "base/bin/python3"
     said = shell("python3 -c 'import torch; print(torch.__version__)'; gpucheck --version", built, python)
-    assert said.stdout.startswith(f"2.7.1+other\ngpucheck {app_module.gpucheck.__version__} ("), said.stderr
+    assert said.stdout.startswith(f"2.7.1+other\ngpucheck {gpucheck.__version__} ("), said.stderr
     # Entry point and default command, with a page: Jinja2 is there.
     done = shell("gpucheck explain oom.cuda --output page.html", built, python)
     assert (done.returncode, (built / "page.html").exists()) == (0, True), done.stderr

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import pages
 import pytest
 
 from gpucheck.render import charts
 from gpucheck.render.curve import Series
+from gpucheck.report.codec import from_json, to_json
+from gpucheck.report.report import Report
 
 ACROSS = charts.WIDTH - charts.LEFT - charts.RIGHT
 FOOT = charts.HEIGHT - charts.BOTTOM
@@ -77,6 +80,29 @@ def test_bars_are_shares_of_the_longest() -> None:
         ("c", 100.0, "8"),
     ]
     assert charts.bars("t", "name", "value", [("a", 0.0)], "{:g}".format) is None
+
+
+def rank(number: int, late_s: float | None, last_share: float | None) -> dict[str, Any]:
+    unknown = ("data_s", "copies_s", "forward_s", "backward_s", "optimizer_s", "gc_s", "queued_s", "exit", "ended_ns")
+    of = {"rank": number, "host": "n1", "device": f"cuda:{number}", "steps": 60}
+    return {**of, "late_s": late_s, "last_share": last_share, "state": None, "place": None, **dict.fromkeys(unknown)}
+
+
+def test_ranks_are_drawn_by_when_they_arrive() -> None:
+    unknown = ("step_s", "cost_s", "last_share", "activity", "activity_s", "place", "hang", "mismatch")
+    said = {"world": 3, "outcome": "straggler", "reason": "", "arrival": "arrival", "steps": 60, "late": [1]}
+    ranks = [rank(0, -0.01, 0.05), rank(1, 0.19, 0.95), rank(2, None, None)]
+    answer = {**said, **dict.fromkeys(unknown), "ranks": ranks, "not_seen": []}
+    document = to_json(pages.program())
+    document["results"]["ranks"] = answer
+    later, last = charts.of(from_json(Report, document))[-2:]
+    assert isinstance(later, charts.Bars) and isinstance(last, charts.Bars)
+    bars = [(bar.name, bar.text) for bar in later.bars]
+    assert bars == [("rank 1 (n1, cuda:1)", "200 ms"), ("rank 0 (n1, cuda:0)", "0 ns")]
+    assert [(bar.name, bar.text) for bar in last.bars] == [
+        ("rank 1 (n1, cuda:1)", "95 %"),
+        ("rank 0 (n1, cuda:0)", "5.0 %"),
+    ]
 
 
 def test_every_kind_of_document_has_its_charts() -> None:

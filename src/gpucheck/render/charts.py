@@ -11,6 +11,7 @@ from gpucheck import units
 from gpucheck.render import batch_size, run
 from gpucheck.render.curve import Series, round_steps
 from gpucheck.render.measured import short_name
+from gpucheck.report.codec import to_json
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.find_batch_size import FoundBatchSize
@@ -205,7 +206,7 @@ def bars(title: str, name: str, value: str, lengths: Sequence[tuple[str, float]]
 def of(report: Report) -> list[Chart]:
     """Every chart that the document has data for."""
     charts = [*_over_size(report.measurements), *_products(report.measurements), *_crossover(report.measurements)]
-    charts += [*_batch_sizes(report), *_sustained(report), *_stress(report), *_run(report)]
+    charts += [*_batch_sizes(report), *_sustained(report), *_stress(report), *_run(report), *_ranks(report)]
     return [chart for chart in charts if chart is not None]
 
 
@@ -361,6 +362,21 @@ def _run(report: Report) -> Iterator[Chart | None]:
     if dry is not None and dry.memory is not None:
         held = [(f"{one.place or 'no line'} ({one.phase})", float(one.bytes)) for one in dry.memory.peak.held]
         yield bars("run --dry: memory at the peak by line", "line", "memory", held, units.capacity)
+
+
+def _ranks(report: Report) -> Iterator[Chart | None]:
+    """run under a launcher: when each rank arrives at collectives, after the first, and how often it is the last."""
+    answer = to_json(dict(report.results).get("ranks"))
+    if answer is None:
+        return
+    names = {one["rank"]: f"rank {one['rank']} ({one['host']}, {one['device']})" for one in answer["ranks"]}
+    late = [(names[one["rank"]], one["late_s"]) for one in answer["ranks"] if one["late_s"] is not None]
+    first = min((late_s for _, late_s in late), default=0.0)
+    after = sorted(((name, late_s - first) for name, late_s in late), key=lambda row: -row[1])
+    yield bars("ranks: arrival after the first, mean of a step", "rank", "later by", after, units.duration)
+    last = [(names[one["rank"]], one["last_share"]) for one in answer["ranks"] if one["last_share"] is not None]
+    last.sort(key=lambda row: -row[1])
+    yield bars("ranks: share of steps in which it is last", "rank", "share", last, units.percent)
 
 
 def _place(file: str, line: int, what: str) -> str:
