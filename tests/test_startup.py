@@ -128,6 +128,13 @@ def test_a_help_page_loads_neither_the_report_nor_rich() -> None:
     assert not {name for name in loaded if name.startswith(("gpucheck.report", "gpucheck.render", "rich."))}
 
 
+def test_a_page_of_a_result_loads_no_torch(tmp_path: Path) -> None:
+    saved = Path(__file__).parents[1] / "docs" / "pictures" / "find-batch-size.json"
+    ended, importers = start(tmp_path, "-m", "gpucheck", "report", str(saved), "--output", "a.html")
+    assert (ended.returncode, importers, ended.stderr) == (0, "", "")
+    assert (tmp_path / "a.html").exists()
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere a driver has other libraries")
 def test_devices_starts_two_processes_and_lays_out_itself_alone() -> None:
     code = """

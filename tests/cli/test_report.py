@@ -82,6 +82,18 @@ def test_the_folder_of_a_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 ODD = "the results cannot be shown; a detail is not one that gpucheck writes (KeyError"
+
+
+def test_a_fleet_that_could_not_look_is_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, page = tmp_path / "nodes", tmp_path / "page.html"
+    folder.mkdir()
+    for number in range(3):
+        write(folder, node(f"n{number}", exit=3, devices=0, figures=()))
+    code, out, _ = reported(capsys, str(folder), "--output", str(page))
+    assert (code, out) == (0, f"· 1 result on {page}: {folder} (fleet judge: skip)\n")
+    assert "<title>skip: gpucheck fleet judge</title>" in page.read_text(encoding="utf-8")
+
+
 REFUSED = {
     "no file": ("none.json", "cannot be read; No such file or directory"),
     "no JSON": ("text.json", "is not a JSON document"),

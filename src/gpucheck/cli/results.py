@@ -218,9 +218,8 @@ def report(common: Common, options: ReportOptions) -> int:
     folders = tuple(path for path in options.files if os.path.isdir(path))
     files = [path for path in options.files if path not in folders]
     named = [(path, load(path)) for path in files] + ([(", ".join(folders), _of_fleet(folders))] if folders else [])
-    compared = _compared([document for _, document in named], common)
     try:
-        page = html.sheet(named, compared)
+        page = html.sheet(named, _compared([document for _, document in named], common))
     except _OTHER_SHAPE as error:
         why = f"a detail is not one that gpucheck writes ({type(error).__name__}: {error})"
         raise UsageError("the results cannot be shown", visible(why), "measure again") from error
@@ -240,11 +239,8 @@ def _of_fleet(folders: tuple[str, ...]) -> Report:
     from gpucheck.cli import fleet
     from gpucheck.fleet.options import FleetJudgeOptions
 
-    def work(emit: Emit) -> None:
-        with contextlib.suppress(CannotLook):  # of nodes that could not look a page can be made
-            fleet.conclude(FleetJudgeOptions(folders), emit)
-
-    whole = _concluded(("fleet", "judge", *folders), 2, work)
+    options = FleetJudgeOptions(folders)
+    whole = _concluded(("fleet", "judge", *folders), 2, lambda emit: fleet.conclude(options, emit))
     if not whole.results["fleet_judge"].nodes:
         why = "no node's document is in it"
         raise UsageError(f"{folders[0]!r} cannot be shown", why, "give the folder of `fleet check --gather`")
@@ -262,9 +258,15 @@ def _compared(documents: list[Report], common: Common) -> Report | None:
 def _concluded(argv: tuple[str, ...], words: int, work: Callable[[Emit], None]) -> Report:
     """The document of a command that only reads; its name are the first `words` of its command line."""
     import gpucheck
+    from gpucheck.report.events import Skipped
+    from gpucheck.report.finding import of_error
     from gpucheck.report.report import Collector
 
-    collector = Collector()
-    work(collector)
-    command = " ".join(argv[:words])
-    return collector.report(version=gpucheck.__version__, command=command, argv=argv, started="", elapsed_s=0.0)
+    collector, code = Collector(), None
+    try:
+        work(collector)
+    except CannotLook as error:  # that nothing could be looked at is a page too
+        collector(Skipped(of_error(error)))
+        code = error.exit_code
+    command, version = " ".join(argv[:words]), gpucheck.__version__
+    return collector.report(version=version, command=command, argv=argv, started="", elapsed_s=0.0, code=code)
