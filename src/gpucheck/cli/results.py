@@ -189,7 +189,7 @@ class ReportOptions:
 
     files: tuple[str, ...] = option(
         "Results, written by --output FILE.json or --json, or a folder of `fleet check --gather`.",
-        metavar="FILE|DIR...",
+        metavar="FILE...",
         positional=True,
         repeat=True,
         commas=False,
