@@ -46,17 +46,17 @@ class Output:
 
 def formats() -> dict[str, Callable[[Report], str]]:
     """Suffix → renderer. Imported late: a help page needs none of it."""
-    from gpucheck.render import csv, html, json, junit, prometheus, sarif, svg, text
+    from gpucheck.render import ci, csv, html, json, prometheus, terminal, text
 
     return {
         ".json": json.document,
         ".html": html.document,
-        ".xml": junit.junit,
+        ".xml": ci.junit,
         ".md": text.markdown_page,
         ".csv": csv.rows,
         ".prom": prometheus.metrics,
-        ".sarif": sarif.document,
-        ".svg": svg.svg,
+        ".sarif": ci.sarif,
+        ".svg": terminal.svg,
     }
 
 

@@ -10,13 +10,13 @@ from gpucheck.render.blocks import ADVICE, SIGNS, Block, Drawing, Line, Page, Ta
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict, grouped
 from gpucheck.report.report import Report
 
-# The file of each command's layout, whose `page(report)` makes it. Only the one that is shown is loaded.
+# The file of each command's layout, and its function where that is not `page`. Only the one that is shown is loaded.
 LAYOUTS = {
     "devices": "devices",
-    "memory": "memory",
+    "memory": "doctor.memory_page",
     "doctor": "doctor",
     "explain": "explain",
-    "smoke": "smoke",
+    "smoke": "doctor.smoke_page",
     "bench transfer": "transfer",
     "bench bandwidth": "bandwidth",
     "bench matmul": "matmul",
@@ -24,12 +24,12 @@ LAYOUTS = {
     "bench crossover": "crossover",
     "bench all": "bench_all",
     "find-batch-size": "batch_size",
-    "model": "model",
+    "model": "run.model_page",
     "compare": "compare",
     "report": "html",
     "fleet check": "fleet",
     "fleet judge": "fleet",
-    "lint": "lint",
+    "lint": "explain.lint_page",
     "run": "run",
     "stress": "stress",
 }
@@ -49,7 +49,8 @@ def blocks(report: Report, *, verbose: bool = False) -> list[Block]:
 
 def parts_of(report: Report, *, verbose: bool) -> list[Sequence[Block]]:
     """The same in its parts, of which the first is the answer with what asks for something."""
-    page_of: Callable[[Report], Page] = importlib.import_module(f"gpucheck.render.{LAYOUTS[report.command]}").page
+    file, _, function = LAYOUTS[report.command].partition(".")
+    page_of: Callable[[Report], Page] = getattr(importlib.import_module(f"gpucheck.render.{file}"), function or "page")
     page = page_of(report)
     parts: list[Sequence[Block]] = [head(page, complete=report.summary.complete), page.body]
     if report.command != "compare" and "compare" in report.results:
@@ -108,7 +109,6 @@ _SPECIAL = re.compile(r"[\\|*_<`\[\]]")
 
 
 def markdown(title: str, blocks: Sequence[Block]) -> str:
-    """A Markdown page with these blocks below the title."""
     parts = [f"# {_escaped(title)}"]
     for block in blocks:
         if isinstance(block, Table):
