@@ -58,7 +58,7 @@ SIZES = {
     ".": (15, 1093),
     "batch_size": (13, 3191),
     "bench": (38, 5526),
-    "cards": (6, 864),
+    "cards": (5, 856),
     "cli": (15, 1297),  # `report`, and the reading of a fleet that it shares
     "compare": (2, 235),
     "devices": (3, 184),

@@ -74,7 +74,7 @@ _Options = TypeVar("_Options")
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """What a search found. `report` is the one that the command writes: trials, measurements, findings, facts.
+    """The result of a search. `report` is the one that the command writes: trials, measurements, findings, facts.
 
     With `device="all"` the figures are those of the device that takes least; along an axis sizes are lengths.
     """
@@ -112,7 +112,7 @@ class BatchSize:
 
     @property
     def confirmed(self) -> bool:
-        """Whether that size passed again in a process of its own."""
+        """Return whether that size passed again in a process of its own."""
         return self._found is not None and self._found.confirmed
 
     @property
@@ -126,7 +126,8 @@ class BatchSize:
 
     @property
     def limited_by(self) -> str | None:
-        """What holds the answer where it is: `memory`, `max-batch-size`, `time`, …; None where nothing is known."""
+        """Return what holds the answer where it is: `memory`, `max-batch-size`, `time`, …; None where nothing is
+        known."""
         return self._found.limiting_factor if self._found else None
 
     @property
@@ -156,7 +157,7 @@ def step() -> None:
 
 
 def devices(device: str = "all", *, processes: bool = False, on_event: OnEvent | None = None) -> Report:
-    """What is there, as `gpucheck devices` shows it: `report.facts.devices`, and a finding for each fault.
+    """Return what is there, as `gpucheck devices` shows it: `report.facts.devices`, and a finding for each fault.
 
     Raises UsageError for what is no device's name, and CannotLook for one that is not there.
     """
@@ -177,7 +178,8 @@ def smoke(
     time_budget_s: float | None = None,
     on_event: OnEvent | None = None,
 ) -> Report:
-    """Whether everything that a training job needs works: a finding for each check, as `gpucheck smoke` has them.
+    """Return whether everything that a training job needs works: a finding for each check, as `gpucheck smoke` has
+    them.
 
     It works on the device in this process. Raises UsageError and CannotLook.
     """
@@ -419,7 +421,7 @@ def _named(factory: Callable[[], Any]) -> str:
     if "<" in name:  # a lambda, or a function inside another
         raise UsageError(
             f"the target {name} cannot be imported by its name",
-            "trials run in processes of their own",
+            "trials run in separate processes",
             "write it as a function at the top of a module",
         )
     if module == "__main__" and (spec := sys.modules[module].__spec__) is not None:  # python -m
@@ -429,6 +431,6 @@ def _named(factory: Callable[[], Any]) -> str:
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None or not file.endswith(".py"):
         raise UsageError(
-            f"the target {name} is in no file", "trials run in processes of their own", "write it into a module"
+            f"the target {name} is in no file", "trials run in separate processes", "write it into a module"
         )
     return f"{file}:{name}"

@@ -1,4 +1,4 @@
-"""What the text of a settings file sets. Pure: files and variables are read elsewhere."""
+"""The values that a settings file sets. Pure: files and variables are read elsewhere."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Settings:
 
 
 def parse(text: str, name: str, *, below: str = "") -> Settings | None:
-    """What the TOML `text` of the file `name` sets; with `below` (`tool.gpucheck`) only that table counts.
+    """Return what the TOML `text` of the file `name` sets; with `below` (`tool.gpucheck`) only that table counts.
 
     None where that table is not in it. Raises UsageError for broken TOML, an unknown key and a value of another type.
     """

@@ -1,4 +1,4 @@
-"""What the exit status says: one table that feeds `--help`, the documentation and the tests."""
+"""The meaning of exit codes: one table that feeds `--help`, the documentation and the tests."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def slip(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 
 def hint(name: str, known: Sequence[str], between: str = ", ") -> str:
-    """What to give in place of an unknown name: the one that was meant, or any."""
+    """Return what to give in place of an unknown name: the one that was meant, or any."""
     meant = slip(name, known)
     return f"did you mean {meant}?" if meant else f"give {between.join(known)}"
 
@@ -65,7 +65,8 @@ def select(
 
 
 def _in_place_of(prefix: str, names: Sequence[str], noun: str) -> str:
-    """What to give in place of a prefix that fits none: a slip of a name or of a group of names, else what there is."""
+    """Return what to give in place of a prefix that fits none: a slip of a name or of a group of names, else what there
+    is."""
     groups = [name.partition(".")[0] for name in names]
     if meant := slip(prefix, dict.fromkeys([*names, *groups]), SLIP_OF_A_PREFIX):
         return f"did you mean {meant}?"

@@ -137,7 +137,7 @@ def test_an_end_before_anything_tells_nothing() -> None:
     [
         (ended(None, code=-9, stderr="x\nKilled"), Undecided, "run 1 was killed; SIGKILL: Killed; "),
         (ended(None, code=-11, stderr="x"), CannotLook, "run 1 ended with -11 and no document; x; "),
-        (ended(None, code=-9, timed_out=True), CannotLook, "run 1 did not end in time; "),
+        (ended(None, code=-9, timed_out=True), CannotLook, "run 1 did not finish in time; "),
         (ended(None, code=2, stderr="gpucheck: --size 9 is odd\n"), UsageError, "--size 9 is odd"),
     ],
 )

@@ -267,7 +267,7 @@ def test_two_runs_in_fresh_processes_and_a_baseline_in_one_go(
     code, out, _ = run(capsys, *command, "--runs", "2", "--baseline", str(old), "--fail-if-slower", "900%", "--json")
     found = json.loads(out)
     assert (code, found["command"]) == (4, "bench matmul")
-    assert found["results"]["compare"]["rows"][0]["why"] == "2 and 2 runs, at least 3 a side needed"
+    assert found["results"]["compare"]["rows"][0]["why"] == "2 and 2 runs, at least 3 per side needed"
     assert len(found["measurements"][0]["runs"]) == 2
 
 

@@ -119,7 +119,7 @@ FIRST: dict[str, list[str]] = {
     "smoke_no_memory": [
         "? 1 inconclusive, 2 passed · H200 (cuda:0)",
         "? numerics.matmul: OutOfMemoryError: CUDA out of memory",
-        "→ gpucheck memory --device cuda:0: see who holds memory, then run again",
+        "→ gpucheck memory --device cuda:0 shows which processes use memory; then run again",
     ],
     "doctor_healthy": [
         "✓ torch can use 2 GPUs: kernel and matrix product correct on cuda:0, cuda:1",
@@ -143,7 +143,7 @@ FIRST: dict[str, list[str]] = {
     ],
     "doctor_lost_card": [
         "✗ torch can use 2 GPUs; 1 failure, 1 warning",
-        "✗ a card does not answer its driver: cuda:1: GPU is lost",
+        "✗ a GPU does not answer its driver: cuda:1: GPU is lost",
         "→ power the node off and on",
     ],
     "doctor_throttled": [

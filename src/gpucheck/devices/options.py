@@ -1,4 +1,4 @@
-"""What `devices` can be asked for. Pure: read before torch is."""
+"""Options of `devices`. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpucheck.options import option
 
 @dataclass(frozen=True, slots=True)
 class DevicesOptions:
-    """What to list: processes too, refreshed every `watch_s` seconds (None: once), and which devices."""
+    """Options of the list: processes too, refreshed every `watch_s` seconds (None: once), and which devices."""
 
     processes: bool = option("Also list the processes on each device.", False)
     watch_s: float | None = option(

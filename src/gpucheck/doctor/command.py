@@ -77,7 +77,7 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
 
 
 def usable(probe: TorchProbe | None) -> Usable:
-    """What the torch that was asked can use, without importing it here."""
+    """Return what the torch that was asked can use, without importing it here."""
     if probe is not None and probe.available and probe.count:
         return Usable("cuda", probe.count, probe.hip is not None)
     if probe is not None and probe.other and probe.other_count:
@@ -147,7 +147,7 @@ def _around(root: Path, cut: child.Cut) -> tuple[Facts, Stack]:
 
 
 def healthy(evidence: Evidence, *, everything: bool) -> Finding:
-    """What is said where no rung is broken: that torch works here, that there is no GPU, or that nobody knows.
+    """Return what is said where no rung is broken: that torch works here, that there is no GPU, or that nobody knows.
 
     `everything` is whether all conditions were asked.
     """
@@ -182,13 +182,13 @@ def _where_looked(facts: Facts) -> str:
 
 # torch's words where there is no memory, cuBLAS's for the same, and the driver's for a card that one process may use.
 TAKEN = ("OutOfMemoryError", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "busy or unavailable")
-UNTOLD = "NVML does not tell of it, so that nothing would be seen"
+UNTOLD = "NVML does not report on it, so nothing would be visible"
 
 
 def why_not(card: Device) -> str:
     """Why a card is not loaded, from a reading without any process of ours on it; empty where it can be."""
     if card.parent_uuid is not None or (card.mig is not None and card.mig.enabled):
-        return "NVML tells neither clock nor link of a MIG instance"
+        return "NVML reports neither clock nor link of a MIG instance"
     if card.uuid is None or card.nvml_index is None:
         return UNTOLD
     if card.state is not None:
@@ -198,7 +198,7 @@ def why_not(card: Device) -> str:
         names = ", ".join(f"{process.name or 'not visible here'} ({process.pid})" for process in computing)
         return f"in use by others: {names}"
     held = held_bytes(card)
-    return f"in use by others, who hold {units.capacity(held)} of its memory" if held is not None else ""
+    return f"in use by others, which hold {units.capacity(held)} of its memory" if held is not None else ""
 
 
 def gathered(
@@ -223,7 +223,7 @@ def gathered(
 
 
 def _where(stage: object) -> str:
-    named = {"import": "as torch was imported", "prepare": "as it began", "load": "under load"}
+    named = {"import": "while torch was imported", "prepare": "as it began", "load": "under load"}
     return named.get(str(stage), "as it was started")
 
 
@@ -246,7 +246,7 @@ LOAD_TIMEOUT_S = 60.0
 
 
 def can_load(evidence: Evidence) -> bool:
-    """Whether torch ran something on a device that NVML could watch."""
+    """Return whether torch ran something on a device that NVML could watch."""
     return evidence.torch_works and evidence.torch is not None and evidence.torch.hip is None
 
 
@@ -260,7 +260,7 @@ def run_load(evidence: Evidence, python: str | None) -> LoadResult:
     left_out |= dict.fromkeys(ran - set(cards), UNTOLD)
     loaded = {name: card.uuid for name, card in cards.items() if name not in left_out}
     if not loaded:
-        return LoadResult("none", "no card is free for it", None, (), left_out)
+        return LoadResult("none", "no GPU is free for it", None, (), left_out)
     # An import that is slow enough to be given more time is so again.
     timeout_s = max(LOAD_TIMEOUT_S, evidence.torch.limit_s or 0.0)
     return _run_load(loaded, left_out, python, timeout_s)
@@ -279,6 +279,6 @@ def _run_load(
     told = said(heard.lines)
     failed = ""
     if told.get("stage") != "end":
-        late = f"it did not end within {timeout_s:g} s"
+        late = f"it did not finish within {timeout_s:g} s"
         failed = late if heard.ending.how == "late" else str(told.get("error") or how_it_ended(heard.ending))
     return gathered(told, failed, samples, unseen, left_out)

@@ -65,7 +65,7 @@ NO_GPU = "no NVIDIA GPU is here"
 # GPUs whose memory is the host's.
 UNIFIED = re.compile(r"\b(GB10|Orin|Thor|Xavier|Tegra)\b", re.IGNORECASE)
 ASLEEP = "asleep (not woken)"
-ONE_READING = "the card was read once"
+ONE_READING = "the GPU was read once"
 NOT_COUNTED = "this device or driver does not count it"
 NOT_REPORTED = "NVML does not report it here"
 # Asked for by `devices --processes` alone.
@@ -75,7 +75,7 @@ NAME_NOT_SEEN = "this system does not see a process with this PID; NVML gives th
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What stands around the devices: the machine, its kernel driver, the interpreter and torch."""
+    """The surroundings of the devices: the machine, its kernel driver, the interpreter and torch."""
 
     host: Host
     cpu: Device
@@ -238,7 +238,7 @@ def _reasons(row: DeviceReading) -> dict[str, str]:
     if device.parent_uuid is not None:
         for name in (*NVML_ONLY, *TOLD_BY_BOTH):
             if getattr(device, name) is None and name != "processes":
-                found.setdefault(name, "told for the whole card, not for its MIG instances")
+                found.setdefault(name, "told for the whole GPU, not for its MIG instances")
     if device.processes and device.memory_of_processes_bytes is None:
         found["memory_of_processes_bytes"] = NOT_REPORTED
     for name in ("processes", "memory_of_processes_bytes", "node_holders", *LINKS):
@@ -262,7 +262,7 @@ def _reasons(row: DeviceReading) -> dict[str, str]:
 
 
 def _driver(nvml: DriverReading, cuda: DriverReading, kernel: Driver) -> tuple[Driver, dict[str, str]]:
-    """What the doors tell of the driver, and why the rest is unknown, by pointers."""
+    """Return what the doors tell of the driver, and why the rest is unknown, by pointers."""
     nvml_reason, cuda_reason = nvml.error or "NVML does not tell it", cuda.error or "libcuda does not tell it"
     kernel_reason = "the kernel shows no NVIDIA module"
     told: dict[str, tuple[Any, str]] = {
@@ -385,7 +385,7 @@ class Inventory:
 
 
 def _started(ahead: Ahead | None, module: str) -> Start | None:
-    """How a door gets its first child, where it does not start one by itself."""
+    """Return how a door gets its first child, where it does not start one by itself."""
     return None if ahead is None else lambda: ahead.start(module)
 
 
@@ -544,12 +544,13 @@ def _as_libcuda_told(facts: Facts) -> DriverReading:
 
 # What a card is called, which it keeps when it stops answering.
 IDENTITY = ("name", "uuid", "pci_address", "serial", "part_number", "minor_number", "compute_capability")
-NO_LONGER_LISTED = "NVML no longer lists the card"
+NO_LONGER_LISTED = "NVML no longer lists the GPU"
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is remembered of cards: each as it was last read whole, by UUID, and since when those that are lost are."""
+    """The memory of earlier readings of GPUs: each as it was last read whole, by UUID, and since when those that are
+    lost are."""
 
     cards: Mapping[str, Device] = field(default_factory=dict)
     lost_since: Mapping[str, str] = field(default_factory=dict)

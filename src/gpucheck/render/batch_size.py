@@ -61,7 +61,7 @@ _LIMITS = {
     "interrupted": "an interruption",
     "device": "the device: a larger size broke it",
     "killed": "a kill, not for lack of memory",
-    "no-process": "the system: no further process could start",
+    "no-process": "the system: no more processes could start",
     "disturbed": "other processes, which disturbed the trials",
 }
 # Sizes of which none larger was to be tried: the user's, and the command's own.
@@ -122,7 +122,7 @@ def _gap(below: Sequence[Block]) -> list[Block]:
 
 
 def _in_use(found: FoundBatchSize) -> list[Block]:
-    """What the answer means for use: three sentences at most, then how to reach an effective batch."""
+    """Return what the answer means for use: three sentences at most, then how to reach an effective batch."""
     limit = f"limited by {_limiting(found)}" if found.max_batch_size and found.limiting_factor != "memory" else ""
     told = (_knee(found.knee), limit if _limiting(found) else "", _split(found.memory_split, found.axis_name))
     advice = [advice_line(text) for text in accumulation_lines(found.accumulation)]
@@ -138,7 +138,7 @@ def _doubts(found: FoundBatchSize) -> list[Line]:
 
 
 def _details(found: FoundBatchSize) -> list[Block]:
-    """What needs no action: every trial, how the answer is known, and curves."""
+    """Return what needs no action: every trial, how the answer is known, and curves."""
     laid_out: list[Block] = []
     if len(found.trials) > _MOST_TRIALS:
         laid_out += [*_trials_of(found, found.trials), Line()]
@@ -257,7 +257,7 @@ def _knee(knee: Knee | None) -> str:
 
 
 def _peak_lines(found: FoundBatchSize) -> list[str]:
-    """What the answer takes and how that is known, and what it was held against."""
+    """Return what the answer takes and how that is known, and what it was held against."""
     lines = [*filter(None, (_peak(found),)), *use_lines(found)]
     if found.samples_per_s is not None:
         size = found.at_least or "the largest"
@@ -282,7 +282,7 @@ def _peak(found: FoundBatchSize) -> str:
 
 
 def use_lines(found: FoundBatchSize) -> list[str]:
-    """How far the answer can be relied on, and what else was tried."""
+    """Return how far the answer can be relied on, and what else was tried."""
     undetermined = found.knee.reason if found.knee is not None and found.knee.batch_size is None else None
     told = (
         _limit(found),
@@ -319,7 +319,7 @@ def _split(split: MemorySplit | None, axis: str | None) -> str:
 
 
 def _limiting(found: FoundBatchSize) -> str:
-    """What holds the answer where it is, in words; empty where nothing does."""
+    """Return what holds the answer where it is, in words; empty where nothing does."""
     factor = found.limiting_factor
     if factor is None:
         return ""
@@ -329,7 +329,7 @@ def _limiting(found: FoundBatchSize) -> str:
 
 
 def _limit(found: FoundBatchSize) -> str:
-    """What holds the answer where it is, and the size that shows it."""
+    """Return what holds the answer where it is, and the size that shows it."""
     factor = _limiting(found)
     if not factor:
         return ""
@@ -353,7 +353,7 @@ def _confidence(confidence: Confidence | None) -> str:
 
 
 def _checks(checks: Sequence[EpochCheck]) -> str:
-    """What else passed; what failed is a finding."""
+    """Return what else passed; what failed is a finding."""
     passed = [check for check in checks if check.outcome == "fits"]
     sizes = [str(check.batch_size) for check in passed if check.kind == "partial batch"]
     parts = [f"partial last batches ({', '.join(sizes)})"] if sizes else []
@@ -369,7 +369,8 @@ def _fragmentation(gap: Fragmentation | None) -> str:
 
 
 def prediction_line(found: FoundBatchSize) -> str:
-    """What was predicted before the search, and how the first trial calibrated it, or why nothing was; else empty."""
+    """Return what was predicted before the search, and how the first trial calibrated it, or why nothing was; else
+    empty."""
     predicted = found.prediction
     if predicted is None:
         return ""
@@ -408,7 +409,7 @@ def accumulation_lines(how: Accumulation | None) -> list[str]:
 
 
 def _page_of_devices(report: Report, several: FoundBatchSizes) -> Page:
-    """What every device can take, a row for each, and each one's own search with the details."""
+    """Return what every device can take, a row for each, and each one's own search with the details."""
     devices = several.devices
     told = next((one for one in report.findings if one.id == "batch_size.all_devices"), None)
     under = [Line(" · ".join([_what(devices[0]), *_how(devices[0])]), "dim")] if devices else []
@@ -570,7 +571,7 @@ def _page_of_estimate(report: Report, found: EstimatedBatchSize) -> Page:
 
 
 def _how_run(recipe: StepRecipe) -> list[str]:
-    """How a step is run, beyond the model."""
+    """Return how a step is run, beyond the model."""
     parts = [f"{recipe.amp} autocast"] if recipe.amp else []
     parts += ["checkpointed activations"] if recipe.grad_checkpointing else []
     return parts + (["compiled"] if recipe.compile else [])
@@ -584,7 +585,7 @@ def _estimate_subject(found: EstimatedBatchSize) -> str:
 
 
 def _estimate_memory(found: EstimatedBatchSize) -> Block:
-    """What a step holds, and what is kept free of it."""
+    """Return what a step holds, and what is kept free of it."""
     scale, unit = _scale(found.memory_bytes)
     held = (
         ("weights", found.parameter_bytes),
@@ -672,7 +673,7 @@ def trial_line(trial: Trial) -> str:
 
 
 def _run_for(purpose: str, *, resumed: bool) -> str:
-    """What a trial was run for; one that was taken over from a log says so."""
+    """Return what a trial was run for; one that was taken over from a log says so."""
     return f"{purpose} (earlier)" if resumed else purpose
 
 

@@ -43,7 +43,7 @@ _GATE, _CHANGES = "compare.slower", "compare.changes"
 
 
 def page(report: Report) -> Page:
-    """What changed, then the rows of both."""
+    """Return what changed, then the rows of both."""
     compared = report.results.get("compare")
     found = {finding.id: finding for finding in report.findings}
     gate, changes = found.get(_GATE), found.get(_CHANGES)
@@ -67,7 +67,7 @@ def page(report: Report) -> Page:
 
 
 def _answer(rows: Sequence[ComparedRow], verdict: Verdict, gate: Finding | None) -> Line:
-    """How many rows changed, and the one that did most."""
+    """Return how many rows changed, and the one that did most."""
     by = {change: [row for row in rows if row.change == change] for change in _ORDER}
     if gate is not None and gate.verdict == "pass":
         return answer(verdict, finding_text(gate))
@@ -184,6 +184,6 @@ def _figure(rate: float | None, time_s: float, unit: str | None) -> str:
 def _method(compared: Comparison) -> str:
     alpha, within = units.percent(compared.alpha), units.percent(compared.same_within)
     return (
-        "time new/old: below 1 is faster; Yuen's t on the logarithms of the runs' lower quartiles, "
-        f"{alpha} for the whole table (Holm); same: within ±{within}"
+        f"time new/old: below 1 is faster. Yuen's t on the logarithms of the runs' lower quartiles, {alpha} for the "
+        f"whole table (Holm). same: within ±{within}"
     )

@@ -187,14 +187,15 @@ def _answer(report: Report) -> tuple[Line | None, Finding | None]:
 
 
 def _unseen(report: Report, cards: Sequence[Device]) -> list[str]:
-    """What nobody could look at, though nothing is found wrong."""
+    """Return what nobody could look at, though nothing is found wrong."""
     kept = sum(card.state == NOT_ACCESSIBLE for card in cards)
     log = any(finding.id == "log.unreadable" for finding in report.findings)
     return ([f"{kept} not accessible"] if kept else []) + (["Xid unread"] if log else [])
 
 
 def _held(findings: Sequence[Finding], of: int) -> str | None:
-    """What lowers the clock of cards by a fifth or more, though it is no fault; named where it is not all `of` them."""
+    """Return what lowers the clock of cards by a fifth or more, though it is no fault; named where it is not all `of`
+    them."""
     found: dict[str, list[Finding]] = {}
     for one in findings:
         if one.evidence.get("cost", 0.0) >= COSTLY:
@@ -248,7 +249,7 @@ def device_table(facts: Facts, findings: tuple[Finding, ...]) -> Table:
 
 
 def _shows(column: Column) -> str:
-    """What a column shows, whatever its head in this width."""
+    """Return what a column shows, whatever its head in this width."""
     return _COMPACT_HEADS.get(column.head, column.head)
 
 
@@ -301,7 +302,7 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]
 
 
 def _of_card(text: Callable[[Device], str | Cell]) -> Callable[[Device], str | Cell]:
-    """What stands in a column in which the CPU has nothing."""
+    """Return what stands in a column in which the CPU has nothing."""
     return lambda device: "" if device.kind == "cpu" else text(device)
 
 
@@ -466,7 +467,7 @@ def _command(process: Process) -> str:
 
 
 def _name(device: Device) -> str:
-    """What tells this device from the others: CUDA's index, else NVML's, else the UUID, which is cut."""
+    """Return what tells this device from the others: CUDA's index, else NVML's, else the UUID, which is cut."""
     if device.cuda_index is None and device.id is None:
         return f"NVML {device.nvml_index}" if device.nvml_index is not None else (device.uuid or UNKNOWN)[:12]
     return _index(device)

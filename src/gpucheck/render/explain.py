@@ -72,7 +72,7 @@ def _page_of_id(page: IdPage) -> Page:
     if page.settle:
         body.append(Line(f"to make sure: {page.settle}"))
     parts = [f"asked by {'gpucheck explain' if page.of == 'text' else f'gpucheck {page.of}'}"]
-    parts += [f"breaks the rung {page.rung}"] if page.rung else []
+    parts += [f"breaks the stage {page.rung}"] if page.rung else []
     parts += [_SURE[page.certainty] if page.of == "text" else f"certainty: {page.certainty}"] if page.certainty else []
     body.append(Line(" · ".join(parts), "dim"))
     texts: list[Block] = [Line("error texts: " + " · ".join(page.texts), "dim")] if page.texts else []
@@ -86,7 +86,7 @@ def _source(source: str) -> list[Block]:
 
 
 def _steps(then: str) -> list[Line]:
-    """What to do, a line for each step: the first is the one to try first."""
+    """Return what to do, a line for each step: the first is the one to try first."""
     return [advice_line(step) for step in steps(then)]
 
 
@@ -109,7 +109,7 @@ _CLOSING = {"'": "'", '"': '"', "`": "`", "(": ")"}
 
 
 def _opens(text: str, place: int) -> bool:
-    """Whether a sign opens what it closes again: an apostrophe inside a word does not."""
+    """Return whether a sign opens what it closes again: an apostrophe inside a word does not."""
     before = text[place - 1 : place]
     return not before.isalnum() and _CLOSING[text[place]] in text[place + 1 :]
 
@@ -131,7 +131,7 @@ def lint_page(report: Report) -> Page:
 
 
 def _lint_verdict(placed: list[Finding], told: LintResult) -> Line | None:
-    """What all of it comes to, in one line; None where another finding says so."""
+    """Return what all of it comes to, in one line; None where another finding says so."""
     if not placed:
         return None
     parts = []

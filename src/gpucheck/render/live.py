@@ -147,7 +147,7 @@ def text_at(event: Progress, elapsed_s: float, ends_s: float, width: int) -> str
 
 
 def _parts(event: Progress) -> list[str]:
-    """What is done and how far, and the best so far where there is one."""
+    """Return what is done and how far, and the best so far where there is one."""
     count = f"{event.done + 1}/{event.total} " if event.done is not None and event.total else ""
     return [f"{count}{event.step}", *([f"best so far {event.best}"] if event.best else [])]
 

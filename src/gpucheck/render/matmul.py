@@ -54,7 +54,8 @@ def page(report: Report) -> Page:
 def _answer(
     device: DeviceRef, rows: Sequence[Measurement], searched: Sequence[SearchResult], peaks: Mapping[str, Any]
 ) -> list[measured.Answer]:
-    """What lasts, where a long run told it; else the fastest dtype; its share of the peak where that is known."""
+    """Return what lasts, where a long run told it; else the fastest dtype; its share of the peak where that is
+    known."""
     long_runs = [row for row in rows if row.name == "matmul.sustained" and row.method.details["burst"] is not None]
     if long_runs:
         best = max(long_runs, key=lambda row: float(row.method.details["sustained"]["flop_per_s"]))
@@ -87,7 +88,7 @@ def _flags(rows: Sequence[Measurement]) -> list[tuple[str, str]]:
 
 
 def _peaks(report: Report, device: str) -> Mapping[str, Any]:
-    """What the part can do in each dtype; nothing where it is not known, or where a finding names no device."""
+    """Return what the part can do in each dtype; nothing where it is not known, or where a finding names no device."""
     told = [one for one in report.findings if one.id == "matmul.share_of_peak" and one.device in (None, device)]
     found = [peaks for one in told if (peaks := one.evidence.get("peaks"))]
     return found[0] if found and all(peaks == found[0] for peaks in found) else {}
@@ -138,8 +139,7 @@ def _method(measurements: Sequence[Measurement]) -> str:
     caches = " and ".join(dict.fromkeys(row.method.cache for row in measurements))
     return (
         f"dense products, preallocated output; {measured.timed_by(measurements)}, after a warm-up, caches {caches}, "
-        f"random data; "
-        f"the spread covers {measured.covered(measurements)}"
+        f"random data. The spread covers {measured.covered(measurements)}"
     )
 
 

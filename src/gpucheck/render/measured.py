@@ -46,7 +46,7 @@ FLAGS: dict[str, tuple[str, str]] = {
     "unbalanced": ("unbalanced", "copy and compute differ by more than 10 %"),
     "below-resolution": ("too short", "the windows were shorter than their clock can tell: no time, no rate"),
     "short-window": ("short windows", "under 1 ms: the clock's resolution counts"),
-    "link-below-max": ("slow link", "the link runs below what card and slot support"),
+    "link-below-max": ("slow link", "the link runs below what GPU and slot support"),
     "clock-held": ("clock held", "a setting holds the clock below its maximum"),
     "power-limited": ("power limit", "the power limit held the clock, which is normal at full load"),
     "call-bound": ("latency", "the call itself takes more than 1 % of the time: a latency, no rate"),
@@ -122,12 +122,12 @@ def time_text(measurement: Measurement | None) -> str:
 
 
 def samples_text(measurement: Measurement) -> str:
-    """How many windows were timed."""
+    """Return how many windows were timed."""
     return UNKNOWN if measurement.time_s is None else str(measurement.time_s.n)
 
 
 def notes(measurement: Measurement, unusual_cache: Literal["warm", "cold"]) -> Cell:
-    """What lowers the figure's worth, and the state of the caches where that is not the table's usual one."""
+    """Return what lowers the figure's worth, and the state of the caches where that is not the table's usual one."""
     cache = (CACHES[unusual_cache],) if measurement.method.cache == unusual_cache else ()
     return note_cell(measurement.flags, cache)
 
@@ -190,7 +190,7 @@ def head(device: DeviceRef, *, several: bool) -> list[Line]:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a benchmark comes to on one device, in a clause with its figure; `place` is what attaches the device."""
+    """The answer of a benchmark on one device, in a clause with its figure; `place` is what attaches the device."""
 
     device: DeviceRef
     text: str
@@ -260,7 +260,7 @@ def _lead(report: Report, lead: Finding, answers: Sequence[Answer], *, several: 
 
 
 def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:
-    """Whether a finding is the first line: it outranks any figure, or no figure is of its device."""
+    """Return whether a finding is the first line: it outranks any figure, or no figure is of its device."""
     if not answers:
         return True
     if worst.verdict not in _ASKING:
@@ -321,7 +321,7 @@ def _rank(finding: Finding) -> tuple[int, float]:
 
 
 def _advice(findings: Sequence[Finding]) -> str | None:
-    """What to do where nothing is wrong, in a sentence that needs no other."""
+    """Return what to do where nothing is wrong, in a sentence that needs no other."""
     return next((one.fix for name in ids.in_role("advises") for one in findings if one.id == name and one.fix), None)
 
 
@@ -364,7 +364,7 @@ def caches(measurements: Sequence[Measurement]) -> str:
 
 
 def covered(measurements: Sequence[Measurement]) -> str:
-    """What a spread or an interval speaks for."""
+    """Return what a spread or an interval speaks for."""
     runs = max(len(row.runs) for row in measurements)
     return "this process, not this machine" if runs == 1 else f"{runs} processes on this machine"
 

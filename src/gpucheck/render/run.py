@@ -44,7 +44,7 @@ NAMES = {
 
 
 def page(report: Report) -> Page:
-    """What the program waits for, what to change, then the time, the lines and the memory."""
+    """Return what the program waits for, what to change, then the time, the lines and the memory."""
     if "run_dry" in report.results:
         return _dry_page(report)
     result = report.results.get("run")
@@ -191,7 +191,7 @@ def _verdict(result: DryResult, bad: Sequence[Finding]) -> str:
 
 
 def _counted(noun: str, what: str, found: Sequence[Finding]) -> Iterator[str]:
-    """How many mistakes ended the program, and how many it caught, with how often."""
+    """Yield how many mistakes ended the program, and how many it caught, with how often."""
     caught = [one for one in found if "times" in one.evidence and not one.evidence.get("ended")]
     ended = len(found) - len(caught)
     if ended:
