@@ -65,6 +65,7 @@ __all__ = [
     "find_batch_size",
     "judge",
     "smoke",
+    "status",
     "step",
 ]
 
@@ -154,6 +155,17 @@ def step() -> None:
     look = sys.modules.get("gpucheck.program.run.look")
     if look is not None:
         look.step()
+
+
+def status(python: str | None = None, *, on_event: OnEvent | None = None) -> Report:
+    """Tell whether torch can use the GPUs, as `gpucheck` alone does: `report.results["doctor"]` and the findings.
+
+    Raises UsageError for a Python that cannot be started.
+    """
+    from gpucheck.devices.options import StatusOptions
+    from gpucheck.devices.status import command as look
+
+    return _reported("status", lambda emit: look(StatusOptions(python), emit), on_event)
 
 
 def devices(device: str = "all", *, processes: bool = False, on_event: OnEvent | None = None) -> Report:

@@ -45,7 +45,7 @@ def parse(text: str, name: str, *, below: str = "") -> Settings | None:
         raise UsageError(f"{prefix.rstrip('.')} must be a table", "", f"write it as [{below}]")
     for key in table:
         if key not in KEYS:
-            raise UsageError(f"{prefix}{clipped(key)} is unknown", "", naming.did_you_mean(key, KEYS))
+            raise UsageError(f"{prefix}{clipped(key)} is unknown", "", naming.hint(key, KEYS))
     origins = {key: f"{prefix}{key}" for key in table if key != "thresholds"}
     return Settings(
         file=name,

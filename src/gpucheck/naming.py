@@ -11,25 +11,20 @@ from gpucheck.errors import UsageError
 Row = TypeVar("Row")
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name most like the one given, however unlike. Raises IndexError where none is known."""
-    return difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)[0]
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A question for the nearest name."""
-    return f"did you mean {nearest(name, known)}?"
-
-
 def slip(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known name of which the one given is a slip of the keyboard; None where it is like none."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question for the name that was meant; empty where none is near."""
+    meant = slip(name, known)
+    return f"did you mean {meant}?" if meant else ""
+
+
 def hint(name: str, known: Sequence[str], between: str = ", ") -> str:
     """Return what to give in place of an unknown name: the one that was meant, or any."""
-    meant = slip(name, known)
-    return f"did you mean {meant}?" if meant else f"give {between.join(known)}"
+    return did_you_mean(name, known) or f"give {between.join(known)}"
 
 
 def one_of(option: str, value: str, known: Sequence[str], between: str = ", ") -> None:

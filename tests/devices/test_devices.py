@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -576,7 +575,7 @@ def test_watching_reads_again_and_says_when_a_wedged_child_was_replaced(
     fake_driver: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = fake_driver("nvml.count=1\ncuda.order=0\ntemperature=40\n")
-    monkeypatch.setattr(inventory, "NvmlDoor", functools.partial(NvmlDoor, 2.0))
+    monkeypatch.setattr(inventory, "NvmlDoor", lambda timeout_s, **named: NvmlDoor(2.0, **named))
     scripts = iter(["nvml.count=1\ncuda.order=0\ntemperature=hang\n", "nvml.count=1\ncuda.order=0\ntemperature=50\n"])
 
     def sleep(seconds: float) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fake_machine import FakeMachine
+from shown import sentence
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -450,7 +451,7 @@ def test_through_the_command_line(fake_driver: Fake, tmp_path: Path, capsys: pyt
     assert main(["doctor", "--python", python, "--skip", "torch."]) == 4
     assert "? no known cause found, and torch was not seen to use the GPU" in capsys.readouterr().out
     assert main(["doctor", "--python", "/no/such/python"]) == 2
-    assert capsys.readouterr().err.endswith(
-        "gpucheck: --python /no/such/python cannot be started; No such file or directory; "
-        "give the path of a Python interpreter, 3.8 or newer\n"
+    assert sentence(capsys.readouterr().err) == (
+        "--python /no/such/python cannot be started: No such file or directory; "
+        "give the path of a Python interpreter, 3.8 or newer"
     )

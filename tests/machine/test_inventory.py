@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -366,7 +365,7 @@ def test_both_libraries_are_read_and_joined(fake_driver: Fake, monkeypatch: pyte
 
 def test_a_wedged_nvml_leaves_what_libcuda_tells(fake_driver: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_driver("nvml.init=hang\ncuda.order=0\n")
-    monkeypatch.setattr(inventory, "NvmlDoor", functools.partial(NvmlDoor, 0.5))
+    monkeypatch.setattr(inventory, "NvmlDoor", lambda timeout_s, **named: NvmlDoor(0.5, **named))
     facts = inventory.read()
     assert [(device.name, device.memory_total_bytes) for device in facts.devices[:-1]] == [("NVIDIA Fake 100", 1000)]
     assert facts.driver is not None

@@ -120,7 +120,7 @@ def test_what_changed_comes_first_and_what_did_not_is_counted() -> None:
     whole = shown("compare", made)
     ratios = re.findall(r"(\d\.\d\d)×", whole.split("\n\n")[1])
     assert ratios[:4] == ["1.30", "1.20", "0.80", "1.00"]
-    assert "and 9 more rows without a change: -v" in whole and len(re.findall("· same", whole)) == 11 + 20
+    assert "and 9 more rows, without a change: -v" in whole and len(re.findall("· same", whole)) == 11 + 20
 
 
 def test_rows_of_several_devices_name_theirs() -> None:

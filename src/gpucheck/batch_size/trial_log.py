@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from gpucheck.batch_size.history import Plan
 from gpucheck.batch_size.outcome import BOUNDING, FITS, TrialResult
-from gpucheck.errors import UsageError
+from gpucheck.errors import CannotLook, UsageError
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.results.find_batch_size import Outcome
@@ -38,8 +38,8 @@ class Entry:
 class TrialLog:
     """The log of one search, open for appending. `error` says why it can no longer be written, once it cannot.
 
-    `identity` is what makes trials comparable (`identity_of`). Raises UsageError where the file cannot be written,
-    holds anything else, or holds trials of another search.
+    `identity` is what makes trials comparable (`identity_of`). Raises CannotLook where the file cannot be
+    written, UsageError where it holds anything else, or trials of another search.
     """
 
     def __init__(self, path: str, identity: dict[str, Any]) -> None:
@@ -49,7 +49,7 @@ class TrialLog:
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o666)
         except OSError as error:
-            raise UsageError(
+            raise CannotLook(
                 f"--resume {path!r} cannot be written",
                 os.strerror(error.errno or 0),
                 "name a file in a folder you can write to",

@@ -316,9 +316,12 @@ def _document(ended: ChildResult, number: int) -> Report:
 
     Raises UsageError with the child's own sentence, Undecided where it was killed, and CannotLook where there is none.
     """
-    last = (ended.stderr.strip().splitlines() or [""])[-1].removeprefix("gpucheck: ")
+    lines = ended.stderr.strip().splitlines() or [""]
+    told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    last = (told or lines)[-1].removeprefix("gpucheck: ")
     if ended.returncode == exits.USAGE:
-        raise UsageError(last or "wrong usage")
+        tips = [line.strip().removeprefix("tip: ") for line in lines if line.startswith("  tip: ")]
+        raise UsageError(last or "wrong usage", "", tips[-1] if tips else "")
     try:
         return from_json(Report, json.loads(ended.stdout))
     except (ValueError, KeyError, TypeError) as error:

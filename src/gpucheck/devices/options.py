@@ -1,8 +1,9 @@
-"""Options of `devices`. Pure: read before torch is loaded."""
+"""Options of `devices` and `status`. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpucheck import units
 from gpucheck.options import option
@@ -17,3 +18,11 @@ class DevicesOptions:
         "Refresh every TIME until Ctrl-C.", name="--watch", metavar="TIME", parse=units.parse_duration
     )
     device: str = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class StatusOptions:
+    """Whose torch to judge: that of `python`, or of this interpreter. /proc, /sys and /dev are read under `root`."""
+
+    python: str | None = option("Judge the torch of another Python interpreter.", metavar="PATH")
+    root: Path = Path("/")

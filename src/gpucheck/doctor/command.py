@@ -15,7 +15,7 @@ from typing import Any
 from gpucheck import units
 from gpucheck.doctor import fixes, ladder
 from gpucheck.doctor.catalogue import CONDITIONS, select
-from gpucheck.doctor.condition import Evidence
+from gpucheck.doctor.condition import Condition, Evidence
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import UsageError
 from gpucheck.machine import child, choose, installed_torch, inventory, load_child, stack, talk, torch_probe
@@ -52,28 +52,31 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
         emit(Progress("running 1 s of load on the GPUs"))
         evidence = replace(evidence, load=run_load(evidence, options.python))
     emit(Started(evidence.facts))
-    diagnosis = ladder.diagnose(evidence, conditions)
-    emit(
-        Answered(
-            "doctor",
-            DoctorResult(
-                first=diagnosis.first.condition.id if diagnosis.first else None,
-                broken=diagnosis.broken,
-                rungs=ladder.standings(evidence, diagnosis),
-                consequences=tuple(sighting.condition.id for sighting in diagnosis.consequences),
-                asked=len(conditions),
-                torch_works=evidence.torch_works,
-                load=evidence.load,
-            ),
-        )
-    )
-    first = None if diagnosis.first is None else f"fix {diagnosis.first.condition.id} first"
+    result, found = diagnosed(evidence, conditions, everything=len(conditions) == len(CONDITIONS))
+    emit(Answered("doctor", result))
+    first = None if result.first is None else f"fix {result.first} first"
     asked = choose.judge_required(options.require, None, usable(evidence.torch), evidence.facts, fix=first)
-    for finding in (*asked, *ladder.findings(diagnosis)):
+    for finding in (*asked, *found):
         emit(Judged(finding))
-    if diagnosis.first is None:
-        emit(Judged(healthy(evidence, everything=len(conditions) == len(CONDITIONS))))
     return evidence
+
+
+def diagnosed(
+    evidence: Evidence, conditions: Sequence[Condition], *, everything: bool
+) -> tuple[DoctorResult, list[Finding]]:
+    """The diagnosis and its findings: the first broken rung before all else; `everything` as `healthy`'s."""
+    diagnosis = ladder.diagnose(evidence, conditions)
+    result = DoctorResult(
+        first=diagnosis.first.condition.id if diagnosis.first else None,
+        broken=diagnosis.broken,
+        rungs=ladder.standings(evidence, diagnosis),
+        consequences=tuple(sighting.condition.id for sighting in diagnosis.consequences),
+        asked=len(conditions),
+        torch_works=evidence.torch_works,
+        load=evidence.load,
+    )
+    found = ladder.findings(diagnosis)
+    return result, found if diagnosis.first else [*found, healthy(evidence, everything=everything)]
 
 
 def usable(probe: TorchProbe | None) -> Usable:
@@ -85,8 +88,11 @@ def usable(probe: TorchProbe | None) -> Usable:
     return Usable(None, 0)
 
 
-def read(options: DoctorOptions, emit: Emit) -> Evidence:
-    """Everything there is to see, the slow parts side by side. Raises UsageError for a --python that cannot start."""
+def read(options: DoctorOptions, emit: Emit, *, driver_timeout_s: float | None = None) -> Evidence:
+    """Read everything, the slow parts side by side. Raises UsageError for a --python that cannot start.
+
+    The driver is waited for as long as a healthy one may take, or `driver_timeout_s`.
+    """
     emit(Progress("reading driver and torch"))
     # The driver in this thread, which an interrupt reaches; torch is cut off by it.
     cut = child.Cut()
@@ -95,7 +101,7 @@ def read(options: DoctorOptions, emit: Emit) -> Evidence:
             torch_probe.probe, options.python, timeout_s=options.time_budget_s or torch_probe.TIMEOUT_S, cut=cut
         )
         try:
-            facts, seen = _around(options.root, cut)
+            facts, seen = _around(options.root, cut, driver_timeout_s)
             probe = _answer(asked, options.python)
         finally:
             cut.after(0.0, "interrupted")
@@ -135,8 +141,8 @@ def _no_answer(python: str, probe: TorchProbe) -> UsageError:
     return UsageError(f"--python {python} cannot run the probe", probe.error or "it printed nothing", _GIVE)
 
 
-def _around(root: Path, cut: child.Cut) -> tuple[Facts, Stack]:
-    facts = inventory.read(processes=True, root=root, links=True)
+def _around(root: Path, cut: child.Cut, timeout_s: float | None) -> tuple[Facts, Stack]:
+    facts = inventory.read(processes=True, root=root, links=True, timeout_s=timeout_s)
     driver = facts.driver
     if driver is not None and driver.cuinit_code is None and driver.is_hung:
         # What torch waits for does not come. One that answers and hangs at a device may let torch use another.

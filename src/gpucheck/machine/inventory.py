@@ -311,8 +311,10 @@ class Inventory:
         details: Callable[[Process], Process] = lambda process: process,
         root: Path = kernel_driver.ROOT,
         ahead: Ahead | None = None,
+        timeout_s: float | None = None,
     ) -> None:
-        """`details` reads more of each process; `ahead` has the children that were started already.
+        """`details` reads more of each process; `ahead` has the children that were started already; NVML and libcuda
+        are each waited for as long as a healthy driver may take, or `timeout_s`.
 
         Without `wake`, GPUs that all sleep are left asleep, and nothing but that is told of them.
         """
@@ -321,8 +323,8 @@ class Inventory:
         self._root = root
         self._name, self._details = name, details
         # There is no NVIDIA driver for macOS.
-        self._nvml = NvmlDoor(start=_started(ahead, NVML_READER)) if sys.platform != "darwin" else None
-        self._ahead = ahead
+        self._nvml = NvmlDoor(timeout_s, start=_started(ahead, NVML_READER)) if sys.platform != "darwin" else None
+        self._ahead, self._timeout_s = ahead, timeout_s
         self._cuda: DriverReading | None = None
         self._torch: TorchBuild | None = None
         self._torch_told: TorchDevices | None = None
@@ -352,7 +354,7 @@ class Inventory:
             self._nvml.ask(processes=self._with_processes, links=self._with_links)
         cuda = None
         if self._nvml is not None and self._cuda is None:
-            cuda = CudaDoor(start=_started(self._ahead, LIBCUDA_READER))
+            cuda = CudaDoor(self._timeout_s, start=_started(self._ahead, LIBCUDA_READER))
         try:
             if cuda is not None:
                 cuda.ask()
@@ -481,27 +483,33 @@ def only(facts: Facts, keep: Callable[[Device], bool]) -> Facts:
     return replace(facts, devices=tuple(facts.devices[place] for place in kept), unknown=unknown)
 
 
-def read(processes: bool = False, root: Path = kernel_driver.ROOT, *, links: bool = False) -> Facts:
-    """The machine's facts, read once; `root` is where /proc is.
+def read(
+    processes: bool = False,
+    root: Path = kernel_driver.ROOT,
+    *,
+    links: bool = False,
+    timeout_s: float | None = None,
+) -> Facts:
+    """The machine's facts, read once; `root` is where /proc is, `timeout_s` as Inventory's.
 
     `processes` asks for those on each device as well, `links` for its NVLinks and their fabric.
     """
-    with Inventory(with_processes=processes, with_links=links, root=root) as inventory:
+    with Inventory(with_processes=processes, with_links=links, root=root, timeout_s=timeout_s) as inventory:
         return inventory.read()
 
 
-def again(facts: Facts) -> Facts:
+def again(facts: Facts, timeout_s: float | None = None) -> Facts:
     """The facts with their NVIDIA cards read a second time, with processes and links, and how their counters grew.
 
     What does not change meanwhile (the machine, libcuda's answer, torch) is taken over. Where NVML has no card to tell
     of, or did not answer the first time, the facts are returned as they are: it would be waited for again. Where a card
-    is at work a second lies between the readings.
+    is at work a second lies between the readings. `timeout_s` as Inventory's.
     """
     driver = facts.driver
     if driver is None or driver.nvml_error or not any(device.nvml_index is not None for device in facts.devices):
         return facts
     busy = [one.read_at_s for one in facts.devices if (one.utilization_percent or 0) >= AT_WORK_PERCENT]
-    with NvmlDoor() as door:
+    with NvmlDoor(timeout_s) as door:
         time.sleep(max([at_s + BETWEEN_READINGS_S - time.monotonic() for at_s in busy if at_s is not None] + [0.0]))
         door.ask(processes=True, links=True)
         read, _ = added(of(facts.devices), door.reading(), now_text())

@@ -39,7 +39,7 @@ _STATES: dict[str, tuple[Verdict, str]] = {
     "unknown": ("inconclusive", "unknown"),
 }
 # What asks for action, the worst first.
-_COUNTED: dict[Verdict, str] = {"fail": "failure", "inconclusive": "open question", "warn": "warning"}
+COUNTED: dict[Verdict, str] = {"fail": "failure", "inconclusive": "open question", "warn": "warning"}
 
 
 def page(report: Report) -> Page:
@@ -48,12 +48,12 @@ def page(report: Report) -> Page:
     first = next((finding for finding in report.findings if told is not None and finding.id == told.first), None)
     because = [finding for finding in report.findings if "because_of" in finding.evidence]
     others = [finding for finding in report.findings if finding not in because]
-    body = _ladder(told.rungs if told is not None else ())
+    body = ladder(told.rungs if told is not None else ())
     if because:
         follows = ", ".join(f"{finding.title} ({finding.id})" for finding in because)
         body.append(Line(f"follow-on failures: {follows}", "dim"))
     body += [*_load(told.load if told is not None else None), *versions_line(report.facts)]
-    details = _absent(told.rungs if told is not None else ())
+    details = absent(told.rungs if told is not None else ())
     if first is not None:
         line, *shown = _diagnosis(first)
         return Page(line, body, details, findings=others, cause=first, under=shown)
@@ -65,7 +65,7 @@ def page(report: Report) -> Page:
 
 def _whole(whole: Finding, beside: Counter[Verdict]) -> Line:
     """Return what holds for the machine; where something else asks for action, the worst of that is the verdict."""
-    counts = [(verdict, word) for verdict, word in _COUNTED.items() if beside[verdict]]
+    counts = [(verdict, word) for verdict, word in COUNTED.items() if beside[verdict]]
     if whole.verdict == "inconclusive" or not counts:
         return answer(whole.verdict, whole.title if whole.verdict == "inconclusive" else finding_text(whole))
     told = ", ".join(f"{beside[verdict]} {word}{'s' * (beside[verdict] != 1)}" for verdict, word in counts)
@@ -82,12 +82,13 @@ def _diagnosis(first: Finding) -> list[Line]:
     return [answer(first.verdict, first.title), *shown]
 
 
-def _ladder(rungs: Sequence[RungStanding]) -> list[Block]:
+def ladder(rungs: Sequence[RungStanding]) -> list[Block]:
+    """The rungs that there are here."""
     here = [rung for rung in rungs if rung.state != "absent"]
     return [table(_COLUMNS, [_row(rung) for rung in here]), Line()] if here else []
 
 
-def _absent(rungs: Sequence[RungStanding]) -> list[Block]:
+def absent(rungs: Sequence[RungStanding]) -> list[Block]:
     """In a line the rungs that do not apply."""
     absent: dict[str, list[str]] = {}
     for rung in rungs:
@@ -168,11 +169,11 @@ def smoke_page(report: Report) -> Page:
 def _counts(findings: Sequence[Finding]) -> str:
     counted = Counter(finding.verdict for finding in findings)
     counts = [f"{counted[verdict]} {word}" for verdict, word in _ENDED.items() if counted[verdict]]
-    skipped = [finding.message for finding in findings if finding.verdict == "skip"]
     # Before its colon a reason names the group: `not on cpu`, `--time-budget ended`.
-    reasons = list(dict.fromkeys(message.partition(":")[0] for message in skipped))
-    if len(reasons) == 1:
-        counts[-1] += f" ({reasons[0]})"
+    reasons = Counter(finding.message.partition(":")[0] for finding in findings if finding.verdict == "skip")
+    if reasons:
+        told = [reason if len(reasons) == 1 else f"{count} {reason}" for reason, count in reasons.most_common()]
+        counts[-1] += f" ({', '.join(told)})"
     return ", ".join(counts) or "no check ran"
 
 

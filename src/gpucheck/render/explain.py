@@ -8,6 +8,7 @@ from gpucheck.render.blocks import (
     SIGNS,
     Block,
     Column,
+    Drawing,
     Line,
     Page,
     advice_line,
@@ -114,14 +115,14 @@ def _opens(text: str, place: int) -> bool:
     return not before.isalnum() and _CLOSING[text[place]] in text[place + 1 :]
 
 
-# -- lint: a line for each mistake, as compilers write them ------------------------------------------------------------
+# -- lint: each mistake with its source, as compilers write ------------------------------------------------------------
 
 
 def lint_page(report: Report) -> Page:
     """The verdict, then each mistake: file, line and column, the rule, what is wrong and what to do."""
     told = report.results.get("lint") or LintResult()
     placed = [finding for finding in report.findings if "file" in finding.evidence]
-    mistakes = [_mistake(finding) for finding in placed]
+    mistakes = [block for finding in placed for block in _mistake(finding)]
     ignored = [Line(f"{_count(told.ignored, 'finding')} ignored by comments", "dim")] if told.ignored else []
     others = [finding for finding in report.findings if finding not in placed]
     # Nothing was wrong, or there was nothing to read.
@@ -148,11 +149,19 @@ def _lint_verdict(placed: list[Finding], told: LintResult) -> Line | None:
     return answer(worst, f"{', '.join(parts)}{where}")
 
 
-def _mistake(finding: Finding) -> Line:
+def _mistake(finding: Finding) -> list[Block]:
+    """The place and what is wrong, the line of source with the place marked, and what to do."""
     evidence = finding.evidence
     place = ":".join(str(evidence[key]) for key in ("file", "line", "column") if evidence.get(key) is not None)
-    fix = f" → {finding.fix}" if finding.fix else ""
-    return Line(f"{place} {finding.id} {finding.message}{fix}", SIGNS[finding.verdict][2])
+    lines: list[Block] = [Line(f"{place} {finding.id} {finding.message}", SIGNS[finding.verdict][2])]
+    if source := evidence.get("source"):
+        number, cut = str(evidence["line"]), len(source) - len(source.lstrip())
+        # A tab is one character wide in both lines, and what would move the cursor is none.
+        shown = "".join(letter if letter.isprintable() else " " for letter in source[cut:])
+        before = " " * (evidence["column"] - 1 - cut)
+        code, marks = f"{number} | {shown}", f"{' ' * len(number)} | {before}{'^' * evidence['width']}"
+        lines += [Drawing((code, marks), (code, marks))]
+    return [*lines, *([advice_line(finding.fix)] if finding.fix else [])]
 
 
 def _count(number: int, noun: str) -> str:

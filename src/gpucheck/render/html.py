@@ -215,7 +215,7 @@ def _section(report: Report, file: str, *, most_raw: int) -> Section:
         head=quiet[0],
         body=body,
         details=[part for part in details if any(not isinstance(block, Drawing) for block in part)],
-        devices=devices.device_table(report.facts, report.findings) if with_devices else None,
+        devices=devices.devices_table(report.facts.devices, report.findings) if with_devices else None,
         charts=charts.of(report),
         fleet=None if fleet is None else _fleet(fleet),
         raw=raw,

@@ -221,7 +221,7 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
     else:
         count = len(report.measurements)
         first = said_by(report.summary.verdict, f"{count} rows measured" if count else "nothing was measured")
-    body = _from_text_on(body)
+    moved, body = _fitting_a_screen(_from_text_on(body)) if several else ([], _from_text_on(body))
     others = ranked if lead is not None else ranked[1:]
     above: list[Block] = [_line(report, answer, several=several) for answer in others if several]
     above += [Line(f"  {_fitting(answer, '  ')}") for answer in others if not several]
@@ -231,7 +231,31 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
     gap = [Line()] if body and not isinstance(body[-1], Line) else []
     below = [*gap, Line(rest, "dim")] if (rest := rests_on(report)) else []
     above += [Line()] if above and body else []
-    return Page(first, [*above, *body, *below], _from_text_on(details), findings, cause=cause, then=then)
+    details = [*moved, *([Line()] if moved else []), *_from_text_on(details)]
+    return Page(first, [*above, *body, *below], details, findings, cause=cause, then=then)
+
+
+# Lines of tables for which a screen of 24 has room beside the answers of eight devices.
+_MOST_OF_SEVERAL = 12
+
+
+def _fitting_a_screen(body: Sequence[Block]) -> tuple[list[Block], Sequence[Block]]:
+    """The tables of several devices that are left to -v, the first ones, and what stands on the screen."""
+    left, moved = list(body), 0
+    while moved < len(left) and sum(map(_height, left[moved:])) > _MOST_OF_SEVERAL:
+        gap = next((place for place in range(moved + 1, len(left)) if left[place] == Line()), len(left) - 1)
+        moved = gap + 1
+    if moved == 0:
+        return [], body
+    shown = left[moved:]
+    return left[:moved], [*shown, *([Line()] if shown else []), Line("the other tables: -v", "dim")]
+
+
+def _height(block: Block) -> int:
+    """How many lines it takes where none is broken."""
+    if isinstance(block, Table):
+        return len(block.rows) + 1 + max(len(column.head.split("\n")) for column in block.columns)
+    return 1 if isinstance(block, Line) else len(block.lines)
 
 
 def _from_text_on(blocks: Sequence[Block]) -> Sequence[Block]:
