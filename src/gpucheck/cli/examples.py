@@ -73,6 +73,11 @@ EXAMPLES: dict[str, tuple[str, str, str]] = {
         "gpucheck judge run1.json run2.json run3.json",
         "gpucheck judge result.json --config strict.toml --output result.xml",
     ),
+    "gpucheck report": (
+        "gpucheck report result.json --output page.html",
+        "gpucheck report before.json after.json --output page.html",
+        "gpucheck report /shared/checks --output fleet.html",
+    ),
     "gpucheck fleet": (
         "srun --ntasks-per-node=1 gpucheck fleet check --gather /shared/checks",
         "gpucheck fleet judge /shared/checks",
