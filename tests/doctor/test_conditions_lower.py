@@ -62,7 +62,7 @@ CONTROL, UVM, FIRST = (Node(path, True, True, 0) for path in ("/dev/nvidiactl", 
 
 
 def cuinit(code: int, evidence: Evidence = DOWN) -> Evidence:
-    """The machine where cuInit answers this."""
+    """The machine where cuInit returns this."""
     return with_driver(evidence, cuinit_code=code, cuinit_error="words")
 
 

@@ -69,7 +69,7 @@ def page(name: str, emit: Emit) -> None:
 
 
 def is_id(text: str) -> bool:
-    """Whether it is written like an id, in small or capital letters."""
+    """Return whether it is written like an id, in small or capital letters."""
     return _ID.fullmatch(text.lower()) is not None
 
 

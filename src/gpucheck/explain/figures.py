@@ -74,7 +74,7 @@ def _digits(value: float) -> str:
 
 
 def _sizes(said: str, patterns: dict[str, str]) -> Numbers:
-    """What each pattern, with `SIZE` for a number and its unit, finds first."""
+    """Return what each pattern, with `SIZE` for a number and its unit, finds first."""
     found: Numbers = {}
     for key, pattern in patterns.items():
         match = re.search(pattern.replace("SIZE", _SIZE), said, re.IGNORECASE)
@@ -85,7 +85,7 @@ def _sizes(said: str, patterns: dict[str, str]) -> Numbers:
 
 
 def _integers(said: str, patterns: dict[str, str]) -> Numbers:
-    """What each pattern's first group finds first, as a whole number."""
+    """Return what each pattern's first group finds first, as a whole number."""
     found: Numbers = {}
     for key, pattern in patterns.items():
         if match := re.search(pattern, said, re.IGNORECASE):
@@ -94,7 +94,7 @@ def _integers(said: str, patterns: dict[str, str]) -> Numbers:
 
 
 def _words(said: str, patterns: dict[str, str]) -> Numbers:
-    """What each pattern's first group finds first, as it is written."""
+    """Return what each pattern's first group finds first, as it is written."""
     found = {key: re.search(pattern, said, re.IGNORECASE) for key, pattern in patterns.items()}
     return {key: match[1] for key, match in found.items() if match}
 
@@ -220,7 +220,8 @@ def _others(found: Numbers) -> list[Numbers]:
 
 
 def _unnamed(found: Numbers) -> int:
-    """What neither is free nor anybody named holds: in torch before 2.1, and without NVML, others are not listed."""
+    """Return what neither is free nor anybody named holds: in torch before 2.1, and without NVML, others are not
+    listed."""
     total, free = found.get("total_bytes"), found.get("free_bytes")
     own = found.get("own_bytes") or found.get("reserved_bytes")
     if len(found.get("own_pids", ())) > 1:
@@ -264,7 +265,7 @@ def _memory_then(name: str, found: Numbers) -> str:
 
 
 def _limit(found: Numbers) -> str:
-    """What to do where the request was refused though the GPU had room for it; empty elsewhere."""
+    """Return what to do where the request was refused though the GPU had room for it; empty elsewhere."""
     requested, free = found.get("requested_bytes"), found.get("free_bytes")
     if requested is None or free is None or free - requested <= _LARGE_OTHER * (found.get("total_bytes") or free):
         return ""
@@ -279,7 +280,7 @@ def _limit(found: Numbers) -> str:
 
 
 def _about_others(listed: list[Numbers], *, is_own_known: bool) -> str:
-    """What to do about memory that others hold. One of them may be this program, or another rank of its job."""
+    """Return what to do about memory that others hold. One of them may be this program, or another rank of its job."""
     if not listed:
         return "nvidia-smi shows whether another program holds memory: use another GPU, or end that program"
     pids = [str(one["pid"]) for one in listed[:3]]
@@ -331,7 +332,7 @@ def _vllm(name: str, said: str, around: str) -> Figures:
 
 
 def _host(name: str, said: str, around: str) -> Figures:
-    """What was asked of the host's memory, or whom the kernel killed and how much it held."""
+    """Return what was asked of the host's memory, or whom the kernel killed and how much it held."""
     if name == "oom.killed":
         return _killed(around)
     found = _integers(said, {"requested_bytes": r"tried to allocate (\d+) bytes"})
@@ -604,7 +605,7 @@ def _duplicate(name: str, said: str, around: str) -> Figures:
 
 
 def _shared_memory(name: str, said: str, around: str) -> Figures:
-    """What a kernel wants inside a multiprocessor, and what there is."""
+    """Return what a kernel wants inside a multiprocessor, and what there is."""
     del name, said
     match = re.search(r"Required: (\d+),? Hardware limit: ?(\d+)", around)
     if match is None:
@@ -754,7 +755,7 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
 
 
 def _container(name: str, said: str, around: str) -> Figures:
-    """What NVIDIA's container toolkit says behind the kind of its error."""
+    """Return what NVIDIA's container toolkit says behind the kind of its error."""
     del name
     text = said if "nvidia-container" in said or "unsatisfied" in said else around
     for pattern, sentence, then in _CONTAINER:

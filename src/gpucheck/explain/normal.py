@@ -197,7 +197,7 @@ def _bare(line: str) -> tuple[str, bool]:
 
 
 def _classed(lines: Sequence[tuple[int, tuple[str, bool]]]) -> list[Line]:
-    """What each line is. Tracebacks that are chained are one group; what follows a new one is the next."""
+    """Return what each line is. Tracebacks that are chained are one group; what follows a new one is the next."""
     found: list[Line] = []
     group, chained, frame_before = 0, False, False
     for number, (text, quiet) in lines:

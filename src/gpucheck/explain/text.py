@@ -55,8 +55,8 @@ CUDA_SAYS = (
 
 
 def by_code(*numbers: int) -> str:
-    """How programs that give CUDA's error by its number alone write it: torch and others, caffe, torch before 1.0,
-    CUDA's samples, ollama, OpenMM, numba."""
+    """Return how programs that give CUDA's error by its number alone write it: torch and others, caffe, torch before
+    1.0, CUDA's samples, ollama, OpenMM, numba."""
     either = "|".join(map(str, numbers))
     call = "cu(Init|Mem|Module|Link|Ctx|Launch|Stream|Event|Device|Func|Occupancy)"
     return (

@@ -19,21 +19,20 @@ _TORCH = r"\b(py)?torch\b|torch/|dataloader|lightning[._]|accelerate|deepspeed"
 TEXTS: tuple[Text, ...] = (
     Text(
         "shm.bus",
-        "a DataLoader worker found no room in /dev/shm",
+        "a DataLoader worker found no space in /dev/shm",
         (
             r"is killed by signal: Bus error",
             r"Unexpected bus error encountered in worker",
             r"dataloader'?s workers are out of shared memory",
             r"insufficient shared memory \(shm\)",
         ),
-        "Workers hand their batches over in shared memory, and a container's /dev/shm is 64 MiB unless it was asked "
-        "for more.",
+        "Workers pass their batches through shared memory, and a container's /dev/shm is 64 MiB by default.",
         _SHM + "; num_workers=0 works without",
         source="torch/csrc/DataLoader.cpp",
     ),
     Text(
         "shm.open",
-        "shared memory for a tensor could not be made",
+        "shared memory for a tensor could not be created",
         (
             r"unable to open (file|shared memory object) </?torch_",
             r"unable to (mmap|resize|allocate) .{0,40}(shared memory|file </?torch)",
@@ -56,7 +55,7 @@ TEXTS: tuple[Text, ...] = (
             r"received \d+ items of ancdata",
             r"Too many open files\. ?Communication with the workers is no longer possible",
         ),
-        "Every tensor that a worker hands over is a file descriptor until it is freed.",
+        "Every tensor that a worker passes uses a file descriptor until it is freed.",
         "ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
         "proof",
         common=(r"\[Errno 24\]", r"Too many open files"),
@@ -66,9 +65,8 @@ TEXTS: tuple[Text, ...] = (
         "loader.killed",
         "a DataLoader worker was killed",
         (r"DataLoader worker \(pid \d+\) is killed by signal: Killed",),
-        "The kernel's out-of-memory killer, or somebody. Each worker has a copy of what the dataset holds in Python "
-        "objects.",
-        "sudo dmesg | grep -i oom; fewer workers, a smaller prefetch_factor, arrays in place of lists",
+        "The OOM killer or a user ended it. Each worker has a copy of the dataset's Python objects.",
+        "sudo dmesg | grep -i oom; fewer workers, a smaller prefetch_factor, arrays instead of lists",
     ),
     Text(
         "loader.crashed",
@@ -78,7 +76,7 @@ TEXTS: tuple[Text, ...] = (
             r"Unexpected (segmentation fault|floating-point exception) encountered in worker",
         ),
         "A library in __getitem__ crashed: OpenCV's threads, a decoder, an HDF5 file opened before the fork.",
-        "num_workers=0 shows where; PYTHONFAULTHANDLER=1; cv2.setNumThreads(0); open files in the worker",
+        "num_workers=0 or PYTHONFAULTHANDLER=1 shows where; cv2.setNumThreads(0), and open files in the worker",
     ),
     Text(
         "loader.exited",
@@ -88,7 +86,7 @@ TEXTS: tuple[Text, ...] = (
             r"DataLoader worker \(pid \d+\) is killed by signal",
             r"Pin memory thread exited unexpectedly",
         ),
-        "The message does not say why. What the worker wrote to stderr before is the cause.",
+        "The message does not name the cause. See the worker's earlier output on stderr.",
         "num_workers=0 shows the real error; sudo dmesg | grep -i -e oom -e killed",
         "proof",
         symptom=True,
@@ -102,7 +100,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "process.main",
-        "a program starts processes as it is imported",
+        "a program starts processes while it is imported",
         (),
         "With spawn, as on Windows and macOS, each child imports the main file again.",
         'put the start of the program under `if __name__ == "__main__":`',
@@ -112,7 +110,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "process.pickle",
-        "an object cannot be handed to a child process",
+        "an object cannot be passed to a child process",
         (r"torch/multiprocessing/reductions?\.py.{0,400}pickle",),
         "With spawn the dataset, collate_fn and hooks have to be pickled: no lambda, no local function, no open file.",
         "move the function to the module's top level",
@@ -126,11 +124,11 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "process.threads",
-        "the system gives no more threads",
+        "the system cannot start more threads",
         (),
-        "The limit of processes (ulimit -u, a container's pids limit) or memory is reached: every worker starts "
-        "threads of its own.",
-        "OMP_NUM_THREADS=1 for workers; ulimit -u; docker run --pids-limit",
+        "The process limit (ulimit -u, a container's pids limit) or the memory limit is reached. Every worker starts "
+        "its own threads.",
+        "OMP_NUM_THREADS=1 for workers; raise ulimit -u or docker run --pids-limit",
         common=(
             r"OpenBLAS blas_thread_init: pthread_create failed",
             r"libgomp: Thread creation failed",
@@ -150,8 +148,8 @@ TEXTS: tuple[Text, ...] = (
             r"\A\W*(fatal python error: )?(segfault|segmentation fault)( \(core dumped\))?\W*\Z",
             r"ERROR: Unexpected segmentation fault encountered in worker",
         ),
-        "Libraries that do not belong together (extensions built for another torch), or a driver that fails.",
-        "python -X faulthandler … shows the line; then the same in a fresh environment with torch alone",
+        "Libraries do not match (extensions built for another torch), or a driver fails.",
+        "python -X faulthandler … shows the line; then run it in a fresh environment with only torch",
         "hint",
         symptom=True,
         common=(
@@ -174,13 +172,13 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "crash.abort",
-        "the process ended itself in compiled code (SIGABRT)",
+        "the process aborted in compiled code (SIGABRT)",
         (
             r"Signal 6 \(SIGABRT\)",
             r"exitcode ?: ?-6\b",
         ),
-        "A library found something that it cannot go on with, and wrote before that what it was: an exception of C++ "
-        "(`what():`), an assertion, or NCCL's watchdog.",
+        "A library found an error that it cannot handle and printed it before: a C++ exception (`what():`), an "
+        "assertion, or NCCL's watchdog.",
         "explain the lines before the abort: they name the cause",
         "hint",
         symptom=True,
@@ -198,12 +196,12 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "crash.bus",
-        "the process read memory that is not there",
+        "the process read memory that does not exist",
         (
             r"Signal 7 \(SIGBUS\)|exitcode ?: ?-7\b|exits with return code = -7\b",
             r"\A\W*bus error( \(core dumped\))?\W*\Z",
         ),
-        "Mostly /dev/shm is full; else a memory-mapped file that was cut while it was read.",
+        "Usually /dev/shm is full. Otherwise a memory-mapped file was truncated while it was read.",
         _SHM,
         symptom=True,
         common=(

@@ -23,7 +23,7 @@ _TORCHS = (
 TEXTS: tuple[Text, ...] = (
     Text(
         "import.nvjitlink",
-        "a foreign CUDA library is loaded in place of torch's",
+        "a foreign CUDA library is loaded instead of torch's",
         (
             r"versions_helpers\.cc:\d+: operation \w+.{0,60}failed",
             r"undefined symbol: (__nvJitLink|cu(blas|sparse|solver|fft|rand|da)|nccl|nvrtc)\w*",
@@ -153,7 +153,7 @@ TEXTS: tuple[Text, ...] = (
         "import.torch",
         "torch is not installed here",
         (r"\bNo module named '?torch'?(?![\w.])",),
-        "The interpreter that runs has no torch: mostly another environment than the one it was installed in.",
+        "The running interpreter has no torch. Usually torch is installed in another environment.",
         "python -m pip show torch with that very interpreter; then activate the environment that has it, or python -m "
         "pip install torch in a virtual environment",
         "proof",
@@ -161,7 +161,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "build.isolation",
-        "a package is built without a view of the installed torch",
+        "a package is built without access to the installed torch",
         (
             r"(pip-build-env-|get_requires_for_build_wheel|build_meta|Getting requirements to build wheel|pep517|"
             r"build_editable|prepare_metadata_for_build|subprocess-exited-with-error|build-backend|build dependencies|"
@@ -171,7 +171,7 @@ TEXTS: tuple[Text, ...] = (
             r"(Getting requirements to build wheel|get_requires_for_build_wheel|egg_info).{0,3000}Unable to import "
             r"torch",
         ),
-        "pip and uv build a package in an environment of its own, in which torch is not; its setup.py imports torch.",
+        "pip and uv build a package in an isolated environment without torch, but its setup.py imports torch.",
         "install torch first, then the package with pip install --no-build-isolation NAME (uv: "
         "no-build-isolation-package "
         "in pyproject.toml; also install its build tools: setuptools wheel packaging ninja)",
@@ -181,7 +181,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "import.torch_too_old",
-        "a package wants another version of torch",
+        "a package needs another version of torch",
         (
             r"module '?torch(\.\w+)*'? has no attribute '?(?!cuda\b|Tensor\b|nn\b|tensor\b|__version__|_cuda_)\w+",
             r"cannot import name '?\w+'? from '?torch\.",
@@ -189,8 +189,7 @@ TEXTS: tuple[Text, ...] = (
             r"(requires|needs) (at least )?(py)?torch ?(version )?(>=|2\.|1\.|or (newer|above|higher))",
             r"Disabling PyTorch because PyTorch >= ?[\d.]+ is required",
         ),
-        "The package calls something that this torch does not have: it is older or newer than the package was made "
-        "for.",
+        "The package uses a function that this torch does not have: torch is older or newer than the package expects.",
         "pip show torch NAME; install the versions of both that the package's release notes name",
         "hint",
         follows=("import.shadowed", "cuinit.", "torch.cpu_only"),
@@ -272,7 +271,8 @@ TEXTS: tuple[Text, ...] = (
         ),
         "The host's memory or a limit (ulimit -v) is reached, /tmp is mounted noexec, or too many libraries use "
         "static thread-local storage.",
-        "free -h; ulimit -v; mount | grep noexec; for a static TLS block import torch before the other packages",
+        "check free -h, ulimit -v and mount | grep noexec; for a static TLS block import torch before the other "
+        "packages",
         "hint",
         common=(messages.NO_SEGMENT, r"cannot allocate memory in static TLS block"),
     ),
@@ -321,8 +321,8 @@ TEXTS: tuple[Text, ...] = (
             r"Command '?\[\W*[\w./+-]*(gcc|cc|clang)\W+/tmp/tmp\w+/\w+\.c",
             r"(gcc|cc|clang)\W+/tmp/tmp\w+/(cuda_utils|main|launcher|__triton_launcher)\.c",
         ),
-        "The compiler is there and failed; what it wrote stands above: mostly Python.h is missing (python3-dev), or "
-        "libcuda.so is not where the linker looks.",
+        "The compiler exists but failed; see its output above. Usually Python.h is missing (python3-dev), or "
+        "libcuda.so is not in the linker's path.",
         "apt-get install python3-dev, of the version that runs; sudo ldconfig, or "
         "TRITON_LIBCUDA_PATH=/folder/of/libcuda",
         "hint",
@@ -361,7 +361,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "compile.resources",
-        "a Triton kernel wants more shared memory than the GPU has",
+        "a Triton kernel needs more shared memory than the GPU has",
         (
             r"out of resource: (shared memory|threads|tensor memory|registers)",
             r"No valid triton configs",
@@ -375,7 +375,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "compile.ptxas",
-        "a compiler of CUDA's does not know this GPU, or refuses the code",
+        "a CUDA compiler does not know this GPU, or rejects the code",
         (
             r"Triton only supports? CUDA [\d.]+ or higher",
             r"Value '?sm_\w+'? is not defined for option",
@@ -408,7 +408,7 @@ TEXTS: tuple[Text, ...] = (
             r"TritonMissing",
             r"A matching Triton is not available",
         ),
-        "torch.compile on a GPU needs Triton; on Windows it is a package of its own.",
+        "torch.compile on a GPU needs Triton. On Windows this is a separate package.",
         "pip install triton (on Windows triton-windows), of the version that this torch asks for",
         "proof",
     ),
@@ -417,7 +417,7 @@ TEXTS: tuple[Text, ...] = (
         "the GPU is too old for torch.compile",
         (r"too old to be supported by the triton GPU compiler", r"GPUTooOldForTriton"),
         "Triton needs compute capability 7.0.",
-        "leave torch.compile out; torch._dynamo.config.suppress_errors = True falls back",
+        "do not use torch.compile; torch._dynamo.config.suppress_errors = True falls back",
         "proof",
     ),
     Text(
@@ -445,7 +445,7 @@ TEXTS: tuple[Text, ...] = (
             r"PassManager::run failed",
             r"Cannot select: intrinsic %llvm\.nvvm",
         ),
-        "The cause stands behind `raised:` in the message.",
+        "The cause follows `raised:` in the message.",
         "explain that line; TORCHDYNAMO_VERBOSE=1 and TORCH_LOGS=+dynamo show more",
         "hint",
         symptom=True,
@@ -457,7 +457,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "nvcc.missing",
-        "there is no CUDA toolkit to build with",
+        "the CUDA toolkit for the build is missing",
         (
             r"RuntimeError: Failed to find CUDA\.?",
             r"CUDA_HOME environment variable is not set",
@@ -479,7 +479,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "nvcc.mismatch",
-        "the CUDA toolkit is not of torch's version",
+        "the CUDA toolkit does not match torch's CUDA version",
         (
             r"detected CUDA version \(.{1,12}\) mismatches the version that was used to compile",
             r"The detected CUDA version \([\d.]+\) mismatches the version that was used to compile\s*PyTorch",
@@ -487,7 +487,7 @@ TEXTS: tuple[Text, ...] = (
             r"CUDAMismatchException",
             r"compiled with a version of Cuda that does not match the version used to compile Pytorch",
         ),
-        "An extension has to be built with the CUDA that torch was built with.",
+        "An extension must be built with the same CUDA version as torch.",
         "install the toolkit version in the message and set CUDA_HOME, or a torch for the toolkit's version",
         "proof",
         source="torch/utils/cpp_extension.py",

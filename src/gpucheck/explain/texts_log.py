@@ -6,9 +6,9 @@ from gpucheck import xid
 from gpucheck.explain.text import Text
 
 _BLAMED = {
-    "program": "mostly the program's mistake, not the card's",
-    "device": "the card, its memory, its link or its firmware",
-    "either": "it may be the program, the driver or the card",
+    "program": "usually the program's mistake, not the GPU's",
+    "device": "the GPU, its memory, its link or its firmware",
+    "either": "the cause may be the program, the driver or the GPU",
 }
 
 
@@ -62,18 +62,17 @@ TEXTS: tuple[Text, ...] = (
         "NVSwitches join the GPUs of a machine; their errors are numbered apart from the GPUs' Xid. `Fatal`: programs "
         "that "
         "used the links have ended, and the fabric wants a reset.",
-        "take the node out of use (drain or cordon); sudo journalctl -u nvidia-fabricmanager tells which partition; "
-        "reset all "
-        "GPUs and switches together (sudo nvidia-smi -r with nothing running), or reboot",
+        "take the node out of use (drain or cordon); sudo journalctl -u nvidia-fabricmanager shows which partition. "
+        "Reset all GPUs and switches together (sudo nvidia-smi -r with nothing running), or reboot",
         source="NVIDIA, Fabric Manager user guide, SXid errors",
     ),
     Text(
         "bus.installed",
         "a GPU has fallen off the bus (no Xid was written)",
         (r"installed in this system has (NVRM: ?)?fallen off the bus",),
-        "The driver could not reach the card over PCIe as it started: power, heat, seat or riser, or the slot. Tools "
-        "that look for Xid 79 alone do not see this line.",
-        "drain or cordon the node; power the machine off and on; then reseat the card and check its power",
+        "The driver could not reach the GPU over PCIe at start: power, heat, seat or riser, or the slot. Tools that "
+        "only look for Xid 79 do not see this line.",
+        "drain or cordon the node; power-cycle the machine, then reseat the GPU and check its power",
         "proof",
         source="leptonai/gpud, kmsg.go; NVIDIA/NVSentinel issue 155",
     ),
@@ -87,15 +86,15 @@ TEXTS: tuple[Text, ...] = (
             r"GPU lost from the bus",
             r"\bgpu (has )?(fell|fallen|dropped) off (the )?bus\b",
         ),
-        "The driver could not reach the card over PCIe: power, heat, seat or riser, or the slot.",
-        "drain or cordon the node; power the machine off and on; then reseat the card and check its power",
+        "The driver could not reach the GPU over PCIe: power, heat, seat or riser, or the slot.",
+        "drain or cordon the node; power-cycle the machine, then reseat the GPU and check its power",
         "proof",
         source="leptonai/gpud, kmsg.go; NVIDIA/NVSentinel issue 155",
         follows=("xid.",),
     ),
     Text(
         "kernel.rm_init",
-        "the driver could not start a card",
+        "the driver could not start a GPU",
         (
             r"GSP-FMC reported an error",
             r"Max GSP-RM boot attempts exceeded",
@@ -109,11 +108,10 @@ TEXTS: tuple[Text, ...] = (
             r"NVRM: None of the NVIDIA devices were initialized",
             r"NVRM: Open nvidia\.ko is only ready for use on",
         ),
-        "The card is on the bus and did not start: firmware, memory windows (Above 4G decoding, resizable BAR), "
-        "power, or a card that needs the open kernel module.",
-        "sudo dmesg | grep -i nvrm for the lines before it; a Blackwell card wants the open kernel module "
-        "(nvidia-open), "
-        "a large one Above 4G decoding in the firmware; then power off and on, and reseat the card",
+        "The GPU is on the bus but did not start: firmware, memory windows (Above 4G decoding, resizable BAR), "
+        "power, or a GPU that needs the open kernel module.",
+        "sudo dmesg | grep -i nvrm for the lines before it; a Blackwell GPU needs the open kernel module "
+        "(nvidia-open), a large GPU Above 4G decoding in the firmware. Then power-cycle and reseat the GPU",
         follows=("nvml.mismatch", "bus.", "kernel.key_rejected", "kernel.nouveau", "driver.open_module_needed", "gpu."),
     ),
     Text(
@@ -143,7 +141,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "A kernel did not end, or the GPU's own processor (GSP) stopped answering. Xids after it follow from it.",
         "drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX, or reboot; if that "
-        "fails, power-cycle the machine; if it comes back, use another driver version",
+        "fails, power-cycle the machine. If it happens again, use another driver version",
         "strong",
         source="NVIDIA/open-gpu-kernel-modules",
         follows=("xid.", "bus."),
@@ -159,11 +157,9 @@ TEXTS: tuple[Text, ...] = (
             r"pcieport [0-9a-f:.]+: AER: (Multiple )?(Un)?correct(ed|able) error (message )?received",
         ),
         "`Uncorrected` or `Fatal`: the link lost data, and what is behind it may fall off the bus next. `Corrected`: "
-        "it "
-        "sent them again, which costs speed where it is frequent. A line of pcieport does not say whose link it is: "
-        "the "
-        "GPU's, a disk's or a network card's.",
-        "lspci -tv shows what is behind the address; where it is a GPU: drain the node, reseat the card, leave out the "
+        "it sent them again, which costs speed where it is frequent. A line of pcieport does not say whose link it "
+        "is: the GPU's, a disk's or a network adapter's.",
+        "lspci -tv shows what is behind the address; if it is a GPU: drain the node, reseat the GPU, remove the "
         "riser, and compare with gpucheck bench transfer",
         "hint",
         unless=r"\b(nvme|iwlwifi|ath\d+k?\w*|rtw\w*|r8\d+\w*|e1000e|igb|igc|ixgbe|i40e|ice|mlx\d_core|bnxt_en|"

@@ -36,8 +36,8 @@ TEXTS: tuple[Text, ...] = (
             r"module must have its parameters and buffers on device",
             r"(tensors|model and input|parameters) .{0,30}on different devices",
         ),
-        "One operand was not moved. The message names both devices: the one that is `cpu` is mostly a tensor that was "
-        "made in forward() or a buffer that is no registered buffer.",
+        "One operand was not moved. The message names both devices. The one on `cpu` is usually a tensor created in "
+        "forward(), or a tensor attribute that was never registered as a buffer.",
         _TO + "; torch.zeros(…, device=x.device); self.register_buffer",
         "proof",
     ),

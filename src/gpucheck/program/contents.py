@@ -102,7 +102,7 @@ def line_of(value: Any) -> Place | None:
 
 
 def _is_users(kind: type) -> bool:
-    """Whether a class is of the user's own source or of an installed package other than torch."""
+    """Return whether a class is of the user's own source or of an installed package other than torch."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     return file is not None and rank(file) < 2
 
@@ -167,7 +167,7 @@ class _Walk:
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any, Holder]]:
-    """What a container, a function or an object holds, each with how a person would write the way to it."""
+    """Yield what a container, a function or an object holds, each with how a person would write the way to it."""
     if isinstance(value, Mapping):
         if len(value) <= LONGEST:
             yield from ((f"[{key!r}]", item, "container") for key, item in list(value.items()))
@@ -201,7 +201,8 @@ def _captured(function: types.FunctionType) -> Iterator[tuple[str, Any, Holder]]
 
 
 def _is_of_interest(kind: type) -> bool:
-    """Whether objects of a class may hold a user's tensors: those of user code and packages, and distributions."""
+    """Return whether objects of a class may hold a user's tensors: those of user code and packages, and
+    distributions."""
     module = kind.__module__
     if module.startswith("torch.distributions"):
         return True
@@ -264,7 +265,8 @@ _READS = (
 
 
 def read_use(model: nn.Module, name: str) -> Use:
-    """What the model's own classes do with an attribute: copy it wherever they read it, never read it, or else."""
+    """Return what the model's own classes do with an attribute: copy it wherever they read it, never read it, or
+    else."""
     kinds = {kind for module in model.modules() for kind in type(module).__mro__}
     loads: list[str] = []
     for kind in kinds:
@@ -316,7 +318,7 @@ class _Node:
 
     @property
     def shape(self) -> object:
-        """What two modules have alike that are told as one."""
+        """Return what two modules have alike that are told as one."""
         return (replace(self.row, name=""), [(one.row.name.rpartition(".")[2], one.shape) for one in self.below])
 
 
@@ -391,7 +393,7 @@ def totals(model: nn.Module) -> Totals:
 
 
 def training(groups: Sequence[tuple[Sequence[nn.Parameter], MakeOptimizer]], text: str) -> TrainingBytes:
-    """What gradients and the optimizer's state take: the real optimizer steps on tensors without memory.
+    """Return what gradients and the optimizer's state take: the real optimizer steps on tensors without memory.
 
     `groups` are the trained parameters, each group with what makes its optimizer.
     """

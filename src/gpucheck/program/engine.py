@@ -154,7 +154,7 @@ class World:
 
     @contextlib.contextmanager
     def calling(self, name: str, device: torch.device | None) -> Iterator[None]:
-        """What is made without a device of its own until this ends lies on `device`."""
+        """Yield what is made without a device of its own until this ends lies on `device`."""
         self.here.calls.append(Call(name, device))
         try:
             yield
@@ -202,7 +202,7 @@ class World:
         raise RuntimeError(text)
 
     def is_forked(self) -> bool:
-        """Whether this process came from the one that the world was made in."""
+        """Return whether this process came from the one that the world was made in."""
         return self.made_by != os.getpid()
 
     def use(self, *, by_kernel: bool = False) -> None:
@@ -224,7 +224,7 @@ class World:
                 self.in_fork(place, text)
 
     def stands_in(self, tensor: Tensor) -> bool:
-        """Whether a meta tensor stands for one on a claimed device, which has no values here."""
+        """Return whether a meta tensor stands for one on a claimed device, which has no values here."""
         return not self.has_values and tensor.is_meta and str(self.claims.device(tensor)) != "meta"
 
     def assume(self, what: str, value: Any) -> Any:
@@ -233,7 +233,7 @@ class World:
         place = place_of(frame) if frame is not None else None
         self.asked_at[place] += 1
         if self.asked_at[place] > MOST_ASSUMED:
-            raise NotImplementedError(f"{MOST_ASSUMED} values were asked for; a loop seems to wait for one of them")
+            raise NotImplementedError(f"the program read {MOST_ASSUMED} values; a loop seems to wait for one of them")
         self.assumed.append(Assumed(what, value, place))
         return value
 

@@ -79,8 +79,8 @@ def _left_behind(things: tuple[LeftBehind, ...]) -> Iterator[Finding]:
 def _left(one: LeftBehind) -> Finding:
     verdicts: dict[str, Verdict] = {"mismatched": "fail", "unknown": "fail", "copied": "warn", "unread": "info"}
     ends = {
-        "copied": "the forward copies it to the GPU each time",
-        "unread": "nothing in the forward reads it on the GPU",
+        "copied": "the forward pass copies it to the GPU each time",
+        "unread": "the forward pass does not read it on the GPU",
     }
     why = [f"{one.what} {_reason(one)}"]
     if one.use in ends:
@@ -100,17 +100,17 @@ def _reason(one: LeftBehind) -> str:
         return "made before the model moved"
     if one.replaced:
         return f"in {_HOLDERS[one.holder]}{at}, not moved by {one.replaced}"
-    return f"in {_HOLDERS[one.holder]}{at}, which .to() does not see"
+    return f"in {_HOLDERS[one.holder]}{at}, which .to() does not move"
 
 
 def _fix(one: LeftBehind) -> str:
     at = f"{one.place}: " if one.place else ""
     if one.kind == "optimizer-state":
-        return "make the optimizer after model.to(device)"
+        return "create the optimizer after model.to(device)"
     if one.replaced:
         if one.kind == "parameter":
-            return f"let {one.replaced} call the method of super() too"
-        return f"override _apply(self, fn, recurse=True), which a module above calls too, not only {one.replaced}"
+            return f"call the method of super() in {one.replaced} too"
+        return f"override _apply(self, fn, recurse=True), which parent modules call too, not only {one.replaced}"
     if one.kind == "module":
         held = {"container": "keep it in nn.ModuleList or nn.ModuleDict"}
         return at + held.get(one.holder, "assign it to an attribute of the module")
@@ -134,8 +134,8 @@ def _untied(one: Tie) -> Finding:
     return Finding(
         "model.untied",
         "fail",
-        f"{' and '.join(one.names)} come apart",
-        f"they share memory before .to() and not after it{at}: each is a tensor of its own",
+        f"{' and '.join(one.names)} are no longer tied",
+        f"they share memory before .to() but not after it{at}: each is a separate tensor",
         asdict(one),
         fix=f"share the Parameter itself, as in {one.names[-1]} = {one.names[0]}",
     )
@@ -189,8 +189,8 @@ def _cause(operand: MismatchedTensor) -> str:
         "parameter": "a parameter",
         "buffer": "a buffer",
         "input": "an input of the model",
-        "made": f"made{at} by {operand.origin_name}" if operand.by_maker or not at else f"made{at}",
-        "attribute": f"a plain attribute{at}, which .to() does not see",
+        "made": f"created{at} by {operand.origin_name}" if operand.by_maker or not at else f"made{at}",
+        "attribute": f"a plain attribute{at}, which .to() does not move",
         "state": "made before the model moved",
         "moved": f"moved there{at}",
     }
@@ -238,7 +238,7 @@ def _run(run: ClaimedRun | None, not_run: str | None) -> Iterator[Finding]:
         evidence = {"stopped": run.stopped, "stopped_at": run.stopped_at}
         yield Finding("model.forward", "inconclusive", f"{what} is not judged{at}", run.stopped, evidence)
     elif not run.mismatches:
-        yield Finding("model.forward", "pass", f"{what} runs", f"batch of {run.batch_size}, on claimed devices")
+        yield Finding("model.forward", "pass", f"{what} runs", f"batch size {run.batch_size}, on simulated devices")
     if run.note:
         yield Finding("model.note", "warn", run.note)
     if run.unjudged:
@@ -252,12 +252,12 @@ def _on_device(ran: DeviceRun | None, run: ClaimedRun | None) -> Iterator[Findin
         return
     what = _WORDS[run.phase]
     if ran.error is None:
-        yield Finding("model.on_device", "pass", f"{what} runs on {ran.device} itself")
+        yield Finding("model.on_device", "pass", f"{what} runs on the real {ran.device}")
         return
     at = f" at {ran.place}" if ran.place else ""
     # A full GPU says nothing of the model.
     verdict: Verdict = "inconclusive" if "out of memory" in ran.error.lower() else "fail"
-    yield Finding("model.on_device", verdict, f"{what} fails on {ran.device} itself{at}", ran.error, asdict(ran))
+    yield Finding("model.on_device", verdict, f"{what} fails on the real {ran.device}{at}", ran.error, asdict(ran))
 
 
 def _device(device: str) -> str:

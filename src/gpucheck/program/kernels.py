@@ -104,7 +104,7 @@ def _uncounted(world: World) -> Iterator[None]:
 
 
 def patches(world: World) -> list[tuple[Any, str, Any]]:
-    """What takes the place of torch's functions. TorchScript knows each by the operator that it stands for."""
+    """Return what takes the place of torch's functions. TorchScript knows each by the operator that it stands for."""
     functional, made = torch.nn.functional, []
     attention = functools.partial(_attention, world, functional.scaled_dot_product_attention)
     made.append((functional, "scaled_dot_product_attention", _named(attention, "scaled_dot_product_attention")))
@@ -189,7 +189,7 @@ def _attention(
 
 
 def _is_fused(query: Tensor, key: Tensor, value: Tensor, mask: Any, grouped: bool) -> bool:
-    """Whether one of CUDA's fused kernels takes it: flash attention, or the memory-efficient one."""
+    """Return whether one of CUDA's fused kernels takes it: flash attention, or the memory-efficient one."""
     tensors = (query, key, value)
     if any(one.dim() != 4 or one.stride(-1) != 1 or one.dtype != query.dtype for one in tensors):
         return False

@@ -27,14 +27,17 @@ class ModelOptions:
     )
     inputs: tuple[str, ...] = option(
         "NAME:SHAPE:DTYPE[:LOW..HIGH], the shape without the batch, like image:3x224x224:float32 or "
-        "ids:1024:int64:0..50256. Repeatable. Without it only the weights are looked at.",
+        "ids:1024:int64:0..50256. Repeatable. Without it, only the weights are checked.",
         name="--input",
         metavar="SPEC",
         repeat=True,
     )
     train: bool = option("Run a whole training step instead of a forward pass.", False)
     optimizer: str = option(
-        "sgd, adam, adamw or another of torch.optim; a target's own wins.", "adamw", metavar="NAME", shown="adamw"
+        "sgd, adam, adamw or another of torch.optim; the target's own optimizer takes precedence.",
+        "adamw",
+        metavar="NAME",
+        shown="adamw",
     )
     dtype: str | None = option("float32, float16, bfloat16 or float64.", metavar="DTYPE", choices=FLOATING)
     amp: str | None = option("Mixed precision with autocast: bfloat16 or float16.", metavar="DTYPE", choices=AMP)
@@ -50,7 +53,7 @@ class ModelOptions:
                 raise UsageError(f"--input {one.name} names a dimension {name!r}", "", "give its length")
         if not self.optimizer.removeprefix("torch.optim.").isidentifier():
             raise UsageError(
-                f"--optimizer {self.optimizer!r} is not a name", "", "give sgd, adam, adamw or another of torch.optim"
+                f"--optimizer {self.optimizer!r} is not a name", "", "use sgd, adam, adamw or another of torch.optim"
             )
         if self.amp is not None and self.dtype not in (None, "float32"):
             raise UsageError(f"--amp {self.amp} and --dtype {self.dtype} exclude each other", "", "give one of them")

@@ -173,7 +173,7 @@ class _Examination:
         return [*found, *self._optimizer_states()]
 
     def _is_behind(self, tensor: Tensor) -> bool:
-        """Whether a tensor is on the CPU where it matters: a number may lie there."""
+        """Return whether a tensor is on the CPU where it matters: a number may lie there."""
         return self.world.claims.device(tensor) == CPU and tensor.dim() > 0 and not tensor.is_meta
 
     def _optimizer_states(self) -> Iterator[Held]:
@@ -216,7 +216,7 @@ class _Examination:
         )
 
     def _use(self, one: Held, run: ClaimedRun | None) -> Use:
-        """What the run did with it; without a whole run what the source says."""
+        """Return what the run did with it; without a whole run what the source says."""
         origins = [self.world.claims.of(tensor).origin for tensor in one.tensors]
         entries = run.mismatches if run is not None else ()
         wrong = {operand.origin_name for entry in entries for operand in entry.operands if operand.is_wrong}
@@ -307,7 +307,7 @@ class _Examination:
                 ),
                 stopped=stopped[0] if stopped else None,
                 stopped_at=text_of(stopped[1]) if stopped else None,
-                note="no parameter takes a gradient: no training step" if asked.train and not train else None,
+                note="no parameter requires a gradient: no training step" if asked.train and not train else None,
             ),
             None,
         )
@@ -436,7 +436,7 @@ def _shared(model: nn.Module) -> list[tuple[str, ...]]:
 
 
 def _like(kind: Any, options: dict[str, Any]) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
-    """What makes an optimizer of a kind with a group's options."""
+    """Return what makes an optimizer of a kind with a group's options."""
     known = {key: value for key, value in options.items() if key in inspect.signature(kind.__init__).parameters}
     return lambda parameters: kind(parameters, **known)
 

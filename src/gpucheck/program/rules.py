@@ -78,8 +78,8 @@ RULES: tuple[Rule, ...] = (
         follows="self",
     ),
     Rule(("_foreach_copy_", "_foreach_copy"), "it copies between devices", anywhere=("self", "src")),
-    Rule(("fill_", "fill", "full_like"), "the value is read as a number", anywhere=("value",), follows="self"),
-    Rule(("masked_fill", "masked_fill_"), "a 0-dim value is read as a number", free=("value",)),
+    Rule(("fill_", "fill", "full_like"), "the value counts as a number", anywhere=("value",), follows="self"),
+    Rule(("masked_fill", "masked_fill_"), "a 0-dim value counts as a number", free=("value",)),
     Rule(
         ("is_set_to", "is_same_size", "view_as", "reshape_as", "expand_as"), "only the shape is read", anywhere=("*",)
     ),
@@ -129,8 +129,8 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 _BY_NAME = {name: rule for rule in RULES for name in rule.operations}
-_DEFAULT = Rule((), "all operands lie on one device")
-_FOREACH = Rule((), "lists are worked on position by position", by_position=True)
+_DEFAULT = Rule((), "all operands must be on one device")
+_FOREACH = Rule((), "lists are processed element by element", by_position=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def rule_of(operation: str) -> Rule | None:
 
 
 def judge(operation: str, operands: Sequence[Operand]) -> Verdict:
-    """What `operation` (`aten::add`, without its overload) says to these operands."""
+    """Return what `operation` (`aten::add`, without its overload) says to these operands."""
     rule = rule_of(operation)
     if rule is None:
         return Verdict(_common(operands), judged=False)

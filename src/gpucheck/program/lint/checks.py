@@ -47,7 +47,7 @@ def discarded(run: Place, node: ast.expr) -> None:
 
 
 def _is_kept(run: Place, node: ast.expr) -> bool:
-    """Whether an expression begins with a value that has a name: `x`, `self.x`, `batch["x"].float()`."""
+    """Return whether an expression begins with a value that has a name: `x`, `self.x`, `batch["x"].float()`."""
     while not isinstance(node, ast.Name):
         if isinstance(node, ast.Call):
             node = node.func
@@ -78,7 +78,7 @@ def _tell_apart(run: Place, node: ast.expr, one: Value) -> None:
         return
     text = run.scope.source.text(made)
     if not one.attribute:
-        fix = "name the device where it is made: device=x.device, of a tensor that it is used with"
+        fix = "create it on the right device: device=x.device"
         run.report(rules.IN_FORWARD, made, name=text, line=node.lineno, fix=fix)
         return
     fix = f'self.register_buffer("{one.attribute}", {text})'
@@ -118,7 +118,7 @@ def wrapped(run: Place, known: Value) -> None:
     if known.moved is not None and known.is_tensor:
         name = run.scope.source.text(known.moved)
         run.report(
-            rules.MOVED_PARAMETER, known.moved, name=name, fix="move first, wrap then: nn.Parameter(t.to(device))"
+            rules.MOVED_PARAMETER, known.moved, name=name, fix="move it first, then wrap it: nn.Parameter(t.to(device))"
         )
 
 
@@ -130,7 +130,7 @@ def moved_leaf(run: Place, known: Value) -> None:
             rules.MOVED_PARAMETER,
             known.moved,
             name=name,
-            fix="make it on the device: device=…, requires_grad=True, or call .requires_grad_() after the move",
+            fix="create it on the device: device=…, requires_grad=True, or call .requires_grad_() after the move",
         )
 
 
@@ -175,7 +175,7 @@ def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
         return
     argument = node.args[-1] if isinstance(node, ast.Call) and node.args else node
     text = run.scope.source.text(argument)
-    run.report(rules.KEPT_GRAPH, node, name=key, fix=f"keep the number: {text}.item(), or {text}.detach()")
+    run.report(rules.KEPT_GRAPH, node, name=key, fix=f"keep only the number: {text}.item(), or {text}.detach()")
 
 
 def summed_loss(run: Place, node: ast.stmt, target: ast.expr, added: ast.expr, known: Value, before: Value) -> None:
@@ -262,14 +262,14 @@ def method(run: Place, given: Given, func: ast.Attribute) -> None:
 
 
 def names_variable(node: ast.expr | None) -> bool:
-    """Whether this is the variable's name, or a dict with it."""
+    """Return whether this is the variable's name, or a dict with it."""
     if isinstance(node, ast.Dict):
         return any(names_variable(key) for key in node.keys)
     return isinstance(node, ast.Constant) and node.value == _VARIABLE
 
 
 def sets_variable(run: Place, target: ast.expr) -> bool:
-    """Whether this assigns to os.environ["CUDA_VISIBLE_DEVICES"]."""
+    """Return whether this assigns to os.environ["CUDA_VISIBLE_DEVICES"]."""
     is_environ = isinstance(target, ast.Subscript) and run.dotted(target.value) == "os.environ"
     return is_environ and isinstance(target, ast.Subscript) and names_variable(target.slice)
 
@@ -299,7 +299,7 @@ def _forked(run: Place, node: ast.Call) -> None:
 
 
 def _uses_gpu(run: Place, node: ast.Call) -> bool:
-    """Whether a call, by its words alone, uses a GPU."""
+    """Return whether a call, by its words alone, uses a GPU."""
     if isinstance(node.func, ast.Attribute) and (
         node.func.attr == "cuda" or run.dotted(node.func) in names.STARTS_CUDA
     ):

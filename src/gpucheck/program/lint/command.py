@@ -146,7 +146,7 @@ def _below(given: str) -> Iterator[str]:
 
 
 def _is_skipped(folder: str, name: str) -> bool:
-    """Whether a folder holds no source of the project: hidden, made by tools, or a virtual environment."""
+    """Return whether a folder holds no source of the project: hidden, made by tools, or a virtual environment."""
     return name.startswith(".") or name in _SKIPPED or Path(folder, name, "pyvenv.cfg").exists()
 
 

@@ -30,7 +30,7 @@ class Run(Expressions):
         self.classes: list[ast.ClassDef] = []
 
     def effect(self) -> Effect:
-        """What a call of this does, once it has been walked through."""
+        """Return what a call of this does, once it has been walked through."""
         returns = UNKNOWN if not self.returned else self.returned[0]
         for one in self.returned[1:]:
             returns = join(returns, one)
@@ -119,7 +119,7 @@ class Run(Expressions):
                 return
 
     def tried(self, node: ast.expr) -> Value:
-        """What an expression is, without a second look at its mistakes."""
+        """Return what an expression is, without a second look at its mistakes."""
         self.quiet += 1
         known = self.value(node)
         self.quiet -= 1
@@ -143,7 +143,7 @@ class Run(Expressions):
             self.flow.names[key] = replace(result, moved=before.moved, leaf=before.leaf) if before.is_tensor else result
 
     def _loaded(self, target: ast.expr) -> Value:
-        """What a target holds before it is assigned to."""
+        """Return what a target holds before it is assigned to."""
         key = self.key(target)
         if key in self.flow.names:
             return self.flow.names[key]

@@ -43,12 +43,12 @@ class Value:
 
     @property
     def is_tensor(self) -> bool:
-        """Whether it is a tensor; a parameter is one."""
+        """Return whether it is a tensor; a parameter is one."""
         return self.kind in ("tensor", "parameter")
 
     @property
     def has_dimensions(self) -> bool:
-        """Whether it is surely no 0-dimensional tensor: those may lie on the CPU beside any other."""
+        """Return whether it is surely no 0-dimensional tensor: those may lie on the CPU beside any other."""
         return self.ndim is not None and self.ndim != 0
 
 
@@ -58,7 +58,7 @@ NUMBER = Value("number")
 
 
 def join(one: Value, other: Value) -> Value:
-    """What is known of a value that is the one or the other."""
+    """Return what is known of a value that is the one or the other."""
     if one == other or other.kind == "none":
         return one
     if one.kind == "none":
@@ -108,7 +108,7 @@ def _joined_tensors(one: Value, other: Value) -> Value:
 
 
 def all_of(values: list[Value]) -> Value | None:
-    """What holds for each of these; None for none."""
+    """Return what holds for each of these; None for none."""
     if not values:
         return None
     known = values[0]
@@ -192,7 +192,7 @@ class Facts:
         return found
 
     def evaluates(self) -> bool:
-        """Whether a model is set to evaluate here: no backward follows."""
+        """Return whether a model is set to evaluate here: no backward follows."""
         return any(isinstance(one, ast.Call) and called_name(one) == "eval" and not one.args for one in walk(self.body))
 
     def backwards(self, within: Loop | None) -> frozenset[str]:
@@ -213,11 +213,11 @@ class Facts:
                     )
 
     def has_backward(self, loop: Loop) -> bool:
-        """Whether backward is called in this loop."""
+        """Return whether backward is called in this loop."""
         return bool(self.backwards(loop))
 
     def is_plain(self, names: set[str], loop: Loop) -> bool:
-        """Whether one of these names is made a number or loses its graph in the loop: `loss = loss.item()`."""
+        """Return whether one of these names is made a number or loses its graph in the loop: `loss = loss.item()`."""
         for node in walk(loop):
             if isinstance(node, ast.Assign) and any(
                 isinstance(one, ast.Name) and one.id in names for one in node.targets
@@ -237,7 +237,8 @@ class Facts:
         return False
 
     def is_taken(self, key: str) -> bool:
-        """Whether a value goes anywhere but to a screen or a number: returned, passed on, or backward is called."""
+        """Return whether a value goes anywhere but to a screen or a number: returned, passed on, or backward is
+        called."""
         for node in walk(self.body):
             if not (
                 isinstance(node, (ast.Name, ast.Attribute, ast.Subscript))
@@ -249,7 +250,7 @@ class Facts:
         return False
 
     def _sinks(self, node: ast.AST) -> bool:
-        """Whether all that comes of it is shown or becomes a number."""
+        """Return whether all that comes of it is shown or becomes a number."""
         parent = self.parent(node)
         match parent:
             case ast.BinOp() | ast.UnaryOp() | ast.FormattedValue() | ast.JoinedStr() | ast.Compare() | ast.IfExp():
@@ -282,7 +283,7 @@ class Facts:
         return self._parents.get(id(node))
 
     def is_steps(self, loop: Loop) -> bool:
-        """Whether each pass of a loop is a step: it calls backward, an optimizer's step, or a model."""
+        """Return whether each pass of a loop is a step: it calls backward, an optimizer's step, or a model."""
         for node in walk(loop):
             if isinstance(node, ast.Call):
                 name = called_name(node)
@@ -329,7 +330,7 @@ class Given:
         return next((one.value for one in self.node.keywords if one.arg == name), None)
 
     def is_true(self, name: str) -> bool:
-        """Whether this is given as True."""
+        """Return whether this is given as True."""
         return getattr(self.argument(name), "value", None) is True
 
 
@@ -453,7 +454,7 @@ class Place:
         return self.scope.file.dotted(node)
 
     def is_guarded(self, node: ast.AST, loop: Loop) -> bool:
-        """Whether not every pass of the loop comes here: behind a condition, or in an error's handler."""
+        """Return whether not every pass of the loop comes here: behind a condition, or in an error's handler."""
         inner = self.facts.parent(node)
         while inner is not None and inner is not loop:
             if isinstance(inner, ast.ExceptHandler):
@@ -466,7 +467,7 @@ class Place:
         return False
 
     def is_outside(self, target: ast.expr, loop: Loop) -> bool:
-        """Whether a total lives on from one pass to the next: nothing in the loop sets it anew."""
+        """Return whether a total lives on from one pass to the next: nothing in the loop sets it anew."""
         text = ast.unparse(target)
         for node in walk(loop):
             is_set = isinstance(node, ast.Assign) and any(ast.unparse(one) == text for one in node.targets)

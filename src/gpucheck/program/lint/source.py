@@ -50,7 +50,7 @@ class Source:
         return len(line.encode()[: getattr(node, "col_offset", 0)].decode("utf-8", "replace")) + 1
 
     def is_ignored(self, node: ast.AST, rule: str) -> bool:
-        """Whether a comment on one of the node's lines names the rule, or all."""
+        """Return whether a comment on one of the node's lines names the rule, or all."""
         first = getattr(node, "lineno", 1)
         for line in range(first, (getattr(node, "end_lineno", None) or first) + 1):
             ids = self.ignored.get(line)

@@ -135,7 +135,7 @@ def write_of_fork(memory: mmap.mmap | memoryview | bytearray, cells: memoryview,
 
 
 def read(memory: mmap.mmap | memoryview | bytearray) -> Read:
-    """What stands there now."""
+    """Return what stands there now."""
     with cells_of(memory) as cells:
         length = min(max(cells[TEXT_LENGTH], 0), TEXT_BYTES)
         text = bytes(memory[CELLS * 8 : CELLS * 8 + length])

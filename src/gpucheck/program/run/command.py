@@ -63,7 +63,7 @@ def command(options: RunOptions, emit: Emit) -> int:
 
 def _check(script: str, *, module: bool) -> None:
     if not module and script != "-" and not os.path.exists(script):
-        hint = f"gpucheck run -m {script}" if script.isidentifier() else "give the path of a Python program"
+        hint = f"gpucheck run -m {script}" if script.isidentifier() else "use the path of a Python program"
         raise UsageError(f"there is no program {script!r}", "", hint)
 
 
@@ -92,7 +92,7 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
                     pass
                 failure = running.failure()
                 if failure is not None:
-                    emit(Judged(Finding("run.not_seen", "skip", "gpucheck could not look into the program", failure)))
+                    emit(Judged(Finding("run.not_seen", "skip", "gpucheck could not measure the program", failure)))
                     return code
                 read = board.read(running.memory)
                 if not read.head[board.TORCH_NS]:
@@ -114,8 +114,11 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
 
 def _warning(place: Scratch | None) -> str:
     if place is None:
-        return "dry run: no GPU is used, but what the program writes is real (--scratch: relative writes go to a copy)"
-    return f"dry run in a copy of this folder, {place.path}: relative writes land there, absolute ones are real"
+        return (
+            "dry run: no GPU is used, but files that the program writes are real (--scratch: relative writes go to "
+            "a copy)"
+        )
+    return f"dry run in a copy of this folder, {place.path}: relative writes go there, absolute writes are real"
 
 
 def _watched(running: Started) -> tuple[int, tuple[tuple[float, float], ...], str | None]:
@@ -155,7 +158,7 @@ def _loads(watch: Watch) -> list[tuple[float, float]]:
 def _answer(running: Started, ended: fold.Ended, emit: Emit) -> None:
     failure = running.failure()
     if failure is not None:
-        emit(Judged(Finding("run.not_seen", "skip", "gpucheck could not look into the program", failure)))
+        emit(Judged(Finding("run.not_seen", "skip", "gpucheck could not measure the program", failure)))
         return
     result = fold.result(board.read(running.memory), ended)
     emit(Answered("run", result))
@@ -164,7 +167,7 @@ def _answer(running: Started, ended: fold.Ended, emit: Emit) -> None:
 
 
 def _usage() -> Any:
-    """What the processes that have ended under this one took; None where the system does not tell."""
+    """Return what the processes that have ended under this one took; None where the system does not tell."""
     if sys.platform == "win32":
         return None
     import resource
@@ -217,7 +220,7 @@ def scratch(*, enabled: bool) -> Iterator[Scratch | None]:
     size = _size(here)
     if size > LARGEST:
         told = f"{units.capacity(size)} are more than {units.capacity(LARGEST)}"
-        raise UsageError(f"--scratch cannot copy {here}", told, "start it in a folder with the program alone")
+        raise UsageError(f"--scratch cannot copy {here}", told, "start it in a folder that contains only the program")
     with tempfile.TemporaryDirectory(prefix="gpucheck-scratch-", ignore_cleanup_errors=True) as place:
         path = os.path.join(os.path.realpath(place), os.path.basename(here) or "root")
         shutil.copytree(here, path, symlinks=False, ignore=_LEFT_OUT, ignore_dangling_symlinks=True)
@@ -265,7 +268,7 @@ class Started:
     def failure(self) -> str | None:
         """Why nothing can be told of the program; None where it is looked at."""
         if not self.memory[0]:
-            return "the program's process did not come to its start"
+            return "the program's process did not start"
         if not self.memory[1]:
             return None
         return bytes(self.memory[board.SIZE - 1000 :]).strip(b"\0").decode("ascii", "replace")

@@ -32,14 +32,17 @@ from gpucheck.report.results.run import (
 )
 from gpucheck.units import capacity, percent
 
-_FORK_FIX = "in a DataLoader's worker return CPU tensors and move the batch in the main process; else start by spawn"
-_UNPUBLISHED = "cuDNN publishes no size for what an RNN keeps"
+_FORK_FIX = (
+    "in a DataLoader's worker return CPU tensors and move the batch in the main process; else start processes "
+    "with spawn"
+)
+_UNPUBLISHED = "cuDNN does not publish how much memory an RNN keeps"
 # `work.storages` sums tensors, in blocks as CUDA's allocator hands them out.
 _NOT_COUNTED = (
     "workspaces of cuDNN, cuBLAS and attention's backward pass",
     "buffers of NCCL",
-    "the CUDA context (some 300 to 600 MiB for each process)",
-    "memory that the allocator keeps or that is fragmented",
+    "the CUDA context (about 300 to 600 MiB for each process)",
+    "memory that the allocator caches or fragments",
 )
 # From this part of the memory on what is not counted decides.
 _CLOSE = 0.9
@@ -180,7 +183,7 @@ def _mismatches(result: DryResult) -> Iterator[Finding]:
         message = made.message
         if one.assumed:
             verdict = "inconclusive" if one.ended else "warn"
-            message = f"{message}; {one.assumed} values had been assumed before"
+            message = f"{message}; {one.assumed} values were assumed before"
         if not one.ended:
             message = f"{message}; {_caught(one.times)}" + (f" and ended with status {status}" if status else "")
         evidence = {**made.evidence, "ended": one.ended, "times": one.times}
@@ -194,7 +197,7 @@ def _mismatches(result: DryResult) -> Iterator[Finding]:
 
 
 def _in_forks(seen: CaughtError) -> Finding:
-    """What a process that the program forked met, such as a DataLoader's worker, and the program went on."""
+    """Return what a process that the program forked met, such as a DataLoader's worker, and the program went on."""
     place = seen.place or "an unknown line"
     kinds = {rules.APART: ("run.dry.mismatch", f"{place}: bring both to one device")}
     kinds |= dict.fromkeys((rules.FORKED, rules.FORKED_KERNEL), ("run.dry.fork", _FORK_FIX))
@@ -217,15 +220,15 @@ def _undone(result: DryResult) -> Iterator[Finding]:
     if result.memory is None or result.stopped is not None or any(one.ended for one in result.mismatches):
         return
     if result.trains and not result.steps:
-        why = "the program made an optimizer and ended before its first step"
+        why = "the program created an optimizer and ended before its first step"
         yield Finding("run.dry.followed", "inconclusive", "no step was judged", why)
     elif not result.memory.peak.allocated_bytes:
-        why = "it may take its device from an option"
+        why = "the device may be set by an option"
         yield Finding("run.dry.followed", "inconclusive", "the program put no tensor on the device", why)
 
 
 def _stop(result: DryResult, folder: str) -> Iterator[Finding]:
-    """What ended the program before its end. Only a dtype that CUDA refuses as well is a fault."""
+    """Yield what ended the program before its end. Only a dtype that CUDA refuses as well is a fault."""
     stop = result.stopped
     if stop is None:
         code = result.exit or 0
@@ -251,7 +254,7 @@ def _stop(result: DryResult, folder: str) -> Iterator[Finding]:
         return
     text = f"{stop.kind}: {stop.text}" if stop.text else stop.kind
     if not result.has_values and stop.of_device:
-        text = f"values are needed here, and --no-values has none ({text})"
+        text = f"values are needed here, but --no-values has none ({text})"
     yield Finding("run.dry.followed", "inconclusive", f"not judged from {place} on", text, evidence)
 
 
@@ -267,17 +270,17 @@ def _memory_findings(result: DryResult) -> Iterator[Finding]:
         first = memory.exceeded
         held = ", ".join(f"{one.place or 'unknown'} {capacity(one.bytes)}" for one in first.held[:3])
         where = first.place or "an unknown line"
-        message = f"{capacity(first.asked_bytes)} asked for at {where} in {first.phase}, step {first.step + 1}; {most}"
+        message = f"{capacity(first.asked_bytes)} requested at {where} in {first.phase}, step {first.step + 1}; {most}"
         evidence |= {"place": first.place}
         verdict: Verdict = "info" if result.assumed_count and not result.has_values and not result.steps else "fail"
         yield Finding(
             "run.dry.memory", verdict, "out of memory", f"{message}; most held by {held}", evidence, _advice_of(memory)
         )
     elif highest > total:
-        message = f"{most}: it fits at {capacity(peak.allocated_bytes)} and not at {capacity(highest)}; {_UNPUBLISHED}"
+        message = f"{most}: it fits at {capacity(peak.allocated_bytes)} but not at {capacity(highest)}; {_UNPUBLISHED}"
         yield Finding("run.dry.memory", "inconclusive", "memory may run out", message, evidence)
     elif highest >= _CLOSE * total:
-        message = f"{most} in tensors alone; workspaces, the context and fragmentation come on top"
+        message = f"{most} in tensors only; workspaces, the context and fragmentation are extra"
         yield Finding("run.dry.memory", "warn", "memory is close to full", message, evidence)
     else:
         share = percent(highest / total)
@@ -295,7 +298,8 @@ def peak_text(memory: DryMemory) -> str:
 
 
 def _advice_of(memory: DryMemory) -> str | None:
-    """What to change first, as `run` says it, from what was held at the peak: gradients and states may come later."""
+    """Return what to change first, as `run` says it, from what was held at the peak: gradients and states may come
+    later."""
     first = memory.peak
     there = {"backward": memory.gradients_bytes or 0, "step": memory.optimizer_bytes or 0}
     held = [min(size, first.made_in.get(phase, 0)) if first.made_in else size for phase, size in there.items()]
@@ -324,7 +328,7 @@ def _advice_of(memory: DryMemory) -> str | None:
 
 
 def _advice(counted: RunResult, folder: str) -> Iterator[Finding]:
-    """What `run` advises on copies and waits, for lines whose times are not known."""
+    """Yield what `run` advises on copies and waits, for lines whose times are not known."""
     untimed = replace(counted, lines=tuple(replace(one, time_s=0.0, longest_s=0.0) for one in counted.lines))
     for one in judge.of_lines(untimed, folder):
         evidence = {key: value for key, value in one.evidence.items() if key != "time_s"}
@@ -341,7 +345,7 @@ def _remarks(result: DryResult) -> Iterator[Finding]:
         yield Finding("run.dry.assumed", "info", title, f"{first}: 0 or False each")
     if result.unjudged:
         told = ", ".join(one.operation + (f" ({one.place})" if one.place else "") for one in result.unjudged)
-        yield Finding("run.dry.unjudged", "info", "operations outside of aten were not judged", told)
+        yield Finding("run.dry.unjudged", "info", "operations outside aten were not judged", told)
 
 
 def relative(result: DryResult, folder: str) -> DryResult:

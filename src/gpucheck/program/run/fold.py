@@ -58,7 +58,7 @@ class Sources:
         self._files: dict[str, tuple[list[str], ast.Module | None]] = {}
 
     def said(self, file: str, line: int) -> Said:
-        """What the source says of this line."""
+        """Return what the source says of this line."""
         lines, tree = self._file(file)
         text = lines[line - 1].strip() if 0 < line <= len(lines) else None
         if tree is None:
@@ -282,7 +282,7 @@ def _shares(read: board.Read, ended: Ended, window: Sequence[RunStep], begins_ns
     data_share, copies, waits = (min(part / whole, 1.0) for part in parts)
     rest = max(1.0 - data_share - copies - waits, 0.0)
     inside = [share for at_s, share in ended.busy if begins_ns / 1e9 <= at_s <= ends_ns / 1e9]
-    unknown = None if inside else ended.busy_unknown or "no reading of the device fell into the window"
+    unknown = None if inside else ended.busy_unknown or "the window contains no reading of the device"
     # The process's own time in the steps; without steps that since torch was loaded, of its workers too.
     cpu = sum(one.cpu_s for one in window) / whole if window else None
     if cpu is None and ended.cpu_s is not None:
@@ -293,7 +293,7 @@ def _shares(read: board.Read, ended: Ended, window: Sequence[RunStep], begins_ns
 
 
 def waits_of(shares: TimeShares | None, device_used: bool) -> tuple[WaitsFor, str]:
-    """What the program waits for, and why this is said."""
+    """Return what the program waits for, and why this is said."""
     if shares is None:
         return "inconclusive", "the program did not load torch"
     data, copies, waits = (units.percent(one) for one in (shares.data, shares.copies, shares.waits))
@@ -480,8 +480,8 @@ def _out_of_memory(read: board.Read) -> OutOfMemory | None:
 def blame(
     asked: int | None, total: int | None, allocated: int | None, reserved: int | None, others: int | None
 ) -> str | None:
-    """What is to blame: `fragmentation` where what torch keeps unused is enough for the request, `other-processes`
-    where what these hold is, else `size`; None where it cannot be known."""
+    """Return what is to blame: `fragmentation` where what torch keeps unused is enough for the request,
+    `other-processes` where what these hold is, else `size`; None where it cannot be known."""
     if asked is None:
         return None
     if allocated is not None and reserved is not None and reserved - allocated >= asked:

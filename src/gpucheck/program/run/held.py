@@ -384,7 +384,7 @@ def _made_by(func: Any, result: Any) -> list[Any]:
 
 
 def _name_of(container: Any) -> str | None:
-    """What the program calls it: a variable of its main module, or of a function that is at work."""
+    """Return what the program calls it: a variable of its main module, or of a function that is at work."""
     places: list[dict[str, Any]] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -34,7 +34,7 @@ def findings(result: RunResult, folder: str = "") -> list[Finding]:
 
 
 def of_lines(result: RunResult, folder: str) -> list[Finding]:
-    """What the counts of each line show."""
+    """Return what the counts of each line show."""
     return [made for line in result.lines for judge in _JUDGES if (made := judge(line, result, folder)) is not None]
 
 
@@ -47,7 +47,7 @@ def at(file: str | None, line: int | None, folder: str) -> str:
 
 
 def time_finding(result: RunResult) -> Finding:
-    """What the program waits for. A wait that can be cured is a warning."""
+    """Return what the program waits for. A wait that can be cured is a warning."""
     titles = {
         "data": "the program waits for data",
         "host": "the device waits for the host",
@@ -69,7 +69,7 @@ def _end(result: RunResult, folder: str) -> Finding:
         where = at(error.file, error.line, folder)
         return Finding("run.ended", "info", f"the program ended with {error.kind} at {where}", first)
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-    why = "often the system's out-of-memory killer: sudo dmesg tells" if name == "SIGKILL" else ""
+    why = "often the OOM killer: see sudo dmesg" if name == "SIGKILL" else ""
     if result.cut_off_in is not None:
         file, _, line = result.cut_off_in.rpartition(":")
         why = f"it waited for data at {at(file, int(line), folder)}"
@@ -88,11 +88,11 @@ def _growth(result: RunResult, folder: str) -> Finding:
     fix = None
     if kept:
         worst = max(kept, key=lambda one: one.kept_bytes_per_step)
-        message += f"; most is made at {at(worst.file, worst.line, folder)}"
+        message += f"; most is created at {at(worst.file, worst.line, folder)}"
         held_by = worst.held_by or next((one.held_by for one in kept if one.held_by), None)
         message += f", kept by {held_by}" if held_by else ""
     else:
-        fix = "gpucheck run --memory … names the line that makes what stays"
+        fix = "gpucheck run --memory … names the line that creates the remaining tensors"
     return Finding("run.memory.growth", "warn", f"{of} grows from step to step", message, fix=fix)
 
 
@@ -106,7 +106,7 @@ def memory_finding(seen: OutOfMemory, folder: str) -> Finding:
         "activations and the rest": seen.unnamed_bytes or 0,
     }
     held = ", ".join(f"{name} {capacity(size)}" for name, size in parts.items() if size) or "no tensor was alive"
-    asked = "" if seen.asked_bytes is None else f"{capacity(seen.asked_bytes)} asked for at once in {seen.phase}; "
+    asked = "" if seen.asked_bytes is None else f"{capacity(seen.asked_bytes)} requested at once in {seen.phase}; "
     message = f"{asked}{held}"
     if seen.holders:
         most = seen.holders[0]
@@ -120,7 +120,8 @@ def memory_finding(seen: OutOfMemory, folder: str) -> Finding:
 
 
 def advice_of(seen: OutOfMemory) -> str | None:
-    """What to change first, and by how much where that can be reckoned: to first order, as all such figures are."""
+    """Return what to change first, and by how much where that can be reckoned: to first order, as all such figures
+    are."""
     if seen.blame == "fragmentation":
         return "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     if seen.blame == "other-processes":
@@ -137,7 +138,7 @@ def advice_of(seen: OutOfMemory) -> str | None:
         states = seen.optimizer_bytes > seen.parameters_bytes
         if states:
             kept = capacity(seen.optimizer_bytes)
-            return f"optimizer states ({kept}) are the largest part: 8-bit states or SGD before a smaller batch"
+            return f"optimizer states ({kept}) are the largest part: try 8-bit states or SGD before a smaller batch"
         return f"weights and gradients ({capacity(fixed)}) are the largest part: bfloat16 halves them"
     short = max(asked - (seen.free_bytes or 0), 0)
     share = short / (moving + asked) if moving + asked else 0.0
@@ -147,7 +148,7 @@ def advice_of(seen: OutOfMemory) -> str | None:
 
 
 def _is_a_heap(seen: OutOfMemory) -> bool:
-    """Whether one list or dictionary of the user's holds more than all that training needs."""
+    """Return whether one list or dictionary of the user's holds more than all that training needs."""
     fixed = seen.parameters_bytes + seen.gradients_bytes + seen.optimizer_bytes
     most = seen.holders[0]
     return most.kind in ("list", "dict", "tuple", "set", "deque") and most.bytes > fixed
@@ -173,7 +174,7 @@ def _cost(line: RunLine) -> str:
 
 
 def _is_habit(line: RunLine, result: RunResult, count: int | None = None) -> bool:
-    """Whether it happens step by step, and not once at the beginning or now and then."""
+    """Return whether it happens step by step, and not once at the beginning or now and then."""
     steps = result.steps.count if result.steps is not None else 0
     often = (line.count if count is None else count) >= _OFTEN
     return often and (line.steps >= _MOST_STEPS * steps if steps >= _OFTEN else line.in_loop is not False)
@@ -183,13 +184,13 @@ def _discarded(line: RunLine, result: RunResult, folder: str) -> Finding | None:
     if not line.discarded or line.kind not in ("to_device", "to_host", "between"):
         return None
     fix = "assign it: x = x.to(device); a tensor does not move in place"
-    return _of("run.copies.discarded", "warn", "the result of .to() is thrown away", line, folder, fix)
+    return _of("run.copies.discarded", "warn", "the result of .to() is discarded", line, folder, fix)
 
 
 def _back(line: RunLine, result: RunResult, folder: str) -> Finding | None:
     if line.unchanged_back < _OFTEN:
         return None
-    title = f"{line.unchanged_back} tensors go back unchanged to where they came from"
+    title = f"{line.unchanged_back} tensors are copied back unchanged"
     return _of("run.copies.back", _verdict(line, result), title, line, folder, "keep the tensor that was copied")
 
 
@@ -204,7 +205,7 @@ def _again(line: RunLine, result: RunResult, folder: str) -> Finding | None:
 def _made(line: RunLine, result: RunResult, folder: str) -> Finding | None:
     if line.made_by is None or not _is_habit(line, result):
         return None
-    title = f"{line.made_by} makes a tensor on the host, and it is moved each time"
+    title = f"{line.made_by} creates a tensor on the host, which is moved each time"
     fix = f"{line.made_by}(…, device=device)"
     return _of("run.copies.made_on_host", _verdict(line, result), title, line, folder, fix)
 
@@ -212,7 +213,7 @@ def _made(line: RunLine, result: RunResult, folder: str) -> Finding | None:
 def _unpinned(line: RunLine, result: RunResult, folder: str) -> Finding | None:
     if line.unpinned_async < _OFTEN:
         return None
-    title = f"non_blocking=True from memory that is not pinned: {line.unpinned_async} copies"
+    title = f"non_blocking=True from pageable memory: {line.unpinned_async} copies"
     fix = "pin_memory=True in the DataLoader, or tensor.pin_memory()"
     return _of("run.copies.unpinned", _verdict(line, result), title, line, folder, fix)
 
@@ -240,7 +241,7 @@ def _small(line: RunLine, result: RunResult, folder: str) -> Finding | None:
 def _emptied(line: RunLine, result: RunResult, folder: str) -> Finding | None:
     if line.kind != "empty_cache" or not _is_habit(line, result):
         return None
-    fix = "leave it out of the loop: what is freed is asked of the driver again"
+    fix = "remove it from the loop: the freed memory is requested from the driver again"
     return _of("run.empty_cache", "warn", "empty_cache in a loop", line, folder, fix)
 
 
@@ -249,7 +250,7 @@ def _read(line: RunLine, result: RunResult, folder: str) -> Finding | None:
         return None
     verdict: Verdict = "info"
     title = f"{line.kind} waits for the device"
-    return _of("run.waits", verdict, title, line, folder, "read it every so many steps, or once at the end")
+    return _of("run.waits", verdict, title, line, folder, "read it every N steps, or once at the end")
 
 
 def _of(name: str, verdict: Verdict, title: str, line: RunLine, folder: str, fix: str) -> Finding:

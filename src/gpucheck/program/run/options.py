@@ -97,7 +97,7 @@ class RunOptions:
     """What the user asked for."""
 
     program: tuple[str, ...] = option(
-        "The program and its arguments, as python takes them.",
+        "The program and its arguments, as for python.",
         name="SCRIPT",
         metavar="SCRIPT [ARGS]...",
         positional=True,
@@ -106,16 +106,16 @@ class RunOptions:
         required=True,
         verbatim=True,
     )
-    module: bool = option("SCRIPT is a module, run as python -m runs it.", False, short="-m")
+    module: bool = option("SCRIPT is a module, as for python -m.", False, short="-m")
     trace: int | None = option(
-        "Look at N steps with everything: who makes and keeps memory, by line. Slows these steps.",
+        "Trace N steps in detail: which lines create and keep memory. Slows these steps.",
         metavar="N",
         parse=units.Whole(largest=1000),
     )
     memory: bool = option("The same as --trace 5; on CUDA also record a snapshot for torch's viewer.", False)
 
     dry: Device | None = option(
-        "Run without a GPU, on one that tensors claim: cuda, with its memory or part cuda:80GiB or cuda:H200.",
+        "Run without a GPU, on a simulated one: cuda, with its memory cuda:80GiB, or as a part cuda:H200.",
         metavar="cuda[:SIZE|:NAME]",
         parse=parse_device,
     )
@@ -125,7 +125,7 @@ class RunOptions:
         parse=units.Whole(largest=1_000_000),
     )
     no_values: bool = option("With --dry: tensors on the device have no data, for a model larger than the host.", False)
-    scratch: bool = option("With --dry: run in a copy of this folder, so that relative writes land there.", False)
+    scratch: bool = option("With --dry: run in a copy of this folder, so that relative writes go there.", False)
 
     def check(self) -> None:
         """Raises UsageError for options that do not go together."""
@@ -139,7 +139,7 @@ class RunOptions:
 
     @property
     def traced(self) -> int:
-        """How many steps to look at with everything."""
+        """Return how many steps to look at with everything."""
         return self.trace if self.trace is not None else TRACED if self.memory else 0
 
 
