@@ -29,7 +29,7 @@ MOST_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Pasted:
-    """What was given: the text, and how many bytes it was cut from where it was cut."""
+    """The input: the text, and how many bytes it was cut from where it was cut."""
 
     text: str
     cut_from_bytes: int | None = None

@@ -35,7 +35,7 @@ _NO_SIZE = 2**60
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What was read: the numbers, the sentence that they make, and the next step where they give one."""
+    """The figures of a text: the numbers, the sentence that they make, and the next step where they give one."""
 
     numbers: Numbers = field(default_factory=dict)
     says: str = ""

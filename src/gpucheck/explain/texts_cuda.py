@@ -1,4 +1,4 @@
-"""What the CUDA runtime says while kernels run."""
+"""Errors of the CUDA runtime while kernels run."""
 
 from __future__ import annotations
 

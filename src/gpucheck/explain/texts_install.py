@@ -1,4 +1,4 @@
-"""What does not fit together: imports, libraries, compilers, Triton and extensions."""
+"""Parts that do not match: imports, libraries, compilers, Triton and extensions."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What is known of a storage. `device` None is not known: it settles with the first operation that knows."""
+    """The claim of a storage. `device` None is not known: it settles with the first operation that knows."""
 
     device: torch.device | None
     origin: Origin | None = None

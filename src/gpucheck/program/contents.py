@@ -46,7 +46,8 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleT
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a model holds: its qualified name, the `value` with its `tensors`, what holds it, and the line that did it.
+    """A part that a model holds: its qualified name, the `value` with its `tensors`, what holds it, and the line that
+    did it.
 
     `owner` is the registered module that holds it, by name, and `attribute` the name under which.
     """
@@ -124,7 +125,7 @@ class _Walk:
         self._met: dict[int, Any] = {id(one): one for one in own}
 
     def module(self, owner: str, module: nn.Module) -> None:
-        """What one registered module holds."""
+        """Search one registered module."""
         for name, value in vars(module).items():
             if name in _BOOKS:
                 continue

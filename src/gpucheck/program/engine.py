@@ -91,7 +91,7 @@ class PerThread(threading.local):
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a program may read of the GPU that is not here."""
+    """The properties that a program may read of the simulated GPU."""
 
     name: str = "simulated GPU"
     capability: tuple[int, int] = (9, 0)

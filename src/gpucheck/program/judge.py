@@ -1,4 +1,4 @@
-"""What is wrong with a model on its way to a GPU: findings of what was seen, each with its line and the fix. Pure."""
+"""Judge a model's move to a GPU: findings from the run, each with its line and the fix. Pure."""
 
 from __future__ import annotations
 

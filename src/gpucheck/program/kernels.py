@@ -1,4 +1,4 @@
-"""What CUDA's kernels keep for the backward pass where a CPU's keep something else: attention, dropout, RNNs.
+"""Memory that CUDA's kernels keep for the backward pass where a CPU's keep something else: attention, dropout, RNNs.
 
 A fused attention keeps no scores, but the logsumexp of each row and, for dropout, a seed. A dropout keeps a mask of one
 byte an element. An RNN of cuDNN keeps its output and a reserve, whose size nobody publishes.

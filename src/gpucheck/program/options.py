@@ -1,4 +1,4 @@
-"""What `model` can be asked for. Pure: read before torch is."""
+"""Options of `model`. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEPTH = 3
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """What the user asked for, as text where only the child that loads the target knows what it means."""
+    """The user's options, as text where only the child that loads the target knows what it means."""
 
     target: str = option(
         "package.module:factory, path/to/file.py:factory, mlp, convnet or transformer.",

@@ -56,7 +56,7 @@ OF_THE_DEVICE = (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What to look at, and how far: a forward, or with `train` a whole step; `batch_size` samples of it."""
+    """The request: a forward, or with `train` a whole step; `batch_size` samples of it."""
 
     target: Target
     inputs: tuple[Any, ...]

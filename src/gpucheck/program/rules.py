@@ -46,12 +46,12 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What an operation allows beyond the default, by the names of its arguments in torch's schema.
+    """The placement rule of an operation beyond the default, by the names of its arguments in torch's schema.
 
     `free` may lie on the CPU whatever the rest; with `anywhere` on any device. `host` must lie on the CPU. `strict`
-    takes no 0-dim CPU tensor for a number. `on_host` are the positions of results that are always on the CPU.
-    `follows` is the argument whose device the results have, where it is not the common one. `by_position` judges the
-    entries of several lists at one position together, and each position by itself.
+    takes no 0-dim CPU tensor for a number. `on_host` are the positions of results that are always on the CPU. `follows`
+    is the argument whose device the results have, where it is not the common one. `by_position` judges the entries of
+    several lists at one position together, and each position by itself.
     """
 
     operations: tuple[str, ...]
@@ -135,7 +135,7 @@ _FOREACH = Rule((), "lists are processed element by element", by_position=True)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What an operation says to its operands. `device` is where its results lie, None where that is not known.
+    """The verdict of an operation on its operands. `device` is where its results lie, None where that is not known.
 
     `wrong` are the operands that do not lie where they must, `expected` the device where they must; `on_host` are
     results that lie on the CPU whatever the rest. An operation of others is not `judged`.

@@ -1,4 +1,4 @@
-"""What a program asks of torch, answered as a machine with a GPU would: moves, factories, `.device`, `torch.cuda`.
+"""Answer a program's calls to torch as a machine with a GPU would: moves, factories, `.device`, `torch.cuda`.
 
 The function mode sees every call of torch's Python interface, before the arguments meet a build that has no such
 device. What is asked past it (module-level functions of `torch.cuda`, classes) is replaced while the engine runs.

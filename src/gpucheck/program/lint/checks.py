@@ -135,7 +135,7 @@ def moved_leaf(run: Place, known: Value) -> None:
 
 
 def optimized(run: Place, values: Iterable[Value]) -> None:
-    """What an optimizer gets."""
+    """Check the parameters that an optimizer gets."""
     for one in values:
         for inner in (one, *one.parts, one.item or UNKNOWN):
             moved_leaf(run, inner)

@@ -32,7 +32,7 @@ _NOTEBOOK = "notebooks are not read"
 
 @dataclass(slots=True)
 class _Counts:
-    """What was looked at so far."""
+    """The counts so far."""
 
     files: int = 0
     ignored: int = 0

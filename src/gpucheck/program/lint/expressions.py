@@ -1,4 +1,4 @@
-"""What an expression is, as far as that is known: a function for each kind of expression and of call."""
+"""Evaluate expressions, as far as they are known: a function for each kind of expression and of call."""
 
 from __future__ import annotations
 

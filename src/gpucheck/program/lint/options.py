@@ -1,4 +1,4 @@
-"""What `lint` can be asked for. Pure."""
+"""Options of `lint`. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpucheck.program.lint.rules import RULES, Rule
 
 @dataclass(frozen=True, slots=True)
 class LintOptions:
-    """What was asked. `only` and `skip` are prefixes of rule ids."""
+    """The user's options. `only` and `skip` are prefixes of rule ids."""
 
     paths: tuple[str, ...] = option(
         "Files and folders with Python source; - reads standard input. [default: .]",

@@ -279,7 +279,7 @@ def effect_of(
 
 
 def end(run: Run) -> None:
-    """What was defined on the way: functions and classes, with what is known at the end."""
+    """Finish the functions and classes, with what is known at the end."""
     for function in run.nested:
         effect_of(run.scope, function, None, run.visible())
     for node in run.classes:
@@ -339,7 +339,7 @@ def _is_no_grad(run: Run, node: ast.expr) -> bool:
 
 
 def _parameters(run: Run, function: Function, is_method: bool) -> None:
-    """What the parameters are: by annotation, by default, and in forward by name."""
+    """Set the parameters: by annotation, by default, and in forward by name."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     static = any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in function.decorator_list)
@@ -435,7 +435,7 @@ def judge_class(scope: Scope, node: ast.ClassDef, outer: Mapping[str, Value]) ->
 
 
 def _gather(scope: Scope, owner: Class, outer: Mapping[str, Value]) -> None:
-    """What a class's methods that set it up leave in self, and which modules are registered there."""
+    """Gather the attributes that a class's set-up methods leave in self, and which modules are registered there."""
     name = owner.node.name
     if name in scope.attributes:
         return

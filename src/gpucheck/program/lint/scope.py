@@ -1,4 +1,4 @@
-"""What is known while a file is walked through: of values, of a whole function, of the file, and at one place in it."""
+"""Knowledge while a file is analysed: of values, of a whole function, of the file, and at one place in it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ AT_LEAST_ONE = -1
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What is known of a value.
+    """The known facts of a value.
 
     `kind` is empty for unknown, or none, number, device, tensor, parameter, module, items (a list, tuple or dict),
     batch (what a DataLoader gives), loader, self, or name (imported, and no value yet). `place` is empty for unknown,
-    or cpu, cuda, default (the CPU because nothing named a device), or input (where a module and its inputs are).
-    `ndim` is None where even a scalar is possible. `made` is the expression that made it, `attribute` the attribute of
-    `self` that it was read from. `graph` says that it carries an autograd graph, `leaf` that it was made with
+    or cpu, cuda, default (the CPU because nothing named a device), or input (where a module and its inputs are). `ndim`
+    is None where even a scalar is possible. `made` is the expression that made it, `attribute` the attribute of `self`
+    that it was read from. `graph` says that it carries an autograd graph, `leaf` that it was made with
     `requires_grad=True`, `moved` is the move that turned a leaf or a parameter into a plain tensor, `pending` the copy
     to the host that may not be complete. `item` stands for every element, `parts` for each where they are known.
     `stateful` modules have something that must move.
@@ -119,7 +119,7 @@ def all_of(values: list[Value]) -> Value | None:
 
 @dataclass(slots=True)
 class Flow:
-    """What is known at one place: of names (`x`, `self.x`), and of the device.
+    """The state at one place: of names (`x`, `self.x`), and of the device.
 
     `started` is what has started CUDA, None where nothing has. A `dead` flow has returned, raised or left its loop.
     """
@@ -336,7 +336,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a call of a function does: what it returns, where it starts CUDA, and what it does before that.
+    """The effect of calling a function: what it returns, where it starts CUDA, and what it does before that.
 
     `sets` is where it sets CUDA_VISIBLE_DEVICES before it starts CUDA, `on_gpu` where it makes or moves tensors on one.
     """
@@ -394,7 +394,7 @@ class Scope:
 
 
 class Place:
-    """What is known at one place of a function (or of the file itself) while it is walked through: what checks ask."""
+    """The place in a function (or of the file itself) while it is walked through: what checks ask."""
 
     def __init__(self, scope: Scope, owner: Class | None, body: ast.AST, name: str, outer: Mapping[str, Value]) -> None:
         self.scope, self.owner, self.name, self.outer = scope, owner, name, outer

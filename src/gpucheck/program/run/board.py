@@ -97,7 +97,7 @@ assert RING_AT + MOST_KEPT * len(STEP) <= CELLS
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What stood on the board: the head by place, rows by field, and the lines of text."""
+    """The contents of the board: the head by place, rows by field, and the lines of text."""
 
     head: tuple[int, ...]
     devices: dict[int, dict[str, int]]

@@ -1,4 +1,4 @@
-"""What a dry run comes to: its answer from the board, and findings from that. Pure but for the program's source."""
+"""Judge a dry run: its answer from the board, and findings from that. Pure but for the program's source."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the source says of one line."""
+    """The source of one line."""
 
     text: str | None = None
     in_loop: bool | None = None
@@ -170,7 +170,7 @@ NOT_SEEN = (
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a run ended, and what was read from outside meanwhile.
+    """The end of a run, and the readings from outside meanwhile.
 
     `at_ns` is on the board's clock; `busy` are times in seconds of that clock with the part in which kernels ran.
     """

@@ -1,6 +1,6 @@
-"""What a run comes to: findings from its answer, each from what was counted. Pure.
+"""Judge a run: findings from its answer, each from what was counted. Pure.
 
-No saving is promised: what a line cost is known, what its removal would bring is not.
+It measures what a line costs, not what you would save by removing it.
 """
 
 from __future__ import annotations

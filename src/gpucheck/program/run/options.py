@@ -1,4 +1,4 @@
-"""What `run` can be asked for. Pure: read before torch is."""
+"""Options of `run`. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _gib(name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What the user asked for."""
+    """The user's options."""
 
     program: tuple[str, ...] = option(
         "The program and its arguments, as for python.",
