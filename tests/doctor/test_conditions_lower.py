@@ -29,8 +29,7 @@ from healthy import (
 )
 
 from gpucheck.doctor import catalogue, conditions_kernel, conditions_nodes, conditions_nvml, ladder
-from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Condition, Seen
-from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Condition, Evidence, Seen
 from gpucheck.machine.kernel_driver import PciDevice
 from gpucheck.machine.stack import Library, Node
 from gpucheck.machine.torch_probe import KernelRun
@@ -62,7 +61,7 @@ CONTROL, UVM, FIRST = (Node(path, True, True, 0) for path in ("/dev/nvidiactl", 
 
 
 def cuinit(code: int, evidence: Evidence = DOWN) -> Evidence:
-    """The machine where cuInit returns this."""
+    """The machine where cuInit answers this."""
     return with_driver(evidence, cuinit_code=code, cuinit_error="words")
 
 

@@ -16,7 +16,7 @@ import pytest
 from gpucheck.machine import child, readings
 from gpucheck.machine.nvml import fields as nvml_fields
 from gpucheck.machine.nvml import read as nvml_read
-from gpucheck.machine.nvml.row import Row, applies
+from gpucheck.machine.nvml.fields import Row, applies
 from gpucheck.machine.readings import DriverReading, NvmlDoor, door_timeout_s
 from gpucheck.report.facts import (
     ClockReasons,
@@ -305,7 +305,7 @@ def test_no_watts_are_no_limit(fake_driver: Fake, key: str) -> None:
         key, "power_limit_min_w"
     )
     assert getattr(row.device, name) is None
-    assert row.unknown[name] == "NVML returns 0 W, which is no limit"
+    assert row.unknown[name] == "NVML returns 0 W, which is not a limit"
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ from typing import Literal
 
 from gpucheck.cards.card import KEPT_OUT, WSL_NODE
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Condition, Seen, answered, answers
+from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, answers
 from gpucheck.doctor.conditions_kernel import why_absent
-from gpucheck.doctor.evidence import Evidence
 from gpucheck.machine.stack import (
     ONE_VERSION,
     Library,
@@ -487,8 +486,8 @@ def _compat(evidence: Evidence) -> Seen | None:
     given = from_variable(evidence, path)
     return answered(
         evidence,
-        f"{path} is loaded with the kernel module {module or 'of unknown version'}"
-        f"{f', through LD_LIBRARY_PATH ({_folder(given)})' if given is not None else ''}",
+        f"{path} is loaded with the kernel module "
+        f"{module or 'of unknown version'}{f', through LD_LIBRARY_PATH ({_folder(given)})' if given is not None else ''}",
     )
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gpucheck import messages
-from gpucheck.explain.platforms import SERIALIZE
-from gpucheck.explain.text import CUDA_SAYS, Text, by_code
+from gpucheck.explain.text import CUDA_SAYS, SERIALIZE, Text, by_code
 
 _BLOCKING = "CUDA_LAUNCH_BLOCKING=1 python …: the traceback then ends at the line that failed"
 _SANITIZER = _BLOCKING + "; then `compute-sanitizer python …` names the kernel"
@@ -727,8 +726,7 @@ TEXTS: tuple[Text, ...] = (
         "this Intel GPU does not report its free memory",
         (r"doesn'?t support querying the available free memory",),
         "Intel's driver reports free memory only where its management interface (Sysman) is switched on; integrated "
-        "GPUs "
-        "often have none.",
+        "GPUs often have none.",
         "export ZES_ENABLE_SYSMAN=1 before the program; if the device has no such counter, set the memory size in "
         "the program",
         "proof",
@@ -753,7 +751,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "xpu.lost",
-        "the Intel GPU does not answer any more",
+        "the Intel GPU stopped answering",
         (
             r"\bDEVICE_LOST\b.{0,80}\b(Arc|XPU|SYCL|Intel)\b",
             r"\b(XPU|SYCL|Intel|Arc|level[_ ]zero)\b.{0,80}\bDEVICE_LOST\b",

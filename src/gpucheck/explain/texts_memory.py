@@ -194,8 +194,7 @@ TEXTS: tuple[Text, ...] = (
         "It is RAM, not the GPU's memory; exit status 137 alone may also be someone's `kill -9`.",
         "fewer DataLoader workers, a smaller prefetch_factor, weights that are loaded once per machine (mmap, "
         "low_cpu_mem_usage), or a higher limit of the container or job; sudo dmesg | grep -i -e oom -e killed names "
-        "the "
-        "process and what it held",
+        "the process and what it held",
         common=(
             r"Out of memory: Kill(ed)? process",
             r"oom-kill:",

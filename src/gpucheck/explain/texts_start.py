@@ -260,8 +260,7 @@ TEXTS: tuple[Text, ...] = (
         "cuInit returns 999: /dev/nvidia-uvm is missing or not allowed, the memory module lost its state in a "
         "suspend, or CUDA_VISIBLE_DEVICES was changed after CUDA had started.",
         "ls -l /dev/nvidia-uvm; where it is missing: sudo nvidia-modprobe -c 0 -u; after a suspend: sudo rmmod "
-        "nvidia_uvm "
-        "&& sudo modprobe nvidia_uvm. " + _DOCTOR,
+        "nvidia_uvm && sudo modprobe nvidia_uvm. " + _DOCTOR,
         "hint",
         source="pytorch issues 49081 and 88639",
     ),
@@ -408,8 +407,7 @@ TEXTS: tuple[Text, ...] = (
         "After a kernel update the module was not built for the new kernel, nouveau controls the GPU, or Secure Boot "
         "rejects the module.",
         "sudo modprobe nvidia says why, then sudo dmesg | grep -i nvrm; after a kernel update sudo dkms autoinstall "
-        "and a "
-        "reboot",
+        "and a reboot",
         source=_NVML,
         follows=("kernel.", "nvml.mismatch", "container."),
         common=(
@@ -484,8 +482,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "The driver stopped using the GPU after an error that it could not clear.",
         "drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX (with NVLink all "
-        "joined "
-        "GPUs at once); nvidia-smi -q shows the recovery action that the driver asks for",
+        "joined GPUs at once); nvidia-smi -q shows the recovery action that the driver asks for",
         "proof",
         source=_NVML,
         follows=("xid.",),
@@ -519,11 +516,9 @@ TEXTS: tuple[Text, ...] = (
             r"UnexpectedAdmissionError.{0,200}(nvidia\.com/gpu|devices? unavailable)",
         ),
         "No node has as many GPUs free as the pod asks for: other pods have them, the node's device plugin does not "
-        "run, "
-        "or the GPUs are marked unhealthy.",
+        "run, or the GPUs are marked unhealthy.",
         "kubectl describe node NODE | grep -A8 Allocatable shows nvidia.com/gpu: 0 or absent is the device plugin or "
-        "the "
-        "driver (kubectl logs of nvidia-device-plugin), else other pods hold them",
+        "the driver (kubectl logs of nvidia-device-plugin), else other pods hold them",
         "proof",
         source="NVIDIA/k8s-device-plugin issues 348 and 585",
         follows=("nvml.", "container.", "xid."),
@@ -567,11 +562,9 @@ TEXTS: tuple[Text, ...] = (
             r"Detected non-NVML platform",
         ),
         "The plugin's own container was started without NVIDIA's runtime, so that it sees no NVML; then the node "
-        "offers no "
-        "nvidia.com/gpu.",
+        "offers no nvidia.com/gpu.",
         "sudo nvidia-ctk runtime configure --runtime=containerd --set-as-default && sudo systemctl restart containerd "
-        "on the "
-        "node (or runtimeClassName: nvidia for the plugin's pods); then restart the plugin",
+        "on the node (or runtimeClassName: nvidia for the plugin's pods); then restart the plugin",
         source="NVIDIA/k8s-device-plugin, README",
         weak=(r"\bnvidia\.com/(gpu|mig).{0,120}\b(fail\w*|errors?|unhealthy)\b",),
     ),
@@ -616,13 +609,12 @@ TEXTS: tuple[Text, ...] = (
         ),
         "The Linux kernel's driver for NVIDIA GPUs is loaded, and a GPU has only one driver.",
         "echo 'blacklist nouveau' | sudo tee /etc/modprobe.d/nouveau.conf; sudo update-initramfs -u (Fedora: dracut "
-        "--force); "
-        "then reboot",
+        "--force); then reboot",
         "proof",
     ),
     Text(
         "mig.no_room",
-        "there is no room for another MIG instance",
+        "there is no space for another MIG instance",
         (
             r"(error creating|Unable to create a?|Failed to create) (GPU|compute|MIG) (instance|"
             r"device).{0,120}Insufficient Resources",
@@ -631,8 +623,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "The profile asked for does not fit beside the instances that are there, or MIG mode is not on.",
         "nvidia-smi mig -lgi lists the instances, nvidia-smi mig -lgip the profiles with their free places; destroy "
-        "one "
-        "that is not used (sudo nvidia-smi mig -i INDEX -dci -ci CI -gi GI, then -dgi -gi GI)",
+        "one that is not used (sudo nvidia-smi mig -i INDEX -dci -ci CI -gi GI, then -dgi -gi GI)",
         "proof",
         source="NVIDIA Multi-Instance GPU user guide",
     ),
@@ -711,9 +702,8 @@ TEXTS: tuple[Text, ...] = (
             r"Could not find any nv files on this host",
         ),
         "The message names the cause behind the kind of the error: no driver on the host, a device that is not there, "
-        "a "
-        "cgroup that may not be changed, files of a driver inside the image, or a CUDA that the image requires and the "
-        "driver does not serve.",
+        "a cgroup that may not be changed, files of a driver inside the image, or a CUDA that the image requires and "
+        "the driver does not serve.",
         "nvidia-smi on the host has to work first; then look at what stands behind `error:` in the message",
         weak=(r"\b(lib)?nvidia-(container-(cli|runtime)|ctk)[\w.-]*.{0,120}\b(error|fail\w*)\b",),
         follows=("nvml.mismatch", "nvml.not_loaded", "kernel."),

@@ -79,7 +79,6 @@ def _flags(measurements: Sequence[Measurement]) -> list[tuple[str, str]]:
 
 
 def _method(measurements: Sequence[Measurement]) -> str:
-    """Return how the numbers came about, in one line."""
     return (
         f"bytes read and written; {measured.timed_by(measurements)}, after a warm-up, "
         f"{measured.caches(measurements)}, float32, preallocated. The spread covers {measured.covered(measurements)}"

@@ -48,7 +48,7 @@ FLAGS: dict[str, tuple[str, str]] = {
     "short-window": ("short windows", "under 1 ms: the clock's resolution counts"),
     "link-below-max": ("slow link", "the link runs below what GPU and slot support"),
     "clock-held": ("clock held", "a setting holds the clock below its maximum"),
-    "power-limited": ("power limit", "the power limit held the clock, which is normal at full load"),
+    "power-limited": ("power limit", "the power limit lowered the clock, which is normal at full load"),
     "call-bound": ("latency", "the call itself takes more than 1 % of the time: a latency, no rate"),
     "launch-bound": ("latency", "the device waited for the host: a latency, no rate"),
     "emulated": ("emulated", "the device has no hardware for this dtype"),
@@ -116,7 +116,6 @@ def rates(unit: str, scale: float = 1e9, *, percentiles_keep: int) -> tuple[Colu
 
 
 def time_text(measurement: Measurement | None) -> str:
-    """The time of a call."""
     if measurement is None or measurement.time_s is None:
         return UNKNOWN
     return units.duration(measurement.time_s.median)
@@ -157,7 +156,6 @@ def doubt(measurement: Measurement) -> str:
 
 
 def ratio_text(ratio: float | None, digits: int = 2) -> str:
-    """`1.9×`."""
     return UNKNOWN if ratio is None else f"{units.significant(ratio, digits)}×"
 
 

@@ -1,12 +1,186 @@
-"""Options of `smoke`. Pure: read before torch is loaded."""
+"""Options of `smoke`, and its checks, one row each. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpucheck import options, units
+from gpucheck import naming, options, units
 from gpucheck.options import LIMITS, option
-from gpucheck.smoke import table
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRow:
+    """A check's id, what it claims, what it means where it fails and what to do then; and the function that proves it
+    and what that needs, as `module.function`.
+
+    The modules are those of this folder. They import torch: `command` loads them.
+    """
+
+    id: str
+    title: str
+    meaning: str
+    then: str
+    function: str
+    needs: tuple[str, ...] = ()
+
+
+# In the order of a training job: what comes first is what the rest stands on.
+CHECKS = (
+    CheckRow(
+        "device.usable",
+        "torch can use the device",
+        "torch sees no device of this kind, or using it raises an error.",
+        "gpucheck doctor",
+        "data.usable",
+    ),
+    CheckRow(
+        "tensors.round_trip",
+        "tensors survive the round trip bit for bit",
+        "A tensor of one of torch's data types comes back changed from the device.",
+        "gpucheck bench transfer, which compares large copies; then sudo dmesg | grep -i xid",
+        "data.round_trip",
+    ),
+    CheckRow(
+        "tensors.layouts",
+        "odd shapes and strides survive the round trip",
+        "A non-contiguous view comes back changed: a bug in torch or in the backend.",
+        "use a newer torch; .contiguous() before the copy works around it",
+        "data.layouts",
+    ),
+    CheckRow(
+        "tensors.to_returns_new",
+        ".to() returns a new tensor and leaves the old",
+        "`x.to(device)` alone moves nothing: keep its result.",
+        "x = x.to(device)",
+        "data.to_returns_new",
+    ),
+    CheckRow(
+        "tensors.device_mismatch",
+        "mixing devices raises RuntimeError",
+        "torch computed with tensors on two devices without an error.",
+        "use a newer torch",
+        "data.device_mismatch",
+    ),
+    CheckRow(
+        "tensors.numpy_needs_cpu",
+        "numpy() needs the CPU",
+        "NumPy works in host memory.",
+        "x.cpu().numpy()",
+        "data.numpy_needs_cpu",
+        ("check.numpy",),
+    ),
+    CheckRow(
+        "modules.to",
+        "model.to() moves parameters and buffers",
+        "Parameters, buffers or tied weights did not arrive together.",
+        "use a newer torch; in your own model: register_buffer instead of a plain attribute",
+        "data.module_to",
+    ),
+    CheckRow(
+        "training.gradients_through_to",
+        "gradients flow through .to()",
+        "A gradient was lost or changed between devices or data types.",
+        "use a newer torch",
+        "data.gradients",
+    ),
+    CheckRow(
+        "numerics.matmul",
+        "matrix products agree with float64",
+        "A product differs from the exact one by more than its precision explains.",
+        "gpucheck bench matmul compares the whole result; if it fails there too, the device or its library is faulty",
+        "numerics.matmul",
+    ),
+    CheckRow(
+        "numerics.convolution",
+        "convolutions agree with float64",
+        "A convolution differs from the exact one by more than its precision explains.",
+        "torch.backends.cudnn.enabled = False shows whether cuDNN is the cause",
+        "numerics.convolution",
+    ),
+    CheckRow(
+        "numerics.tf32",
+        "TF32 errors stay within the bound",
+        "TF32 keeps 10 of float32's 23 mantissa bits. A larger error means another precision, or a fault.",
+        "gpucheck bench matmul --dtype tf32",
+        "numerics.tf32",
+        ("numerics.has_tf32",),
+    ),
+    CheckRow(
+        "training.step",
+        "a training step matches the CPU and lowers the loss",
+        "Forward, backward and the optimizer together give a different result than on the CPU.",
+        "gpucheck smoke --only numerics. shows which part",
+        "numerics.training_step",
+    ),
+    CheckRow(
+        "training.autocast",
+        "autocast computes in low precision, weights stay float32",
+        "Mixed precision does not work correctly on this device.",
+        "use a newer torch, or bfloat16 instead of float16",
+        "numerics.autocast",
+    ),
+    CheckRow(
+        "memory.accounting",
+        "memory is counted correctly and returned",
+        "torch's counts do not match those of the device or the system, or freed memory is not returned.",
+        "gpucheck memory shows each step",
+        "memory.accounting",
+    ),
+    CheckRow(
+        "memory.one_pebibyte",
+        "one allocation of 1 PiB raises out-of-memory",
+        "An impossible request did not raise torch.OutOfMemoryError. Programs that catch this error would crash here.",
+        "use a newer torch or driver",
+        "memory.one_pebibyte",
+        ("check.dedicated_memory",),
+    ),
+    CheckRow(
+        "memory.to_the_end",
+        "allocating to the end raises out-of-memory",
+        "Filling the device did not raise torch.OutOfMemoryError, or the device did not work afterwards.",
+        "use a newer torch or driver",
+        "memory.to_the_end",
+        ("memory.has_fraction", "check.dedicated_memory"),
+    ),
+    CheckRow(
+        "copies.pinned",
+        "pinned copies are correct after a synchronise",
+        "A copy from pinned memory arrived changed.",
+        "gpucheck bench transfer compares large ones",
+        "data.pinned",
+        ("data.can_pin",),
+    ),
+    CheckRow(
+        "copies.non_blocking",
+        "non-blocking copies are correct after a synchronise",
+        "A copy arrived changed although the program waited for it. Without the wait the host may read it too early, "
+        "which is a fault of the program.",
+        "gpucheck bench transfer; in a program torch.cuda.synchronize() before the host reads",
+        "data.non_blocking",
+    ),
+    CheckRow(
+        "streams.wait",
+        "a stream waits for another",
+        "Work did not wait for the other stream.",
+        "use a newer torch or driver",
+        "data.streams",
+        ("data.has_streams",),
+    ),
+    CheckRow(
+        "device.context",
+        "device contexts take effect and end",
+        "Tensors created under a device are on another device, or the context does not end.",
+        "use a newer torch",
+        "data.device_context",
+    ),
+    CheckRow(
+        "data.loader",
+        "a DataLoader with workers and pinned memory works",
+        "Workers died or delivered wrong items. Usually /dev/shm is too small in a container.",
+        "df -h /dev/shm; docker run --shm-size=8g",
+        "data.data_loader",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +200,11 @@ class SmokeOptions:
     @property
     def ids(self) -> list[str]:
         """The checks to run. Raises UsageError for a prefix that fits none, and where nothing is left."""
-        return table.select(self.only, self.skip)
+        ids = [row.id for row in CHECKS]
+        return naming.select(ids, str, self.only, self.skip, noun="check", nothing="nothing would be checked")
 
     def names(self) -> list[tuple[str, str]]:
-        """The selected checks with their titles."""
-        return [(row.id, row.title) for row in table.CHECKS if row.id in self.ids]
+        return [(row.id, row.title) for row in CHECKS if row.id in self.ids]
 
     def check(self) -> None:
-        """Raises UsageError for a prefix that fits nothing."""
         self.ids  # noqa: B018
