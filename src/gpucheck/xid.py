@@ -268,7 +268,7 @@ CATALOGUE: tuple[Xid, ...] = (
         "fatal timeout of the PCIe link",
         "NONE",
         "device",
-        f"{_DRAIN}; sudo dmesg | grep -i -e aer -e pcie; power-cycle the machine, reseat the GPU; {_SUPPORT}",
+        f"{_DRAIN}; sudo dmesg | grep -i -e aer -e pcie, power-cycle the machine, reseat the GPU; {_SUPPORT}",
     ),
     Xid(
         168,

@@ -486,8 +486,8 @@ def _compat(evidence: Evidence) -> Seen | None:
     given = from_variable(evidence, path)
     return answered(
         evidence,
-        f"{path} is loaded with the kernel module "
-        f"{module or 'of unknown version'}{f', through LD_LIBRARY_PATH ({_folder(given)})' if given is not None else ''}",
+        f"{path} is loaded with the kernel module {module or 'of unknown version'}"
+        f"{f', through LD_LIBRARY_PATH ({_folder(given)})' if given is not None else ''}",
     )
 
 

@@ -474,7 +474,7 @@ def _empty_mig(evidence: Evidence) -> Seen | None:
         return None
     return answered(
         evidence,
-        f"MIG mode is on without an instance on {', '.join((card.uuid or 'a GPU' for card in empty))}",
+        f"MIG mode is on without an instance on {', '.join(card.uuid or 'a GPU' for card in empty)}",
         fix=_mig_fix(",".join(card.uuid for card in empty if card.uuid) or "INDEX"),
         uuids=[card.uuid for card in empty],
     )

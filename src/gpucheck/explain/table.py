@@ -1,4 +1,4 @@
-"""What is known: the pages of what commands find, from the ids that each package declares, and every text: those of the
+"""The known entries: the pages of findings, from the ids that each package declares, and every text: those of the
 conditions of `gpucheck doctor`, which have pages of their own, and those for what it cannot see."""
 
 from __future__ import annotations

@@ -615,7 +615,7 @@ TEXTS: tuple[Text, ...] = (
         "DeepEP and other libraries that let GPUs write to each other use it. It needs memory for its own heap and a "
         "transport between the machines (IBGDA needs settings of the driver).",
         "NVSHMEM_DEBUG=INFO shows which step fails: a heap that is too large (NVSHMEM_SYMMETRIC_SIZE) or a transport "
-        "(NVSHMEM_REMOTE_TRANSPORT=none on one machine; for IBGDA NVreg_EnableStreamMemOPs=1 and "
+        "(NVSHMEM_REMOTE_TRANSPORT=none on one machine, for IBGDA NVreg_EnableStreamMemOPs=1 and "
         "NVreg_RegistryDwords='PeerMappingOverride=1;')",
         source="deepseek-ai/DeepEP, third-party/README.md",
     ),

@@ -24,7 +24,7 @@ _WORDS = {"forward": "the forward pass", "step": "the training step"}
 _HOLDERS = {
     "attribute": "a plain attribute",
     "container": "a plain list or dictionary",
-    "object": "an object that is no module",
+    "object": "an object that is not a module",
     "closure": "a variable that a function closes over",
     "hook": "a hook",
     "class": "an attribute of the class",
