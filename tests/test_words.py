@@ -26,7 +26,10 @@ QUOTED = re.compile(
     r"`[^`]*`|\{\w+\}|\"[^\"]*\"|“[^”]*”|'[^' ]+ [^']*'|<[^>]*>|\bcards?/|/cards?\b|\$ .*|\bcards?\.\w+"
 )
 # Steps to type are separated by semicolons, and so are the sources of an entry.
-COMMAND = re.compile(r"\b(?:sudo|nvidia-smi|ls -l|gpucheck|pip|import|dcgmi)\b|\bissues? \d|register_buffer")
+COMMAND = re.compile(
+    r"\b(?:sudo|nvidia-smi|ls -l|gpucheck|pip|import|dcgmi|wheel)\b|compute-sanitizer|\.clone\(\)|\bissues? \d|register_buffer"
+    r"|[A-Z]{2,}_[A-Z_]+=|torch\.\w+|\bpython …"
+)
 OPENINGS = re.compile(r"(?:What|Whether|How|Those)\b")
 SENTENCE = re.compile(r"(?<=[.!?:])\s+|\n\s*\n|\n\s*(?=[-|#])| \| ")
 
