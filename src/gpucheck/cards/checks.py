@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 
-from gpucheck.cards import at_rest, at_work, xids
+from gpucheck.cards import at_rest, at_work
 from gpucheck.cards.card import Said, is_dead, low_clocks, name_of, pointer, sisters, usual
 from gpucheck.machine.nvml.fields import applies
 from gpucheck.report.facts import Device, Fabric, Facts
@@ -309,7 +309,7 @@ Look = Callable[[Device, Facts], Said | None]
 CHECKS: tuple[tuple[str, Look], ...] = (
     ("devices.answers", at_rest.answers),
     ("devices.recovery_action", at_rest.recovery_action),
-    (xids.ID, xids.logged),
+    (at_rest.XIDS, at_rest.logged),
     ("devices.remapped_rows", at_rest.remapped_rows),
     ("devices.remap_banks", at_rest.remap_banks),
     ("devices.sram_ecc", at_rest.sram_ecc),

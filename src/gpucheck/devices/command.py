@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import PurePath
 
-from gpucheck.cards import xids
+from gpucheck.cards import at_rest
 from gpucheck.cards.card import KEPT_OUT, WSL_NODE, cards, has_gpu, is_dead, is_driver_loaded, is_nvidia_here, unlisted
 from gpucheck.cards.checks import findings, is_usable
 from gpucheck.devices.options import DevicesOptions
@@ -35,7 +35,9 @@ def driver_findings(facts: Facts) -> list[Finding]:
     if nvml is not None and libcuda is not None and nvml.verdict == "fail":
         libcuda = replace(libcuda, verdict="info")  # of the same cause
     found = [nvml, libcuda, _all_hidden(facts), unlisted(facts), _torch_for_the_cpu(facts)]
-    return [finding for finding in (*found, *xids.elsewhere(facts), xids.unread(facts)) if finding is not None]
+    return [
+        finding for finding in (*found, *at_rest.elsewhere(facts), at_rest.log_unread(facts)) if finding is not None
+    ]
 
 
 def _nothing(facts: Facts) -> Finding:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from gpucheck import xid
-from gpucheck.cards import xids
+from gpucheck.cards import at_rest
 from gpucheck.cards.card import address_of, name_of
 from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.machine import kernel_driver
@@ -445,7 +445,7 @@ def _xid(evidence: Evidence) -> Seen | None:
     stories = [
         (address, known)
         for address in dict.fromkeys(one.pci_address for one in errors)
-        if (known := xids.story([one for one in errors if one.pci_address == address])) is not None
+        if (known := at_rest.story([one for one in errors if one.pci_address == address])) is not None
     ]
     if not stories:
         return None

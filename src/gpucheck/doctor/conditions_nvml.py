@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gpucheck.cards.at_rest import ACTIONS
 from gpucheck.cards.checks import smi_name
-from gpucheck.cards.xids import ACTIONS
 from gpucheck.doctor import conditions_masks, conditions_nodes, fixes
 from gpucheck.doctor.condition import Certainty, Condition, Evidence, Seen, answered, answers
 from gpucheck.doctor.conditions_kernel import FALLEN, why_absent
