@@ -165,17 +165,17 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
     "a card lost at once": (
         lambda: document("bench transfer", [], parts=begun("transfer"), faults=(ECC,), code=exits.FAILED),
         (
-            "✗ cuda:0 failed in bench transfer",
-            "✗ its memory had an uncorrectable error (ECC)",
-            "→ gpucheck devices shows its counters; sudo dmesg | grep -i xid shows what the",
+            "✗ cuda:0 failed in bench transfer: its memory had an uncorrectable error (ECC)",
+            "✗ AcceleratorError: CUDA error: uncorrectable ECC error encountered",
+            "→ gpucheck devices shows its counters, sudo dmesg | grep -i xid shows the",
         ),
     ),
     "a card lost midway": (
         lambda: document("bench transfer", copies(), ended="fault", faults=(ECC,), code=exits.FAILED),
         (
-            "✗ cuda:0 failed in bench transfer",
-            "✗ its memory had an uncorrectable error (ECC)",
-            "→ gpucheck devices shows its counters; sudo dmesg | grep -i xid shows what the",
+            "✗ cuda:0 failed in bench transfer: its memory had an uncorrectable error (ECC)",
+            "✗ AcceleratorError: CUDA error: uncorrectable ECC error encountered",
+            "→ gpucheck devices shows its counters, sudo dmesg | grep -i xid shows the",
         ),
     ),
     "one of two cards lost": (
@@ -183,9 +183,9 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
             "bench transfer", copies(SECOND), TWO, parts=begun("transfer"), faults=(ECC,), code=exits.FAILED
         ),
         (
-            "✗ cuda:0 failed in bench transfer",
-            "✗ its memory had an uncorrectable error (ECC)",
-            "→ gpucheck devices shows its counters; sudo dmesg | grep -i xid shows what the",
+            "✗ cuda:0 failed in bench transfer: its memory had an uncorrectable error (ECC)",
+            "✗ AcceleratorError: CUDA error: uncorrectable ECC error encountered",
+            "→ gpucheck devices shows its counters, sudo dmesg | grep -i xid shows the",
         ),
     ),
     "corrupted copies": (
