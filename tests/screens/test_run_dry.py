@@ -221,7 +221,7 @@ RANGE = replace(MEMORY, peak=replace(PEAK, allocated_bytes=512 * MIB), most_byte
     [
         (500, "fail", "peak 512 to 768 MiB of 500 MiB"),
         (600, "inconclusive", "peak 512 to 768 MiB of 600 MiB: it fits at 512 MiB but not at 768 MiB"),
-        (768, "warn", "peak 512 to 768 MiB of 768 MiB in tensors alone"),
+        (768, "warn", "peak 512 to 768 MiB of 768 MiB in tensors only"),
         (1024, "pass", "peak 512 to 768 MiB of 1 GiB"),
     ],
 )
