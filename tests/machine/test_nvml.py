@@ -305,7 +305,7 @@ def test_no_watts_are_no_limit(fake_driver: Fake, key: str) -> None:
         key, "power_limit_min_w"
     )
     assert getattr(row.device, name) is None
-    assert row.unknown[name] == "NVML returns 0 W, which is no limit"
+    assert row.unknown[name] == "NVML returns 0 W, which is not a limit"
 
 
 @pytest.mark.parametrize(

@@ -428,7 +428,7 @@ def _provenance(part: Part) -> dict[str, Any]:
 
 
 def _unknown(finding_id: str, reason: str) -> Finding:
-    return Finding(finding_id, "info", "the part's peak is unknown", reason, {"share": None})
+    return Finding(finding_id, "info", "the GPU's peak is unknown", reason, {"share": None})
 
 
 @dataclass(frozen=True, slots=True)

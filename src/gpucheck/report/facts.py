@@ -360,7 +360,7 @@ class Driver:
     serves; `libcuda_version` is what the libcuda that was loaded says of itself. `nvml_code` and `cuinit_code` are the
     libraries' own answers to their start, 0 for success. `nvml_start_s` is loading NVML and nvmlInit, `cuinit_start_s`
     loading libcuda and cuInit. `confidential_computing` is off, ready or not ready: until then CUDA does not start.
-    `xids` are the Xid errors in the kernel's log; None where it could not be read, or there is no NVIDIA GPU.
+    `xids` are the Xid errors in the kernel log; None where it could not be read, or there is no NVIDIA GPU.
     """
 
     version: str | None = None
@@ -402,5 +402,5 @@ class Facts:
 
     @property
     def xids(self) -> tuple[XidError, ...] | None:
-        """The Xid errors in the kernel's log; None where nobody knows."""
+        """The Xid errors in the kernel log; None where nobody knows."""
         return None if self.driver is None else self.driver.xids

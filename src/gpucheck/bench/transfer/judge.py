@@ -1,4 +1,4 @@
-"""What `bench transfer` comes to: what the judges of its parts say of the rows of each. Pure.
+"""Judge `bench transfer` by the judges of its parts. Pure.
 
 Copies between host and device have `copies_judge.py`; those of several devices, as a matrix from device to device and
 of all at once, stand first here.
