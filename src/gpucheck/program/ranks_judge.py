@@ -92,7 +92,9 @@ def judge(table: Table) -> Verdict:
     costs = lateness.costs(named)
     cost = [costs.get(step, 0.0) for step in steps]
     shares = {rank: sum(lateness.last[step] == rank for step in steps) / len(steps) for rank in late}
-    if named and (len(named) == 1 or not _alternate(named, late, steps)) and lower_bound(cost, level) > 0:
+    others = max((shares[rank] for rank in late if rank not in named), default=0.0)
+    alone = bool(named) and others < max(shares[rank] for rank in named) / 2
+    if alone and (len(named) == 1 or not _alternate(named, late, steps)) and lower_bound(cost, level) > 0:
         share = sum(shares[rank] for rank in named)
         return Verdict("straggler", tuple(sorted(named)), statistics.fmean(cost), share, means)
     lost = [lateness.lost[step] for step in steps]
@@ -223,8 +225,6 @@ def _releasing(calls: Sequence[Call]) -> list[bool]:
     counted: dict[tuple[str, int], int] = defaultdict(int)
     final: dict[tuple[str, int], int] = {}
     orders: dict[int, list[tuple[float, int]]] = defaultdict(list)
-    lasts, since = [0.0] * len(calls), [0.0] * len(calls)
-    previous: dict[str, float] = {}
     for index, call in enumerate(calls):
         place = (call.group, call.step)
         positions.append((call.group, counted[place]))
@@ -233,12 +233,14 @@ def _releasing(calls: Sequence[Call]) -> list[bool]:
             final[place] = index
         for rank, at in call.arrivals.items():
             orders[rank].append((at, index))
-        lasts[index] = max(call.arrivals.values())
-        since[index] = lasts[index] - previous.get(call.group, lasts[index])
-        previous[call.group] = lasts[index]
+    lasts, since = [max(call.arrivals.values()) for call in calls], [0.0] * len(calls)
+    for order in orders.values():
+        order.sort()
+        for (_, index), (at, following) in itertools.pairwise(order):
+            if at == lasts[following]:
+                since[following] = at - lasts[index]
     gaps: dict[tuple[str, int], dict[int, list[_Gap]]] = defaultdict(lambda: defaultdict(list))
     for rank, order in orders.items():
-        order.sort()
         for (own, index), (at, following) in itertools.pairwise(order):
             if calls[index].step != calls[following].step or calls[index].step < APART:
                 continue
@@ -257,7 +259,7 @@ def _releasing(calls: Sequence[Call]) -> list[bool]:
 
 
 # How long a rank took to its next call, how much earlier than the last it was, and how late the last was by itself:
-# beside the others, or with two ranks since the call before.
+# beside the others, or with two ranks since all had arrived at its call before.
 _Gap = tuple[float, float, float]
 
 
