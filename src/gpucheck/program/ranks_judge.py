@@ -11,7 +11,7 @@ import bisect
 import itertools
 import math
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -68,6 +68,10 @@ class Verdict:
     last_share: float = 0.0
     late_s: Mapping[int, float] = field(default_factory=dict)
     reason: str = ""
+    # In which part of the steps each rank is last, and the collective of a step at which the named one is latest, by
+    # its group and place among those of the group.
+    shares: Mapping[int, float] = field(default_factory=dict)
+    where: tuple[str, int] | None = None
 
 
 def judge(table: Table) -> Verdict:
@@ -96,12 +100,14 @@ def judge(table: Table) -> Verdict:
     alone = bool(named) and others < max(shares[rank] for rank in named) / 2
     if alone and (len(named) == 1 or not _alternate(named, late, steps)) and lower_bound(cost, level) > 0:
         share = sum(shares[rank] for rank in named)
-        return Verdict("straggler", tuple(sorted(named)), statistics.fmean(cost), share, means)
+        at = lateness.at[named[0]]
+        where = max(at, key=at.__getitem__)
+        return Verdict("straggler", tuple(sorted(named)), statistics.fmean(cost), share, means, "", shares, where)
     lost = [lateness.lost[step] for step in steps]
     if statistics.fmean(lost) - max(_clock(table, rank) for rank in late) > least:
         share = sum(shares[rank] for rank in named)
-        return Verdict("alternating", tuple(sorted(named)), statistics.fmean(lost), share, means)
-    return Verdict("alike", late_s=means)
+        return Verdict("alternating", tuple(sorted(named)), statistics.fmean(lost), share, means, "", shares)
+    return Verdict("alike", late_s=means, shares=shares)
 
 
 def lower_bound(values: Sequence[float], level: float) -> float:
@@ -154,6 +160,8 @@ class _Lateness:
     last: dict[int, int]
     # The time of each rank since its release, at each call that released it.
     own: list[tuple[int, dict[int, float]]]
+    # The same lateness of each rank by the place of the call in a step.
+    at: dict[int, dict[tuple[str, int], float]]
 
     def costs(self, ranks: Iterable[int]) -> dict[int, float]:
         """What a step would have been shorter by, had these ranks arrived with the last of the others."""
@@ -172,11 +180,13 @@ def _lateness(table: Table) -> _Lateness:
     if not table.inside:
         # A call that ranks wait for is behind all that its ranks did before, wherever other groups are.
         calls.sort(key=lambda one: max(one.arrivals.values()))
-    releasing = [True] * len(calls) if table.inside else _releasing(calls)
-    found = _Lateness({rank: {} for rank in table.ranks}, defaultdict(float), {}, [])
+    positions = _positions(calls)
+    releasing = [True] * len(calls) if table.inside else _releasing(calls, positions)
+    nowhere: dict[int, dict[tuple[str, int], float]] = {rank: defaultdict(float) for rank in table.ranks}
+    found = _Lateness({rank: {} for rank in table.ranks}, defaultdict(float), {}, [], nowhere)
     released: dict[int, float] = {}
     largest: dict[int, float] = {}
-    for call, releases in zip(calls, releasing, strict=True):
+    for call, position, releases in zip(calls, positions, releasing, strict=True):
         if not releases:
             continue
         arrivals = call.arrivals
@@ -184,20 +194,23 @@ def _lateness(table: Table) -> _Lateness:
         known = table.inside or all(rank in released for rank in arrivals)
         if known and call.step >= APART:
             own = {rank: at - (0.0 if table.inside else released[rank]) for rank, at in arrivals.items()}
-            _add(found, call.step, own, largest)
+            _add(found, call.step, position, own, largest)
         last = max(arrivals.values())
         for rank in arrivals:
             released[rank] = last
     return found
 
 
-def _add(found: _Lateness, step: int, own: dict[int, float], largest: dict[int, float]) -> None:
+def _add(
+    found: _Lateness, step: int, position: tuple[str, int], own: dict[int, float], largest: dict[int, float]
+) -> None:
     """Count one call: each rank beside the median of the others in its group."""
     ordered = sorted(own.values())
     for rank, value in own.items():
         at = bisect.bisect_left(ordered, value)
-        rows = found.late[rank]
-        rows[step] = rows.get(step, 0.0) + value - _median_without(ordered, at)
+        rows, later = found.late[rank], value - _median_without(ordered, at)
+        rows[step] = rows.get(step, 0.0) + later
+        found.at[rank][position] += later
     lost = ordered[-1] - ordered[(len(ordered) - 1) // 2]
     found.lost[step] += lost
     gap = ordered[-1] - ordered[-2]
@@ -215,22 +228,27 @@ def _median_without(ordered: Sequence[float], at: int) -> float:
     return high if count % 2 else (ordered[middle - 1 + (middle - 1 >= at)] + high) / 2
 
 
-def _releasing(calls: Sequence[Call]) -> list[bool]:
+def _positions(calls: Sequence[Call]) -> list[tuple[str, int]]:
+    """Each call's group, and its place among the group's calls of its step."""
+    counted: Counter[tuple[str, int]] = Counter()
+    found = []
+    for call in calls:
+        found.append((call.group, counted[call.group, call.step]))
+        counted[call.group, call.step] += 1
+    return found
+
+
+def _releasing(calls: Sequence[Call], positions: Sequence[tuple[str, int]]) -> list[bool]:
     """Whether the ranks of each call went on only when its last had arrived.
 
     DDP's buckets are handed over one after another, and only the last is waited for. The last call of a group in a
     step is: what it brings is needed for the next.
     """
-    positions: list[tuple[str, int]] = []
-    counted: dict[tuple[str, int], int] = defaultdict(int)
     final: dict[tuple[str, int], int] = {}
     orders: dict[int, list[tuple[float, int]]] = defaultdict(list)
     for index, call in enumerate(calls):
-        place = (call.group, call.step)
-        positions.append((call.group, counted[place]))
-        counted[place] += 1
         if call.waits:
-            final[place] = index
+            final[call.group, call.step] = index
         for rank, at in call.arrivals.items():
             orders[rank].append((at, index))
     lasts, since = [max(call.arrivals.values()) for call in calls], [0.0] * len(calls)

@@ -113,6 +113,17 @@ class RunOptions:
         parse=units.Whole(largest=1000),
     )
     memory: bool = option("The same as --trace 5; on CUDA also record a snapshot for torch's viewer.", False)
+    hang_after_s: float | None = option(
+        "Under torchrun: call a collective a hang after TIME. [default: half the smallest timeout, at most 5m]",
+        name="--hang-after",
+        metavar="TIME",
+        parse=units.parse_duration,
+    )
+    end_on_hang: bool = option("Under torchrun: end a job that hangs, once it is known where.", False)
+    device_arrival: bool = option(
+        "Under torchrun with NCCL: time collectives on the device; torch warns that this may provoke watchdog hangs.",
+        False,
+    )
 
     dry: Device | None = option(
         "Run without a GPU, on one that tensors claim: cuda, with its memory or part cuda:80GiB or cuda:H200.",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gpucheck.report.results.lint import LintResult
     from gpucheck.report.results.memory import MemoryStep
     from gpucheck.report.results.model import ModelResult
+    from gpucheck.report.results.ranks import RanksResult
     from gpucheck.report.results.run import DryResult, RunResult
     from gpucheck.report.results.stress import StressResult
 
@@ -52,6 +53,7 @@ class Results(TypedDict, total=False):
     fleet_check: NodeDocument
     fleet_judge: FleetResult
     model: ModelResult
+    ranks: RanksResult
     run: RunResult
     stress: StressResult
     run_dry: DryResult
