@@ -86,19 +86,19 @@ def judge(table: Table) -> Verdict:
         return Verdict("not_decided", reason=f"collectives of {len(steps)} steps were seen: fewer than {FEWEST_STEPS}")
     means = {rank: statistics.fmean(rows.get(step, 0.0) for step in steps) for rank, rows in late.items()}
     least = max(LEAST_SHARE * table.step_s, LEAST_S)
-    level = LEVEL / len(table.ranks)
+    level = 1 - 2 * LEVEL / len(table.ranks)
+    errors = _errors({rank: [rows.get(step, 0.0) for step in steps] for rank, rows in late.items()}, level)
     named = tuple(
         rank
         for rank in sorted(late, key=lambda one: -means[one])
-        if means[rank] - _clock(table, rank) > least
-        and lower_bound([late[rank].get(step, 0.0) for step in steps], level) > _clock(table, rank)
+        if means[rank] - _clock(table, rank) > max(least, errors[rank])
     )
     costs = lateness.costs(named)
     cost = [costs.get(step, 0.0) for step in steps]
     shares = {rank: sum(lateness.last[step] == rank for step in steps) / len(steps) for rank in late}
     others = max((shares[rank] for rank in late if rank not in named), default=0.0)
     alone = bool(named) and others < max(shares[rank] for rank in named) / 2
-    if alone and (len(named) == 1 or not _alternate(named, late, steps)) and lower_bound(cost, level) > 0:
+    if alone and (len(named) == 1 or not _alternate(named, late, steps)):
         share = sum(shares[rank] for rank in named)
         at = lateness.at[named[0]]
         where = max(at, key=at.__getitem__)
@@ -110,27 +110,42 @@ def judge(table: Table) -> Verdict:
     return Verdict("alike", late_s=means, shares=shares)
 
 
-def lower_bound(values: Sequence[float], level: float) -> float:
-    """The mean's lower bound, one-sided at `level`, from 8 to 16 blocks of consecutive values.
+def _errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, float]:
+    """How far each rank's mean may be off at this level (t), from 8 to 16 blocks of consecutive steps.
 
-    Blocks are widened until neighbours correlate little; what correlation stays widens the error.
+    Blocks are widened until neighbours correlate little, and what correlation stays widens the error. Ranks of a job
+    are alike: together they tell the spread of a block better than one alone, unless one varies more than twice as much.
     """
-    means: list[float] = []
+    blocks: dict[int, list[float]] = {}
     correlation = 0.0
-    for count in range(stats.MOST_BLOCKS, stats.FEWEST_BLOCKS - 1, -1):
-        size = len(values) // count
-        if not size:
-            continue
-        rest = values[len(values) - size * count :]
-        means = [statistics.fmean(rest[n * size : (n + 1) * size]) for n in range(count)]
-        correlation = stats.lag1_correlation(means)
+    for count in range(stats.MOST_BLOCKS, stats.FEWEST_BLOCKS - 1, -2):
+        for rank, values in series.items():
+            size = len(values) // count
+            rest = values[len(values) - size * count :]
+            blocks[rank] = [statistics.fmean(rest[n * size : (n + 1) * size]) for n in range(count)]
+        # A short series seems to correlate less than it does.
+        correlation = statistics.fmean(map(_lag1, blocks.values())) + 1 / stats.FEWEST_BLOCKS
         if correlation < stats.LARGEST_CORRELATION:
             break
-    if len(means) < 2:
-        return -math.inf
-    widened = math.sqrt((1 + correlation) / (1 - min(correlation, 0.8))) if correlation > 0 else 1.0
-    error = widened * statistics.stdev(means) / math.sqrt(len(means))
-    return statistics.fmean(values) - stats.student_quantile(1 - 2 * level, len(means) - 1) * error
+    correlation = min(max(correlation, 0.0), 0.8)
+    count = len(next(iter(blocks.values())))
+    widened = math.sqrt((1 + correlation) / (1 - correlation) / count)
+    own = {rank: statistics.variance(means) for rank, means in blocks.items()}
+    found = {}
+    for rank, mine in own.items():
+        others = statistics.fmean(one for other, one in own.items() if other != rank)
+        alone = len(own) == 2 or mine > 4 * others
+        freedom = (count - 1) * (1 if alone else min(len(own) - 1, 8))
+        found[rank] = widened * math.sqrt(mine if alone else others) * stats.student_quantile(level, freedom)
+    return found
+
+
+def _lag1(values: Sequence[float]) -> float:
+    """The correlation of each value with the next."""
+    mean = statistics.fmean(values)
+    spread = sum((value - mean) ** 2 for value in values)
+    along = sum((a - mean) * (b - mean) for a, b in itertools.pairwise(values))
+    return along / spread if spread else 0.0
 
 
 def _clock(table: Table, rank: int) -> float:

@@ -126,8 +126,10 @@ class Job:
     def ended(self, code: int, steps: int, lines: Sequence[tuple[str, str, int, float]]) -> None:
         """The program has ended; `lines` are those that took most time: kind, file, line, seconds.
 
-        Where it failed the others are given a moment to write what they had done: the launcher ends them next.
+        Where it failed the others are given a moment to write what they had done: the launcher ends them next, and this
+        process too, which has its report to write within the launcher's patience.
         """
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
         self.write({"say": "end", "exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines})
         if code:
             with contextlib.suppress(OSError):
@@ -466,7 +468,8 @@ def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tupl
         step = bisect.bisect(ends[first.rank], created)
         if step >= len(ends[first.rank]):  # behind the last step
             continue
-        positions.setdefault((key[0], counted[key[0], step]), (first, kind))
+        if step >= ranks_judge.APART:
+            positions.setdefault((key[0], counted[key[0], step]), (first, kind))
         counted[key[0], step] += 1
         calls.append(Call(key[0], step, times, bool(_WAITED.search(str(first.kinds[kind]["name"])))))
     steps = min((len(one.steps) for one in ranks), default=0)
@@ -647,13 +650,14 @@ def findings(found: RanksResult) -> list[Finding]:
 def _names(ranks: Iterable[int]) -> str:
     """`rank 3`, `ranks 0, 2 and 5`, `ranks 0–3`."""
     listed = sorted(ranks)
+    if not listed:
+        return "no rank"
     if len(listed) == 1:
         return f"rank {listed[0]}"
     if len(listed) > 2 and listed[-1] - listed[0] == len(listed) - 1:
         return f"ranks {listed[0]}–{listed[-1]}"
-    shown = listed[:8]
-    more = f" and {len(listed) - 8} more" if len(listed) > 8 else ""
-    return f"ranks {', '.join(map(str, shown))}{more}"
+    last = f"{len(listed) - 8} more" if len(listed) > 8 else str(listed.pop())
+    return f"ranks {', '.join(map(str, listed[:8]))} and {last}"
 
 
 def _call(call: Collective) -> str:
