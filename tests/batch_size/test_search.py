@@ -10,7 +10,8 @@ from types import ModuleType
 import pytest
 from tried import tried
 
-from gpucheck.batch_size.search import LARGEST_JUMP, Attempt, Search
+from gpucheck.batch_size.outcome import TrialResult
+from gpucheck.batch_size.search import DEVICE_PEAK_NOISE, LARGEST_JUMP, Attempt, Search
 from gpucheck.report.results.find_batch_size import Outcome
 
 BUDGET = 1000
@@ -321,3 +322,74 @@ def test_memory_in_pieces_that_ran_out_is_followed_by_what_it_had_and_asked_for(
     assert following is not None and 18 <= following.size <= 22
     search.trials[-1] = tried(24, "out-of-memory")  # where nothing more is known, the middle
     assert search.next() == Attempt(12)
+
+
+def on_an_allocator(search: Search, keeps: Callable[[int], int], gives_back: float) -> list[int]:
+    """Run a search on an allocator that keeps more than its tensors, of which it gives back a share to make room."""
+    budget = search.budget_bytes
+    assert budget is not None
+    sizes = []
+    while (attempt := search.next()) is not None:
+        sizes.append(attempt.size)
+        tensors = 10_000 + 2_500 * attempt.size
+        reserved = tensors + keeps(attempt.size)
+        least = tensors + round(keeps(attempt.size) * (1 - gives_back))
+        fits = least <= budget
+        memory = {"max_memory_allocated_bytes": tensors, "max_memory_reserved_bytes": min(reserved, budget)}
+        search.trials.append(
+            TrialResult(
+                batch_size=attempt.size,
+                outcome="fits" if fits else "out-of-memory",
+                purpose=attempt.purpose,
+                peak_bytes=min(reserved, budget) if fits else None,
+                allocation_retries=3 if fits and reserved > budget else 0,
+                asked_bytes=None if fits else least - budget + 1,
+                reached_bytes=None if fits else budget,
+                memory=memory if fits else {},
+            )
+        )
+        assert len(sizes) < 30
+    return sizes
+
+
+@pytest.mark.parametrize(("share", "trials"), [(0.0, 5), (0.05, 6), (0.08, 5), (0.14, 5), (0.3, 5)])
+def test_memory_that_an_allocator_keeps_in_no_tensor_does_not_end_a_search(share: float, trials: int) -> None:
+    search = Search(budget_bytes=1_024_000, start=100, noise=DEVICE_PEAK_NOISE)
+    sizes = on_an_allocator(search, lambda size: round(share * 2_500 * size), 1.0)
+    largest = (1_024_000 - 10_000) // 2_500
+    assert search.best is not None and 0.96 * largest <= search.best.batch_size <= largest
+    assert search.confirmed and len(sizes) <= trials
+
+
+def test_reserved_memory_that_falls_as_sizes_grow_is_followed_to_the_largest() -> None:
+    search = Search(budget_bytes=1_024_000, start=100, noise=DEVICE_PEAK_NOISE)
+    sizes = on_an_allocator(search, lambda size: 160_000 if size < 350 else 40_000, 1.0)
+    assert search.best is not None and 0.95 * 405 <= search.best.batch_size <= 405
+    assert search.confirmed and len(sizes) <= 5
+
+
+def test_memory_that_an_allocator_cannot_give_back_costs_few_trials() -> None:
+    search = Search(budget_bytes=1_024_000, start=100, noise=DEVICE_PEAK_NOISE)
+    sizes = on_an_allocator(search, lambda size: round(0.2 * 2_500 * size), 0.0)
+    largest = (1_024_000 - 10_000) // 3_000
+    assert search.best is not None and 0.97 * largest <= search.best.batch_size <= largest
+    assert search.confirmed and len(sizes) <= 8
+
+
+def test_where_failing_is_dangerous_memory_that_might_be_given_back_is_not_asked_for() -> None:
+    search = Search(budget_bytes=1_024_000, start=100, noise=DEVICE_PEAK_NOISE, seek_failure=False)
+    on_an_allocator(search, lambda size: round(0.14 * 2_500 * size), 0.0)
+    assert all(r.outcome == "fits" for r in search.trials)
+
+
+def test_of_few_sizes_none_is_tried_that_only_room_between_pieces_would_let_fit() -> None:
+    search = Search(budget_bytes=102_400, start=7, noise=DEVICE_PEAK_NOISE)
+    for size, reserved, tensors in ((7, 30_000, 26_000), (24, None, None), (22, 99_000, 83_400)):
+        memory = (
+            {} if reserved is None else {"max_memory_allocated_bytes": tensors, "max_memory_reserved_bytes": reserved}
+        )
+        outcome: Outcome = "out-of-memory" if reserved is None else "fits"
+        search.trials.append(
+            TrialResult(batch_size=size, outcome=outcome, purpose="search", peak_bytes=reserved, memory=memory)
+        )
+    assert search.next() == Attempt(22, "confirm")

@@ -246,10 +246,17 @@ class TrialResult(TrialEntry):
     @property
     def fitted_bytes(self) -> int | None:
         """The peak that grows with the batch; an allocator that made room holds all it may, so its tensors count."""
+        packed = self.packed_bytes if self.allocation_retries else None
+        return super(TrialResult, self).fitted_bytes if packed is None else packed
+
+    @property
+    def packed_bytes(self) -> int | None:
+        """The peak of an allocator that gives back all it can: its tensors, and some memory lost between them."""
         in_tensors, reserved = (self.memory.get(f"max_memory_{one}_bytes") for one in ("allocated", "reserved"))
-        if not self.allocation_retries or in_tensors is None or reserved is None or self.peak_bytes is None:
-            return super(TrialResult, self).fitted_bytes
-        return int((self.peak_bytes - reserved + in_tensors) * (1 + IN_PIECES))
+        peak = super(TrialResult, self).fitted_bytes
+        if in_tensors is None or reserved is None or peak is None:
+            return None
+        return int((peak - reserved + in_tensors) * (1 + IN_PIECES))
 
     @property
     def unlike(self) -> bool:

@@ -37,6 +37,9 @@ SURE = 0.5
 # Sizes lie so many tolerances apart, and a failure so near above the best ends the search. What failed may have done so
 # by noise alone: a whole tolerance below it is more than one below the maximum.
 APART = 0.5
+# An allocator gives back what it keeps in no tensor before memory runs out. Where that is more than so many tolerances
+# of the budget, and than there is left to grow, reserved memory does not say which size is the largest.
+SPARE = 1.0
 # Sizes closer together than this tell more of noise than of growth.
 NEAR = 0.75
 # Where running out of memory is dangerous (WSL, Windows, unified memory), sizes are chosen to stay below this share,
@@ -233,26 +236,49 @@ class Search:
 
     def _closed(self, best: TrialEntry) -> bool:
         failing = self.first_failing
-        near = failing is not None and failing.batch_size - best.batch_size <= self._apart(best.batch_size)
-        return near or self._closed_by_fit(best)
+        if failing is None:
+            return self._closed_by_fit(best)
+        # Pieces of memory fit or do not, whatever the sum says: only what failed bounds it, and a tolerance is enough.
+        near = self.step(best.batch_size) if self._packed else self._apart(best.batch_size)
+        return failing.batch_size - best.batch_size <= near or self._closed_by_fit(best)
 
     def _closed_by_fit(self, best: TrialEntry) -> bool:
         """Whether one tolerance more is predicted to exceed the budget; never for an exact search."""
-        if not self.tolerance or not self.seek_failure or len(dict(self._measured())) < FITTED_SIZES:
+        return self._is_last(best, packed=self._packed)
+
+    def _is_last(self, best: TrialEntry, *, packed: bool) -> bool:
+        """Whether peaks, `packed` or as they were, put one tolerance more than the best above the budget."""
+        points = dict(self._measured(packed=packed))
+        if not self.tolerance or not self.seek_failure or len(points) < FITTED_SIZES:
             return False
-        fitted, step = self._fit(1.0), self.step(best.batch_size)
+        fitted, step = self._fit(1.0, packed=packed), self.step(best.batch_size)
         if fitted is None or fitted.peak(best.batch_size + step, -SURE) <= 1.0:
             return False
         # Where sizes are few the flattest growth seen has to say so too.
-        return not self._is_coarse(best.batch_size) or self._flattest(best, step) > 1.0
+        return not self._is_coarse(best.batch_size) or self._flattest(points, best.batch_size, step) > 1.0
 
-    def _flattest(self, best: TrialEntry, step: int) -> float:
-        """The peak of `step` more than the best by the least slope from a smaller size, as a share of the budget."""
-        assert best.fitted_bytes is not None and self.budget_bytes is not None
-        points = [(size, peak) for size, peak in self._measured() if size <= NEAR * best.batch_size]
-        points += [(0, self.static_bytes)] if self.static_bytes is not None else []
-        slopes = [(best.fitted_bytes - peak) / (best.batch_size - size) for size, peak in points]
-        return (best.fitted_bytes + step * min(slopes, default=0)) / self.budget_bytes
+    @property
+    def _packed(self) -> bool:
+        """Whether what tensors take tells how much fits: the allocator had to make room, or could at the end."""
+        best = self.best
+        if best is None or best.packed_bytes is None or self.budget_bytes is None:
+            return False
+        if any(r.allocation_retries for r in self.trials if r.outcome == FITS):
+            return True
+        if self._is_coarse(best.batch_size) and self.first_failing is not None:
+            return False  # memory ran out in pieces that do not fit together, and at most a size or two is left
+        spare = ((best.fitted_bytes or 0) - best.packed_bytes) / self.budget_bytes
+        if not self.seek_failure or spare <= SPARE * self.tolerance or (fitted := self._fit(1.0, packed=False)) is None:
+            return False
+        return fitted.peak(best.batch_size * (1 + spare), -SURE) > 1.0
+
+    def _flattest(self, points: dict[int, int], size: int, step: int) -> float:
+        """The peak of `step` more than `size` by the least slope from a smaller one, as a share of the budget."""
+        assert self.budget_bytes is not None
+        smaller = [(other, peak) for other, peak in points.items() if other <= NEAR * size]
+        smaller += [(0, self.static_bytes)] if self.static_bytes is not None else []
+        slopes = [(points[size] - peak) / (size - other) for other, peak in smaller]
+        return (points[size] + step * min(slopes, default=0)) / self.budget_bytes
 
     def _exhausted(self, best: TrialEntry) -> bool:
         """Whether one more trial, the confirmation and the caller's own would break the bound on trials.
@@ -319,9 +345,11 @@ class Search:
         middle = math.sqrt(low * high) if high > 2 * low else (low + high) / 2
         return min(max(self.rounded(middle), low + self.multiple_of), high - self.multiple_of)
 
-    def _measured(self) -> list[tuple[int, int]]:
-        """Size and peak of each trial that tells how memory grows."""
-        return [(r.batch_size, peak) for r in self.trials if (peak := r.fitted_bytes) is not None]
+    def _measured(self, *, packed: bool | None = None) -> list[tuple[int, int]]:
+        """Size and peak of each trial that tells how memory grows; all of them packed where that tells what fits."""
+        packed = self._packed if packed is None else packed
+        peaks = [(r.batch_size, r.packed_bytes if packed else r.fitted_bytes) for r in self.trials]
+        return [(size, peak) for size, peak in peaks if peak is not None]
 
     def _stalled(self, width: int) -> bool:
         """Whether the last two trials inside the bracket have not halved it."""
@@ -347,12 +375,12 @@ class Search:
         target = self.rounded(aim)
         return target if target > best.batch_size + (self.step(best.batch_size) if best.batch_size > 1 else 0) else None
 
-    def _fit(self, share: float, *more: tuple[int, int]) -> Fit | None:
+    def _fit(self, share: float, *more: tuple[int, int], packed: bool | None = None) -> Fit | None:
         """The peaks measured up to the first failure, and `more`, against a share of the budget; None without one."""
         if self.budget_bytes is None:
             return None
         limit = self.first_failing.batch_size if self.first_failing else math.inf
-        points = [(size, peak) for size, peak in (*self._measured(), *more) if size <= limit]
+        points = [(size, peak) for size, peak in (*self._measured(packed=packed), *more) if size <= limit]
         return fit(points, self.budget_bytes * share, self.noise, self.static_bytes)
 
 

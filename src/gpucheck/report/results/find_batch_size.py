@@ -59,6 +59,11 @@ class TrialEntry:
         return self.compute_peak_bytes if self.compute_peak_bytes is not None else self.peak_bytes
 
     @property
+    def packed_bytes(self) -> int | None:
+        """The peak if the allocator kept nothing that is in no tensor; None where that is unknown."""
+        return None
+
+    @property
     def least_bytes(self) -> int | None:
         """What a size that ran out of memory needs at least: what was reserved, and what it asked for besides."""
         return None if self.asked_bytes is None or self.reached_bytes is None else self.asked_bytes + self.reached_bytes
