@@ -213,7 +213,12 @@ dist.barrier()
 FAULTS = ("sound", "data", "forward", "backward", "alternating", "skipped", "killed", "stopped", "shapes")
 WAYS = ("ddp", "fsdp", "no_sync", "subgroups", "second", "late", "repeated")
 # What the screen must say the late rank does.
-ACTIVITY = {"data": "DataLoader", "forward": "the forward pass", "backward": "the backward pass"}
+ACTIVITY = {
+    "data": ("DataLoader",),
+    # Where the forward pass has collectives, as FSDP's has, siblings wait in theirs: the line alone tells.
+    "forward": ("the forward pass", "computing before a collective"),
+    "backward": ("the backward pass",),
+}
 
 
 def job(

@@ -114,7 +114,7 @@ def _errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, fl
     """How far each rank's mean may be off at this level (t), from 8 to 16 blocks of consecutive steps.
 
     Blocks are widened until neighbours correlate little, and what correlation stays widens the error. Ranks of a job
-    are alike: together they tell the spread of a block better than one alone, unless one varies more than twice as much.
+    are alike: together they tell the spread of a block better than one alone, unless it varies more than twice as much.
     """
     blocks: dict[int, list[float]] = {}
     correlation = 0.0

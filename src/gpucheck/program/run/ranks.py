@@ -37,7 +37,8 @@ from gpucheck.report.results.ranks import Collective, JobHang, JobMismatch, JobR
 # The recorder's own size, where the user has not set one. Each torch warns of the name that is not its own.
 SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 RENAMED = (2, 9)
-ENTRIES = 8192
+# Reading one entry takes 7 to 25 µs, and all are read each time: 4096 stall a program for 0.1 s at most.
+ENTRIES = 4096
 # A rank at a hang: its thread writes within a second or two, then its stack is asked for, then all is read.
 ASKED_S, READ_S, ENDED_S = 3.0, 5.0, 8.0
 # Ranks of a job end within seconds of each other; a launcher that ends them all gives them 30 s.
@@ -255,6 +256,10 @@ def _frames(path: Path) -> list[tuple[str, int, str]]:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
+# A line of source: its file, its number, and whether a backward pass was at work.
+_Place = tuple[str, int, bool]
+
+
 @dataclass(slots=True)
 class Read:
     """One rank's file. Calls are by (group, number), each with its kind and when it was made."""
@@ -271,8 +276,8 @@ class Read:
     steps: list[list[int]] = field(default_factory=list)
     clocks: list[tuple[int, int, int]] = field(default_factory=list)
     pending: set[tuple[str, int]] = field(default_factory=set)
-    places: dict[tuple[str, int], tuple[str, int, bool]] = field(default_factory=dict)
-    of_kind: dict[int, tuple[str, int, bool]] = field(default_factory=dict)
+    places: dict[tuple[str, int], _Place] = field(default_factory=dict)
+    of_kind: dict[int, _Place] = field(default_factory=dict)
     lines: list[tuple[str, str, int, float]] = field(default_factory=list)
     frames: list[tuple[str, int, str]] = field(default_factory=list)
     state: str = ""
@@ -440,8 +445,8 @@ def _not_seen(ranks: Sequence[Read], world: int) -> Iterator[str]:
     yield "replays of CUDA graphs, members of coalesced calls, gloo's sends and receives"
 
 
-def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tuple[str, int], tuple[Read, int]]]:
-    """The arrivals of calls that all ranks of their group have made, and for each position the kind of call."""
+def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tuple[str, int], _Place | None]]:
+    """The arrivals of calls that all ranks of their group have made, and for each position in a step its line."""
     arrivals: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
     starts = min((created for one in ranks for _, created in one.calls.values()), default=0)
     errors: dict[int, float] = {}
@@ -456,7 +461,7 @@ def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tupl
     ends = {one.rank: [row[0] for row in one.steps] for one in ranks}
     by_rank = {one.rank: one for one in ranks}
     calls: list[Call] = []
-    positions: dict[tuple[str, int], tuple[Read, int]] = {}
+    positions: dict[tuple[str, int], _Place | None] = {}
     counted: Counter[tuple[str, int]] = Counter()
     for key in sorted(arrivals, key=lambda one: (one[0], one[1])):
         times = arrivals[key]
@@ -468,8 +473,11 @@ def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tupl
         step = bisect.bisect(ends[first.rank], created)
         if step >= len(ends[first.rank]):  # behind the last step
             continue
-        if step >= ranks_judge.APART:
-            positions.setdefault((key[0], counted[key[0], step]), (first, kind))
+        # One kind of call may stand at several lines: the last calls have their own.
+        place = first.places.get(key)
+        if place is not None or step >= ranks_judge.APART:
+            positions.setdefault((key[0], counted[key[0], step]), first.of_kind.get(kind))
+            positions[key[0], counted[key[0], step]] = place or positions[key[0], counted[key[0], step]]
         counted[key[0], step] += 1
         calls.append(Call(key[0], step, times, bool(_WAITED.search(str(first.kinds[kind]["name"])))))
     steps = min((len(one.steps) for one in ranks), default=0)
@@ -504,7 +512,7 @@ def _activity(
     late: Sequence[int],
     means: Mapping[int, Mapping[str, float]],
     by_rank: Mapping[int, Read],
-    at: tuple[Read, int] | None,
+    at: _Place | None,
     cost_s: float,
 ) -> tuple[str | None, float | None, str | None]:
     """What the late rank does for longer than its siblings, by how much, and where."""
@@ -518,12 +526,8 @@ def _activity(
             return text, more[name], _line_of(by_rank[late[0]], name)
     if at is None:
         return None, None, None
-    read_, kind = at
-    place = read_.of_kind.get(kind)
-    if place is None:
-        return None, None, None
-    phase = "the backward pass" if place[2] else "computing before a collective"
-    return phase, None, f"{_short(place[0])}:{place[1]}"
+    file, line, back = at
+    return "the backward pass" if back else "computing before a collective", None, f"{_short(file)}:{line}"
 
 
 def _line_of(one: Read, activity: str) -> str | None:

@@ -26,8 +26,8 @@ import torch
 
 from gpucheck.program.run import look, rule
 
-# The recorder is read at most this often, and so that reading takes this share of the time: all that it holds is read
-# each time, at about 5 µs an entry. What ends a program at once costs what was recorded since.
+# The recorder is read at most this often, and so that reading takes this share of the time where it does not overwrite
+# itself: all that it holds is read each time. What ends a program at once costs what was recorded since.
 LEAST_S, EVERY_S, COST = 1.0, 30.0, 0.002
 TICK_S = 0.5
 # Share of the recorder that may be new before it is read.
