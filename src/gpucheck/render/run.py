@@ -57,9 +57,9 @@ def page(report: Report) -> Page:
     main = next((one for one in report.findings if one.id == "run.memory.full"), time_found)
     text = f"{main.title}: {main.message}" + (f" · {where}" if where else "")
     body: list[Block] = list(_time(result))
-    if of_ranks:  # a job's own verdict comes first, this rank's follows it
-        head = ranks_page(report)
-        main, body = of_ranks[0], [*head.body, Line(), Line(f"rank 0 {text}"), *body]
+    # A job's own verdict comes first, and this rank's follows it.
+    if "ranks" in report.results and main is time_found and of_ranks[0].verdict != "inconclusive":
+        main, body = of_ranks[0], [*ranks_page(report).body, Line(), Line(f"rank 0: {text}"), *body]
         text = finding_text(main)
     folder = os.getcwd()
     rows = list(costly(result))
@@ -73,7 +73,7 @@ def page(report: Report) -> Page:
         body.append(Line(f"history of memory: {result.snapshot}, for https://pytorch.org/memory_viz"))
     ended = [finding_line(one) for one in report.findings if one.id == "run.ended" and main is time_found]
     others = [one for one in report.findings if one is not main and one.id != "run.ended"]
-    others = [one for one in others if not of_ranks or one is not time_found]
+    others = [one for one in others if one is not time_found]
     details: list[Block] = [Line(f"not seen from Python: {one}") for one in result.not_seen]
     return Page(answer(main.verdict, text), [*ended, *body], details, others, main)
 

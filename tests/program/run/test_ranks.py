@@ -281,6 +281,15 @@ def test_a_hang_tells_who_is_missing_and_where(tmp_path: Path) -> None:
     assert finding.message == (
         "ranks 0 and 2 wait in all_reduce number 2 of group 0 for 5.00 s; rank 1 is at /job/load.py:12"
     )
+    (tmp_path / "rank1.jsonl").write_text(
+        "".join(
+            line for line in (tmp_path / "rank1.jsonl").read_text().splitlines(keepends=True) if "pending" not in line
+        )
+    )
+    silent = ranks.result(tmp_path)
+    assert silent.hang is not None
+    assert (silent.hang.missing, silent.hang.unknown) == ((), (1,))
+    assert "rank 1 did not answer, rank 1 is at /job/load.py:12" in ranks.findings(silent)[0].message
     stopped = ranks.findings(hang(tmp_path, "T (stopped)", []))[0]
     assert "rank 1 is stopped (SIGSTOP or a debugger)" in stopped.message
 

@@ -176,7 +176,11 @@ def _answer(running: Started, ended: fold.Ended, emit: Emit, job: ranks.Job | No
         lines = () if result is None else [(one.kind, one.file, one.line, one.time_s) for one in result.lines[:20]]
         steps = 0 if result is None or result.steps is None else result.steps.count
         job.ended(ended.exit or 0, steps, lines)
-        together = job.result()
+        try:
+            together = job.result()
+        except CannotLook as error:
+            together = None
+            emit(Judged(Finding("run.ranks.straggler", "skip", "the ranks' files could not be read", str(error))))
         if together is not None:
             emit(Answered("ranks", together))
             for finding in ranks.findings(together):

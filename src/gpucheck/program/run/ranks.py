@@ -17,6 +17,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import statistics
 import tempfile
 import time
@@ -112,9 +113,10 @@ class Job:
             self.write({"say": "where", "frames": _frames(self.path.with_suffix(".stack"))})
         if waited >= ENDED_S and self.rank == 0 and not self.has_shown:
             self.has_shown = True
-            for finding in findings(result(self.folder, self.world)):
-                if finding.id in ("run.ranks.hang", "run.ranks.mismatch"):
-                    tell(f"{finding.title}: {finding.message}")
+            with contextlib.suppress(CannotLook):  # told at the end
+                for finding in findings(result(self.folder, self.world)):
+                    if finding.id in ("run.ranks.hang", "run.ranks.mismatch"):
+                        tell(f"{finding.title}: {finding.message}")
 
     def ends_by(self) -> int | None:
         """The signal that ends the program now, because the job hangs and that was asked for: at last the one that a
@@ -139,7 +141,10 @@ class Job:
             self.write({"say": "where", "frames": _frames(self.path.with_suffix(".stack"))})
 
     def result(self) -> RanksResult | None:
-        """What the job comes to, by rank 0, once the others have ended or are late; None for other ranks."""
+        """What the job comes to, by rank 0, once the others have ended or are late; None for other ranks.
+
+        Raises CannotLook.
+        """
         if self.rank != 0:
             return None
         deadline = time.monotonic() + PATIENCE_S
@@ -154,7 +159,7 @@ class Job:
 def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | None:
     """This rank's end of the job that a launcher's environment tells of; None where there is none of several ranks.
 
-    Without a folder the ranks of one host meet in a temporary one. Raises CannotLook where it cannot be made.
+    Without a folder the ranks of one host meet in a temporary one. Raises CannotLook for a folder that cannot be made.
     """
     rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
     if not (rank.isdigit() and world.isdigit()) or int(world) < 2 or os.name != "posix":
@@ -163,14 +168,17 @@ def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | 
     found = Job(int(rank), int(world), path, folder is not None, hang_after_s, ends)
     try:
         path.mkdir(mode=0o777 if found.is_kept else 0o700, parents=found.is_kept, exist_ok=True)
-        if not found.is_kept and path.stat().st_uid != os.getuid():
-            raise CannotLook(f"{str(path)!r} is another user's", "", "give a folder: gpucheck run --output DIR/ …")
+        made = path.lstat()
+        if not found.is_kept and not (stat.S_ISDIR(made.st_mode) and made.st_uid == os.getuid()):
+            return None  # somebody else's, or a link to where nothing of ours belongs
         if found.rank == 0:
             for name in ("hang", "failed"):
                 (path / name).unlink(missing_ok=True)
         found.path.with_suffix(".stack").unlink(missing_ok=True)
         found.path.write_text("", encoding="ascii")
     except OSError as error:
+        if not found.is_kept:  # what nobody asked for keeps no program from running
+            return None
         why = os.strerror(error.errno or 0)
         raise CannotLook(f"{str(path)!r} cannot be written", why, "give another folder") from error
     local = os.environ.get("LOCAL_RANK", "")
@@ -275,7 +283,8 @@ class Read:
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     steps: list[list[int]] = field(default_factory=list)
     clocks: list[tuple[int, int, int]] = field(default_factory=list)
-    pending: set[tuple[str, int]] = field(default_factory=set)
+    # Calls that had not come to their end when the rank was asked; None: it was not, or did not answer.
+    pending: set[tuple[str, int]] | None = None
     places: dict[tuple[str, int], _Place] = field(default_factory=dict)
     of_kind: dict[int, _Place] = field(default_factory=dict)
     lines: list[tuple[str, str, int, float]] = field(default_factory=list)
@@ -618,13 +627,17 @@ def _hang(ranks: Sequence[Read], world: int, folder: Path | None) -> JobHang | N
         marked_ns, waited_s = int(at_ns), float(waited)
     except (OSError, ValueError):
         return None
-    waiting = [(one.calls[key][1], one, key) for one in ranks for key in one.pending if key in one.calls]
+    waiting = [(one.calls[key][1], one, key) for one in ranks for key in one.pending or () if key in one.calls]
     if not waiting:
         return None
     _, first, key = min(waiting, key=lambda one: (one[0], one[1].rank))
     members = set(first.groups.get(key[0].partition("#")[0], range(world)))
     inside = {one.rank for one in ranks if key in one.calls and one.calls[key][1] <= marked_ns}
-    unknown = members - {one.rank for one in ranks if one.calls}
+    # A rank that does not answer may be in the call: its Python is blocked, or its file is elsewhere.
+    known = {
+        one.rank for one in ranks if one.pending is not None or one.exit is not None or one.state[:1] in ("T", "t")
+    }
+    unknown = members - known - inside
     # It came to an end all the same where a rank went on from it.
     resumed = any(
         number > key[1] and created > marked_ns
@@ -693,11 +706,13 @@ def _of_hang(found: RanksResult) -> Finding | None:
     for rank in seen.missing[:4]:
         row = rows[rank]
         is_stopped = (row.state or "").startswith(("T", "t"))
+        ended = f" had ended (exit {row.exit})" if row.exit is not None and row.exit >= 0 else ""
         state = " is stopped (SIGSTOP or a debugger)" if is_stopped else ""
-        place = f" is at {row.place}" if row.place and not is_stopped else ""
-        parts.append(f"rank {rank}{state or place or ' has not come to it'}")
+        place = f" is at {row.place}" if row.place else ""
+        parts.append(f"rank {rank}{state or place or ended or ' has not come to it'}")
     if seen.unknown:
-        parts.append(f"{_names(seen.unknown)} cannot be seen from here")
+        places = [f"rank {rank} is at {rows[rank].place}" for rank in seen.unknown if rank in rows and rows[rank].place]
+        parts.append(", ".join((f"{_names(seen.unknown)} did not answer", *places[:4])))
     if not parts:
         parts.append("all ranks are in it: the network or the devices, not one rank's program")
     message = f"{waits} for {units.duration(seen.waited_s)}; {'; '.join(parts)}"
