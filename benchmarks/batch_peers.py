@@ -43,10 +43,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from batch_cases import CAP
 
 from gpucheck import api, units
+from gpucheck.batch_size.loop import STEPS
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import BOUNDING, End, Setup, classify, guard_bytes
 from gpucheck.batch_size.runner import TUNED_MALLOC
-from gpucheck.batch_size.schedule import STEPS
 from gpucheck.messages import Raised
 from gpucheck.report.events import Event, Trial
 

@@ -45,7 +45,7 @@ from gpucheck.report.measurement import (  # noqa: E402
     TimeStats,
 )
 from gpucheck.report.report import SCHEMA, Report, Summary  # noqa: E402
-from gpucheck.report.results.compare import Change  # noqa: E402
+from gpucheck.report.results.short import Change  # noqa: E402
 
 SLOWDOWN = 1.10
 MOST_ALARMS, LEAST_FOUND = 1 / 40, 38 / 40

@@ -123,8 +123,7 @@ def measured(device: str, size: int, pairs: int) -> list[Ratio]:
     """The three directions on this device, each between one pair of pointers."""
     import torch
 
-    from gpucheck.bench.buffers import allocate
-    from gpucheck.bench.verified import Copies
+    from gpucheck.bench.buffers import Copies, allocate
     from gpucheck.machine import accel
     from gpucheck.measure import timing
 

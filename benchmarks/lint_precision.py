@@ -38,10 +38,10 @@ from typing import Literal
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
-from gpucheck.program.lint import run  # noqa: E402
+from gpucheck.program.lint import command  # noqa: E402
+from gpucheck.program.lint.checks import Mistake  # noqa: E402
 from gpucheck.program.lint.command import with_room  # noqa: E402
-from gpucheck.program.lint.scope import Mistake  # noqa: E402
-from gpucheck.program.lint.source import Unreadable  # noqa: E402
+from gpucheck.program.lint.names import Unreadable  # noqa: E402
 
 Half = Literal["tuned", "held"]
 # The files as they were before the first run over either: the set is no longer held once it changes.
@@ -64,7 +64,7 @@ class Case:
 
     def outcome(self) -> tuple[bool, list[str]]:
         """Whether the mistake is found, and each finding that is false, as text."""
-        found, twin = run.mistakes(self.wrong.encode()), run.mistakes(self.right.encode())
+        found, twin = command.mistakes(self.wrong.encode()), command.mistakes(self.right.encode())
         hits = [one for one in found if one.id == self.rule]
         false = [f"wrong:{one.line} {one.id}" for one in found if one not in hits]
         false += [f"right:{one.line} {one.id}" for one in twin]
@@ -152,7 +152,7 @@ def of_a_library(folder: Path, with_lines: bool) -> int:
     with with_room():
         for path in files:
             try:
-                found += [(path, one) for one in run.mistakes(path.read_bytes())]
+                found += [(path, one) for one in command.mistakes(path.read_bytes())]
             except Unreadable as error:
                 counts["not judged"] += 1
                 print(f"{path}: {error.why}")

@@ -100,9 +100,9 @@ def measured(device: str, dtype: str, text: str) -> Outcome:
     import torch
 
     from gpucheck.bench.dtypes import support
-    from gpucheck.bench.matmul import product, search_run
+    from gpucheck.bench.matmul import product, search
     from gpucheck.bench.matmul.options import MatmulOptions
-    from gpucheck.bench.matmul.search_run import Tries, allocate, fitting
+    from gpucheck.bench.matmul.search import Tries, allocate, fitting
     from gpucheck.machine import accel, host
     from gpucheck.options import read
     from gpucheck.work import precision
@@ -111,14 +111,14 @@ def measured(device: str, dtype: str, text: str) -> Outcome:
     options = read(MatmulOptions, {"dtype": [dtype], "search": True, "range": text})
     case = product.Case(options.dtypes[0], (1, 1, 1), support(options.dtypes[0], opened))
     room = int((info[0] if (info := opened.memory_info()) else host.memory().usable) * 0.5)
-    grid = fitting(case, search_run.grid_of(options, opened), room, opened)
+    grid = fitting(case, search.grid_of(options, opened), room, opened)
     shapes = list(grid.shapes()) if grid.product <= MOST_SHAPES else []
     if not shapes:
         raise ValueError(f"{grid.product} shapes; a scan takes 1 to {MOST_SHAPES}")
     with opened.as_current():
         began = time.monotonic()
-        results = search_run.Results(lambda event: None)
-        found = search_run.search(case, grid, room, opened, search_run.DEFAULT_BUDGET_S, results)
+        results = search.Results(lambda event: None)
+        found = search.search(case, grid, room, opened, search.DEFAULT_BUDGET_S, results)
         search_s = time.monotonic() - began
         assert found is not None
         with precision.precision("tf32" if case.dtype == "tf32" else "ieee"), torch.no_grad():

@@ -80,8 +80,7 @@ def matmul(threads: int | None, pairs: int) -> list[Ratio]:
     from torch.utils.benchmark import Timer
 
     from gpucheck.bench.dtypes import support
-    from gpucheck.bench.matmul.corruption import Repeats
-    from gpucheck.bench.matmul.product import Matrices
+    from gpucheck.bench.matmul.product import Matrices, Repeats
     from gpucheck.machine import accel
     from gpucheck.measure import timing
     from gpucheck.work import precision

@@ -14,10 +14,10 @@ from gpucheck.cli.app import app
 from gpucheck.cli.common import help_page
 from gpucheck.doctor.catalogue import CONDITIONS
 from gpucheck.doctor.condition import RUNGS, Certainty, Condition, Rung
-from gpucheck.explain.pattern import readable
+from gpucheck.explain.normal import readable
 from gpucheck.explain.table import TEXTS
 from gpucheck.explain.text import Text
-from gpucheck.program.lint.rules import RULES, Rule
+from gpucheck.program.lint.options import RULES, Rule
 
 _RUNGS: dict[Rung, str] = {
     "hardware": "the card on the PCI bus",

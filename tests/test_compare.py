@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from gpucheck.compare import comparison, judge
+from gpucheck.compare import comparison
 from gpucheck.compare import comparison as comparing
-from gpucheck.compare.comparison import compare
+from gpucheck.compare.comparison import compare, judge, warnings
 from gpucheck.report.facts import Device, Driver, Facts, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.report import Report, Summary
-from gpucheck.report.results.compare import Comparison
+from gpucheck.report.results.short import Comparison
 
 FACTS = Facts(
     torch=TorchBuild("2.13.0"),
@@ -173,7 +173,7 @@ def test_with_fewer_than_three_runs_nothing_can_be_told(old: int, new: int) -> N
     (one,) = comparison.rows
     assert (one.change, one.ci_low, one.ratio) == ("cannot tell", None, 9.0)
     assert one.why == f"{old} and {new} runs, at least 3 a side needed"
-    assert "measure both with --runs 7" in (finding(judge.judge(comparison), "compare.changes").fix or "")
+    assert "measure both with --runs 7" in (finding(judge(comparison), "compare.changes").fix or "")
 
 
 def test_rows_without_enough_runs_cost_the_others_no_certainty() -> None:
@@ -210,8 +210,8 @@ def test_a_row_meets_the_same_method_first_and_another_only_after_saying_so() ->
     assert [(one.ratio, one.differences) for one in both.rows] == [(1.0, ()), (1.0, ())]
     other = compare(report(row([1.0])), report(row([2.0], method=tf32)))
     assert other.rows[0].differences == ("precision_observed float32 → tf32",)
-    assert judge.warnings(other) == ["the methods differ: precision_observed float32 → tf32"]
-    assert finding(judge.judge(other), "compare.method").verdict == "warn"
+    assert warnings(other) == ["the methods differ: precision_observed float32 → tf32"]
+    assert finding(judge(other), "compare.method").verdict == "warn"
 
 
 def test_cards_meet_themselves_first_and_a_cpu_never_meets_a_card() -> None:
@@ -226,7 +226,7 @@ def test_rows_without_a_time_are_listed() -> None:
     comparison = compare(report(row([])), report(row([1.0])))
     assert comparison.rows == ()
     assert comparison.only_old == comparison.only_new == ("matmul float32, 64 on cuda:0",)
-    findings = judge.judge(comparison)
+    findings = judge(comparison)
     assert finding(findings, "compare.changes").verdict == "inconclusive"
     assert finding(findings, "compare.only_old").message == "matmul float32, 64 on cuda:0"
 
@@ -253,7 +253,7 @@ def test_another_machine_and_other_software_are_told() -> None:
         "cores allowed 16 → 8",
     )
     assert comparison.software == ("torch 2.13.0 → 2.14.0",)
-    verdicts = {one.id: one.verdict for one in judge.judge(comparison)}
+    verdicts = {one.id: one.verdict for one in judge(comparison)}
     assert (verdicts["compare.machine"], verdicts["compare.software"]) == ("warn", "info")
     assert compare(report(row([1.0])), report(row([1.0]))).machine == ()
 
@@ -272,7 +272,7 @@ def test_another_machine_and_other_software_are_told() -> None:
 )
 def test_the_gate(factor: float, limit: float, verdict: str) -> None:
     comparison = compare(report(row(STEADY)), report(row(scaled(factor))))
-    assert finding(judge.judge(comparison, limit), "compare.slower").verdict == verdict
+    assert finding(judge(comparison, limit), "compare.slower").verdict == verdict
 
 
 def test_the_gate_is_about_the_interval_and_not_about_its_middle() -> None:
@@ -281,7 +281,7 @@ def test_the_gate_is_about_the_interval_and_not_about_its_middle() -> None:
     (found,) = one.rows
     assert found.ci_low is not None and found.ci_high is not None
     assert found.ci_low < 1.05 < found.ratio < found.ci_high
-    assert finding(judge.judge(one, 0.05), "compare.slower").verdict == "inconclusive"
+    assert finding(judge(one, 0.05), "compare.slower").verdict == "inconclusive"
 
 
 @pytest.mark.parametrize(
@@ -290,35 +290,35 @@ def test_the_gate_is_about_the_interval_and_not_about_its_middle() -> None:
 @pytest.mark.parametrize("runs", [(1, 1), (2, 7), (7, 1)])
 def test_what_no_noise_explains_fails_with_few_runs_too(factor: float, verdict: str, runs: tuple[int, int]) -> None:
     comparison = compare(report(row([1.0] * runs[0])), report(row([factor] * runs[1])))
-    gate = finding(judge.judge(comparison, 0.05), "compare.slower")
+    gate = finding(judge(comparison, 0.05), "compare.slower")
     assert gate.verdict == verdict
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(20.0, "inconclusive"), (40.0, "fail")])
 def test_beside_other_work_only_what_that_cannot_explain_fails(factor: float, verdict: str) -> None:
     slow = compare(report(row(STEADY)), report(row(scaled(factor), flags=("cpu-busy",))))
-    assert finding(judge.judge(slow, 0.05), "compare.slower").verdict == verdict
+    assert finding(judge(slow, 0.05), "compare.slower").verdict == verdict
 
 
 def test_other_work_fails_no_gate_however_long_it_takes() -> None:
     comparison = compare(report(row([1.0])), report(row([9e3], work={"flop": 9e12})))
-    assert finding(judge.judge(comparison, 0.05), "compare.slower").verdict == "inconclusive"
+    assert finding(judge(comparison, 0.05), "compare.slower").verdict == "inconclusive"
 
 
 def test_the_gate_fails_for_one_row_and_is_undecided_for_too_few_runs() -> None:
     one, two = {"m": 1}, {"m": 2}
     old = report(row(STEADY, case=one), row([1.0], case=two))
     slow = compare(old, report(row(scaled(2), case=one), row([1.0], case=two)))
-    gate = finding(judge.judge(slow, 0.05), "compare.slower")
+    gate = finding(judge(slow, 0.05), "compare.slower")
     assert (gate.verdict, gate.evidence["slower"], gate.evidence["undecided"]) == ("fail", ["matmul 1"], ["matmul 2"])
     same = compare(old, old)
-    assert finding(judge.judge(same, 0.05), "compare.slower").verdict == "inconclusive"
+    assert finding(judge(same, 0.05), "compare.slower").verdict == "inconclusive"
 
 
 def test_a_row_that_escapes_the_gate_is_a_warning() -> None:
     comparison = compare(report(row(STEADY), row(STEADY, case={"m": 1})), report(row(STEADY)))
-    assert finding(judge.judge(comparison, 0.05), "compare.only_old").verdict == "warn"
-    assert finding(judge.judge(comparison), "compare.only_old").verdict == "info"
+    assert finding(judge(comparison, 0.05), "compare.only_old").verdict == "warn"
+    assert finding(judge(comparison), "compare.only_old").verdict == "info"
 
 
 @pytest.mark.parametrize(("busy", "verdict"), [(7, "inconclusive"), (4, "inconclusive"), (3, "fail")])
@@ -327,7 +327,7 @@ def test_a_busy_machine_fails_no_gate(busy: int, verdict: str) -> None:
     slow = row(scaled(2), method=replace(EVENTS, details={"each_run": each}), flags=("cpu-busy",))
     comparison = compare(report(row(STEADY)), report(slow))
     assert changes(comparison) == ["slower"]
-    gate = finding(judge.judge(comparison, 0.05), "compare.slower")
+    gate = finding(judge(comparison, 0.05), "compare.slower")
     assert gate.verdict == verdict
     told = "matmul float32, 64: 2.00×, but most new runs were cpu-busy" if busy > 3 else "matmul float32, 64 2.00×"
     assert gate.message == told
@@ -335,10 +335,10 @@ def test_a_busy_machine_fails_no_gate(busy: int, verdict: str) -> None:
 
 def test_a_baseline_that_was_disturbed_passes_no_gate() -> None:
     busy = row(STEADY, flags=("cpu-busy",))
-    gate = finding(judge.judge(compare(report(busy), report(row(STEADY))), 0.05), "compare.slower")
+    gate = finding(judge(compare(report(busy), report(row(STEADY))), 0.05), "compare.slower")
     assert gate.verdict == "inconclusive"
     assert gate.message == "matmul float32, 64: most old runs were cpu-busy, the new ones were not"
     alike = compare(report(busy), report(busy))
-    assert finding(judge.judge(alike, 0.05), "compare.slower").verdict == "pass"
+    assert finding(judge(alike, 0.05), "compare.slower").verdict == "pass"
     slower = compare(report(busy), report(row(scaled(2))))
-    assert finding(judge.judge(slower, 0.05), "compare.slower").verdict == "fail"
+    assert finding(judge(slower, 0.05), "compare.slower").verdict == "fail"

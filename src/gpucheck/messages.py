@@ -79,7 +79,6 @@ class Cause:
     fix: str = ""
 
     def matches(self, text: str) -> bool:
-        """Whether the text holds one of the patterns."""
         return any(_compiled(pattern).search(text) for pattern in self.patterns)
 
 

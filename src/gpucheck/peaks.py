@@ -93,7 +93,6 @@ class Unknown:
 
 
 def parts() -> tuple[Part, ...]:
-    """Every part of the table."""
     return tuple(
         Part(
             name=row["name"],

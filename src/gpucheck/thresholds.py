@@ -197,7 +197,6 @@ def told(one: Limit) -> str:
 
 
 def amount(kind: Kind, value: float) -> str:
-    """A value of this kind as text."""
     if kind == "percent":
         text = units.significant(value * 100)
         return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.batch_size.recommend import accumulate
+from gpucheck.batch_size.answer import accumulate
 from gpucheck.report.results.find_batch_size import Accumulation
 
 

@@ -5,11 +5,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from gpucheck.batch_size.history import History, Opened, Recommended, Tried, replay
+from gpucheck.batch_size.history import History, Opened, Recommended, Tried, plan, replay
 from gpucheck.batch_size.loop import FollowUp
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import Budget, Refused, Setup, TrialResult
-from gpucheck.batch_size.plan import plan
 from gpucheck.errors import CannotLook
 from gpucheck.report.events import Trial
 from gpucheck.report.measurement import DeviceRef

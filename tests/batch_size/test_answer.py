@@ -15,11 +15,11 @@ from gpucheck.batch_size.history import (
     Opened,
     Recommended,
     Tried,
+    plan,
     replay,
 )
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import Budget, Setup, TrialResult
-from gpucheck.batch_size.plan import plan
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from gpucheck.batch_size.answer import confidence, fragmentation, limiting_factor, residual
 from gpucheck.batch_size.outcome import TrialResult
-from gpucheck.batch_size.recommend import confidence, fragmentation, limiting_factor, residual
 from gpucheck.report.results.find_batch_size import Confidence, Fragmentation
 
 ONE = TrialResult(batch_size=1, purpose="search", fresh_process=True, outcome="fits", peak_bytes=200)

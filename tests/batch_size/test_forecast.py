@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from tried import tried
 
-from gpucheck.batch_size import loop, predict, schedule
-from gpucheck.batch_size.loop import Loop
+from gpucheck.batch_size import loop, predict
+from gpucheck.batch_size.history import plan
+from gpucheck.batch_size.loop import Forecast, Loop, Need
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import Budget, Setup, TrialResult
-from gpucheck.batch_size.plan import plan
 from gpucheck.batch_size.predict import Point
 from gpucheck.batch_size.runner import Runner
-from gpucheck.batch_size.schedule import Forecast, Need
 from gpucheck.batch_size.search import Attempt, Search
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Recorder
@@ -138,7 +137,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     for name, value in {"clock": clock, "noise": 1.0, "method": "VmHWM", "floor_s": 0.0, "sample_s": SAMPLE_S}.items():
         monkeypatch.setattr(Clocked, name, value)
-    monkeypatch.setattr(schedule, "time", clock)
+    monkeypatch.setattr(loop, "time", clock)
     monkeypatch.setattr(loop, "time", clock)
     monkeypatch.setattr(loop, "Runner", Clocked)
     # Sizes are found by trials alone.
@@ -177,7 +176,7 @@ def test_a_search_that_time_ends_uses_it_and_says_at_least(
     assert clock.now <= seconds
     # No more than a third of the time is left, but where the next size worth a trial takes as long.
     size = found["at_least"]
-    step_s = schedule.WORTHWHILE * size * SAMPLE_S
+    step_s = loop.WORTHWHILE * size * SAMPLE_S
     assert seconds - clock.now <= max(seconds / 3, 3 * step_s + START_S)
     assert size * SAMPLE_S * 10 >= seconds - 10 * START_S
     # It is far below what is predicted: nothing is recommended, and nothing of it run.
@@ -221,7 +220,7 @@ def test_with_time_for_one_more_what_passed_is_confirmed_before_what_is_hardly_m
         ]
         runner = Clocked(setup)
         runner.start_s = START_S
-        times = schedule.Schedule(search, runner, Forecast(results, compiled=False), clock.now + seconds)
+        times = loop.Schedule(search, runner, Forecast(results, compiled=False), clock.now + seconds)
         return times.within(Attempt(size))
 
     assert asked(100.0, 105) == Attempt(105)

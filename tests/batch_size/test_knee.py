@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpucheck.batch_size.answer import compared, knee, noise, speeds
 from gpucheck.batch_size.outcome import TrialResult
-from gpucheck.batch_size.recommend import compared, knee, noise, speeds
 from gpucheck.report.results.find_batch_size import Knee, SizeSpeed
 
 

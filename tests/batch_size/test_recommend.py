@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from gpucheck.batch_size.answer import against, choose, meets, peaks
 from gpucheck.batch_size.outcome import TrialResult
-from gpucheck.batch_size.recommend import against, choose, meets, peaks
 from gpucheck.report.results.find_batch_size import SizeSpeed
 
 FITS = TrialResult(

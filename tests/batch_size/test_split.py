@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from gpucheck.batch_size.answer import memory_split
 from gpucheck.batch_size.outcome import TrialResult
-from gpucheck.batch_size.recommend import memory_split
 from gpucheck.batch_size.trial import gradient_bytes, optimizer_bytes
 from gpucheck.report.results.find_batch_size import MemorySplit
 from gpucheck.work.spec import parse_target

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from gpucheck.batch_size.history import plan
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import TrialResult
-from gpucheck.batch_size.plan import plan
 from gpucheck.batch_size.trial_log import Entry, TrialLog, identity_of, judged_anew
 from gpucheck.errors import UsageError
 from gpucheck.report.facts import Facts, TorchBuild
@@ -246,7 +246,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 FULL = """
 import resource, signal, sys
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.batch_size.plan import plan
+from gpucheck.batch_size.history import plan
 from gpucheck.batch_size.outcome import TrialResult
 from gpucheck.batch_size.trial_log import TrialLog, identity_of
 from gpucheck.report.facts import Facts, TorchBuild

@@ -9,7 +9,7 @@ import pytest
 import torch
 from judged import Document, seen
 
-from gpucheck.bench import share
+from gpucheck.bench import figures
 from gpucheck.bench.bandwidth import judge, work
 from gpucheck.bench.bandwidth import work as memory
 from gpucheck.bench.bandwidth.options import GRAIN, ROW, BandwidthOptions
@@ -47,7 +47,7 @@ def measured(operation: str = "copy", rate: float = 4e12, cache: str = "cold", *
 
 def found(*measurements: Measurement, part: Any = None) -> dict[str, Any]:
     on_a_cpu = replace(seen(measurements), device="cpu")
-    told = [*judge.findings(on_a_cpu), *share.of_memory(judge.best(measurements), part)]
+    told = [*judge.findings(on_a_cpu), *figures.share_of_memory(judge.best(measurements), part)]
     return {finding.id: finding for finding in told}
 
 

@@ -15,12 +15,10 @@ from fake_device import FakeDevice
 from judged import run
 
 from gpucheck.bench import buffers
-from gpucheck.bench.buffers import Buffer, Buffers, Room, allocate
-from gpucheck.bench.transfer import both_ways, copies, judge, work
+from gpucheck.bench.buffers import Buffer, Buffers, Copies, Room, allocate
+from gpucheck.bench.transfer import both_ways, judge, work
 from gpucheck.bench.transfer.both_ways import Lane, ran_beside
-from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.part import Setting
-from gpucheck.bench.verified import Copies
+from gpucheck.bench.transfer.options import Setting, TransferOptions
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import Watch
@@ -213,7 +211,7 @@ def test_each_direction_is_a_row_and_both_are_compared(monkeypatch: pytest.Monke
 
 
 def test_the_command_measures_and_judges_it_beside_copies_within_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (buffers, copies):
+    for module in (buffers, work):
         monkeypatch.setattr(module, "allocate", unpinned)
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cuda:0",)))

@@ -15,10 +15,9 @@ from judged import findings as judged
 from products_here import needs, one_run, together
 
 from gpucheck.bench.dtypes import Dtype, Support
-from gpucheck.bench.matmul import corruption, corruption_judge, product, work
-from gpucheck.bench.matmul.corruption import Repeats
+from gpucheck.bench.matmul import judge, product, work
 from gpucheck.bench.matmul.judge import JUDGE
-from gpucheck.bench.matmul.product import KINDS, Case, Matrices
+from gpucheck.bench.matmul.product import KINDS, Case, Matrices, Repeats
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.codec import from_json, to_json
@@ -45,7 +44,7 @@ def sets(dtype: Dtype = "float32", count: int = 1) -> list[Matrices]:
 
 
 def flip(tensor: torch.Tensor, row: int, column: int, bit: int) -> None:
-    corruption.bits(tensor)[row, column] ^= 1 << bit
+    product.bits(tensor)[row, column] ^= 1 << bit
 
 
 def told(repeats: Repeats) -> dict[str, Any]:
@@ -87,7 +86,7 @@ def lost_warp(out: torch.Tensor) -> None:
 
 
 def stuck_bit_in_a_warp(out: torch.Tensor) -> None:
-    flat = corruption.bits(out).view(-1)
+    flat = product.bits(out).view(-1)
     flat[32 * 9 : 32 * 10] ^= 1 << 5
 
 
@@ -110,7 +109,7 @@ def test_wrong_values_of_many_bits_and_of_whole_warps_are_seen(
 def test_of_many_that_differ_a_little_the_wrong_one_is_named() -> None:
     made = sets()
     repeats = Repeats(made, CPU)
-    corruption.bits(made[0].out).add_(1)
+    product.bits(made[0].out).add_(1)
     right = float(made[0].out[50, 60])
     made[0].out[50, 60] += 0.5
     repeats.finish()
@@ -133,7 +132,7 @@ def test_a_nan_equals_itself_and_nothing_else() -> None:
 
 
 def test_rows_are_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corruption, "_AT_ONCE", 80 * 7)
+    monkeypatch.setattr(product, "_AT_ONCE", 80 * 7)
     made = sets()
     repeats = Repeats(made, CPU)
     made[0].out[0, 0] += 0.25
@@ -189,7 +188,7 @@ def test_no_place_that_a_broken_device_tells_is_an_index() -> None:
     flip(first.out, 20, 30, 28)
     repeats.finish()
     assert repeats.worst is not None and (repeats.worst.row, repeats.worst.column) == (20, 30)
-    checked = corruption.check_first(device, garbled(first.out), None)
+    checked = product.check_first(device, garbled(first.out), None)
     assert (checked.sums.row, checked.sums.column) == (20, 0) and not checked.sums.passed
     assert checked.element is not None and (checked.element.row, checked.element.column) == (20, 30)
 
@@ -197,15 +196,15 @@ def test_no_place_that_a_broken_device_tells_is_an_index() -> None:
 def test_a_count_that_a_broken_device_tells_is_never_told() -> None:
     first = sets()[0]
     device = Matrices(first.a, first.b, garbled(first.out))
-    told = corruption.check_first(device, device.out, None).told()
+    told = product.check_first(device, device.out, None).told()
     assert (told["not_finite"], told["miscounted"], told["worst_error_of_bound"] <= 1) == (0, True, True)
-    finding = corruption_judge.first_results([row(**told)])
+    finding = judge.first_results([row(**told)])
     assert finding.verdict == "fail"
     assert "the device's own count of finite elements is garbage" in finding.message
     assert "not finite" not in finding.message and str(GARBAGE) not in finding.message
     # One that is right about it is believed, and looked at by the host.
     first.out[3, 4] = math.nan
-    told = corruption.check_first(first, first.out, None).told()
+    told = product.check_first(first, first.out, None).told()
     assert (told["not_finite"], told["miscounted"]) == (1, False)
 
 
@@ -217,7 +216,7 @@ def test_where_everything_differs_the_host_looks_for_no_longer_than_there_is_tim
     repeats = Repeats(made, clock, until_s=10.0)  # type: ignore[arg-type]
     for one in made:
         one.out.add_(1.0)
-    monkeypatch.setattr(corruption, "_AT_ONCE", 10 * 80)  # ten parts
+    monkeypatch.setattr(product, "_AT_ONCE", 10 * 80)  # ten parts
     looks = []
     real = torch.Tensor.topk
     monkeypatch.setattr(torch.Tensor, "topk", lambda *given: looks.append(clock.now) or real(*given))  # type: ignore[func-returns-value]
@@ -483,15 +482,15 @@ def sums(worst: float) -> dict[str, Any]:
 
 def test_equal_results_are_counted_over_all_rows() -> None:
     rows = [row(corruption=seen(12)), row("float64", "float64", corruption=seen(30))]
-    (finding,) = corruption_judge.later_results(rows)
+    (finding,) = judge.later_results(rows)
     assert (finding.id, finding.verdict) == ("matmul.corruption", "pass")
     assert (finding.title, finding.message) == ("repeated results are bit-identical", "42 results compared")
     assert finding.evidence["float32 8x8x8"]["detects"] == "any bit of a compared result"
-    assert corruption_judge.later_results([row()]) == []
+    assert judge.later_results([row()]) == []
 
 
 def test_a_wrong_later_element_is_named_with_what_it_should_be() -> None:
-    (finding,) = corruption_judge.later_results([row(corruption=seen(10, worst=70.0, differing=3))])
+    (finding,) = judge.later_results([row(corruption=seen(10, worst=70.0, differing=3))])
     assert finding.verdict == "fail"
     assert finding.message == (
         "float32 8x8x8: 3 of 10 results differ, row 1, column 2 is 3.5, float64 gives 1.25 (70.0 times its bound)"
@@ -500,18 +499,18 @@ def test_a_wrong_later_element_is_named_with_what_it_should_be() -> None:
 
 def test_what_was_computed_in_another_precision_is_not_called_corrupt() -> None:
     one = row(observed="tf32", worst_error_of_bound=90.0, column_sums=sums(40.0), corruption=seen(10, 70.0, 3))
-    assert corruption_judge.first_results([one]).verdict == "pass"
-    assert corruption_judge.later_results([one])[0].verdict == "info"
+    assert judge.first_results([one]).verdict == "pass"
+    assert judge.later_results([one])[0].verdict == "info"
 
 
 def test_sums_that_are_off_without_a_wrong_element_are_a_warning() -> None:
     element = {"row": 1, "column": 2, "got": 3.5, "expected": 3.5, "worst": 0.5}
-    finding = corruption_judge.first_results([row(column_sums=sums(1.5), wrong_element=element)])
+    finding = judge.first_results([row(column_sums=sums(1.5), wrong_element=element)])
     assert (finding.verdict, finding.message) == ("warn", "float32 8x8x8; every single element is within its bound")
 
 
 def test_the_smallest_errors_that_would_be_found_are_told() -> None:
-    finding = corruption_judge.first_results([row(column_sums=sums(0.2), smallest_detectable_error=0.01)])
+    finding = judge.first_results([row(column_sums=sums(0.2), smallest_detectable_error=0.01)])
     assert finding.verdict == "pass"
     assert finding.evidence["float32 8x8x8"]["column_sums"]["detects"] == 0.1
     assert finding.evidence["float32 8x8x8"]["smallest_detectable_error"] == 0.01
@@ -524,8 +523,8 @@ def test_one_wrong_run_of_several_is_found_in_a_document_that_was_read_again() -
     together = replace(good, method=replace(good.method, details={**good.method.details, "each_run": each}))
     # What is infinite or no number is null there.
     read = from_json(Measurement, json.loads(json.dumps(to_json(together), allow_nan=False)))
-    assert corruption_judge.first_results([read]).verdict == "fail"
-    (finding,) = corruption_judge.later_results([read])
+    assert judge.first_results([read]).verdict == "fail"
+    (finding,) = judge.later_results([read])
     assert finding.verdict == "fail" and finding.evidence["float32 8x8x8"]["results_compared"] == 20
     assert finding.message.endswith("(infinitely far beyond its bound)")
 

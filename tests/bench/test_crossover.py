@@ -20,12 +20,12 @@ from gpucheck.bench import judge as whole_judge
 from gpucheck.bench.crossover import judge, work
 from gpucheck.bench.crossover.options import CrossoverOptions
 from gpucheck.bench.crossover.work import OPERATIONS, Operation
-from gpucheck.bench.seen import Seen
+from gpucheck.bench.figures import Seen
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.machine.host import HostMemory
 from gpucheck.measure import runs as merging
-from gpucheck.measure.summary import time_stats
+from gpucheck.measure.runs import time_stats
 from gpucheck.options import read
 from gpucheck.render.json import document
 from gpucheck.report.codec import to_json

@@ -21,10 +21,9 @@ from gpucheck.bench.bandwidth import work as bandwidth
 from gpucheck.bench.bandwidth.options import BandwidthOptions
 from gpucheck.bench.benchmarks import AllOptions
 from gpucheck.bench.devices import ALONE
-from gpucheck.bench.matmul import sustain
 from gpucheck.bench.matmul import work as matmul
 from gpucheck.bench.matmul.options import MatmulOptions
-from gpucheck.bench.transfer import copies, idioms
+from gpucheck.bench.transfer import idioms
 from gpucheck.bench.transfer import work as transfer
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.errors import UsageError
@@ -53,7 +52,7 @@ COMMANDS: dict[str, tuple[Callable[[float, Emit], None], tuple[Any, ...]]] = {
             TransferOptions(sizes=(KIB, 2 * KIB, 3 * KIB, 4 * KIB), only=("copies", "idioms"), time_budget_s=budget_s),
             emit,
         ),
-        (copies, idioms),
+        (transfer, idioms),
     ),
 }
 
@@ -133,7 +132,7 @@ def test_no_row_begins_that_would_end_late(
 def test_all_benchmarks_share_the_time_that_there_is(
     row_s: float, now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow(monkeypatch, now, row_s, bandwidth, copies, matmul)
+    slow(monkeypatch, now, row_s, bandwidth, transfer, matmul)
     document, began_s, budget_s = Document("bench all"), now[0], 20.0
     ends: list[float] = []
 
@@ -271,7 +270,7 @@ def test_once_time_is_over_no_benchmark_of_all_begins(monkeypatch: pytest.Monkey
 def test_a_long_run_that_does_not_fit_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inventory, "read", lambda **_: Facts(host=Host()))
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
-    monkeypatch.setattr(sustain, "sustain", hangs)
+    monkeypatch.setattr(matmul, "sustain", hangs)
     monkeypatch.setattr(pulse.PULSE, "ends_s", time.monotonic() + 3000.0)
     document = Document("bench matmul")
     options = MatmulOptions(("float32",), shapes=((8, 8, 8),), time_budget_s=4002.0, sustain_s=3999.0)

@@ -10,15 +10,14 @@ import pytest
 from judged import Document, run
 
 from gpucheck import thresholds
-from gpucheck.bench import devices, figures, judge, limits, runs, share
+from gpucheck.bench import devices, figures, judge
 from gpucheck.bench.devices import Shared
 from gpucheck.bench.figures import Ceiling, Ceilings
-from gpucheck.bench.transfer import link as of_link
+from gpucheck.bench.transfer import copies_judge as of_link
 from gpucheck.links import WAYS
 from gpucheck.machine import choose, inventory
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import runs as merging
-from gpucheck.measure import summary
 from gpucheck.peaks import Unknown, lookup
 from gpucheck.report.events import Began, Emit, Finished, Measured, Notice, Recorder
 from gpucheck.report.facts import Device, Facts
@@ -81,7 +80,7 @@ def judged(
     **more: Any,
 ) -> dict[str, Finding]:
     device = measurements[0].device if measurements else H200
-    return {one.id: one for one in limits.judge(findings, measurements, asked, device, known or {}, **more)}
+    return {one.id: one for one in judge.gated(findings, measurements, asked, device, known or {}, **more)}
 
 
 BOTH = (copy("host_to_device", 55e9), copy("device_to_host", 50e9))
@@ -107,7 +106,7 @@ def test_the_slower_direction_decides(at_least: float, verdict: str, title: str)
             "fail": "to host 50.0 GB/s",
         }[verdict]
     )
-    assert finding.fix == {"pass": None, "inconclusive": limits.AGAIN, "fail": limits.LOOK}[verdict]
+    assert finding.fix == {"pass": None, "inconclusive": judge.AGAIN, "fail": judge.LOOK}[verdict]
 
 
 def test_the_largest_pinned_copy_by_the_devices_clock_counts() -> None:
@@ -160,7 +159,7 @@ def test_a_figure_that_nothing_recorded_could_bring_to_its_gate_fails(
     for factor, verdict in ((0.9, "inconclusive" if bound > 1 else "pass"), (1.1, "fail"), (8000, "fail")):
         finding = judged(rows, set_to("transfer.min_gbps", 1e6 * bound * factor))["transfer.min_gbps"]
         assert finding.verdict == verdict, (finding.message, factor)
-    assert finding.fix == limits.LOOK
+    assert finding.fix == judge.LOOK
     if flags == ("noisy",) and spread:
         assert "1.00 MB/s, 1/32000 of the threshold, more than noise can explain" in finding.message
 
@@ -177,7 +176,7 @@ def test_the_fastest_window_counts_where_there_is_no_interval() -> None:
 
 def test_an_estimated_peak_may_be_wrong_by_so_much_and_no_more() -> None:
     part = lookup("a GPU", (9, 0), 10, 1024, clock_hz=1e9, memory_clock_hz=2e9)
-    known = share.product_ceilings(["bfloat16"], part)
+    known = figures.product_ceilings(["bfloat16"], part)
     for rate, verdict in ((10e12, "inconclusive"), (0.1e12, "fail")):
         finding = judged([product("bfloat16", rate)], set_to("matmul.min_percent_of_peak", 0.5), known=known)[
             "matmul.min_percent_of_peak"
@@ -242,11 +241,11 @@ def test_a_device_that_only_others_thresholds_name_is_told() -> None:
     cards = (Device("cuda", "cuda:0", "NVIDIA H200"), Device("cuda", "cuda:1", "NVIDIA A100-SXM4-80GB"))
     facts = Facts(devices=cards)
     asked = [set_to("transfer.min_gbps", 60e9, name) for name in ("NVIDIA H200", "NVIDIA L4")]
-    assert limits.by_other_names(asked, facts, ["cuda:0", "cuda:1"]) == [
+    assert judge.by_other_names(asked, facts, ["cuda:0", "cuda:1"]) == [
         'no threshold is set for "NVIDIA A100-SXM4-80GB"; the settings name "NVIDIA H200", "NVIDIA L4"'
     ]
-    assert limits.by_other_names(asked, facts, ["cuda:0"]) == []
-    assert limits.by_other_names([set_to("transfer.min_gbps", 60e9)], facts, ["cuda:1"]) == []
+    assert judge.by_other_names(asked, facts, ["cuda:0"]) == []
+    assert judge.by_other_names([set_to("transfer.min_gbps", 60e9)], facts, ["cuda:1"]) == []
     recorder = Recorder()
     devices.begin(recorder, facts, ["transfer"], ["cuda:1"], Shared(tuple(asked)))
     assert [(event.level, event.text[:47]) for event in recorder.events if isinstance(event, Notice)] == [
@@ -256,7 +255,7 @@ def test_a_device_that_only_others_thresholds_name_is_told() -> None:
 
 def test_a_share_of_the_link_replaces_what_the_benchmark_says_of_it() -> None:
     rows = dict(zip(WAYS, BOTH, strict=False))
-    known = of_link.judge(rows, of_link.as_read(5, 16))
+    known = of_link.share_of_link(rows, of_link.as_read(5, 16))
     link = {"link": Ceiling(of_link.as_read(5, 16).limit_bytes_per_s)}
     finding = judged(BOTH, set_to("transfer.link", 0.85), findings=known, known=link)["transfer.link"]
     assert (finding.verdict, finding.title) == ("fail", "pinned copies below 85 % of the link (gpucheck.toml:x)")
@@ -290,7 +289,7 @@ def test_every_operation_of_memory_is_judged_on_its_largest_cold_array() -> None
     warm = judged([*rows, moved("triad", 9e12, cache="warm")], set_to("bandwidth.min_gbps", 2.5e12))
     assert warm["bandwidth.min_gbps"].message.startswith("triad: the array fits in the cache")
     least, part = set_to("bandwidth.min_percent_of_peak", 0.8), lookup("NVIDIA H200", (9, 0), 132, 6144)
-    finding = judged(rows[:1], least, known=share.memory_ceiling(part))[least.id]
+    finding = judged(rows[:1], least, known=figures.memory_ceiling(part))[least.id]
     assert (finding.verdict, finding.message.partition(" (")[0]) == ("pass", "read 83.3 %")
     assert judged(rows[:1], least)[least.id].verdict == "inconclusive"
 
@@ -311,7 +310,7 @@ def test_the_fastest_product_of_all_and_of_each_dtype_with_a_peak() -> None:
     wrong = replace(rows[0], method=replace(rows[0].method, precision_observed="float16"))
     assert judged([wrong], tflops)[tflops.id].verdict == "inconclusive"
     part = lookup("NVIDIA H200", (9, 0), 132, 6144)
-    finding = judged(rows, tflops, peak, known=share.product_ceilings(figures.fastest_products(rows), part))[peak.id]
+    finding = judged(rows, tflops, peak, known=figures.product_ceilings(figures.fastest_products(rows), part))[peak.id]
     assert (finding.verdict, [one["label"] for one in finding.evidence["figures"]]) == ("fail", ["bfloat16", "float32"])
     for other, words in (
         (
@@ -321,7 +320,7 @@ def test_the_fastest_product_of_all_and_of_each_dtype_with_a_peak() -> None:
         (Unknown("no clocks"), "products: no clocks"),
         (None, "products: the part's peak is unknown"),
     ):
-        known = share.product_ceilings(figures.fastest_products(rows), other)
+        known = figures.product_ceilings(figures.fastest_products(rows), other)
         finding = judged(rows, peak, known=known)[peak.id]
         assert (finding.verdict, finding.fix) == ("inconclusive", None) and words in finding.message
 
@@ -346,7 +345,7 @@ def document(rows: Sequence[Measurement], limit: Limit, *, ended: bool = True) -
 
 
 def gate(report: Report) -> Finding:
-    return next(one for one in report.findings if limits.is_gate(one))
+    return next(one for one in report.findings if judge.is_gate(one))
 
 
 def test_a_threshold_is_for_all_runs_together() -> None:
@@ -355,7 +354,7 @@ def test_a_threshold_is_for_all_runs_together() -> None:
     each = [document([timed(rate)], limit) for rate in (50e9, 60e9, 60e9)]
     assert [gate(one).verdict for one in each] == ["fail", "pass", "pass"]
     whole = merging.merge(each)
-    (finding,) = [one for one in judge.judge(whole).findings if limits.is_gate(one)]
+    (finding,) = [one for one in judge.judge(whole).findings if judge.is_gate(one)]
     assert (finding.verdict, finding.device) != ("fail", None)
 
 
@@ -364,7 +363,7 @@ def timed(rate: float) -> Measurement:
     one = copy("host_to_device", rate)
     samples = tuple(2**30 / rate * (1 + place / 1e4) for place in range(20))
     made = Run("", 1, samples, tuple(map(float, range(20))))
-    time_s = summary.time_stats([made])
+    time_s = merging.time_stats([made])
     assert time_s is not None and one.rate is not None
     return replace(one, runs=(made,), time_s=time_s, work={"bytes": 2.0**30})
 
@@ -374,13 +373,13 @@ def test_rows_that_a_run_missed_are_not_passed_by_the_others() -> None:
     cut, whole = document(BOTH, limit, ended=False), document(BOTH, limit)
     assert (gate(cut).verdict, gate(whole).verdict) == ("inconclusive", "pass")
     merged = judge.judge(merging.merge([whole, cut]))
-    assert [one.verdict for one in merged.findings if limits.is_gate(one)] == ["inconclusive"]
+    assert [one.verdict for one in merged.findings if judge.is_gate(one)] == ["inconclusive"]
 
 
 def test_a_run_that_misses_a_threshold_does_not_end_the_others() -> None:
     missed = document(BOTH[:1], set_to("transfer.min_gbps", 99e9))
-    assert gate(missed).verdict == "fail" and not runs._ends(replace(missed, findings=(gate(missed),)))
-    assert runs._ends(replace(missed, findings=(Finding("x", "fail", "t"),)))
+    assert gate(missed).verdict == "fail" and not devices._ends(replace(missed, findings=(gate(missed),)))
+    assert devices._ends(replace(missed, findings=(Finding("x", "fail", "t"),)))
 
 
 def test_the_loop_over_devices_is_judged_by_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:

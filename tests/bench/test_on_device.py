@@ -10,11 +10,9 @@ import pytest
 import torch
 from fake_device import FakeDevice
 
-from gpucheck.bench.buffers import Buffer, Room
-from gpucheck.bench.transfer import copies, judge
-from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.part import Setting
-from gpucheck.bench.verified import Copies
+from gpucheck.bench.buffers import Buffer, Copies, Room
+from gpucheck.bench.transfer import judge, work
+from gpucheck.bench.transfer.options import Setting, TransferOptions
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
@@ -54,7 +52,7 @@ def measured(rate: float | None = 4e12, cache: str = "cold", **details: Any) -> 
 
 
 def test_every_byte_counts_twice_and_the_copy_is_compared() -> None:
-    (row,) = copies.rows_on_device(setting())
+    (row,) = work.rows_on_device(setting())
     details = row.method.details
     assert (row.name, row.case, row.work) == ("transfer.on_device", {"size_bytes": MIB}, {"bytes": 2.0 * MIB})
     assert (row.method.clock, row.method.launch, row.method.cache) == ("device events", "held", "cold")
@@ -63,14 +61,14 @@ def test_every_byte_counts_twice_and_the_copy_is_compared() -> None:
 
 
 def test_small_copies_rotate_over_twice_the_cache_where_there_is_room() -> None:
-    (row,) = copies.rows_on_device(setting(sizes=(64 * KIB,)))
+    (row,) = work.rows_on_device(setting(sizes=(64 * KIB,)))
     assert (row.method.details["rotation_bytes"], row.method.cache) == (512 * KIB, "cold")
-    (row,) = copies.rows_on_device(setting(Fake(l2_cache_bytes=64 * MIB), sizes=(64 * KIB,)))
+    (row,) = work.rows_on_device(setting(Fake(l2_cache_bytes=64 * MIB), sizes=(64 * KIB,)))
     assert (row.method.details["rotation_bytes"], row.method.cache) == (4 * MIB, "warm")
 
 
 def test_a_device_without_a_clock_is_timed_by_the_hosts() -> None:
-    (row,) = copies.rows_on_device(setting(Fake(has_events=False)))
+    (row,) = work.rows_on_device(setting(Fake(has_events=False)))
     assert (row.method.clock, row.method.launch) == ("host", "host")
 
 
@@ -82,35 +80,35 @@ def test_a_copy_that_goes_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
         self.destination.words[5] += 1
 
     monkeypatch.setattr(Copies, "call", wrong)
-    (row,) = copies.rows_on_device(setting())
+    (row,) = work.rows_on_device(setting())
     assert row.method.details["wrong_bytes"] > 0
     (found,) = judge.on_device([row], Facts())
     assert (found.id, found.verdict) == ("transfer.on_device", "fail")
 
 
 def test_the_usual_size_and_what_fits() -> None:
-    assert copies.size_on_device((), GIB) == 512 * MIB
-    assert copies.size_on_device((), 500 * MIB) == 256 * MIB
-    assert copies.size_on_device((KIB, 3 * MIB), GIB) == 3 * MIB
+    assert work.size_on_device((), GIB) == 512 * MIB
+    assert work.size_on_device((), 500 * MIB) == 256 * MIB
+    assert work.size_on_device((KIB, 3 * MIB), GIB) == 3 * MIB
     with pytest.raises(CannotLook, match="not enough memory to copy; each of two buffers may take 2 KiB"):
-        copies.size_on_device((), 2 * KIB)
+        work.size_on_device((), 2 * KIB)
     # Where host and device share their memory the two buffers come out of it.
-    (row,) = copies.rows_on_device(setting(device_bytes=None, sizes=()))
+    (row,) = work.rows_on_device(setting(device_bytes=None, sizes=()))
     assert row.case == {"size_bytes": 2 * MIB}
 
 
 def test_it_is_for_devices_and_one_that_is_full_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not copies.has_memory(accel.open_device("cpu"))
-    assert copies.has_memory(Fake())  # type: ignore[arg-type]
+    assert not work.has_memory(accel.open_device("cpu"))
+    assert work.has_memory(Fake())  # type: ignore[arg-type]
 
     def refuse(size: int, device: torch.device) -> Buffer:
         raise RuntimeError("CUDA out of memory. Tried to allocate")
 
-    monkeypatch.setattr(copies, "allocate", refuse)
+    monkeypatch.setattr(work, "allocate", refuse)
     with pytest.raises(
         CannotLook, match=r"not enough memory for two buffers of 1\.5 MiB on cuda:0; CUDA out of memory"
     ):
-        list(copies.rows_on_device(setting()))
+        list(work.rows_on_device(setting()))
 
 
 def test_the_rate_is_told_in_both_ways_of_counting() -> None:

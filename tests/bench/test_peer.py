@@ -15,11 +15,10 @@ import torch
 from fake_device import FakeDevice
 from judged import run
 
-from gpucheck.bench import verified
-from gpucheck.bench.transfer import peer, several_judge
+from gpucheck.bench import buffers
+from gpucheck.bench.transfer import judge, peer
 from gpucheck.bench.transfer import work as command
-from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.part import Together
+from gpucheck.bench.transfer.options import Together, TransferOptions
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, child, choose, inventory, speaking, talk
 from gpucheck.machine.child import ChildResult
@@ -106,13 +105,13 @@ def test_copies_through_the_host_are_timed_by_the_hosts_clock() -> None:
 
 
 def test_bytes_that_change_on_the_way_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = verified.Copies.call
+    real = buffers.Copies.call
 
     def wrong(self: Any) -> None:
         real(self)
         self.destination.words[1] += 1
 
-    monkeypatch.setattr(verified.Copies, "call", wrong)
+    monkeypatch.setattr(buffers.Copies, "call", wrong)
     assert work(Fake("cuda:0"), Fake("cuda:1"))[0].method.details["wrong_bytes"] > 0
 
 
@@ -266,7 +265,7 @@ def measured(
     source: int, destination: int, what: str, rate: float | None, seconds: float, details: dict[str, Any]
 ) -> Measurement:
     return Measurement(
-        name=several_judge.PEER,
+        name=judge.PEER,
         device=DeviceRef(f"cuda:{source}"),
         case={"source": f"cuda:{source}", "destination": f"cuda:{destination}", "size_bytes": MIB, "what": what},
         runs=(),
@@ -286,7 +285,7 @@ def every(rate: float, count: int = 3, **changed: Any) -> list[Measurement]:
 
 def test_a_sound_matrix_is_told_by_its_median() -> None:
     latency = measured(0, 1, "latency", None, 12e-6, {"path": "peer"})
-    (found,) = several_judge.peer([*every(390e9, 2), latency], Facts())
+    (found,) = judge.peer([*every(390e9, 2), latency], Facts())
     assert (found.id, found.verdict, found.message) == ("transfer.peer", "info", "")
     assert found.title == "devices copy directly at 390 GB/s (median of 2 pairs)"
     assert found.evidence == {
@@ -299,37 +298,37 @@ def test_a_sound_matrix_is_told_by_its_median() -> None:
         "staged": [],
         "asymmetric": [],
     }
-    assert several_judge.peer([], Facts()) == []
+    assert judge.peer([], Facts()) == []
 
 
 def test_a_pair_much_slower_than_its_siblings_warns() -> None:
-    (found,) = several_judge.peer(every(390e9, r01=200e9, r10=195e9), Facts())
+    (found,) = judge.peer(every(390e9, r01=200e9, r10=195e9), Facts())
     assert (found.verdict, found.title) == ("warn", "some pairs of devices are much slower than the others")
     assert found.message == ("below 60 % of the median: cuda:0 to cuda:1 (200 GB/s), cuda:1 to cuda:0 (195 GB/s)")
     assert found.evidence["slow"] == [["cuda:0", "cuda:1"], ["cuda:1", "cuda:0"]]
-    assert several_judge.peer(every(390e9, r01=235e9, r10=235e9), Facts())[0].verdict == "info"
+    assert judge.peer(every(390e9, r01=235e9, r10=235e9), Facts())[0].verdict == "info"
 
 
 def test_pairs_through_the_host_warn_beside_direct_ones_and_are_not_held_against_them() -> None:
     rows = [row(0, 1, 50e9), row(1, 0, 50e9), row(0, 2, 10e9, "staged"), row(2, 0, 10e9, "staged")]
-    (found,) = several_judge.peer(rows, Facts())
+    (found,) = judge.peer(rows, Facts())
     assert (found.verdict, found.title) == ("warn", "some pairs of devices are without a direct path")
     assert found.message == "through the host, unlike others: cuda:0 to cuda:2, cuda:2 to cuda:0"
     assert found.evidence["slow"] == []
-    (all_staged,) = several_judge.peer(rows[2:], Facts())
+    (all_staged,) = judge.peer(rows[2:], Facts())
     assert (all_staged.verdict, all_staged.message) == ("info", "")
     assert all_staged.title == "devices copy through the host at 10.0 GB/s (median of 2 pairs)"
 
 
 def test_a_pair_that_is_not_the_same_both_ways_is_told() -> None:
-    (found,) = several_judge.peer(every(390e9, r01=300e9), Facts())
+    (found,) = judge.peer(every(390e9, r01=300e9), Facts())
     assert found.verdict == "info"
     assert found.message == "different in the two directions: cuda:0 to cuda:1 (300 GB/s, back 390 GB/s)"
     assert found.evidence["asymmetric"] == [["cuda:0", "cuda:1", 300 / 390]]
 
 
 def test_wrong_bytes_fail_whatever_the_rate() -> None:
-    (found,) = several_judge.peer([row(0, 1, 390e9, wrong=7), row(1, 0, 390e9)], Facts())
+    (found,) = judge.peer([row(0, 1, 390e9, wrong=7), row(1, 0, 390e9)], Facts())
     assert (found.verdict, found.message) == ("fail", "wrong bytes: cuda:0 to cuda:1 (7)")
     assert found.evidence["wrong_bytes"] == [["cuda:0", "cuda:1", 7]]
     assert found.fix is not None and "NCCL_P2P_DISABLE=1" in found.fix
@@ -338,15 +337,15 @@ def test_wrong_bytes_fail_whatever_the_rate() -> None:
 def test_one_bad_run_of_seven_stays_bad() -> None:
     each = [{"details": {"wrong_bytes": 7 if number == 3 else 0}} for number in range(7)]
     bad = measured(0, 1, "rate", 390e9, 6e-4, {"path": "peer", "each_run": each})
-    (found,) = several_judge.peer([bad, row(1, 0, 390e9)], Facts())
+    (found,) = judge.peer([bad, row(1, 0, 390e9)], Facts())
     assert (found.verdict, found.evidence["wrong_bytes"]) == ("fail", [["cuda:0", "cuda:1", 7]])
 
 
 def test_no_rate_at_all_is_undecided_and_many_pairs_are_counted() -> None:
-    (found,) = several_judge.peer([row(0, 1, None), row(1, 0, None)], Facts())
+    (found,) = judge.peer([row(0, 1, None), row(1, 0, None)], Facts())
     assert (found.verdict, found.title) == ("inconclusive", "inconclusive: no pair of devices has a rate")
     rows = [row(a, b, 1e9 * (a + 1), "staged" if b == 9 else "peer") for a in range(6) for b in (8, 9, 10)]
-    (found,) = several_judge.peer(rows, Facts())
+    (found,) = judge.peer(rows, Facts())
     assert "cuda:3 to cuda:9 and 2 more" in found.message
     assert found.evidence["devices"][-1] == "cuda:10"
 

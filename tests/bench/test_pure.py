@@ -35,4 +35,4 @@ def test_a_child_that_copies_beside_others_can_be_bound_before_torch_is_there() 
 
 
 def test_what_measures_does_load_it() -> None:
-    assert loads_torch("gpucheck.bench.transfer.copies")
+    assert loads_torch("gpucheck.bench.transfer.work")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from judged import folded
 
-from gpucheck.bench import runs
+from gpucheck.bench import devices
 from gpucheck.errors import CannotLook, Undecided, UsageError
 from gpucheck.machine.child import ChildResult
 from gpucheck.report.codec import to_json
@@ -75,9 +75,9 @@ def judged(recorder: Recorder) -> Report:
 
 def test_each_run_is_a_fresh_process_with_the_same_command_line() -> None:
     recorder, (run_child, starts) = Recorder(), playing(*(ended(report(time_s)) for time_s in (1.0, 2.0, 4.0)))
-    whole = runs.command(["bench", "transfer", "--size", "4KiB"], 3, recorder, budget_s=7.0, run_child=run_child)
+    whole = devices.repeated(["bench", "transfer", "--size", "4KiB"], 3, recorder, budget_s=7.0, run_child=run_child)
     assert [argv[3:] for argv, _ in starts] == [["bench", "transfer", "--size", "4KiB", "--json", "--quiet"]] * 3
-    assert {timeout_s for _, timeout_s in starts} == {runs.LONGEST_RUN_S + 7.0}
+    assert {timeout_s for _, timeout_s in starts} == {devices.LONGEST_RUN_S + 7.0}
     assert [(event.done, event.total) for event in told(recorder, Progress)] == [(0, 3), (1, 3), (2, 3)]
     (measured,) = told(recorder, Measured)
     assert measured.measurement == whole.measurements[0]
@@ -92,7 +92,7 @@ def test_each_run_is_a_fresh_process_with_the_same_command_line() -> None:
 def test_latencies_are_derived_from_all_runs() -> None:
     run_child, _ = playing(*(ended(report(time_s)) for time_s in (1.0, 2.0, 4.0)))
     recorder = Recorder()
-    runs.command([], 3, recorder, run_child=run_child)
+    devices.repeated([], 3, recorder, run_child=run_child)
     (told_of,) = judged(recorder).results["bench_transfer"]
     assert [latency.time_s for latency in told_of.latencies] == [2.0]
     assert [fit.unknown_because for fit in told_of.fits] == ["a fit needs 3 sizes"]
@@ -102,7 +102,7 @@ def test_latencies_are_derived_from_all_runs() -> None:
 def test_a_run_that_fails_ends_it_with_its_finding() -> None:
     failed = ended(report(2.0, code=1, finding=BAD, wrong=3), code=1)
     recorder, (run_child, starts) = Recorder(), playing(ended(report(1.0)), failed, ended(report(3.0)))
-    runs.command([], 3, recorder, run_child=run_child)
+    devices.repeated([], 3, recorder, run_child=run_child)
     assert len(starts) == 2
     (found,) = [one for one in judged(recorder).findings if one.verdict == "fail"]
     assert (found.id, found.message[:13]) == ("transfer.corrupt", "3 wrong bytes")
@@ -111,7 +111,7 @@ def test_a_run_that_fails_ends_it_with_its_finding() -> None:
 
 def test_an_undecided_run_is_no_reason_to_stop() -> None:
     run_child, starts = playing(*(ended(report(1.0, code=4), code=4) for _ in range(2)))
-    runs.command([], 2, Recorder(), run_child=run_child)
+    devices.repeated([], 2, Recorder(), run_child=run_child)
     assert len(starts) == 2
 
 
@@ -120,7 +120,7 @@ def test_what_was_measured_before_the_end_is_told(error: type[BaseException]) ->
     last = KeyboardInterrupt() if error is KeyboardInterrupt else ended(None, code=-9, stderr="Killed\n")
     recorder, (run_child, _) = Recorder(), playing(ended(report(1.0)), ended(report(2.0)), last)
     with pytest.raises(error):
-        runs.command([], 7, recorder, run_child=run_child)
+        devices.repeated([], 7, recorder, run_child=run_child)
     (measured,) = told(recorder, Measured)
     assert len(measured.measurement.runs) == 2
 
@@ -128,7 +128,7 @@ def test_what_was_measured_before_the_end_is_told(error: type[BaseException]) ->
 def test_an_end_before_anything_tells_nothing() -> None:
     recorder, (run_child, _) = Recorder(), playing(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        runs.command([], 7, recorder, run_child=run_child)
+        devices.repeated([], 7, recorder, run_child=run_child)
     assert told(recorder, Started) == []
 
 
@@ -143,7 +143,7 @@ def test_an_end_before_anything_tells_nothing() -> None:
 )
 def test_a_child_without_a_document(child: ChildResult, kind: type[Exception], sentence: str) -> None:
     with pytest.raises(kind) as raised:
-        runs.command([], 2, Recorder(), run_child=playing(child)[0])
+        devices.repeated([], 2, Recorder(), run_child=playing(child)[0])
     assert str(raised.value).startswith(sentence)
 
 
@@ -153,7 +153,7 @@ FAULT = Fault("device", "bench transfer", "cuda:0", "AcceleratorError", "CUDA er
 def test_a_run_that_a_device_broke_off_ends_it_and_the_whole_is_not_complete() -> None:
     broken = replace(report(2.0, code=1), faults=(FAULT,), summary=Summary("fail", 1, False))
     recorder, (run_child, starts) = Recorder(), playing(ended(report(1.0)), ended(broken, code=1), ended(report(3.0)))
-    runs.command([], 3, recorder, run_child=run_child)
+    devices.repeated([], 3, recorder, run_child=run_child)
     whole = judged(recorder)
     assert len(starts) == 2
     assert [one.id for one in whole.findings if one.verdict == "fail"] == ["device.error"]
@@ -165,8 +165,8 @@ def test_a_run_that_ended_with_a_bug_keeps_its_rows() -> None:
     broken = replace(report(2.0), summary=Summary("fail", 70, False))
     words = "Traceback …\ngpucheck: this is a bug"
     recorder, (run_child, starts) = Recorder(), playing(ended(report(1.0)), ended(broken, code=70, stderr=words))
-    with pytest.raises(runs.FailedRun) as raised:
-        runs.command([], 7, recorder, run_child=run_child)
+    with pytest.raises(devices.FailedRun) as raised:
+        devices.repeated([], 7, recorder, run_child=run_child)
     assert (raised.value.exit_code, len(starts)) == (70, 2)
     assert len(told(recorder, Measured)[0].measurement.runs) == 2
     assert told(recorder, Notice)[-1].text == words

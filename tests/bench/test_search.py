@@ -13,7 +13,7 @@ from landscapes import Landscape, Machine, cube, middling, plateau, run, smooth,
 from products_here import one_run, together
 
 from gpucheck.bench.dtypes import Support
-from gpucheck.bench.matmul import judge, product, search_run, work
+from gpucheck.bench.matmul import judge, product, search, work
 from gpucheck.bench.matmul.options import Axis, MatmulOptions, Shape, parse_axis
 from gpucheck.bench.matmul.product import Case
 from gpucheck.bench.matmul.search import (
@@ -219,7 +219,7 @@ def test_what_a_search_does_not_go_with(given: dict[str, Any]) -> None:
 
 def test_operands_are_shared_and_each_shape_is_contiguous_from_the_beginning() -> None:
     grid = Grid((Axis(16, 64, 16), Axis(8, 32, 8), Axis(4, 128, 4)))
-    operands = search_run.allocate(CASE, grid, 2**20, CPU)
+    operands = search.allocate(CASE, grid, 2**20, CPU)
     flat = operands.flat
     assert (flat.a.numel(), flat.b.numel(), flat.out.numel()) == (64 * 128, 128 * 32, 64 * 32)
     operands.product((16, 24, 100))()
@@ -229,8 +229,8 @@ def test_operands_are_shared_and_each_shape_is_contiguous_from_the_beginning() -
 
 def test_what_is_too_large_for_its_third_of_the_memory_or_as_a_row_does_not_fit() -> None:
     room = 3 * 2**30
-    grid = search_run.fitting(CASE, cube(4096, 20480, 4096), room, CPU)
-    assert search_run.largest(grid, room, CASE.kind) == (16384 * 16384,) * 3
+    grid = search.fitting(CASE, cube(4096, 20480, 4096), room, CPU)
+    assert search.largest(grid, room, CASE.kind) == (16384 * 16384,) * 3
     assert grid.fits((12288, 12288, 12288)) and not grid.fits((20480, 4096, 16384))
     # Its matrices would fit; the row that is measured of what was found has a copy of its result beside them.
     assert room >= 3 * 4 * 16384 * 16384 and not grid.fits((16384, 16384, 16384))
@@ -240,15 +240,15 @@ def test_a_dtype_without_a_product_in_the_range_is_left_out_with_its_reason(monk
     gpu = accel.Accel(torch.device("cuda:0"), torch.cuda, "a GPU", compute_capability=(9, 0))
     float8, int8 = (Case(dtype, (1, 1, 1), Support("native")) for dtype in ("float8_e4m3fn", "int8"))
     odd = Grid((Axis(64, 64, 1), Axis(64, 64, 1), Axis(1000, 1000, 1)))
-    assert search_run.why_none(float8, odd, gpu) == "in the range N and K must be multiples of 16"
-    assert search_run.why_none(int8, odd, gpu) == search_run.why_none(float8, odd, CPU) == ""
+    assert search.why_none(float8, odd, gpu) == "in the range N and K must be multiples of 16"
+    assert search.why_none(int8, odd, gpu) == search.why_none(float8, odd, CPU) == ""
     # Only the last of sixteen values is a multiple.
-    assert search_run.why_none(float8, Grid((Axis(1, 1, 1), Axis(1, 16, 1), Axis(16, 16, 1))), gpu) == ""
-    assert "M must be more than 16" in search_run.why_none(int8, Grid((Axis(1, 16, 1),) * 3), gpu)
+    assert search.why_none(float8, Grid((Axis(1, 1, 1), Axis(1, 16, 1), Axis(16, 16, 1))), gpu) == ""
+    assert "M must be more than 16" in search.why_none(int8, Grid((Axis(1, 16, 1),) * 3), gpu)
 
 
 def test_a_search_goes_on_with_the_next_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_run, "why_none", lambda case, grid, accel: "of this" if case.dtype == "float64" else "")
+    monkeypatch.setattr(search, "why_none", lambda case, grid, accel: "of this" if case.dtype == "float64" else "")
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
     monkeypatch.setattr(product, "DEFAULT_SIZES", {"accelerator": (), "cpu": (16,)})
@@ -340,32 +340,32 @@ def test_a_private_product_may_refuse_a_shape_in_words_of_its_own(monkeypatch: p
 
 
 def test_ctrl_c_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, taken = search_run.Tries.take, []
+    real, taken = search.Tries.take, []
 
-    def take(self: search_run.Tries, ask: Ask) -> Reading | None:
+    def take(self: search.Tries, ask: Ask) -> Reading | None:
         taken.append(ask)
         if len(taken) == 5:
             raise KeyboardInterrupt
         return real(self, ask)
 
-    monkeypatch.setattr(search_run.Tries, "take", take)
+    monkeypatch.setattr(search.Tries, "take", take)
     recorder = Recorder()
     with pytest.raises(KeyboardInterrupt):
-        search_run.search(CASE, cube(16, 48, 16), 2**20, CPU, 5.0, search_run.Results(recorder))
+        search.search(CASE, cube(16, 48, 16), 2**20, CPU, 5.0, search.Results(recorder))
     entry = [event.value for event in recorder.events if isinstance(event, Answered)][-1][0]
     assert entry.best is not None and not entry.complete and entry.tries == 4
 
 
 def test_a_range_of_which_nothing_fits_is_wrong_usage() -> None:
     with pytest.raises(UsageError) as raised:
-        search_run.search(CASE, cube(64, 128, 64), 1024, CPU, 5.0, search_run.Results(Recorder()))
+        search.search(CASE, cube(64, 128, 64), 1024, CPU, 5.0, search.Results(Recorder()))
     assert str(raised.value) == (
         "no shape of the range 64:128:64x64:128:64x64:128:64 fits; 1 KiB are free; use a smaller --range"
     )
 
 
 def test_the_default_range_follows_the_kind_of_device() -> None:
-    assert search_run.grid_of(MatmulOptions(), CPU).axes == (Axis(128, 2048, 128),) * 3
+    assert search.grid_of(MatmulOptions(), CPU).axes == (Axis(128, 2048, 128),) * 3
 
 
 # judging

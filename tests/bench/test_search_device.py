@@ -10,8 +10,7 @@ import pytest
 from simulated import Device
 
 from gpucheck.bench.matmul.options import Shape
-from gpucheck.bench.matmul.search import Ask, Reading, Refused
-from gpucheck.bench.matmul.search_run import Tries
+from gpucheck.bench.matmul.search import Ask, Reading, Refused, Tries
 
 RATE = 100e12
 

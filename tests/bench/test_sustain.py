@@ -13,7 +13,7 @@ from products_here import needs, one_run, together
 from simulated import Device
 
 from gpucheck.bench.dtypes import Dtype, Support
-from gpucheck.bench.matmul import judge, sustain, work
+from gpucheck.bench.matmul import judge, work
 from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.bench.matmul.product import Case
 from gpucheck.errors import UsageError
@@ -171,19 +171,19 @@ def test_readings_lie_in_the_run_half_a_second_apart_and_power_comes_from_energy
         {"at_s": 100.5, "sm_clock_hz": 1.7e9, "temperature_celsius": 45, "energy_j": 450.0},
         {"at_s": 103.0, "sm_clock_hz": 3e8, "energy_j": 500.0},
     ]
-    assert to_json(sustain.readings(samples, run_of(1.0, 1.0))) == [
+    assert to_json(work.readings(samples, run_of(1.0, 1.0))) == [
         {"at_s": 0.0, "sm_clock_hz": 1.98e9, "temperature_celsius": 40, "power_w": None},
         {"at_s": 0.5, "sm_clock_hz": 1.7e9, "temperature_celsius": 45, "power_w": 700.0},
     ]
     without = [{"at_s": 100.0}, {"at_s": 101.0}]
-    assert [one.power_w for one in sustain.readings(without, run_of(2.0))] == [None, None]
+    assert [one.power_w for one in work.readings(without, run_of(2.0))] == [None, None]
 
 
 # on a device
 
 
 def test_a_long_run_keeps_every_window_with_its_time() -> None:
-    found = sustain.sustain(CASE, CPU, 0.4, Watch(None), Recorder(), idle_s=0.0)
+    found = work.sustain(CASE, CPU, 0.4, Watch(None), Recorder(), idle_s=0.0)
     assert found is not None and found.cut_off is None and found.readings == ()
     one = found.measurement
     assert (one.name, one.case["m"], one.method.clock) == ("matmul.sustained", 64, "host")
@@ -198,7 +198,7 @@ def test_a_long_run_keeps_every_window_with_its_time() -> None:
 @pytest.mark.parametrize(("dtype", "unit"), [("float8_e4m3fn", "FLOP/s"), ("int8", "OP/s")])
 def test_whatever_is_multiplied_can_be_sustained(dtype: Dtype, unit: str) -> None:
     needs(dtype)
-    found = sustain.sustain(replace(CASE, dtype=dtype), CPU, 0.05, Watch(None), Recorder(), idle_s=0.0)
+    found = work.sustain(replace(CASE, dtype=dtype), CPU, 0.05, Watch(None), Recorder(), idle_s=0.0)
     assert found is not None and found.measurement.rate is not None
     assert (found.measurement.rate.unit, found.measurement.method.precision_observed) == (unit, dtype)
     (finding,) = judge.sustained([found.measurement])
@@ -209,12 +209,12 @@ def test_whatever_is_multiplied_can_be_sustained(dtype: Dtype, unit: str) -> Non
 def test_a_long_run_whose_clock_stands_still_has_no_rate_and_is_judged_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def stands_still(call: object, calls: int, accel: object, windows: sustain._Windows) -> None:
+    def stands_still(call: object, calls: int, accel: object, windows: work._Windows) -> None:
         for at in range(9):
             windows.add(float(at), 1e-9)
 
-    monkeypatch.setattr(sustain, "_on_host", stands_still)
-    found = sustain.sustain(CASE, CPU, 0.05, Watch(None), Recorder(), idle_s=0.0)
+    monkeypatch.setattr(work, "_on_host", stands_still)
+    found = work.sustain(CASE, CPU, 0.05, Watch(None), Recorder(), idle_s=0.0)
     assert found is not None
     made = found.measurement
     assert (made.time_s, made.rate, made.method.details["burst"]) == (None, None, None)
@@ -227,14 +227,14 @@ def test_a_long_run_whose_clock_stands_still_has_no_rate_and_is_judged_all_the_s
 
 
 def test_a_signal_ends_a_long_run_with_what_there_is() -> None:
-    windows, calls = sustain._Windows(60.0, lambda since_s, length_s: None), [0]
+    windows, calls = work._Windows(60.0, lambda since_s, length_s: None), [0]
 
     def call() -> None:
         calls[0] += 1
         if calls[0] == 7:
             raise KeyboardInterrupt
 
-    sustain._on_host(call, 2, CPU, windows)
+    work._on_host(call, 2, CPU, windows)
     assert len(windows.lengths_s) == 3 and isinstance(windows.cut_off, KeyboardInterrupt)
 
 
@@ -270,8 +270,8 @@ class Stamps:
 def test_windows_on_a_device_follow_each_other_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     device = Stamps()
-    windows = sustain._Windows(1.0, lambda since_s, length_s: None)
-    sustain._on_device(device.call, 5, device, windows)  # type: ignore[arg-type]
+    windows = work._Windows(1.0, lambda since_s, length_s: None)
+    work._on_device(device.call, 5, device, windows)  # type: ignore[arg-type]
     # The first waits for its first call to be enqueued; then the device is never without work.
     assert windows.lengths_s[1:] == pytest.approx([0.05] * (len(windows.lengths_s) - 1))
     assert sum(windows.lengths_s) == pytest.approx(device.device_s, abs=1e-4) and device.device_s >= 1.0
@@ -290,15 +290,15 @@ def test_only_a_host_that_is_slower_than_the_device_is_called_so(
 
     monkeypatch.setattr(time, "sleep", sleep)
     call = device.kernel(call_s)
-    windows = sustain._Windows(2.0, lambda since_s, length_s: None)
-    sustain._on_device(call, sustain._calls_for_a_window(call, device), device, windows)
-    assert sustain._is_host_bound(windows) is bound
+    windows = work._Windows(2.0, lambda since_s, length_s: None)
+    work._on_device(call, work._calls_for_a_window(call, device), device, windows)
+    assert (windows.enqueue_s > work.HOST_BOUND * sum(windows.lengths_s)) is bound
 
 
 def test_the_command_runs_the_fastest_product_of_each_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inventory, "read", lambda: Facts())
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
-    monkeypatch.setattr(sustain, "IDLE_S", 0.0)
+    monkeypatch.setattr(work, "IDLE_S", 0.0)
     # Large enough that the cost of a call, on a busy machine too, is far below 1 %: what is call-bound has no rate.
     options = MatmulOptions(dtypes=("float32",), shapes=((640, 640, 640),), time_budget_s=4.0, sustain_s=0.3)
     recorder = Document()

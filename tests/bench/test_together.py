@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from gpucheck.bench.buffers import Room
-from gpucheck.bench.transfer import several_judge, together
-from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.part import Together
+from gpucheck.bench.buffers import Room, Verified
+from gpucheck.bench.transfer import judge, together
+from gpucheck.bench.transfer.options import Together, TransferOptions
 from gpucheck.bench.transfer.together import Copier, Lost
-from gpucheck.bench.verified import Verified
 from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import numa
 from gpucheck.machine.child import LineChild
@@ -204,7 +202,7 @@ def row(device: str, gb: float, name: str = "transfer.together", **more: Any) ->
 
 
 def judged(*rows: Measurement) -> Finding:
-    (finding,) = several_judge.together(rows, NOTHING)
+    (finding,) = judge.together(rows, NOTHING)
     return finding
 
 
@@ -223,8 +221,8 @@ def test_devices_that_keep_their_rate() -> None:
 def test_devices_that_take_turns_are_not_told_by_their_median_window() -> None:
     """Two windows of 1 s and one of 8 s, two copies of 10 GB in each: 60 GB in 10 s."""
     one = replace(row("cuda:0", 10.0), runs=(Run("", 2, (1.0, 8.0, 1.0), (0.0, 1.0, 9.0)),))
-    assert several_judge.carried(one) == 6 * GB
-    assert several_judge.carried(replace(one, runs=())) is None
+    assert judge.carried(one) == 6 * GB
+    assert judge.carried(replace(one, runs=())) is None
 
 
 def test_devices_that_share_an_uplink() -> None:
@@ -260,10 +258,10 @@ def test_alone_means_the_same_direction_and_memory_and_the_link() -> None:
         row("cuda:1", 97.0, "transfer"),
         row("cuda:0", 96.0, "transfer", size_bytes=MIB),
     ]
-    assert several_judge.alone(mine, others) is None
+    assert judge.alone(mine, others) is None
     called = row("cuda:0", 57.0, "transfer", timed="as_called")
-    assert several_judge.alone(mine, [*others, called]) == 57 * GB
-    assert several_judge.alone(mine, [*others, called, *ALONE]) == 56 * GB
+    assert judge.alone(mine, [*others, called]) == 57 * GB
+    assert judge.alone(mine, [*others, called, *ALONE]) == 56 * GB
 
 
 def test_what_arrived_changed_fails() -> None:
@@ -277,4 +275,4 @@ def test_what_arrived_changed_fails() -> None:
 
 
 def test_rows_without_all_devices_say_nothing() -> None:
-    assert several_judge.together([*ALONE, row("cuda:0", 5.0)], NOTHING) == []
+    assert judge.together([*ALONE, row("cuda:0", 5.0)], NOTHING) == []

@@ -11,13 +11,11 @@ from fake_device import FakeDevice
 from judged import Document
 
 from gpucheck.bench import buffers
-from gpucheck.bench.buffers import Buffer, Buffers, Room, allocate
-from gpucheck.bench.transfer import copies, link, work
-from gpucheck.bench.transfer.copies import Case
-from gpucheck.bench.transfer.link import as_read, link_under_load
-from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.part import Setting
-from gpucheck.bench.verified import Copies
+from gpucheck.bench.buffers import Buffer, Buffers, Copies, Room, allocate
+from gpucheck.bench.transfer import copies_judge, work
+from gpucheck.bench.transfer.copies_judge import as_read, link_under_load
+from gpucheck.bench.transfer.options import Setting, TransferOptions
+from gpucheck.bench.transfer.work import Case
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.measure.telemetry import Watch
@@ -75,7 +73,7 @@ def test_wrong_usage(wrong: dict[str, Any]) -> None:
 
 
 def test_pinned_copies_are_timed_twice_and_pageable_ones_once() -> None:
-    found = copies.cases(TransferOptions(), Fake(), [MIB])  # type: ignore[arg-type]
+    found = work.cases(TransferOptions(), Fake(), [MIB])  # type: ignore[arg-type]
     assert [(case.direction, case.memory, case.timed) for case in found] == [
         ("host_to_device", "pageable", "as_called"),
         ("host_to_device", "pinned", "link"),
@@ -87,7 +85,7 @@ def test_pinned_copies_are_timed_twice_and_pageable_ones_once() -> None:
 
 
 def test_rows_go_by_size_so_that_time_running_out_costs_every_kind_alike() -> None:
-    found = copies.cases(TransferOptions(memories=("pageable",)), Fake(), [KIB, MIB])  # type: ignore[arg-type]
+    found = work.cases(TransferOptions(memories=("pageable",)), Fake(), [KIB, MIB])  # type: ignore[arg-type]
     assert [(case.size, case.direction) for case in found] == [
         (KIB, "host_to_device"),
         (KIB, "device_to_host"),
@@ -97,12 +95,12 @@ def test_rows_go_by_size_so_that_time_running_out_costs_every_kind_alike() -> No
 
 
 def test_without_a_clock_there_is_no_link_row() -> None:
-    found = copies.cases(TransferOptions(memories=("pinned",)), Fake(has_events=False), [MIB])  # type: ignore[arg-type]
+    found = work.cases(TransferOptions(memories=("pinned",)), Fake(has_events=False), [MIB])  # type: ignore[arg-type]
     assert {case.timed for case in found} == {"as_called"}
 
 
 def test_a_cpu_copies_from_host_to_host() -> None:
-    found = copies.cases(TransferOptions(), CPU, [KIB, MIB])
+    found = work.cases(TransferOptions(), CPU, [KIB, MIB])
     assert [(case.direction, case.memory, case.size) for case in found] == [
         ("host_to_host", "pageable", KIB),
         ("host_to_host", "pageable", MIB),
@@ -111,22 +109,22 @@ def test_a_cpu_copies_from_host_to_host() -> None:
 
 def test_pinned_alone_cannot_be_had_on_a_cpu() -> None:
     with pytest.raises(CannotLook) as raised:
-        copies.cases(TransferOptions(memories=("pinned",)), CPU, [MIB])
+        work.cases(TransferOptions(memories=("pinned",)), CPU, [MIB])
     assert str(raised.value).startswith("no pinned memory for cpu; ")
 
 
 def test_six_sizes_and_a_sweep() -> None:
     room = Room(host=64 * GIB, device=64 * GIB, cache=MIB, cache_known=True)
-    assert copies.fitting(TransferOptions(), room, 2) == ([64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB], [])
-    swept, left_out = copies.fitting(TransferOptions(sweep=True), room, 2)
+    assert work.fitting(TransferOptions(), room, 2) == ([64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB], [])
+    swept, left_out = work.fitting(TransferOptions(sweep=True), room, 2)
     assert (swept[0], swept[1], swept[-1], len(swept), left_out) == (4 * KIB, 8 * KIB, GIB, 19, [])
 
 
 def test_sizes_are_bounded_by_the_memory_there_is() -> None:
     room = Room(host=GIB, device=300 * MIB, cache=MIB, cache_known=True)
-    assert copies.fitting(TransferOptions(), room, 2) == ([64 * KIB, MIB, 16 * MIB, 128 * MIB], [512 * MIB, GIB])
+    assert work.fitting(TransferOptions(), room, 2) == ([64 * KIB, MIB, 16 * MIB, 128 * MIB], [512 * MIB, GIB])
     with pytest.raises(UsageError) as raised:
-        copies.fitting(TransferOptions(sizes=(MIB, 2 * GIB)), room, 2)
+        work.fitting(TransferOptions(sizes=(MIB, 2 * GIB)), room, 2)
     assert str(raised.value) == (
         "--size 2 GiB does not fit; it needs 2 × 2 GiB of host memory, which can spare 1 GiB, "
         "and the device can spare 300 MiB; give at most 300 MiB"
@@ -139,7 +137,7 @@ def test_pinned_buffers_count_as_the_power_of_two_that_torch_pins_for_them() -> 
     assert replace(room, device=3 * GIB).most(1) == 3 * GIB  # 4 GiB are pinned for it, and there is room for these
     assert replace(room, host=0).most(1) == 0
     with pytest.raises(UsageError) as raised:
-        copies.fitting(TransferOptions(sizes=(2560 * MIB,)), room, 2)
+        work.fitting(TransferOptions(sizes=(2560 * MIB,)), room, 2)
     assert str(raised.value) == (
         "--size 2.5 GiB does not fit; it needs 2 × 2.5 GiB of host memory, pinned in powers of two, which can spare "
         "6 GiB, and the device can spare 64 GiB; give at most 2 GiB"
@@ -166,7 +164,7 @@ def plain(size: int) -> Buffers:
 
 
 def test_a_copy_is_timed_verified_and_counted() -> None:
-    one = copies.measure(Case("host_to_host", "pageable", MIB, "as_called"), CPU, plain(4 * MIB), SMALL, 0.1, UNWATCHED)
+    one = work.measure(Case("host_to_host", "pageable", MIB, "as_called"), CPU, plain(4 * MIB), SMALL, 0.1, UNWATCHED)
     assert one.case == {
         "direction": "host_to_host",
         "host_memory": "pageable",
@@ -188,14 +186,14 @@ def test_copies_rotate_over_twice_the_cache_and_a_window_at_least() -> None:
 
 
 def test_a_call_bound_copy_has_a_time_and_no_rate() -> None:
-    one = copies.measure(Case("host_to_host", "pageable", 64, "as_called"), CPU, plain(MIB), SMALL, 0.05, UNWATCHED)
+    one = work.measure(Case("host_to_host", "pageable", 64, "as_called"), CPU, plain(MIB), SMALL, 0.05, UNWATCHED)
     assert "call-bound" in one.flags
     assert one.time_s is not None and one.rate is None
 
 
 def test_the_link_is_timed_on_the_devices_clock() -> None:
     case = Case("device_to_host", "pinned", 256 * KIB, "link")
-    one = copies.measure(case, Fake(), plain(MIB), SMALL, 0.1, UNWATCHED)  # type: ignore[arg-type]
+    one = work.measure(case, Fake(), plain(MIB), SMALL, 0.1, UNWATCHED)  # type: ignore[arg-type]
     assert (one.method.clock, one.method.launch) == ("device events", "held")
     assert one.method.details["non_blocking"] is True
     assert one.rate is not None and one.rate.unit == "B/s"
@@ -205,7 +203,7 @@ def test_the_link_is_timed_on_the_devices_clock() -> None:
 
 def test_a_launch_bound_link_has_no_rate() -> None:
     case = Case("host_to_device", "pinned", 4 * KIB, "link")
-    one = copies.measure(case, Fake(can_hold=False), plain(MIB), SMALL, 0.05, UNWATCHED)  # type: ignore[arg-type]
+    one = work.measure(case, Fake(can_hold=False), plain(MIB), SMALL, 0.05, UNWATCHED)  # type: ignore[arg-type]
     assert "launch-bound" in one.flags
     assert one.rate is None
 
@@ -218,14 +216,12 @@ def test_a_device_that_copies_wrongly_is_found(monkeypatch: pytest.MonkeyPatch) 
         destination[0] += 1
 
     monkeypatch.setattr(Copies, "call", wrong)
-    one = copies.measure(
-        Case("host_to_host", "pageable", MIB, "as_called"), CPU, plain(2 * MIB), SMALL, 0.02, UNWATCHED
-    )
+    one = work.measure(Case("host_to_host", "pageable", MIB, "as_called"), CPU, plain(2 * MIB), SMALL, 0.02, UNWATCHED)
     assert one.method.details["wrong_bytes"] > 0
 
 
 def test_without_telemetry_the_reason_stands_in_the_row() -> None:
-    one = copies.measure(Case("host_to_host", "pageable", MIB, "as_called"), CPU, plain(MIB), SMALL, 0.02, UNWATCHED)
+    one = work.measure(Case("host_to_host", "pageable", MIB, "as_called"), CPU, plain(MIB), SMALL, 0.02, UNWATCHED)
     assert one.telemetry is None
     assert one.method.details["no_telemetry_because"] == "NVML is asked by UUID, and this device has none"
 
@@ -247,7 +243,7 @@ class Watched:
 def test_the_link_is_read_inside_the_windows_of_pinned_copies() -> None:
     told = {"clock_reasons": ["hw_slowdown"], "pcie": {"generation": 4, "width": 8, "max_width": 16}}
     rows = [
-        copies.measure(case, Fake(), plain(MIB), SMALL, 0.02, Watched(told))  # type: ignore[arg-type]
+        work.measure(case, Fake(), plain(MIB), SMALL, 0.02, Watched(told))  # type: ignore[arg-type]
         for case in (Case("host_to_device", memory, KIB, "as_called") for memory in ("pageable", "pinned"))
     ]
     assert "throttled" in rows[1].flags
@@ -300,8 +296,8 @@ def test_the_whole_command_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def late(options: TransferOptions, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[str]]:
     """The sizes that are measured on a CPU when the time is up from the beginning, and what is said of the rest."""
-    monkeypatch.setattr(copies, "SIZES", (KIB, 2 * KIB, 4 * KIB))
-    monkeypatch.setattr(link, "LARGE_BYTES", KIB)
+    monkeypatch.setattr(work, "SIZES", (KIB, 2 * KIB, 4 * KIB))
+    monkeypatch.setattr(copies_judge, "LARGE_BYTES", KIB)
     monkeypatch.setattr(host, "last_level_cache_bytes", lambda: MIB)
     document = run(options, CPU, monkeypatch)
     notices = [event.text for event in document.events if isinstance(event, Notice)]
@@ -319,20 +315,20 @@ def test_a_size_that_was_asked_for_is_measured_however_late(monkeypatch: pytest.
 
 
 def test_a_size_that_was_begun_is_measured_to_its_end() -> None:
-    todo = copies.cases(TransferOptions(memories=("pageable",)), Fake(), [MIB, GIB])  # type: ignore[arg-type]
+    todo = work.cases(TransferOptions(memories=("pageable",)), Fake(), [MIB, GIB])  # type: ignore[arg-type]
     up = Setting(TransferOptions(), CPU, SMALL, Watch(None), Recorder(), deadline=0.0)
-    assert [copies._is_late(case, todo[:done], up) for done, case in enumerate(todo)] == [False, False, True, False]
+    assert [work._is_late(case, todo[:done], up) for done, case in enumerate(todo)] == [False, False, True, False]
 
 
 def test_what_was_measured_before_ctrl_c_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = copies.measure
+    real = work.measure
 
     def interrupted(case: Case, *rest: Any) -> Any:
         if case.size > MIB:
             raise KeyboardInterrupt
         return real(case, *rest)
 
-    monkeypatch.setattr(copies, "measure", interrupted)
+    monkeypatch.setattr(work, "measure", interrupted)
     monkeypatch.setattr(host, "last_level_cache_bytes", lambda: MIB)
     document = Document()
     with pytest.raises(KeyboardInterrupt):

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from judged import seen
 
-from gpucheck.bench.transfer.copies_judge import fits, judge, latencies, speedups
+from gpucheck.bench.transfer.copies_judge import as_read, fits, judge, latencies, speedups
 from gpucheck.bench.transfer.judge import JUDGE
-from gpucheck.bench.transfer.link import as_read
 from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats

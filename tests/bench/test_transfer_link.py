@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from judged import findings
 
+from gpucheck.bench.transfer.copies_judge import as_read, flags, link_under_load, of_telemetry, share_of_link
 from gpucheck.bench.transfer.judge import JUDGE
-from gpucheck.bench.transfer.link import as_read, flags, judge, link_under_load, of_telemetry
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
@@ -39,7 +39,7 @@ def seen(generation: int = 5, width: int = 16, c2c: float | None = None, **most:
 
 
 def judged(bytes_per_s: float, link: LinkUnderLoad, pci_address: str | None = None) -> dict[str, Finding]:
-    return {one.id: one for one in judge({"host_to_device": row(bytes_per_s)}, link, pci_address)}
+    return {one.id: one for one in share_of_link({"host_to_device": row(bytes_per_s)}, link, pci_address)}
 
 
 def test_the_link_of_a_reading() -> None:

@@ -11,8 +11,7 @@ from fake_device import FakeDevice
 from judged import Document
 
 from gpucheck.bench.transfer import judge, work
-from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.part import Part, Setting, Together, TogetherPart
+from gpucheck.bench.transfer.options import Part, Setting, Together, TogetherPart, TransferOptions
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory, numa
 from gpucheck.report.facts import Facts

@@ -9,9 +9,8 @@ import pytest
 import torch
 from broken_device import Counting
 
-from gpucheck.bench import verified
-from gpucheck.bench.buffers import POISON, allocate
-from gpucheck.bench.verified import Copies, Verified
+from gpucheck.bench import buffers
+from gpucheck.bench.buffers import POISON, Copies, Verified, allocate
 from gpucheck.work import reference
 
 CPU = torch.device("cpu")
@@ -125,7 +124,7 @@ def test_a_device_that_calls_everything_equal_does_not_verify_itself(monkeypatch
 
 
 def test_large_copies_are_compared_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verified, "CHUNK_WORDS", 100)
+    monkeypatch.setattr(buffers, "CHUNK_WORDS", 100)
     one = made(10_000)
     run(one, 2)
     one.destination.bytes[one.stride + 9_999] ^= 1
@@ -147,12 +146,12 @@ class Ticking:
 @pytest.mark.parametrize("size", [4 * KIB, 1000])
 def test_once_something_is_wrong_comparing_ends_with_its_time(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all is wrong the host looks at all of it, a piece at a time."""
-    monkeypatch.setattr(verified, "CHUNK_WORDS", 4 * KIB // 8)
+    monkeypatch.setattr(buffers, "CHUNK_WORDS", 4 * KIB // 8)
     looks = []
     real = reference.unequal
     monkeypatch.setattr(reference, "unequal", lambda *given: looks.append(1) or real(*given))  # type: ignore[func-returns-value]
     for wrong, allowance_s, compared in ((True, 3.0, 4), (True, 1e9, 16), (True, 0.0, 1), (False, 0.0, 16)):
-        monkeypatch.setattr(verified, "time", SimpleNamespace(perf_counter=Ticking()))
+        monkeypatch.setattr(buffers, "time", SimpleNamespace(perf_counter=Ticking()))
         one = made(size, size * 20, allowance_s=1e9)
         run(one, 16)
         one.allowance_s, one.spent_s = allowance_s, 0.0

@@ -18,8 +18,8 @@ import torch
 import document_schema as schema
 from gpucheck import exits
 from gpucheck.bench.bandwidth.work import Repeated
-from gpucheck.bench.matmul import corruption
-from gpucheck.bench.verified import Copies
+from gpucheck.bench.buffers import Copies
+from gpucheck.bench.matmul import product
 from gpucheck.cli.app import main
 from gpucheck.machine import faults
 from gpucheck.measure import row
@@ -211,7 +211,7 @@ def test_wherever_the_device_fails_it_is_the_device(
         ("bench transfer", Copies, "finish"),
         ("bench overlap", Copies, "finish"),
         ("bench bandwidth", Repeated, "finish"),
-        ("bench matmul", corruption.Repeats, "finish"),
+        ("bench matmul", product.Repeats, "finish"),
     ],
 )
 def test_while_results_are_verified(
@@ -520,7 +520,7 @@ def test_a_librarys_error_on_the_cpu_is_a_failed_part_and_nobody_is_asked(
         raise RuntimeError(text)
 
     monkeypatch.setattr(faults, "fresh_process", never)
-    monkeypatch.setattr(corruption.Repeats, "finish", finish)
+    monkeypatch.setattr(product.Repeats, "finish", finish)
     plant(monkeypatch)
     code, document = run(capsys, tmp_path, "bench matmul", device="cpu")
     assert (code, ids(document, "fail")) == (exits.FAILED, ["matmul.error"])

@@ -20,7 +20,7 @@ from gpucheck.cli.explain import decoded, read_end
 from gpucheck.doctor.catalogue import CONDITIONS
 from gpucheck.explain import command
 from gpucheck.explain.command import MOST_BYTES
-from gpucheck.explain.pattern import readable
+from gpucheck.explain.normal import readable
 from gpucheck.report.events import Answered, Judged, Recorder
 
 COMMAND = [sys.executable, "-m", "gpucheck", "explain"]

@@ -18,7 +18,7 @@ from gpucheck.machine import kept, pulse
 from gpucheck.report.events import Answered, Emit, Finished, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
-from gpucheck.report.results.explain import ExplainResult
+from gpucheck.report.results.short import ExplainResult
 
 FACTS = Facts(devices=(Device(kind="cpu", id="cpu", name="EPYC"),))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.doctor import load
+from gpucheck.doctor import command
 
 
 @pytest.fixture(autouse=True)
 def short_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fakes settle at once, and some readings are enough."""
-    monkeypatch.setattr(load, "SETTLE_S", 0.0)
-    monkeypatch.setattr(load, "LOAD_S", 0.4)
+    monkeypatch.setattr(command, "SETTLE_S", 0.0)
+    monkeypatch.setattr(command, "LOAD_S", 0.4)

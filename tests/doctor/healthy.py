@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.condition import Evidence
 from gpucheck.machine.kernel_driver import PciDevice
 from gpucheck.machine.stack import Library, Node, Stack
 from gpucheck.machine.torch_probe import KernelRun, TorchProbe

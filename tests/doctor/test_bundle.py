@@ -24,7 +24,7 @@ from whole import elsewhere
 
 from gpucheck.cli.app import main
 from gpucheck.doctor import bundle
-from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.condition import Evidence
 from gpucheck.machine import host, inventory, stack
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Started

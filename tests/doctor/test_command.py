@@ -26,7 +26,7 @@ from gpucheck.machine import readings
 from gpucheck.machine.choose import Usable
 from gpucheck.machine.torch_probe import TorchProbe
 from gpucheck.report.events import Judged, Progress, Recorder, Started
-from gpucheck.report.results.doctor import RungStanding
+from gpucheck.report.results.short import RungStanding
 
 __all__ = ["root"]
 Fake = Callable[..., Path]

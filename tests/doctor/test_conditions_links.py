@@ -13,8 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from healthy import CARDS, HEALTHY, card, with_cards, with_driver, with_stack, with_torch, with_unknown, without_gpu
 
 from gpucheck.doctor import conditions_cards
-from gpucheck.doctor.condition import Condition, Seen
-from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.machine.torch_probe import KernelRun
 from gpucheck.report.facts import Fabric, NvLink, RetiredPages
 

@@ -29,8 +29,7 @@ from healthy import (
 )
 
 from gpucheck.doctor import catalogue, conditions_kernel, conditions_nodes, conditions_nvml, ladder
-from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Condition, Seen
-from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Condition, Evidence, Seen
 from gpucheck.machine.kernel_driver import PciDevice
 from gpucheck.machine.stack import Library, Node
 from gpucheck.machine.torch_probe import KernelRun

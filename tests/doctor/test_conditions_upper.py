@@ -30,8 +30,7 @@ from healthy import (
 )
 
 from gpucheck.doctor import conditions_cards, conditions_kernel, conditions_masks, conditions_torch
-from gpucheck.doctor.condition import Condition, Seen
-from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.machine.torch_probe import KernelRun
 from gpucheck.report.facts import (
     ClockReasons,

@@ -15,7 +15,7 @@ from healthy import CARDS, HEALTHY, with_cards, with_driver, with_host, with_sta
 
 from gpucheck import messages
 from gpucheck.doctor import catalogue, fixes, ladder
-from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.condition import Evidence
 from gpucheck.machine.stack import Node
 from gpucheck.report.facts import Host, Mig
 

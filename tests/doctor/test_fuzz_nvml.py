@@ -29,19 +29,19 @@ from gpucheck import exits
 from gpucheck.cli.app import main
 from gpucheck.devices import command as devices
 from gpucheck.devices.options import DevicesOptions
+from gpucheck.doctor import command
 from gpucheck.doctor import command as doctor
-from gpucheck.doctor import load
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.machine import inventory, stack, torch_probe
 from gpucheck.machine.inventory import Around
 from gpucheck.machine.nvml import read as nvml
 from gpucheck.machine.nvml import sampler as nvml_sampler
-from gpucheck.machine.nvml.row import Refused
+from gpucheck.machine.nvml.fields import Refused
 from gpucheck.machine.readings import DeviceReading, DriverReading, nvml_reading
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Driver, Facts, Host, Python, TorchBuild
 from gpucheck.report.report import Collector
-from gpucheck.report.results.doctor import LoadResult
+from gpucheck.report.results.short import LoadResult
 
 pytestmark = pytest.mark.slow
 
@@ -151,7 +151,7 @@ def loaded(module: FuzzedNvml, facts: Facts) -> LoadResult:
             unseen[name] = "the process that samples NVML ended early"
         except Refused as refused:
             unseen[name] = refused.reason
-    return load.gathered({"stage": "end", "began_s": 10.0, "took_s": 1.0}, "", samples, unseen, {})
+    return command.gathered({"stage": "end", "began_s": 10.0, "took_s": 1.0}, "", samples, unseen, {})
 
 
 class Once:
@@ -242,7 +242,7 @@ def test_no_answer_of_nvmls_ends_in_a_traceback_nor_is_taken_for_health(
         patched.setattr(inventory, "read", lambda *_, facts=facts, **__: facts)
         patched.setattr(inventory, "again", lambda facts: facts)
         seen = loaded(module, facts)
-        patched.setattr(load, "run", lambda *_, seen=seen: seen)
+        patched.setattr(command, "run", lambda *_, seen=seen: seen)
         told = collected(lambda collector: doctor.command(DoctorOptions(), collector))
         unanswered = must_not_be_healthy(faults, (*AT_REST, *OF_LINKS, *UNDER_LOAD))
         assert not unanswered or told != "pass", (seed, unanswered)
@@ -265,7 +265,7 @@ def test_without_a_fault_all_is_healthy(patched: pytest.MonkeyPatch, capsys: pyt
     facts = read(module, links=True)
     patched.setattr(inventory, "read", lambda *_, **__: facts)
     patched.setattr(inventory, "again", lambda facts: facts)
-    patched.setattr(load, "run", lambda *_: loaded(module, facts))
+    patched.setattr(command, "run", lambda *_: loaded(module, facts))
     patched.setattr(devices, "Inventory", lambda **_: Once(facts))
     for arguments in (["doctor"], ["devices"]):
         told = document(arguments, capsys)

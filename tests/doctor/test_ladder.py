@@ -25,8 +25,7 @@ from healthy import (
 )
 
 from gpucheck.doctor import catalogue, ladder
-from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Certainty, Condition, Rung, Seen
-from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Certainty, Condition, Evidence, Rung, Seen
 from gpucheck.machine.torch_probe import KernelRun
 from gpucheck.report.finding import VERDICTS, Verdict
 

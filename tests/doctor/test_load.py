@@ -16,13 +16,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from healthy import CARDS, GIB, HEALTHY, busy, card, with_cards, with_torch, without_gpu
 from whole import TWO_GPUS, diagnosed, interpreter, root, told, torch_of, worst
 
-from gpucheck.doctor import conditions_cards, load
-from gpucheck.doctor.condition import Seen
-from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor import command, conditions_cards
+from gpucheck.doctor.condition import Evidence, Seen
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.machine import load_child
 from gpucheck.report.facts import Device, Mig, Process
-from gpucheck.report.results.doctor import CardUnderLoad, LoadOutcome, LoadResult
+from gpucheck.report.results.short import CardUnderLoad, LoadOutcome, LoadResult
 
 __all__ = ["root"]
 Fake = Callable[..., Path]
@@ -273,7 +272,7 @@ COMPUTING = Process(7, "compute", "python")
     ],
 )
 def test_which_cards_are_left_alone(one: Device, why: str) -> None:
-    assert load.why_not(one) == why
+    assert command.why_not(one) == why
 
 
 # --- what the child said ----------------------------------------------------------------------------------------------
@@ -287,7 +286,9 @@ def sample(at_s: float, *names: str) -> dict[str, Any]:
 def test_only_readings_under_load_count() -> None:
     samples = [sample(9.0, "gpu_idle"), sample(10.1, "sw_power_cap"), sample(10.5), sample(11.2, "gpu_idle")]
     said = {"stage": "end", "began_s": 10.0, "took_s": 1.0}
-    seen = load.gathered(said, "", {"cuda:0": samples, "cuda:1": []}, {"cuda:1": "NVML is silent"}, {"cuda:2": "lost"})
+    seen = command.gathered(
+        said, "", {"cuda:0": samples, "cuda:1": []}, {"cuda:1": "NVML is silent"}, {"cuda:2": "lost"}
+    )
     assert (seen.outcome, seen.load_s, seen.left_out) == ("ran", 1.0, {"cuda:2": "lost"})
     first, second = seen.cards
     assert first.telemetry is not None and first.telemetry["readings"] == 2
@@ -314,7 +315,7 @@ def test_only_readings_under_load_count() -> None:
     ],
 )
 def test_how_it_ended_early(stage: str | None, failed: str, outcome: str, reason: str) -> None:
-    seen = load.gathered({} if stage is None else {"stage": stage}, failed, {}, {}, {})
+    seen = command.gathered({} if stage is None else {"stage": stage}, failed, {}, {}, {})
     assert (seen.outcome, seen.reason) == (outcome, reason)
 
 
@@ -390,7 +391,7 @@ def test_a_load_that_fails_or_hangs(fake_driver: Fake, tmp_path: Path, monkeypat
     report = diagnosed(DoctorOptions(python=broken))
     (failed,) = [one for one in report.findings if one.id == "load.failed"]
     assert failed.message == "RuntimeError: CUDA error: device-side (as it began)"
-    monkeypatch.setattr(load, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(command, "TIMEOUT_S", 1.0)
     (tmp_path / "hangs").mkdir()
     hangs = interpreter(tmp_path / "hangs", torch_of(tmp_path / "hangs", load="__import__('time').sleep(600)"))
     report = diagnosed(DoctorOptions(python=hangs, time_budget_s=4.0))
@@ -430,6 +431,6 @@ def test_data_centre_parts_have_sixteen_lanes() -> None:
 
 
 def test_nothing_is_loaded_where_torch_does_not_work() -> None:
-    assert not load.is_possible(without_gpu())
-    assert not load.is_possible(replace(HEALTHY, torch=None))
-    assert load.is_possible(with_cards(*CARDS))
+    assert not command.can_load(without_gpu())
+    assert not command.can_load(replace(HEALTHY, torch=None))
+    assert command.can_load(with_cards(*CARDS))

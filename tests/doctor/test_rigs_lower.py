@@ -23,7 +23,7 @@ from gpucheck.machine import inventory, stack
 from gpucheck.machine.readings import CudaDoor, NvmlDoor
 from gpucheck.report.events import Answered, Judged, Recorder
 from gpucheck.report.finding import Finding
-from gpucheck.report.results.doctor import DoctorResult
+from gpucheck.report.results.short import DoctorResult
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the driver is faked as Linux has it"),

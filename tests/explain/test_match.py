@@ -8,8 +8,7 @@ import pytest
 
 from gpucheck.explain import match as matching
 from gpucheck.explain.match import find
-from gpucheck.explain.normal import Normal
-from gpucheck.explain.pattern import Pattern
+from gpucheck.explain.normal import Normal, Pattern
 from gpucheck.explain.table import OF_CONDITIONS, TEXTS
 from gpucheck.explain.text import Text
 

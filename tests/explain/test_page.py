@@ -10,9 +10,9 @@ import pytest
 
 import gpucheck
 from gpucheck.bench import ids as bench
-from gpucheck.explain.page import PAGES
+from gpucheck.explain.table import PAGES
 from gpucheck.fleet import ids as fleet
-from gpucheck.program import ids as program
+from gpucheck.program import judge as program
 from gpucheck.report.finding import Id
 from gpucheck.smoke import command as smoke
 from gpucheck.stress import judge as stress

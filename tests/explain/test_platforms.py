@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from gpucheck.explain import command, platforms
+from gpucheck.explain import command
 from gpucheck.explain.match import find
-from gpucheck.explain.platforms import Platform
 from gpucheck.explain.table import OF_CONDITIONS, TEXTS
+from gpucheck.explain.text import PLATFORMS, Platform, marked, step
 from gpucheck.report.events import Answered, Event
-from gpucheck.report.results.explain import ExplainResult, TextMatch
+from gpucheck.report.results.short import ExplainResult, TextMatch
 
 
 def first(pasted: str) -> TextMatch:
@@ -47,7 +47,7 @@ FRAME = 'Traceback (most recent call last):\n  File "{}", line 310, in _lazy_ini
     ],
 )
 def test_the_marks_of_a_platform(pasted: str, expected: set[Platform]) -> None:
-    assert platforms.marked(pasted.lower().replace('"', "")) == expected
+    assert marked(pasted.lower().replace('"', "")) == expected
 
 
 CPU_BUILD = "AssertionError: Torch not compiled with CUDA enabled"
@@ -112,20 +112,20 @@ _FOREIGN: dict[Platform, tuple[str, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("platform", platforms.PLATFORMS)
+@pytest.mark.parametrize("platform", PLATFORMS)
 def test_no_step_names_a_command_that_the_platform_does_not_have(platform: Platform) -> None:
     foreign, others = _FOREIGN[platform]
     named = {
-        text.id: step
+        text.id: told
         for text in TEXTS
         if not text.id.startswith((*_LINUXS, *others))
-        for step in [platforms.step({platform}, text.id, text.then)]
-        if re.search(foreign, step, re.IGNORECASE)
+        for told in [step({platform}, text.id, text.then)]
+        if re.search(foreign, told, re.IGNORECASE)
     }
     assert named == {}
 
 
 def test_without_a_mark_every_step_is_the_texts_own() -> None:
-    assert all(platforms.step((), text.id, text.then) == text.then for text in TEXTS)
+    assert all(step((), text.id, text.then) == text.then for text in TEXTS)
     (match,) = find(CPU_BUILD, TEXTS, OF_CONDITIONS)
     assert match.platforms == frozenset()

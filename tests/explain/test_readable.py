@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from gpucheck.explain.pattern import readable
+from gpucheck.explain.normal import readable
 from gpucheck.explain.table import OF_CONDITIONS, TEXTS
 
 PATTERNS = [(pattern, one.number) for one in (*TEXTS, *OF_CONDITIONS) for pattern in (*one.patterns, *one.common)]

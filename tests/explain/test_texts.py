@@ -14,9 +14,8 @@ from gpucheck import messages, xid
 from gpucheck.batch_size import outcome
 from gpucheck.doctor.catalogue import BY_ID, CONDITIONS
 from gpucheck.explain.match import find
-from gpucheck.explain.page import PAGES
-from gpucheck.explain.pattern import QUOTES, compiled
-from gpucheck.explain.table import OF_CONDITIONS, TEXTS
+from gpucheck.explain.normal import QUOTES, compiled
+from gpucheck.explain.table import OF_CONDITIONS, PAGES, TEXTS
 
 # The seed of what is pasted; any other serves as well.
 SEED = 20260131

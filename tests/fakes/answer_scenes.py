@@ -9,7 +9,7 @@ from gpucheck.report.facts import Device, Driver, Facts, Python, TorchBuild
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report, Summary
 from gpucheck.report.results import Results
-from gpucheck.report.results.compare import Change, ComparedRow, Comparison
+from gpucheck.report.results.short import Change, ComparedRow, Comparison
 from gpucheck.units import GIB, MIB
 
 H200 = {"id": "cuda:0", "name": "NVIDIA H200", "uuid": "GPU-1"}

@@ -9,12 +9,12 @@ import torch
 from judged import run
 
 from gpucheck.bench.dtypes import Support
+from gpucheck.bench.figures import Seen
 from gpucheck.bench.matmul import work as matmul
 from gpucheck.bench.matmul.judge import JUDGE
 from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.bench.matmul.product import Case
 from gpucheck.bench.matmul.work import measure
-from gpucheck.bench.seen import Seen
 from gpucheck.bench.transfer import work as transfer
 from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.machine import accel

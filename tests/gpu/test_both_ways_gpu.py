@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from gpucheck.bench.buffers import room_for
-from gpucheck.bench.transfer import both_ways, copies, judge
+from gpucheck.bench.transfer import both_ways, judge, work
 from gpucheck.bench.transfer.both_ways import Lane
-from gpucheck.bench.transfer.options import HOST_SHARE, TransferOptions
-from gpucheck.bench.transfer.part import Setting
+from gpucheck.bench.transfer.options import HOST_SHARE, Setting, TransferOptions
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import Limits
@@ -99,7 +98,7 @@ def test_one_that_ends_before_the_window_does_is_found(device: accel.Accel) -> N
 
 def test_copies_within_the_device_are_cold_counted_twice_and_arrive(device: accel.Accel) -> None:
     with Watch(None) as watch, device.as_current():
-        (row,) = copies.rows_on_device(setting(device, watch, 2.0, 256 * MIB))
+        (row,) = work.rows_on_device(setting(device, watch, 2.0, 256 * MIB))
     assert row.work == {"bytes": 512.0 * MIB} and row.rate is not None
     assert (row.method.clock, row.method.cache) == ("device events", "cold")
     assert "launch-bound" not in row.flags

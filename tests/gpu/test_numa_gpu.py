@@ -7,8 +7,7 @@ import time
 import pytest
 
 from gpucheck.bench.transfer import together
-from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.part import Together
+from gpucheck.bench.transfer.options import Together, TransferOptions
 from gpucheck.machine import inventory
 from gpucheck.report.events import Recorder, Skipped
 

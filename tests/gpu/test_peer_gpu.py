@@ -7,9 +7,8 @@ import time
 import pytest
 import torch
 
-from gpucheck.bench.transfer import peer, several_judge
-from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.part import Together
+from gpucheck.bench.transfer import judge, peer
+from gpucheck.bench.transfer.options import Together, TransferOptions
 from gpucheck.machine import inventory
 from gpucheck.report.events import Recorder, Skipped
 
@@ -36,5 +35,5 @@ def test_two_devices_copy_to_each_other_in_a_child() -> None:
         assert row.method.details["verified_slices"] > 0 and row.method.details["wrong_bytes"] == 0
         assert row.time_s is not None
     assert all(row.rate is not None for row in rows if row.case["what"] == "rate")
-    (found,) = several_judge.peer(rows, facts)
+    (found,) = judge.peer(rows, facts)
     assert found.verdict in ("info", "warn") and found.evidence["devices"] == ["cuda:0", "cuda:1"]

@@ -10,13 +10,12 @@ from judged import folded
 
 from gpucheck.bench import devices
 from gpucheck.bench.dtypes import DTYPES, Dtype
+from gpucheck.bench.figures import Seen
 from gpucheck.bench.matmul import product
-from gpucheck.bench.matmul.corruption import Repeats, bits
 from gpucheck.bench.matmul.judge import JUDGE
 from gpucheck.bench.matmul.options import MatmulOptions
-from gpucheck.bench.matmul.product import KINDS, Case
+from gpucheck.bench.matmul.product import KINDS, Case, Repeats, bits
 from gpucheck.bench.matmul.work import measure
-from gpucheck.bench.seen import Seen
 from gpucheck.machine import accel, inventory
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Opened, Started

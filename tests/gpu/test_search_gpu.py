@@ -7,7 +7,7 @@ import torch
 from judged import run
 
 from gpucheck.bench.dtypes import Support
-from gpucheck.bench.matmul import search_run, sustain, work
+from gpucheck.bench.matmul import search, work
 from gpucheck.bench.matmul.options import Axis, MatmulOptions
 from gpucheck.bench.matmul.product import Case
 from gpucheck.bench.matmul.search import Ask, Grid
@@ -37,7 +37,7 @@ def test_a_tiny_range_is_searched_and_its_winner_measured() -> None:
 def test_a_short_product_is_not_bound_by_its_launches() -> None:
     device = accel.open_device("cuda:0")
     grid = Grid((Axis(256, 512, 256),) * 3)
-    tries = search_run.Tries(device, search_run.allocate(CASE, grid, 2**24, device))
+    tries = search.Tries(device, search.allocate(CASE, grid, 2**24, device))
     tries.warm_up((256, 256, 256))
     taken = [tries.take(Ask((256, 256, 256), 1e-3, "spread")) for _ in range(9)]
     rates = [reading.rate for reading in taken if reading is not None]
@@ -61,19 +61,19 @@ def test_a_short_product_is_not_bound_by_its_launches() -> None:
 
 def test_memory_is_taken_once_for_all_shapes() -> None:
     device = accel.open_device("cuda:0")
-    search_run.search(CASE, Grid((Axis(256, 256, 1),) * 3), 2**24, device, 1.0, search_run.Results(Recorder()))
+    search.search(CASE, Grid((Axis(256, 256, 1),) * 3), 2**24, device, 1.0, search.Results(Recorder()))
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     grid = Grid((Axis(256, 512, 256),) * 3)
-    search_run.search(CASE, grid, 2**24, device, 1.0, search_run.Results(Recorder()))
+    search.search(CASE, grid, 2**24, device, 1.0, search.Results(Recorder()))
     assert torch.cuda.max_memory_allocated() - before <= 3 * 512 * 512 * 4 + 4096
 
 
 def test_a_long_run_is_without_a_gap() -> None:
     device = accel.open_device("cuda:0")
     with Watch(device.uuid) as watch:
-        found = sustain.sustain(
+        found = work.sustain(
             Case("float32", (4096, 4096, 4096), Support("native")), device, 3.0, watch, Recorder(), idle_s=0.5
         )
         assert found is not None

@@ -17,7 +17,8 @@ SCRIPT = """
 import json, sys
 import torch
 from gpucheck.smoke.options import SmokeOptions
-from gpucheck.smoke import command as smoke, table
+from gpucheck.smoke import command as smoke
+from gpucheck.smoke import options
 from gpucheck.smoke.check import Passed
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Judged
@@ -34,7 +35,7 @@ rows = {check.id: check for check in smoke.CHECKS}
 rows |= {f.__name__: smoke.Check(f.__name__, "planted", f) for f in (kill_the_device, leave_memory_behind)}
 # The tables are replaced: the options select from the one, and what they selected is taken from the other.
 smoke.CHECKS = tuple(rows[name] for name in sys.argv[1].split(","))
-table.CHECKS = smoke.CHECKS
+options.CHECKS = smoke.CHECKS
 found = []
 smoke.command(SmokeOptions(device="cuda"), lambda event: found.append(event))
 torch.kept = None

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gpucheck.machine import accel
-from gpucheck.measure.summary import time_stats
+from gpucheck.measure.runs import time_stats
 from gpucheck.measure.timing import Limits, Timed, Work, measure
 
 pytestmark = pytest.mark.gpu

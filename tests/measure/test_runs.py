@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.measure import runs, summary
+from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
@@ -21,7 +21,7 @@ CPU = DeviceRef("cpu", None, "EPYC")
 
 def row(time_s: float, case: Any = 64, **more: Any) -> Measurement:
     run = Run(f"at {time_s}", 1, (time_s,) * 7, tuple(range(7)))
-    time = summary.time_stats((run,))
+    time = runs.time_stats((run,))
     assert time is not None
     rated = more.pop("rated", True)
     return Measurement(
@@ -31,7 +31,7 @@ def row(time_s: float, case: Any = 64, **more: Any) -> Measurement:
         runs=(run,),
         time_s=time,
         work={"flop": 10.0},
-        rate=summary.rate(time, 10.0, "FLOP/s") if rated else None,
+        rate=runs.rate(time, 10.0, "FLOP/s") if rated else None,
         memory=more.pop("memory", MemoryFigures(max_resident_bytes=1, source="psutil")),
         method=Method("host", more.pop("launch", "host"), "warm", details=more.pop("details", {})),
         telemetry=more.pop("telemetry", None),
@@ -80,9 +80,7 @@ def test_the_interval_of_one_process_stays_that_process_s() -> None:
 def test_the_interval_holds_what_is_reported() -> None:
     # One process with nearly all the samples: their median is far from the middle of the runs.
     many = Run("", 1, tuple(9.0 for _ in range(100)), tuple(range(100)))
-    time = summary.time_stats(
-        [Run("", 1, (1.0,), (0.0,)), Run("", 1, (1.01,), (0.0,)), Run("", 1, (0.99,), (0.0,)), many]
-    )
+    time = runs.time_stats([Run("", 1, (1.0,), (0.0,)), Run("", 1, (1.01,), (0.0,)), Run("", 1, (0.99,), (0.0,)), many])
     assert time is not None and time.ci_low is not None and time.ci_high is not None
     assert time.median == 9.0 and time.ci_low <= 9.0 <= time.ci_high
     assert time.ci_low < statistics.median([0.99, 1.0, 1.01, 9.0])
@@ -130,12 +128,12 @@ def test_what_is_no_row_is_laid_side_by_side_too() -> None:
 
 def test_the_slow_end_of_a_rate_comes_from_the_long_times() -> None:
     # 1 to 101 s: the percentiles are 6, 51 and 96 s.
-    time = summary.time_stats([Run("", 1, tuple(map(float, range(1, 102))), (0.0,) * 101)])
+    time = runs.time_stats([Run("", 1, tuple(map(float, range(1, 102))), (0.0,) * 101)])
     assert time is not None and (time.p05, time.median, time.p95) == (6.0, 51.0, 96.0)
-    rate = summary.rate(time, 100.0, "B/s")
+    rate = runs.rate(time, 100.0, "B/s")
     assert (rate.p05, rate.median, rate.p95) == (100 / 96, 100 / 51, 100 / 6)
-    few = summary.time_stats([Run("", 1, (1.0,) * 19, (0.0,) * 19)])
-    assert few is not None and summary.rate(few, 1.0, "B/s").p05 is None
+    few = runs.time_stats([Run("", 1, (1.0,) * 19, (0.0,) * 19)])
+    assert few is not None and runs.rate(few, 1.0, "B/s").p05 is None
 
 
 def test_nothing_cannot_be_merged() -> None:

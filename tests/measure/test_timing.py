@@ -12,7 +12,7 @@ from simulated import Device
 from gpucheck.bench import figures
 from gpucheck.measure import row, runs
 from gpucheck.measure.held import MOST_CALLS
-from gpucheck.measure.summary import sample_flags, time_stats
+from gpucheck.measure.runs import sample_flags, time_stats
 from gpucheck.measure.timing import LOOKS, Limits, Timed, Work, measure
 from gpucheck.report.measurement import DeviceRef, MemoryFigures
 from gpucheck.report.report import Collector

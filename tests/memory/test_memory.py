@@ -29,7 +29,7 @@ from gpucheck.report.facts import Device, Facts, Host, Process, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import MemoryFigures
 from gpucheck.report.report import Collector, Report
-from gpucheck.report.results.memory import MemoryStep, StepName
+from gpucheck.report.results.short import MemoryStep, StepName
 from gpucheck.units import GIB, MIB
 
 NATIVE = Allocator("native", None)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from gpucheck.program import contents
-from gpucheck.work.target_parts import by_name
+from gpucheck.program import placement
+from gpucheck.work.target import by_name
 
 
 def where(tensor: torch.Tensor) -> str:
@@ -22,7 +22,7 @@ def tied() -> nn.Sequential:
 
 def test_alike_modules_are_one_row() -> None:
     model = nn.Sequential(nn.Linear(2, 4), *[nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(3)])
-    rows = contents.rows(model, where, 3)
+    rows = placement.rows(model, where, 3)
     assert [(row.name, row.kind, row.depth, row.repeats, row.parameters) for row in rows] == [
         ("", "Sequential", 0, 1, 12 + 3 * 28),
         ("0", "Linear", 1, 1, 12),
@@ -31,13 +31,13 @@ def test_alike_modules_are_one_row() -> None:
         ("1-3.1", "BatchNorm1d", 2, 3, 8),
     ]
     assert (rows[2].buffer_bytes, rows[2].dtypes, rows[2].devices) == (4 * 8 + 8, ("float32", "int64"), ("cpu",))
-    assert len(contents.rows(model, where, 1)) == 3
+    assert len(placement.rows(model, where, 1)) == 3
 
 
 def test_a_tied_weight_counts_once() -> None:
-    rows = contents.rows(tied(), where, 2)
+    rows = placement.rows(tied(), where, 2)
     assert [(row.name, row.parameter_bytes) for row in rows] == [("", 160), ("0", 160)]
-    assert contents.totals(tied()).parameters == 40
+    assert placement.totals(tied()).parameters == 40
 
 
 @pytest.mark.parametrize(
@@ -47,19 +47,19 @@ def test_a_tied_weight_counts_once() -> None:
 def test_states_are_as_large_as_after_a_real_step(name: str, dtype: torch.dtype) -> None:
     model = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 6)).to(dtype)
     made = by_name(name)
-    told = contents.training([(list(model.parameters()), made.build)], made.text)
+    told = placement.training([(list(model.parameters()), made.build)], made.text)
     optimizer = made.build(list(model.parameters()))
     model(torch.ones(2, 6, dtype=dtype)).sum().backward()
     optimizer.step()
     values = [value for entry in optimizer.state.values() for value in entry.values()]
     states = [value for value in values if isinstance(value, torch.Tensor) and value.dim()]
-    assert told.optimizer_bytes == sum(contents.size_of(one) for one in states)
-    assert told.gradient_bytes == sum(contents.size_of(p.grad) for p in model.parameters() if p.grad is not None)
+    assert told.optimizer_bytes == sum(placement.size_of(one) for one in states)
+    assert told.gradient_bytes == sum(placement.size_of(p.grad) for p in model.parameters() if p.grad is not None)
 
 
 def test_what_an_optimizer_refuses_is_unknown_with_its_reason() -> None:
     def refuse(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         raise ValueError("no such thing")
 
-    told = contents.training([([nn.Parameter(torch.ones(2))], refuse)], "an optimizer")
+    told = placement.training([([nn.Parameter(torch.ones(2))], refuse)], "an optimizer")
     assert (told.optimizer_bytes, told.reason) == (None, "no such thing")

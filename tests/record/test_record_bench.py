@@ -16,7 +16,7 @@ import worlds
 from failing_card import ECC, Plan
 from recorded import Case, cut, failing, hold, threads, wrote
 
-from gpucheck.bench import runs
+from gpucheck.bench import devices
 from gpucheck.cli.app import main
 from gpucheck.machine.child import ChildResult
 
@@ -86,7 +86,7 @@ def in_process(patches: pytest.MonkeyPatch) -> None:
             code = main(words)
         return ChildResult(code, out.getvalue(), err.getvalue(), False, False, 1.0)
 
-    patches.setattr(runs.command, "__kwdefaults__", {**(runs.command.__kwdefaults__ or {}), "run_child": run})
+    patches.setattr(devices.repeated, "__kwdefaults__", {**(devices.repeated.__kwdefaults__ or {}), "run_child": run})
 
 
 CASES = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.batch_size.recommend import accumulate
+from gpucheck.batch_size.answer import accumulate
 from gpucheck.render import batch_size
 from gpucheck.render.batch_size import accumulation_lines, curves, use_lines
 from gpucheck.render.blocks import Block, Drawing, Line, Page, Table

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from gpucheck.render.junit import clean, junit
+from gpucheck.render.ci import clean, junit
 from gpucheck.report.events import Judged, Started
 from gpucheck.report.facts import Device, Driver, Facts, TorchBuild
 from gpucheck.report.finding import Finding

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.render import svg
+from gpucheck.render import terminal
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Report, Summary
@@ -28,22 +28,22 @@ def words(picture: str) -> str:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_picture_is_the_screen_below_its_command_line(theme: svg.Theme) -> None:
-    seen = words(svg.svg(report("memory", "--device", "cpu", "--output", "x.svg", "--json"), theme))
+def test_a_picture_is_the_screen_below_its_command_line(theme: terminal.Theme) -> None:
+    seen = words(terminal.svg(report("memory", "--device", "cpu", "--output", "x.svg", "--json"), theme))
     assert "$ gpucheck memory --device cpu" in seen and "--output" not in seen and "--json" not in seen
     assert "✗ cpu: the resident set <b> & {x}" in seen
     assert "→ end process 12" in seen
 
 
 def test_a_picture_fetches_nothing_and_is_the_same_every_time() -> None:
-    picture = svg.svg(report("memory"))
+    picture = terminal.svg(report("memory"))
     assert "url(http" not in picture and "@import" not in picture and "<script" not in picture
-    assert picture == svg.svg(report("memory"))
-    assert picture != svg.svg(dataclasses.replace(report("memory"), argv=("memory", "{0} <&>")))
+    assert picture == terminal.svg(report("memory"))
+    assert picture != terminal.svg(dataclasses.replace(report("memory"), argv=("memory", "{0} <&>")))
 
 
 def test_the_pictures_of_the_documentation_are_up_to_date() -> None:
-    drawn = svg.pictures(PICTURES)
+    drawn = terminal.pictures(PICTURES)
     assert len(drawn) >= 8
     assert {path.name for path in PICTURES.glob("*.svg")} == {path.name for path in drawn}
     for path, picture in drawn.items():

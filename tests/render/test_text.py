@@ -23,12 +23,13 @@ def test_every_command_that_reports_has_a_layout() -> None:
     # What `judge` is given is shown as what it is.
     assert set(text.LAYOUTS) == set(common.PARAMETERS) - {"schema", "judge"}
     for name in text.LAYOUTS.values():
-        assert callable(importlib.import_module(f"gpucheck.render.{name}").page)
+        file, _, function = name.partition(".")
+        assert callable(getattr(importlib.import_module(f"gpucheck.render.{file}"), function or "page"))
 
 
 def test_only_the_layout_that_is_shown_is_loaded() -> None:
     loaded = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout.split()
-    layouts = {f"gpucheck.render.{name}" for name in text.LAYOUTS.values()}
+    layouts = {f"gpucheck.render.{name.partition('.')[0]}" for name in text.LAYOUTS.values()}
     assert layouts & set(loaded) == {"gpucheck.render.bandwidth"}
     others = ("gpucheck.bench.", "gpucheck.compare.", "gpucheck.doctor.")
     # What a page says of all results is read from their ids.

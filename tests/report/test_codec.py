@@ -15,7 +15,7 @@ from gpucheck.report.facts import ClockReasons, Device, Facts, Host, Link, Proce
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.report import Collector, Report
-from gpucheck.report.results.memory import FigureCheck, MemoryStep, ResidentSet
+from gpucheck.report.results.short import FigureCheck, MemoryStep, ResidentSet
 
 FACTS = Facts(
     host=Host(system="Linux", nvidia_pci_addresses=("0000:17:00.0",)),

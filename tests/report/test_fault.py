@@ -8,7 +8,7 @@ import pytest
 
 from gpucheck.explain import table
 from gpucheck.explain.match import find
-from gpucheck.explain.pattern import readable
+from gpucheck.explain.normal import readable
 from gpucheck.messages import CAUSES
 from gpucheck.report.events import Failed
 from gpucheck.report.fault import Fault, judge, not_run

@@ -12,7 +12,7 @@ from gpucheck.render import terminal, text
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Report, Summary
-from gpucheck.report.results.compare import Change, ComparedRow, Comparison
+from gpucheck.report.results.short import Change, ComparedRow, Comparison
 
 
 def row(change: Change, **more: Any) -> ComparedRow:

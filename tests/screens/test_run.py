@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from gpucheck.program.run import board, fold, judge
+from gpucheck.program.run import board, command, judge
 from gpucheck.render import terminal, text
 from gpucheck.report.events import Answered, Judged
 from gpucheck.report.report import Collector, Report
@@ -45,7 +45,9 @@ def a_run(busy: float | None, **parts: int) -> RunResult:
     line = {"say": "device", "index": 0, "name": "NVIDIA H200", "uuid": "GPU-1", "total": 141 * 2**30}
     board.write(memory, cells, line)
     loads = () if busy is None else tuple((n / 10, busy) for n in range(20))
-    return fold.result(board.read(memory), fold.Ended(("train.py",), 0, 0, 2 * 10**9, 1.0, 3 * 2**30, loads, "no NVML"))
+    return command.answer(
+        board.read(memory), command.Ended(("train.py",), 0, 0, 2 * 10**9, 1.0, 3 * 2**30, loads, "no NVML")
+    )
 
 
 def screen(result: RunResult, width: int = 80) -> list[str]:

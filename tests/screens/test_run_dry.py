@@ -9,8 +9,8 @@ import pytest
 
 from gpucheck.errors import UsageError
 from gpucheck.program.claims import Place
-from gpucheck.program.run import board, dry_judge, fold
-from gpucheck.program.run.options import Device, parse_device
+from gpucheck.program.options import Device, parse_device
+from gpucheck.program.run import board, command, judge
 from gpucheck.render import terminal, text
 from gpucheck.report.events import Answered, Judged
 from gpucheck.report.report import Collector, Report
@@ -103,13 +103,13 @@ MISMATCH = DryMismatch(
     ended=True,
     assumed=0,
 )
-COUNTED = fold.result(board.read(bytearray(board.SIZE)), fold.Ended(("train.py",), 0, 0, 10**9, None, None))
+COUNTED = command.answer(board.read(bytearray(board.SIZE)), command.Ended(("train.py",), 0, 0, 10**9, None, None))
 
 
 def screen(result: DryResult, width: int = 100) -> list[str]:
     collector = Collector()
     collector(Answered("run_dry", result))
-    for finding in dry_judge.findings(result, COUNTED, "/job"):
+    for finding in judge.dry_findings(result, COUNTED, "/job"):
         collector(Judged(finding))
     report: Report = collector.report(version="0", command="run", argv=(), started="", elapsed_s=2.0)
     out = io.StringIO()
@@ -118,7 +118,7 @@ def screen(result: DryResult, width: int = 100) -> list[str]:
 
 
 def told(result: DryResult) -> list[tuple[str, str]]:
-    return [(one.id, one.verdict) for one in dry_judge.findings(result, COUNTED, "/job")]
+    return [(one.id, one.verdict) for one in judge.dry_findings(result, COUNTED, "/job")]
 
 
 def test_a_script_without_a_fault() -> None:
@@ -207,7 +207,7 @@ def test_advice_is_from_what_was_held_at_the_peak() -> None:
     early = replace(first, allocated_bytes=1030 * MIB, asked_bytes=10 * MIB)
     memory = replace(MEMORY, peak=first, exceeded=early)
     (found,) = [
-        one for one in dry_judge.findings(replace(CLEAN, memory=memory), COUNTED, "/job") if one.id == "run.dry.memory"
+        one for one in judge.dry_findings(replace(CLEAN, memory=memory), COUNTED, "/job") if one.id == "run.dry.memory"
     ]
     # 76 of the 1000 MiB beside parameters are too many.
     assert found.fix == "a batch smaller by about 7.6 %, or checkpointing of the 900 MiB of activations"
@@ -228,7 +228,7 @@ RANGE = replace(MEMORY, peak=replace(PEAK, allocated_bytes=512 * MIB), most_byte
 def test_inside_a_range_neither_verdict_is_given(total: int, verdict: str, message: str) -> None:
     exceeded = RANGE.peak if total < 512 else None
     memory = replace(RANGE, total_bytes=total * MIB, exceeded=exceeded)
-    findings = dry_judge.findings(replace(CLEAN, memory=memory), COUNTED, "/job")
+    findings = judge.dry_findings(replace(CLEAN, memory=memory), COUNTED, "/job")
     (found,) = [one for one in findings if one.id == "run.dry.memory"]
     assert found.verdict == verdict and message in found.message
 

@@ -32,10 +32,10 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import MemoryFigures
 from gpucheck.smoke import command as smoke
 from gpucheck.smoke import data as smoke_data
+from gpucheck.smoke import data as smoke_tensors
 from gpucheck.smoke import memory as smoke_memory
 from gpucheck.smoke import numerics as smoke_numerics
-from gpucheck.smoke import table
-from gpucheck.smoke import tensors as smoke_tensors
+from gpucheck.smoke import options
 from gpucheck.smoke.check import DeviceUnderTest, Passed, Unavailable, Wrong, dedicated_memory, unchanged
 from gpucheck.smoke.command import Check
 from gpucheck.smoke.options import SmokeOptions
@@ -820,7 +820,7 @@ class Busy(Card):
 @pytest.mark.parametrize("count", [COUNT, -3, smoke_data.COPY_ELEMENTS + 1])
 def test_a_count_that_no_count_can_be_is_a_failure_and_never_a_number_on_the_screen(count: int) -> None:
     busy = DeviceUnderTest(Busy(Streams()))  # type: ignore[arg-type]
-    rows = {row.id: Check(row.id, row.title, smoke._load(row.function)) for row in table.CHECKS}
+    rows = {row.id: Check(row.id, row.title, smoke._load(row.function)) for row in options.CHECKS}
     for name, dut in (("copies.non_blocking", HERE), ("streams.wait", busy)):
         with Counting(count):
             finding = smoke.run_one(rows[name], dut)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from gpucheck.batch_size.history import Plan, plan
 from gpucheck.batch_size.loop import Loop
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import (
@@ -24,7 +25,6 @@ from gpucheck.batch_size.outcome import (
     kind_of_size,
     on_cpu,
 )
-from gpucheck.batch_size.plan import Plan, plan
 from gpucheck.batch_size.predict import Distrusted, Point, Prediction, Predictor
 from gpucheck.batch_size.runner import WHERE, Runner
 from gpucheck.batch_size.trial_log import TrialLog, identity_of

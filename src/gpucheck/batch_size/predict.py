@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from gpucheck.batch_size.outcome import IN_TRIAL, Setup, TrialResult, in_words
 from gpucheck.batch_size.search import SAFE_SHARE, Attempt, Search
 from gpucheck.machine.child import LineChild, python_argv
-from gpucheck.machine.talk import Ending, Line, Lost, Talk
+from gpucheck.machine.talk import Line, Lost, Talk
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.results.find_batch_size import Calibration, Outcome, PredictedPeak, PredictionResult
 from gpucheck.units import duration
@@ -454,17 +454,13 @@ class Predictor:
             assert self._talk is not None
             answer = self._talk.receive(max(deadline - time.monotonic(), 0.0))
         except Lost as lost:
-            raise Distrusted(_ended(lost.ending)) from None
+            ending = lost.ending
+            how = f"by {ending.signal}" if ending.signal else f"with exit status {ending.status}"
+            told = f"cannot be started ({ending.reason})" if ending.how == "unstarted" else f"ended {how}"
+            raise Distrusted(f"the fake-tensor process {told}") from None
         if answer is None:
             raise Distrusted(f"fake tensors took longer than {duration(self._limit)}")
         return answer
-
-
-def _ended(ending: Ending) -> str:
-    if ending.how == "unstarted":
-        return f"the fake-tensor process cannot be started ({ending.reason})"
-    how = f"by {ending.signal}" if ending.signal else f"with exit status {ending.status}"
-    return f"the fake-tensor process ended {how}"
 
 
 # Below this many sizes the search itself needs as few trials.

@@ -86,7 +86,12 @@ def main() -> int:
     highest = int(request["highest"])
     search = Bisection(_budget(setup, request["known_bytes"], fake.device), min(first["size"], highest), highest)
     while len(search.points) < MOST_SIZES and (size := search.next()) is not None:
-        told = first if size == first["size"] else _told(fake, size)
+        told = first
+        if size != first["size"]:
+            try:
+                told = _run(fake, size)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything here
+                told = {"ok": False, "size": size, "why": _said(error)}
         channel.send(told)
         if not told["ok"] and search.best is None:
             return 0
@@ -140,13 +145,6 @@ def fake_device(asked: str) -> torch.device:
 def _run(fake: Fake, size: int) -> Json:
     started = time.monotonic()
     return {"ok": True, "size": size, **fake.run(size), "seconds": time.monotonic() - started}
-
-
-def _told(fake: Fake, size: int) -> Json:
-    try:
-        return _run(fake, size)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything here
-        return {"ok": False, "size": size, "why": _said(error)}
 
 
 def _said(error: BaseException) -> str:

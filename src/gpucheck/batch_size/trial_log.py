@@ -13,8 +13,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, get_args
 
+from gpucheck.batch_size.history import Plan
 from gpucheck.batch_size.outcome import BOUNDING, FITS, TrialResult
-from gpucheck.batch_size.plan import Plan
 from gpucheck.errors import UsageError
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.facts import Facts

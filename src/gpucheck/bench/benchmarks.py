@@ -15,7 +15,7 @@ from gpucheck.bench.overlap.options import OverlapOptions
 from gpucheck.bench.transfer.options import TransferOptions
 
 if TYPE_CHECKING:  # a help page needs no judge
-    from gpucheck.bench.seen import Judge
+    from gpucheck.bench.figures import Judge
 
 
 @dataclass(frozen=True, slots=True)

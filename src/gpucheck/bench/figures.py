@@ -1,13 +1,24 @@
-"""The figures that thresholds are held against: which rows each threshold is about, in its unit. Pure."""
+"""The figures of a benchmark's rows: what thresholds are held against, and what share of a peak is reached. Pure.
+
+Shares are told as they are, above 100 % too. `Seen` is what a benchmark has of one device, `Judge` what is asked of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from gpucheck import peaks, units
 from gpucheck.links import SHORT_WAYS
 from gpucheck.measure import runs
+from gpucheck.peaks import Part, Peak, Unknown
+from gpucheck.report.facts import Device, Facts
+from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
+from gpucheck.report.results import Results
+from gpucheck.report.results.bench import Headline
 
 
 def size(one: Measurement) -> int:
@@ -222,3 +233,230 @@ TABLE: dict[str, tuple[str, str, Figures]] = {
     "matmul.min_tflops": ("products", "", _fastest),
     "matmul.min_percent_of_peak": ("products", " of the dense peak", _products_of_peak),
 }
+
+
+# -- shares of the part's peak -----------------------------------------------------------------------------------------
+
+# What lies between a part and a share of its peak, and is not the part's doing. torch's int8_gemm takes cuBLASLt's
+# first choice without a workspace: on GB300 that was 6 to 13 times slower than TF32 (pytorch issue 187094).
+REMARKS = {"int8": "torch._int_mm may choose a slow kernel (pytorch issue 187094): no fault of the card"}
+# On screen below this share: what the issue reports is far less, and above it the remark explains nothing.
+FAR_BELOW = 0.5
+NO_MEMORY_PEAK = "the device does not report the width and clock of its memory"
+
+
+def part_in(device: Device) -> Part | Unknown | None:
+    """The part that a device is, as torch and NVML describe it; None for a CPU, which has no data sheet here."""
+    if device.kind == "cpu":
+        return None
+    major, _, minor = (device.compute_capability or "").partition(".")
+    # A MIG instance has some of its card's memory slices, and the card's clock.
+    sliced = (device.uuid or "").startswith("MIG-")
+    return peaks.lookup(
+        device.name,
+        (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None,
+        device.multiprocessors,
+        device.memory_bus_width_bits,
+        clock_hz=device.max_sm_clock_hz,
+        memory_clock_hz=None if sliced else device.max_memory_clock_hz,
+    )
+
+
+def memory_ceiling(part: Part | Unknown | None) -> dict[str, Ceiling]:
+    """What shares of the memory's rate are shares of: `memory`; nothing for a CPU."""
+    if part is None:
+        return {}
+    if isinstance(part, Unknown):
+        return {"memory": Ceiling(None, part.reason)}
+    peak = part.memory_bytes_per_s
+    return {"memory": Ceiling(peak, _doubt(part) if peak else NO_MEMORY_PEAK)}
+
+
+def product_ceilings(best: Iterable[str], part: Part | Unknown | None) -> dict[str, Ceiling]:
+    """The same for products in these dtypes: each that has a peak by its name, else `products`, with the reason."""
+    names = list(best)
+    if part is None or not names:
+        return {}
+    if isinstance(part, Unknown):
+        return {"products": Ceiling(None, part.reason)}
+    known = {dtype: peak for dtype in names if (peak := part.peak(dtype)) is not None}
+    if not known:
+        return {"products": Ceiling(None, _without(part, names))}
+    return {dtype: Ceiling(peak.flop_per_s, _doubt(part)) for dtype, peak in known.items()}
+
+
+def _doubt(part: Part) -> str:
+    because = f": {part.because}" if part.because else ""
+    return f"the peak is an estimate{because}" if part.kind == "estimate" else ""
+
+
+def _without(part: Part, dtypes: Sequence[str]) -> str:
+    if part.missing:
+        return part.missing
+    if all(part.peak(f"{dtype}{peaks.FAST}") for dtype in dtypes):
+        return "data sheets give float8 with fast accumulation alone"
+    return f"{part.source} gives none for {', '.join(dtypes)}"
+
+
+def share_of_products(measurements: Sequence[Measurement], part: Part | Unknown | None) -> list[Finding]:
+    """The fastest product of each dtype as a share of the dense peak. Nothing for a CPU or without a rate."""
+    best = fastest_products(measurements)
+    if part is None or not best:
+        return []
+    if isinstance(part, Unknown):
+        return [_unknown("matmul.share_of_peak", part.reason)]
+    known = {dtype: peak for dtype in best if (peak := part.peak(dtype)) is not None}
+    if not known:
+        return [_unknown("matmul.share_of_peak", _without(part, list(best)))]
+    shares = {dtype: rate(best[dtype]) / peak.flop_per_s for dtype, peak in known.items()}
+    clocks = {dtype: _clock_seen(best[dtype]) for dtype in known}
+    # At another clock the part can do as much more or less.
+    at_clock = {
+        dtype: None if (clock := clocks[dtype]) is None or not peak.clock_hz else shares[dtype] * peak.clock_hz / clock
+        for dtype, peak in known.items()
+    }
+    without = [dtype for dtype in best if dtype not in known]
+    told = ", ".join(_told(best[dtype], peak, shares[dtype], clocks[dtype]) for dtype, peak in known.items())
+    evidence = {
+        "share": shares,
+        "share_at_clock_seen": at_clock,
+        "clock_seen_hz": clocks,
+        "peaks": {dtype: _peak(peak) for dtype, peak in known.items()},
+        "without_peak": without,
+        "without_peak_because": _without(part, without) if without else None,
+        "remarks": {dtype: REMARKS[dtype] for dtype in known if dtype in REMARKS},
+        **_provenance(part),
+    }
+    message = f"{told} ({_accumulators(known)}; {part.label})"
+    if without and part.missing:
+        message += f"; peak of {', '.join(without)} unknown: {part.missing}"
+    slow = [dtype for dtype in known if dtype in REMARKS and shares[dtype] < FAR_BELOW]
+    message += "".join(f"; {dtype}: {REMARKS[dtype]}" for dtype in slow)
+    return [Finding("matmul.share_of_peak", "info", f"share of the {_kind(part)} dense peak", message, evidence)]
+
+
+def _clock_seen(one: Measurement) -> float | None:
+    """The median SM clock inside the row's windows, over its runs; None where none of them read it."""
+    seen = [(run["telemetry"] or {}).get("sm_clock_hz") for run in runs.each(one)]
+    medians = [clock["median"] for clock in seen if clock]
+    return statistics.median(medians) if medians else None
+
+
+def _told(one: Measurement, peak: Peak, share: float, clock_hz: float | None) -> str:
+    unit = one.rate.unit if one.rate else "FLOP/s"
+    text = f"{peak.dtype} {units.percent(share)} of {units.flop_rate(peak.flop_per_s, unit)}"
+    if clock_hz is None or not peak.clock_hz:
+        return text
+    return f"{text} and {units.percent(share * peak.clock_hz / clock_hz)} at the observed {clock_hz / 1e6:.0f} MHz"
+
+
+def _accumulators(known: Mapping[str, Peak]) -> str:
+    """In what the products are added up: one for all, or each by its dtypes."""
+    dtypes: dict[str, list[str]] = {}
+    for dtype, peak in known.items():
+        dtypes.setdefault(peak.accumulator, []).append(dtype)
+    if len(dtypes) == 1:
+        return f"{next(iter(dtypes))} accumulator"
+    return "; ".join(f"{accumulator} accumulator for {', '.join(names)}" for accumulator, names in dtypes.items())
+
+
+def share_of_memory(rates: dict[str, float], part: Part | Unknown | None) -> list[Finding]:
+    """Bytes per second of each operation as a share of the memory's peak. Nothing for a CPU or without a rate."""
+    if part is None or not rates:
+        return []
+    if isinstance(part, Unknown):
+        return [_unknown("bandwidth.share_of_peak", part.reason)]
+    peak = part.memory_bytes_per_s
+    if peak is None:
+        return [_unknown("bandwidth.share_of_peak", NO_MEMORY_PEAK)]
+    shares = {operation: rate / peak for operation, rate in rates.items()}
+    told = ", ".join(f"{operation} {units.percent(value)}" for operation, value in shares.items())
+    evidence = {
+        "share": shares,
+        "peak_bytes_per_s": peak,
+        "bus_width_bits": part.bus_width_bits,
+        "memory_clock_hz": part.memory_clock_hz,
+        **_provenance(part),
+    }
+    title = f"share of the {_kind(part)} memory peak"
+    message = f"{told} of {units.byte_rate(peak)} ({part.label})"
+    return [Finding("bandwidth.share_of_peak", "info", title, message, evidence)]
+
+
+def _kind(part: Part) -> str:
+    return "estimated" if part.kind == "estimate" else "data-sheet"
+
+
+def _peak(peak: Peak) -> dict[str, Any]:
+    return {
+        "flop_per_s": peak.flop_per_s,
+        "accumulator": peak.accumulator,
+        "clock_hz": peak.clock_hz,
+        "flop_per_clock_per_sm": peak.per_clock_per_sm,
+    }
+
+
+def _provenance(part: Part) -> dict[str, Any]:
+    return {"kind": part.kind, "source": part.source, "date": part.date, "because": part.because or None}
+
+
+def _unknown(finding_id: str, reason: str) -> Finding:
+    return Finding(finding_id, "info", "the part's peak is unknown", reason, {"share": None})
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One benchmark on one device: its rows, and what stands beside them in the document.
+
+    `parts` is how each of its parts that was begun here ended: empty for one that did all, None for one that did not
+    come to an end. `recorded` are the document's results: among them what the work itself wrote down.
+    """
+
+    device: str
+    rows: Sequence[Measurement]
+    facts: Facts = field(default_factory=Facts)
+    parts: Mapping[str, str | None] = field(default_factory=dict)
+    recorded: Results = field(default_factory=Results)
+
+    @property
+    def part(self) -> Part | Unknown | None:
+        """What the device can do at most; None for a CPU, which has no data sheet here."""
+        known = next((one for one in self.facts.devices if one.id == self.device), None)
+        return part_in(known or Device(self.device.partition(":")[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """What judges a benchmark. Pure and without torch: a document of another machine is judged as well.
+
+    `findings` is asked of each device with rows, and of one that was measured to the end and has none. `answers` are
+    the entries of `results[result]`. `ceilings` is what shares are shares of, `headlines` the figures that stand for
+    the benchmark in `bench all`. `together` is asked of all devices at once, with the parts that concern several.
+    """
+
+    findings: Callable[[Seen], list[Finding]]
+    headlines: Callable[[Seen, Ceilings], list[Headline]]
+    ceilings: Callable[[Seen], Ceilings] = lambda seen: {}
+    result: str | None = None
+    answers: Callable[[Seen], Sequence[Any]] = lambda seen: ()
+    together: Callable[[Sequence[Seen], Facts, Sequence[str]], list[Finding]] = lambda seen, facts, parts: []
+
+
+def headline(name: str, case: str, one: Measurement, ceiling: Ceiling | None = None, what: str = "") -> Headline:
+    """A row's rate with its interval, and its share of a ceiling where that is known; `what` names the ceiling."""
+    if one.rate is None or one.time_s is None:
+        return Headline(name, one.device.id, case, None, "B/s", flags=one.flags)
+    rate, time_s = one.rate.median, one.time_s
+    share = rate / ceiling.value if ceiling is not None and ceiling.value else None
+    return Headline(
+        name,
+        one.device.id,
+        case,
+        rate,
+        one.rate.unit,
+        rate * time_s.median / time_s.ci_high if time_s.ci_high else None,
+        rate * time_s.median / time_s.ci_low if time_s.ci_low else None,
+        share,
+        None if share is None else f"{what}, estimated" if ceiling is not None and ceiling.doubt else what,
+        one.flags,
+    )

@@ -92,22 +92,18 @@ def cpu_busy(finding_id: str, measurements: Sequence[Measurement], facts: Facts 
     most = max(
         run["details"]["cores_used_by_others"] for one in busy for run in runs.each(one) if "cpu-busy" in run["flags"]
     )
+    # Those that this process may use, where they are known.
+    cores = next((one.cores_allowed for one in facts.devices if one.kind == "cpu"), None) if facts else None
     return [
         Finding(
             finding_id,
             "warn",
-            f"machine busy ({units.significant(most, 2)}{_cores(facts)} cores)",
+            f"machine busy ({units.significant(most, 2)}{f' of {cores}' if cores else ''} cores)",
             f"{'' if len(busy) == len(measurements) else f'{len(busy)} of {len(measurements)} '}figures are too low",
             {"rows": [one.case for one in busy], "cores_used_by_others": most},
             fix="rerun on an idle machine (`top` shows what runs)",
         )
     ]
-
-
-def _cores(facts: Facts | None) -> str:
-    """` of 16`, the cores that this process may use; empty where they are not known."""
-    cores = next((one.cores_allowed for one in facts.devices if one.kind == "cpu"), None) if facts else None
-    return f" of {cores}" if cores else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 
 from gpucheck import stats
 from gpucheck.machine import pulse
-from gpucheck.measure import row, summary, telemetry
+from gpucheck.measure import row, runs, telemetry
 from gpucheck.measure.held import LONG_CALL_S, SURELY_LONG_S, UNTIMED_CALLS, Timer, calls_for
 from gpucheck.measure.row import Beside
 from gpucheck.measure.telemetry import Watch
@@ -142,7 +142,7 @@ def ratio(over: Sequence[Run], under: Sequence[Run]) -> TimeStats | None:
     It has no unit. The interval covers one process, from three runs on the machine. A run without its counterpart is
     left out.
     """
-    return summary.time_stats(_paired(over, under))
+    return runs.time_stats(_paired(over, under))
 
 
 def ratios(over: Sequence[Run], under: Sequence[Run]) -> list[float]:

@@ -13,7 +13,7 @@ from gpucheck.cards import xids
 from gpucheck.cards.card import NOT_READ, Said, address_of, addresses_not_listed, is_dead, is_nameless, pointer
 from gpucheck.cards.xids import ACTIONS
 from gpucheck.machine.inventory import NOT_ASKED, unclaimed_bytes
-from gpucheck.machine.nvml.row import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
+from gpucheck.machine.nvml.fields import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
 from gpucheck.machine.readings import NOT_ANSWERING
 from gpucheck.report.facts import Device, Facts, Host, Process
 from gpucheck.report.finding import Verdict
@@ -282,7 +282,7 @@ def unread(device: Device, facts: Facts) -> Said | None:
     missing = {
         name: reason
         for name, reason in unknown.items()
-        if _is_health(name)
+        if (name == "processes" or name.partition("/")[0] in HEALTH)
         and applies(reason)
         and reason not in (NOT_ASKED, stopped)
         and not (reason == REASONS[NO_PERMISSION] and name in WITHHELD)
@@ -309,10 +309,6 @@ def _withheld(device: Device, facts: Facts) -> Said:
     message = "no permission: a container, the scheduler or the rights of its device node keep it from this process"
     verdict: Verdict = "skip" if others and within else "inconclusive"
     return Said(verdict, "not accessible", message, "ls -l /dev/nvidia*; run it as root", {"state": device.state})
-
-
-def _is_health(name: str) -> bool:
-    return name == "processes" or (name.partition("/")[0] in HEALTH)
 
 
 def unclaimed(device: Device, facts: Facts) -> Said | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gpucheck.machine.host import FOR_GUESTS
-from gpucheck.machine.nvml.row import NOT_ACCESSIBLE
+from gpucheck.machine.nvml.fields import NOT_ACCESSIBLE
 from gpucheck.machine.readings import NOT_ANSWERING
 from gpucheck.report.facts import Device, Driver, Facts, Host
 from gpucheck.report.finding import Finding, Verdict
@@ -27,7 +27,7 @@ OF_A_LOADED_DRIVER = (4, 8, 10, 11, 14, 15, 16, 17, 18, 19, 999)
 LEAST_SISTERS = 2
 USUAL_SHARE = 0.75
 Value = TypeVar("Value", bound=Hashable)
-# States in which a card cannot be used, as `machine.nvml.row` names them.
+# States in which a card cannot be used, as `machine.nvml.fields` names them.
 DEAD = ("lost", "reset required", "no power", "no interrupts")
 NOT_READ = "not read"
 BROKE_OFF = ("did not answer within", "ended early (SIGSEGV", "ended early (SIGBUS", "ended early (SIGABRT")
@@ -160,16 +160,12 @@ def unlisted(facts: Facts) -> Finding | None:
     taken = any(host.nvidia_pci_drivers.get(one) == "nvidia" for one in others)
     given = bool(listing) and "CUDA_VISIBLE_DEVICES" in facts.environment
     verdict: Verdict = "info" if given else "warn" if not taken else "inconclusive" if listing else "fail"
+    bound = ", ".join(sorted({host.nvidia_pci_drivers[one] for one in others if one in host.nvidia_pci_drivers}))
     return Finding(
         "devices.unlisted",
         verdict,
         f"{len(others)} NVIDIA device{'s' * (len(others) != 1)} on the PCI bus missing from the driver",
-        f"{', '.join(others)} ({_held_by(host, others)})",
+        f"{', '.join(others)} (bound to {bound or 'no driver'}, unsupported, or failed)",
         {"pci_addresses": others},
         f"lspci -k -s {others[0]} shows its driver; sudo dmesg | grep -i nvrm shows why",
     )
-
-
-def _held_by(host: Host, addresses: list[str]) -> str:
-    drivers = sorted({host.nvidia_pci_drivers[one] for one in addresses if one in host.nvidia_pci_drivers})
-    return f"bound to {', '.join(drivers) if drivers else 'no driver'}, unsupported, or failed"

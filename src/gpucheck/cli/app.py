@@ -26,8 +26,7 @@ from gpucheck.machine import kept
 from gpucheck.memory.options import MemoryOptions
 from gpucheck.options import declared
 from gpucheck.program.lint.options import LintOptions
-from gpucheck.program.options import ModelOptions
-from gpucheck.program.run.options import RunOptions
+from gpucheck.program.options import ModelOptions, RunOptions
 from gpucheck.smoke.options import SmokeOptions
 from gpucheck.stress.options import StressOptions
 

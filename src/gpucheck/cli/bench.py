@@ -90,7 +90,7 @@ for _row in BENCHMARKS:
 
 def _again(common: Common, options: Any, repeat: RepeatOptions) -> int:
     """Run the command in fresh processes, each with the options as they were typed, and compare with the baseline."""
-    from gpucheck.bench import runs
+    from gpucheck.bench import devices
     from gpucheck.cli import session
     from gpucheck.machine import saved
 
@@ -99,7 +99,7 @@ def _again(common: Common, options: Any, repeat: RepeatOptions) -> int:
     arguments = arguments_of(common)
 
     def work(emit: Emit) -> None:
-        after = runs.command(arguments, repeat.count, emit, budget_s=options.time_budget_s or 0.0)
+        after = devices.repeated(arguments, repeat.count, emit, budget_s=options.time_budget_s or 0.0)
         if before is not None:
             results.conclude(before, after, limit, emit, common)
 

@@ -13,7 +13,7 @@ from gpucheck.errors import UsageError
 if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.batch_size.options import FindBatchSizeOptions
     from gpucheck.devices.options import DevicesOptions
-    from gpucheck.doctor.evidence import Evidence
+    from gpucheck.doctor.condition import Evidence
     from gpucheck.doctor.options import DoctorOptions
     from gpucheck.memory.options import MemoryOptions
     from gpucheck.program.lint.options import LintOptions

@@ -46,15 +46,15 @@ class Output:
 
 def formats() -> dict[str, Callable[[Report], str]]:
     """Suffix → renderer. Imported late: a help page needs none of it."""
-    from gpucheck.render import csv, json, junit, sarif, svg, text
+    from gpucheck.render import ci, csv, json, terminal, text
 
     return {
         ".json": json.document,
-        ".xml": junit.junit,
+        ".xml": ci.junit,
         ".md": text.markdown_page,
         ".csv": csv.rows,
-        ".sarif": sarif.document,
-        ".svg": svg.svg,
+        ".sarif": ci.sarif,
+        ".svg": terminal.svg,
     }
 
 

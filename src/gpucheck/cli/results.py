@@ -51,15 +51,14 @@ def compare(common: Common, options: CompareOptions) -> int:
 
 def conclude(old: Report, new: Report, limit: float | None, emit: Emit, common: Common) -> None:
     """Compare, saying first what differs between the machines and methods."""
-    from gpucheck.compare import judge
-    from gpucheck.compare.comparison import compare
+    from gpucheck.compare.comparison import compare, judge, warnings
     from gpucheck.report.events import Answered, Judged, Notice
 
     comparison = compare(old, new)
-    for text in judge.warnings(comparison):
+    for text in warnings(comparison):
         emit(Notice(text, "warning"))
     emit(Answered("compare", comparison))
-    for finding in judge.judge(comparison, limit):
+    for finding in judge(comparison, limit):
         emit(Judged(_with_origin(finding, common)))
 
 

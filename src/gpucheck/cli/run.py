@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import gpucheck
 from gpucheck.cli.common import Common, tell, tell_bug
 from gpucheck.errors import GpucheckError
-from gpucheck.program.run.options import RunOptions
+from gpucheck.program.options import RunOptions
 
 if TYPE_CHECKING:  # a help page needs neither
     from gpucheck.cli.outputs import Output

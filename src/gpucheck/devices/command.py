@@ -14,7 +14,7 @@ from gpucheck.devices.options import DevicesOptions
 from gpucheck.machine import choose, host
 from gpucheck.machine.child import Ahead
 from gpucheck.machine.inventory import Inventory, only
-from gpucheck.machine.nvml.row import NOT_ACCESSIBLE
+from gpucheck.machine.nvml.fields import NOT_ACCESSIBLE
 from gpucheck.report.events import Emit, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import Finding, Verdict

@@ -14,11 +14,10 @@ from gpucheck import units
 from gpucheck.cards import checks
 from gpucheck.cards.at_work import HARDWARE, LOW_CLOCK, work
 from gpucheck.cards.card import is_dead, name_of
-from gpucheck.doctor.condition import Certainty, Condition, Seen
-from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.condition import Certainty, Condition, Evidence, Seen
 from gpucheck.links import is_speed_lost, is_width_lost
 from gpucheck.machine.inventory import unclaimed_bytes
-from gpucheck.machine.nvml.row import applies
+from gpucheck.machine.nvml.fields import applies
 from gpucheck.measure.telemetry import (
     HELD,
     LEAST_VIOLATION_SHARE,
@@ -28,7 +27,7 @@ from gpucheck.measure.telemetry import (
 )
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import VERDICTS, Verdict, grouped, told_once
-from gpucheck.report.results.doctor import CardUnderLoad, LoadResult
+from gpucheck.report.results.short import CardUnderLoad, LoadResult
 
 # A context of CUDA's takes a few hundred MiB, the one of the torch that is being asked among them.
 FOREIGN_BYTES = 2**30

@@ -9,8 +9,7 @@ from typing import Literal
 from gpucheck import xid
 from gpucheck.cards import xids
 from gpucheck.cards.card import address_of, name_of
-from gpucheck.doctor.condition import Condition, Seen
-from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.machine import kernel_driver
 from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.kernel_driver import PciDevice
@@ -88,11 +87,9 @@ def _elsewhere(evidence: Evidence) -> Seen:
 
 
 def _rejected(evidence: Evidence) -> Seen:
-    return Seen(evidence.logged(REJECTED)[-1], {"log": evidence.logged(REJECTED), "secure_boot": _secure(evidence)})
-
-
-def _secure(evidence: Evidence) -> bool | None:
-    return evidence.stack.secure_boot
+    return Seen(
+        evidence.logged(REJECTED)[-1], {"log": evidence.logged(REJECTED), "secure_boot": evidence.stack.secure_boot}
+    )
 
 
 def _unsigned(evidence: Evidence) -> Seen:

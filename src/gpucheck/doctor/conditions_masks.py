@@ -1,14 +1,134 @@
-"""CUDA starts and shows other devices than those that were meant: masks, order, MIG, and doors that disagree."""
+"""CUDA starts and shows other devices than those that were meant: masks, order, MIG, and doors that disagree.
+
+CUDA_VISIBLE_DEVICES is read entry by entry: by CUDA's rules, and by torch's where they differ.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from gpucheck import units
 from gpucheck.cards.card import unlisted
-from gpucheck.doctor import mask
-from gpucheck.doctor.condition import Condition, Seen
+from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.doctor.conditions_kernel import FALLEN
-from gpucheck.doctor.evidence import Evidence
 from gpucheck.report.facts import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry: the device that it shows, by its place in the order without a mask, else why it shows none."""
+
+    text: str
+    index: int | None = None
+    problem: str | None = None
+    is_odd: bool = False
+
+    @property
+    def told(self) -> str:
+        if self.index is None:
+            return f"{self.text!r} shows nothing: {self.problem}"
+        return f"{self.text!r} is read as {self.index}" if self.is_odd else f"{self.text!r} shows GPU {self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A whole mask: its entries, and which devices it shows."""
+
+    entries: tuple[Entry, ...]
+    shown: tuple[int, ...]
+
+    @property
+    def is_malformed(self) -> bool:
+        """Whether an entry is no number and no UUID."""
+        return any(entry.is_odd for entry in self.entries)
+
+
+def read_mask(value: str, uuids: Sequence[str | None]) -> Reading:
+    """The mask by CUDA's rules, on a machine with a GPU for each of `uuids`.
+
+    The first entry that names no GPU ends the list, and one that is named twice empties it (CUDA C++ Programming Guide,
+    CUDA_VISIBLE_DEVICES). A UUID may be cut short as long as it fits one GPU.
+    """
+    entries: list[Entry] = []
+    shown: list[int] = []
+    ended = False
+    for text in value.split(","):
+        entry = _entry(text, uuids)
+        if ended:
+            entries.append(Entry(text, None, "it comes after the end", entry.is_odd))
+            continue
+        if entry.index is not None and entry.index in shown:
+            entries.append(Entry(text, None, "a GPU that is named twice empties the list", entry.is_odd))
+            shown, ended = [], True
+            continue
+        entries.append(entry)
+        if entry.index is None:
+            ended = True
+        else:
+            shown.append(entry.index)
+    return Reading(tuple(entries), tuple(shown))
+
+
+def _entry(text: str, uuids: Sequence[str | None]) -> Entry:
+    word = text.strip()
+    if not word:
+        return Entry(text, None, "it is empty")
+    if re.match(r"(GPU|MIG)-", word):
+        fits = [place for place, uuid in enumerate(uuids) if uuid is not None and uuid.startswith(word)]
+        if len(fits) == 1:
+            return Entry(text, fits[0])
+        return Entry(text, None, "it fits several GPUs" if fits else "no GPU has this UUID")
+    number = leading_number(word)
+    is_odd = re.fullmatch(r"-?\d+", word) is None
+    if number is None:
+        return Entry(text, None, "it is no number and no UUID", is_odd)
+    if number < 0:
+        return Entry(text, None, "a negative number ends the list", is_odd)
+    # A number is a card's: MIG instances have UUIDs alone.
+    count = sum(not (uuid or "").startswith("MIG-") for uuid in uuids)
+    if number >= count:
+        return Entry(text, None, f"there {'is' if count == 1 else 'are'} {count}, counted from 0", is_odd)
+    return Entry(text, number, None, is_odd)
+
+
+def leading_number(word: str) -> int | None:
+    """The number that a word begins with, as C's strtoul reads it: `0x1` is 0 and `1gpu` is 1."""
+    match = re.match(r"[+-]?\d+", word)
+    return int(match[0]) if match else None
+
+
+def torch_count(value: str, uuids: Sequence[str | None]) -> int | None:
+    """How many devices torch's own parser makes of it, with which it counts before CUDA starts; None: it does not.
+
+    `_parse_visible_devices` and `_device_count_nvml` of torch/cuda/__init__.py: a list that begins with a UUID takes
+    nothing but UUIDs, one that begins with a number nothing but numbers, and MIG instances are left to CUDA.
+    """
+    if value.startswith("MIG-"):
+        return None
+    if value.startswith("GPU-"):
+        words: list[str] = []
+        for word in value.split(","):
+            if word in words:
+                return 0
+            if not word.startswith("GPU-"):
+                break
+            words.append(word)
+        return len(read_mask(",".join(words), uuids).shown)
+    numbers: list[int] = []
+    for word in value.split(","):
+        number = leading_number(word.strip())
+        number = -1 if number is None else number
+        if number in numbers:
+            return 0
+        if number < 0:
+            break
+        numbers.append(number)
+    return next((place for place, number in enumerate(numbers) if number >= len(uuids)), len(numbers))
+
+
+# -- the conditions ----------------------------------------------------------------------------------------------------
 
 MASK = "CUDA_VISIBLE_DEVICES"
 # cuInit's answers after which the number of devices is libcuda's honest word: success and CUDA_ERROR_NO_DEVICE.
@@ -41,8 +161,8 @@ def _unmasked(evidence: Evidence) -> list[str | None]:
     return [device.uuid for device in (*_listed(evidence), *_instances(evidence))]
 
 
-def _seen(evidence: Evidence, reading: mask.Reading, value: str, told: str) -> Seen:
-    by_torch = mask.torch_count(value, _unmasked(evidence))
+def _seen(evidence: Evidence, reading: Reading, value: str, told: str) -> Seen:
+    by_torch = torch_count(value, _unmasked(evidence))
     message = f"{MASK}={value!r} {told}: {'; '.join(entry.told for entry in reading.entries)}"
     if by_torch is not None and by_torch != len(reading.shown):
         message += f"; torch's own parser, which counts before CUDA starts, makes {by_torch} of it"
@@ -58,12 +178,12 @@ def _seen(evidence: Evidence, reading: mask.Reading, value: str, told: str) -> S
     )
 
 
-def _mask(evidence: Evidence) -> tuple[str, mask.Reading] | None:
+def _mask(evidence: Evidence) -> tuple[str, Reading] | None:
     """The mask and its reading, where CUDA says honestly what it shows under it."""
     value = evidence.value(MASK)
     if value is None or not evidence.is_nvidia_here or evidence.driver.cuinit_code not in (*HONEST, REFUSED):
         return None
-    return value, mask.read(value, _unmasked(evidence))
+    return value, read_mask(value, _unmasked(evidence))
 
 
 def _hides_all(evidence: Evidence) -> Seen | None:
@@ -82,7 +202,7 @@ def _hides_all(evidence: Evidence) -> Seen | None:
 
 def _hides_whatever_is_there(value: str) -> bool:
     # With room for any number, an entry fails by its own form alone.
-    return not mask.read(value, [None] * 2**16).shown and not value.strip().startswith(("GPU-", "MIG-"))
+    return not read_mask(value, [None] * 2**16).shown and not value.strip().startswith(("GPU-", "MIG-"))
 
 
 def _malformed(evidence: Evidence) -> Seen | None:

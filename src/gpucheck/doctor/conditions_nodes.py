@@ -11,9 +11,8 @@ from typing import Literal
 
 from gpucheck.cards.card import KEPT_OUT, WSL_NODE
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Condition, Seen, answered, answers
+from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, answers
 from gpucheck.doctor.conditions_kernel import why_absent
-from gpucheck.doctor.evidence import Evidence
 from gpucheck.machine.stack import (
     ONE_VERSION,
     Library,

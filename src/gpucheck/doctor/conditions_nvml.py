@@ -9,12 +9,11 @@ from collections.abc import Callable
 
 from gpucheck.cards.checks import smi_name
 from gpucheck.cards.xids import ACTIONS
-from gpucheck.doctor import conditions_nodes, fixes, mask
-from gpucheck.doctor.condition import Certainty, Condition, Seen, answered, answers
+from gpucheck.doctor import conditions_masks, conditions_nodes, fixes
+from gpucheck.doctor.condition import Certainty, Condition, Evidence, Seen, answered, answers
 from gpucheck.doctor.conditions_kernel import FALLEN, why_absent
 from gpucheck.doctor.conditions_masks import MASK, REFUSED
 from gpucheck.doctor.conditions_nodes import lacks_nodes
-from gpucheck.doctor.evidence import Evidence
 from gpucheck.report.facts import Device, Driver
 from gpucheck.report.finding import Verdict
 from gpucheck.units import GIB
@@ -28,7 +27,6 @@ def _unless_cuda_works(evidence: Evidence) -> Verdict | None:
 
 
 def _said(evidence: Evidence, more: str = "", *, certainty: Certainty | None = None) -> Seen:
-    """What NVML answered to its start."""
     driver = evidence.driver
     said = f"nvmlInit answers {driver.nvml_code} ({driver.nvml_error or 'no text'})"
     return Seen(
@@ -462,7 +460,7 @@ def _is_masked(evidence: Evidence) -> bool:
     """Whether CUDA_VISIBLE_DEVICES lets nothing through, of what NVML lists or, without its list, of many."""
     value = evidence.value("CUDA_VISIBLE_DEVICES")
     uuids = [card.uuid for card in evidence.cards if card.nvml_index is not None or card.parent_uuid is not None]
-    return value is not None and not mask.read(value, uuids or [None] * MANY).shown
+    return value is not None and not conditions_masks.read_mask(value, uuids or [None] * MANY).shown
 
 
 def _empty_mig(evidence: Evidence) -> Seen | None:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Condition, Seen
-from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.machine.torch_probe import KernelRun, TorchProbe
 from gpucheck.machine.torch_probe_child import version_key
 
@@ -425,10 +424,6 @@ def _pynvml(evidence: Evidence) -> Seen | None:
     return Seen(said, told, f"{remove}; {fixes.packages_again(evidence, [pinned])}")
 
 
-def _interpreter(evidence: Evidence) -> str:
-    return fixes.interpreter(evidence.torch.executable if evidence.torch else None)
-
-
 def _torchvision(evidence: Evidence) -> Seen | None:
     """torchvision 0.N belongs to torch 2.(N - 15), and both must be built for the same thing."""
     probe = evidence.torch
@@ -455,7 +450,6 @@ def _torchvision(evidence: Evidence) -> Seen | None:
 
 
 def _triton(missing: Literal["compiler", "libcuda"]) -> Callable[[Evidence], Seen | None]:
-    """A judge of one of the two things that triton looks for."""
 
     def judge(evidence: Evidence) -> Seen | None:
         probe = evidence.torch
@@ -495,7 +489,7 @@ def _foreign(evidence: Evidence) -> Seen | None:
     elif "LD_PRELOAD" in evidence.variables:
         fix = "unset LD_PRELOAD"
     else:
-        fix = f"LD_DEBUG=libs {_interpreter(evidence)} -c 'import torch' shows what asks for them"
+        fix = f"LD_DEBUG=libs {fixes.interpreter(probe.executable)} -c 'import torch' shows what asks for them"
     runtime = _runtime_differs(probe)
     if runtime is not None and any("libcudart" in path for path in paths):
         by, told["runtime"] = f"{by}; {runtime}", probe.runtime
@@ -720,11 +714,6 @@ def _capabilities(evidence: Evidence) -> dict[str, str]:
     return told
 
 
-def _ran(probe: TorchProbe) -> set[str]:
-    """The devices on which a kernel ran: seen, and so above the arithmetic."""
-    return {run.device for run in probe.kernels if run.error is None}
-
-
 def _without_code(evidence: Evidence) -> dict[str, int]:
     """The devices that none of torch's code runs on, with their capability as a number."""
     probe = evidence.torch
@@ -733,7 +722,7 @@ def _without_code(evidence: Evidence) -> dict[str, int]:
     found = {}
     for device, capability in _capabilities(evidence).items():
         value = fixes.number(capability)
-        if value is None or device in _ran(probe):
+        if value is None or any(run.device == device and run.error is None for run in probe.kernels):
             continue
         if not any(fixes.runs_on(name, value) for name in probe.architectures):
             found[device] = value

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.condition import Evidence
 from gpucheck.machine.torch_probe import TorchProbe
 from gpucheck.report.facts import Host
 
@@ -124,7 +124,6 @@ def pythonpath_of(probe: TorchProbe) -> str | None:
 
 
 def out_of_pythonpath(*entries: str) -> str:
-    """Take what brings a foreign torch out of the variable."""
     return f"take {', '.join(entries)} out of PYTHONPATH (unset PYTHONPATH)"
 
 
@@ -345,7 +344,6 @@ class Installer:
         return f"{python} -m pip install {'--force-reinstall ' * anew}{packages}{source}"
 
     def uninstall(self, packages: str) -> str:
-        """The line that removes packages."""
         python = interpreter(self.python)
         if not self.has_pip:
             return f"uv pip uninstall --python {python} {packages}"

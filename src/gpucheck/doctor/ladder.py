@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Certainty, Condition, Rung, Seen
-from gpucheck.doctor.evidence import Evidence
+from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Certainty, Condition, Evidence, Rung, Seen
 from gpucheck.report.finding import Finding, Verdict
-from gpucheck.report.results.doctor import RungStanding
+from gpucheck.report.results.short import RungStanding
 
 # Only these break a rung; the rest is worth saying and lets one climb on.
 BREAKING: frozenset[Verdict] = frozenset(("fail",))
@@ -29,12 +28,10 @@ class Sighting:
 
     @property
     def verdict(self) -> Verdict:
-        """How bad it is here."""
         return self.seen.verdict or self.condition.verdict
 
     @property
     def certainty(self) -> Certainty:
-        """How sure it is here."""
         return self.seen.certainty or self.condition.certainty
 
     @property
@@ -113,7 +110,6 @@ def _finding(sighting: Sighting, verdict: Verdict, *, because: str | None = None
 
 
 def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[RungStanding, ...]:
-    """Every rung from the ground up."""
     found: list[RungStanding] = []
     above = False
     for rung in RUNGS:

@@ -26,7 +26,6 @@ class DoctorOptions:
     root: Path = Path("/")
 
     def names(self) -> list[tuple[str, str]]:
-        """The selected conditions with their titles."""
         from gpucheck.doctor.catalogue import select
 
         return [(one.id, one.title) for one in select(self.only, self.skip)]

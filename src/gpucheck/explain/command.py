@@ -11,15 +11,14 @@ from gpucheck import naming
 from gpucheck.doctor.catalogue import CONDITIONS
 from gpucheck.doctor.condition import Condition
 from gpucheck.errors import UsageError
-from gpucheck.explain import figures, platforms
+from gpucheck.explain import figures
 from gpucheck.explain.match import Match, find
-from gpucheck.explain.page import PAGES
-from gpucheck.explain.pattern import readable
-from gpucheck.explain.table import OF_CONDITIONS, TEXTS
-from gpucheck.explain.text import Text
+from gpucheck.explain.normal import readable
+from gpucheck.explain.table import OF_CONDITIONS, PAGES, TEXTS
+from gpucheck.explain.text import Text, step
 from gpucheck.report.events import Answered, Emit, Judged, Notice
 from gpucheck.report.finding import Finding, Id
-from gpucheck.report.results.explain import ExplainResult, IdPage, KnownId, TextMatch
+from gpucheck.report.results.short import ExplainResult, IdPage, KnownId, TextMatch
 
 # Every id is two or more words of small letters with dots between.
 _ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
@@ -102,7 +101,7 @@ def _told(match: Match) -> TextMatch:
         title=text.title,
         meaning=text.meaning,
         certainty=match.certainty,
-        then=platforms.step(match.platforms, text.id, then, specific=bool(read.then)),
+        then=step(match.platforms, text.id, then, specific=bool(read.then)),
         says=read.says,
         specific=bool(read.then),
         numbers=read.numbers,

@@ -1,8 +1,8 @@
 """The numbers in an error text: sizes in bytes, versions, devices, ranks; and what they come to in a sentence. Pure.
 
-Each family of texts has a reader, by the beginning of its ids. A reader gets the line where the text stands and those
-after it, and gives what it finds under keys with units; what is not written there is left out. `told` makes one
-sentence of it, and the step that it suggests in place of the text's own.
+A number is a named group of a pattern, told by its key: what is not written in a text is left out. Each family of texts
+has its readings, by the beginning of its ids; a reading's sentence and the step in place of the text's own are made of
+the numbers. Where numbers have to be weighed against each other, as those of a full GPU, a family has a function.
 """
 
 from __future__ import annotations
@@ -19,16 +19,8 @@ Numbers = dict[str, Any]
 # GB is what torch's MPS and llama.cpp write for 2³⁰ too; in an error's rounded figure the difference does not count.
 _UNITS = {"": 1, "b": 1, "byte": 1, "bytes": 1, "kb": KIB, "kib": KIB, "mb": MIB, "mib": MIB, "gb": GIB, "gib": GIB}
 _UNITS |= {"tb": TIB, "tib": TIB, "k": KIB, "m": MIB, "g": GIB}
-_SIZE = r"([\d.]+) ?([KMGT]i?B|bytes?|B)\b"
-# Cached memory of more than this share of the GPU is worth a try with another allocator setting; the share is ours.
-_LARGE_CACHE = 0.1
-# Another process with less than this share of the GPU is not what fills it: a CUDA context alone is 0.3 to 0.6 GiB.
-_LARGE_OTHER = 0.05
-# What a process holds beside torch's memory: context, kernels, and the buffers of cuBLAS, cuDNN and NCCL. Published
-# messages that name their own process show 0.1 to 2.4 GiB.
-_CONTEXT = round(2.5 * GIB)
-# torch writes three sizes with two decimals: together they are this far from the exact sum.
-_ROUNDED = round(0.03 * GIB)
+# In patterns `SIZE` stands for a number with its unit.
+_SIZE = r"[\d.]+ ?(?:[KMGT]i?B|bytes?|B)\b"
 # NVML's "not available" (all bits set) as torch writes it, 17179869184 GiB, is no size; no machine has this much.
 _NO_SIZE = 2**60
 
@@ -42,16 +34,91 @@ class Figures:
     then: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Patterns whose named groups are numbers of the texts with this beginning of their ids, and what these come to.
+
+    The first of the sentences `says` of which all numbers are there is told: `{key|other}` stands for a number or,
+    where it is not there, for `other`, and a part in brackets is left out with its numbers. `then` is the step, or
+    makes it of the numbers. `in_line`: the lines before the text's own do not count.
+    """
+
+    of: str | tuple[str, ...]
+    patterns: str | tuple[str, ...]
+    says: str | tuple[str, ...]
+    then: str | Callable[[Numbers], str] = ""
+    in_line: bool = False
+
+
 def read(name: str, said: str, around: str = "") -> Figures:
     """The numbers of a text with the id `name`; `said` is its line and what follows, `around` also what is before."""
-    for beginning, reader in _READERS.items():
-        if name.startswith(beginning):
-            return reader(name, said, around or said)
-    return Figures()
+    family = next((one.of for one in _READINGS if name.startswith(one.of)), None)
+    for reading in (one for one in _READINGS if one.of == family):
+        # What the container toolkit says stands on the line itself, where that is the toolkit's.
+        in_line = reading.in_line or (name == "container.cli" and re.search("nvidia-container|unsatisfied", said))
+        found = _found(said if in_line else around or said, _each(reading.patterns))
+        if found is not None:
+            says = next(filter(None, (_filled(sentence, found) for sentence in _each(reading.says))), "")
+            return Figures(found, says, reading.then(found) if callable(reading.then) else reading.then)
+    weighed = next((one for beginning, one in _WEIGHED.items() if name.startswith(beginning)), None)
+    return Figures() if weighed is None or family is not None else weighed(name, said, around or said)
 
 
-def size(number: str, unit: str) -> int | None:
-    """Bytes in `2.00` `GiB`; None where it is no number."""
+def _each(given: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else given
+
+
+def _found(said: str, patterns: tuple[str, ...]) -> Numbers | None:
+    """What the named groups of these patterns find first, a later pattern's in place of an earlier one's; None where no
+    pattern is there."""
+    matches = [re.search(one.replace("SIZE", _SIZE), said, re.IGNORECASE | re.DOTALL) for one in patterns]
+    found: Numbers = {}
+    for match in filter(None, matches):
+        for key, text in match.groupdict().items():
+            name, value = _number(key, text or "")
+            if value is not None:
+                found[name] = value
+    return found if any(matches) else None
+
+
+# What is told as a whole number; what no rule of `_number` turns into one stays as it is written.
+_WHOLE = frozenset(
+    (
+        *("gpu", "pid", "xid", "rank", "local_rank", "sequence", "elements", "joined", "expected", "port", "exit_code"),
+        *("index", "size", "max_length_tokens", "fits_tokens"),
+    )
+)
+
+
+def _number(key: str, text: str) -> tuple[str, Any]:
+    """A group's key and its value; the key's end may name the unit, where the text has none. None for what is none."""
+    name, _, unit = key.rpartition("_")
+    if not text:
+        return key, None
+    if unit in ("bytes", "kib", "gib"):
+        value = size(text if unit == "bytes" else text.replace(",", "") + unit)
+        return f"{name}_bytes", value if value is not None and value < _NO_SIZE else None
+    if unit == "ms":
+        return f"{name}_s", int(text) / 1000
+    if key in _WHOLE:
+        return key, int(text)
+    match key:
+        case "utilization":
+            return key, float(text)
+        case "ranks":
+            return key, [int(one) for one in re.findall(r"\d+", text)]
+        case "wheel_architectures":
+            return key, re.findall(r"sm_\d+\w?", text)
+        case "architecture":
+            return key, text if text.startswith("sm_") else f"sm_{text.replace('.', '')}"
+        case "driver_cuda":
+            return key, cuda_version(int(text))
+    return key, re.sub(r",\s*", ".", text)
+
+
+def size(text: str) -> int | None:
+    """Bytes in `2.00 GiB`; None where it is no size."""
+    number, _, unit = re.sub(r"(?<=[\d.]) ?(?=[A-Za-z]|\Z)", "|", text, count=1).partition("|")
     try:
         return round(float(number.rstrip(".")) * _UNITS[unit.lower()])
     except (ValueError, KeyError):
@@ -73,59 +140,60 @@ def _digits(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-def _sizes(said: str, patterns: dict[str, str]) -> Numbers:
-    """What each pattern, with `SIZE` for a number and its unit, finds first."""
-    found: Numbers = {}
-    for key, pattern in patterns.items():
-        match = re.search(pattern.replace("SIZE", _SIZE), said, re.IGNORECASE)
-        value = size(match[1], match[2]) if match else None
-        if value is not None:
-            found[key] = value
-    return found
+def _filled(sentence: str, found: Numbers) -> str:
+    """A sentence with its numbers; empty where one is not there."""
+    shown = {key: _shown(key, value) for key, value in found.items()}
+    if found.get("exit_code", 0) < 0:
+        shown["signal"] = str(-found["exit_code"])
+
+    def filled(part: str) -> str:
+        fields = re.findall(r"{(\w+)(?:\|([^}]*))?}", part)
+        if any(key not in shown and not other for key, other in fields):
+            return ""
+        return re.sub(r"{(\w+)(?:\|([^}]*))?}", lambda one: shown.get(one[1], one[2]), part)
+
+    return filled(re.sub(r"\[([^]]*)\]", lambda one: filled(one[1]), sentence))
 
 
-def _integers(said: str, patterns: dict[str, str]) -> Numbers:
-    """What each pattern's first group finds first, as a whole number."""
-    found: Numbers = {}
-    for key, pattern in patterns.items():
-        if match := re.search(pattern, said, re.IGNORECASE):
-            found[key] = int(match[1])
-    return found
-
-
-def _words(said: str, patterns: dict[str, str]) -> Numbers:
-    """What each pattern's first group finds first, as it is written."""
-    found = {key: re.search(pattern, said, re.IGNORECASE) for key, pattern in patterns.items()}
-    return {key: match[1] for key, match in found.items() if match}
+def _shown(key: str, value: Any) -> str:
+    if isinstance(value, list):
+        return f"{value[0]} to {value[-1]}" if isinstance(value[0], str) else " and ".join(map(str, value))
+    return human(value) if key.endswith("_bytes") else f"{value:.0f}" if key.endswith("_s") else str(value)
 
 
 # --- memory of a GPU --------------------------------------------------------------------------------------------------
 
+# Cached memory of more than this share of the GPU is worth a try with another allocator setting; the share is ours.
+_LARGE_CACHE = 0.1
+# Another process with less than this share of the GPU is not what fills it: a CUDA context alone is 0.3 to 0.6 GiB.
+_LARGE_OTHER = 0.05
+# What a process holds beside torch's memory: context, kernels, and the buffers of cuBLAS, cuDNN and NCCL. Published
+# messages that name their own process show 0.1 to 2.4 GiB.
+_CONTEXT = round(2.5 * GIB)
+# torch writes three sizes with two decimals: together they are this far from the exact sum.
+_ROUNDED = round(0.03 * GIB)
 # torch 1.x and 2.0 write a bracket, 2.1 and later sentences; llama.cpp, JAX and ONNX Runtime have words of their own.
-_MEMORY = {
-    "requested_bytes": r"(?:Tried to allocate|while trying to allocate|failed to allocate|allocating|"
-    r"Failed to allocate memory for requested buffer of size) SIZE",
-    "total_bytes": r"(?:total capac?i?ty of SIZE)",
-    "free_bytes": r"of which SIZE is free",
-    "allowed_bytes": r"SIZE allowed",
-    "own_bytes": r"this process has SIZE memory in use",
-    "allocated_bytes": r"SIZE is allocated by PyTorch",
-    "cached_bytes": r"SIZE is reserved by PyTorch but unallocated",
-    "private_pools_bytes": r"SIZE allocated in private pools",
-}
-_MEMORY_1 = {
-    "total_bytes": r"SIZE total capacity",
-    "free_bytes": r"SIZE free",
-    "allocated_bytes": r"SIZE already allocated",
-    "reserved_bytes": r"SIZE reserved in total by PyTorch",
-    # Before torch 1.4; it does not contain what is allocated.
-    "cached_bytes": r"SIZE cached",
-}
-_MPS = {
-    "allocated_bytes": r"MPS allocated: SIZE",
-    "other_bytes": r"other allocations: SIZE",
-    "allowed_bytes": r"max allowed: SIZE",
-}
+_MEMORY = (
+    r"MPS allocated: (?P<allocated_bytes>SIZE)",
+    r"other allocations: (?P<other_bytes>SIZE)",
+    r"max allowed: (?P<allowed_bytes>SIZE)",
+    r"(?P<total_bytes>SIZE) total capacity",
+    r"(?P<free_bytes>SIZE) free",
+    r"(?P<allocated_bytes>SIZE) already allocated",
+    r"(?P<reserved_bytes>SIZE) reserved in total by PyTorch",
+    r"(?P<cached_bytes>SIZE) cached",  # before torch 1.4; it does not contain what is allocated
+    r"(?:Tried to allocate|while trying to allocate|failed to allocate|allocating|"
+    r"Failed to allocate memory for requested buffer of size) (?P<requested_bytes>SIZE)",
+    r"total capac?i?ty of (?P<total_bytes>SIZE)",
+    r"of which (?P<free_bytes>SIZE) is free",
+    r"(?P<allowed_bytes>SIZE) allowed",
+    r"this process has (?P<own_bytes>SIZE) memory in use",
+    r"(?P<allocated_bytes>SIZE) is allocated by PyTorch",
+    r"(?P<cached_bytes>SIZE) is reserved by PyTorch but unallocated",
+    r"(?P<private_pools_bytes>SIZE) allocated in private pools",
+    r"\bGPU (?P<gpu>\d+)(?: has|;)",
+    r"allocate (?P<requested_bytes>\d+ bytes)",
+)
 
 
 def _memory(name: str, said: str, around: str) -> Figures:
@@ -134,13 +202,11 @@ def _memory(name: str, said: str, around: str) -> Figures:
     # Of several ranks each says its own: the first one's message ends where the next begins.
     first = re.search(r"out of memory.*?(?=(?:CUDA|HIP|XPU|MPS backend) out of memory|\Z)", said, re.I | re.S)
     said = first.group() if first else said
-    found = {**_sizes(said, _MPS), **_sizes(said, _MEMORY_1), **_sizes(said, _MEMORY)}
-    found = {key: value for key, value in found.items() if value < _NO_SIZE}
-    found |= _integers(said, {"gpu": r"\bGPU (\d+)(?: has|;)", "requested_bytes": r"allocate (\d+) bytes"})
+    found = _found(said, _MEMORY) or {}
     others = [
         {"pid": int(match[1]), "bytes": value}
-        for match in re.finditer(rf"Process (\d+) has {_SIZE} memory in use", said, re.IGNORECASE)
-        if (value := size(match[2], match[3])) is not None and value < _NO_SIZE
+        for match in re.finditer(rf"Process (\d+) has ({_SIZE}) memory in use", said, re.IGNORECASE)
+        if (value := size(match[2])) is not None and value < _NO_SIZE
     ]
     if others:
         found["processes"] = sorted(others, key=lambda one: -one["bytes"])
@@ -288,93 +354,49 @@ def _about_others(listed: list[Numbers], *, is_own_known: bool) -> str:
     return f"ps -fp {','.join(pids)} shows what holds it: your own program, or another one, then use another GPU"
 
 
-def _vllm(name: str, said: str, around: str) -> Figures:
-    """vLLM's free memory against its share, and the cache that one request needs."""
-    del name
-    found = _sizes(
-        around,
-        {
-            "needed_bytes": r"SIZE KV cache is needed",
-            "available_bytes": r"available KV cache memory \(SIZE",
-            "desired_bytes": r"desired GPU memory utilization \([\d.]+, SIZE",
-        },
-    )
-    if match := re.search(r"Free memory on device[^(]{0,20}\(([\d.]+)/([\d.]+) GiB\)", around):
-        found |= {"free_bytes": size(match[1], "GiB"), "total_bytes": size(match[2], "GiB")}
-    found |= _integers(
-        around, {"max_length_tokens": r"max seq len \((\d+)\)", "fits_tokens": r"maximum model length is (\d+)"}
-    )
-    if match := re.search(r"memory utilization \(([\d.]+)", around):
-        found["utilization"] = float(match[1])
+def _vllm_then(found: Numbers) -> str:
+    """The share that would fit, or the length."""
     if "free_bytes" in found and "desired_bytes" in found:
-        share = int(100 * found["free_bytes"] / found["total_bytes"]) / 100
-        return Figures(
-            found,
-            f"of {human(found['total_bytes'])} {human(found['free_bytes'])} free, vLLM wants "
-            f"{human(found['desired_bytes'])}",
-            f"--gpu-memory-utilization {max(share - 0.02, 0.01):.2f}; or another GPU (nvidia-smi shows who holds "
-            "memory here)",
-        )
+        share = int(100 * found["free_bytes"] / found["total_bytes"]) / 100 - 0.02
+        others = "or another GPU (nvidia-smi shows who holds memory here)"
+        return f"--gpu-memory-utilization {max(share, 0.01):.2f}; {others}"
     if "needed_bytes" in found and "available_bytes" in found:
-        length = found.get("fits_tokens")
-        return Figures(
-            found,
-            f"one request of {found.get('max_length_tokens', 'the full')} tokens needs {human(found['needed_bytes'])} "
-            f"of cache, {human(found['available_bytes'])} left",
-            (f"--max-model-len {length}" if length else "a smaller --max-model-len")
-            + ", or a larger --gpu-memory-utilization; or more GPUs (--tensor-parallel-size)",
-        )
-    return Figures(found)
+        length = f"--max-model-len {found['fits_tokens']}" if "fits_tokens" in found else "a smaller --max-model-len"
+        return f"{length}, or a larger --gpu-memory-utilization; or more GPUs (--tensor-parallel-size)"
+    return ""
 
 
 # --- memory of the host -----------------------------------------------------------------------------------------------
 
-
-def _host(name: str, said: str, around: str) -> Figures:
-    """What was asked of the host's memory, or whom the kernel killed and how much it held."""
-    if name == "oom.killed":
-        return _killed(around)
-    found = _integers(said, {"requested_bytes": r"tried to allocate (\d+) bytes"})
-    found |= _sizes(said, {"requested_bytes": r"Unable to allocate SIZE"})
-    if "requested_bytes" not in found:
-        return Figures(found)
-    return Figures(found, f"{human(found['requested_bytes'])} requested at once")
+_KILLED = (
+    r"Kill(?:ed)? process (?P<pid>\d+),? \(?(?P<name>[^)\s,]+)\)?",
+    r"total-vm:(?P<virtual_kib>[\d,]+)kB",
+    r"anon-rss:(?P<resident_kib>[\d,]+)kB",
+    r"shmem-rss:(?P<shared_kib>[\d,]+)kB",
+    r"memory: usage (?P<used_kib>\d+)kB, limit (?P<limit_kib>\d+)kB",
+)
 
 
-def _killed(said: str) -> Figures:
-    found: Numbers = {}
-    match = re.search(r"Kill(?:ed)? process (\d+),? \(?([^)\s,]+)\)?", said)
-    if match:
-        found |= {"pid": int(match[1]), "name": match[2]}
-    for key, word in (
-        ("virtual_bytes", "total-vm"),
-        ("resident_bytes", "anon-rss"),
-        ("shared_bytes", "shmem-rss"),
-    ):
-        if counted := re.search(word + r":([\d,]+)kB", said):
-            found[key] = int(counted[1].replace(",", "")) * KIB
-    if usage := re.search(r"memory: usage (\d+)kB, limit (\d+)kB", said):
-        found |= {"used_bytes": int(usage[1]) * KIB, "limit_bytes": int(usage[2]) * KIB}
-    cgroup = "emory cgroup" in said or "CONSTRAINT_MEMCG" in said
+def _killed(name: str, said: str, around: str) -> Figures:
+    """Whom the kernel killed, how much it held, and whose limit that was."""
+    del name, said
+    found = _found(around, _KILLED) or {}
+    cgroup = "emory cgroup" in around or "CONSTRAINT_MEMCG" in around
     if "pid" in found or cgroup:
         found["by"] = "cgroup" if cgroup else "system"
-    if "pid" not in found:
-        return Figures(found)
-    held = f" with {human(found['resident_bytes'])} of RAM" if "resident_bytes" in found else ""
-    shared = found.get("shared_bytes", 0)
-    held += f" and {human(shared)} of shared memory" if shared > GIB else ""
-    limit = f" of {human(found['limit_bytes'])}" if "limit_bytes" in found else ""
-    whose = f"the limit{limit} of its container or job" if cgroup else "the machine's RAM"
+    shared = " and {shared_bytes} of shared memory" if found.get("shared_bytes", 0) > GIB else ""
+    whose = "the limit[ of {limit_bytes}] of its container or job" if cgroup else "the machine's RAM"
+    says = (
+        "RAM, not GPU memory: the kernel killed process {pid} ({name})[ with {resident_bytes} of RAM]"
+        f"{shared}; {whose} was full"
+    )
     then = (
         "a higher limit (docker run --memory, Kubernetes resources.limits.memory, Slurm --mem)"
         if cgroup
         else "end other processes that use RAM"
     )
-    return Figures(
-        found,
-        f"RAM, not GPU memory: the kernel killed process {found['pid']} ({found['name']}){held}; {whose} was full",
-        then + "; fewer DataLoader workers, a smaller prefetch_factor, weights loaded once per machine (mmap)",
-    )
+    then += "; fewer DataLoader workers, a smaller prefetch_factor, weights loaded once per machine (mmap)"
+    return Figures(found, _filled(says, found), then if "pid" in found else "")
 
 
 # --- versions and architectures ---------------------------------------------------------------------------------------
@@ -389,131 +411,26 @@ def cuda_version(number: int) -> str:
 _DRIVERS = {11: "450", 12: "525", 13: "580"}
 
 
-def _driver(name: str, said: str, around: str) -> Figures:
-    """Which CUDA the driver serves."""
-    del name, around
-    found = _integers(said, {"driver_cuda": r"\(found version (\d{4,5})\)"})
-    if "driver_cuda" not in found:
-        return Figures()
-    version = cuda_version(found["driver_cuda"])
-    found = {"driver_cuda": version}
-    major = int(version.split(".")[0])
-    newest = max(_DRIVERS)
+def _driver_then(found: Numbers) -> str:
+    """Which driver, or which torch, in place of this one."""
+    major, newest = int(found["driver_cuda"].split(".")[0]), max(_DRIVERS)
     older = f"a torch wheel for CUDA {major}" if major >= 11 else f"an old torch (CUDA {major} has no wheels today)"
-    return Figures(
-        found,
-        f"the driver supports CUDA up to {version}, torch's CUDA is newer",
+    return (
         f"update the driver (CUDA 12 needs {_DRIVERS[12]} or newer, CUDA {newest} {_DRIVERS[newest]}), or install "
-        f"{older}",
+        f"{older}"
     )
 
 
-def _versions(name: str, said: str, around: str) -> Figures:
-    """Two versions that do not go together: of the driver's halves, of CUDA's toolkit and torch's, of cuDNN."""
-    for pattern, one, other, sentence in _PAIRS.get(name, ()):
-        if match := re.search(pattern, around, re.IGNORECASE | re.DOTALL):
-            first, second = (re.sub(r",\s*", ".", group.strip("()")) for group in match.groups()[:2])
-            mixed = name == "nvml.mismatch" and are_mixed_packages(first, second)
-            return Figures({one: first, other: second}, sentence.format(first, second), ONE_VERSION if mixed else "")
-    if name == "nvml.mismatch" and (match := re.search(r"NVML library version: ([\d.]+)", around)):
-        return Figures({"library": match[1]}, f"libraries of driver {match[1]}, kernel module of another")
-    del said
-    return Figures()
+def _mixed_then(found: Numbers) -> str:
+    """The step for two packages of one driver, which no restart mends."""
+    return ONE_VERSION if are_mixed_packages(found["library"], found["module"]) else ""
 
 
-_PAIRS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
-    "nvml.mismatch": (
-        (
-            r"client has the version ([\d.]+\d).{0,60}kernel module has the version ([\d.]+\d)",
-            "library",
-            "module",
-            "libraries of driver {}, kernel module of {}",
-        ),
-        (
-            r"kernel version ([\d.]+\d) does not match DSO version ([\d.]+\d)",
-            "module",
-            "library",
-            "kernel module of driver {}, libraries of {}",
-        ),
-    ),
-    "nvcc.mismatch": (
-        (
-            r"detected CUDA version \(([\d.]+)\).{0,80}compile\s*PyTorch \(([\d.]+)\)",
-            "toolkit",
-            "torch_cuda",
-            "nvcc is of CUDA {}, torch of CUDA {}",
-        ),
-        (
-            r"Installed CUDA version ([\d.]+) does not match the version torch was compiled with ([\d.]+\d)",
-            "toolkit",
-            "torch_cuda",
-            "nvcc is of CUDA {}, torch of CUDA {}",
-        ),
-    ),
-    "cudnn.version": (
-        (
-            r"compiled\s+against (\(\d+, ?\d+, ?\d+\)) but found runtime version (\(\d+, ?\d+, ?\d+\))",
-            "wanted",
-            "found",
-            "torch was built for cuDNN {}, {} was loaded",
-        ),
-        (
-            r"Loaded runtime CuDNN library: ([\d.]+) but source was compiled with: ([\d.]+\d)",
-            "found",
-            "wanted",
-            "cuDNN {} was loaded, the program was built for {}",
-        ),
-    ),
-    "xformers.setup": (
-        (
-            r"PyTorch ([\d.]+\S*) with CUDA \d+ \(you have ([\d.]+[^)\s]*)\)",
-            "wanted",
-            "found",
-            "xformers was built for torch {}, {} is installed",
-        ),
-    ),
-    "quant.dtype": (
-        (
-            r"Minimum capability: (\d+)\. Current capability: (\d+)",
-            "minimum_capability",
-            "capability",
-            "the kernel needs compute capability {}, the GPU has {} (written without the point)",
-        ),
-    ),
-}
-
-
-def _capability(name: str, said: str, around: str) -> Figures:
-    """The GPU's architecture, and those of the wheel."""
-    del name
-    found = _words(
-        around,
-        {
-            "device": r"(?:GPU ?\d+ |^|[\s:])((?:NVIDIA|Tesla|GeForce|Quadro|GRID|RTX|GTX)[\w -]*?) (?:with CUDA "
-            "capability|which is of)",
-            "architecture": r"CUDA capability (sm_\d+\w?)",
-        },
-    )
-    if "architecture" not in found and (
-        match := re.search(r"of (?:cuda )?capability (\d+)\.(\d+)", around, re.IGNORECASE)
-    ):
-        found["architecture"] = f"sm_{match[1]}{match[2]}"
-    if listed := re.search(r"supports CUDA capabilities ((?:sm_\d+\w?[ ,]*)+)", around):
-        found["wheel_architectures"] = re.findall(r"sm_\d+\w?", listed[1])
-    if "architecture" not in found:
-        return Figures(found)
-    del said
-    has = found.get("wheel_architectures")
-    wheel = f", torch has code for {has[0]} to {has[-1]}" if has else ""
-    return Figures(
-        found,
-        f"{found.get('device', 'the GPU')} is {found['architecture']}{wheel}",
-        _wheel_for(int(re.sub(r"\D", "", found["architecture"]))),
-    )
-
-
-def _wheel_for(architecture: int) -> str:
+def _wheel_then(found: Numbers) -> str:
     """Which wheels have an architecture, by torch's release table (RELEASE.md) and its issue 157517."""
+    if "architecture" not in found:
+        return ""
+    architecture = int(re.sub(r"\D", "", found["architecture"]))
     if architecture >= 100:
         return "install torch 2.7 or newer from a wheel for CUDA 12.8 or newer (for sm_103 and sm_121 CUDA 13)"
     if architecture < 50:
@@ -525,117 +442,39 @@ def _wheel_for(architecture: int) -> str:
     return "install a newer torch for a CUDA that the driver supports"
 
 
-# --- the kernel's log, ranks, kernels ---------------------------------------------------------------------------------
+# --- the kernel's log -------------------------------------------------------------------------------------------------
 
 
 def _xid(name: str, said: str, around: str) -> Figures:
     """Which GPU, by its address on the bus, and which process."""
     number = name.split(".")[1]
     if not number.isdigit():
-        found = _integers(said, {"xid": r"Xid[^\d]{0,20}(?:\(PCI:[0-9a-f:.]+\): )?(\d+)"})
-        return Figures(found)
-    found = {"xid": int(number)}
+        return Figures(_found(said, (r"Xid[^\d]{0,20}(?:\(PCI:[0-9a-f:.]+\): )?(?P<xid>\d+)",)) or {})
     line = re.search(rf"Xid \((?:PCI:)?([0-9a-f:.]+)\): {number}\b(.{{0,200}})", said, re.IGNORECASE)
     line = line or re.search(
         rf"Xid \((?:PCI:)?([0-9a-f:.]+)\): \d+\b(.{{0,160}}?caused by previous Xid {number}\b)", around, re.IGNORECASE
     )
+    found: Numbers = {"xid": int(number)}
     if line is None:
         return Figures(found)
-    rest = line[2].split("NVRM:")[0]
     found["bus"] = line[1].lower()
-    found |= _integers(rest, {"pid": r"pid='?(\d+)"}) | _words(rest, {"process": r"name='?([^\s,'<>]+)"})
-    if action := re.search(r"recovery action changed from \S+ \(([^)]*)\) to \S+ \(([^)]*)\)", rest, re.IGNORECASE):
-        found |= {"recovery_action": action[2]}
-    whom = f" in process {found['pid']}" if "pid" in found else ""
-    whom += f" ({found['process']})" if whom and "process" in found else ""
-    asks = f", recovery action: {found['recovery_action']}" if "recovery_action" in found else ""
-    return Figures(found, f"GPU {found['bus']}{whom}{asks}")
-
-
-def _ranks(name: str, said: str, around: str) -> Figures:
-    """Which rank, which collective, how long it waited; who came to the rendezvous; who ended first."""
-    found = _integers(
-        around,
-        {
-            "rank": r"\brank\s*: (\d+)" if name == "dist.child" else r"(?:\[ ?Rank |\brank\s*: )(\d+)",
-            "local_rank": r"local_rank: (\d+)",
-            "sequence": r"SeqNum=(\d+)",
-            "elements": r"NumelIn=(\d+)",
-            "joined": r"(\d+)/\d+ clients joined",
-            "expected": r"\d+/(\d+) clients joined",
-            "port": r"\bport:? ?(\d{2,5})\b",
-            "pid": r"\(pid: (\d+)\)",
-        },
-    )
-    if match := re.search(r"exitcode\s*: (-?\d+)", around):
-        found["exit_code"] = int(match[1])
-    if match := re.search(r"Timeout\(ms\)=(\d+)", around):
-        found["limit_s"] = int(match[1]) / 1000
-    if match := re.search(r"ran for (\d+) milliseconds", around):
-        found["waited_s"] = int(match[1]) / 1000
-    found |= _words(around, {"collective": r"OpType=(\w+)"})
-    del said
-    return Figures(found, _ranks_say(found))
-
-
-def _ranks_say(found: Numbers) -> str:
-    if "collective" in found:
-        rank = f"rank {found['rank']} waited" if "rank" in found else "a rank waited"
-        waited = f" {found['waited_s']:.0f} s" if "waited_s" in found else ""
-        which = f" (number {found['sequence']})" if "sequence" in found else ""
-        return f"{rank}{waited} in {found['collective']}{which} for missing ranks"
-    if "joined" in found:
-        return f"{found['joined']} of {found['expected']} processes joined"
-    if "exit_code" in found:
-        who = f"rank {found['rank']}" if "rank" in found else "a rank"
-        who = f"local rank {found['local_rank']}" if "local_rank" in found and "rank" not in found else who
-        signal = f" (signal {-found['exit_code']})" if found["exit_code"] < 0 else ""
-        return f"{who} failed first with exit code {found['exit_code']}{signal}"
-    return f"port {found['port']}" if "port" in found else ""
-
-
-def _duplicate(name: str, said: str, around: str) -> Figures:
-    del name, said
-    match = re.search(r"rank (\d+) and rank (\d+) both on CUDA device ([0-9a-f]+)", around)
-    if match is None:
-        return Figures()
-    ranks = [int(match[1]), int(match[2])]
-    return Figures({"ranks": ranks, "bus": match[3]}, f"ranks {ranks[0]} and {ranks[1]} both use GPU {match[3]}")
-
-
-def _shared_memory(name: str, said: str, around: str) -> Figures:
-    """What a kernel wants inside a multiprocessor, and what there is."""
-    del name, said
-    match = re.search(r"Required: (\d+),? Hardware limit: ?(\d+)", around)
-    if match is None:
-        return Figures()
-    wanted, limit = int(match[1]), int(match[2])
-    return Figures(
-        {"required_bytes": wanted, "limit_bytes": limit},
-        f"the kernel needs {human(wanted)} of shared memory per multiprocessor, the GPU has {human(limit)}",
-    )
-
-
-def _index(name: str, said: str, around: str) -> Figures:
-    """The index or label that was out of range."""
-    del name, around
-    found = _integers(
-        said, {"index": r"(?:index|Target) (-?\d+) is out of bounds", "size": r"dimension \d+ with size (\d+)"}
-    )
-    if "index" not in found:
-        return Figures(found)
-    size_ = f", dimension size {found['size']}" if "size" in found else ""
-    return Figures(found, f"index {found['index']}{size_}")
+    of_process = (r"pid='?(?P<pid>\d+)", r"name='?(?P<process>[^\s,'<>]+)")
+    action = r"recovery action changed from \S+ \([^)]*\) to \S+ \((?P<recovery_action>[^)]*)\)"
+    found |= _found(line[2].split("NVRM:")[0], (*of_process, action)) or {}
+    whom = "[ in process {pid}]" + ("[ ({process})]" if "pid" in found else "")
+    return Figures(found, _filled("GPU {bus}" + whom + "[, recovery action: {recovery_action}]", found))
 
 
 # --- shared memory ----------------------------------------------------------------------------------------------------
 
+# The error stands near what says that a segment could not be had.
+_NEAR = r"\A.{0,380}?"
 # By the system's error behind a segment of shared memory: what it says, and the steps of NCCL and of torch; the text's
 # own where it is empty.
 _SEGMENTS: tuple[tuple[str, str, str, str], ...] = (
-    (r"No space left on device|\(28\)", "/dev/shm is full", "", ""),
+    (_NEAR + r"(No space left on device|\(28\))", "/dev/shm is full", "", ""),
     (
-        r"No such file or directory|\(2\)",
+        _NEAR + r"(No such file or directory|\(2\))",
         "the segment is not there: the process that made it has ended, or has another /dev/shm",
         "give ranks of one machine one /dev/shm (one container, or --ipc=host), or set NCCL_SHM_DISABLE=1; where a "
         "rank ended first, its log names the cause",
@@ -643,33 +482,24 @@ _SEGMENTS: tuple[tuple[str, str, str, str], ...] = (
         "(torch.multiprocessing.set_sharing_strategy('file_descriptor') keeps it)",
     ),
     (
-        r"Too many open files|\(24\)",
+        _NEAR + r"(Too many open files|\(24\))",
         "too many files are open",
         "ulimit -n 65536",
         "ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
     ),
     (
-        r"Permission denied|\(13\)",
+        _NEAR + r"(Permission denied|\(13\))",
         "/dev/shm may not be written",
         "ls -ld /dev/shm has to show drwxrwxrwt: sudo chmod 1777 /dev/shm",
         "ls -ld /dev/shm has to show drwxrwxrwt: sudo chmod 1777 /dev/shm",
     ),
     (
-        r"Cannot allocate memory|\(12\)",
+        _NEAR + r"(Cannot allocate memory|\(12\))",
         "the memory limit of the container or job is reached, which /dev/shm counts against",
         "a higher memory limit of the container or job, or fewer processes; free -h and df -h /dev/shm",
         "a higher memory limit of the container or job, or fewer workers; free -h and df -h /dev/shm",
     ),
 )
-
-
-def _segment(name: str, said: str, around: str) -> Figures:
-    """Which error of the system stopped a segment of shared memory."""
-    del around
-    for pattern, sentence, of_nccl, of_torch in _SEGMENTS:
-        if re.search(pattern, said[:400]):
-            return Figures({}, sentence, of_nccl if name == "nccl.shared_memory" else of_torch)
-    return Figures()
 
 
 # --- containers -------------------------------------------------------------------------------------------------------
@@ -686,8 +516,7 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
         r"unknown device|invalid device ordinal|MIG.{0,40}(not found|invalid)|device id .{0,60}not found",
         "the GPU that was asked for does not exist on this host",
         "nvidia-smi -L on the host lists the GPUs and MIG instances; name one of these in --gpus, "
-        "NVIDIA_VISIBLE_DEVICES "
-        "or the compose file's device_ids",
+        "NVIDIA_VISIBLE_DEVICES or the compose file's device_ids",
     ),
     (
         r"cgroup|device (rules|filter)|BPF_",
@@ -697,13 +526,13 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
         "--output=/etc/cdi/nvidia.yaml",
     ),
     (
-        r"unsatisfied condition: ?(brand|arch)",
-        "the image asks for another kind of GPU ({})",
+        r"unsatisfied condition: ?(?:(?P<condition>(?:brand|arch)\w* ?[<>=!]+ ?[\w.]+)|brand|arch)",
+        "the image asks for another kind of GPU ({condition|see the message})",
         "use an image without that requirement; NVIDIA_DISABLE_REQUIRE=1 skips the check",
     ),
     (
-        r"unsatisfied condition",
-        "the image asks for more than the host's driver has ({})",
+        r"unsatisfied condition(?:: ?(?P<condition>\w+ ?[<>=!]+ ?[\w.]+))?",
+        "the image asks for more than the host's driver has ({condition|see the message})",
         "update the host's driver, or use an image of an older CUDA; NVIDIA_DISABLE_REQUIRE=1 skips the check",
     ),
     (
@@ -720,8 +549,7 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
         r"file creation failed: \S+: file exists|: file exists",
         "the image contains files of NVIDIA's driver",
         "build the image without the driver's libraries (libcuda.so.1, libnvidia-ml.so.1): they come from the host, "
-        "and "
-        "an image that was committed from a container with GPUs keeps them",
+        "and an image that was committed from a container with GPUs keeps them",
     ),
     (
         r"ldcache|ldconfig",
@@ -740,54 +568,159 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
         r"libnvidia-ml\.so|libcuda\.so|load library failed|Could not find any nv files|no such device",
         "the host has no NVIDIA driver that the toolkit can find",
         "install the driver on the host; nvidia-smi has to work there first. An engine from snap, or Docker Desktop's "
-        "own "
-        "virtual machine, does not see the host's driver",
+        "own virtual machine, does not see the host's driver",
     ),
     (
         r"(stat|open|mount operation).{0,200}no such file or directory",
         "a file of the driver is not there",
         "sudo nvidia-modprobe -u -c 0 makes the device nodes; after an update of the driver sudo nvidia-ctk cdi "
-        "generate "
-        "--output=/etc/cdi/nvidia.yaml, and sudo systemctl restart docker",
+        "generate --output=/etc/cdi/nvidia.yaml, and sudo systemctl restart docker",
     ),
 )
 
 
-def _container(name: str, said: str, around: str) -> Figures:
-    """What NVIDIA's container toolkit says behind the kind of its error."""
-    del name
-    text = said if "nvidia-container" in said or "unsatisfied" in said else around
-    for pattern, sentence, then in _CONTAINER:
-        if re.search(pattern, text, re.IGNORECASE):
-            condition = re.search(r"unsatisfied condition: ?(\w+ ?[<>=!]+ ?[\w.]+)", text)
-            found = {"condition": condition[1]} if condition else {}
-            return Figures(found, sentence.format(condition[1] if condition else "see the message"), then)
-    return Figures()
+# --- what is read of which texts --------------------------------------------------------------------------------------
 
-
-_READERS: dict[str, Callable[[str, str, str], Figures]] = {
-    "container.cli": _container,
-    "nccl.shared_memory": _segment,
-    "shm.open": _segment,
-    "oom.vllm": _vllm,
-    "oom.cpu": _host,
-    "oom.host": _host,
-    "oom.killed": _host,
-    "oom.": _memory,
-    "cuinit.too_old": _driver,
-    "nvml.mismatch": _versions,
-    "nvcc.mismatch": _versions,
-    "cudnn.version": _versions,
-    "xformers.setup": _versions,
-    "quant.dtype": _versions,
-    "cuda.capability": _capability,
-    "architecture.": _capability,
-    "xid.": _xid,
-    "nccl.duplicate": _duplicate,
-    "process.killed": _ranks,
-    "crash.": _ranks,
-    "nccl.": _ranks,
-    "dist.": _ranks,
-    "compile.resources": _shared_memory,
-    "assert.": _index,
-}
+_RANKS = (
+    r"local_rank: (?P<local_rank>\d+)",
+    r"SeqNum=(?P<sequence>\d+)",
+    r"NumelIn=(?P<elements>\d+)",
+    r"(?P<joined>\d+)/(?P<expected>\d+) clients joined",
+    r"\bport:? ?(?P<port>\d{2,5})\b",
+    r"\(pid: (?P<pid>\d+)\)",
+    r"exitcode\s*: (?P<exit_code>-?\d+)",
+    r"Timeout\(ms\)=(?P<limit_ms>\d+)",
+    r"ran for (?P<waited_ms>\d+) milliseconds",
+    r"OpType=(?P<collective>\w+)",
+)
+_OF_RANKS = (
+    "rank {rank} waited[ {waited_s} s] in {collective}[ (number {sequence})] for missing ranks",
+    "a rank waited[ {waited_s} s] in {collective}[ (number {sequence})] for missing ranks",
+    "{joined} of {expected} processes joined",
+    "rank {rank} failed first with exit code {exit_code}[ (signal {signal})]",
+    "local rank {local_rank} failed first with exit code {exit_code}[ (signal {signal})]",
+    "a rank failed first with exit code {exit_code}[ (signal {signal})]",
+    "port {port}",
+)
+# Of the first that a text's id begins with all of the same ids are tried, until one finds something.
+_READINGS: tuple[Reading, ...] = (
+    *(Reading("container.cli", *row) for row in _CONTAINER),
+    *(Reading("nccl.shared_memory", one, says, then, in_line=True) for one, says, then, _ in _SEGMENTS),
+    *(Reading("shm.open", one, says, then, in_line=True) for one, says, _, then in _SEGMENTS),
+    Reading(
+        "oom.vllm",
+        (
+            r"(?P<needed_bytes>SIZE) KV cache is needed",
+            r"available KV cache memory \((?P<available_bytes>SIZE)",
+            r"desired GPU memory utilization \([\d.]+, (?P<desired_bytes>SIZE)",
+            r"Free memory on device[^(]{0,20}\((?P<free_gib>[\d.]+)/(?P<total_bytes>[\d.]+ GiB)\)",
+            r"max seq len \((?P<max_length_tokens>\d+)\)",
+            r"maximum model length is (?P<fits_tokens>\d+)",
+            r"memory utilization \((?P<utilization>\d+\.?\d*)",
+        ),
+        (
+            "of {total_bytes} {free_bytes} free, vLLM wants {desired_bytes}",
+            "one request of {max_length_tokens|the full} tokens needs {needed_bytes} of cache, {available_bytes} left",
+        ),
+        _vllm_then,
+    ),
+    Reading(
+        ("oom.cpu", "oom.host"),
+        (r"tried to allocate (?P<requested_bytes>\d+ bytes)", r"Unable to allocate (?P<requested_bytes>SIZE)"),
+        "{requested_bytes} requested at once",
+        in_line=True,
+    ),
+    Reading(
+        "cuinit.too_old",
+        r"\(found version (?P<driver_cuda>\d{4,5})\)",
+        "the driver supports CUDA up to {driver_cuda}, torch's CUDA is newer",
+        _driver_then,
+        in_line=True,
+    ),
+    Reading(
+        "nvml.mismatch",
+        r"client has the version (?P<library>[\d.]+\d).{0,60}kernel module has the version (?P<module>[\d.]+\d)",
+        "libraries of driver {library}, kernel module of {module}",
+        _mixed_then,
+    ),
+    Reading(
+        "nvml.mismatch",
+        r"kernel version (?P<module>[\d.]+\d) does not match DSO version (?P<library>[\d.]+\d)",
+        "kernel module of driver {module}, libraries of {library}",
+        _mixed_then,
+    ),
+    Reading(
+        "nvml.mismatch",
+        r"NVML library version: (?P<library>[\d.]+)",
+        "libraries of driver {library}, kernel module of another",
+    ),
+    Reading(
+        "nvcc.mismatch",
+        r"detected CUDA version \((?P<toolkit>[\d.]+)\).{0,80}compile\s*PyTorch \((?P<torch_cuda>[\d.]+)\)",
+        "nvcc is of CUDA {toolkit}, torch of CUDA {torch_cuda}",
+    ),
+    Reading(
+        "nvcc.mismatch",
+        r"Installed CUDA version (?P<toolkit>[\d.]+) does not match the version torch was compiled with "
+        r"(?P<torch_cuda>[\d.]+\d)",
+        "nvcc is of CUDA {toolkit}, torch of CUDA {torch_cuda}",
+    ),
+    Reading(
+        "cudnn.version",
+        r"compiled\s+against \((?P<wanted>\d+, ?\d+, ?\d+)\) but found runtime version "
+        r"\((?P<found>\d+, ?\d+, ?\d+)\)",
+        "torch was built for cuDNN {wanted}, {found} was loaded",
+    ),
+    Reading(
+        "cudnn.version",
+        r"Loaded runtime CuDNN library: (?P<found>[\d.]+) but source was compiled with: (?P<wanted>[\d.]+\d)",
+        "cuDNN {found} was loaded, the program was built for {wanted}",
+    ),
+    Reading(
+        "xformers.setup",
+        r"PyTorch (?P<wanted>[\d.]+\S*) with CUDA \d+ \(you have (?P<found>[\d.]+[^)\s]*)\)",
+        "xformers was built for torch {wanted}, {found} is installed",
+    ),
+    Reading(
+        "quant.dtype",
+        r"Minimum capability: (?P<minimum_capability>\d+)\. Current capability: (?P<capability>\d+)",
+        "the kernel needs compute capability {minimum_capability}, the GPU has {capability} (written without the "
+        "point)",
+    ),
+    Reading(
+        ("cuda.capability", "architecture."),
+        (
+            r"(?:GPU ?\d+ |^|[\s:])(?P<device>(?:NVIDIA|Tesla|GeForce|Quadro|GRID|RTX|GTX)[\w -]*?) (?:with CUDA "
+            r"capability|which is of)",
+            r"of (?:cuda )?capability (?P<architecture>\d+\.\d+)",
+            r"CUDA capability (?P<architecture>sm_\d+\w?)",
+            r"supports CUDA capabilities (?P<wheel_architectures>(?:sm_\d+\w?[ ,]*)+)",
+        ),
+        "{device|the GPU} is {architecture}[, torch has code for {wheel_architectures}]",
+        _wheel_then,
+    ),
+    Reading(
+        "nccl.duplicate",
+        r"rank (?P<ranks>\d+ and rank \d+) both on CUDA device (?P<bus>[0-9a-f]+)",
+        "ranks {ranks} both use GPU {bus}",
+    ),
+    Reading("dist.child", (r"\brank\s*: (?P<rank>\d+)", *_RANKS), _OF_RANKS),
+    Reading(
+        ("process.killed", "crash.", "nccl.", "dist."),
+        (r"(?:\[ ?Rank |\brank\s*: )(?P<rank>\d+)", *_RANKS),
+        _OF_RANKS,
+    ),
+    Reading(
+        "compile.resources",
+        r"Required: (?P<required_bytes>\d+),? Hardware limit: ?(?P<limit_bytes>\d+)",
+        "the kernel needs {required_bytes} of shared memory per multiprocessor, the GPU has {limit_bytes}",
+    ),
+    Reading(
+        "assert.",
+        (r"(?:index|Target) (?P<index>-?\d+) is out of bounds", r"dimension \d+ with size (?P<size>\d+)"),
+        "index {index}[, dimension size {size}]",
+        in_line=True,
+    ),
+)
+# By the beginning of the other ids.
+_WEIGHED = {"oom.killed": _killed, "oom.": _memory, "xid.": _xid}

@@ -9,11 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gpucheck.doctor.condition import CERTAINTIES, Certainty
-from gpucheck.explain import platforms
-from gpucheck.explain.normal import Kind, Line, Normal, normalise
-from gpucheck.explain.pattern import Pattern, compiled, is_cut
-from gpucheck.explain.platforms import Platform
-from gpucheck.explain.text import Text
+from gpucheck.explain.normal import Kind, Line, Normal, Pattern, compiled, is_cut, normalise
+from gpucheck.explain.text import Platform, Text, marked
 
 # A pattern that is in a log more often than this says nothing new: the first ones and the last ones are looked at.
 _MOST_PLACES = 100
@@ -140,7 +137,7 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
         for place in found
         if not any(place.within(other) or place.adds_nothing(other) for other in near.to(place))
     ]
-    where = platforms.marked(normal.spaced)
+    where = marked(normal.spaced)
     first: dict[str, Line] = {}
     for place in found:
         if place.line.kind not in _LATE:
@@ -156,11 +153,6 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
             earlier, conditions=tuple(dict.fromkeys((*earlier.conditions, *match.conditions)))
         )
     return _doubted(list(matches.values()), found, errors)
-
-
-def _is_beside(line: Line) -> bool:
-    """Whether a line says that the program goes on without something; a deprecation says what it is."""
-    return _GOES_ON.search(line.text) is not None and "deprecat" not in line.text.lower()
 
 
 def _unknown_errors(normal: Normal, found: Sequence[_Place]) -> Literal["none", "some", "all"]:
@@ -201,7 +193,9 @@ def _doubted(matches: list[Match], found: Sequence[_Place], errors: str) -> list
     doubt = "the paste has an error that is not known" if unknown else ""
     doubt = doubt or ("the paste has other causes too" if others else "")
     doubt = doubt or ("it is in a line of source code" if place.line.kind in _LATE else "")
-    doubt = doubt or ("the program says it continues without it" if _is_beside(place.line) else "")
+    # A deprecation says what it is.
+    goes_on = _GOES_ON.search(place.line.text) is not None and "deprecat" not in place.line.text.lower()
+    doubt = doubt or ("the program says it continues without it" if goes_on else "")
     return [replace(first, doubt=doubt), *matches[1:]]
 
 

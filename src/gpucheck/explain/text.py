@@ -1,8 +1,16 @@
-"""A text that is known: how it reads, what it means and what to do."""
+"""A text that is known: how it reads, what it means and what to do; and where a pasted text comes from, by the marks in
+it, and the step that works there. Pure.
+
+The tables of texts name the commands of Linux and of NVIDIA's driver. On a Mac, on Windows, inside WSL and on AMD's
+GPUs some of them do not exist, or mend nothing.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from gpucheck.doctor.condition import Certainty
 
@@ -65,3 +73,148 @@ def by_code(*numbers: int) -> str:
         rf"\bcuda driver library failed to get device context )({either})(?!\.?\d)|"
         rf"\bcode=({either})\(cu|\[({either})\] Call to {call}|\bInvalid error code \(({either})\) at \S{{0,200}}cuda"
     )
+
+
+Platform = Literal["wsl", "windows", "mac", "rocm"]
+PLATFORMS: tuple[Platform, ...] = get_args(Platform)
+
+# In text without capitals and quotes, as `normal` makes it.
+_MARKS: dict[Platform, re.Pattern[str]] = {
+    "wsl": re.compile(
+        r"/usr/lib/wsl/|\bdxgk?\b|dxgkio|microsoft-standard-wsl|\bwsl environment|\b(in|on|inside|under) wsl2?\b|"
+        r"(?<!\w)/mnt/[a-z]/users/"
+    ),
+    "windows": re.compile(r"\b[a-z]:\\|\bwinerror \d|\b\w+\.dll\b|\b[a-z]:/users/|\bmicrosoft visual studio\b"),
+    "mac": re.compile(
+        r"(?<![\w:/])/users/\w|/opt/homebrew/|\bdarwin\b|\bmacos\b|\bapple silicon\b|\bmps backend\b|"
+        r"/library/frameworks/python\.framework/|\.dylib\b|\barm64-apple\b"
+    ),
+    "rocm": re.compile(r"\bhsa_status_|\brocdevice\.cpp|\bhip error\b|\bhiperror\w|/opt/rocm\b|\+rocm\d|\bamdgpu\b"),
+}
+# A laptop's kernel log names its AMD GPU too: where NVIDIA's driver speaks, the error is NVIDIA's.
+_NVIDIA = re.compile(r"\bnvrm\b|\bcudaerror|\bcuda error\b")
+
+_CUDA_IS_NOT_THERE = (
+    *("torch.cpu_only", "torch.no_accelerator", "cuinit.", "nvml.no", "nvml.permission", "import.libcuda"),
+    *("nvcc.missing", "driver.", "library.cuda", "library.nvml", "torch.cpu_build", "torch.sees_none"),
+)
+_NO_MAC = ("attention.package", "attention.flash", "xformers.setup", "bitsandbytes.setup", "quant.", "compile.")
+_DRIVER = ("cuinit.", "nvml.", "import.libcuda", "compile.libcuda", "driver.", "library.", "kernel.", "torch.sees_none")
+_KERNELS = ("cuda.illegal", "cuda.misaligned", "cuda.launch_failure", "cuda.device_assert", "cuda.hardware_stack")
+
+# torch's ROCm builds name this variable where CUDA's name CUDA_LAUNCH_BLOCKING.
+SERIALIZE = (
+    "AMD_SERIALIZE_KERNEL=3 python …: the traceback then ends at the line that failed; sudo dmesg | grep -i amdgpu "
+    "shows what the driver noted"
+)
+
+# What to do there in place of a text's own step: by the platform and the beginnings of ids, the first that fits.
+_INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
+    (
+        "mac",
+        _CUDA_IS_NOT_THERE,
+        'a Mac has no CUDA: use device "mps" where torch.backends.mps.is_available(), else "cpu" (in the code, or the '
+        "program's option for its device)",
+    ),
+    (
+        "mac",
+        _NO_MAC,
+        'this package has no code for a Mac\'s GPU: use the program without it (attention: "sdpa"), or its version for '
+        "MPS or MLX",
+    ),
+    (
+        "wsl",
+        ("cuinit.mps", "cuinit.46", "cuinit.101", "nvml.not_supported", "nvml.pynvml"),
+        "",
+    ),
+    (
+        "wsl",
+        _DRIVER,
+        "update NVIDIA's driver in Windows; remove NVIDIA's Linux driver inside WSL (dpkg -l | grep nvidia-driver), "
+        "because WSL uses Windows's; then wsl --shutdown and start WSL again",
+    ),
+    (
+        "windows",
+        ("oom.host", "shm.", "import.segment"),
+        "a larger paging file (System, Advanced, Performance, Virtual memory), or fewer DataLoader workers: each "
+        "process that imports torch reserves some GiB of it",
+    ),
+    (
+        "windows",
+        ("import.library", "import.nvrtc", "import.nvjitlink", "cudnn.not_initialized"),
+        "where NAME.dll tells whether PATH has the file. If not, put its folder on PATH (of pip's cuDNN: "
+        "site-packages\\nvidia\\cudnn\\bin), or install the CUDA or cuDNN of the version in the name",
+    ),
+    (
+        "windows",
+        ("compile.launcher", "compile.python_h"),
+        "a Python from python.org's installer has the headers; into an embedded one copy the folders include and "
+        "libs of the same version",
+    ),
+    ("windows", ("cuinit.mps", "cuinit.46", "cuinit.101", "nvml.not_supported", "nvml.pynvml"), ""),
+    (
+        "windows",
+        _DRIVER,
+        "install NVIDIA's newest driver for Windows, restart Windows, and see that nvidia-smi lists the GPU; a yellow "
+        "sign in the Device Manager names the cause",
+    ),
+    (
+        "rocm",
+        _KERNELS,
+        SERIALIZE,
+    ),
+)
+
+_DMESG = r"sudo dmesg( -T)? \| grep( -[ei]+| '[^']+'| [\w-]+(?= -e|;| tells| shows| names| for|$))+"
+_RESET = r"sudo nvidia-smi --gpu-reset -i [\w,:.…]+"
+# Commands in steps, and what does the same there.
+_SWAPS: tuple[tuple[Platform, str, str], ...] = (
+    (
+        "windows",
+        r"export PYTORCH_\w+=expandable_segments:True \(newer torch: \w+\)",
+        "set PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128 (Windows has no expandable_segments)",
+    ),
+    ("windows", r"ps -fp ([\d,]+) shows", r"Task Manager (Details, PID \1) shows"),
+    ("windows", r"\bexport (?=[A-Z_]+\b)", "set "),
+    ("windows", r"CUDA_LAUNCH_BLOCKING=1 python …", "set CUDA_LAUNCH_BLOCKING=1, then python …"),
+    ("windows", r"free -h( and top)?", "Task Manager"),
+    ("windows", r"rm -r (\S+)", r"delete \1"),
+    ("windows", r"echo \$LD_LIBRARY_PATH: unset it", "take other CUDA folders out of PATH"),
+    ("mac", r"free -h( and top)?|nvidia-smi", "Activity Monitor"),
+    ("windows", _DMESG, "Event Viewer (System, source nvlddmkm)"),
+    ("wsl", _DMESG, "Windows's Event Viewer (System, source nvlddmkm)"),
+    ("mac", _DMESG, "the Console app"),
+    ("windows", _RESET, "a restart of Windows"),
+    ("wsl", _RESET, "a restart of Windows"),
+    ("rocm", r"CUDA_LAUNCH_BLOCKING=1", "AMD_SERIALIZE_KERNEL=3"),
+    ("rocm", r"(; then|,) `compute-sanitizer python …` names the kernel", ""),
+    ("rocm", r"grep -i xid\b", "grep -i amdgpu"),
+    ("rocm", r"\bnvidia-smi\b", "rocm-smi"),
+)
+
+
+def marked(spaced: str) -> frozenset[Platform]:
+    """The platforms whose marks are in a text without capitals. WSL shows Windows's marks too and is Linux."""
+    found = {platform for platform, marks in _MARKS.items() if marks.search(spaced)}
+    if "wsl" in found:
+        found -= {"windows", "mac"}
+    if "windows" in found:
+        found -= {"mac"}
+    if _NVIDIA.search(spaced):
+        found -= {"rocm"}
+    return frozenset(found)
+
+
+def step(platforms: Collection[Platform], name: str, then: str, *, specific: bool = False) -> str:
+    """The step for a text with the id `name` on these platforms; a `specific` one is made of the text's own numbers."""
+    instead = ""
+    for platform, beginnings, text in _INSTEAD:
+        if platform in platforms and name.startswith(beginnings):
+            instead = text
+            break
+    if instead and not specific:
+        then = instead
+    for platform, pattern, replacement in _SWAPS:
+        if platform in platforms:
+            then = re.sub(pattern, replacement, then)
+    return then

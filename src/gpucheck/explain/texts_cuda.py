@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gpucheck import messages
-from gpucheck.explain.platforms import SERIALIZE
-from gpucheck.explain.text import CUDA_SAYS, Text, by_code
+from gpucheck.explain.text import CUDA_SAYS, SERIALIZE, Text, by_code
 
 _BLOCKING = "CUDA_LAUNCH_BLOCKING=1 python …: the traceback then ends at the line that failed"
 _SANITIZER = _BLOCKING + "; then `compute-sanitizer python …` names the kernel"
@@ -206,8 +205,7 @@ TEXTS: tuple[Text, ...] = (
             r"Error named symbol not found at line \d+ in file",
         ),
         "The code was found and is not for this driver: mostly it was compiled by a newer CUDA (Triton brings a ptxas "
-        "of its "
-        "own) than the driver serves; else it is for another architecture, or its cache is damaged.",
+        "of its own) than the driver serves; else it is for another architecture, or its cache is damaged.",
         "update the driver, or use the torch whose CUDA nvidia-smi shows; rm -r ~/.triton/cache and "
         "/tmp/torchinductor_$USER",
         "strong",
@@ -226,9 +224,8 @@ TEXTS: tuple[Text, ...] = (
             r"hipErrorLaunchOutOfResources",
             by_code(701, 7, 720),
         ),
-        "The kernel was compiled for larger blocks than this GPU can start: mostly an extension built for another "
-        "GPU, or a "
-        "block size that was chosen by hand. More memory does not help.",
+        "The kernel was compiled for larger blocks than this GPU can start: mostly an extension built for another GPU, "
+        "or a block size that was chosen by hand. More memory does not help.",
         "use a smaller block size in that kernel, or an extension built for this GPU (TORCH_CUDA_ARCH_LIST); "
         + _BLOCKING,
         source=_RUNTIME,
@@ -303,8 +300,7 @@ TEXTS: tuple[Text, ...] = (
         "torch counted with NVML and CUDA shows fewer: a MIG instance, or CUDA_VISIBLE_DEVICES that the two read "
         "differently.",
         "unset CUDA_VISIBLE_DEVICES and try again; with MIG give it one instance's UUID; gpucheck doctor on that "
-        "machine "
-        "compares what NVML and CUDA see",
+        "machine compares what NVML and CUDA see",
         source="pytorch issues 110000 and 130181",
     ),
     Text(
@@ -727,11 +723,9 @@ TEXTS: tuple[Text, ...] = (
         "this Intel GPU does not tell its free memory",
         (r"doesn'?t support querying the available free memory",),
         "Intel's driver reports free memory only where its management interface (Sysman) is switched on; integrated "
-        "GPUs "
-        "often have none.",
+        "GPUs often have none.",
         "export ZES_ENABLE_SYSMAN=1 before the program; where the device has no such counter, tell the program the "
-        "memory "
-        "instead of letting it ask",
+        "memory instead of letting it ask",
         "proof",
         source="pytorch, torch/xpu/memory.py",
     ),

@@ -194,8 +194,7 @@ TEXTS: tuple[Text, ...] = (
         "It is RAM, not the GPU's memory; exit status 137 alone may also be someone's `kill -9`.",
         "fewer DataLoader workers, a smaller prefetch_factor, weights that are loaded once per machine (mmap, "
         "low_cpu_mem_usage), or a higher limit of the container or job; sudo dmesg | grep -i -e oom -e killed names "
-        "the "
-        "process and what it held",
+        "the process and what it held",
         common=(
             r"Out of memory: Kill(ed)? process",
             r"oom-kill:",
@@ -223,8 +222,7 @@ TEXTS: tuple[Text, ...] = (
             r"interrupted by signal 9",
         ),
         "Somebody ended it with signal 9, which leaves no message: mostly the kernel's out-of-memory killer for want "
-        "of "
-        "RAM (not of GPU memory), else the scheduler's limit of time or memory, or a `kill -9`.",
+        "of RAM (not of GPU memory), else the scheduler's limit of time or memory, or a `kill -9`.",
         "sudo dmesg -T | grep -i -e oom -e 'killed process' on that machine tells whether it was memory: then fewer "
         "workers, or a higher limit; the scheduler's log (sacct, kubectl describe pod) tells the rest",
         "strong",

@@ -1,9 +1,21 @@
-"""Packages that stand on torch: attention, quantisation, servers of models, and what it takes to build them."""
+"""DataLoader workers, shared memory and processes; and packages that stand on torch: attention, quantisation, servers
+of models, and what it takes to build them."""
 
 from __future__ import annotations
 
+from gpucheck import messages
 from gpucheck.explain.text import Text
 
+_SHM = (
+    "docker run --shm-size=8g … or --ipc=host (in Kubernetes an emptyDir with medium: Memory on /dev/shm); "
+    "df -h /dev/shm"
+)
+
+# What ends a process by a signal, or is told beside that as its cause.
+_ERRORS = ("oom.", "cuda.", "nccl.", "shm.", "loader.", "xid.", "assert.", "import.", "hip.", "cuinit.", "compile.")
+
+# What beside a text of Python's makes it torch's.
+_TORCH = r"\b(py)?torch\b|torch/|dataloader|lightning[._]|accelerate|deepspeed"
 # What such a package's own message follows from, where it is in the same paste.
 _BELOW = (
     *("oom.", "cuda.", "cuinit.", "nvml.", "import.", "compile.", "nccl.", "dist.", "quant.", "attention.", "amp."),
@@ -15,6 +27,219 @@ _BELOW = (
 _VULKAN_USERS = r"llama|ggml|gguf|lm ?studio|koboldcpp|whisper|ncnn|torch|vulkan backend"
 
 TEXTS: tuple[Text, ...] = (
+    Text(
+        "shm.bus",
+        "a DataLoader worker found no room in /dev/shm",
+        (
+            r"is killed by signal: Bus error",
+            r"Unexpected bus error encountered in worker",
+            r"dataloader'?s workers are out of shared memory",
+            r"insufficient shared memory \(shm\)",
+        ),
+        "Workers hand their batches over in shared memory, and a container's /dev/shm is 64 MiB unless it was asked "
+        "for more.",
+        _SHM + "; num_workers=0 works without",
+        source="torch/csrc/DataLoader.cpp",
+    ),
+    Text(
+        "shm.open",
+        "shared memory for a tensor could not be made",
+        (
+            r"unable to open (file|shared memory object) </?torch_",
+            r"unable to (mmap|resize|allocate) .{0,40}(shared memory|file </?torch)",
+            r"unable to write to file </?torch_",
+            r"torch_shm_manager",
+            r"multiprocessing.{0,200}\bctx\.\w*(Lock|Semaphore)\(.{0,40}No space left on device",
+        ),
+        "/dev/shm is full or may not be written, or too many files are open: each shared tensor is one.",
+        _SHM + "; ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
+        common=(
+            r"unable to open shared memory object",
+            r"Couldn'?t allocate shared memory segment",
+        ),
+        follows=("loader.files",),
+    ),
+    Text(
+        "loader.files",
+        "too many files are open",
+        (
+            r"received \d+ items of ancdata",
+            r"Too many open files\. ?Communication with the workers is no longer possible",
+        ),
+        "Every tensor that a worker hands over is a file descriptor until it is freed.",
+        "ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
+        "proof",
+        common=(r"\[Errno 24\]", r"Too many open files"),
+        beside=_TORCH,
+    ),
+    Text(
+        "loader.killed",
+        "a DataLoader worker was killed",
+        (r"DataLoader worker \(pid \d+\) is killed by signal: Killed",),
+        "The kernel's out-of-memory killer, or somebody. Each worker has a copy of what the dataset holds in Python "
+        "objects.",
+        "sudo dmesg | grep -i oom; fewer workers, a smaller prefetch_factor, arrays in place of lists",
+    ),
+    Text(
+        "loader.crashed",
+        "a DataLoader worker crashed",
+        (
+            r"DataLoader worker \(pid \d+\) is killed by signal: (Segmentation|Aborted|Illegal|Floating)",
+            r"Unexpected (segmentation fault|floating-point exception) encountered in worker",
+        ),
+        "A library in __getitem__ crashed: OpenCV's threads, a decoder, an HDF5 file opened before the fork.",
+        "num_workers=0 shows where; PYTHONFAULTHANDLER=1; cv2.setNumThreads(0); open files in the worker",
+    ),
+    Text(
+        "loader.exited",
+        "a DataLoader worker is gone",
+        (
+            r"DataLoader worker \(pid(\(s\))? [\d, ]+\) exited unexpectedly",
+            r"DataLoader worker \(pid \d+\) is killed by signal",
+            r"Pin memory thread exited unexpectedly",
+        ),
+        "The message does not say why. What the worker wrote to stderr before is the cause.",
+        "num_workers=0 shows the real error; sudo dmesg | grep -i -e oom -e killed",
+        "proof",
+        symptom=True,
+    ),
+    Text(
+        "loader.timeout",
+        "a DataLoader worker did not deliver in time",
+        (r"DataLoader timed out after \d+ seconds",),
+        "A worker hangs: slow storage, a lock inherited by fork, or threads of OpenCV.",
+        "py-spy dump --pid of a worker shows where; multiprocessing_context='spawn'",
+    ),
+    Text(
+        "process.main",
+        "a program starts processes as it is imported",
+        (),
+        "With spawn, as on Windows and macOS, each child imports the main file again.",
+        'put the start of the program under `if __name__ == "__main__":`',
+        "proof",
+        common=(r"An attempt has been made to start a new process before the current process has finished its",),
+        beside=_TORCH,
+    ),
+    Text(
+        "process.pickle",
+        "an object cannot be handed to a child process",
+        (r"torch/multiprocessing/reductions?\.py.{0,400}pickle",),
+        "With spawn the dataset, collate_fn and hooks have to be pickled: no lambda, no local function, no open file.",
+        "move the function to the module's top level",
+        "proof",
+        common=(
+            r"Can'?t (pickle|get) local object",
+            r"Can'?t pickle <(function|class)",
+            r"cannot pickle '?[\w.]+'? object",
+        ),
+        beside=_TORCH,
+    ),
+    Text(
+        "process.threads",
+        "the system gives no more threads",
+        (),
+        "The limit of processes (ulimit -u, a container's pids limit) or memory is reached: every worker starts "
+        "threads of its own.",
+        "OMP_NUM_THREADS=1 for workers; ulimit -u; docker run --pids-limit",
+        common=(
+            r"OpenBLAS blas_thread_init: pthread_create failed",
+            r"libgomp: Thread creation failed",
+            messages.NO_THREAD,
+            r"Resource temporarily unavailable.{0,40}(thread|fork)",
+        ),
+        beside=_TORCH,
+    ),
+    Text(
+        "crash.segfault",
+        "the process crashed in compiled code",
+        (
+            r"Signal 11 \(SIGSEGV\)",
+            r"exitcode ?: ?-11\b",
+            r"Segfault encountered",
+            r"exits with return code = -11\b",
+            r"\A\W*(fatal python error: )?(segfault|segmentation fault)( \(core dumped\))?\W*\Z",
+            r"ERROR: Unexpected segmentation fault encountered in worker",
+        ),
+        "Libraries that do not belong together (extensions built for another torch), or a driver that fails.",
+        "python -X faulthandler … shows the line; then the same in a fresh environment with torch alone",
+        "hint",
+        symptom=True,
+        common=(
+            r"\b(segfaults?|segmentation fault)\b.{0,20} (on|in|with|when|during|at|after)\b",
+            r"\bsegmentation faults? (result|error)s?\b",
+            r"return ?code ?[=:]? ?-11\b",
+            r"terminated with signal SIGSEGV",
+            r"Windows fatal exception: access violation",
+            r"Process finished with exit code -1073741819",
+            r"interrupted by signal 11",
+            r"Fatal Python error: Segmentation fault",
+            r"Segmentation fault \(core dumped\)",
+            r"\b(Segmentation fault|segfault)\W*$",
+            r"Segmentation fault: address not mapped",
+            r"Caught signal 11 \(Segmentation fault",
+            r"\b(SIGSEGV|exit code 139|signal 11)\b",
+            r"exit ?code ?:? ?-11\b",
+        ),
+        follows=_ERRORS,
+    ),
+    Text(
+        "crash.abort",
+        "the process ended itself in compiled code (SIGABRT)",
+        (
+            r"Signal 6 \(SIGABRT\)",
+            r"exitcode ?: ?-6\b",
+        ),
+        "A library found something that it cannot go on with, and wrote before that what it was: an exception of C++ "
+        "(`what():`), an assertion, or NCCL's watchdog.",
+        "explain the lines before the abort: they name the cause",
+        "hint",
+        symptom=True,
+        common=(
+            r"double free detected in tcache",
+            r"SIGABRT received at time",
+            r"Fatal Python error: Aborted",
+            r"terminated with signal SIGABRT",
+            r"return ?code ?[=:]? ?-6\b",
+            r"died with <?(Signals\.)?SIGABRT",
+            r"Aborted \(core dumped\)",
+            r"Fatal Python error: Aborted",
+        ),
+        follows=_ERRORS,
+    ),
+    Text(
+        "crash.bus",
+        "the process read memory that is not there",
+        (
+            r"Signal 7 \(SIGBUS\)|exitcode ?: ?-7\b|exits with return code = -7\b",
+            r"\A\W*bus error( \(core dumped\))?\W*\Z",
+        ),
+        "Mostly /dev/shm is full; else a memory-mapped file that was cut while it was read.",
+        _SHM,
+        symptom=True,
+        common=(
+            r"terminated with signal SIGBUS",
+            r"Fatal Python error: Bus error",
+            r"Bus error \(core dumped\)",
+            r"\bBus error$",
+            r"\bSIGBUS\b",
+            r"(exit|return) ?code ?[=:]? ?-7\b",
+            r"Caught signal 7 \(Bus error",
+        ),
+        follows=_ERRORS,
+    ),
+    Text(
+        "crash.instruction",
+        "the processor does not know an instruction of the program",
+        (
+            r"died with <?(Signals\.)?SIGILL",
+            r"Signal 4 \(SIGILL\)",
+            r"exitcode ?: ?-4\b",
+            r"\A\W*illegal instruction( \(core dumped\))?\W*\Z",
+        ),
+        "A wheel built for newer processors (AVX2, AVX-512) than this one.",
+        "lscpu | grep -i avx; an older or differently built package",
+        common=(r"Illegal instruction( \(core dumped\))",),
+    ),
     Text(
         "attention.package",
         "flash-attn is missing, built for another torch, or cannot be built",
@@ -39,13 +264,10 @@ TEXTS: tuple[Text, ...] = (
             r"undefined symbol: \w*flash\w*",
         ),
         "flash-attn is compiled code: a wheel serves one torch, one CUDA, one Python and one C++ ABI, and without a "
-        "fitting "
-        "one pip compiles it for an hour with nvcc.",
+        "fitting one pip compiles it for an hour with nvcc.",
         'attn_implementation="sdpa" does without it; else the wheel of its releases page whose name has your torch, '
         "CUDA, Python and cxx11abi (pip list | grep -i torch), or MAX_JOBS=4 pip install flash-attn "
-        "--no-build-isolation "
-        "with "
-        "the CUDA toolkit of torch's CUDA",
+        "--no-build-isolation with the CUDA toolkit of torch's CUDA",
         source="Dao-AILab/flash-attention, README and issues 246, 1920",
         follows=("build.", "nvcc.", "cuinit.", "torch.cpu_only"),
     ),
@@ -67,11 +289,9 @@ TEXTS: tuple[Text, ...] = (
             r"requires device with capability .{0,60}but your GPU has capability",
         ),
         "xformers is compiled for one torch and CUDA; another torch, or one for the CPU, finds none of its kernels. "
-        "Kernels "
-        "that are there may still rule out the GPU, the data type or the shape.",
+        "Kernels that are there may still rule out the GPU, the data type or the shape.",
         "pip uninstall xformers: torch's own attention (sdpa) does without it; else install the release made for this "
-        "torch "
-        "(its release notes name it) with --no-deps, and look with python -m xformers.info",
+        "torch (its release notes name it) with --no-deps, and look with python -m xformers.info",
         source="facebookresearch/xformers issues 800 and 982",
         follows=("cuinit.", "torch.cpu_only", "attention.kernel"),
     ),
@@ -99,8 +319,7 @@ TEXTS: tuple[Text, ...] = (
             r"did not contain .{0,4}libcudart\.so.{0,60} as expected",
         ),
         "bitsandbytes brings a library for each CUDA version and loads the one of torch's: that one is not in this "
-        "release, "
-        "it cannot load CUDA's runtime, or torch is built for the CPU or sees no GPU.",
+        "release, it cannot load CUDA's runtime, or torch is built for the CPU or sees no GPU.",
         "python -m bitsandbytes says what it looked for; pip install -U bitsandbytes; python -c 'import torch; "
         "print(torch.version.cuda, torch.cuda.is_available())' has to name a CUDA and say True",
         source="bitsandbytes-foundation/bitsandbytes issues 82, 427 and 1559",
@@ -126,11 +345,9 @@ TEXTS: tuple[Text, ...] = (
             r"Background loop is stopped",
         ),
         "The server's engine runs in processes of its own; this is what their parent says. The cause is in the first "
-        "error "
-        "of (EngineCore…) or (Worker…) above it.",
+        "error of (EngineCore…) or (Worker…) above it.",
         "explain the whole log, from the first ERROR on: vllm serve … 2>&1 | tee vllm.log, then gpucheck explain < "
-        "vllm.log; "
-        "--enforce-eager and VLLM_LOGGING_LEVEL=DEBUG tell compile and graph failures apart",
+        "vllm.log; --enforce-eager and VLLM_LOGGING_LEVEL=DEBUG tell compile and graph failures apart",
         "hint",
         symptom=True,
         source="vllm-project/vllm issues 17618, 19002 and 23176",
@@ -183,11 +400,9 @@ TEXTS: tuple[Text, ...] = (
             r"Current GPU .{0,40}does not support (fp8|FP8|bfloat16 quant|int4)",
         ),
         "Float8 products need compute capability 8.9 (Ada) or 9.0, NVFP4 and MXFP4 10.0 or a fallback, AWQ's and "
-        "GPTQ's fast "
-        "kernels 7.5 or 8.0. An older GPU has no instruction for them.",
+        "GPTQ's fast kernels 7.5 or 8.0. An older GPU has no instruction for them.",
         "weights in a format that the GPU has: bfloat16 or float16, or a 4-bit format whose kernel runs there (GPTQ, "
-        "AWQ, "
-        "bitsandbytes, GGUF)",
+        "AWQ, bitsandbytes, GGUF)",
         "proof",
         source="vllm-project/vllm, docs/features/quantization, table of supported hardware; vllm issue 4327",
     ),
@@ -221,8 +436,7 @@ TEXTS: tuple[Text, ...] = (
             r"nvcc error *: .{0,40}died due to signal (9|11)",
         ),
         "Each compiler of a CUDA extension takes gigabytes, and ninja starts one for each core: the machine's memory, "
-        "RAM and "
-        "not the GPU's, was full.",
+        "RAM and not the GPU's, was full.",
         "MAX_JOBS=2 (and NVCC_THREADS=1) before the same command; or a wheel in place of a build",
         "strong",
         source="Dao-AILab/flash-attention, README",
@@ -282,11 +496,9 @@ TEXTS: tuple[Text, ...] = (
             r"ResolvePackageNotFound.{0,200}\b(py)?torch",
         ),
         "The version is not on the index that pip looks at (a +cu… build is on PyTorch's own index alone), or it has "
-        "no "
-        "wheel for this Python, this system or this processor.",
+        "no wheel for this Python, this system or this processor.",
         "python --version against the release's list of Pythons; the command of the selector on pytorch.org, with its "
-        "index; "
-        "pip index versions torch shows what is there",
+        "index; pip index versions torch shows what is there",
         "proof",
     ),
     Text(
@@ -333,15 +545,11 @@ TEXTS: tuple[Text, ...] = (
             r"\bgradients? (are|is|contains?|became|become|has) (nan|inf)\b",
         ),
         "The numbers overflowed or were undefined: a learning rate that is too high, float16 where its range (65 504) "
-        "is too "
-        "small, a logarithm or division by zero, a batch that is masked whole, or data that hold NaN. A faulty GPU is "
-        "the "
-        "rarest cause.",
+        "is too small, a logarithm or division by zero, a batch that is masked whole, or data that hold NaN. A faulty "
+        "GPU is the rarest cause.",
         "torch.autograd.set_detect_anomaly(True) names the operation; bfloat16 in place of float16, a lower learning "
-        "rate "
-        "with warm-up, clip_grad_norm_; torch.isfinite on the batch; the same step on another GPU rules the hardware "
-        "out "
-        "(gpucheck bench matmul compares results)",
+        "rate with warm-up, clip_grad_norm_; torch.isfinite on the batch; the same step on another GPU rules the "
+        "hardware out (gpucheck bench matmul compares results)",
         "strong",
         logged=True,
         common=(
@@ -387,11 +595,9 @@ TEXTS: tuple[Text, ...] = (
             r"Failed to open: .{0,200}sm_?\d+a?_\w+\.cuh",
         ),
         "Its kernels were built for other architectures, or it builds them on the way with a CUDA toolkit that does "
-        "not "
-        "know this GPU. Torch itself may support the GPU.",
+        "not know this GPU. Torch itself may support the GPU.",
         "update vLLM, SGLang or FlashInfer to a release that lists this GPU; for kernels that are built on the way a "
-        "CUDA "
-        "toolkit that knows it (12.8 or newer for sm_100 and sm_120); else another backend "
+        "CUDA toolkit that knows it (12.8 or newer for sm_100 and sm_120); else another backend "
         "(VLLM_ATTENTION_BACKEND=FLASH_ATTN, --attention-backend triton)",
         source="flashinfer-ai/flashinfer, compilation_context.py; vllm-project/vllm issues 38423 and 42393",
         follows=("cuda.capability", "nvcc.arch"),
@@ -431,8 +637,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "The program that shows the model starts llama.cpp in a process of its own; this is what it says of its end.",
         "explain the server's own log, from where the model is loaded (ollama: journalctl -u ollama; OLLAMA_DEBUG=1 "
-        "says "
-        "more)",
+        "says more)",
         "hint",
         symptom=True,
         follows=("cuda.", "oom.", "cuinit.", "hip.", "process.", "crash.", "cublas."),

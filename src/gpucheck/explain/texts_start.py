@@ -158,9 +158,8 @@ TEXTS: tuple[Text, ...] = (
         (r"invalid literal for int\(\) with base 10: '?(MIG|GPU)-",),
         "CUDA_VISIBLE_DEVICES holds a UUID (MIG-… or GPU-…), as CUDA allows it and as a cluster's device plugin sets "
         "it, and the program wants indices.",
-        "update the program (vLLM and others parse it today); for a whole GPU its index: "
-        "CUDA_VISIBLE_DEVICES=0. A MIG instance has no index of its own: where only one was handed in, unset the "
-        "variable",
+        "update the program (vLLM and others parse it today); for a whole GPU its index: CUDA_VISIBLE_DEVICES=0. A MIG "
+        "instance has no index of its own: where only one was handed in, unset the variable",
         "proof",
         source="vllm-project/vllm issues 13815, 17047 and 41848",
     ),
@@ -260,8 +259,7 @@ TEXTS: tuple[Text, ...] = (
         "cuInit answers 999: /dev/nvidia-uvm is missing or not allowed, the memory module lost its state in a "
         "suspend, or CUDA_VISIBLE_DEVICES was changed after CUDA had started.",
         "ls -l /dev/nvidia-uvm; where it is missing: sudo nvidia-modprobe -c 0 -u; after a suspend: sudo rmmod "
-        "nvidia_uvm "
-        "&& sudo modprobe nvidia_uvm. " + _DOCTOR,
+        "nvidia_uvm && sudo modprobe nvidia_uvm. " + _DOCTOR,
         "hint",
         source="pytorch issues 49081 and 88639",
     ),
@@ -302,8 +300,7 @@ TEXTS: tuple[Text, ...] = (
         "The wheel is the CPU's: pip took it from an index without CUDA, or another package pulled it in over a CUDA "
         "one.",
         "pip uninstall torch, then install the same version of torch from PyTorch's index of your CUDA (the selector "
-        "on "
-        "pytorch.org; in conda a CUDA build); gpucheck doctor on that machine names the command",
+        "on pytorch.org; in conda a CUDA build); gpucheck doctor on that machine names the command",
         "proof",
         source="torch/cuda/__init__.py; pytorch issue 30528",
     ),
@@ -409,8 +406,7 @@ TEXTS: tuple[Text, ...] = (
         "After a kernel update the module was not built for the new one, nouveau has the card, or Secure Boot refuses "
         "it.",
         "sudo modprobe nvidia says why, then sudo dmesg | grep -i nvrm; after a kernel update sudo dkms autoinstall "
-        "and a "
-        "reboot",
+        "and a reboot",
         source=_NVML,
         follows=("kernel.", "nvml.mismatch", "container."),
         common=(
@@ -485,8 +481,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "The driver stopped using the card after an error that it could not clear.",
         "drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX (with NVLink all "
-        "joined "
-        "GPUs at once); nvidia-smi -q shows the recovery action that the driver asks for",
+        "joined GPUs at once); nvidia-smi -q shows the recovery action that the driver asks for",
         "proof",
         source=_NVML,
         follows=("xid.",),
@@ -503,8 +498,7 @@ TEXTS: tuple[Text, ...] = (
             r"\bnvml\w*.{0,60}: Not Supported\b",
         ),
         "Not every card has every counter: a GeForce has no serial number, an integrated GPU no memory of its own, a "
-        "MIG "
-        "instance no utilization; an older driver lacks newer functions (FunctionNotFound). The GPU is well.",
+        "MIG instance no utilization; an older driver lacks newer functions (FunctionNotFound). The GPU is well.",
         "catch pynvml.NVMLError_NotSupported around that call, or leave the value out (for memory on an integrated GPU "
         "torch.cuda.mem_get_info())",
         "strong",
@@ -520,11 +514,9 @@ TEXTS: tuple[Text, ...] = (
             r"UnexpectedAdmissionError.{0,200}(nvidia\.com/gpu|devices? unavailable)",
         ),
         "No node has as many GPUs free as the pod asks for: other pods have them, the node's device plugin does not "
-        "run, "
-        "or the GPUs are marked unhealthy.",
+        "run, or the GPUs are marked unhealthy.",
         "kubectl describe node NODE | grep -A8 Allocatable shows nvidia.com/gpu: 0 or absent is the device plugin or "
-        "the "
-        "driver (kubectl logs of nvidia-device-plugin), else other pods hold them",
+        "the driver (kubectl logs of nvidia-device-plugin), else other pods hold them",
         "proof",
         source="NVIDIA/k8s-device-plugin issues 348 and 585",
         follows=("nvml.", "container.", "xid."),
@@ -568,11 +560,9 @@ TEXTS: tuple[Text, ...] = (
             r"Detected non-NVML platform",
         ),
         "The plugin's own container was started without NVIDIA's runtime, so that it sees no NVML; then the node "
-        "offers no "
-        "nvidia.com/gpu.",
+        "offers no nvidia.com/gpu.",
         "sudo nvidia-ctk runtime configure --runtime=containerd --set-as-default && sudo systemctl restart containerd "
-        "on the "
-        "node (or runtimeClassName: nvidia for the plugin's pods); then restart the plugin",
+        "on the node (or runtimeClassName: nvidia for the plugin's pods); then restart the plugin",
         source="NVIDIA/k8s-device-plugin, README",
         weak=(r"\bnvidia\.com/(gpu|mig).{0,120}\b(fail\w*|errors?|unhealthy)\b",),
     ),
@@ -617,8 +607,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "Linux' own driver for NVIDIA's cards is loaded, and one card has one driver.",
         "echo 'blacklist nouveau' | sudo tee /etc/modprobe.d/nouveau.conf; sudo update-initramfs -u (Fedora: dracut "
-        "--force); "
-        "then reboot",
+        "--force); then reboot",
         "proof",
     ),
     Text(
@@ -632,8 +621,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "The profile asked for does not fit beside the instances that are there, or MIG mode is not on.",
         "nvidia-smi mig -lgi lists the instances, nvidia-smi mig -lgip the profiles with their free places; destroy "
-        "one "
-        "that is not used (sudo nvidia-smi mig -i INDEX -dci -ci CI -gi GI, then -dgi -gi GI)",
+        "one that is not used (sudo nvidia-smi mig -i INDEX -dci -ci CI -gi GI, then -dgi -gi GI)",
         "proof",
         source="NVIDIA Multi-Instance GPU user guide",
     ),
@@ -693,8 +681,7 @@ TEXTS: tuple[Text, ...] = (
         "podman, and docker with CDI, take the devices from a file in /etc/cdi or /var/run/cdi that NVIDIA's toolkit "
         "writes. It is missing, not where the engine looks, or of the driver of before an update.",
         "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml; nvidia-ctk cdi list shows what is described; "
-        "again "
-        "after each update of the driver",
+        "again after each update of the driver",
         "proof",
         source="NVIDIA/nvidia-container-toolkit issues 146, 885 and 1853",
     ),
@@ -712,9 +699,8 @@ TEXTS: tuple[Text, ...] = (
             r"Could not find any nv files on this host",
         ),
         "The message names the cause behind the kind of the error: no driver on the host, a device that is not there, "
-        "a "
-        "cgroup that may not be changed, files of a driver inside the image, or a CUDA that the image requires and the "
-        "driver does not serve.",
+        "a cgroup that may not be changed, files of a driver inside the image, or a CUDA that the image requires and "
+        "the driver does not serve.",
         "nvidia-smi on the host has to work first; then look at what stands behind `error:` in the message",
         weak=(r"\b(lib)?nvidia-(container-(cli|runtime)|ctk)[\w.-]*.{0,120}\b(error|fail\w*)\b",),
         follows=("nvml.mismatch", "nvml.not_loaded", "kernel."),

@@ -177,7 +177,7 @@ def _write(gather: str, node: NodeDocument) -> None:
     """Write the document in a child: a network's file system that has lost its server holds whoever calls it."""
     limit_s = min(WRITE_S, max(node.within_s, LEAST_WRITE_S))
     try:
-        ended = child.run(child.python_argv("gpucheck.fleet.writing", gather), limit_s, stdin=documents.marked(node))
+        ended = child.run(child.python_argv("gpucheck.fleet.documents", gather), limit_s, stdin=documents.marked(node))
     except OSError as error:
         why = error.strerror or str(error)
     else:

@@ -30,7 +30,7 @@ from typing import Any
 
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.fleet import hosts
-from gpucheck.machine import saved
+from gpucheck.machine import saved, speaking
 from gpucheck.report.codec import hints, to_json, visible
 from gpucheck.report.results.fleet import NODE_SCHEMA, NodeDocument, RefusedFile
 
@@ -71,7 +71,6 @@ def place(folder: Path, host: str, run: str) -> Path:
 
 
 def file_name(host: str, run: str) -> str:
-    """The name of a node's document."""
     return f"{host}.{_digest(run)[:12]}.json"
 
 
@@ -105,12 +104,10 @@ def write(folder: Path, document: NodeDocument) -> Path:
 
 
 def packed(document: NodeDocument) -> bytes:
-    """The document as it is written."""
     return json.dumps(to_json(document), ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
 
 
 def marked(document: NodeDocument) -> str:
-    """The document as one line of a log."""
     return f"{MARK}{base64.b64encode(zlib.compress(packed(document), 9)).decode()}"
 
 
@@ -380,3 +377,15 @@ def _unpacked(text: bytes) -> bytes:
         return unpacker.decompress(base64.b64decode(text, validate=True), MOST_BYTES + 1)
     except (binascii.Error, zlib.error, ValueError) as error:
         raise Refused("a marked line that is cut or changed") from error
+
+
+def main() -> int:
+    """Write the document on stdin into the folder of the command line, and say what went wrong, if anything."""
+    say = speaking.claim_stdout()
+    try:
+        write(Path(sys.argv[1]), of_line(sys.stdin.readline().encode()))
+    except CannotLook as error:
+        say({"wrong": error.why, "end": True})
+    else:
+        say({"wrong": "", "end": True})
+    return 0

@@ -763,6 +763,5 @@ def _nodes(count: int) -> str:
 
 
 def _few(names: Sequence[str], most: int = NAMED) -> str:
-    """The first names, and how many more."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

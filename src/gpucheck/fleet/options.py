@@ -107,11 +107,9 @@ class FleetCheckOptions:
         )
 
     def names(self) -> list[tuple[str, str]]:
-        """The parts with their titles."""
         return [(one, TITLES[one]) for one in self._selected()]
 
     def check(self) -> None:
-        """Raises UsageError for an unknown part."""
         self.parts  # noqa: B018
 
 

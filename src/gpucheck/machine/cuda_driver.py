@@ -66,7 +66,6 @@ class Driver:
             raise Refused(f"{function} answers {code} ({self.words(code)})")
 
     def words(self, code: int) -> str:
-        """libcuda's name and text for a code."""
         found = []
         for function in ("cuGetErrorName", "cuGetErrorString"):
             text = ctypes.c_char_p()

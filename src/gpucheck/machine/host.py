@@ -130,7 +130,6 @@ def read(root: Path = ROOT) -> Host:
 
 
 def python() -> Python:
-    """The interpreter that this is."""
     return Python(
         version=platform.python_version(),
         implementation=platform.python_implementation(),

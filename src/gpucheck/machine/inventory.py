@@ -22,8 +22,7 @@ from gpucheck.machine import host, installed_torch, kernel_driver
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
 from gpucheck.machine.host import AT_WORK_PERCENT
 from gpucheck.machine.installed_torch import TorchDevices
-from gpucheck.machine.nvml.fields import LINKS, MEMORY, NVML_ONLY, unclaimed_counts
-from gpucheck.machine.nvml.row import NOT_ACCESSIBLE, applies
+from gpucheck.machine.nvml.fields import LINKS, MEMORY, NOT_ACCESSIBLE, NVML_ONLY, applies, unclaimed_counts
 from gpucheck.machine.readings import CudaDoor, DeviceReading, DriverReading, NvmlDoor
 from gpucheck.machine.talk import Start
 from gpucheck.report.facts import Changes, Device, Driver, Ecc, Facts, Host, Link, Process, Python, TorchBuild
@@ -331,7 +330,6 @@ class Inventory:
         self.restarts = 0
 
     def read(self) -> Facts:
-        """Everything that the doors tell now."""
         nvml_read, around, log = self._ask_doors()
         seen = bool(nvml_read and nvml_read.devices) or bool(self._cuda and self._cuda.devices)
         nvidia = seen or bool(around.host.nvidia_pci_addresses)

@@ -23,9 +23,7 @@ class Waited(Protocol):
     """A device, as far as it is asked here: an `Accel`."""
 
     @property
-    def id(self) -> str:
-        """What torch calls it."""
-        ...
+    def id(self) -> str: ...
 
     def synchronize(self) -> None:
         """Wait until it has done all that it was asked. Raises what torch raises."""
@@ -126,7 +124,6 @@ def _immortal(thing: object) -> None:
 
 
 def is_lost() -> bool:
-    """Whether this process has lost a device."""
     return bool(_LOST)
 
 

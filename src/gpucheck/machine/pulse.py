@@ -213,7 +213,6 @@ def _alarm() -> Iterator[None]:
 
 @contextlib.contextmanager
 def watching(accel: Waited, where: str) -> Iterator[None]:
-    """Watch a device while work is done on it."""
     if accel.is_cpu:
         yield
         return

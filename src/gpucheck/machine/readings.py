@@ -207,7 +207,6 @@ class NvmlDoor(Door):
         self._ask({"processes": processes, "links": links})
 
     def reading(self) -> DriverReading:
-        """The answer to the last question."""
         lines, broken = self._answer(self._timeout_s, ANSWER_S + START_OF_A_CARD_S)
         if broken:
             self.close()

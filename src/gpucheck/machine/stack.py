@@ -273,7 +273,6 @@ class Stack:
         return sum((device.class_code or "").startswith(NVSWITCH_CLASS) for device in self.devices or ())
 
     def node(self, path: str) -> Node | None:
-        """A device node by its path; None where it is not there."""
         return next((node for node in self.nodes if node.path == path), None)
 
     def found(self, name: str) -> Library | None:

@@ -57,7 +57,6 @@ PRE = {"alpha": "a", "beta": "b", "preview": "rc", "pre": "rc", "c": "rc"}
 
 
 def say(**parts: Any) -> None:
-    """A line of the answer."""
     os.write(CLAIMED, (json.dumps(dict(parts, gpucheck=1)) + "\n").encode())
 
 
@@ -141,7 +140,6 @@ def tools() -> tuple[bool, bool | None]:
 
 
 def mapped_files() -> list[str]:
-    """The files that are loaded in this process (Linux)."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
             return sorted({line.split(None, 5)[-1].strip() for line in file if "/" in line})
@@ -311,7 +309,6 @@ def unmet(asked: list[tuple[str, str]]) -> dict[str, str | None]:
 
 
 def is_library(path: str) -> bool:
-    """Whether a file of this name is a shared library."""
     return re.search(r"(^|/)lib[^/]*\.so[.\d]*$", path) is not None
 
 
@@ -325,7 +322,6 @@ def active_elsewhere() -> str | None:
 
 
 def told(error: BaseException) -> str:
-    """An exception in one line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
 

@@ -247,5 +247,4 @@ class Launcher:
 
 
 def calls_for(call_s: float, most: int = MOST_CALLS) -> int:
-    """How many calls of this length fill a window."""
     return max(1, min(most, math.ceil(WINDOW_HEADROOM * MIN_WINDOW_S / call_s)))

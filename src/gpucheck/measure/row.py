@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import psutil
 
 from gpucheck.machine import host
-from gpucheck.measure import summary, telemetry
+from gpucheck.measure import runs, telemetry
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import Timed
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method
@@ -67,7 +67,7 @@ def measurement(
 ) -> Measurement:
     """The row. `work` is what one call does: its name (`bytes`, `flop`), how much, and the unit of its rate."""
     kind, amount, unit = work
-    time_s = None if summary.WITHOUT_TIME in timed.flags else summary.time_stats((timed.run,))
+    time_s = None if runs.WITHOUT_TIME in timed.flags else runs.time_stats((timed.run,))
     without_rate = time_s is None or WITHOUT_RATE & set(timed.flags)
     return Measurement(
         name=name,
@@ -76,7 +76,7 @@ def measurement(
         runs=(timed.run,),
         time_s=time_s,
         work={kind: amount},
-        rate=None if without_rate or time_s is None else summary.rate(time_s, amount, unit),
+        rate=None if without_rate or time_s is None else runs.rate(time_s, amount, unit),
         memory=memory,
         method=Method(
             timed.clock,
@@ -89,7 +89,7 @@ def measurement(
         telemetry=beside.telemetry,
         flags=(
             *timed.flags,
-            *(() if time_s is None else summary.sample_flags(timed.run.samples_s)),
+            *(() if time_s is None else runs.sample_flags(timed.run.samples_s)),
             *beside.flags,
             *flags,
         ),

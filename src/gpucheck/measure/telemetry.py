@@ -61,7 +61,6 @@ class Watch:
 
     @property
     def pid(self) -> int | None:
-        """The child's process; None where none runs."""
         return self._talk.pid if self._talk is not None else None
 
     def take(self) -> list[Sample]:

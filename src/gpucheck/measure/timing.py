@@ -25,7 +25,7 @@ from gpucheck.measure.held import (
     calibrate,
     calls_for,
 )
-from gpucheck.measure.summary import WITHOUT_TIME
+from gpucheck.measure.runs import WITHOUT_TIME
 from gpucheck.report.measurement import Run
 
 __all__ = ["Limits", "Timed", "Timer", "Work", "measure"]

@@ -21,7 +21,7 @@ from gpucheck.report.events import Answered, Emit, Failed, Judged, Notice, Progr
 from gpucheck.report.facts import Device, Facts, Process
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import MemoryFigures
-from gpucheck.report.results.memory import MemoryStep
+from gpucheck.report.results.short import MemoryStep
 from gpucheck.units import capacity
 
 if TYPE_CHECKING:  # importing accel imports torch

@@ -14,7 +14,7 @@ import psutil
 
 from gpucheck.memory.steps import checked, verdict
 from gpucheck.report.measurement import MemoryFigures
-from gpucheck.report.results.memory import FigureCheck, MemoryStep, Relation, ResidentSet, StepName
+from gpucheck.report.results.short import FigureCheck, MemoryStep, Relation, ResidentSet, StepName
 from gpucheck.units import MIB, capacity
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ def returns_memory(environment: Mapping[str, str]) -> str | None:
 
 
 def written_tensor(size: int) -> object:
-    """A tensor of `size` bytes on the CPU, written to."""
     import torch
 
     tensor = torch.empty(size, dtype=torch.uint8)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from gpucheck.report.finding import Verdict
 from gpucheck.report.measurement import MemoryFigures
-from gpucheck.report.results.memory import FigureCheck, MemoryStep, Relation, StepName
+from gpucheck.report.results.short import FigureCheck, MemoryStep, Relation, StepName
 from gpucheck.units import MIB, capacity
 
 # torch's c10/core/AllocatorConfig.h (until 2.8 in c10/cuda/CUDACachingAllocator.cpp), the same since torch 1.0.

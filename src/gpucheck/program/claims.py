@@ -274,15 +274,12 @@ def _names(frame: FrameType, place: Place, expected: str, device_of: DeviceOf, *
     """Expressions for the device `expected` that a line can use: a tensor's or a variable that is set before it."""
     if inside:
         known = {name: value for name, value in frame.f_locals.items() if _is_set(frame.f_code, name, place.line)}
-        yield from (f"{name}.device" for name, value in known.items() if _lies(value, expected, device_of))
+        tensors = {name: value for name, value in known.items() if isinstance(value, Tensor)}
+        yield from (f"{name}.device" for name, value in tensors.items() if device_of(value) == expected)
         yield from (name for name, value in known.items() if _is_device(value, expected))
     in_module = inside and frame.f_code.co_name == "<module>"
     if place.file == frame.f_code.co_filename and not in_module:
         yield from (name for name, value in frame.f_globals.items() if _is_device(value, expected))
-
-
-def _lies(value: Any, expected: str, device_of: DeviceOf) -> bool:
-    return isinstance(value, Tensor) and device_of(value) == expected
 
 
 def _is_device(value: Any, expected: str) -> bool:

@@ -1,10 +1,11 @@
-"""What `model` can be asked for. Pure: read before torch is."""
+"""What `model` and `run` can be asked for. Pure: read before torch is."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from gpucheck import units
+from gpucheck import peaks, units
 from gpucheck.errors import UsageError
 from gpucheck.options import option
 from gpucheck.work.spec import FLOATING, parse_inputs, parse_target
@@ -54,3 +55,153 @@ class ModelOptions:
             )
         if self.amp is not None and self.dtype not in (None, "float32"):
             raise UsageError(f"--amp {self.amp} and --dtype {self.dtype} exclude each other", "", "give one of them")
+
+
+# Two: the first makes what training keeps, the second meets it.
+STEPS = 2
+# What a program reads of the memory where no size was given: an H100's.
+UNGIVEN_BYTES = 80 * units.GIB
+# GB of parts whose names do not say it, by NVIDIA's and AMD's data sheets. Taken as GiB: what torch can use of them is
+# up to 6 % less, so that what exceeds this does not fit in any case.
+_GIB = {
+    "Tesla T4": 16,
+    "NVIDIA A10": 24,
+    "NVIDIA A10G": 24,
+    "NVIDIA H100 PCIe": 80,
+    "NVIDIA H200": 141,
+    "NVIDIA H20": 96,
+    "NVIDIA H800": 80,
+    "NVIDIA B200": 180,
+    "NVIDIA B300 SXM6 AC": 288,
+    "AMD Instinct MI300X": 192,
+    "NVIDIA GeForce RTX 5090": 32,
+    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": 96,
+    "NVIDIA GeForce RTX 4090": 24,
+    "NVIDIA GeForce RTX 3090": 24,
+    "NVIDIA L4": 24,
+    "NVIDIA L40": 48,
+    "NVIDIA L40S": 48,
+    "NVIDIA H100 NVL": 94,
+    "NVIDIA H200 NVL": 141,
+    # The 480 GB of its name are the CPU's.
+    "NVIDIA GH200 480GB": 96,
+    "NVIDIA GB300": 288,
+    "AMD Instinct MI325X": 256,
+    "AMD Instinct MI355X": 288,
+    "NVIDIA GeForce RTX 4080": 16,
+    "NVIDIA RTX 6000 Ada Generation": 48,
+    "NVIDIA RTX A6000": 48,
+}
+_MAKERS = {"nvidia", "geforce", "amd", "instinct"}
+_GB_IN_NAME = re.compile(r"(\d+) ?GB")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The device that tensors claim. `total_bytes` None is a size that nobody gave: then none is judged."""
+
+    name: str = "simulated GPU"
+    capability: tuple[int, int] = (9, 0)
+    multiprocessors: int = 132
+    total_bytes: int | None = None
+
+
+def parse_device(text: str, option: str) -> Device:
+    """`cuda`, `cuda:80GiB` or `cuda:NVIDIA H200`. Raises UsageError."""
+    kind, _, rest = text.partition(":")
+    if kind != "cuda" or (not rest and ":" in text):
+        raise units.refused(option, "cuda, cuda:SIZE or cuda:NAME", text, "as in --dry cuda:80GiB")
+    if not rest or rest.isdigit():
+        if rest not in ("", "0"):
+            raise units.refused(option, "one device, which is cuda:0", text)
+        return Device()
+    rest = rest.strip("'\"")  # a name with a space may come in quotes of its own
+    if rest[:1].isdigit():
+        return Device(total_bytes=units.Size(smallest=1)(rest, option))
+    return _part(rest, text, option)
+
+
+def _part(name: str, text: str, option: str) -> Device:
+    """The listed part of this name, its maker's name apart, or the only one whose name has it among its words."""
+    listed = {part.name: part for part in peaks.parts() if _gib(part.name) is not None}
+    words = set(name.lower().split())
+    whole = [one for one in listed if set(one.lower().split()) - _MAKERS == words - _MAKERS]
+    found = whole or [one for one in listed if words <= set(re.split(r"[ -]", one.lower()))]
+    found = found or [one for one in listed if name in one]
+    if len(found) != 1:
+        told = ", ".join(found or listed)
+        raise units.refused(option, "a size or the name of one part", text, f"give a size, or one of {told}")
+    part = listed[found[0]]
+    return Device(part.name, part.capability, part.multiprocessors, (_gib(part.name) or 0) * units.GIB)
+
+
+def _gib(name: str) -> int | None:
+    told = _GB_IN_NAME.search(name)
+    return _GIB.get(name) or (int(told[1]) if told else None)
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What the user asked for."""
+
+    program: tuple[str, ...] = option(
+        "The program and its arguments, as python takes them.",
+        name="SCRIPT",
+        metavar="SCRIPT [ARGS]...",
+        positional=True,
+        repeat=True,
+        commas=False,
+        required=True,
+        verbatim=True,
+    )
+    module: bool = option("SCRIPT is a module, run as python -m runs it.", False, short="-m")
+    trace: int | None = option(
+        "Look at N steps with everything: who makes and keeps memory, by line. Slows these steps.",
+        metavar="N",
+        parse=units.Whole(largest=1000),
+    )
+    memory: bool = option("The same as --trace 5; on CUDA also record a snapshot for torch's viewer.", False)
+
+    hang_after_s: float | None = option(
+        "Under torchrun: call a collective a hang after TIME. [default: half the smallest timeout, at most 5m]",
+        name="--hang-after",
+        metavar="TIME",
+        parse=units.parse_duration,
+    )
+    end_on_hang: bool = option("Under torchrun: end a job that hangs, once it is known where.", False)
+    device_arrival: bool = option(
+        "Under torchrun with NCCL: time collectives on the device; torch warns that this may provoke watchdog hangs.",
+        False,
+    )
+
+    dry: Device | None = option(
+        "Run without a GPU, on one that tensors claim: cuda, with its memory or part cuda:80GiB or cuda:H200.",
+        metavar="cuda[:SIZE|:NAME]",
+        parse=parse_device,
+    )
+    steps: int | None = option(
+        f"With --dry: end the program after N optimizer steps. [default: {STEPS}]",
+        metavar="N",
+        parse=units.Whole(largest=1_000_000),
+    )
+    no_values: bool = option("With --dry: tensors on the device have no data, for a model larger than the host.", False)
+    scratch: bool = option("With --dry: run in a copy of this folder, so that relative writes land there.", False)
+
+    def check(self) -> None:
+        """Raises UsageError for options that do not go together."""
+        alone = {"--steps": self.steps is not None, "--no-values": self.no_values, "--scratch": self.scratch}
+        for name, is_given in alone.items():
+            if is_given and self.dry is None:
+                raise UsageError(f"{name} needs --dry", "", f"gpucheck run --dry cuda {name} …")
+        if self.dry is not None and (self.trace is not None or self.memory):
+            name = "--trace" if self.trace is not None else "--memory"
+            raise UsageError(f"{name} and --dry exclude each other", "", "a dry run counts memory by line already")
+
+    @property
+    def traced(self) -> int:
+        """How many steps to look at with everything."""
+        return self.trace if self.trace is not None else TRACED if self.memory else 0
+
+
+# A leak shows from one step to the next; some more make sure that it goes on.
+TRACED = 5

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
-from gpucheck.program import kernels, rules
+from gpucheck.program import engine, rules
 from gpucheck.program.claims import CPU, Origin, Place, here, storage_of
 from gpucheck.program.engine import DeviceMismatch, Dispatch, World, tensors_in
 from gpucheck.work.storages import Memory
@@ -344,10 +344,6 @@ def _type(surface: Surface, tensor: Tensor, dtype: Any = None, *rest: Any, **kwa
     return surface.move(tensor, where or CPU, plain)
 
 
-def _type_as(surface: Surface, tensor: Tensor, other: Tensor) -> Tensor:
-    return _to(surface, tensor, other)
-
-
 def _deepcopy(surface: Surface, tensor: Tensor, memo: Any) -> Any:
     """A copy by storage, which no operation shows."""
     out = Tensor.__deepcopy__(tensor, memo)
@@ -375,7 +371,7 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.tolist: _tolist,
     _T.__format__: _format,
     _T.type: _type,
-    _T.type_as: _type_as,
+    _T.type_as: _to,
     _T.__deepcopy__: _deepcopy,
     torch._C._nn._parse_to: _parse_to,
 }
@@ -657,7 +653,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch, "Generator", _AnyGenerator("Generator", (), {})),
         (torch.UntypedStorage, "cuda", functools.partialmethod(_storage_to_device, surface)),
         *_of_files(surface),
-        *kernels.patches(surface.world),
+        *engine.patches(surface.world),
     ]
     if hasattr(torch, "accelerator"):
         patches += ((torch.accelerator, name, value) for name, value in _accelerator_functions().items())

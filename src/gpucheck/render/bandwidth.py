@@ -79,7 +79,6 @@ def _flags(measurements: Sequence[Measurement]) -> list[tuple[str, str]]:
 
 
 def _method(measurements: Sequence[Measurement]) -> str:
-    """How the numbers came about, in one line."""
     return (
         f"bytes read and written; {measured.timed_by(measurements)}, after a warm-up, {measured.caches(measurements)}, "
         f"float32, preallocated; the spread covers {measured.covered(measurements)}"

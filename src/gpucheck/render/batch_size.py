@@ -148,7 +148,6 @@ def _details(found: FoundBatchSize) -> list[Block]:
 
 
 def _subject(found: FoundBatchSize) -> str:
-    """What was run, and on which device."""
     device = found.device
     name = f"{short_name(device)} ({device.id})" if device.name else device.id
     parts = [f"{_what(found)} on {name}", *_how(found)]
@@ -160,7 +159,6 @@ def _what(found: FoundBatchSize | EstimatedBatchSize) -> str:
 
 
 def _how(found: FoundBatchSize) -> list[str]:
-    """How a step was run."""
     parts = [found.optimizer.rpartition(".")[2]] if found.mode == "train" and found.optimizer else []
     parts += [found.dtype] if found.dtype else []
     parts += [f"{found.axis.name} at batch size {found.axis.batch_size}"] if found.axis else []
@@ -393,7 +391,6 @@ def prediction_line(found: FoundBatchSize) -> str:
 
 
 def accumulation_lines(how: Accumulation | None) -> list[str]:
-    """How to reach the effective batch that was asked for."""
     if how is None:
         return []
     text = f"for an effective batch of {how.effective_batch}: micro-batch {how.micro_batch}"
@@ -647,7 +644,6 @@ def _is_product(trial: Trial) -> bool:
 
 
 def _verdict_of(outcome: str, purpose: str) -> Verdict:
-    """How a trial's outcome is shown."""
     if purpose == "default malloc":
         # Its peak is told for comparison; the answer does not depend on it.
         return "info"

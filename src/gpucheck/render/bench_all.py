@@ -62,7 +62,9 @@ def page(report: Report) -> Page:
         if finding.verdict != "skip"
     ]
     told = f"{_counted(answered.benchmarks)}{on}"
-    return Page(answer(report.summary.verdict, told), laid_out, _flagged(answered.headlines), findings)
+    flagged = [(flag, f"{line.benchmark} {line.case}") for line in answered.headlines for flag in line.flags]
+    details = [*measured.flag_lines(flagged, len(answered.headlines))]
+    return Page(answer(report.summary.verdict, told), laid_out, details, findings)
 
 
 # In the order of the sentence; the two worst are named.
@@ -123,12 +125,6 @@ def _table(answer: BenchAll, *, several: bool) -> Block:
         for place, (column, cells) in enumerate(columns)
         if (several or column.head != "device") and place not in empty
     )
-
-
-def _flagged(headlines: Sequence[Headline]) -> list[Block]:
-    """What each flag means, and the figures that have it."""
-    told = [(flag, f"{headline.benchmark} {headline.case}") for headline in headlines for flag in headline.flags]
-    return [*measured.flag_lines(told, len(headlines))]
 
 
 def _of_benchmark(finding: Finding) -> Finding:

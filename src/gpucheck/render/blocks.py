@@ -148,7 +148,6 @@ def answer(verdict: Verdict, text: str) -> Line:
 
 
 def advice_line(text: str) -> Line:
-    """What to do next."""
     return Line(f"{ADVICE}{text}")
 
 

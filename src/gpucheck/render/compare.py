@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpucheck import units
 from gpucheck.compare.comparison import case_text, row_label
-from gpucheck.measure.summary import FEWEST_RUNS
+from gpucheck.measure.runs import FEWEST_RUNS
 from gpucheck.render.blocks import (
     UNKNOWN,
     Block,
@@ -22,7 +22,7 @@ from gpucheck.render.blocks import (
 )
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
-from gpucheck.report.results.compare import Change, ComparedRow, Comparison
+from gpucheck.report.results.short import Change, ComparedRow, Comparison
 
 _COLUMNS = (
     Column("row", "left"),
@@ -96,7 +96,6 @@ def _most(rows: Sequence[ComparedRow]) -> str:
 
 
 def _distance(row: ComparedRow) -> float:
-    """How far a ratio is from 1, either way."""
     return max(row.ratio, 1 / row.ratio)
 
 

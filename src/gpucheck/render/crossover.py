@@ -30,7 +30,6 @@ class _Raced:
 
     @property
     def rounds(self) -> int:
-        """How often each side ran."""
         return min(sum(len(run.samples_s) for run in side.runs) for side in self.sides.values())
 
     def speedup(self, side: Side) -> float | None:
@@ -149,7 +148,6 @@ def _raced(measurements: Sequence[Measurement]) -> list[_Raced]:
 
 
 def _method(measurements: Sequence[Measurement]) -> str:
-    """How the numbers came about, in one line."""
     known = measurements[0].method.details
     cpu = f"{known.get('cpu') or 'CPU'}{f', {threads} threads' if (threads := known.get('threads')) else ''}"
     return (

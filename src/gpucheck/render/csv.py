@@ -9,7 +9,7 @@ import re
 
 from gpucheck.report.codec import to_json
 from gpucheck.report.report import Report
-from gpucheck.report.results.compare import ComparedRow
+from gpucheck.report.results.short import ComparedRow
 
 COLUMNS = (
     "kind",

@@ -11,7 +11,7 @@ from gpucheck import units
 from gpucheck.cards.at_work import COSTLY, work
 from gpucheck.cards.checks import gravity
 from gpucheck.machine.inventory import ASLEEP
-from gpucheck.machine.nvml.row import NOT_ACCESSIBLE
+from gpucheck.machine.nvml.fields import NOT_ACCESSIBLE
 from gpucheck.machine.readings import NOT_ANSWERING
 from gpucheck.render.blocks import (
     SIGNS,
@@ -115,7 +115,9 @@ def _body(report: Report) -> list[Block]:
         parts.append([_devices(facts, report.findings)])
     if any(device.processes for device in facts.devices):
         parts.append([_processes(facts)])
-    parts.append([*(Line(state) for state in _masks(facts)), *versions_line(facts)])
+    # What hides cards is said once for all of them.
+    masks = dict.fromkeys(device.state for device in facts.devices if (device.state or "").startswith(_HIDDEN))
+    parts.append([*(Line(mask) for mask in masks if mask), *versions_line(facts)])
     return [block for number, part in enumerate(parts) if part for block in ([Line()] * (number > 0) + part)]
 
 
@@ -217,13 +219,6 @@ def _hottest(cards: Sequence[Device]) -> list[str]:
     return [f"{celsius:.0f} °C" if len(cards) == 1 else f"hottest {_called(card)} at {celsius:.0f} °C"]
 
 
-def _masks(facts: Facts) -> list[str]:
-    """What hides cards, once for all of them."""
-    return list(
-        dict.fromkeys(device.state for device in facts.devices if device.state and device.state.startswith(_HIDDEN))
-    )
-
-
 # -- the table of devices ----------------------------------------------------------------------------------------------
 
 
@@ -261,7 +256,9 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]
     """The columns in 40 characters, in 60 to 80, and where there is room for more, as many as fit of each."""
     nvml = _of_card(lambda card: UNKNOWN if card.nvml_index is None else str(card.nvml_index))
     util = (Column("util"), _of_card(lambda card: _percent(card.utilization_percent)))
-    util_bar = _of_card(lambda card: Cell(bar(_utilization_share(card), _SHORT_BAR), "cyan"))
+    util_bar = _of_card(
+        lambda card: Cell(bar(card.utilization_percent and card.utilization_percent / 100, _SHORT_BAR), "cyan")
+    )
     narrow: tuple[_ColumnOf, ...] = (
         (Column("GPU", "left"), _name),
         (Column("mem", keep=3), lambda device: _percent(_memory_share(device), 100)),
@@ -337,10 +334,6 @@ def _clock(device: Device, unit: str = "") -> str:
 
 def _percent(value: float | None, scale: float = 1.0) -> str:
     return UNKNOWN if value is None else f"{scale * value:.0f} %"
-
-
-def _utilization_share(device: Device) -> float | None:
-    return None if device.utilization_percent is None else device.utilization_percent / 100
 
 
 def _memory_share(device: Device) -> float | None:

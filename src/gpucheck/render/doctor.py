@@ -1,27 +1,30 @@
-"""`gpucheck doctor` as blocks."""
+"""`gpucheck doctor`, `smoke` and `memory` as blocks."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpucheck import units
 from gpucheck.render.blocks import (
+    UNKNOWN,
     Block,
     Cell,
     Column,
     Line,
     Page,
     answer,
+    finding_line,
     finding_text,
     table,
     verdict_cell,
 )
-from gpucheck.render.devices import versions_line
+from gpucheck.render.devices import short_name, versions_line
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
-from gpucheck.report.results.doctor import LoadResult, RungStanding
+from gpucheck.report.results.short import FigureCheck, LoadResult, MemoryStep, RungStanding
 
 _COLUMNS = (
     Column("rung", "left"),
@@ -80,7 +83,6 @@ def _diagnosis(first: Finding) -> list[Line]:
 
 
 def _ladder(rungs: Sequence[RungStanding]) -> list[Block]:
-    """The rungs that there are here."""
     here = [rung for rung in rungs if rung.state != "absent"]
     return [table(_COLUMNS, [_row(rung) for rung in here]), Line()] if here else []
 
@@ -122,3 +124,185 @@ def _seen(telemetry: dict[str, Any]) -> list[str]:
 def _row(rung: RungStanding) -> list[str | Cell]:
     verdict, word = _STATES[rung.state]
     return [rung.rung, verdict_cell(verdict, word), rung.shown_by]
+
+
+# -- smoke -------------------------------------------------------------------------------------------------------------
+
+_CHECKS = (
+    Column("verdict", "left"),
+    Column("check", "left"),
+    Column("what", "left", keep=2),
+    Column("time", keep=1),
+    Column("detail", "left", keep=3, wraps=True),
+)
+
+
+_ENDED: dict[Verdict, str] = {
+    "fail": "failed",
+    "inconclusive": "inconclusive",
+    "warn": "warned",
+    "pass": "passed",
+    "skip": "skipped",
+}
+
+
+def smoke_page(report: Report) -> Page:
+    """How many checks failed, passed and were skipped; those that failed, with what to do; every check with `-v`."""
+    findings = report.findings
+    # A check's title says what must hold: beside a failure it would read as if it did.
+    # What no check says (a device that did not open, a requirement) has a title that says what is wrong.
+    named = [replace(one, title=one.id, message=one.message or one.title) if one.device else one for one in findings]
+    every = [table(_CHECKS, [_check_row(finding) for finding in findings])] if findings else []
+    asking = [finding for finding in named if finding.verdict in ("fail", "inconclusive", "warn")]
+    if len(findings) == 1 and not findings[0].device:
+        # No check ran, and why is the answer.
+        (only,) = findings
+        return Page(answer(only.verdict, finding_text(only)), versions_line(report.facts), every, cause=only)
+    told, verdict = f"{_counts(findings)}{_where(report)}", report.summary.verdict
+    if not report.summary.complete and verdict in ("pass", "skip", "info"):
+        verdict = "inconclusive"
+    return Page(answer(verdict, told), versions_line(report.facts), every, asking)
+
+
+def _counts(findings: Sequence[Finding]) -> str:
+    counted = Counter(finding.verdict for finding in findings)
+    counts = [f"{counted[verdict]} {word}" for verdict, word in _ENDED.items() if counted[verdict]]
+    skipped = [finding.message for finding in findings if finding.verdict == "skip"]
+    # Before its colon a reason names the group: `not on cpu`, `--time-budget ended`.
+    reasons = list(dict.fromkeys(message.partition(":")[0] for message in skipped))
+    if len(reasons) == 1:
+        counts[-1] += f" ({reasons[0]})"
+    return ", ".join(counts) or "no check ran"
+
+
+def _where(report: Report) -> str:
+    """On which device; empty where none was opened."""
+    names = {one.id: short_name(one) for one in report.facts.devices}
+    used = dict.fromkeys(finding.device for finding in report.findings if finding.device)
+    return "".join(f" · {names[device]} ({device})" if names.get(device) else f" · {device}" for device in used)
+
+
+def _check_row(finding: Finding) -> list[str | Cell]:
+    seconds = finding.evidence.get("elapsed_s")
+    time = units.duration(seconds) if isinstance(seconds, float) else UNKNOWN
+    return [verdict_cell(finding.verdict), finding.id, finding.title, time, " ".join(finding.message.split())]
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+_BOUND = {"=": "", "≥": "at least ", "≤": "at most "}
+
+
+def memory_page(report: Report) -> Page:
+    """How much is free and whether torch's figures are right; other processes; the sequence with every figure."""
+    of_nvml = [finding for finding in report.findings if finding.id == "memory.device"]
+    accounting = next((finding for finding in report.findings if finding.id == "memory.accounting"), None)
+    if accounting is not None and accounting.device is None and of_nvml:
+        return _by_nvml(report, of_nvml, accounting)
+    told = {finding.id: finding for finding in report.findings}
+    steps = report.results.get("memory")
+    judged, others = told.get("memory.accounting"), told.get("memory.processes")
+    body: list[Block] = []
+    if others is not None and others.evidence.get("others"):
+        body += [finding_line(others), Line()]
+    # Where torch keeps no figures there is nothing to show.
+    if steps and any(step.verdict != "skip" for step in steps):
+        body.append(_steps(steps))
+    details = [Line(f"{step.step}: {step.does}; {step.explanation}") for step in steps or ()]
+    shown = [finding for finding in report.findings if finding is not others or not body]
+    return Page(_answer(report, told), body, details, shown, judged)
+
+
+def _by_nvml(report: Report, overall: Sequence[Finding], accounting: Finding) -> Page:
+    """What NVML tells of each GPU, with its processes, where torch can use none."""
+    names = {device.id or f"NVML {device.nvml_index}": short_name(device) for device in report.facts.devices}
+    others = {finding.device: finding for finding in report.findings if finding.id == "memory.processes"}
+    lines: list[Block] = []
+    for finding in overall:
+        listed = others.get(finding.device)
+        held = f"; {listed.message}" if listed is not None and listed.evidence.get("others") else ""
+        where = f"{finding.device} ({names.get(finding.device or '', 'GPU')})"
+        lines.append(Line(f"{where}: {_room(finding) or finding.message}{held}"))
+    first, *rest = lines
+    assert isinstance(first, Line)
+    why = f"torch's memory figures not checked: {accounting.message}"
+    if not rest:
+        return Page(answer("info", f"{first.text}; {why}"), cause=accounting)
+    return Page(answer("info", f"{len(lines)} GPUs, by NVML; {why}"), lines, cause=accounting)
+
+
+def _answer(report: Report, told: dict[str, Finding]) -> Line | None:
+    """What the sequence came to and how much is free. None where something failed before: that stands first."""
+    overall, judged = told.get("memory.device") or told.get("memory.host"), told.get("memory.accounting")
+    if judged is None:
+        if overall is None or any(finding.verdict == "fail" for finding in report.findings):
+            return None
+        judged = Finding("", "inconclusive", "torch's memory figures", "not checked", device=overall.device)
+    where = judged.device or "cpu"
+    name = next((short_name(device) for device in report.facts.devices if device.id == where), "")
+    named = f"{where} ({name})" if name and where != "cpu" else where
+    wrong = judged.evidence.get("wrong")
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        return answer(judged.verdict, f"{named}: {wrong[0]}{more}")
+    room = _room(overall) if overall is not None else ""
+    figures = {
+        "pass": f"{judged.title}{f' are {judged.message}' if where != 'cpu' else ''}",
+        "skip": f"{judged.title} not checked: {judged.message}",
+    }.get(judged.verdict, f"{judged.title} {judged.message}")
+    return answer(judged.verdict, f"{named}: {f'{room}; ' if room else ''}{figures}")
+
+
+def _room(overall: Finding) -> str:
+    free = overall.evidence.get("free_bytes", overall.evidence.get("available_bytes"))
+    total = overall.evidence.get("total_bytes")
+    if free is None or total is None:
+        return ""
+    return f"{units.capacity(free)} of {units.capacity(total)} free"
+
+
+def _steps(steps: Sequence[MemoryStep]) -> Block:
+    """A row for each step: each figure as it was, and what is expected where that differs."""
+    names = list(dict.fromkeys(row.figure for step in steps for row in step.figures))
+    columns = [Column("step", "left"), Column("what it does", "left", keep=1)]
+    columns += [Column(_head(name, names), keep=4 if name.startswith("max_") else 9) for name in names]
+    columns += [Column("verdict", "left", cropped=7)]
+    now = [name for name in names if not name.startswith("max_")]
+    few = [Column("step", "left"), *(Column(_head(name, now)) for name in now)]
+    rows: list[list[str | Cell]] = []
+    short: list[list[str | Cell]] = []
+    for step in steps:
+        figures = {row.figure: row for row in step.figures}
+        # What has no bound in this step is shown as it was.
+        cells: list[str | Cell] = [_figure(figures.get(name), getattr(step.observed, name, None)) for name in names]
+        rows.append([step.step, step.does, *cells, verdict_cell(step.verdict, step.reason)])
+        seen = [_mebibytes(getattr(step.observed, name, None) or _observed(figures.get(name))) for name in now]
+        short.append([verdict_cell(step.verdict, step.step), *seen])
+    return replace(table(columns, rows), dense=True, narrow=replace(table(few, short), dense=True))
+
+
+def _head(figure: str, figures: Sequence[str]) -> str:
+    """Two lines: what is counted, above the first of its two figures, and whether it is its peak."""
+    counted = figure.removeprefix("max_")
+    first = next(one for one in figures if one.removeprefix("max_") == counted)
+    word = counted.removesuffix("_bytes").removeprefix("memory_")
+    return f"{word if figure == first else ''}\n{'MiB' if figure == counted else 'peak'}"
+
+
+def _observed(row: FigureCheck | None) -> int | None:
+    return row.observed_bytes if row is not None else None
+
+
+def _figure(row: FigureCheck | None, observed: int | None) -> Cell:
+    text = _mebibytes(row.observed_bytes if row else observed)
+    if row is None or row.ok is not False:
+        return Cell(text)
+    return Cell(f"{text} (expected {_BOUND[row.relation]}{_mebibytes(row.expected_bytes)})", "red")
+
+
+def _mebibytes(size: int | None) -> str:
+    """In MiB, to the last block of 512 bytes where it is no whole number."""
+    if size is None:
+        return UNKNOWN
+    whole, rest = divmod(size, units.MIB)
+    return str(whole) if not rest else f"{size / units.MIB:.3f}"

@@ -1,12 +1,24 @@
-"""`gpucheck explain` as blocks."""
+"""`gpucheck explain` and `lint` as blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpucheck.render.blocks import Block, Column, Line, Page, advice_line, answer, finding_text, table
+from gpucheck.render.blocks import (
+    SIGNS,
+    Block,
+    Column,
+    Line,
+    Page,
+    advice_line,
+    answer,
+    finding_line,
+    finding_text,
+    table,
+)
+from gpucheck.report.finding import WORST_FIRST, Finding
 from gpucheck.report.report import Report
-from gpucheck.report.results.explain import Certainty, ExplainResult, IdPage, TextMatch
+from gpucheck.report.results.short import Certainty, ExplainResult, IdPage, LintResult, TextMatch
 
 _LIST = (Column("id", "left"), Column("of", "left", keep=2), Column("what", "left", wraps=True))
 _SURE: dict[Certainty, str] = {
@@ -100,3 +112,48 @@ def _opens(text: str, place: int) -> bool:
     """Whether a sign opens what it closes again: an apostrophe inside a word does not."""
     before = text[place - 1 : place]
     return not before.isalnum() and _CLOSING[text[place]] in text[place + 1 :]
+
+
+# -- lint: a line for each mistake, as compilers write them ------------------------------------------------------------
+
+
+def lint_page(report: Report) -> Page:
+    """The verdict, then each mistake: file, line and column, the rule, what is wrong and what to do."""
+    told = report.results.get("lint") or LintResult()
+    placed = [finding for finding in report.findings if "file" in finding.evidence]
+    mistakes = [_mistake(finding) for finding in placed]
+    ignored = [Line(f"{_count(told.ignored, 'finding')} ignored by comments", "dim")] if told.ignored else []
+    others = [finding for finding in report.findings if finding not in placed]
+    # Nothing was wrong, or there was nothing to read.
+    clean = next((finding for finding in others if finding.verdict in ("pass", "skip")), None)
+    told_first = finding_line(clean) if clean is not None and not placed else _lint_verdict(placed, told)
+    return Page(told_first, mistakes, ignored, others, cause=clean)
+
+
+def _lint_verdict(placed: list[Finding], told: LintResult) -> Line | None:
+    """What all of it comes to, in one line; None where another finding says so."""
+    if not placed:
+        return None
+    parts = []
+    for verdict, text in (("fail", "device mistake"), ("inconclusive", "file not judged"), ("info", "remark")):
+        count = sum(finding.verdict == verdict for finding in placed)
+        if count:
+            parts.append(
+                f"{count} files not judged" if verdict == "inconclusive" and count > 1 else _count(count, text)
+            )
+    skipped = sum(finding.verdict == "skip" for finding in placed)
+    parts += [f"{_count(skipped, 'notebook')} not read"] if skipped else []
+    worst = min((finding.verdict for finding in placed), key=WORST_FIRST.index)
+    where = f" in {_count(told.files, 'file')}" if told.files else ""
+    return answer(worst, f"{', '.join(parts)}{where}")
+
+
+def _mistake(finding: Finding) -> Line:
+    evidence = finding.evidence
+    place = ":".join(str(evidence[key]) for key in ("file", "line", "column") if evidence.get(key) is not None)
+    fix = f" → {finding.fix}" if finding.fix else ""
+    return Line(f"{place} {finding.id} {finding.message}{fix}", SIGNS[finding.verdict][2])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

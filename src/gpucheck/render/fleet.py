@@ -144,7 +144,6 @@ def _part(part: NodePart) -> Sequence[str | Cell]:
 
 
 def good(report: Report) -> str:
-    """The good nodes, a name a line."""
     return _lines(report, "good")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import IO
 
 from gpucheck.render.blocks import SIGNS
-from gpucheck.render.junit import is_strict
+from gpucheck.render.ci import is_strict
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.report import Report
 

@@ -98,7 +98,6 @@ class LiveView:
             self._status.update(line)
 
     def close(self) -> None:
-        """Take the refreshing line away."""
         if self._status is not None:
             self._status.stop()
             self._status = None

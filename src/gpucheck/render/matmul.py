@@ -8,7 +8,7 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.bench import figures
-from gpucheck.bench.matmul import corruption_judge
+from gpucheck.bench.matmul import judge
 from gpucheck.render import measured
 from gpucheck.render.blocks import SIGNS, UNKNOWN, Block, Cell, Column, Line, Page
 from gpucheck.render.curve import Series, curve
@@ -80,7 +80,7 @@ def _of_peak(row: Measurement, rate: float, peaks: Mapping[str, Any]) -> str:
 
 
 def _flags(rows: Sequence[Measurement]) -> list[tuple[str, str]]:
-    return [(flag, corruption_judge.label(row)) for row in rows for flag in row.flags]
+    return [(flag, judge.label(row)) for row in rows for flag in row.flags]
 
 
 # -- the products ------------------------------------------------------------------------------------------------------
@@ -135,7 +135,6 @@ def _computed_in(row: Measurement) -> Cell:
 
 
 def _method(measurements: Sequence[Measurement]) -> str:
-    """How the numbers came about, in one line."""
     caches = " and ".join(dict.fromkeys(row.method.cache for row in measurements))
     return (
         f"dense products, preallocated output; {measured.timed_by(measurements)}, after a warm-up, caches {caches}, "

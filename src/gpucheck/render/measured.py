@@ -116,7 +116,6 @@ def rates(unit: str, scale: float = 1e9, *, percentiles_keep: int) -> tuple[Colu
 
 
 def time_text(measurement: Measurement | None) -> str:
-    """The time of a call."""
     if measurement is None or measurement.time_s is None:
         return UNKNOWN
     return units.duration(measurement.time_s.median)
@@ -157,7 +156,6 @@ def doubt(measurement: Measurement) -> str:
 
 
 def ratio_text(ratio: float | None, digits: int = 2) -> str:
-    """`1.9×`."""
     return UNKNOWN if ratio is None else f"{units.significant(ratio, digits)}×"
 
 

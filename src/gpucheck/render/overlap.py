@@ -68,7 +68,6 @@ def _answer(device: DeviceRef, found: Sequence[OverlapResult]) -> list[measured.
 
 
 def _method(measurements: Sequence[Measurement]) -> str:
-    """How the numbers came about, in one line."""
     sizes = " and ".join(dict.fromkeys(units.capacity(row.case["size_bytes"]) for row in measurements))
     computes = [row for row in measurements if row.case["what"] == "compute"]
     dtypes = " and ".join(dict.fromkeys(str(row.method.precision_requested) for row in computes))

@@ -146,12 +146,13 @@ def _heat(one: StressDevice) -> float | None:
 
 
 def _state(one: StressDevice, findings: Sequence[Finding]) -> Cell:
-    """The worst that was found of the device, in a word."""
     if one.ended == "fault":
         return verdict_cell("fail", "failed" if one.steps else "did not start")
     if one.ended == "error":
         return verdict_cell("skip", "not run")
-    mine = [each for each in findings if one.name == each.evidence.get("name") or one.name in _among(each)]
+    mine = [
+        each for each in findings if one.name == each.evidence.get("name") or one.name in each.evidence.get("names", ())
+    ]
     mine += [each for each in findings if each.id == "stress.errors" and each.device == one.name]
     words = {"stress.wrong": "wrong", "stress.slow": "slow", "stress.errors": "errors"}
     for verdict in _ASKING:
@@ -159,10 +160,6 @@ def _state(one: StressDevice, findings: Sequence[Finding]) -> Cell:
             if each.verdict == verdict and each.id in words:
                 return verdict_cell(verdict, words[each.id])
     return verdict_cell("inconclusive", "cut off") if one.ended == "signal" else verdict_cell("pass", "right")
-
-
-def _among(finding: Finding) -> Sequence[str]:
-    return tuple(finding.evidence.get("names", ()))
 
 
 # -- details -----------------------------------------------------------------------------------------------------------

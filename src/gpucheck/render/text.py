@@ -10,13 +10,13 @@ from gpucheck.render.blocks import ADVICE, SIGNS, Block, Drawing, Line, Page, Ta
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict, grouped
 from gpucheck.report.report import Report
 
-# The file of each command's layout, whose `page(report)` makes it. Only the one that is shown is loaded.
+# The file of each command's layout, and its function where that is not `page`. Only the one that is shown is loaded.
 LAYOUTS = {
     "devices": "devices",
-    "memory": "memory",
+    "memory": "doctor.memory_page",
     "doctor": "doctor",
     "explain": "explain",
-    "smoke": "smoke",
+    "smoke": "doctor.smoke_page",
     "bench transfer": "transfer",
     "bench bandwidth": "bandwidth",
     "bench matmul": "matmul",
@@ -24,11 +24,11 @@ LAYOUTS = {
     "bench crossover": "crossover",
     "bench all": "bench_all",
     "find-batch-size": "batch_size",
-    "model": "model",
+    "model": "run.model_page",
     "compare": "compare",
     "fleet check": "fleet",
     "fleet judge": "fleet",
-    "lint": "lint",
+    "lint": "explain.lint_page",
     "run": "run",
     "stress": "stress",
 }
@@ -40,7 +40,8 @@ _WORST_FIRST: tuple[Verdict, ...] = ("fail", "inconclusive", "warn")
 
 def blocks(report: Report, *, verbose: bool = False) -> list[Block]:
     """The report as its command lays it out; `verbose` adds what asks for nothing: passes, methods, curves."""
-    page_of: Callable[[Report], Page] = importlib.import_module(f"gpucheck.render.{LAYOUTS[report.command]}").page
+    file, _, function = LAYOUTS[report.command].partition(".")
+    page_of: Callable[[Report], Page] = getattr(importlib.import_module(f"gpucheck.render.{file}"), function or "page")
     page = page_of(report)
     laid_out = head(page, complete=report.summary.complete)
     parts: list[Sequence[Block]] = [page.body]
@@ -102,7 +103,6 @@ _SPECIAL = re.compile(r"[\\|*_<`\[\]]")
 
 
 def markdown(title: str, blocks: Sequence[Block]) -> str:
-    """A Markdown page with these blocks below the title."""
     parts = [f"# {_escaped(title)}"]
     for block in blocks:
         if isinstance(block, Table):

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpucheck import stats, units
 from gpucheck.bench import figures
-from gpucheck.bench.transfer import copies_judge, several_judge
+from gpucheck.bench.transfer import copies_judge, judge
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.render import measured
 from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, Page, Table, by_column, column_of_numbers, table
@@ -387,7 +387,7 @@ def _how_at_once(rows: Sequence[Measurement]) -> list[Line]:
 
 def together(measurements: Sequence[Measurement]) -> tuple[list[Block], list[Block]]:
     """A table with a line for each device and their sum, and its method; nothing where no devices copied at once."""
-    rows = [row for row in measurements if row.name == several_judge.TOGETHER]
+    rows = [row for row in measurements if row.name == judge.TOGETHER]
     if not rows:
         return [], []
     directions = list(dict.fromkeys(row.case["direction"] for row in rows))
@@ -409,8 +409,8 @@ def _side_by_side(
     direction: str, mine: Sequence[Measurement], measurements: Sequence[Measurement], *, gap: list[str]
 ) -> list[tuple[Column, list[str]]]:
     """The columns of a direction: each device's rate beside the others, its rate alone, and the share that is left."""
-    carried = [several_judge.carried(row) for row in mine]
-    alone = [several_judge.alone(row, measurements) for row in mine]
+    carried = [judge.carried(row) for row in mine]
+    alone = [judge.alone(row, measurements) for row in mine]
     *each, total = column_of_numbers([*carried, sum(rate for rate in carried if rate is not None)], 1e9)
     shares = [
         units.percent(rate / by_itself) if rate is not None and by_itself else UNKNOWN
@@ -441,10 +441,10 @@ _MARKS = {"peer": "", "staged": "*", None: ""}
 
 def peer(measurements: Sequence[Measurement]) -> tuple[list[Block], list[Block]]:
     """The matrix of rates, what its marks mean, the latencies; its method. Nothing where there is no such row."""
-    rows = [row for row in measurements if row.name == several_judge.PEER]
+    rows = [row for row in measurements if row.name == judge.PEER]
     if not rows:
         return [], []
-    matrix = several_judge.matrix(rows)
+    matrix = judge.matrix(rows)
     sizes = {row.case["what"]: units.capacity(row.case["size_bytes"]) for row in rows}
     size = f", {sizes['rate']} at a time" if "rate" in sizes else ""
     # A small copy is all call: that is what its latency tells.

@@ -202,6 +202,7 @@ class Collector:
         It is not complete where a fault broke work off, whatever `complete` says. With a `judge` the findings are what
         he says of the document, and after these what was judged where the work was done.
         """
+        ended = all(part.ended is not None for part in self.parts.values() if part.begun)
         whole = Report(
             schema=SCHEMA,
             gpucheck=version,
@@ -214,7 +215,7 @@ class Collector:
             findings=(),
             results=cast(Results, dict(self.results)),
             notices=tuple(self.notices),
-            summary=Summary("pass", exits.OK, complete and self._is_whole()),
+            summary=Summary("pass", exits.OK, complete and ended and not self.faults),
             settings=settings or Settings(),
             faults=tuple(self.faults),
             parts=tuple(self.parts.values()),
@@ -231,10 +232,6 @@ class Collector:
         for key, part in self.parts.items():
             if part.device == device and part.begun and part.ended is None and f"{part.id}.".startswith(f"{ended}."):
                 self.parts[key] = replace(part, ended=why)
-
-    def _is_whole(self) -> bool:
-        """Whether nothing broke work off, and what was begun came to an end."""
-        return not self.faults and all(part.ended is not None for part in self.parts.values() if part.begun)
 
 
 def _with(facts: Facts, opened: Device) -> Facts:

@@ -22,7 +22,6 @@ class DeviceUnderTest:
 
     @property
     def device(self) -> torch.device:
-        """The device under test."""
         return self.accel.device
 
     @property

@@ -1,6 +1,6 @@
 """`gpucheck smoke`: does everything that a training job relies on work here?
 
-A check is a row of `table.CHECKS` and a function that returns what it saw, or raises. Whatever else it raises is its
+A check is a row of `options.CHECKS` and a function that returns what it saw, or raises. Whatever else it raises is its
 finding.
 """
 
@@ -25,7 +25,6 @@ from gpucheck.report.events import Emit, Failed, Finished, Judged, Notice, Progr
 from gpucheck.report.facts import Facts, Host
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding, Verdict
-from gpucheck.smoke import table
 from gpucheck.smoke.check import (
     DeviceUnderTest,
     Need,
@@ -35,6 +34,7 @@ from gpucheck.smoke.check import (
     first_line,
     unchanged,
 )
+from gpucheck.smoke.options import CHECKS as ROWS
 from gpucheck.smoke.options import SmokeOptions
 
 
@@ -54,7 +54,7 @@ def _load(name: str) -> Callable[[DeviceUnderTest], Any]:
     return found
 
 
-CHECKS = tuple(Check(row.id, row.title, _load(row.function), tuple(map(_load, row.needs))) for row in table.CHECKS)
+CHECKS = tuple(Check(row.id, row.title, _load(row.function), tuple(map(_load, row.needs))) for row in ROWS)
 USABLE_ID = "device.usable"
 # All checks take some 20 s on two cores without a GPU; a machine ten times as slow has finished by then.
 DEFAULT_BUDGET_S = 300.0
@@ -222,7 +222,6 @@ def _outcome(check: Check, dut: DeviceUnderTest) -> tuple[Verdict, str, dict[str
 
 
 def _is_of_memory(text: str) -> bool:
-    """Whether an error's text says that memory ran out."""
     cause = messages.cause_of(text)
     return cause is not None and cause.whose == "memory"
 

@@ -1,12 +1,186 @@
-"""What `smoke` can be asked for. Pure: read before torch is."""
+"""What `smoke` can be asked for, and its checks, a row each. Pure: read before torch is."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpucheck import options, units
+from gpucheck import naming, options, units
 from gpucheck.options import LIMITS, option
-from gpucheck.smoke import table
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRow:
+    """A check's id, what it claims, what it means where it fails and what to do then; and the function that proves it
+    and what that needs, as `module.function`.
+
+    The modules are those of this folder. They import torch: `command` loads them.
+    """
+
+    id: str
+    title: str
+    meaning: str
+    then: str
+    function: str
+    needs: tuple[str, ...] = ()
+
+
+# In the order of a training job: what comes first is what the rest stands on.
+CHECKS = (
+    CheckRow(
+        "device.usable",
+        "torch can use the device",
+        "Torch sees no device of the kind, or using it raises.",
+        "gpucheck doctor",
+        "data.usable",
+    ),
+    CheckRow(
+        "tensors.round_trip",
+        "tensors survive the round trip bit for bit",
+        "What comes back from the device is not what was sent, in one of torch's data types.",
+        "gpucheck bench transfer, which compares large copies; then sudo dmesg | grep -i xid",
+        "data.round_trip",
+    ),
+    CheckRow(
+        "tensors.layouts",
+        "odd shapes and strides survive the round trip",
+        "A view that is not contiguous comes back changed: a bug of torch or of the backend.",
+        "use a newer torch; .contiguous() before the copy works around it",
+        "data.layouts",
+    ),
+    CheckRow(
+        "tensors.to_returns_new",
+        ".to() returns a new tensor and leaves the old",
+        "`x.to(device)` alone moves nothing: its result has to be kept.",
+        "x = x.to(device)",
+        "data.to_returns_new",
+    ),
+    CheckRow(
+        "tensors.device_mismatch",
+        "mixing devices raises RuntimeError",
+        "Torch computed with tensors of two devices in silence.",
+        "use a newer torch",
+        "data.device_mismatch",
+    ),
+    CheckRow(
+        "tensors.numpy_needs_cpu",
+        "numpy() needs the CPU",
+        "NumPy works in host memory.",
+        "x.cpu().numpy()",
+        "data.numpy_needs_cpu",
+        ("check.numpy",),
+    ),
+    CheckRow(
+        "modules.to",
+        "model.to() moves parameters and buffers",
+        "Parameters, buffers or tied weights did not arrive together.",
+        "use a newer torch; in a model of your own: register_buffer in place of a plain attribute",
+        "data.module_to",
+    ),
+    CheckRow(
+        "training.gradients_through_to",
+        "gradients flow through .to()",
+        "A gradient was lost or changed on its way between devices or data types.",
+        "use a newer torch",
+        "data.gradients",
+    ),
+    CheckRow(
+        "numerics.matmul",
+        "matrix products agree with float64",
+        "A product is further from the exact one than its precision explains.",
+        "gpucheck bench matmul compares the whole result; if it fails there too, the device or its library is faulty",
+        "numerics.matmul",
+    ),
+    CheckRow(
+        "numerics.convolution",
+        "convolutions agree with float64",
+        "A convolution is further from the exact one than its precision explains.",
+        "torch.backends.cudnn.enabled = False tells whether it is cuDNN",
+        "numerics.convolution",
+    ),
+    CheckRow(
+        "numerics.tf32",
+        "TF32 errors stay within the bound",
+        "TF32 keeps 10 bits of a float32's 23: a larger error is another precision, or a fault.",
+        "gpucheck bench matmul --dtype tf32",
+        "numerics.tf32",
+        ("numerics.has_tf32",),
+    ),
+    CheckRow(
+        "training.step",
+        "a training step matches the CPU and lowers the loss",
+        "Forward, backward and the optimizer together give something else than on the CPU.",
+        "gpucheck smoke --only numerics. says which part",
+        "numerics.training_step",
+    ),
+    CheckRow(
+        "training.autocast",
+        "autocast computes in low precision, weights stay float32",
+        "Mixed precision does not do what it says on this device.",
+        "use a newer torch, or bfloat16 in place of float16",
+        "numerics.autocast",
+    ),
+    CheckRow(
+        "memory.accounting",
+        "memory is counted correctly and returned",
+        "What torch counts, and what the device or the system shows, do not go together, or freed memory stays.",
+        "gpucheck memory shows each step",
+        "memory.accounting",
+    ),
+    CheckRow(
+        "memory.one_pebibyte",
+        "one allocation of 1 PiB raises out-of-memory",
+        "An impossible request did not end in torch.OutOfMemoryError: programs that catch it would crash here.",
+        "use a newer torch or driver",
+        "memory.one_pebibyte",
+        ("check.dedicated_memory",),
+    ),
+    CheckRow(
+        "memory.to_the_end",
+        "allocating to the end raises out-of-memory",
+        "Filling the device did not end in torch.OutOfMemoryError, or the device did not work on after it.",
+        "use a newer torch or driver",
+        "memory.to_the_end",
+        ("memory.has_fraction", "check.dedicated_memory"),
+    ),
+    CheckRow(
+        "copies.pinned",
+        "pinned copies are correct after a synchronise",
+        "A copy from pinned memory arrived changed.",
+        "gpucheck bench transfer compares large ones",
+        "data.pinned",
+        ("data.can_pin",),
+    ),
+    CheckRow(
+        "copies.non_blocking",
+        "non-blocking copies are correct after a synchronise",
+        "A copy that was waited for arrived changed. Without the wait the host may read it too early: that is the "
+        "program's fault.",
+        "gpucheck bench transfer; in a program torch.cuda.synchronize() before the host reads",
+        "data.non_blocking",
+    ),
+    CheckRow(
+        "streams.wait",
+        "a stream waits for another",
+        "Work overtook what it had to wait for.",
+        "use a newer torch or driver",
+        "data.streams",
+        ("data.has_streams",),
+    ),
+    CheckRow(
+        "device.context",
+        "device contexts take effect and end",
+        "Tensors made under a device land on another, or the context stays.",
+        "use a newer torch",
+        "data.device_context",
+    ),
+    CheckRow(
+        "data.loader",
+        "a DataLoader with workers and pinned memory works",
+        "Workers died or delivered wrong items: mostly /dev/shm is too small in a container.",
+        "df -h /dev/shm; docker run --shm-size=8g",
+        "data.data_loader",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +200,11 @@ class SmokeOptions:
     @property
     def ids(self) -> list[str]:
         """The checks to run. Raises UsageError for a prefix that fits none, and where nothing is left."""
-        return table.select(self.only, self.skip)
+        ids = [row.id for row in CHECKS]
+        return naming.select(ids, str, self.only, self.skip, noun="check", nothing="nothing would be checked")
 
     def names(self) -> list[tuple[str, str]]:
-        """The selected checks with their titles."""
-        return [(row.id, row.title) for row in table.CHECKS if row.id in self.ids]
+        return [(row.id, row.title) for row in CHECKS if row.id in self.ids]
 
     def check(self) -> None:
-        """Raises UsageError for a prefix that fits nothing."""
         self.ids  # noqa: B018

@@ -65,7 +65,6 @@ class Seat:
 
     @property
     def device(self) -> str:
-        """What torch calls it."""
         return self.ref.id
 
 
@@ -119,11 +118,8 @@ def seats_of(device: str, facts: Facts) -> list[Seat]:
     groups = max(1, min(len(cores), MOST_GROUPS, host.memory().usable // (2 * GROUP_BYTES)))
     size = -(-len(cores) // groups)
     parts = [tuple(cores[at : at + size]) for at in range(0, len(cores), size)]
-    return [Seat(_cores_text(part), ref, part, size) for part in parts]
-
-
-def _cores_text(cores: Sequence[int]) -> str:
-    return f"core {cores[0]}" if len(cores) == 1 else f"cores {cores[0]}-{cores[-1]}"
+    names = [f"core {part[0]}" if len(part) == 1 else f"cores {part[0]}-{part[-1]}" for part in parts]
+    return [Seat(name, ref, part, size) for name, part in zip(names, parts, strict=True)]
 
 
 # -- the children ------------------------------------------------------------------------------------------------------
@@ -177,22 +173,18 @@ class _Run:
         self._listen(until=lambda runner: False)
 
     def stop(self) -> None:
-        """End every child that is still there."""
         for runner in self.runners:
             if runner.talk is not None and not runner.is_over:
                 runner.talk.stop()
 
     def devices(self) -> list[StressDevice]:
-        """What each has done so far."""
         return [runner.answer for runner in self.runners]
 
     def result(self) -> StressResult:
-        """The whole so far."""
         made = self.plan
         return StressResult(made.duration_s, made.turn_s, made.kinds, self.options.seed, tuple(self.devices()))
 
     def count(self, before: dict[str, dict[str, int]], after: dict[str, dict[str, int]]) -> None:
-        """Take in how much each counter has risen."""
         for runner in self.runners:
             name = runner.seat.device
             was, now = before.get(name, {}), after.get(name, {})

@@ -125,7 +125,6 @@ def fill_bytes(accel: Accel, setup: dict[str, Any]) -> int:
 
 
 def described(accel: Accel, work: Work, watch: Watch) -> dict[str, Any]:
-    """What is known of the device before it begins."""
     parts = [
         accel.name,
         accel.compute_capability and ".".join(map(str, accel.compute_capability)),
@@ -235,7 +234,6 @@ class State:
             self.check()
 
     def totals(self) -> dict[str, Any]:
-        """What is counted so far."""
         told: dict[str, Any] = {
             "steps": self.steps,
             "wrong_steps": self.wrong_steps,

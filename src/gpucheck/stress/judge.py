@@ -375,7 +375,6 @@ def live_text(live: Sequence[tuple[str, dict[str, Any], StressDevice]]) -> str:
 
 
 def rate_text(rate: float, unit: str) -> str:
-    """A rate in its own units."""
     return units.byte_rate(rate) if unit == "B/s" else units.flop_rate(rate, unit.removesuffix("/s") + "/s")
 
 

@@ -59,7 +59,6 @@ class Plan:
 
     @property
     def points(self) -> int:
-        """How many points the curve has."""
         return self.turns * self.parts
 
     def point_at(self, elapsed_s: float) -> int:
@@ -75,7 +74,6 @@ class Plan:
         return min(number, self.points - 1)
 
     def kind_of(self, point: int) -> str:
-        """The kind of work of a point."""
         return self.kinds[point // self.parts % len(self.kinds)]
 
 
@@ -130,9 +128,7 @@ class StressOptions:
         return tuple(chosen)
 
     def names(self) -> list[tuple[str, str]]:
-        """The selected kinds, each in a few words."""
         return [(kind, WORK[kind]) for kind in self.kinds]
 
     def check(self) -> None:
-        """Raises UsageError for a prefix that fits nothing."""
         self.kinds  # noqa: B018

@@ -23,8 +23,7 @@ import torch
 
 from gpucheck.bench.dtypes import Dtype
 from gpucheck.bench.matmul import product
-from gpucheck.bench.matmul.corruption import bits, check_first
-from gpucheck.bench.matmul.product import Matrices
+from gpucheck.bench.matmul.product import Matrices, bits, check_first
 from gpucheck.errors import CannotLook
 from gpucheck.machine import kept
 from gpucheck.machine.accel import Accel, pinned
@@ -213,7 +212,6 @@ class Work:
 
     @property
     def filled_bytes(self) -> int:
-        """How much memory is filled."""
         return int(self.arena.numel()) * WORD
 
     @property

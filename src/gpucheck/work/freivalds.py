@@ -44,7 +44,6 @@ class Sums:
 
     @property
     def passed(self) -> bool:
-        """Whether every sum lies within its threshold."""
         return self.worst <= 1.0
 
 

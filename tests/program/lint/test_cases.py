@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.program.lint import run
-from gpucheck.program.lint.rules import RULES
+from gpucheck.program.lint import command
+from gpucheck.program.lint.options import RULES
 
 HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
 
@@ -28,20 +28,20 @@ CASES = cases()
 
 @pytest.mark.parametrize("title", CASES)
 def test_a_mistake_is_found(title: str) -> None:
-    found = run.mistakes(CASES[title][0].encode())
+    found = command.mistakes(CASES[title][0].encode())
     assert {one.id for one in found} == {f"lint.{title.partition(':')[0]}"}
 
 
 @pytest.mark.parametrize("title", CASES)
 def test_its_twin_is_silent(title: str) -> None:
-    assert run.mistakes(CASES[title][1].encode()) == []
+    assert command.mistakes(CASES[title][1].encode()) == []
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_the_examples_of_the_page_are_true(rule: object) -> None:
     row = next(one for one in RULES if one is rule)
-    assert [one.id for one in run.mistakes(row.wrong.encode())] == [row.id]
-    assert run.mistakes(row.right.encode()) == []
+    assert [one.id for one in command.mistakes(row.wrong.encode())] == [row.id]
+    assert command.mistakes(row.right.encode()) == []
 
 
 def test_every_rule_has_cases() -> None:
@@ -57,4 +57,4 @@ class Net(nn.Module):
     def forward(self, x):
         return torch.matmul(x, x.flatten(1) / scale(x.size(-1)))
 """
-    assert run.mistakes((HEAD + text).encode()) == []
+    assert command.mistakes((HEAD + text).encode()) == []

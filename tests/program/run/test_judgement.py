@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpucheck.program.run import board, fold, judge, look
-from gpucheck.program.run.fold import Said, Sources
+from gpucheck.program.run import board, command, judge, look
+from gpucheck.program.run.command import Said, Sources
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.results.run import OutOfMemory, RunLine, RunResult, RunStep, TimeShares, Traced, TracedLine
 
@@ -43,7 +43,7 @@ def shares(**parts: Any) -> TimeShares:
     ],
 )
 def test_what_a_program_waits_for(seen: TimeShares | None, device_used: bool, verdict: str) -> None:
-    assert fold.waits_of(seen, device_used)[0] == verdict
+    assert command.waits_of(seen, device_used)[0] == verdict
 
 
 def steps(held: list[int], *, on_device: bool) -> tuple[RunStep, ...]:
@@ -54,22 +54,22 @@ def steps(held: list[int], *, on_device: bool) -> tuple[RunStep, ...]:
 
 
 def test_growth_is_what_every_part_of_the_run_adds_to() -> None:
-    leak = fold.growth(steps([GIB + n * 2**20 for n in range(60)], on_device=True))
+    leak = command.growth(steps([GIB + n * 2**20 for n in range(60)], on_device=True))
     assert leak is not None
     assert (leak.of, leak.bytes_per_step, leak.steps, leak.bytes) == ("allocated", 2**20, 50, 50 * 2**20)
     # A cache that fills, a size that alternates, a resident set that breathes, too few steps.
-    assert fold.growth(steps([GIB] * 20 + [2 * GIB] * 40, on_device=True)) is None
-    assert fold.growth(steps([GIB + (n % 2) * 2**28 for n in range(60)], on_device=True)) is None
-    assert fold.growth(steps([GIB + n * 2**16 for n in range(60)], on_device=False)) is None
-    assert fold.growth(steps([GIB + n * 2**20 for n in range(11)], on_device=True)) is None
-    assert fold.growth(()) is None
+    assert command.growth(steps([GIB] * 20 + [2 * GIB] * 40, on_device=True)) is None
+    assert command.growth(steps([GIB + (n % 2) * 2**28 for n in range(60)], on_device=True)) is None
+    assert command.growth(steps([GIB + n * 2**16 for n in range(60)], on_device=False)) is None
+    assert command.growth(steps([GIB + n * 2**20 for n in range(11)], on_device=True)) is None
+    assert command.growth(()) is None
 
 
 def test_who_is_to_blame_for_memory_that_ran_out() -> None:
-    assert fold.blame(GIB, 80 * GIB, 60 * GIB, 62 * GIB, None) == "fragmentation"
-    assert fold.blame(GIB, 80 * GIB, 60 * GIB, 60 * GIB, 19 * GIB) == "other-processes"
-    assert fold.blame(GIB, 80 * GIB, 79 * GIB, 79 * GIB, None) == "size"
-    assert fold.blame(None, 80 * GIB, 79 * GIB, 79 * GIB, None) is None
+    assert command.blame(GIB, 80 * GIB, 60 * GIB, 62 * GIB, None) == "fragmentation"
+    assert command.blame(GIB, 80 * GIB, 60 * GIB, 60 * GIB, 19 * GIB) == "other-processes"
+    assert command.blame(GIB, 80 * GIB, 79 * GIB, 79 * GIB, None) == "size"
+    assert command.blame(None, 80 * GIB, 79 * GIB, 79 * GIB, None) is None
 
 
 FULL = OutOfMemory(
@@ -128,21 +128,21 @@ def test_what_the_text_of_the_error_says(text: str, asked: int | None, others: i
         cause = "oom.cpu" if "CPU" in text or "bad" in text else "oom.cuda"
         line = {"say": "error", "class": "RuntimeError", "text": text, "cause": cause, "memory": True}
         board.write(memory, cells, line | {"where": None, "step": 0, "phase": 1})
-    told = fold.result(board.read(memory), fold.Ended(("x.py",), 1, 0, 10**9, 0.5, None)).out_of_memory
+    told = command.answer(board.read(memory), command.Ended(("x.py",), 1, 0, 10**9, 0.5, None)).out_of_memory
     assert told is not None
     assert (told.asked_bytes, told.other_processes_bytes, told.phase) == (asked, others, "backward")
 
 
 def test_an_empty_board_is_an_answer_that_survives_json() -> None:
-    result = fold.result(board.read(bytearray(board.SIZE)), fold.Ended(("x.py", "--a"), 0, 0, 10**9, None, None))
+    result = command.answer(board.read(bytearray(board.SIZE)), command.Ended(("x.py", "--a"), 0, 0, 10**9, None, None))
     assert (result.waits_for, result.shares, result.steps, result.lines) == ("inconclusive", None, None, ())
     assert from_json(RunResult, to_json(result)) == result
     assert [one.id for one in judge.findings(result)] == ["run.time"]
 
 
 def test_the_line_that_keeps_most_is_in_the_finding_of_growth() -> None:
-    empty = fold.result(board.read(bytearray(board.SIZE)), fold.Ended(("x.py",), 0, 0, 10**9, None, None))
-    leak = fold.growth(steps([GIB + n * 2**20 for n in range(60)], on_device=True))
+    empty = command.answer(board.read(bytearray(board.SIZE)), command.Ended(("x.py",), 0, 0, 10**9, None, None))
+    leak = command.growth(steps([GIB + n * 2**20 for n in range(60)], on_device=True))
     kept = TracedLine("/here/train.py", 7, "f", "Net.0", "forward", 2**21, 2.0**20, 4, None)
     held = replace(kept, line=9, kept_bytes_per_step=4.0, held_by="list losses of 9")
     traced = Traced(5, 2**21, 2.0, (held, kept))
@@ -189,7 +189,7 @@ LINE = RunLine(
     ],
 )
 def test_small_copies_are_many_in_a_step_or_in_all(count: int, steps: int, size: int, many: bool) -> None:
-    empty = fold.result(board.read(bytearray(board.SIZE)), fold.Ended(("x.py",), 0, 0, 10**9, None, None))
+    empty = command.answer(board.read(bytearray(board.SIZE)), command.Ended(("x.py",), 0, 0, 10**9, None, None))
     line = replace(LINE, count=count, steps=steps, bytes=count * size)
     found = judge.of_lines(replace(empty, lines=(line,)), "/job")
     assert [one.id for one in found] == ["run.copies.small"] * many

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck import naming, units
-from gpucheck.bench import figures, remarks, share
-from gpucheck.bench.figures import Ceilings
-from gpucheck.bench.seen import Judge, Seen, headline
+from gpucheck.bench import figures, remarks
+from gpucheck.bench.figures import Ceilings, Judge, Seen, headline
 from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
@@ -25,7 +24,7 @@ def findings(seen: Seen) -> list[Finding]:
     return [
         _result(measurements),
         *_speed(fastest),
-        *share.of_memory(fastest, seen.part),
+        *figures.share_of_memory(fastest, seen.part),
         *remarks.cpu_busy("bandwidth.cpu_busy", measurements, seen.facts),
         *remarks.clock("bandwidth.clock", measurements),
     ]
@@ -43,7 +42,7 @@ def best(measurements: Sequence[Measurement]) -> dict[str, float]:
 
 def ceilings(seen: Seen) -> Ceilings:
     """The peak of the device's memory."""
-    return share.memory_ceiling(seen.part)
+    return figures.memory_ceiling(seen.part)
 
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:

@@ -17,9 +17,9 @@ import torch
 from gpucheck import units
 from gpucheck.bench import devices
 from gpucheck.bench.bandwidth.options import GRAIN, HOST_SHARE, ITEM, ROW, BandwidthOptions
-from gpucheck.bench.buffers import no_room
+from gpucheck.bench.buffers import no_room, too_little
 from gpucheck.bench.devices import ALONE, Shared
-from gpucheck.errors import CannotLook, UsageError
+from gpucheck.errors import UsageError
 from gpucheck.machine import host, pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import row, timing
@@ -332,12 +332,8 @@ def room_for(accel: Accel, host_share: float = HOST_SHARE) -> Room:
 def sizes_for(options: BandwidthOptions, accel: Accel, room: Room) -> tuple[int, ...]:
     """The sizes to measure. Raises UsageError for one that was asked for and does not fit, CannotLook for no room."""
     if room.array < GRAIN:
-        raise CannotLook(
-            "not enough memory to measure",
-            f"three arrays may take {units.capacity(3 * room.array)}",
-            "stop other users of the memory",
-            finding="bandwidth.memory",
-        )
+        why = f"three arrays may take {units.capacity(3 * room.array)}"
+        raise too_little("to measure", why, "bandwidth.memory")
     if options.sizes and options.sizes[-1] > room.array:
         raise UsageError(
             f"--size {units.capacity(options.sizes[-1])} does not fit",

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from gpucheck import naming, units
 from gpucheck.bench import remarks, rounds
-from gpucheck.bench.figures import Ceilings
-from gpucheck.bench.seen import Judge, Seen
+from gpucheck.bench.figures import Ceilings, Judge, Seen
 from gpucheck.measure import runs
 from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding
@@ -205,10 +204,7 @@ def answer(measurements: Sequence[Measurement], ended: Mapping[str, str]) -> lis
                 device=measurements[0].device.id,
                 operation=operation,
                 transfers=transfers,
-                cpu_faster_up_to=known.cpu_faster_up_to,
-                device_faster_from=known.device_faster_from,
-                even=known.even,
-                reason=known.reason,
+                **asdict(known),
                 smallest=min(tried),
                 largest=max(tried),
                 ended_by=ended.get(operation),
@@ -289,7 +285,9 @@ def _speedups(told: Sequence[CrossoverResult], operation: str) -> list[Finding]:
         return []
     first = by.get(True) or by[False]
     title = f"{NAMES[operation]} at {size_text(operation, first.size)} {_times(first)} on the GPU"
-    message = _interval(first)
+    message = "no interval: too few rounds"
+    if first.ci_low is not None and first.ci_high is not None:
+        message = f"interval {units.significant(first.ci_low)}× to {units.significant(first.ci_high)}×"
     if True in by and False in by:
         message += f", with batch and loss copied; without copies it {_times(by[False])}"
     evidence = {
@@ -308,12 +306,6 @@ def _times(speedup: Speedup) -> str:
     if ratio < 1:
         return f"takes {units.significant(1 / ratio, 2)}× as long"
     return f"is {units.significant(ratio, 2)}× as fast"
-
-
-def _interval(speedup: Speedup) -> str:
-    if speedup.ci_low is None or speedup.ci_high is None:
-        return "no interval: too few rounds"
-    return f"interval {units.significant(speedup.ci_low)}× to {units.significant(speedup.ci_high)}×"
 
 
 def _precision(measurements: Sequence[Measurement], environment: Mapping[str, str]) -> Finding:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from gpucheck import stats
 from gpucheck.bench import devices, rounds
+from gpucheck.bench.buffers import too_little
 from gpucheck.bench.crossover import judge
 from gpucheck.bench.crossover.options import CrossoverOptions
 from gpucheck.bench.devices import ALONE, Shared, share_until
@@ -371,13 +372,14 @@ class Search:
     def rows(self) -> Iterator[Measurement]:
         """Measure size after size, each for all three sides. Raises CannotLook where no size fits in memory."""
         one, accel, device = self.operation, self.bench.accel, self.bench.accel.id
+        scarce = f"for the smallest size of {one.id}"
         whole = judge.ladder(one.smallest, one.largest)
         sizes = tuple(size for size in whole if one.bytes(size) <= self.room)
         if len(sizes) < len(whole):
             self.ended_by = "memory"
         size = one.normal if one.normal in sizes else judge.next_size([{}], sizes, one.grain)
         if size is None:
-            raise _no_room(one, "the memory that is left is less")
+            raise too_little(scarce, "the memory that is left is less", "crossover.memory")
         budget_s = self._left_s() * NORMAL_SHARE if size == one.normal else self._point_s()
         while size is not None:
             if self.call_s and self._expected_s(size) > self._left_s():
@@ -405,7 +407,7 @@ class Search:
                     sizes = tuple(other for other in sizes if other < size)
                     self.ended_by = "memory"
                     if not sizes and not self.call_s:
-                        raise _no_room(one, first_line(str(error))) from error
+                        raise too_little(scarce, first_line(str(error)), "crossover.memory") from error
             else:
                 self.measured += rows
                 self.call_s[size] = sum(row.time_s.median for row in rows if row.time_s is not None)
@@ -435,12 +437,3 @@ class Search:
             return 0.0
         work = self.operation.work
         return CALLS_A_POINT * self.call_s[max(smaller)] * work(size)[1] / work(max(smaller))[1]
-
-
-def _no_room(operation: Operation, why: str) -> CannotLook:
-    return CannotLook(
-        f"not enough memory for the smallest size of {operation.id}",
-        why,
-        "stop other users of the memory",
-        finding="crossover.memory",
-    )

@@ -1,18 +1,20 @@
-"""What measured products say: wrong precision or a wrong result fails, whatever the speed. Pure."""
+"""What measured products say: wrong precision or a wrong result fails, whatever the speed. Pure.
+
+A first result is held against float64, later ones against the first. Every run is judged: one that is wrong makes the
+product wrong, however many others were right.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gpucheck import stats, units
-from gpucheck.bench import figures, remarks, share
-from gpucheck.bench.figures import Ceilings
-from gpucheck.bench.matmul import corruption_judge
-from gpucheck.bench.matmul.corruption_judge import by_product, details_of, in_runs
+from gpucheck.bench import figures, remarks
+from gpucheck.bench.figures import Ceilings, Judge, Seen, headline
 from gpucheck.bench.matmul.options import Shape
-from gpucheck.bench.seen import Judge, Seen, headline
-from gpucheck.measure import runs, summary
+from gpucheck.measure import runs
 from gpucheck.measure.telemetry import ROW_TOO_SHORT
 from gpucheck.peaks import Part, Unknown
 from gpucheck.report.codec import to_json
@@ -20,6 +22,208 @@ from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, Run
 from gpucheck.report.results.bench import Headline, SearchedShape, SearchResult
+
+AGAIN = "rerun, then `gpucheck smoke`: a device that is wrong twice is broken"
+
+# What a check of a first result says, in the evidence.
+_CHECKED = (
+    "worst_error_of_bound",
+    "not_finite",
+    "smallest_detectable_error",
+    "column_sums",
+    "wrong_element",
+    "operands_spread",
+)
+# A result that is so far off is no number of a product's at all: how far says nothing more.
+MANY_TIMES = 1e6
+
+
+def label(measurement: Measurement) -> str:
+    """A product in words."""
+    case = measurement.case
+    return f"{case['dtype']} {case['m']}x{case['n']}x{case['k']}"
+
+
+def is_as_asked(measurement: Measurement) -> bool:
+    """Whether it was computed in the precision asked for. If not, that is what is wrong, and no result is."""
+    return measurement.method.precision_observed == measurement.method.precision_requested
+
+
+def by_product(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
+    """The rows of each product by its label: runs that differ in their method, as in precision, are several rows."""
+    found: dict[str, list[Measurement]] = {}
+    for one in measurements:
+        found.setdefault(label(one), []).append(one)
+    return found
+
+
+def details_of(rows: Iterable[Measurement]) -> list[dict[str, Any]]:
+    """What was observed in each run of these rows."""
+    return [run["details"] for one in rows for run in runs.each(one)]
+
+
+def in_runs(count: int, rows: Iterable[Measurement]) -> str:
+    """In how many of a product's runs something was seen, in words; empty where it was in all of them."""
+    total = sum(len(runs.each(one)) for one in rows)
+    return "" if count == total else f" (in {count} of {total} runs)"
+
+
+def first_results(measurements: Sequence[Measurement]) -> Finding:
+    """The first result of each row and run: sampled rows, and every element in sums of 64 columns."""
+    evidence: dict[str, Any] = {}
+    wrong: list[str] = []
+    unclear: list[str] = []
+    for name, rows in by_product(measurements).items():
+        as_asked = details_of(one for one in rows if is_as_asked(one))
+        worst = max(as_asked or details_of(rows), key=_badness)
+        evidence[name] = {name: worst.get(name) for name in _CHECKED}
+        wrong_runs = sum(is_wrong(details) for details in as_asked)
+        unclear_runs = sum(_sums(details) > 1 for details in as_asked)
+        if wrong_runs:
+            wrong.append(f"{name}: {_first_told(worst)}{in_runs(wrong_runs, rows)}")
+        elif unclear_runs:
+            unclear.append(f"{name}{in_runs(unclear_runs, rows)}")
+    if wrong:
+        return Finding("matmul.result", "fail", "a result is wrong", "; ".join(wrong), evidence, fix=AGAIN)
+    if unclear:
+        title = "column sums of a result are off by more than rounding explains"
+        told = f"{', '.join(unclear)}; every single element is within its bound"
+        return Finding("matmul.result", "warn", title, told, evidence, fix=AGAIN)
+    title = "all results agree with float64"
+    return Finding("matmul.result", "pass", title, "sampled rows, and every element in column sums", evidence)
+
+
+def later_told(measurement: Measurement) -> str:
+    """Which later result is wrong, and where; empty where none is, or where none was compared."""
+    seen = _later([measurement])
+    if seen is None:
+        return ""
+    beyond = is_as_asked(measurement) and _size((seen["worst"] or {"worst": 0.0})["worst"]) > 1
+    return _later_text(measurement, seen) if beyond or seen["results_vanished"] else ""
+
+
+def _later(rows: Sequence[Measurement]) -> dict[str, Any] | None:
+    """What the comparisons of all runs came to; None where nothing was compared."""
+    seen = [details["corruption"] for details in details_of(rows) if "corruption" in details]
+    if not seen:
+        return None
+    elements = [entry["worst"] for entry in seen if entry["worst"] is not None]
+    worst = max(elements, key=lambda element: _size(element["worst"]), default=None)
+    # Documents of older versions do not tell all of them.
+    total = {name: sum(entry.get(name, 0) for entry in seen) for name in _COUNTED}
+    return {**total, "worst": worst, "detects": seen[0]["detects"]}
+
+
+def _later_text(measurement: Measurement, seen: Mapping[str, Any]) -> str:
+    compared = f"{seen['results_differing']} of {seen['results_compared']} results differ"
+    told = [f"{label(measurement)}: {compared}"]
+    if seen["worst"] is not None:
+        told.append(_told(seen["worst"]))
+    if gone := seen["results_vanished"]:
+        told.append(f"{gone} only once: a memory read or the comparison gave two answers")
+    return ", ".join(told)
+
+
+def later_results(measurements: Sequence[Measurement]) -> list[Finding]:
+    """What was computed again from the same inputs, bit for bit. Nothing where it was not compared."""
+    evidence: dict[str, Any] = {}
+    wrong: list[str] = []
+    unsteady: list[str] = []
+    for name, rows in by_product(measurements).items():
+        for one in rows:
+            if told := later_told(one):
+                wrong.append(told)
+            elif (seen := _later([one])) is not None and seen["worst"] is not None:
+                unsteady.append(_later_text(one, seen))
+        if (together := _later(rows)) is not None:
+            evidence[name] = together
+    if not evidence:
+        return []
+    compared = sum(entry["results_compared"] for entry in evidence.values())
+    if wrong:
+        title = "a repeated result is wrong"
+        return [Finding("matmul.corruption", "fail", title, "; ".join(wrong), evidence, fix=AGAIN)]
+    if unsteady:
+        title = "repeated results differ within rounding"
+        return [Finding("matmul.corruption", "info", title, "; ".join(unsteady), evidence)]
+    if not compared:
+        return [
+            Finding(
+                "matmul.corruption",
+                "inconclusive",
+                remarks.UNVERIFIED,
+                "no result was repeated",
+                evidence,
+                remarks.RERUN,
+            )
+        ]
+    title = "repeated results are bit-identical"
+    return [Finding("matmul.corruption", "pass", title, f"{compared} results compared", evidence)]
+
+
+_COUNTED = ("results_compared", "results_differing", "results_examined", "results_vanished", "elements_differing")
+
+
+def _size(value: float | None) -> float:
+    """An error as a share of its bound; documents hold None for what is infinite."""
+    return math.inf if value is None or math.isnan(value) else value
+
+
+def _sums(details: Mapping[str, Any]) -> float:
+    return _size(details["column_sums"]["worst_of_threshold"]) if "column_sums" in details else 0.0
+
+
+def _never_drawn(details: Mapping[str, Any]) -> bool:
+    """Whether the operands hold no random data: a product of zeros is zero, also where nothing was computed."""
+    return details.get("operands_spread") == 0
+
+
+def is_wrong(details: Mapping[str, Any]) -> bool:
+    """Whether the result that a run checked against float64 is wrong, or a product of nothing."""
+    beyond = _size(details["worst_error_of_bound"]) > 1
+    counts = details["not_finite"] or details.get("miscounted")
+    element = details.get("wrong_element")
+    return beyond or bool(counts) or (element is not None and _size(element["worst"]) > 1) or _never_drawn(details)
+
+
+def _badness(details: Mapping[str, Any]) -> tuple[bool, bool, float, float]:
+    """Sorts runs: what is wrong counts most, then what is unclear, then how far off rows are within their bound."""
+    sums = _sums(details)
+    return is_wrong(details), sums > 1, _size(details["worst_error_of_bound"]), sums
+
+
+def _first_told(details: Mapping[str, Any]) -> str:
+    element, told = details.get("wrong_element"), []
+    if element is not None:
+        told.append(_told(element))
+    elif _size(details["worst_error_of_bound"]) > 1:
+        told.append(f"error {_times(details['worst_error_of_bound'])} its bound")
+    if details["not_finite"]:
+        told.append(f"{details['not_finite']} elements not finite")
+    if details.get("miscounted"):
+        told.append("the device's own count of finite elements is garbage")
+    if _never_drawn(details):
+        told.append("the operands hold no random numbers")
+    return ", ".join(told)
+
+
+def _told(element: Mapping[str, Any]) -> str:
+    """An element of a result against float64, in words."""
+    got = element["got"]
+    value = "no number" if got is None or not math.isfinite(got) else f"{got:.9g}"
+    far = "" if value == "no number" else f" ({_times(element['worst'])} its bound)"
+    where = f"row {element['row']}, column {element['column']}"
+    return f"{where} is {value}, float64 gives {element['expected']:.9g}{far}"
+
+
+def _times(value: float | None) -> str:
+    size = _size(value)
+    if not math.isfinite(size):
+        return "infinitely far beyond"
+    return f"{units.significant(size)} times" if size < MANY_TIMES else "more than a million times"
+
+
+# -- one device --------------------------------------------------------------------------------------------------------
 
 NAME = "matmul"
 SUSTAINED = "matmul.sustained"
@@ -64,10 +268,10 @@ def _of_rows(measurements: Sequence[Measurement], part: Part | Unknown | None, f
         ]
     return [
         _precision(measurements, facts.environment),
-        corruption_judge.first_results(measurements),
-        *corruption_judge.later_results(measurements),
+        first_results(measurements),
+        *later_results(measurements),
         *_fastest(measurements),
-        *share.of_products(measurements, part),
+        *figures.share_of_products(measurements, part),
         *remarks.clock("matmul.clock", measurements),
         *remarks.cpu_busy("matmul.cpu_busy", measurements, facts),
     ]
@@ -75,7 +279,7 @@ def _of_rows(measurements: Sequence[Measurement], part: Part | Unknown | None, f
 
 def ceilings(seen: Seen) -> Ceilings:
     """The dense peak of each dtype that was multiplied in."""
-    return share.product_ceilings(figures.fastest_products(seen.rows), seen.part)
+    return figures.product_ceilings(figures.fastest_products(seen.rows), seen.part)
 
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
@@ -104,7 +308,7 @@ def _precision(measurements: Sequence[Measurement], environment: Mapping[str, st
     for product, rows in by_product(measurements).items():
         observed = list(dict.fromkeys(one.method.precision_observed for one in rows))
         evidence[product] = observed[0] if len(observed) == 1 else observed
-        if wrong := [one for one in rows if not corruption_judge.is_as_asked(one)]:
+        if wrong := [one for one in rows if not is_as_asked(one)]:
             names = " and ".join(dict.fromkeys(str(one.method.precision_observed) for one in wrong))
             count = sum(len(runs.each(one)) for one in wrong)
             told.append(f"{product} computed in {names}{in_runs(count, rows)}")
@@ -340,9 +544,9 @@ def burst_and_sustained(run: Run, work: float) -> dict[str, Any]:
     last: Sequence[float] = ()
     for part in (3, 6):
         last = run.samples_s[-max(n // part, 1) :]
-        if not summary.drifts(last):
+        if not runs.drifts(last):
             break
-    settled = None if len(last) < FEWEST_FOR_A_TREND else not summary.drifts(last)
+    settled = None if len(last) < FEWEST_FOR_A_TREND else not runs.drifts(last)
     per_window = work * run.calls_per_sample
     return {
         "burst": {"flop_per_s": per_window / stats.median(first), "seconds": sum(first)},
@@ -364,7 +568,7 @@ def sustained(measurements: Sequence[Measurement]) -> list[Finding]:
     wrong = [told for name, rows in products.items() if (told := _wrong_told(name, rows))]
     if wrong:
         title, told = "a result is wrong after a long run", "; ".join(wrong)
-        return [Finding(SUSTAINED, "fail", title, told, evidence, corruption_judge.AGAIN)]
+        return [Finding(SUSTAINED, "fail", title, told, evidence, AGAIN)]
     if not timed:
         return [Finding(SUSTAINED, "skip", "no sustained rate", "the clock told no time for any window")]
     shares = [one["share"] for one in evidence.values()]
@@ -386,8 +590,8 @@ def _has_rates(row: Measurement) -> bool:
 
 def _wrong_told(name: str, rows: Sequence[Measurement]) -> str:
     """Which long runs of a product left a wrong result; empty where none did."""
-    later = [told for one in rows if (told := corruption_judge.later_told(one))]
-    count = sum(corruption_judge.is_wrong(details) for details in details_of(rows))
+    later = [told for one in rows if (told := later_told(one))]
+    count = sum(is_wrong(details) for details in details_of(rows))
     return "; ".join(later) or (f"{name}{in_runs(count, rows)}" if count else "")
 
 

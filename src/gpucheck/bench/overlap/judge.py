@@ -7,8 +7,7 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.bench import remarks, rounds
-from gpucheck.bench.figures import Ceilings
-from gpucheck.bench.seen import Judge, Seen
+from gpucheck.bench.figures import Ceilings, Judge, Seen
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
@@ -138,16 +137,13 @@ def _pinned(found: Sequence[OverlapResult], environment: Mapping[str, str]) -> l
     if any((one.overlap if one.ci_high is None else one.ci_high) < HALF for one in two):
         title = "pinned copies do not hide behind compute"
         told = ", ".join(f"{units.percent(one.overlap)} {SHORT_WAYS[one.direction]}" for one in two)
-        return [Finding(name, "warn", title, told, evidence, fix=_cause(environment))]
+        fix = "look for a debugger, profiler, CUDA_LAUNCH_BLOCKING=1 or Windows' WDDM driver model"
+        if environment.get("CUDA_LAUNCH_BLOCKING") == "1":
+            fix = "unset CUDA_LAUNCH_BLOCKING: it synchronizes every launch"
+        return [Finding(name, "warn", title, told, evidence, fix=fix)]
     if all(one.overlap >= HIDDEN for one in two):
         return [Finding(name, "pass", "pinned copies hide behind compute on a second stream", told, evidence)]
     return [Finding(name, "info", "pinned copies hide in part behind compute on a second stream", told, evidence)]
-
-
-def _cause(environment: Mapping[str, str]) -> str:
-    if environment.get("CUDA_LAUNCH_BLOCKING") == "1":
-        return "unset CUDA_LAUNCH_BLOCKING: it synchronizes every launch"
-    return "look for a debugger, profiler, CUDA_LAUNCH_BLOCKING=1 or Windows' WDDM driver model"
 
 
 def _pageable(found: Sequence[OverlapResult]) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,12 +14,22 @@ import torch
 
 from gpucheck import units
 from gpucheck.bench import devices, rounds
-from gpucheck.bench.buffers import Buffers, Room, allocate_all, no_room, room_for, wake
+from gpucheck.bench.buffers import (
+    VERIFYING_SHARE,
+    Buffers,
+    Copies,
+    Room,
+    Verified,
+    allocate_all,
+    no_room,
+    room_for,
+    too_little,
+    wake,
+)
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.dtypes import Dtype, support
 from gpucheck.bench.overlap.options import SMALLEST_SIZE, OverlapOptions
 from gpucheck.bench.rounds import Group
-from gpucheck.bench.verified import VERIFYING_SHARE, Copies, Verified
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.links import Direction, HostMemory
 from gpucheck.machine import pulse
@@ -84,12 +95,8 @@ def compute(accel: Accel, dtype: Dtype) -> Compute:
         generator = torch.Generator(accel.device).manual_seed(0)
         a.normal_(generator=generator)
         b.normal_(generator=generator)
-        made[side] = _product(a, b, out)
+        made[side] = functools.partial(torch.mm, a, b, out=out)
     return Compute(dtype, made, observed, precision.state())
-
-
-def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
-    return lambda: torch.mm(a, b, out=out)
 
 
 def warm_up(accel: Accel, compute: Compute) -> None:
@@ -202,12 +209,7 @@ def size_for(options: OverlapOptions, room: Room) -> int:
     """The size of a copy. Raises UsageError for one that was asked for and does not fit, CannotLook for no room."""
     most = room.most(HOST_BUFFERS)
     if most < SMALLEST_SIZE:
-        raise CannotLook(
-            "not enough memory to copy",
-            f"buffers may take {units.capacity(most)} each",
-            "stop other users of the memory",
-            finding="overlap.memory",
-        )
+        raise too_little("to copy", f"buffers may take {units.capacity(most)} each", "overlap.memory")
     if options.size is None:
         # A power of two, as the default is.
         return min(DEFAULT_SIZE, 1 << (most.bit_length() - 1))

@@ -12,16 +12,16 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 from gpucheck import stats, units
-from gpucheck.bench.buffers import Buffers, Room, allocate_all, wake
+from gpucheck.bench.buffers import VERIFYING_SHARE, Buffers, Copies, Room, allocate_all, too_little, wake
+from gpucheck.bench.transfer import judge
 from gpucheck.bench.transfer.judge import BOTH_WAYS as NAME
-from gpucheck.bench.transfer.part import SAMPLING_SHARE, Setting, no_pinned
-from gpucheck.bench.verified import VERIFYING_SHARE, Copies
+from gpucheck.bench.transfer.options import SAMPLING_SHARE, Setting
 from gpucheck.errors import CannotLook
 from gpucheck.links import Direction
 from gpucheck.machine import pulse
@@ -37,10 +37,10 @@ from gpucheck.measure.held import (
     Timer,
     calls_for,
 )
-from gpucheck.measure.summary import WITHOUT_TIME
+from gpucheck.measure.runs import WITHOUT_TIME
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import LOOKS, WANTED_SAMPLES, Limits, Timed, too_short
-from gpucheck.report.events import Progress
+from gpucheck.report.events import Progress, Skipped
 from gpucheck.report.measurement import Measurement, Run
 from gpucheck.units import MIB
 
@@ -108,7 +108,7 @@ def rows(setting: Setting) -> Iterator[Measurement]:
         ways.buffers[direction] = allocate_all(accel, ("pinned",), capacity, "transfer.memory")
         refused = ways.buffers[direction].no_pinned
         if refused is not None:
-            setting.emit(no_pinned(refused, accel.id))
+            setting.emit(Skipped(judge.no_pinned(refused, accel.id)))
             return
     wake(accel, ways.buffers["host_to_device"])
     for done, direction in enumerate(options.directions):
@@ -127,12 +127,7 @@ def size_of(sizes: tuple[int, ...], room: Room) -> int:
     """
     most = room.most(1)
     if most < SMALLEST_BYTES:
-        raise CannotLook(
-            "not enough memory to copy both ways at once",
-            f"buffers may take {units.capacity(most)} each",
-            "stop other users of the memory",
-            finding=NAME,
-        )
+        raise too_little("to copy both ways at once", f"buffers may take {units.capacity(most)} each", NAME)
     wanted = max(max(sizes, default=USUAL_BYTES), SMALLEST_BYTES)
     # A power of two, as the usual sizes are.
     return wanted if wanted <= most else 1 << (most.bit_length() - 1)
@@ -237,14 +232,6 @@ class Window:
     wrong: Reason | None
 
 
-@dataclass(slots=True)
-class _Kept:
-    """The windows that count, and how many do not, by reason."""
-
-    windows: list[Window] = field(default_factory=list)
-    discarded: Counter[str] = field(default_factory=Counter)
-
-
 def take(timer: Duplex, lane: Lane, other: Lane, limits: Limits) -> Timed:
     """Time one way's copies while the other's run. Without a sample where the two never ran at the same time."""
     started = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -254,17 +241,19 @@ def take(timer: Duplex, lane: Lane, other: Lane, limits: Limits) -> Timed:
     plan.hold_s = HOLD_BASE_S + HOLD_FACTOR * _window(timer, lane, other, plan, 0).enqueue_s
     # Filling the buffers for the first time is setting up.
     deadline = timer.host_now() + limits.budget_s
-    kept, failures = _Kept(), Counter[str]()
-    notes: dict[str, Any] = {}
+    windows: list[Window] = []
+    # By reason: of all that do not count, and of those in a row.
+    discarded, failures = Counter[str](), Counter[str]()
+    notes: dict[str, Any] = {"alone_s": alone_s}
     number = 0
-    while not _enough([one.elapsed_s for one in kept.windows], timer.host_now(), deadline, limits.precision):
+    while not _enough([one.elapsed_s for one in windows], timer.host_now(), deadline, limits.precision):
         number += 1
         one = _window(timer, lane, other, plan, number)
         if one.wrong is None:
-            kept.windows.append(one)
+            windows.append(one)
             failures.clear()
             continue
-        kept.discarded[one.wrong] += 1
+        discarded[one.wrong] += 1
         failures[one.wrong] += 1
         calls = plan.calls
         if not _strengthen(plan, one.wrong, failures[one.wrong]):
@@ -272,13 +261,14 @@ def take(timer: Duplex, lane: Lane, other: Lane, limits: Limits) -> Timed:
             break
         if plan.calls != calls:
             # A run's samples are all of so many calls.
-            kept.windows.clear()
-    return _timed(started, plan, kept, {"alone_s": alone_s, **notes})
+            windows.clear()
+    return _timed(started, plan, windows, discarded, notes)
 
 
-def _timed(started: str, plan: Plan, kept: _Kept, notes: dict[str, Any]) -> Timed:
+def _timed(
+    started: str, plan: Plan, windows: Sequence[Window], discarded: Counter[str], notes: dict[str, Any]
+) -> Timed:
     """The windows that count as a row's samples, and what they are worth."""
-    windows = kept.windows
     flags = ("never-together",) if not windows else ("few-samples",) if len(windows) < WANTED_SAMPLES else ()
     rates = [one.beside_calls / one.elapsed_s for one in windows]
     if windows and stats.median([one.elapsed_s for one in windows]) < LEAST_WINDOW_S:
@@ -289,8 +279,8 @@ def _timed(started: str, plan: Plan, kept: _Kept, notes: dict[str, Any]) -> Time
         "untimed_calls": UNTIMED_CALLS,
         "beside_calls": plan.beside,
         "beside_calls_per_s": stats.median(rates) if rates else None,
-        "discarded_windows": kept.discarded.total(),
-        "discarded_because": dict(kept.discarded),
+        "discarded_windows": discarded.total(),
+        "discarded_because": dict(discarded),
         "hold_s": plan.hold_s if plan.held else None,
         **notes,
     }

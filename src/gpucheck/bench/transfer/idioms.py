@@ -18,10 +18,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from gpucheck import messages, units
-from gpucheck.bench.buffers import WORD, Buffers, Room, allocate_all, room_for, why_full
+from gpucheck.bench.buffers import WORD, Buffers, Room, allocate_all, room_for, too_little, why_full
 from gpucheck.bench.transfer.judge import IDIOM as NAME
-from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.part import Setting
+from gpucheck.bench.transfer.options import Setting, TransferOptions
 from gpucheck.errors import CannotLook, DeviceFailed, GpucheckError
 from gpucheck.links import Direction, HostMemory
 from gpucheck.machine import kept, pulse
@@ -347,20 +346,17 @@ def measured(setting: Setting, start: Start = start_child) -> Iterator[Measureme
                 elif "row" in line:
                     yield from_json(Measurement, line["row"])
                 elif "failed" in line:
-                    _raise(accel, line["failed"])
+                    text = str(line["failed"])
+                    cause = messages.cause_of(text)
+                    if cause is not None and cause.whose == "device":
+                        raise DeviceFailed(*_failed(accel, text), device=accel.id)
+                    # Of no device: as torch raised it.
+                    raise RuntimeError(text.partition(": ")[2])
     except Lost as lost:
         ending = lost.ending
         if ending.how not in ("crashed", "late"):
             raise CannotLook("the common idioms were not measured", ending.in_words, finding=NAME) from lost
         raise DeviceFailed(*_failed(accel, ending.in_words), device=accel.id) from lost
-
-
-def _raise(accel: Accel, text: str) -> None:
-    """Raise what a child met: as the device's where the text says so, else as torch raises it."""
-    cause = messages.cause_of(text)
-    if cause is not None and cause.whose == "device":
-        raise DeviceFailed(*_failed(accel, text), device=accel.id)
-    raise RuntimeError(text.partition(": ")[2])
 
 
 def _failed(accel: Accel, text: str) -> tuple[str, str, str]:
@@ -447,12 +443,7 @@ def size_of(sizes: tuple[int, ...], room: Room, host_buffers: int) -> int:
     most = room.most(host_buffers + 2) // 2
     size = min(max(sizes, default=USUAL_BYTES), USUAL_BYTES, most) // GRAIN * GRAIN
     if most < LEAST_BYTES:
-        raise CannotLook(
-            "not enough memory for the common idioms",
-            f"a tensor may take {units.capacity(most)}",
-            "stop other users of the memory",
-            finding="transfer.idioms",
-        )
+        raise too_little("for the common idioms", f"a tensor may take {units.capacity(most)}", "transfer.idioms")
     return max(size, GRAIN)
 
 

@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpucheck import units
-from gpucheck.bench import verified
-from gpucheck.bench.buffers import ASSUMED_CACHE_BYTES, COLD_FACTOR, allocate, no_room
-from gpucheck.bench.transfer.part import Together
-from gpucheck.bench.transfer.several_judge import PEER as NAME
-from gpucheck.bench.verified import VERIFYING_SHARE, Copies
+from gpucheck.bench import buffers
+from gpucheck.bench.buffers import ASSUMED_CACHE_BYTES, COLD_FACTOR, VERIFYING_SHARE, Copies, allocate, no_room
+from gpucheck.bench.transfer.judge import PEER as NAME
+from gpucheck.bench.transfer.options import Together
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, child, kept, speaking, talk
 from gpucheck.machine.accel import Accel
@@ -205,7 +204,7 @@ def measure(
     by_device = what == "rate" and path != "staged" and source.has_events
     source.reset_peak()
     clock: timing.Clock = "device events" if by_device else "host"
-    taken = verified.time_copies(source, copies, watch, clock, timing.Limits(budget_s, WARM_UP_S))
+    taken = buffers.time_copies(source, copies, watch, clock, timing.Limits(budget_s, WARM_UP_S))
     details: dict[str, Any] = {
         "path": path,
         "call": "b.copy_(a, non_blocking=True)",

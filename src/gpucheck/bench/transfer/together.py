@@ -20,9 +20,9 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from gpucheck import messages, units
-from gpucheck.bench.transfer import link
-from gpucheck.bench.transfer.part import Together
-from gpucheck.bench.transfer.several_judge import TOGETHER as NAME
+from gpucheck.bench.transfer import copies_judge
+from gpucheck.bench.transfer.judge import TOGETHER as NAME
+from gpucheck.bench.transfer.options import Together
 from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import host, kept, numa, talk
 from gpucheck.machine.child import LineChild, python_argv
@@ -41,8 +41,7 @@ from gpucheck.report.measurement import Measurement, Run
 if TYPE_CHECKING:  # torch comes after binding
     import torch
 
-    from gpucheck.bench.buffers import Buffers, Room
-    from gpucheck.bench.verified import Copies
+    from gpucheck.bench.buffers import Buffers, Copies, Room
     from gpucheck.links import Direction, HostMemory
     from gpucheck.machine.accel import Accel
 
@@ -259,7 +258,7 @@ class Worker:
 
     def prepare(self, direction: Direction) -> None:
         """Fill the buffers, wake the link, and see how many copies make up a window while they run alone."""
-        from gpucheck.bench.verified import Copies
+        from gpucheck.bench.buffers import Copies
 
         self.direction = direction
         self.copies: Copies = Copies(
@@ -334,7 +333,7 @@ class Worker:
             },
         )
         rate = made.rate.median if made.rate else None
-        below = link.flags(made.telemetry, self.size, rate) if self.memory == "pinned" else ()
+        below = copies_judge.flags(made.telemetry, self.size, rate) if self.memory == "pinned" else ()
         return replace(made, flags=(*made.flags, *below), method=replace(made.method, numa=self.numa))
 
 

@@ -1,32 +1,313 @@
-"""The command `bench transfer`: its parts on every device asked for, then those that concern several devices."""
+"""The command `bench transfer`: its parts on every device asked for, then those that concern several devices.
+
+Here are also the plainest parts: copies between host and device of every size, way and kind of memory, and within the
+device, timed and verified.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from gpucheck.bench import devices
-from gpucheck.bench.buffers import room_for
+import torch
+
+from gpucheck import units
+from gpucheck.bench import buffers, devices
+from gpucheck.bench.buffers import (
+    ASSUMED_CACHE_BYTES,
+    COLD_FACTOR,
+    MOST_BYTES,
+    VERIFYING_SHARE,
+    Buffer,
+    Buffers,
+    Copies,
+    Room,
+    allocate,
+    allocate_all,
+    no_room,
+    room_for,
+    too_little,
+    wake,
+)
 from gpucheck.bench.devices import ALONE, Shared, share_until
-from gpucheck.bench.transfer import both_ways, copies, idioms, judge, peer, together
-from gpucheck.bench.transfer.options import TransferOptions
-from gpucheck.bench.transfer.part import Part, Setting, Together, TogetherPart
-from gpucheck.errors import CannotLook, DeviceFailed
+from gpucheck.bench.transfer import both_ways, copies_judge, idioms, judge, peer, together
+from gpucheck.bench.transfer.copies_judge import NAME
+from gpucheck.bench.transfer.judge import MOVES, ON_DEVICE
+from gpucheck.bench.transfer.options import (
+    SAMPLING_SHARE,
+    Part,
+    Setting,
+    Together,
+    TogetherPart,
+    TransferOptions,
+)
+from gpucheck.errors import CannotLook, DeviceFailed, UsageError
+from gpucheck.links import Direction, HostMemory
 from gpucheck.machine import faults, inventory, kept, numa, pulse
 from gpucheck.machine.accel import Accel
+from gpucheck.measure import row, timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.events import Began, Emit, Failed, Finished, Measured, Skipped
+from gpucheck.report.events import Began, Emit, Failed, Finished, Measured, Notice, Progress, Skipped
 from gpucheck.report.facts import Facts
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding, of_error
 from gpucheck.report.measurement import Measurement
+from gpucheck.units import GIB, KIB, MIB
+
+# `link`: on the device's clock; `as_called`: on the host's, with the wait for its end.
+Timed = Literal["link", "as_called"]
+# A batch of token ids, of feature rows and of images; then what fills a link: 128 MiB, nvbandwidth's 512 MiB, and twice
+# that, where some machines fall off.
+SIZES = (64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB)
+SWEEP = tuple(2**power for power in range(12, 31))
+
+# A row that is not precise by then has told what it can.
+LONGEST_ROW_S = 2.0
+# The link may sleep since the row before, and wakes within milliseconds.
+ROW_WARM_UP_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row: which way, from which memory, how much, and on whose clock."""
+
+    direction: Direction
+    memory: HostMemory
+    size: int
+    timed: Timed
+
+    @property
+    def label(self) -> str:
+        """The row in words."""
+        by = ", the link alone" if self.timed == "link" else ""
+        return f"{units.capacity(self.size)} {self.direction.replace('_', ' ')}, {self.memory}{by}"
+
+
+def rows(setting: Setting) -> Iterator[Measurement]:
+    """Copies of every size, direction and kind of memory. Raises CannotLook and UsageError."""
+    options, accel, emit = setting.options, setting.accel, setting.emit
+    memories: list[HostMemory] = [memory for memory in options.memories if accel.can_pin or memory == "pageable"]
+    memories = memories or ["pageable"]
+    room = replace(setting.room, pinned="pinned" in memories)
+    sizes, too_large = fitting(options, room, len(memories))
+    todo = cases(options, accel, sizes)
+    if accel.is_cpu:
+        emit(Notice("on a CPU: copies within host memory"))
+    if too_large:
+        left_out = ", ".join(units.capacity(size) for size in too_large)
+        emit(Notice(f"{left_out} skipped: buffers are limited to {units.capacity(room.most(len(memories)))} each"))
+    if not todo:
+        return
+    emit(Progress("allocating", 0, len(todo)))
+    shared = allocate_all(accel, memories, room.capacity(max(sizes), len(memories)), "transfer.memory")
+    if shared.no_pinned is not None:
+        emit(Skipped(judge.no_pinned(shared.no_pinned, accel.id)))
+        todo = [case for case in todo if case.memory != "pinned"]
+    if not accel.is_cpu:
+        wake(accel, shared)
+    for done, case in enumerate(todo):
+        if _is_late(case, todo[:done], setting):
+            late = ", ".join(units.capacity(size) for size in sizes if size >= case.size)
+            emit(Notice(f"{late} skipped: out of time; use a longer --time-budget"))
+            return
+        pulse.go_on()
+        emit(Progress(case.label, done, len(todo)))
+        yield measure(case, accel, shared, room, setting.row_s(len(todo) - done, LONGEST_ROW_S), setting.watch)
+
+
+def _is_late(case: Case, done: Sequence[Case], setting: Setting) -> bool:
+    """Whether time ran out before the first row of a size that nobody named, and that no verdict needs.
+
+    A size that was begun is measured to its end.
+    """
+    begun = bool(done) and done[-1].size == case.size
+    return not begun and not setting.options.sizes and case.size > copies_judge.LARGE_BYTES and setting.is_over
+
+
+def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: float, watch: Watch) -> Measurement:
+    """Time and verify one row."""
+    accel.reset_peak()
+    sampling_s = budget_s * SAMPLING_SHARE
+    copies = Copies(
+        *shared.ends(case.direction, case.memory),
+        case.size,
+        span=room.span(case.size),
+        non_blocking=case.memory == "pinned",
+        synchronize=accel.synchronize,
+        allowance_s=sampling_s * VERIFYING_SHARE,
+    )
+    taken = buffers.time_copies(
+        accel,
+        copies,
+        watch,
+        "device events" if case.timed == "link" else "host",
+        timing.Limits(sampling_s, 0.0 if accel.is_cpu else min(ROW_WARM_UP_S, budget_s / 10)),
+        # Copies to or from a device keep one core busy, those on the host torch's threads.
+        torch.get_num_threads() if accel.is_cpu else 1,
+    )
+    timed = taken.timed
+    calls = timed.run.calls_per_sample + int(timed.details["untimed_calls"])
+    made = row.measurement(
+        NAME,
+        accel.ref,
+        timed,
+        taken.beside,
+        case={
+            "direction": case.direction,
+            "host_memory": case.memory,
+            "size_bytes": case.size,
+            "timed": case.timed,
+        },
+        work=("bytes", float(case.size), "B/s"),
+        memory=accel.memory(),
+        cache="cold" if taken.rotation_bytes >= room.cold else "warm",
+        details={
+            "buffers": "preallocated",
+            "non_blocking": copies.non_blocking,
+            "synchronised": "after each window" if timed.clock == "device events" else "after each copy",
+            "rotation_bytes": taken.rotation_bytes,
+            "last_level_cache_bytes": room.cache if room.cache_known else None,
+            "refills": taken.verified.refills,
+            # Where a window copies onto the same slice again, what was compared is the last of these copies.
+            "every_copy_in_its_own_slice": calls <= copies.count,
+            **taken.verified.details,
+        },
+    )
+    rate = made.rate.median if made.rate else None
+    below = copies_judge.flags(made.telemetry, case.size, rate) if case.memory == "pinned" else ()
+    return replace(made, flags=(*made.flags, *below))
+
+
+def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[Case]:
+    """The rows to time, the small ones first: where time runs out, the largest are missing of every kind alike.
+
+    Pinned copies are timed twice where the device has a clock.
+
+    Raises CannotLook where pinned memory alone was asked for and there is nothing to pin it for.
+    """
+    if not accel.can_pin and options.memories == ("pinned",):
+        raise CannotLook(
+            f"no pinned memory for {accel.id}",
+            "only copies to a CUDA or XPU device use pinned memory",
+            "rerun without --host-memory",
+            finding="transfer.pinned",
+        )
+    directions: tuple[Direction, ...] = ("host_to_host",) if accel.is_cpu else options.directions
+    memories = [memory for memory in options.memories if accel.can_pin or memory == "pageable"]
+    found = []
+    for size in sizes:
+        for direction in directions:
+            for memory in memories:
+                clocks: tuple[Timed, ...] = ("as_called",)
+                if memory == "pinned" and accel.has_events:
+                    clocks = ("link", "as_called")
+                found += [Case(direction, memory, size, timed) for timed in clocks]
+    return found
+
+
+def fitting(options: TransferOptions, room: Room, host_buffers: int) -> tuple[list[int], list[int]]:
+    """The sizes that fit, and those that do not. Raises UsageError for one that the user named."""
+    wanted = options.sizes or (SWEEP if options.sweep else SIZES)
+    most = room.most(host_buffers)
+    fits = [size for size in wanted if size <= most]
+    if options.sizes and len(fits) < len(wanted):
+        size = max(wanted)
+        where = "" if room.device is None else f", and the device can spare {units.capacity(room.device)}"
+        raise UsageError(
+            f"--size {units.capacity(size)} does not fit",
+            f"it needs {host_buffers + (room.device is None)} × {units.capacity(size)} of host memory"
+            f"{', pinned in powers of two' if room.pinned else ''}, which can spare {units.capacity(room.host)}{where}",
+            f"give at most {units.capacity(most)}",
+        )
+    return fits, [size for size in wanted if size > most]
+
+
+# -- within one device's memory, counted as bytes move: each is read and written ---------------------------------------
+
+# nvbandwidth's size; twice the largest cache of today (256 MiB on an MI300X).
+USUAL_BYTES = 512 * MIB
+# Below this nothing but the launch is timed.
+LEAST_BYTES = 4 * KIB
+# Clocks of the device's memory settle within a tenth.
+ON_DEVICE_WARM_UP_S = 0.1
+
+
+def has_memory(accel: Accel) -> bool:
+    """Whether this is a device with memory of its own to copy in; on a CPU that is the copy from host to host."""
+    return not accel.is_cpu
+
+
+def rows_on_device(setting: Setting) -> Iterator[Measurement]:
+    """One row: `b.copy_(a)`, both on the device. Raises CannotLook where there is no room."""
+    accel = setting.accel
+    most = (setting.room.host if setting.room.device is None else setting.room.device) // 2
+    size = size_on_device(setting.options.sizes, most)
+    cold = COLD_FACTOR * (accel.l2_cache_bytes or ASSUMED_CACHE_BYTES)
+    # One slice more than is needed: sizes that do not divide it leave a rest.
+    capacity = max(size, min(cold + size, most, MOST_BYTES))
+    setting.emit(Progress(f"{units.capacity(size)} within {accel.id}", 0, 1))
+    with no_room(accel, f"not enough memory for two buffers of {units.capacity(capacity)} on {accel.id}", ON_DEVICE):
+        source, destination = (allocate(capacity, accel.device) for _ in range(2))
+    yield measure_on_device(size, accel, source, destination, cold, setting.row_s(1, LONGEST_ROW_S), setting.watch)
+
+
+def size_on_device(sizes: tuple[int, ...], most: int) -> int:
+    """The one size: the largest that was asked for, else the usual one, and what fits where there is less room.
+
+    Raises CannotLook where there is next to none.
+    """
+    if most < LEAST_BYTES:
+        raise too_little("to copy", f"each of two buffers may take {units.capacity(most)}", ON_DEVICE)
+    wanted = max(sizes, default=USUAL_BYTES)
+    # A power of two, as the usual size is.
+    return wanted if wanted <= most else 1 << (most.bit_length() - 1)
+
+
+def measure_on_device(
+    size: int, accel: Accel, source: Buffer, destination: Buffer, cold: int, budget_s: float, watch: Watch
+) -> Measurement:
+    """Time and verify the row."""
+    accel.reset_peak()
+    sampling_s = budget_s * SAMPLING_SHARE
+    copies = Copies(
+        source,
+        destination,
+        size,
+        span=max(cold, size),
+        non_blocking=True,
+        synchronize=accel.synchronize,
+        allowance_s=sampling_s * VERIFYING_SHARE,
+    )
+    limits = timing.Limits(sampling_s, min(ON_DEVICE_WARM_UP_S, budget_s / 10))
+    taken = buffers.time_copies(accel, copies, watch, "device events" if accel.has_events else "host", limits)
+    return row.measurement(
+        ON_DEVICE,
+        accel.ref,
+        taken.timed,
+        taken.beside,
+        case={"size_bytes": size},
+        work=("bytes", float(MOVES * size), "B/s"),
+        memory=accel.memory(),
+        cache="cold" if taken.rotation_bytes >= cold else "warm",
+        details={
+            "call": "b.copy_(a)",
+            "bytes_counted": "read and written",
+            "bytes_copied": size,
+            "buffers": "preallocated",
+            "rotation_bytes": taken.rotation_bytes,
+            "last_level_cache_bytes": accel.l2_cache_bytes,
+            **taken.verified.details,
+        },
+    )
+
 
 PARTS: tuple[Part, ...] = (
-    Part("copies", 8.0, copies.rows),
+    Part("copies", 8.0, rows),
     Part("idioms", 3.0, idioms.measured),
     Part("both_ways", 3.0, both_ways.rows, both_ways.applies),
-    Part("on_device", 1.5, copies.rows_on_device, copies.has_memory),
+    Part("on_device", 1.5, rows_on_device, has_memory),
 )
 TOGETHER: tuple[TogetherPart, ...] = (
     TogetherPart("together", 2.0, together.rows),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from ctypes import byref
 from typing import Any, NamedTuple
 
 from gpucheck.links import WIDTHS
@@ -81,7 +82,6 @@ VOLATILE, AGGREGATE = 0, 1
 AFFINITY_NODE = 0  # NVML_AFFINITY_SCOPE_NODE
 # A mask of 16 × 64 bits holds 1024 NUMA nodes, the most that Linux can be built for.
 NODE_MASK_WORDS = 16
-NOT_SUPPORTED = 3
 
 
 # A choice: what is less may be a context that just ends, or what a display takes.
@@ -113,17 +113,14 @@ def text(value: Any) -> bool:
 
 
 def whole(low: int, high: int) -> Sound:
-    """An integer from `low` to `high`."""
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def number(low: float, high: float) -> Sound:
-    """A number from `low` to `high`."""
     return lambda value: isinstance(value, (int, float)) and math.isfinite(value) and low <= value <= high
 
 
 def written_as(pattern: str) -> Sound:
-    """Text that the whole of the regular expression fits."""
     return lambda value: isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII) is not None
 
 
@@ -149,7 +146,6 @@ def _violations(value: Any) -> bool:
 
 
 def _each(sound: Sound) -> Sound:
-    """Whether every value of a mapping is sound."""
     return lambda value: all(map(sound, value.values()))
 
 
@@ -276,7 +272,6 @@ def lanes(value: int) -> int:
 
 
 def remapped_rows(value: tuple[int, int, int, int]) -> dict[str, object]:
-    """NVML's four numbers by name."""
     correctable, uncorrectable, pending, failed = value
     return {
         "correctable": correctable,
@@ -325,7 +320,6 @@ def violations(values: Any) -> dict[str, float | None]:
 
 
 def nearest_node(mask: Any) -> int:
-    """The one NUMA node in NVML's mask of the nearest nodes."""
     nodes = [64 * word + bit for word, bits in enumerate(mask) for bit in range(64) if bits >> bit & 1]
     if len(nodes) != 1:
         raise NotTold(f"NVML names {len(nodes)} nearest NUMA nodes")
@@ -497,3 +491,129 @@ NVML_ONLY = (
     *LINKS,
 )
 MEMORY = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes")
+
+
+# -- asking: a value that can be true, or the reason why there is none -------------------------------------------------
+
+# nvmlReturn_t of nvml.h: why a field is not told. A code that is not here is told in nvidia-ml-py's words.
+REASONS = {
+    2: "NVML does not take this question for this device (invalid argument)",
+    3: "not supported by this device or driver",
+    4: "no permission",
+    8: "the GPU's power cable is not connected",
+    11: "the GPU's interrupts do not arrive",
+    13: "the driver's NVML has no such function",
+    15: "the device is lost",
+    16: "the device needs a reset",
+    999: "NVML answers: unknown error",
+}
+STATES = {8: "no power", 11: "no interrupts", 15: "lost", 16: "reset required"}
+# The state of a card that a container's or a scheduler's rules keep from us.
+NOT_ACCESSIBLE = "not accessible here (no permission)"
+INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 2, 3, 4
+INSUFFICIENT_SIZE, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, VERSION_MISMATCH = 7, 12, 13, 25
+# What a converter raises for an answer of another shape than NVML's.
+MISSHAPEN = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
+NO_SUCH_CALL = "this nvidia-ml-py has no "
+SENSELESS = "NVML's answer makes no sense"
+ECC_OFF = "ECC is off: nothing is counted"
+OTHER_STRUCT = "the driver's NVML has another version of this structure"
+
+
+def applies(reason: str) -> bool:
+    """Whether a question that was refused for this reason has an answer on this device: it is then not known."""
+    codes = (INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND)
+    told = (*(REASONS[code] for code in codes), ECC_OFF, OTHER_STRUCT)
+    return reason not in told and not reason.startswith(NO_SUCH_CALL)
+
+
+class Refused(Exception):
+    """A question that got no value: NVML's return code (None where it was not NVML that refused) and the reason."""
+
+    def __init__(self, reason: str, code: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.code = code
+
+
+def refusal(pynvml: Any, code: int) -> Refused:
+    return Refused(REASONS.get(code) or f"NVML answers: {pynvml.NVMLError(code)}", code)
+
+
+def call(pynvml: Any, function: str, *arguments: object, **named: object) -> Any:
+    """Call a function of nvidia-ml-py. Raises Refused for everything that is no answer."""
+    function_of = getattr(pynvml, function, None)
+    if function_of is None:
+        raise Refused(f"{NO_SUCH_CALL}{function}", FUNCTION_NOT_FOUND)
+    try:
+        return function_of(*arguments, **named)
+    except pynvml.NVMLError as error:
+        raise refusal(pynvml, error.value) from error
+    except UnicodeDecodeError as error:
+        raise Refused("NVML's text cannot be read") from error
+
+
+def filled(pynvml: Any, handle: Any, struct: str, function: str) -> Any:
+    """A struct of nvidia-ml-py, filled by one of its functions. Raises Refused."""
+    made = getattr(pynvml, struct, None)
+    if made is None:
+        raise Refused(f"{NO_SUCH_CALL}{struct}", FUNCTION_NOT_FOUND)
+    info = made()
+    call(pynvml, function, handle, byref(info))
+    return info
+
+
+def ask(pynvml: Any, handle: Any, field: Field) -> Any:
+    """The field's value in SI units. Raises Refused, also for a value that cannot be."""
+    last = None
+    for one in field.calls:
+        try:
+            answer = call(pynvml, one.function, handle, *one.arguments)
+            return checked(field.sound, field.convert(answer))
+        except NotTold as error:
+            raise Refused(str(error)) from error
+        except CodeAnswered as error:
+            raise refusal(pynvml, error.code) from error
+        except MISSHAPEN as error:
+            raise Refused(SENSELESS) from error
+        except Refused as error:
+            if error.code != FUNCTION_NOT_FOUND:
+                raise
+            last = error
+    assert last is not None
+    raise last
+
+
+def checked(sound: Sound, value: Any) -> Any:
+    """The value where it can be true. Raises Refused."""
+    if not sound(value):
+        raise Refused(f"{SENSELESS}: {str(value)[:40]!a}")
+    return value
+
+
+class Row:
+    """What is known of one device so far: its fields, why others are not known, and the state that the reasons show."""
+
+    def __init__(self, **known: object) -> None:
+        self.device: dict[str, Any] = {"kind": "cuda", **known}
+        self.unknown: dict[str, str] = {}
+
+    def refuse(self, name: str, refused: Refused) -> None:
+        """The field has no value; a lost device also gets its state."""
+        self.unknown[name] = refused.reason
+        state = STATES.get(refused.code or 0)
+        # Lost outweighs everything: what it answers later does not bring it back.
+        if state and self.device.get("state") != "lost":
+            self.device["state"] = state
+
+    def put(self, name: str, value: object) -> None:
+        """Set the field `name`, or `group/name`."""
+        group, _, member = name.rpartition("/")
+        (self.device.setdefault(group, {}) if group else self.device)[member] = value
+
+    def read(self, pynvml: Any, handle: Any, table: tuple[Field, ...]) -> None:
+        for field in table:
+            try:
+                self.put(field.name, ask(pynvml, handle, field))
+            except Refused as refused:
+                self.refuse(field.name, refused)

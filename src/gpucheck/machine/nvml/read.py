@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpucheck.machine.nvml import fields
-from gpucheck.machine.nvml.row import (
+from gpucheck.machine.nvml.fields import (
     ECC_OFF,
     FUNCTION_NOT_FOUND,
     INSUFFICIENT_SIZE,

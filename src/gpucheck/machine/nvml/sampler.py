@@ -16,7 +16,7 @@ from typing import Any
 
 from gpucheck import links
 from gpucheck.machine.nvml import fields, read
-from gpucheck.machine.nvml.row import Refused, Row, call
+from gpucheck.machine.nvml.fields import Refused, Row, call
 from gpucheck.machine.speaking import claim_stdout, requests
 
 # NVML averages some readings over a second, and more than 20 readings a second disturb what they watch.
@@ -77,14 +77,12 @@ class Sampler:
             self._once.put("pcie/device_max_width", width)
 
     def run(self) -> None:
-        """Sample until the process ends."""
         while True:
             began = time.perf_counter()
             self.keep()
             time.sleep(max(INTERVAL_S - (time.perf_counter() - began), INTERVAL_S / 5))
 
     def keep(self) -> None:
-        """Take one reading and keep it."""
         sample = self.sample()
         with self._lock:
             self._kept.append(sample)
@@ -102,7 +100,6 @@ class Sampler:
         return {**row.device, **once, "pcie": link, "at_s": at_s, "unknown": unknown}
 
     def take(self) -> list[dict[str, Any]]:
-        """What was read since the last time, in order."""
         with self._lock:
             taken, self._kept = self._kept, []
         return sorted(taken, key=lambda sample: float(sample["at_s"]))

@@ -1,14 +1,497 @@
-"""The rules. Each looks at one place while a function is walked through."""
+"""What is known while a file is walked through: of values, of a whole function, of the file, and at one place in it;
+and the checks of the rules, each of which looks at one place."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from gpucheck.program.lint import names, rules
-from gpucheck.program.lint.scope import UNKNOWN, Effect, Given, Place, Value
-from gpucheck.program.lint.source import walk
+from gpucheck.program.lint import names
+from gpucheck.program.lint.names import Class, File, Function, Source, called_name, walk
+from gpucheck.program.lint.options import (
+    BY_ID,
+    DISCARDED,
+    EMPTY_CACHE,
+    IN_FORWARD,
+    IN_LIST,
+    IN_WORKER,
+    KEPT_GRAPH,
+    LATE_VISIBLE,
+    MOVED_PARAMETER,
+    PLAIN,
+    UNWAITED,
+)
+
+AT_LEAST_ONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What is known of a value.
+
+    `kind` is empty for unknown, or none, number, device, tensor, parameter, module, items (a list, tuple or dict),
+    batch (what a DataLoader gives), loader, self, or name (imported, and no value yet). `place` is empty for unknown,
+    or cpu, cuda, default (the CPU because nothing named a device), or input (where a module and its inputs are).
+    `ndim` is None where even a scalar is possible. `made` is the expression that made it, `attribute` the attribute of
+    `self` that it was read from. `graph` says that it carries an autograd graph, `leaf` that it was made with
+    `requires_grad=True`, `moved` is the move that turned a leaf or a parameter into a plain tensor, `pending` the copy
+    to the host that may not be complete. `item` stands for every element, `parts` for each where they are known.
+    `stateful` modules have something that must move.
+    """
+
+    kind: str = ""
+    place: str = ""
+    ndim: int | None = None
+    made: ast.expr | None = None
+    attribute: str = ""
+    graph: bool = False
+    leaf: bool = False
+    moved: ast.expr | None = None
+    pending: ast.expr | None = None
+    item: Value | None = None
+    parts: tuple[Value, ...] = ()
+    stateful: bool = False
+    name: str = ""
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether it is a tensor; a parameter is one."""
+        return self.kind in ("tensor", "parameter")
+
+    @property
+    def has_dimensions(self) -> bool:
+        """Whether it is surely no 0-dimensional tensor: those may lie on the CPU beside any other."""
+        return self.ndim is not None and self.ndim != 0
+
+
+UNKNOWN = Value()
+NONE = Value("none")
+NUMBER = Value("number")
+
+
+def join(one: Value, other: Value) -> Value:
+    """What is known of a value that is the one or the other."""
+    if one == other or other.kind == "none":
+        return one
+    if one.kind == "none":
+        return other
+    if one.kind != other.kind:
+        return _joined_tensors(one, other) if one.is_tensor and other.is_tensor else UNKNOWN
+    if one.is_tensor:
+        return _joined_tensors(one, other)
+    if one.kind == "module":
+        return replace(
+            one,
+            stateful=one.stateful or other.stateful,
+            name=one.name if one.name == other.name else "",
+            attribute=one.attribute if one.attribute == other.attribute else "",
+            item=None,
+        )
+    if one.kind == "items":
+        return replace(one, parts=(), item=_joined_items(one.item, other.item))
+    if one.kind == "device" and "cuda" in (one.place, other.place):
+        # "cuda" if it is there else "cpu": written for a GPU.
+        return one if one.place == "cuda" else other
+    return Value(one.kind) if one.kind in ("number", "batch", "loader") else UNKNOWN
+
+
+def _joined_items(one: Value | None, other: Value | None) -> Value | None:
+    """An empty list says nothing of its elements."""
+    return join(one, other) if one is not None and other is not None else one or other
+
+
+def _joined_tensors(one: Value, other: Value) -> Value:
+    dimensions = AT_LEAST_ONE if one.has_dimensions and other.has_dimensions else None
+    place = one.place if one.place == other.place else ""
+    if {one.place, other.place} == {"default", "input"}:
+        # On one of the ways it is on the CPU: whoever comes that way meets the mistake.
+        place = "default"
+    return Value(
+        "tensor" if one.kind != other.kind else one.kind,
+        place,
+        one.ndim if one.ndim == other.ndim else dimensions,
+        one.made or other.made,
+        one.attribute if one.attribute == other.attribute else "",
+        one.graph or other.graph,
+        one.leaf and other.leaf,
+        one.moved if other.moved is not None else None,
+        one.pending if other.pending is not None else None,
+    )
+
+
+def all_of(values: list[Value]) -> Value | None:
+    """What holds for each of these; None for none."""
+    if not values:
+        return None
+    known = values[0]
+    for one in values[1:]:
+        known = join(known, one)
+    return known
+
+
+@dataclass(slots=True)
+class Flow:
+    """What is known at one place: of names (`x`, `self.x`), and of the device.
+
+    `started` is what has started CUDA, None where nothing has. A `dead` flow has returned, raised or left its loop.
+    """
+
+    names: dict[str, Value] = field(default_factory=dict)
+    started: ast.AST | None = None
+    dead: bool = False
+
+    def copy(self) -> Flow:
+        """The same, to go another way from here."""
+        return Flow(dict(self.names), self.started, self.dead)
+
+    def take(self, other: Flow) -> None:
+        """Go on from where the other has come to."""
+        self.names, self.started, self.dead = other.names, other.started, other.dead
+
+    def settle(self) -> None:
+        """Every copy that was pending is complete."""
+        for key, value in self.names.items():
+            if value.pending is not None or (value.item is not None and value.item.pending is not None):
+                item = None if value.item is None else replace(value.item, pending=None)
+                self.names[key] = replace(value, pending=None, item=item, parts=())
+
+
+def met(one: Flow, other: Flow) -> Flow:
+    """Where two ways meet. One that has ended does not arrive."""
+    if one.dead or other.dead:
+        return (other if one.dead else one).copy()
+    names = {}
+    for key, value in one.names.items():
+        # A name that only one way sets is that where it is read at all.
+        names[key] = join(value, other.names[key]) if key in other.names else UNKNOWN
+    for key in other.names:
+        names.setdefault(key, UNKNOWN)
+    return Flow(names, one.started or other.started)
+
+
+# -- what a whole function shows before it is walked through -----------------------------------------------------------
+
+Loop = ast.For | ast.AsyncFor | ast.While
+# What takes a number's value, or shows it: a graph that goes there was not wanted.
+_SINKS = names.words(
+    "print len float int str format info debug warning write log add_scalar set_postfix set_description append "
+    "round isnan isinf isfinite item tolist"
+)
+_BACKWARDS = frozenset({"backward", "manual_backward"})
+
+
+class Facts:
+    """The names in a function (or a file), read off its tree."""
+
+    def __init__(self, body: ast.AST) -> None:
+        self.body = body
+        self._parents: dict[int, ast.AST] | None = None
+        self._backwards: dict[int, frozenset[str]] = {}
+
+    def evidence(self) -> set[str]:
+        """Names that are used as only a tensor can be."""
+        found = set()
+        for node in walk(self.body):
+            if isinstance(node, ast.Attribute) and node.attr in names.TENSOR_ONLY and isinstance(node.value, ast.Name):
+                found.add(node.value.id)
+            elif (
+                isinstance(node, ast.Subscript)
+                and isinstance(node.slice, ast.Tuple)
+                and isinstance(node.value, ast.Name)
+            ):
+                # x[:, 0]: no list takes that.
+                found |= {node.value.id for one in node.slice.elts if isinstance(one, ast.Slice)}
+        return found
+
+    def evaluates(self) -> bool:
+        """Whether a model is set to evaluate here: no backward follows."""
+        return any(isinstance(one, ast.Call) and called_name(one) == "eval" and not one.args for one in walk(self.body))
+
+    def backwards(self, within: Loop | None) -> frozenset[str]:
+        """The names of what backward is called on, in this loop or anywhere."""
+        where = within or self.body
+        if id(where) not in self._backwards:
+            self._backwards[id(where)] = frozenset(self._backwards_in(where))
+        return self._backwards[id(where)]
+
+    def _backwards_in(self, where: ast.AST) -> Iterator[str]:
+        for node in walk(where):
+            if isinstance(node, ast.Call) and called_name(node) in _BACKWARDS and isinstance(node.func, ast.Attribute):
+                yield ""  # there is one, whatever its name
+                for inner in (node.func.value, *node.args):
+                    yield from (one.id for one in walk(inner) if isinstance(one, ast.Name))
+                    yield from (
+                        ast.unparse(one) for one in walk(inner) if isinstance(one, (ast.Attribute, ast.Subscript))
+                    )
+
+    def has_backward(self, loop: Loop) -> bool:
+        """Whether backward is called in this loop."""
+        return bool(self.backwards(loop))
+
+    def is_plain(self, names: set[str], loop: Loop) -> bool:
+        """Whether one of these names is made a number or loses its graph in the loop: `loss = loss.item()`."""
+        for node in walk(loop):
+            if isinstance(node, ast.Assign) and any(
+                isinstance(one, ast.Name) and one.id in names for one in node.targets
+            ):
+                last = (
+                    node.value.func.attr
+                    if isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute)
+                    else ""
+                )
+                if (
+                    last in ("item", "detach", "tolist", "numpy", "detach_")
+                    or getattr(node.value, "attr", "") == "data"
+                ):
+                    return True
+            if isinstance(node, ast.Call) and called_name(node) == "detach_":
+                return True
+        return False
+
+    def is_taken(self, key: str) -> bool:
+        """Whether a value goes anywhere but to a screen or a number: returned, passed on, or backward is called."""
+        for node in walk(self.body):
+            if not (
+                isinstance(node, (ast.Name, ast.Attribute, ast.Subscript))
+                and isinstance(getattr(node, "ctx", None), ast.Load)
+            ):
+                continue
+            if ast.unparse(node) == key and not self._sinks(node):
+                return True
+        return False
+
+    def _sinks(self, node: ast.AST) -> bool:
+        """Whether all that comes of it is shown or becomes a number."""
+        parent = self.parent(node)
+        match parent:
+            case ast.BinOp() | ast.UnaryOp() | ast.FormattedValue() | ast.JoinedStr() | ast.Compare() | ast.IfExp():
+                return self._sinks(parent)
+            case ast.If() | ast.While() | ast.Expr():
+                return True
+            case ast.Return():
+                # After an evaluation nobody calls backward on what is returned.
+                return self.evaluates()
+            case ast.Tuple() | ast.Dict():
+                return self._sinks(parent)
+            case ast.Attribute():
+                # total.item(), losses.append
+                return parent.attr in _SINKS or (
+                    parent.attr in ("mean", "sum") and self._sinks(self.parent(parent) or parent)
+                )
+            case ast.Call():
+                name = called_name(parent)
+                if name in ("sum", "mean", "stack", "cat", "tensor"):
+                    return self._sinks(parent)
+                return name in _SINKS
+            case ast.keyword():
+                return self._sinks(parent)
+        return False
+
+    def parent(self, node: ast.AST) -> ast.AST | None:
+        """The node around this one."""
+        if self._parents is None:
+            self._parents = {id(child): one for one in walk(self.body) for child in ast.iter_child_nodes(one)}
+        return self._parents.get(id(node))
+
+    def is_steps(self, loop: Loop) -> bool:
+        """Whether each pass of a loop is a step: it calls backward, an optimizer's step, or a model."""
+        for node in walk(loop):
+            if isinstance(node, ast.Call):
+                name = called_name(node)
+                if name in _BACKWARDS or name in ("step", "forward", "generate", "model", "net", "network"):
+                    return True
+        return False
+
+
+# -- a file and a place in it while it is walked through ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """A mistake: by which rule, where, and what to say. Line and column count from 1, in characters."""
+
+    id: str
+    line: int
+    column: int
+    message: str
+    fix: str
+    end_line: int
+    function: str = ""
+    ignored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A call with its positional arguments, their values, and those of the named. `open` where `**more` may hold any
+    other."""
+
+    node: ast.Call
+    nodes: list[ast.expr]
+    args: list[Value]
+    named: dict[str, Value]
+    open: bool
+
+    @property
+    def all(self) -> list[Value]:
+        """Every argument's value."""
+        return [*self.args, *self.named.values()]
+
+    def argument(self, name: str) -> ast.expr | None:
+        """The expression given by this name."""
+        return next((one.value for one in self.node.keywords if one.arg == name), None)
+
+    def is_true(self, name: str) -> bool:
+        """Whether this is given as True."""
+        return getattr(self.argument(name), "value", None) is True
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a call of a function does: what it returns, where it starts CUDA, and what it does before that.
+
+    `sets` is where it sets CUDA_VISIBLE_DEVICES before it starts CUDA, `on_gpu` where it makes or moves tensors on one.
+    """
+
+    returns: Value = UNKNOWN
+    started: ast.AST | None = None
+    sets: tuple[ast.AST, ...] = ()
+    on_gpu: tuple[ast.expr, ...] = ()
+
+
+def _nothing_known(
+    function: Function, owner: Class | None, outer: Mapping[str, Value], args: Sequence[Value], no_graph: int
+) -> Effect:
+    return Effect()
+
+
+@dataclass(slots=True)
+class Scope:
+    """A file while it is judged."""
+
+    source: Source
+    file: File
+    found: dict[tuple[str, int, int], Mistake] = field(default_factory=dict)
+    # By name of the class: its attributes, and what made the modules that it registers.
+    attributes: dict[str, dict[str, Value]] = field(default_factory=dict)
+    registered: dict[str, set[int]] = field(default_factory=dict)
+    # Lists of modules that have been told, by class and attribute.
+    told: set[tuple[str, str]] = field(default_factory=set)
+    effects: dict[int, Effect] = field(default_factory=dict)
+    forwards: dict[str, set[str]] = field(default_factory=dict)
+    # By id of a function that was defined within another: who was walked through there.
+    parents: dict[int, Place] = field(default_factory=dict)
+    # What a call of a function does; it is walked through once, when it is first called or when its turn comes.
+    effect_of: Callable[[Function, Class | None, Mapping[str, Value], Sequence[Value], int], Effect] = _nothing_known
+
+    def report(self, rule: str, node: ast.AST, function: str, **words: object) -> None:
+        """A mistake, once for each place."""
+        line, column = getattr(node, "lineno", 1), self.source.column(node)
+        row = BY_ID[rule]
+        mistake = Mistake(
+            rule,
+            line,
+            column,
+            row.message.format_map(words),
+            row.fix.format_map(words),
+            getattr(node, "end_lineno", None) or line,
+            function,
+            self.source.is_ignored(node, rule),
+        )
+        self.found.setdefault((rule, line, column), mistake)
+
+    def method(self, owner: Class | None, name: str) -> Function | None:
+        """The method of this name as a class has it, through bases in the file."""
+        return names.method(self.file, owner, name) if owner is not None else None
+
+
+class Place:
+    """What is known at one place of a function (or of the file itself) while it is walked through: what checks ask."""
+
+    def __init__(self, scope: Scope, owner: Class | None, body: ast.AST, name: str, outer: Mapping[str, Value]) -> None:
+        self.scope, self.owner, self.name, self.outer = scope, owner, name, outer
+        self.facts = Facts(body)
+        self.flow = Flow()
+        # Names that are bound here, those of parameters, and those that are used as only a tensor can be.
+        self.local_names: set[str] = set()
+        self.parameters: set[str] = set()
+        self.evidence: set[str] = set()
+        # Whether the parameters lie where the module does, and whether this runs in a forked worker.
+        self.in_forward = self.in_worker = False
+        # Within how many `with` blocks, or a decorator, nothing has a graph; and factories use another device.
+        self.no_graph = self.on_device = 0
+        self.keeps_gradients = False
+        self.loops: list[ast.For | ast.AsyncFor | ast.While] = []
+        # More than 0 while a loop is walked through only to see what it leaves behind.
+        self.quiet = 0
+        # The receiver of each move, by id of its call; and what this does before it starts CUDA, and on it.
+        self.receivers: dict[int, Value] = {}
+        self.sets: list[ast.AST] = []
+        self.on_gpu: list[ast.expr] = []
+        self.registered: set[int] = set()
+        # What lists and dicts were made of, by their keys; functions that were defined on the way.
+        self.containers: dict[str, ast.expr] = {}
+        self.functions: dict[str, Function] = {}
+        self.has_framework_step = False
+
+    @property
+    def attributes(self) -> dict[str, Value]:
+        """The attributes of self that are known."""
+        return self.scope.attributes.get(self.owner.node.name, {}) if self.owner is not None else {}
+
+    def visible(self) -> dict[str, Value]:
+        """Every name that a function defined here can see."""
+        return {**self.outer, **self.flow.names}
+
+    def report(self, rule: str, node: ast.AST, **words: object) -> None:
+        """A mistake, unless this is a way that is only tried."""
+        if not self.quiet:
+            self.scope.report(rule, node, self.name, **words)
+
+    def key(self, node: ast.expr) -> str:
+        """The key of a name or of an attribute of a name; empty for anything else."""
+        if isinstance(node, ast.Name):
+            return node.id
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            return f"{node.value.id}.{node.attr}"
+        return ""
+
+    def dotted(self, node: ast.expr) -> str:
+        """An imported name in dots, unless a local name hides it."""
+        root = node
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if not isinstance(root, ast.Name) or root.id in self.local_names:
+            return ""
+        return self.scope.file.dotted(node)
+
+    def is_guarded(self, node: ast.AST, loop: Loop) -> bool:
+        """Whether not every pass of the loop comes here: behind a condition, or in an error's handler."""
+        inner = self.facts.parent(node)
+        while inner is not None and inner is not loop:
+            if isinstance(inner, ast.ExceptHandler):
+                return True
+            if isinstance(inner, ast.If):
+                told = ast.unparse(inner.test)
+                if "cuda" not in told and "device" not in told:
+                    return True
+            inner = self.facts.parent(inner)
+        return False
+
+    def is_outside(self, target: ast.expr, loop: Loop) -> bool:
+        """Whether a total lives on from one pass to the next: nothing in the loop sets it anew."""
+        text = ast.unparse(target)
+        for node in walk(loop):
+            is_set = isinstance(node, ast.Assign) and any(ast.unparse(one) == text for one in node.targets)
+            if isinstance(node, ast.Assign) and is_set and text not in texts(node.value):
+                return False
+        return True
+
+
+def texts(node: ast.expr) -> set[str]:
+    """The source of every expression within an expression."""
+    return {ast.unparse(one) for one in walk(node) if isinstance(one, ast.expr)}
+
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 _WORKER_FIX = "return CPU tensors; move the batch in the main process"
@@ -40,7 +523,7 @@ def discarded(run: Place, node: ast.expr) -> None:
             key = run.scope.source.text(name)
             is_name = isinstance(name, (ast.Name, ast.Attribute, ast.Subscript))
             fix = f"{key} = {text}" if is_name else f"moved = {text}"
-            run.report(rules.DISCARDED, node, name=key, fix=fix)
+            run.report(DISCARDED, node, name=key, fix=fix)
             if run.key(name) in run.flow.names:
                 # What follows from this is told once: it counts as moved from here on.
                 run.flow.names[run.key(name)] = replace(run.receivers[id(node)], place="")
@@ -79,12 +562,12 @@ def _tell_apart(run: Place, node: ast.expr, one: Value) -> None:
     text = run.scope.source.text(made)
     if not one.attribute:
         fix = "name the device where it is made: device=x.device, of a tensor that it is used with"
-        run.report(rules.IN_FORWARD, made, name=text, line=node.lineno, fix=fix)
+        run.report(IN_FORWARD, made, name=text, line=node.lineno, fix=fix)
         return
     fix = f'self.register_buffer("{one.attribute}", {text})'
     if one.leaf:
         fix = f"self.{one.attribute} = nn.Parameter(…): it requires a gradient"
-    run.report(rules.PLAIN, made, name=f"self.{one.attribute}", line=node.lineno, fix=fix)
+    run.report(PLAIN, made, name=f"self.{one.attribute}", line=node.lineno, fix=fix)
 
 
 def put_in(run: Place, node: ast.expr, key: str, added: Value) -> None:
@@ -110,16 +593,14 @@ def kept_module(run: Place, node: ast.AST, key: str, item: Value | None) -> None
     if not run.quiet:
         run.scope.told.add((owner.node.name, key))
     kind = "nn.ModuleDict" if isinstance(run.containers.get(key), (ast.Dict, ast.DictComp)) else "nn.ModuleList"
-    run.report(rules.IN_LIST, node, name=key, fix=f"use {kind}")
+    run.report(IN_LIST, node, name=key, fix=f"use {kind}")
 
 
 def wrapped(run: Place, known: Value) -> None:
     """A parameter that is about to be an attribute, and was moved after it was made."""
     if known.moved is not None and known.is_tensor:
         name = run.scope.source.text(known.moved)
-        run.report(
-            rules.MOVED_PARAMETER, known.moved, name=name, fix="move first, wrap then: nn.Parameter(t.to(device))"
-        )
+        run.report(MOVED_PARAMETER, known.moved, name=name, fix="move first, wrap then: nn.Parameter(t.to(device))")
 
 
 def moved_leaf(run: Place, known: Value) -> None:
@@ -127,7 +608,7 @@ def moved_leaf(run: Place, known: Value) -> None:
     if known.moved is not None:
         name = run.scope.source.text(known.moved)
         run.report(
-            rules.MOVED_PARAMETER,
+            MOVED_PARAMETER,
             known.moved,
             name=name,
             fix="make it on the device: device=…, requires_grad=True, or call .requires_grad_() after the move",
@@ -148,7 +629,7 @@ def read(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
     for one in values:
         pending = one.pending or (one.item.pending if one.item is not None else None)
         if pending is not None:
-            run.report(rules.UNWAITED, pending, name=run.scope.source.text(pending), line=node.lineno)
+            run.report(UNWAITED, pending, name=run.scope.source.text(pending), line=node.lineno)
 
 
 # -- loops -------------------------------------------------------------------------------------------------------------
@@ -161,7 +642,7 @@ def empty_cache(run: Place, node: ast.expr, name: str) -> None:
     loop = run.loops[-1]
     has_inner = any(isinstance(one, (ast.For, ast.While, ast.AsyncFor)) for one in walk(loop) if one is not loop)
     if not has_inner and not run.is_guarded(node, loop) and run.facts.is_steps(loop):
-        run.report(rules.EMPTY_CACHE, node)
+        run.report(EMPTY_CACHE, node)
 
 
 def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
@@ -175,7 +656,7 @@ def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
         return
     argument = node.args[-1] if isinstance(node, ast.Call) and node.args else node
     text = run.scope.source.text(argument)
-    run.report(rules.KEPT_GRAPH, node, name=key, fix=f"keep the number: {text}.item(), or {text}.detach()")
+    run.report(KEPT_GRAPH, node, name=key, fix=f"keep the number: {text}.item(), or {text}.detach()")
 
 
 def summed_loss(run: Place, node: ast.stmt, target: ast.expr, added: ast.expr, known: Value, before: Value) -> None:
@@ -190,7 +671,7 @@ def summed_loss(run: Place, node: ast.stmt, target: ast.expr, added: ast.expr, k
     if (trained and not run.facts.is_plain(trained, loop)) or (evaluated and not run.facts.is_taken(key)):
         text = run.scope.source.text(added)
         fix = f"{key} += {text}.item()" if isinstance(added, ast.Name) else "add the number: .item(), or .detach()"
-        run.report(rules.KEPT_GRAPH, node, name=key, fix=fix)
+        run.report(KEPT_GRAPH, node, name=key, fix=fix)
 
 
 def _names_kept(node: ast.expr) -> Iterable[str]:
@@ -217,7 +698,7 @@ def on_gpu(run: Place, node: ast.expr, tell: ast.expr) -> None:
         return
     run.on_gpu.append(node)
     if run.in_worker:
-        run.report(rules.IN_WORKER, tell, name=f"{run.name} runs in a DataLoader worker", fix=_WORKER_FIX)
+        run.report(IN_WORKER, tell, name=f"{run.name} runs in a DataLoader worker", fix=_WORKER_FIX)
 
 
 def called(run: Place, node: ast.Call, effect: Effect) -> Value:
@@ -229,7 +710,7 @@ def called(run: Place, node: ast.Call, effect: Effect) -> Value:
         run.sets.extend(effect.sets)
     if run.in_worker and not run.quiet:
         for one in effect.on_gpu:
-            run.report(rules.IN_WORKER, one, name=f"{run.name} runs in a DataLoader worker", fix=_WORKER_FIX)
+            run.report(IN_WORKER, one, name=f"{run.name} runs in a DataLoader worker", fix=_WORKER_FIX)
     if effect.started is not None:
         run.flow.started = run.flow.started or node
     if not run.quiet:
@@ -285,7 +766,7 @@ def visible_devices(run: Place, node: ast.AST) -> None:
 def _late(run: Place, node: ast.AST) -> None:
     # What is set for a child that is started later is in time.
     if not run.scope.file.starts_children:
-        run.report(rules.LATE_VISIBLE, node, line=getattr(run.flow.started, "lineno", 0))
+        run.report(LATE_VISIBLE, node, line=getattr(run.flow.started, "lineno", 0))
 
 
 def _forked(run: Place, node: ast.Call) -> None:
@@ -295,7 +776,7 @@ def _forked(run: Place, node: ast.Call) -> None:
     later = [one for one in walk(run.facts.body) if isinstance(one, ast.Call) and one.lineno > node.lineno]
     if any(_uses_gpu(run, one) for one in later):
         line = getattr(run.flow.started, "lineno", 0)
-        run.report(rules.IN_WORKER, node, name=f"CUDA has started in line {line}", fix=_FORK_FIX)
+        run.report(IN_WORKER, node, name=f"CUDA has started in line {line}", fix=_FORK_FIX)
 
 
 def _uses_gpu(run: Place, node: ast.Call) -> bool:
@@ -320,4 +801,4 @@ def _child(run: Place, given: Given) -> None:
     if effect.on_gpu or effect.started is not None:
         line = getattr(run.flow.started, "lineno", 0)
         told = f"{function.name} uses the GPU, and CUDA has started in line {line}"
-        run.report(rules.IN_WORKER, given.node, name=told, fix=_FORK_FIX)
+        run.report(IN_WORKER, given.node, name=told, fix=_FORK_FIX)

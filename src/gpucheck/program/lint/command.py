@@ -1,23 +1,27 @@
-"""The command `lint`: from paths to findings. Files are read here, and nowhere else in this folder."""
+"""The command `lint`: from paths to findings, where files are read; and each file and its functions, statement by
+statement: from bytes to the mistakes in them."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import gc
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from gpucheck.errors import UsageError
-from gpucheck.program.lint import rules, run
-from gpucheck.program.lint.options import LintOptions
-from gpucheck.program.lint.scope import Mistake
-from gpucheck.program.lint.source import MOST_BYTES, Unreadable
+from gpucheck.program.lint import checks, names
+from gpucheck.program.lint.checks import NUMBER, UNKNOWN, Effect, Loop, Mistake, Place, Scope, Value, join, met, texts
+from gpucheck.program.lint.expressions import Expressions
+from gpucheck.program.lint.names import MOST_BYTES, Class, Function, Unreadable, index, self_attribute, walk
+from gpucheck.program.lint.options import BY_ID, UNREAD, LintOptions
 from gpucheck.report.events import Answered, Emit, Judged, Progress
 from gpucheck.report.finding import Finding
-from gpucheck.report.results.lint import LintResult, LintRule
+from gpucheck.report.results.short import LintResult, LintRule
 
 # Folders without source of the project's own.
 _SKIPPED = frozenset(
@@ -72,7 +76,7 @@ def _one(path: str, taken: frozenset[str], counts: _Counts, emit: Emit) -> None:
         return
     counts.files += 1
     try:
-        found = run.mistakes(_bytes(path))
+        found = mistakes(_bytes(path))
     except Unreadable as error:
         counts.unread += 1
         emit(Judged(_unjudged(name, "inconclusive", error.why, None, error.line, error.column)))
@@ -86,7 +90,7 @@ def _one(path: str, taken: frozenset[str], counts: _Counts, emit: Emit) -> None:
 
 
 def _finding(name: str, one: Mistake) -> Finding:
-    rule = rules.BY_ID[one.id]
+    rule = BY_ID[one.id]
     evidence = {
         "file": name,
         "line": one.line,
@@ -102,7 +106,7 @@ def _unjudged(
 ) -> Finding:
     evidence = {"file": name, "line": line, "column": column}
     title = "the file was not judged"
-    return Finding(rules.UNREAD, "skip" if verdict == "skip" else "inconclusive", title, why, evidence, fix)
+    return Finding(UNREAD, "skip" if verdict == "skip" else "inconclusive", title, why, evidence, fix)
 
 
 def _bytes(path: str) -> bytes:
@@ -163,3 +167,549 @@ def with_room() -> Iterator[None]:
         sys.setrecursionlimit(limit)
         if was_on:
             gc.enable()
+
+
+# A file without any of these words has no device to be wrong about.
+_WORDS = (b"torch", b"lightning", b"CUDA_VISIBLE_DEVICES", b"transformers", b"backward(")
+# Parameters of forward that are counts, by their names.
+_COUNTS = ("n", "num", "len", "size", "step", "idx", "index", "count", "epoch", "max", "min", "dim", "seed", "i", "j")
+_TENSORS = frozenset({"Tensor", "torch.Tensor", "LongTensor", "FloatTensor", "torch.LongTensor", "torch.FloatTensor"})
+
+
+class Run(Expressions):
+    """One function of a file, or the file itself, walked through once."""
+
+    def __init__(self, scope: Scope, owner: Class | None, body: ast.AST, name: str, outer: Mapping[str, Value]) -> None:
+        super().__init__(scope, owner, body, name, outer)
+        self.returned: list[Value] = []
+        self.nested: list[Function] = []
+        self.classes: list[ast.ClassDef] = []
+
+    def effect(self) -> Effect:
+        """What a call of this does, once it has been walked through."""
+        returns = UNKNOWN if not self.returned else self.returned[0]
+        for one in self.returned[1:]:
+            returns = join(returns, one)
+        # An attribute is told where it is read, a parameter's place is the caller's.
+        return Effect(returns, self.flow.started, tuple(self.sets), tuple(self.on_gpu))
+
+    def statements(self, body: Sequence[ast.stmt]) -> None:
+        """These statements, one after the other, up to one that leaves."""
+        for one in body:
+            if self.flow.dead:
+                return
+            how = _STATEMENTS.get(type(one))
+            if how is not None:
+                how(self, one)
+            else:
+                for child in ast.iter_child_nodes(one):
+                    if isinstance(child, ast.expr):
+                        self.value(child)
+
+    # -- what functions and classes are --------------------------------------------------------------------------------
+
+    def _function(self, node: Function) -> None:
+        self.functions[node.name] = node
+        self.nested.append(node)
+        self.scope.parents[id(node)] = self
+
+    def _class(self, node: ast.ClassDef) -> None:
+        self.classes.append(node)
+
+    # -- simple statements ---------------------------------------------------------------------------------------------
+
+    def _expression(self, node: ast.Expr) -> None:
+        self.value(node.value)
+        checks.discarded(self, node.value)
+
+    def _assign(self, node: ast.Assign) -> None:
+        known = self.value(node.value)
+        for target in node.targets:
+            self._store(node, target, known, node.value)
+
+    def _annotated(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            known = self.value(node.value)
+            told = next(_annotations(self, node.annotation), "")
+            if known == UNKNOWN and (told in _TENSORS or told.startswith("torch.Tensor")):
+                known = Value("tensor")
+            self._store(node, node.target, known, node.value)
+
+    def _store(self, node: ast.stmt, target: ast.expr, known: Value, value: ast.expr) -> None:
+        """One target of an assignment: several at once each get their part."""
+        if isinstance(target, (ast.Tuple, ast.List)):
+            parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
+            each = list(self.each(known, len(target.elts)))
+            for at, (one, inner) in enumerate(zip(target.elts, each, strict=True)):
+                expression = parts[at] if len(parts) == len(target.elts) else value
+                self._store(node, one, inner, expression)
+            return
+        if checks.sets_variable(self, target):
+            checks.visible_devices(self, node)
+        if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
+            self._sum_written_out(node, target, value)
+        attribute = self_attribute(target)
+        if attribute and self.owner is not None and self.owner.is_module:
+            self._attribute_of_module(node, attribute, known, value)
+        key = self.key(target.value) if isinstance(target, ast.Subscript) else ""
+        if key and isinstance(target, ast.Subscript) and self.value(target.value).kind == "items":
+            self.containers.setdefault(key, ast.Dict([], []))
+            checks.kept_module(self, node, key, known)
+        self.bind(target, known)
+
+    def _attribute_of_module(self, node: ast.stmt, attribute: str, known: Value, value: ast.expr) -> None:
+        checks.wrapped(self, known)
+        if known.kind == "module" and known.made is not None:
+            self.registered.add(id(known.made))
+        if known.kind == "items":
+            self.containers[f"self.{attribute}"] = known.made or value
+            checks.kept_module(self, node, f"self.{attribute}", known.item)
+
+    def _sum_written_out(self, node: ast.stmt, target: ast.expr, value: ast.BinOp) -> None:
+        """total = total + loss, average = 0.9 * average + 0.1 * loss"""
+        text = ast.unparse(target)
+        for mine, added in ((value.left, value.right), (value.right, value.left)):
+            if text in texts(mine) and not any(isinstance(one, ast.Call) for one in walk(mine)):
+                quiet = self.tried(added)
+                checks.summed_loss(self, node, target, added, quiet, self.tried(mine))
+                return
+
+    def tried(self, node: ast.expr) -> Value:
+        """What an expression is, without a second look at its mistakes."""
+        self.quiet += 1
+        known = self.value(node)
+        self.quiet -= 1
+        return known
+
+    def _augmented(self, node: ast.AugAssign) -> None:
+        before = self._loaded(node.target)
+        added = self.value(node.value)
+        key = self.key(node.target)
+        if isinstance(node.op, ast.Add):
+            checks.summed_loss(self, node, node.target, node.value, added, before)
+            if added.kind == "items" and before.kind == "items" and key:
+                checks.kept_module(self, node, key, added.item)
+        if before.kind == "items" and added.kind == "items" and before.item is not None and added.item is not None:
+            self.bind(node.target, replace(before, parts=(), item=join(before.item, added.item)))
+        elif before.kind == "items":
+            self.bind(node.target, added if added.kind == "items" else before)
+        elif key:
+            result = self.combined(node.value, [before, added])
+            # x -= y changes a tensor in place: it is the same object.
+            self.flow.names[key] = replace(result, moved=before.moved, leaf=before.leaf) if before.is_tensor else result
+
+    def _loaded(self, target: ast.expr) -> Value:
+        """What a target holds before it is assigned to."""
+        key = self.key(target)
+        if key in self.flow.names:
+            return self.flow.names[key]
+        if attribute := self_attribute(target):
+            return self.attributes.get(attribute, UNKNOWN)
+        if isinstance(target, ast.Name):
+            return self.value(ast.copy_location(ast.Name(target.id, ast.Load()), target))
+        return UNKNOWN
+
+    def _delete(self, node: ast.Delete) -> None:
+        for one in node.targets:
+            self.flow.names.pop(self.key(one), None)
+
+    def _return(self, node: ast.Return) -> None:
+        known = self.value(node.value)
+        self.returned.append(known)
+        self.flow.dead = True
+
+    def _leave(self, node: ast.stmt) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self.value(child)
+        self.flow.dead = True
+
+    # -- blocks --------------------------------------------------------------------------------------------------------
+
+    def _if(self, node: ast.If) -> None:
+        self.value(node.test)
+        other = self.flow.copy()
+        self.statements(node.body)
+        taken, self.flow = self.flow, other
+        self.statements(node.orelse)
+        self.flow = met(taken, self.flow)
+
+    def _for(self, node: ast.For | ast.AsyncFor) -> None:
+        self._loop(node, node.target, self.value(node.iter))
+
+    def _while(self, node: ast.While) -> None:
+        self.value(node.test)
+        self._loop(node, None, UNKNOWN)
+
+    def _loop(self, node: Loop, target: ast.expr | None, over: Value) -> None:
+        """A loop: first tried for what a pass leaves to the next, then walked through."""
+        self.loops.append(node)
+        before = self.flow.copy()
+        for quiet in (1, 0) if not self.quiet else (1,):
+            self.quiet += quiet
+            if target is not None:
+                self.bind(target, self.element(over))
+            self.statements(node.body)
+            self.quiet -= quiet
+            self.flow.dead = False
+            self.flow = met(before, self.flow)
+            before = self.flow.copy()
+        self.loops.pop()
+        self.statements(node.orelse)
+
+    def _with(self, node: ast.With | ast.AsyncWith) -> None:
+        no_graph = on_device = 0
+        for item in node.items:
+            known = self.value(item.context_expr)
+            call = item.context_expr
+            dotted = self.dotted(call.func) if isinstance(call, ast.Call) else self.dotted(call)
+            no_graph += dotted in ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad")
+            on_device += known.kind == "device" or dotted == "torch.device"
+            if item.optional_vars is not None:
+                self.bind(item.optional_vars, UNKNOWN)
+        self.no_graph += no_graph
+        self.on_device += on_device
+        self.statements(node.body)
+        self.no_graph -= no_graph
+        self.on_device -= on_device
+
+    def _try(self, node: ast.Try) -> None:
+        before = self.flow.copy()
+        self.statements(node.body)
+        ends = self.flow
+        failed = met(before, ends) if not ends.dead else before
+        if not ends.dead:
+            self.statements(node.orelse)
+            ends = self.flow
+        for handler in node.handlers:
+            self.flow = failed.copy()
+            self.statements(handler.body)
+            ends = met(ends, self.flow)
+        self.flow = ends
+        left = self.flow.dead
+        self.flow.dead = False
+        self.statements(node.finalbody)
+        self.flow.dead = self.flow.dead or left
+
+    def _match(self, node: ast.Match) -> None:
+        self.value(node.subject)
+        before, ends = self.flow.copy(), self.flow.copy()
+        for case in node.cases:
+            self.flow = before.copy()
+            self.statements(case.body)
+            ends = met(ends, self.flow)
+        self.flow = ends
+
+
+def effect_of(
+    scope: Scope,
+    function: Function,
+    owner: Class | None,
+    outer: Mapping[str, Value],
+    args: Sequence[Value] = (),
+    no_graph: int = 0,
+) -> Effect:
+    """Walk through a function, once: what a call of it does. One that calls itself does nothing that is known.
+
+    `args` are those of the call that is met first, and `no_graph` whether that keeps no graphs.
+    """
+    known = scope.effects.get(id(function))
+    if known is not None:
+        return known
+    scope.effects[id(function)] = Effect()
+    parent = scope.parents.get(id(function))
+    owner = owner or (parent.owner if parent is not None else None)
+    name = f"{owner.node.name}.{function.name}" if owner is not None and parent is None else function.name
+    run = Run(scope, owner, function, name, outer)
+    _begin(run, function, parent)
+    run.no_graph += no_graph
+    if run.in_forward and parent is None:
+        positional = [*function.args.posonlyargs, *function.args.args][1:]
+        for one, passed in zip(positional, args, strict=False):
+            if passed.is_tensor and passed.place == "input" and one.annotation is None:
+                run.flow.names.setdefault(one.arg, Value("tensor", "input"))
+    run.statements(function.body)
+    scope.effects[id(function)] = run.effect()
+    end(run)
+    return scope.effects[id(function)]
+
+
+def end(run: Run) -> None:
+    """What was defined on the way: functions and classes, with what is known at the end."""
+    for function in run.nested:
+        effect_of(run.scope, function, None, run.visible())
+    for node in run.classes:
+        judge_class(run.scope, node, run.visible())
+
+
+def _begin(run: Run, function: Function, parent: Place | None) -> None:
+    """The names and the circumstances with which a function starts."""
+    run.local_names = _bound_in(function)
+    run.evidence = run.facts.evidence()
+    run.in_worker = bool({function.name, run.name} & run.scope.file.in_workers)
+    decorators = {run.dotted(one.func if isinstance(one, ast.Call) else one) for one in function.decorator_list}
+    run.no_graph = int(bool(decorators & {"torch.no_grad", "torch.inference_mode"}))
+    run.keeps_gradients = any(isinstance(one, ast.Attribute) and one.attr == "retain_grad" for one in walk(function))
+    owner, is_method = run.owner, parent is None and run.owner is not None
+    if parent is not None:
+        run.in_forward, run.in_worker = parent.in_forward, parent.in_worker or run.in_worker
+        run.no_graph += parent.no_graph
+    elif owner is not None:
+        run.in_forward = owner.is_module and function.name in scope_forward(run.scope, owner)
+        run.has_framework_step = owner.is_lightning
+        if owner.is_dataset and run.scope.file.datasets_in_workers:
+            run.in_worker = function.name in _worker_methods(run.scope, owner)
+    _parameters(run, function, is_method)
+
+
+def scope_forward(scope: Scope, owner: Class) -> set[str]:
+    """The methods that forward, or a step of Lightning, goes through; not __init__."""
+    known = scope.forwards.get(owner.node.name)
+    if known is None:
+        known = names.reachable(scope.file, owner, names.FORWARDS) - {"__init__"}
+        scope.forwards[owner.node.name] = known
+    return known
+
+
+def _worker_methods(scope: Scope, owner: Class) -> set[str]:
+    is_iterable = any(name.endswith("IterableDataset") for one in names.family(scope.file, owner) for name in one.bases)
+    roots = {"__getitem__", "__getitems__", *(["__iter__"] if is_iterable else [])}
+    return names.reachable(scope.file, owner, frozenset(roots)) - {"__init__"}
+
+
+def _bound_in(function: Function) -> set[str]:
+    """The names that a function binds: its own, not those of the file."""
+    found, shared = set(), set()
+    for node in walk(function):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            found.add(node.id)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            shared.update(node.names)
+    return found - shared
+
+
+def _parameters(run: Run, function: Function, is_method: bool) -> None:
+    """What the parameters are: by annotation, by default, and in forward by name."""
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    static = any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in function.decorator_list)
+    if is_method and positional and not static:
+        run.flow.names[positional[0].arg] = Value("self")
+        positional = positional[1:]
+    padding: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
+    defaults = [*padding, *arguments.defaults][-len(positional) :] if positional else []
+    pairs = [*zip(positional, defaults, strict=False), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    for at, (one, default) in enumerate(pairs):
+        run.parameters.add(one.arg)
+        known = _parameter(run, one, default)
+        if (
+            run.in_forward
+            and is_method
+            and known == UNKNOWN
+            and one.annotation is None
+            and not run.scope.parents.get(id(function))
+        ):
+            known = _input(run, function, one.arg, default, first=at == 0)
+        if known != UNKNOWN:
+            run.flow.names[one.arg] = known
+            if known == NUMBER:
+                run.evidence.discard(one.arg)
+
+
+def _parameter(run: Run, one: ast.arg, default: ast.expr | None) -> Value:
+    for name in _annotations(run, one.annotation):
+        if name in _TENSORS or name.startswith("torch.Tensor"):
+            return Value("tensor", "input" if run.in_forward else "")
+        if name in names.MODULE_BASES or names.is_module_class(name):
+            return Value("module", stateful=True)
+        if name in ("torch.nn.Parameter",):
+            return Value("parameter", "input" if run.in_forward else "")
+        made = run.scope.file.classes.get(name)
+        if made is not None and made.is_module:
+            return Value("module", stateful=True, name=name)
+        if name in ("int", "float", "bool"):
+            return NUMBER
+        if name in names.LOADERS:
+            return Value("loader")
+    if isinstance(default, ast.Constant):
+        known = run.value(default)
+        # The caller may name any other device; one that is meant to be a GPU is told.
+        return known if known.kind == "number" or known.place == "cuda" else UNKNOWN
+    return UNKNOWN
+
+
+def _annotations(run: Run, node: ast.expr | None) -> Iterator[str]:
+    """The names in an annotation that stand for the value itself: of `Tensor | None` and `Optional[Tensor]` Tensor."""
+    match node:
+        case ast.Constant(str() as text):
+            yield text.strip("'\" ").removesuffix(" | None")
+        case ast.BinOp(left, ast.BitOr(), right):
+            if isinstance(right, ast.Constant) and right.value is None:
+                yield from _annotations(run, left)
+        case ast.Subscript(value, inner) if getattr(value, "id", getattr(value, "attr", "")) == "Optional":
+            yield from _annotations(run, inner)
+        case ast.Name() | ast.Attribute():
+            yield run.scope.file.dotted(node) or getattr(node, "id", "")
+
+
+def _input(run: Run, function: Function, name: str, default: ast.expr | None, *, first: bool) -> Value:
+    """A parameter of forward that nothing annotates."""
+    if function.name in names.FRAMEWORK_STEPS:
+        return Value("batch", "input") if first else UNKNOWN
+    has_name = name in names.INPUT_NAMES
+    is_count = name.split("_")[0] in _COUNTS or name.split("_")[-1] in _COUNTS
+    plain_first = first and function.name == "forward" and default is None and not is_count
+    if name in ("batch", "data", "inputs", "batched_inputs", "features", "samples", "config"):
+        return UNKNOWN
+    return Value("tensor", "input") if has_name or plain_first else UNKNOWN
+
+
+def judge_class(scope: Scope, node: ast.ClassDef, outer: Mapping[str, Value]) -> None:
+    """A class: first what its attributes are, then each method."""
+    owner = scope.file.classes[node.name]
+    if owner.node is not node:
+        owner = names.read(ast.Module([node], [])).classes[node.name]
+        owner.node = node
+    for one in reversed(list(names.family(scope.file, owner))):
+        _gather(scope, one, outer)
+    inherited = {}
+    for one in reversed(list(names.family(scope.file, owner))):
+        inherited.update(scope.attributes.get(one.node.name, {}))
+    scope.attributes[node.name] = inherited
+    # Forward first: the methods that it calls are walked through with its arguments.
+    for function in sorted(owner.methods.values(), key=lambda one: one.name not in names.FORWARDS):
+        effect_of(scope, function, owner, outer)
+    for inner in node.body:
+        if isinstance(inner, ast.ClassDef):
+            judge_class(scope, inner, outer)
+
+
+def _gather(scope: Scope, owner: Class, outer: Mapping[str, Value]) -> None:
+    """What a class's methods that set it up leave in self, and which modules are registered there."""
+    name = owner.node.name
+    if name in scope.attributes:
+        return
+    scope.attributes[name] = {}
+    registered = scope.registered.setdefault(name, set())
+    setting_up = _setting_up(scope, owner)
+    kept: dict[str, Value] = {}
+    for one in setting_up:
+        function = owner.methods[one]
+        run = Run(scope, owner, function, function.name, outer)
+        run.quiet = 1
+        _begin(run, function, None)
+        run.flow.names |= {f"self.{key}": value for key, value in kept.items()}
+        run.statements(function.body)
+        registered |= run.registered
+        kept |= {key[5:]: value for key, value in run.flow.names.items() if key.startswith("self.")}
+    elsewhere = _stored(one for key, one in owner.methods.items() if key not in setting_up)
+    sources = _sources(owner.methods[key] for key in setting_up)
+    for key, value in kept.items():
+        if key not in elsewhere:
+            made = sources.get(key, value.made) if value.is_tensor else value.made
+            scope.attributes[name][key] = replace(value, attribute=key, made=made)
+
+
+def _setting_up(scope: Scope, owner: Class) -> list[str]:
+    """The methods that run before forward does: __init__ and what it calls, and a framework's setup."""
+    roots = frozenset({"__init__", "setup", "build", "configure_model", "reset_parameters"} & set(owner.methods))
+    called = names.reachable(scope.file, owner, roots) - names.FORWARDS
+    return sorted((one for one in called if one in owner.methods), key=lambda one: (one != "__init__", one))
+
+
+def _stored(functions: Iterator[Function]) -> set[str]:
+    """The attributes that these methods set."""
+    return {
+        node.attr
+        for function in functions
+        for node in walk(function)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and self_attribute(node)
+    }
+
+
+def _sources(functions: Iterator[Function]) -> dict[str, ast.expr]:
+    """By attribute the expression that it is set to."""
+    found: dict[str, ast.expr] = {}
+    for function in functions:
+        for node in walk(function):
+            targets = (
+                node.targets
+                if isinstance(node, ast.Assign)
+                else [node.target]
+                if isinstance(node, ast.AnnAssign)
+                else []
+            )
+            value = getattr(node, "value", None)
+            for target in targets:
+                pairs = [(target, value)]
+                if (
+                    isinstance(target, ast.Tuple)
+                    and isinstance(value, ast.Tuple)
+                    and len(target.elts) == len(value.elts)
+                ):
+                    pairs = list(zip(target.elts, value.elts, strict=True))
+                found |= {name: to for one, to in pairs if (name := self_attribute(one)) and to is not None}
+    return found
+
+
+_STATEMENTS: dict[type[ast.stmt], Callable[[Any, Any], None]] = {
+    ast.FunctionDef: Run._function,
+    ast.AsyncFunctionDef: Run._function,
+    ast.ClassDef: Run._class,
+    ast.Expr: Run._expression,
+    ast.Assign: Run._assign,
+    ast.AnnAssign: Run._annotated,
+    ast.AugAssign: Run._augmented,
+    ast.Delete: Run._delete,
+    ast.Return: Run._return,
+    ast.Raise: Run._leave,
+    ast.Break: Run._leave,
+    ast.Continue: Run._leave,
+    ast.If: Run._if,
+    ast.For: Run._for,
+    ast.AsyncFor: Run._for,
+    ast.While: Run._while,
+    ast.With: Run._with,
+    ast.AsyncWith: Run._with,
+    ast.Try: Run._try,
+    ast.Match: Run._match,
+}
+if hasattr(ast, "TryStar"):
+    _STATEMENTS[ast.TryStar] = Run._try
+
+
+# -- a whole file ------------------------------------------------------------------------------------------------------
+
+
+def mistakes(data: bytes) -> list[Mistake]:
+    """The mistakes in a file, by line. Raises Unreadable where it cannot be judged."""
+    try:
+        read = names.parse(data)
+        if not any(word in data for word in _WORDS) and data[:2] not in (b"\xff\xfe", b"\xfe\xff"):
+            return []
+        nodes = index(read.tree)
+        scope = Scope(read, names.read(read.tree))
+        _walk(scope)
+        # Without these two circles all of it goes at once, and no collector has to look for it.
+        nodes.clear()
+        scope.parents.clear()
+    except RecursionError as error:
+        raise Unreadable("its code is nested too deeply") from error
+    return sorted(scope.found.values(), key=lambda one: (one.line, one.column, one.id))
+
+
+def _walk(scope: Scope) -> None:
+    """The file itself, then what it defines."""
+
+    def effect(
+        function: Function, owner: Class | None, outer: Mapping[str, Value], args: Sequence[Value], no_graph: int
+    ) -> Effect:
+        return effect_of(scope, function, owner, outer, args, no_graph)
+
+    scope.effect_of = effect
+    whole = Run(scope, None, scope.file.tree, "", {})
+    whole.evidence = set()
+    whole.statements(scope.file.tree.body)
+    end(whole)

@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck.program.lint import checks, names
-from gpucheck.program.lint.names import Class, called_name, family
-from gpucheck.program.lint.scope import AT_LEAST_ONE, NONE, NUMBER, UNKNOWN, Given, Place, Value, all_of, join
-from gpucheck.program.lint.source import walk
+from gpucheck.program.lint.checks import AT_LEAST_ONE, NONE, NUMBER, UNKNOWN, Given, Place, Value, all_of, join
+from gpucheck.program.lint.names import Class, called_name, family, walk
 
 
 class Expressions(Place):

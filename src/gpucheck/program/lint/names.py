@@ -1,12 +1,15 @@
-"""Names: what torch's make, move and start, as tables; and what a file's imports, classes and functions are called."""
+"""From a file's bytes to its tree, and the comments in it that tell `lint` to be silent. And names: what torch's make,
+move and start, as tables; and what a file's imports, classes and functions are called."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import io
+import re
+import tokenize
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-
-from gpucheck.program.lint.source import walk
 
 
 def words(text: str) -> frozenset[str]:
@@ -70,8 +73,7 @@ STARTS_CUDA = frozenset(
     f"torch.cuda.{name}"
     for name in words(
         "is_available init current_device set_device get_device_name get_device_properties get_device_capability "
-        "mem_get_info synchronize current_stream Stream is_bf16_supported "
-        "reset_peak_memory_stats"
+        "mem_get_info synchronize current_stream Stream is_bf16_supported reset_peak_memory_stats"
     )
 )
 MODULE_BASES = frozenset(
@@ -118,10 +120,9 @@ MODULE_SELF = words(
 MOVES = words("to cuda cpu xpu npu hpu mps ipu")
 # Names that only a tensor has (an array has some too, and no `.to`).
 TENSOR_ONLY = words(
-    "unsqueeze view permute detach contiguous masked_fill masked_fill_ is_cuda new_zeros new_ones new_tensor "
-    "new_full new_empty grad_fn expand expand_as view_as scatter scatter_ index_select shape size ndim is_leaf "
-    "pin_memory is_contiguous softmax log_softmax relu matmul bmm unbind chunk flatten argmax "
-    "unfold numel squeeze transpose "
+    "unsqueeze view permute detach contiguous masked_fill masked_fill_ is_cuda new_zeros new_ones new_tensor new_full "
+    "new_empty grad_fn expand expand_as view_as scatter scatter_ index_select shape size ndim is_leaf pin_memory "
+    "is_contiguous softmax log_softmax relu matmul bmm unbind chunk flatten argmax unfold numel squeeze transpose "
 )
 # What a method of a tensor returns that is no tensor.
 NO_TENSOR = words(
@@ -141,11 +142,10 @@ REDUCTIONS = words("sum mean max min prod std var norm any all argmax argmin med
 SAME_SHAPE = words(
     "float double half bfloat16 long int bool short byte char type clone detach contiguous abs exp log sqrt sin cos "
     "tanh sigmoid relu neg clamp clamp_min clamp_max round floor ceil flip cumsum cumprod softmax log_softmax tril "
-    "triu fill_ zero_ normal_ uniform_ random_ bernoulli_ exponential_ requires_grad_ to cuda cpu type_as "
-    "pin_memory masked_fill masked_fill_ add sub mul div pow eq ne lt gt le ge logical_not add_ sub_ mul_ div_ "
-    "clamp_ copy_ rsqrt reciprocal log1p expm1 square sign transpose permute t T mT roll sort unsqueeze_ normalize "
-    "gelu silu elu selu leaky_relu softplus logsigmoid hardtanh dropout erf erfinv atan tan sinh cosh trunc frac "
-    "nan_to_num renorm"
+    "triu fill_ zero_ normal_ uniform_ random_ bernoulli_ exponential_ requires_grad_ to cuda cpu type_as pin_memory "
+    "masked_fill masked_fill_ add sub mul div pow eq ne lt gt le ge logical_not add_ sub_ mul_ div_ clamp_ copy_ rsqrt "
+    "reciprocal log1p expm1 square sign transpose permute t T mT roll sort unsqueeze_ normalize gelu silu elu selu "
+    "leaky_relu softplus logsigmoid hardtanh dropout erf erfinv atan tan sinh cosh trunc frac nan_to_num renorm"
 )
 # What looks at a tensor without its data: views of it, and its shape.
 NO_READ = words(
@@ -172,9 +172,8 @@ FRAMEWORK_STEPS = FORWARDS - {"forward", "forward_features"}
 # Parameters of forward that are tensors wherever these names are used.
 INPUT_NAMES = words(
     "x y z h u v q k w xs inp input inputs_embeds image images img imgs hidden hidden_states features feats feat "
-    "tokens ids input_ids labels label target targets mask attention_mask src tgt query key value queries keys "
-    "values logits pixel_values embeddings embeds audio waveform states memory out output residual noise latents "
-    "timesteps"
+    "tokens ids input_ids labels label target targets mask attention_mask src tgt query key value queries keys values "
+    "logits pixel_values embeddings embeds audio waveform states memory out output residual noise latents timesteps"
 )
 
 
@@ -316,13 +315,12 @@ def _bases(file: File) -> None:
     for one in file.classes.values():
         family = list(_family(file, one))
         names = [name for member in family for name in member.bases]
-        one.is_module = any(_is_module_base(name) for name in names) or _looks_like_a_module(file, one)
+        known = any(
+            name in MODULE_BASES or is_module_class(name) or name.endswith(".LightningModule") for name in names
+        )
+        one.is_module = known or _looks_like_a_module(file, one)
         one.is_lightning = any("Lightning" in name for name in names)
         one.is_dataset = any(name in DATASETS or name.startswith("torchvision.datasets.") for name in names)
-
-
-def _is_module_base(name: str) -> bool:
-    return name in MODULE_BASES or is_module_class(name) or name.endswith(".LightningModule")
 
 
 def _looks_like_a_module(file: File, one: Class) -> bool:
@@ -410,3 +408,150 @@ def _has_workers(call: ast.Call) -> bool:
     # Its sixth positional argument, after dataset, batch_size, shuffle, sampler and batch_sampler.
     workers = given.get("num_workers") or (call.args[5] if len(call.args) > 5 else None)
     return workers is not None and not (isinstance(workers, ast.Constant) and not workers.value)
+
+
+# A larger file is data, not a program: a table of 10 MB of literals takes ast a gigabyte.
+MOST_BYTES = 4 * 2**20
+_IGNORE = re.compile(r"#\s*gpucheck:\s*ignore(?:\[([^\]]*)\])?(?![\w\[])", re.IGNORECASE)
+
+
+class Unreadable(Exception):
+    """The file cannot be judged: why, and on which line where that is known."""
+
+    def __init__(self, why: str, line: int | None = None, column: int | None = None) -> None:
+        super().__init__(why)
+        self.why, self.line, self.column = why, line, column
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file as a tree. `lines` are numbered from 0; `ignored` holds the ids by line, an empty set for all."""
+
+    tree: ast.Module
+    lines: list[str]
+    ignored: dict[int, frozenset[str]] = field(default_factory=dict)
+
+    def text(self, node: ast.AST, most: int = 60) -> str:
+        """The source of an expression, in one line, cut where it is longer than `most` characters."""
+        line, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0) or 0
+        if not line:
+            return ""
+        start, stop = getattr(node, "col_offset", 0), getattr(node, "end_col_offset", 0)
+        rows = [row.encode() for row in self.lines[line - 1 : end]]
+        if rows:
+            rows[-1] = rows[-1][:stop]
+            rows[0] = rows[0][start:]
+        text = " ".join(b" ".join(rows).decode("utf-8", "replace").split())
+        return text if len(text) <= most else f"{text[: most - 1]}…"
+
+    def column(self, node: ast.AST) -> int:
+        """The column of a node in characters, from 1: ast counts bytes."""
+        line = self.lines[getattr(node, "lineno", 1) - 1]
+        return len(line.encode()[: getattr(node, "col_offset", 0)].decode("utf-8", "replace")) + 1
+
+    def is_ignored(self, node: ast.AST, rule: str) -> bool:
+        """Whether a comment on one of the node's lines names the rule, or all."""
+        first = getattr(node, "lineno", 1)
+        for line in range(first, (getattr(node, "end_lineno", None) or first) + 1):
+            ids = self.ignored.get(line)
+            if ids is not None and (not ids or rule in ids or rule.removeprefix("lint.") in ids):
+                return True
+        return False
+
+
+def parse(data: bytes) -> Source:
+    """A file's bytes as a tree. Raises Unreadable, with the reason, for what Python cannot read."""
+    if len(data) > MOST_BYTES:
+        raise Unreadable(f"it is larger than {MOST_BYTES // 2**20} MiB")
+    text = _decoded(data)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the file's own escapes and comparisons
+            tree = ast.parse(text)
+    except SyntaxError as error:
+        raise Unreadable(f"not valid Python: {error.msg}", error.lineno, error.offset) from error
+    except (RecursionError, MemoryError) as error:
+        raise Unreadable("its expressions are nested too deeply") from error
+    except ValueError as error:
+        raise Unreadable(f"not valid Python: {error}") from error
+    return Source(tree, text.split("\n"), _ignored(text))
+
+
+def _decoded(data: bytes) -> str:
+    """The text, by its byte order mark or its coding comment (PEP 263), with plain line ends."""
+    if b"\0" in data:
+        raise Unreadable("not valid Python: it contains null bytes")
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        text = data.decode(encoding)
+    except SyntaxError as error:
+        raise Unreadable(f"not valid Python: {error.msg}", 1) from error
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise Unreadable(f"not valid {error.encoding}", line) from error
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _ignored(text: str) -> dict[int, frozenset[str]]:
+    """The ignore comments by line. A text that only looks like one, within a string, is none."""
+    if _IGNORE.search(text) is None:
+        return {}
+    found = {}
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    except (tokenize.TokenError, SyntaxError) as error:
+        raise Unreadable(f"its comments cannot be read: {error}") from error
+    for token in tokens:
+        told = _IGNORE.search(token.string) if token.type == tokenize.COMMENT else None
+        if told is not None:
+            given = told.group(1)
+            ids = frozenset(one.strip() for one in (given or "").split(",") if one.strip())
+            # `ignore[]` names nothing, so it ignores nothing.
+            if ids or given is None:
+                found[token.start[0]] = ids
+    return found
+
+
+# -- a walk through a tree without walking: each node knows the slice of one list that holds what lies below it --------
+
+_KEY = "_below"
+_SKIPPED = frozenset({"ctx", "op", "ops", "type_comment", "kind", "type_ignores"})
+
+
+def index(tree: ast.AST) -> list[ast.AST]:
+    """Number the nodes below, parents before children. Raises RecursionError for a tree that is too deep.
+
+    The list is returned to be cleared: it and the nodes hold each other.
+    """
+    nodes: list[ast.AST] = []
+    fields: dict[type, tuple[str, ...]] = {}
+
+    def visit(node: ast.AST) -> None:
+        first = len(nodes)
+        nodes.append(node)
+        kind = type(node)
+        names = fields.get(kind)
+        if names is None:
+            names = fields[kind] = tuple(name for name in kind._fields if name not in _SKIPPED)
+        values = node.__dict__
+        for name in names:
+            child = values.get(name)
+            if child.__class__ is list:
+                for one in child:
+                    if isinstance(one, ast.AST):
+                        visit(one)
+            elif isinstance(child, ast.AST):
+                visit(child)
+        values[_KEY] = (nodes, first, len(nodes))
+
+    visit(tree)
+    return nodes
+
+
+def walk(node: ast.AST) -> Sequence[ast.AST]:
+    """The node and all below it, as `ast.walk` gives them, without operators and contexts."""
+    known = node.__dict__.get(_KEY)
+    if known is None:
+        return list(ast.walk(node))
+    nodes, first, end = known
+    return nodes[first:end]  # type: ignore[no-any-return]

@@ -72,10 +72,9 @@ SITE: tuple[str, ...] = (
     "pinned",
     "pageable",
     "unpinned_async",
-    "again",
-    "back",
+    "unchanged_again",
 )
-SITE += ("steps", "last_step")
+SITE += ("unchanged_back", "steps", "last_step")
 
 # -- steps: the first ones, and a ring of the others that is thinned out when it is full -------------------------------
 STEP: tuple[str, ...] = (

@@ -1,17 +1,22 @@
-"""`gpucheck run`: start the program, watch its device from outside, and answer when it has ended."""
+"""`gpucheck run`: start the program, watch its device from outside, and answer when it has ended: from what then stands
+on the board, and the lines of the program's source."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import itertools
 import json
 import mmap
 import os
+import re
 import shutil
+import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +25,26 @@ from gpucheck.errors import CannotLook, UsageError
 from gpucheck.exits import FAILED
 from gpucheck.machine.child import LineChild, Program, interpreter_argv, python_argv
 from gpucheck.measure.telemetry import Watch
-from gpucheck.program.run import board, dry_judge, fold, judge, ranks
-from gpucheck.program.run.options import STEPS, UNGIVEN_BYTES, Device, RunOptions
+from gpucheck.program.options import STEPS, UNGIVEN_BYTES, Device, RunOptions
+from gpucheck.program.run import board, judge, ranks
 from gpucheck.report.events import Answered, Emit, Judged, Notice
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import exit_code
+from gpucheck.report.results.run import (
+    Growth,
+    Holder,
+    OutOfMemory,
+    RunDevice,
+    RunError,
+    RunLine,
+    RunResult,
+    RunStep,
+    RunSteps,
+    TimeShares,
+    Traced,
+    TracedLine,
+    WaitsFor,
+)
 
 _LOOK_EVERY_S = 1.0
 
@@ -55,7 +75,7 @@ def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
             added=added,
         ) as running:
             code, busy, unknown = _watched(running, job, emit)
-            ended = fold.Ended(
+            ended = Ended(
                 program=options.program,
                 exit=code,
                 began_ns=began,
@@ -109,14 +129,14 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
                 if not read.head[board.TORCH_NS]:
                     emit(Judged(Finding("run.not_seen", "skip", "the program did not load torch")))
                     return code
-                ended = fold.Ended(options.program, code, began, time.perf_counter_ns(), None, None)
-                counted = fold.result(read, ended)
+                ended = Ended(options.program, code, began, time.perf_counter_ns(), None, None)
+                counted = answer(read, ended)
                 written = None if place is None else place.written()
-                result = dry_judge.result(read, counted, options, written)
+                result = judge.dry_result(read, counted, options, written)
     except OSError as error:
         raise CannotLook(f"{script} cannot be started", os.strerror(error.errno or 0)) from error
-    emit(Answered("run_dry", dry_judge.relative(result, folder)))
-    found = dry_judge.findings(result, counted, folder)
+    emit(Answered("run_dry", judge.relative(result, folder)))
+    found = judge.dry_findings(result, counted, folder)
     for finding in found:
         emit(Judged(finding))
     judged = exit_code(tuple(found))
@@ -169,9 +189,9 @@ def _loads(watch: Watch) -> list[tuple[float, float]]:
     ]
 
 
-def _answer(running: Started, ended: fold.Ended, emit: Emit, job: ranks.Job | None) -> None:
+def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -> None:
     failure = running.failure()
-    result = None if failure is not None else fold.result(board.read(running.memory), ended)
+    result = None if failure is not None else answer(board.read(running.memory), ended)
     if job is not None:
         lines = () if result is None else [(one.kind, one.file, one.line, one.time_s) for one in result.lines[:20]]
         steps = 0 if result is None or result.steps is None else result.steps.count
@@ -356,3 +376,483 @@ def _board_file() -> str:
     finally:
         os.close(handle)
     return path
+
+
+# -- from the board to the answer --------------------------------------------------------------------------------------
+
+# Functions of torch that make a tensor on the host unless they are told a device. What takes data that is there
+# already (from_numpy, as_tensor, load) is none: such data has to come to the device in some way.
+_FACTORIES = frozenset(
+    (
+        *("zeros", "ones", "full", "empty", "rand", "randn", "randint", "randperm", "arange", "linspace", "logspace"),
+        *("eye", "tensor", "tril_indices", "triu_indices", "normal", "bernoulli", "multinomial"),
+    )
+)
+_MOVES = frozenset(("to", "cuda", "cpu", "xpu", "copy_"))
+_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the source says of one line."""
+
+    text: str | None = None
+    in_loop: bool | None = None
+    made_by: str | None = None
+
+
+class Sources:
+    """The files of a program, each read once."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, tuple[list[str], ast.Module | None]] = {}
+
+    def said(self, file: str, line: int) -> Said:
+        """What the source says of this line."""
+        lines, tree = self._file(file)
+        text = lines[line - 1].strip() if 0 < line <= len(lines) else None
+        if tree is None:
+            return Said(text)
+        path = _path_to(tree, line)
+        inner = [node for node in path if isinstance(node, _FUNCTIONS)]
+        within = path[path.index(inner[-1]) :] if inner else path
+        in_loop = any(isinstance(node, _LOOPS) and line > node.lineno for node in within) or any(
+            isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)) for node in within
+        )
+        return Said(text, in_loop, _made_by(within[0] if within else tree, line))
+
+    def _file(self, file: str) -> tuple[list[str], ast.Module | None]:
+        if file not in self._files:
+            try:
+                text = Path(file).read_text(encoding="utf-8")
+                self._files[file] = text.splitlines(), ast.parse(text)
+            except (OSError, SyntaxError, ValueError):
+                self._files[file] = [], None
+        return self._files[file]
+
+
+def _path_to(tree: ast.AST, line: int) -> list[ast.AST]:
+    """The nodes that enclose a line, outermost first."""
+    path: list[ast.AST] = []
+    node: ast.AST | None = tree
+    while node is not None:
+        path.append(node)
+        node = next(
+            (one for one in ast.iter_child_nodes(node) if _begins(one) <= line <= (getattr(one, "end_lineno", 0) or 0)),
+            None,
+        )
+    return path
+
+
+def _begins(node: ast.AST) -> int:
+    return int(getattr(node, "lineno", 10**9))
+
+
+def _made_by(scope: ast.AST, line: int) -> str | None:
+    """The factory that makes the tensor which is moved on this line: in the same expression, or in the last value that
+    its variable was given in the same scope."""
+    for call in ast.walk(scope):
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _MOVES):
+            continue
+        if not call.lineno <= line <= (call.end_lineno or call.lineno):
+            continue
+        made = _factory(call.func.value)
+        if made is None and isinstance(call.func.value, ast.Name):
+            value = _last_value(scope, call.func.value.id, line)
+            made = None if value is None else _factory(value)
+        if made is not None:
+            return made
+    return None
+
+
+def _factory(value: ast.expr) -> str | None:
+    """The factory at the root of `torch.zeros(3).view(-1)`, or of `torch.tril(torch.ones(4, 4))`."""
+    while isinstance(value, ast.Call):
+        function = value.func
+        if (
+            isinstance(function, ast.Attribute)
+            and isinstance(function.value, ast.Name)
+            and function.value.id == "torch"
+        ):
+            if function.attr in _FACTORIES:
+                on_device = any(word.arg == "device" for word in value.keywords)
+                return None if on_device else f"torch.{function.attr}"
+            if not value.args or isinstance(value.args[0], ast.Starred):
+                return None
+            value = value.args[0]
+        elif isinstance(function, ast.Attribute) and function.attr not in _MOVES:
+            value = function.value
+        else:
+            return None
+    return None
+
+
+def _last_value(scope: ast.AST, name: str, line: int) -> ast.expr | None:
+    found: ast.expr | None = None
+    at = 0
+    for node in ast.walk(scope):
+        if not (isinstance(node, ast.Assign) and at <= node.lineno < line):
+            continue
+        if any(isinstance(target, ast.Name) and target.id == name for target in node.targets):
+            found, at = node.value, node.lineno
+    return found
+
+
+# The first steps load kernels, fill caches and compile: they stand apart where enough others are there.
+_APART, _ENOUGH = 3, 8
+# From this share of the time on something is what the program waits for; between the two shares of a busy device it is
+# not clear who waits for whom.
+WAITS_SHARE, BUSY, IDLE = 0.25, 0.85, 0.5
+# A resident set breathes by some megabytes; torch's own count of a device does not.
+_LEAST_GROWTH = {"resident": 16 * units.MIB, "allocated": units.MIB}
+# Growth is told of that many parts of the run, each of which holds more than the one before.
+_PARTS = 6
+
+NOT_SEEN = (
+    "waits inside C++ (indexing with a boolean mask, torch.unique, sparse tensors)",
+    "tensors built on the device from Python data (torch.tensor(…, device=…))",
+    "copies inside compiled code and CUDA graphs",
+    "communication between ranks",
+    "data that does not come from a DataLoader",
+    "processes that the program starts",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a run ended, and what was read from outside meanwhile.
+
+    `at_ns` is on the board's clock; `busy` are times in seconds of that clock with the part in which kernels ran.
+    """
+
+    program: tuple[str, ...]
+    exit: int | None
+    began_ns: int
+    at_ns: int
+    cpu_s: float | None
+    host_peak_bytes: int | None
+    busy: tuple[tuple[float, float], ...] = ()
+    busy_unknown: str | None = None
+    snapshot: str | None = None
+
+
+def answer(read: board.Read, ended: Ended) -> RunResult:
+    """The answer."""
+    lines = _lines(read)
+    used = bool(read.devices) or any(one.kind not in ("data", "empty_cache") for one in lines)
+    steps, window, begins_ns = _steps(read)
+    shares = _shares(read, ended, window, begins_ns)
+    waits_for, reason = waits_of(shares, used)
+    return RunResult(
+        program=ended.program,
+        exit=ended.exit,
+        wall_s=(ended.at_ns - ended.began_ns) / 1e9,
+        torch=next((str(line["version"]) for line in read.said("torch")), None),
+        device_used=used,
+        waits_for=waits_for,
+        reason=reason,
+        shares=shares,
+        steps=steps,
+        lines=lines,
+        lines_lost=read.head[board.SITES_LOST],
+        devices=_devices(read),
+        host_peak_bytes=ended.host_peak_bytes,
+        growth=growth(window),
+        error=_error(read),
+        out_of_memory=_out_of_memory(read),
+        traced=_traced(read, window),
+        cut_off_in=_cut_off(read),
+        snapshot=ended.snapshot,
+        not_seen=NOT_SEEN,
+    )
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+
+
+def _step(row: dict[str, int]) -> RunStep:
+    allocated, reserved, resident = (row[name] if row[name] >= 0 else None for name in board.STEP[7:10])
+    parts = ("duration", "data", "copies", "waits", "backward", "optimizer", "cpu")
+    return RunStep(
+        number=row["number"],
+        **{f"{name}_s": row[f"{name}_ns"] / 1e9 for name in parts},
+        allocated_bytes=allocated,
+        reserved_bytes=reserved,
+        resident_bytes=resident,
+    )
+
+
+def _steps(read: board.Read) -> tuple[RunSteps | None, tuple[RunStep, ...], int | None]:
+    """The steps; those that are not set apart; and the time at which these begin."""
+    count = read.head[board.STEPS]
+    if not count:
+        return None, (), None
+    rows = (*read.first_steps, *read.steps)
+    apart = _APART if count >= _ENOUGH else min(1, count - 1)
+    traced = read.head[board.TRACED_STEPS]
+    if traced:  # what was looked at with everything takes longer: it stands apart as well
+        last = max((int(line["last_step"]) for line in read.said("trace")), default=0)
+        apart = min(max(apart, last), len(rows) - 1)
+    first, steady = rows[:apart], rows[apart:]
+    by = "gpucheck.api.step" if read.head[board.EXPLICIT_STEPS] else "optimizer"
+    durations = [row["duration_ns"] / 1e9 for row in steady]
+    told = RunSteps(
+        count,
+        "optimizer" if by == "optimizer" else "gpucheck.api.step",
+        tuple(_step(row) for row in first),
+        len(steady),
+        statistics.median(durations) if durations else None,
+        max(durations, default=None),
+    )
+    begins = first[-1]["end_ns"] if first else steady[0]["end_ns"] - steady[0]["duration_ns"]
+    return told, tuple(_step(row) for row in steady), begins
+
+
+def _shares(read: board.Read, ended: Ended, window: Sequence[RunStep], begins_ns: int | None) -> TimeShares | None:
+    """Over the steady steps, else from the load of torch to the end; None where torch was never loaded."""
+    if not read.head[board.TORCH_NS]:
+        return None
+    ends_ns = read.head[board.END_NS] or ended.at_ns
+    if window:
+        whole = sum(one.duration_s for one in window)
+        parts = [
+            sum(values) for values in zip(*((one.data_s, one.copies_s, one.waits_s) for one in window), strict=True)
+        ]
+        begins_ns = begins_ns or 0
+    else:
+        begins_ns = read.head[board.TORCH_NS]
+        whole = (ends_ns - begins_ns) / 1e9
+        data = read.head[board.DATA_NS]
+        if read.head[board.NOW_SITE]:
+            data += ended.at_ns - read.head[board.NOW_SINCE_NS]
+        parts = [value / 1e9 for value in (data, read.head[board.COPIES_NS], read.head[board.WAITS_NS])]
+    if whole <= 0:
+        return None
+    # Clocks that are read apart may add up to a little more than the whole.
+    data_share, copies, waits = (min(part / whole, 1.0) for part in parts)
+    rest = max(1.0 - data_share - copies - waits, 0.0)
+    inside = [share for at_s, share in ended.busy if begins_ns / 1e9 <= at_s <= ends_ns / 1e9]
+    unknown = None if inside else ended.busy_unknown or "no reading of the device fell into the window"
+    # The process's own time in the steps; without steps that since torch was loaded, of its workers too.
+    cpu = sum(one.cpu_s for one in window) / whole if window else None
+    if cpu is None and ended.cpu_s is not None:
+        cpu = max(ended.cpu_s - read.head[board.TORCH_CPU_NS] / 1e9, 0.0) / whole
+    return TimeShares(
+        whole, data_share, copies, waits, rest, statistics.fmean(inside) if inside else None, unknown, cpu
+    )
+
+
+def waits_of(shares: TimeShares | None, device_used: bool) -> tuple[WaitsFor, str]:
+    """What the program waits for, and why this is said."""
+    if shares is None:
+        return "inconclusive", "the program did not load torch"
+    data, copies, waits = (units.percent(one) for one in (shares.data, shares.copies, shares.waits))
+    if shares.data >= WAITS_SHARE and shares.data >= shares.copies:
+        return "data", f"{data} of the time is spent waiting for the DataLoader"
+    if shares.copies >= WAITS_SHARE:
+        return "copies", f"{copies} of the time is spent in copies to the device"
+    if not device_used:
+        if shares.cpu is not None and shares.cpu < IDLE:
+            return "inconclusive", f"no GPU was used, and the CPU worked for {units.percent(shares.cpu)} of the time"
+        return "device", "no GPU was used"
+    busy = shares.device_busy
+    if busy is not None and busy >= BUSY:
+        return "device", f"kernels ran for {units.percent(busy)} of the time"
+    if busy is not None and busy < IDLE:
+        return "host", f"kernels ran for only {units.percent(busy)} of the time; data and copies are not the cause"
+    if shares.waits >= IDLE:
+        return "device", f"the host waited for the device for {waits} of the time"
+    if busy is not None:
+        return "inconclusive", f"kernels ran for {units.percent(busy)} of the time"
+    return "inconclusive", f"how busy the device was is unknown: {shares.device_busy_unknown}"
+
+
+# -- lines ------------------------------------------------------------------------------------------------------------
+
+
+def _lines(read: board.Read) -> tuple[RunLine, ...]:
+    sources = Sources()
+    said = {int(line["site"]): line for line in read.said("site")}
+    merged: dict[tuple[str, str, int], RunLine] = {}
+    for number, row in enumerate(read.sites):
+        if number not in said or not (row["count"] or row["time_ns"]):
+            continue
+        one = _line(said[number], row, sources)
+        key = (one.kind, one.file, one.line)
+        merged[key] = one if key not in merged else _together(merged[key], one)
+    return tuple(sorted(merged.values(), key=lambda one: -one.time_s))
+
+
+def _line(said: dict[str, Any], row: dict[str, int], sources: Sources) -> RunLine:
+    source = sources.said(said["file"], said["line"])
+    same: dict[str, Any] = {name: said[name] for name in ("kind", "file", "line", "function", "users", "discarded")}
+    same |= {name: row[name] for name in (*_SUMS, "steps")}
+    return RunLine(
+        **same,
+        time_s=row["time_ns"] / 1e9,
+        longest_s=row["longest_ns"] / 1e9,
+        made_by=source.made_by if said["kind"] == "to_device" and said["through"] is None else None,
+        in_loop=source.in_loop,
+        source=source.text,
+    )
+
+
+# What adds up where a line has several calls.
+_SUMS = ("count", "bytes", "pinned", "pageable", "unpinned_async", "unchanged_again", "unchanged_back")
+
+
+def _together(one: RunLine, other: RunLine) -> RunLine:
+    """Two calls on one line."""
+    return replace(
+        one,
+        **{name: getattr(one, name) + getattr(other, name) for name in (*_SUMS, "time_s")},
+        longest_s=max(one.longest_s, other.longest_s),
+        steps=max(one.steps, other.steps),
+        discarded=one.discarded or other.discarded,
+        made_by=one.made_by or other.made_by,
+    )
+
+
+def _cut_off(read: board.Read) -> str | None:
+    number = read.head[board.NOW_SITE] - 1
+    return next((f"{one['file']}:{one['line']}" for one in read.said("site") if one["site"] == number), None)
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def _devices(read: board.Read) -> tuple[RunDevice, ...]:
+    told = {int(line["index"]): line for line in read.said("device")}
+    return tuple(
+        RunDevice(
+            f"cuda:{index}",
+            str(told[index]["name"]),
+            int(told[index]["total"]),
+            row["peak_allocated"],
+            row["peak_reserved"],
+            row["peak_step"],
+            board.PHASES[row["peak_phase"]],
+            max(row["reserved_at_peak"] - row["peak_allocated"], 0),
+            row["retries"],
+            row["ooms"],
+        )
+        for index, row in read.devices.items()
+        if index in told
+    )
+
+
+def growth(window: Sequence[RunStep]) -> Growth | None:
+    """Memory that every part of the run holds more of than the part before; None where it does not grow so."""
+    on_device = bool(window) and window[0].allocated_bytes is not None
+    of = "allocated" if on_device else "resident"
+    held = [
+        (one.number, value)
+        for one in window
+        if (value := one.allocated_bytes if on_device else one.resident_bytes) is not None
+    ]
+    if len(held) < 2 * _PARTS:
+        return None
+    size = len(held) // _PARTS
+    parts = [held[n * size : (n + 1) * size] for n in range(_PARTS)]
+    medians = [statistics.median(value for _, value in part) for part in parts]
+    grown = medians[-1] - medians[0]
+    if grown < _LEAST_GROWTH[of] or any(later <= before for before, later in itertools.pairwise(medians)):
+        return None
+    middle = [statistics.median(number for number, _ in part) for part in parts]
+    steps = int(middle[-1] - middle[0])
+    return Growth("allocated" if on_device else "resident", grown / steps, steps, int(grown))
+
+
+def _error(read: board.Read) -> RunError | None:
+    said = next(read.said("error"), None)
+    if said is None:
+        return None
+    where = said["where"] or {}
+    return RunError(said["class"], said["text"], said["cause"], where.get("file"), where.get("line"))
+
+
+# How allocators tell what was asked for, and what other processes hold (torch's CUDACachingAllocator, CPUAllocator).
+_ASKED = re.compile(r"Tried to allocate ([\d.]+ ?\w+)|tried to allocate (\d+) bytes")
+_OTHERS = re.compile(r"Process \d+ has ([\d.]+ ?\w+) memory in use")
+
+
+def _out_of_memory(read: board.Read) -> OutOfMemory | None:
+    error = next((line for line in read.said("error") if line["memory"]), None)
+    if error is None:
+        return None
+    held = next(read.said("held"), {})
+    # The last that was raised is the one that ended the program.
+    told: dict[str, Any] = next(reversed([*read.said("oom")]), {}) if error["cause"] == "oom.cuda" else {}
+    asked = told.get("asked") or _asked_size(_ASKED.search(error["text"]))
+    others = sum(_asked_size(match) or 0 for match in _OTHERS.finditer(error["text"])) or None
+    device = f"cuda:{told['device']}" if told else "cpu" if error["cause"] == "oom.cpu" else "cuda"
+    total = next((int(line["total"]) for line in read.said("device") if line["index"] == told.get("device")), None)
+    known = sum(held.get(name, 0) for name in ("parameters", "gradients", "optimizer", "others"))
+    allocated, reserved = told.get("allocated"), told.get("reserved")
+    return OutOfMemory(
+        device=device,
+        asked_bytes=asked,
+        total_bytes=total,
+        free_bytes=told.get("free"),
+        allocated_bytes=allocated,
+        reserved_bytes=reserved,
+        largest_free_block_bytes=told.get("largest_free_block"),
+        other_processes_bytes=others,
+        parameters_bytes=held.get("parameters", 0),
+        gradients_bytes=held.get("gradients", 0),
+        optimizer_bytes=held.get("optimizer", 0),
+        others_bytes=held.get("others", 0),
+        unnamed_bytes=None if allocated is None else max(allocated - known, 0),
+        blame=blame(asked, total, allocated, reserved, others),
+        holders=tuple(
+            Holder(*(one[name] for name in ("name", "kind", "tensors", "bytes", "file", "line", "function")))
+            for one in read.said("holder")
+        ),
+        phase=board.PHASES[error["phase"]],
+        step=error["step"],
+    )
+
+
+def blame(
+    asked: int | None, total: int | None, allocated: int | None, reserved: int | None, others: int | None
+) -> str | None:
+    """What is to blame: `fragmentation` where what torch keeps unused is enough for the request, `other-processes`
+    where what these hold is, else `size`; None where it cannot be known."""
+    if asked is None:
+        return None
+    if allocated is not None and reserved is not None and reserved - allocated >= asked:
+        return "fragmentation"
+    if others is not None and others >= asked:
+        return "other-processes"
+    return "size" if total is not None or asked is not None else None
+
+
+def _asked_size(match: re.Match[str] | None) -> int | None:
+    if match is None:
+        return None
+    text = next(group for group in match.groups() if group)
+    return int(text) if text.isdigit() else units.Size(smallest=0)(text.replace(" ", ""))
+
+
+def _traced(read: board.Read, window: Sequence[RunStep]) -> Traced | None:
+    said = next(reversed([*read.said("trace")]), None)
+    if said is None:
+        return None
+    steady = statistics.median(one.duration_s for one in window) if window else None
+    slowdown = said["step_ns"] / 1e9 / steady if steady else None
+    rows = tuple(
+        TracedLine(
+            file=one["file"],
+            line=one["line"],
+            function=one["function"],
+            module=one["module"],
+            phase=one["phase"],
+            peak_bytes=one["peak"],
+            kept_bytes_per_step=one["kept"] / said["counted"],
+            kept_tensors=one["kept_tensors"],
+            held_by=one["held_by"],
+        )
+        for one in read.said("traced")
+    )
+    return Traced(said["steps"], said["peak"], slowdown, rows)

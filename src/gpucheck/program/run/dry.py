@@ -27,7 +27,7 @@ from torch.utils.data import dataloader
 
 from gpucheck.program import engine, placement, surface
 from gpucheck.program.claims import COUNTED, Claims, Place, here, is_ours, rank, storage_of, text_of
-from gpucheck.program.run import board, held, look, rule
+from gpucheck.program.run import board, held, look
 from gpucheck.report.codec import to_json
 from gpucheck.work.storages import Memory, Moment
 
@@ -80,10 +80,10 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     for holder, name, _ in look._replaced:
         counting = vars(holder)[name]
         made.originals[counting] = counting.__wrapped__
-    look.device_of = rule.device_of = _device_of
-    look.is_plain = rule.is_plain = lambda tensor: False
+    look.device_of = held.device_of = _device_of
+    look.is_plain = held.is_plain = lambda tensor: False
     look.is_pinned = _is_pinned
-    rule.is_used = lambda: True
+    held.is_used = lambda: True
     held.read = lambda cells, phase: None
     if not _world.has_values:
         look._follow = lambda *args: None  # it holds what is moved, which must trade places
@@ -138,13 +138,13 @@ def _device_of(tensor: Any) -> str | None:
     """The kind of device that a tensor claims, as `run` asks it; None for the host's."""
     if _world.here.inside:
         return None
-    with rule.unseen():
+    with held.unseen():
         device = _world.claims.device(tensor)
     return None if device is None or device.type in ("cpu", "meta") else device.type
 
 
 def _is_pinned(tensor: Any) -> bool:
-    with rule.unseen():
+    with held.unseen():
         return storage_of(tensor) in _world.pinned
 
 
@@ -234,7 +234,7 @@ def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 def _kept() -> dict[str, int]:
     """Exact bytes on the device: parameters, their gradients, states of optimizers; each storage once."""
-    with rule.unseen():
+    with held.unseen():
         parameters = [one for one in _of_kind(torch.nn.Parameter) if _is_counted(one)]
         gradients = [one.grad for one in parameters if one.grad is not None]
         states = [
@@ -274,15 +274,14 @@ def _end() -> None:
     error = getattr(sys, "last_value", None)
     memory = _world.claims.memory
     assert memory is not None
-    with rule.unseen():
+    with held.unseen():
         ended_by = None if error is None else placement.mismatch_in(_world, error)
         refused = sorted(_world.refused.values(), key=lambda one: one.mismatch is not ended_by)
         for one in refused[:_MOST_TOLD]:
-            entry = to_json(one.mismatch.entry)
             ended = ended_by is not None and one.mismatch.site == ended_by.site
-            _say("mismatch", entry=entry, ended=ended, assumed=one.assumed, times=one.times)
-        if error is not None:
-            _say_error(error, ended_by)
+            _say("mismatch", mismatch=to_json(one.mismatch.entry), ended=ended, assumed=one.assumed, times=one.times)
+        if error is not None and ended_by is None:
+            _say_error(error)
         for (place, text), times in _world.mixed.most_common(_MOST_TOLD):
             _say("mixed", text=text[:_MOST_TEXT], place=text_of(place), times=times)
         for value in _world.assumed[:_MOST_TOLD]:
@@ -303,11 +302,12 @@ def _end() -> None:
     _claimed.close()
 
 
-def _say(kind: str, **row: Any) -> None:
-    board.write(look.memory, look.cells, {"say": kind, **row})
+def _say(say: str, **row: Any) -> None:
+    """A line of the board, said by the names of the fields of a dry run's result."""
+    board.write(look.memory, look.cells, {"say": say, **row})
 
 
-def _say_error(error: BaseException, ended_by: Any) -> None:
+def _say_error(error: BaseException) -> None:
     place, whole = placement.innermost(error.__traceback__), str(error)
     if _OF_A_WORKER in whole:
         # The error itself is the last line, and its own traceback stands above it.
@@ -318,16 +318,16 @@ def _say_error(error: BaseException, ended_by: Any) -> None:
     of_device = isinstance(error, (NotImplementedError, ImportError)) or any(
         word in text.lower() for word in placement.OF_THE_DEVICE
     )
-    row = {"class": type(error).__name__, "text": text, "place": text_of(place), "of_device": of_device}
-    _say("stopped", **row, mismatch=ended_by is not None, autocast=torch.is_autocast_enabled("cpu"))
+    row = {"kind": type(error).__name__, "text": text, "place": text_of(place), "of_device": of_device}
+    _say("stopped", **row, autocast=torch.is_autocast_enabled("cpu"))
 
 
 def _told(one: Moment[Place]) -> dict[str, Any]:
     held_by = [
         {"place": text_of(place), "phase": phase, "bytes": size} for (place, phase), size in one.held[:_MOST_LINES]
     ]
-    row = {"place": text_of(one.place), "phase": one.phase, "step": one.step, "asked": one.asked_bytes}
+    row = {"place": text_of(one.place), "phase": one.phase, "step": one.step, "asked_bytes": one.asked_bytes}
     made_in: dict[str, int] = {}
     for (_, phase), size in one.held:
         made_in[phase] = made_in.get(phase, 0) + size
-    return {**row, "allocated": one.allocated_bytes, "held": held_by, "made_in": made_in}
+    return {**row, "allocated_bytes": one.allocated_bytes, "held": held_by, "made_in": made_in}

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from gpucheck.program.run import board, held, rule
+from gpucheck.program.run import board, held
 from gpucheck.program.run.board import SITES_AT, STEP
 
 now = time.perf_counter_ns
@@ -40,7 +40,7 @@ _MOST_OTHERS = 8
 # The board. A process that the program forks counts into memory of its own, which nobody reads.
 memory: mmap.mmap | memoryview | bytearray = bytearray(board.SIZE)
 cells = board.cells_of(memory)
-lines: rule.Lines
+lines: held.Lines
 _main_thread = threading.main_thread().ident
 # Threads in which something is at work whose parts are not told one by one: printing a tensor waits many times.
 _silent: set[int] = set()
@@ -134,7 +134,7 @@ def _spend(site: int, spent_ns: int) -> None:
 
 def _size(tensor: Any) -> int:
     """Bytes of the tensor's elements."""
-    with rule.unseen():
+    with held.unseen():
         return int(tensor.nbytes)
 
 
@@ -208,7 +208,7 @@ def _warning(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def read(self: Any) -> Any:
         nonlocal warned
         try:
-            if warned or not rule.is_plain(self) or not self.requires_grad:
+            if warned or not held.is_plain(self) or not self.requires_grad:
                 return quiet(self)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
@@ -240,7 +240,7 @@ def _called(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException as error:
             error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
             raise
-        if rule.is_used():
+        if held.is_used():
             _waited(kind, began, None, sys._getframe(1))
         return result
 
@@ -297,7 +297,7 @@ def _copied(moved: Any, result: Any, source: str | None, target: str | None, beg
     if is_plain(moved):
         _note_copy(moved, result, source, target, spent, non_blocking, sys._getframe(2))
         return
-    with rule.unseen():
+    with held.unseen():
         _note_copy(moved, result, source, target, spent, non_blocking, sys._getframe(2))
 
 
@@ -547,7 +547,7 @@ def step() -> None:
 
 # -- beginning and end ------------------------------------------------------------------------------------------------
 
-device_of, is_plain = rule.device_of, rule.is_plain
+device_of, is_plain = held.device_of, held.is_plain
 
 _SCALARS = {"item": "item", "__bool__": "bool", "is_nonzero": "bool"}
 _WARNING = {"__float__": "float", "__int__": "int", "__complex__": "complex", "__index__": "index"}
@@ -619,7 +619,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, trace: int = 
     main = sys.modules.get("__main__")
     # The file of a program that is being started is not known to its module yet.
     file = getattr(main, "__file__", None) or (sys.argv[0] if sys.argv else None)
-    lines = rule.Lines(folder, file)
+    lines = held.Lines(folder, file)
     board.write(memory, cells, {"say": "torch", "version": torch.__version__, "pid": os.getpid()})
     install()
     if trace:

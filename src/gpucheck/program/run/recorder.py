@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from gpucheck.program.run import look, rule
+from gpucheck.program.run import held, look
 
 # The recorder is read at most this often, and so that reading takes this share of the time where it does not overwrite
 # itself: all that it holds is read each time. What ends a program at once costs what was recorded since.
@@ -53,7 +53,7 @@ def boot_id() -> str:
 class Recorder:
     """The thread, and what it has handed on."""
 
-    def __init__(self, asked: dict[str, Any], dump: Callable[..., bytes], lines: rule.Lines) -> None:
+    def __init__(self, asked: dict[str, Any], dump: Callable[..., bytes], lines: held.Lines) -> None:
         self.path = asked["path"]
         self.hang_mark, self.hang_after_s = asked["hang_mark"], asked["hang_after_s"]
         self.end_mark = asked["end_mark"]

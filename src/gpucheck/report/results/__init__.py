@@ -1,6 +1,6 @@
 """What commands answer beyond their measurements and findings: the type of each entry of a report's `results`.
 
-The types lie in a file for each command and are loaded where an answer is made or read: most commands have one or none.
+The types lie in a file for each command with a long answer, and are loaded where an answer is made or read.
 """
 
 from __future__ import annotations
@@ -19,16 +19,12 @@ if TYPE_CHECKING:
         SustainedResult,
         TransferResult,
     )
-    from gpucheck.report.results.compare import Comparison
-    from gpucheck.report.results.doctor import DoctorResult
-    from gpucheck.report.results.explain import ExplainResult
     from gpucheck.report.results.find_batch_size import EstimatedBatchSize, FoundBatchSize, FoundBatchSizes
     from gpucheck.report.results.fleet import FleetResult, NodeDocument
-    from gpucheck.report.results.lint import LintResult
-    from gpucheck.report.results.memory import MemoryStep
     from gpucheck.report.results.model import ModelResult
     from gpucheck.report.results.ranks import RanksResult
     from gpucheck.report.results.run import DryResult, RunResult
+    from gpucheck.report.results.short import Comparison, DoctorResult, ExplainResult, LintResult, MemoryStep
     from gpucheck.report.results.stress import StressResult
 
 

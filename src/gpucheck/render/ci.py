@@ -1,13 +1,17 @@
-"""A report as JUnit XML, which every CI reads: a test case for each finding and each row compared.
+"""A report as JUnit XML, which every CI reads, and as SARIF, which code hosts and editors read.
 
-Of a command that was cut off also for each row that it had measured: no finding may have come of it.
+JUnit XML has a test case for each finding and each row compared; of a command that was cut off also for each row that
+it had measured, as no finding may have come of it. SARIF 2.1.0 (OASIS standard, 2020) has findings with a place in a
+source file.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from pathlib import PurePath
 from typing import Any
+from urllib.parse import quote
 from xml.etree import ElementTree
 
 from gpucheck import exits
@@ -51,7 +55,7 @@ def _rows_compared(report: Report) -> list[Finding]:
     compared = report.results.get("compare")
     if compared is None:
         return []
-    from gpucheck.compare import judge
+    from gpucheck.compare.comparison import gate as gated
     from gpucheck.compare.comparison import row_label
 
     gate = next(
@@ -60,7 +64,7 @@ def _rows_compared(report: Report) -> list[Finding]:
     most = None if gate is None else float(gate.evidence["limit"]) - 1
     found = []
     for row in compared.rows:
-        verdict: Verdict = "pass" if most is None else judge.gate(row, most)
+        verdict: Verdict = "pass" if most is None else gated(row, most)
         told = {name: value for name, value in to_json(row).items() if name not in ("name", "case") and value != []}
         where = f"{row_label(row)} on {row.new_device}"
         found.append(Finding(where, verdict, row.change, f"{row.ratio:.3f}× the time", told))
@@ -155,3 +159,53 @@ def _value(value: Any) -> str:
 
 def _seconds(value: float) -> str:
     return f"{value:.3f}"
+
+
+# -- SARIF -------------------------------------------------------------------------------------------------------------
+
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_LEVELS: dict[Verdict, str] = {"fail": "error", "inconclusive": "error", "warn": "warning", "info": "note"}
+
+
+def sarif(report: Report) -> str:
+    """The report as a SARIF log with one run. Findings that pass or were skipped are no results."""
+    told = [finding for finding in report.findings if finding.verdict in _LEVELS]
+    rules: dict[str, dict[str, Any]] = {}
+    for finding in told:
+        rules.setdefault(finding.id, {"id": finding.id, "shortDescription": {"text": finding.title}})
+    driver = {"name": "gpucheck", "version": report.gpucheck, "rules": list(rules.values())}
+    run = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "invocations": [{"executionSuccessful": report.summary.complete, "exitCode": report.summary.exit}],
+        "results": [_sarif_result(finding, list(rules).index(finding.id)) for finding in told],
+    }
+    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False) + "\n"
+
+
+def _sarif_result(finding: Finding, index: int) -> dict[str, Any]:
+    text = ". ".join(
+        part for part in (finding.message or finding.title, f"To do: {finding.fix}" if finding.fix else "") if part
+    )
+    result: dict[str, Any] = {
+        "ruleId": finding.id,
+        "ruleIndex": index,
+        "level": _LEVELS[finding.verdict],
+        "message": {"text": text},
+    }
+    if "file" in finding.evidence:
+        result["locations"] = [{"physicalLocation": _sarif_place(finding.evidence)}]
+    return result
+
+
+def _sarif_place(evidence: dict[str, Any]) -> dict[str, Any]:
+    path = PurePath(str(evidence["file"])).as_posix()
+    place: dict[str, Any] = {"artifactLocation": {"uri": quote(path)}}
+    if evidence.get("line"):
+        region = {
+            "startLine": evidence["line"],
+            "startColumn": evidence.get("column"),
+            "endLine": evidence.get("end_line"),
+        }
+        place["region"] = {key: value for key, value in region.items() if value}
+    return place
