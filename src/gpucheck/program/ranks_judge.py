@@ -107,7 +107,21 @@ def judge(table: Table) -> Verdict:
     if statistics.fmean(lost) - max(_clock(table, rank) for rank in late) > least:
         share = sum(shares[rank] for rank in named)
         return Verdict("alternating", tuple(sorted(named)), statistics.fmean(lost), share, means, "", shares)
+    apart = _apart(table) - 2 * max(_clock(table, rank) for rank in late)
+    if apart > 2 * least:
+        reason = f"ranks arrive {apart * 1e3:.3g} ms apart, and nobody was seen to wait"
+        return Verdict("not_decided", reason=reason, late_s=means, shares=shares)
     return Verdict("alike", late_s=means, shares=shares)
+
+
+def _apart(table: Table) -> float:
+    """How far behind the middle the last of a step arrives, whoever waits for it; the mean of the steps."""
+    most: dict[int, float] = {}
+    for call in table.calls:
+        if call.step >= APART and len(call.arrivals) > 1:
+            ordered = sorted(call.arrivals.values())
+            most[call.step] = max(most.get(call.step, 0.0), ordered[-1] - ordered[(len(ordered) - 1) // 2])
+    return statistics.fmean(most.values())
 
 
 def _errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, float]:
@@ -196,7 +210,9 @@ def _lateness(table: Table) -> _Lateness:
         # A call that ranks wait for is behind all that its ranks did before, wherever other groups are.
         calls.sort(key=lambda one: max(one.arrivals.values()))
     positions = _positions(calls)
-    releasing = [True] * len(calls) if table.inside else _releasing(calls, positions)
+    # Two clocks that are off make a rank seem to go on before the last has come.
+    slack = 2 * max(table.clock_error_s.values(), default=0.0)
+    releasing = [True] * len(calls) if table.inside else _releasing(calls, positions, slack)
     nowhere: dict[int, dict[tuple[str, int], float]] = {rank: defaultdict(float) for rank in table.ranks}
     found = _Lateness({rank: {} for rank in table.ranks}, defaultdict(float), {}, [], nowhere)
     released: dict[int, float] = {}
@@ -253,7 +269,7 @@ def _positions(calls: Sequence[Call]) -> list[tuple[str, int]]:
     return found
 
 
-def _releasing(calls: Sequence[Call], positions: Sequence[tuple[str, int]]) -> list[bool]:
+def _releasing(calls: Sequence[Call], positions: Sequence[tuple[str, int]], slack: float) -> list[bool]:
     """Whether the ranks of each call went on only when its last had arrived.
 
     DDP's buckets are handed over one after another, and only the last is waited for. The last call of a group in a
@@ -273,6 +289,13 @@ def _releasing(calls: Sequence[Call], positions: Sequence[tuple[str, int]]) -> l
             if at == lasts[following]:
                 since[following] = at - lasts[index]
     gaps: dict[tuple[str, int], dict[int, list[_Gap]]] = defaultdict(lambda: defaultdict(list))
+    # How long the last rank of each call took to its own next one.
+    of_last = {
+        index: at - own
+        for order in orders.values()
+        for (own, index), (at, _) in itertools.pairwise(order)
+        if own == lasts[index]
+    }
     for rank, order in orders.items():
         for (own, index), (at, following) in itertools.pairwise(order):
             if calls[index].step != calls[following].step or calls[index].step < APART:
@@ -282,8 +305,8 @@ def _releasing(calls: Sequence[Call], positions: Sequence[tuple[str, int]]) -> l
             if own < last:
                 others = [value for one, value in arrivals.items() if one != rank]
                 apart = last - statistics.median(others) if len(others) > 1 else since[index]
-                gaps[positions[index]][rank].append((at - own, last - own, apart))
-    waited = {position: _is_waited_for(rows) for position, rows in gaps.items()}
+                gaps[positions[index]][rank].append((at - own, last - own, apart, of_last.get(index, at - own)))
+    waited = {position: _is_waited_for(rows, slack) for position, rows in gaps.items()}
     ends = set(final.values())
     return [
         call.waits and (index in ends or waited.get(position, False))
@@ -292,21 +315,25 @@ def _releasing(calls: Sequence[Call], positions: Sequence[tuple[str, int]]) -> l
 
 
 # How long a rank took to its next call, how much earlier than the last it was, and how late the last was by itself:
-# beside the others, or with two ranks since all had arrived at its call before.
-_Gap = tuple[float, float, float]
+# beside the others, or with two ranks since all had arrived at its call before; and how long the last took to its next.
+_Gap = tuple[float, float, float, float]
 
 
-def _is_waited_for(rows: Mapping[int, Sequence[_Gap]]) -> bool:
-    """Whether the next call of a rank moves with the last of its siblings at this one: with slope 1, or not at all.
+def _is_waited_for(rows: Mapping[int, Sequence[_Gap]], slack: float) -> bool:
+    """Whether ranks wait for the last of a call: where they do, it is no longer last at the next call, or the next
+    call of each moves with the last of this one, with slope 1 and not 0.
 
     How late the last is by itself has nothing to do with what the rank does, and so tells the one from the other.
     """
     pairs = [one for each in rows.values() for one in each]
-    if sum(gap < wait for gap, wait, _ in pairs) > AHEAD * len(pairs):
+    if sum(gap < wait - slack for gap, wait, *_ in pairs) > AHEAD * len(pairs):
         return False
+    # Where the last is no longer last at its next call, the others have waited, or it made up for all of it.
+    if statistics.median(gap - last for gap, _, _, last in pairs) > statistics.median(one[1] for one in pairs) / 2:
+        return True
     moved = together = 0.0
     for each in rows.values():
-        gap, wait, apart = (statistics.fmean(values) for values in zip(*each, strict=True))
+        gap, wait, apart, _ = (statistics.fmean(values) for values in zip(*each, strict=True))
         for one in each:
             moved += (one[2] - apart) * (one[0] - gap)
             together += (one[2] - apart) * (one[1] - wait)

@@ -127,6 +127,17 @@ def test_what_clocks_may_be_off_is_no_lateness() -> None:
     assert ranks_judge.judge(table(own, error=0.005)).ranks == ()
 
 
+def test_lateness_that_nobody_waits_for_is_no_pass() -> None:
+    # Rank 1 is late at the first collective, and early by as much in what follows: the others may have waited or not.
+    calls = []
+    for step in range(80):
+        first = {rank: step * STEP_S + 0.02 * (rank == 1) for rank in range(4)}
+        calls.append(Call("0", step, first, waits=False))
+        calls.append(Call("0", step, {rank: step * STEP_S + 0.03 + noise(rank, step) for rank in range(4)}))
+    verdict = ranks_judge.judge(Table((0, 1, 2, 3), 80, STEP_S, calls))
+    assert (verdict.outcome, verdict.ranks) == ("not_decided", ())
+
+
 def test_by_the_time_inside_the_shortest_is_the_straggler() -> None:
     calls = [
         Call("0", step, {rank: -(0.03 - 0.02 * (rank == 1) + noise(rank, step)) for rank in range(4)})

@@ -274,7 +274,10 @@ class Clock:
 def serve(server: socket.socket, secret: str) -> None:
     """Answer each ask with this host's time, one rank after another."""
     while True:
-        client, _ = server.accept()
+        try:
+            client, _ = server.accept()
+        except OSError:  # closed
+            return
         with client, contextlib.suppress(OSError):
             client.settimeout(5.0)
             if client.recv(len(secret), socket.MSG_WAITALL) != secret.encode():
