@@ -116,6 +116,8 @@ JUDGES = (
     "memory/steps.py",
     "program/lint/*",
     "program/judge.py",
+    "program/ranks_judge.py",
+    "program/run/ranks.py",
     "program/rules.py",
     "report/*",
     "smoke/options.py",
