@@ -249,7 +249,7 @@ def judge(rows: Sequence[Row], timed: Sequence[Timed]) -> list[tuple[str, bool]]
     told = f"{named[OURS]} of {len(rows)} faults named; by the best peer, {best}, {named[best]}{passed_on}"
     found = [(told, named[OURS] == len(rows))]
     told = ", ".join(f"{tool} {count}" for tool, count in hung.items())
-    found.append((f"did not end within {LIMIT_S:.0f} s: {told}", hung[OURS] == 0))
+    found.append((f"did not finish within {LIMIT_S:.0f} s: {told}", hung[OURS] == 0))
     for one in timed:
         ratio = f"{one.ratio:.2f}x [{one.low:.2f}, {one.high:.2f}]"
         if one.peer == IMPORT:

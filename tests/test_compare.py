@@ -172,7 +172,7 @@ def test_with_fewer_than_three_runs_nothing_can_be_told(old: int, new: int) -> N
     comparison = compare(report(row([1.0] * old)), report(row([9.0] * new)))
     (one,) = comparison.rows
     assert (one.change, one.ci_low, one.ratio) == ("cannot tell", None, 9.0)
-    assert one.why == f"{old} and {new} runs, at least 3 a side needed"
+    assert one.why == f"{old} and {new} runs, at least 3 per side needed"
     assert "measure both with --runs 7" in (finding(judge(comparison), "compare.changes").fix or "")
 
 

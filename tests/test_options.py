@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
+from shown import sentence
 
 from gpucheck import units
 from gpucheck.bench import dtypes
@@ -84,7 +85,7 @@ def test_no_option_of_any_command_may_be_empty(command: str, one: Option, capsys
         arguments = [""]
     assert app_module.main([*command.split(), *arguments]) == 2
     captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.startswith(f"gpucheck: {name} is empty; ")
+    assert captured.out == "" and sentence(captured.err).startswith(f"{name} is empty: ")
 
 
 @pytest.mark.parametrize("variable", ["GPUCHECK_DEVICE", "GPUCHECK_STRICT", "GPUCHECK_TIME_BUDGET"])

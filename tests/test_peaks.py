@@ -324,7 +324,7 @@ def test_turing_without_tensor_cores_has_no_tensor_estimate(name: str) -> None:
 
 def test_a_mining_card_has_no_rate() -> None:
     part = found("NVIDIA CMP 170HX", (8, 0), 70, 4096, clock_hz=1.41e9, memory_clock_hz=1.458e9)
-    assert part.peaks == () and part.missing == "the rates of mining cards are not known"
+    assert part.peaks == () and part.missing == "the rates of mining GPUs are not known"
 
 
 @pytest.mark.parametrize("bus", [None, 7680, 8192])

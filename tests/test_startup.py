@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from shown import sentence
 
 from gpucheck.machine import torch_probe
 from gpucheck.report.codec import to_json
@@ -77,9 +78,11 @@ def test_loads_no_torch(tmp_path: Path, arguments: list[str]) -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere a driver has other libraries")
-def test_the_doctor_asks_torch_in_a_child_alone(tmp_path: Path) -> None:
-    ended, importers = start(tmp_path, "-m", "gpucheck", "doctor", "--json")
-    assert json.loads(ended.stdout)["command"] == "doctor", ended.stderr
+@pytest.mark.parametrize("command", ["doctor", "status"])
+def test_torch_is_asked_in_a_child_alone(tmp_path: Path, command: str) -> None:
+    typed = [] if command == "status" else [command]  # the bare command
+    ended, importers = start(tmp_path, "-m", "gpucheck", *typed, "--json")
+    assert json.loads(ended.stdout)["command"] == command, ended.stderr
     # By the program that the diagnosed interpreter is given as its text, and in no process of gpucheck's own.
     assert torch_probe.PROGRAM.read_text(encoding="utf-8").splitlines()[0] in importers
     assert "-m gpucheck" not in importers and "gpucheck.machine" not in importers
@@ -172,4 +175,4 @@ print(*sorted(layouts & set(sys.modules)), file=sys.stderr)
 def test_wrong_usage_costs_no_torch(tmp_path: Path, arguments: list[str]) -> None:
     ended, importers = start(tmp_path, "-m", "gpucheck", *arguments)
     assert (ended.returncode, ended.stdout, importers) == (2, "", ""), ended.stderr
-    assert ended.stderr.count("\n") == 1
+    assert sentence(ended.stderr)

@@ -65,6 +65,7 @@ __all__ = [
     "find_batch_size",
     "judge",
     "smoke",
+    "status",
     "step",
 ]
 
@@ -74,7 +75,7 @@ _Options = TypeVar("_Options")
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """What a search found. `report` is the one that the command writes: trials, measurements, findings, facts.
+    """The result of a search. `report` is the one that the command writes: trials, measurements, findings, facts.
 
     With `device="all"` the figures are those of the device that takes least; along an axis sizes are lengths.
     """
@@ -112,7 +113,7 @@ class BatchSize:
 
     @property
     def confirmed(self) -> bool:
-        """Whether that size passed again in a process of its own."""
+        """Return whether that size passed again in a process of its own."""
         return self._found is not None and self._found.confirmed
 
     @property
@@ -126,7 +127,8 @@ class BatchSize:
 
     @property
     def limited_by(self) -> str | None:
-        """What holds the answer where it is: `memory`, `max-batch-size`, `time`, …; None where nothing is known."""
+        """Return what holds the answer where it is: `memory`, `max-batch-size`, `time`, …; None where nothing is
+        known."""
         return self._found.limiting_factor if self._found else None
 
     @property
@@ -155,8 +157,19 @@ def step() -> None:
         look.step()
 
 
+def status(python: str | None = None, *, on_event: OnEvent | None = None) -> Report:
+    """Tell whether torch can use the GPUs, as `gpucheck` alone does: `report.results["doctor"]` and the findings.
+
+    Raises UsageError for a Python that cannot be started.
+    """
+    from gpucheck.devices.options import StatusOptions
+    from gpucheck.devices.status import command as look
+
+    return _reported("status", lambda emit: look(StatusOptions(python), emit), on_event)
+
+
 def devices(device: str = "all", *, processes: bool = False, on_event: OnEvent | None = None) -> Report:
-    """What is there, as `gpucheck devices` shows it: `report.facts.devices`, and a finding for each fault.
+    """Return what is there, as `gpucheck devices` shows it: `report.facts.devices`, and a finding for each fault.
 
     Raises UsageError for what is no device's name, and CannotLook for one that is not there.
     """
@@ -177,7 +190,8 @@ def smoke(
     time_budget_s: float | None = None,
     on_event: OnEvent | None = None,
 ) -> Report:
-    """Whether everything that a training job needs works: a finding for each check, as `gpucheck smoke` has them.
+    """Return whether everything that a training job needs works: a finding for each check, as `gpucheck smoke` has
+    them.
 
     It works on the device in this process. Raises UsageError and CannotLook.
     """
@@ -419,7 +433,7 @@ def _named(factory: Callable[[], Any]) -> str:
     if "<" in name:  # a lambda, or a function inside another
         raise UsageError(
             f"the target {name} cannot be imported by its name",
-            "trials run in processes of their own",
+            "trials run in separate processes",
             "write it as a function at the top of a module",
         )
     if module == "__main__" and (spec := sys.modules[module].__spec__) is not None:  # python -m
@@ -429,6 +443,6 @@ def _named(factory: Callable[[], Any]) -> str:
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None or not file.endswith(".py"):
         raise UsageError(
-            f"the target {name} is in no file", "trials run in processes of their own", "write it into a module"
+            f"the target {name} is in no file", "trials run in separate processes", "write it into a module"
         )
     return f"{file}:{name}"

@@ -1,4 +1,4 @@
-"""What the text of a settings file sets. Pure: files and variables are read elsewhere."""
+"""The values that a settings file sets. Pure: files and variables are read elsewhere."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Settings:
 
 
 def parse(text: str, name: str, *, below: str = "") -> Settings | None:
-    """What the TOML `text` of the file `name` sets; with `below` (`tool.gpucheck`) only that table counts.
+    """Return what the TOML `text` of the file `name` sets; with `below` (`tool.gpucheck`) only that table counts.
 
     None where that table is not in it. Raises UsageError for broken TOML, an unknown key and a value of another type.
     """
@@ -45,7 +45,7 @@ def parse(text: str, name: str, *, below: str = "") -> Settings | None:
         raise UsageError(f"{prefix.rstrip('.')} must be a table", "", f"write it as [{below}]")
     for key in table:
         if key not in KEYS:
-            raise UsageError(f"{prefix}{clipped(key)} is unknown", "", naming.did_you_mean(key, KEYS))
+            raise UsageError(f"{prefix}{clipped(key)} is unknown", "", naming.hint(key, KEYS))
     origins = {key: f"{prefix}{key}" for key in table if key != "thresholds"}
     return Settings(
         file=name,

@@ -8,12 +8,13 @@ from gpucheck import exits
 
 
 class GpucheckError(Exception):
-    """A problem to tell the user in one sentence: `what; why; what to do`.
+    """A problem to tell the user: what, why, and what to do; as text one sentence.
 
-    `finding` is the id under which the problem stands in the report.
+    `finding` is the id under which the problem stands in the report, `command` the command whose usage was wrong.
     """
 
     exit_code = exits.COULD_NOT_LOOK
+    command = ""
 
     def __init__(self, what: str, why: str = "", fix: str = "", *, finding: str = "error") -> None:
         super().__init__(what, why, fix)

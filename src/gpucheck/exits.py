@@ -1,4 +1,4 @@
-"""What the exit status says: one table that feeds `--help`, the documentation and the tests."""
+"""The meaning of exit codes: one table that feeds `--help`, the documentation and the tests."""
 
 from __future__ import annotations
 
@@ -33,11 +33,15 @@ TABLE: tuple[Exit, ...] = (
         "failed",
         "a check or the device failed, a threshold or requirement was missed, or the smallest batch does not fit",
     ),
-    Exit(USAGE, "usage", "wrong usage, or the target is missing, raises an error or rejects its input"),
+    Exit(
+        USAGE,
+        "usage",
+        "wrong usage, a missing input file, or a target that is missing, raises or rejects its input",
+    ),
     Exit(
         COULD_NOT_LOOK,
         "could not look",
-        "no such device, no usable torch, nothing was checked, or the output cannot be written",
+        "no such device, no usable torch, nothing was checked, or an output file cannot be written",
     ),
     Exit(UNDECIDED, "undecided", "inconclusive: too noisy, busy, throttled, or out of time"),
     Exit(BUG, "bug", "a bug in gpucheck; the report so far is printed"),

@@ -68,7 +68,7 @@ ROOT_BUS = re.compile(r"[0-9a-f]+:00:[0-9a-f]{2}\.[0-7]")
 
 
 def is_speed_lost(generation: int, pci_address: str | None) -> bool:
-    """Whether a link below the highest generation that NVML tells has lost something, as read under load.
+    """Return whether a link below the highest generation that NVML tells has lost something, as read under load.
 
     It has where NVML can know what the slot allows, and where it is as slow as one that sleeps.
     """
@@ -76,17 +76,19 @@ def is_speed_lost(generation: int, pci_address: str | None) -> bool:
 
 
 def is_width_lost(width: int, name: str | None) -> bool:
-    """Whether a link with fewer lanes than NVML calls possible has lost some, without others to compare it with."""
+    """Return whether a link with fewer lanes than NVML calls possible has lost some, without others to compare it
+    with."""
     return width < LEAST_LANES or FULL_WIDTH.search(name or "") is not None
 
 
 def is_chip_to_chip(name: str | None) -> bool:
-    """Whether a device of this name copies over NVLink-C2C, so that its PCIe link says nothing."""
+    """Return whether a device of this name copies over NVLink-C2C, so that its PCIe link says nothing."""
     return CHIP_TO_CHIP.search(name or "") is not None
 
 
 def most_replays_a_minute(generation: int | None, width: int | None) -> int:
-    """How many packets a sound link sends again in a minute at most. An unknown link is taken for the fastest."""
+    """Return how many packets a sound link sends again in a minute at most. An unknown link is taken for the
+    fastest."""
     per_lane = REPLAYS_A_MINUTE_PER_LANE.get(generation or 0, max(REPLAYS_A_MINUTE_PER_LANE.values()))
     return math.ceil(per_lane * (width or 16))
 

@@ -65,7 +65,7 @@ Whose = Literal["device", "setup", "memory", "library", "program"]
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What an error text stands for.
+    """The meaning of an error text.
 
     `id` is that of the text in `gpucheck explain`, where it has one. One that `poisons` leaves the process unable to
     use the device: every later call answers with the same error. `fix` is what to type next.
@@ -87,10 +87,10 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE)
 
 
-_LOG = "sudo dmesg | grep -i xid shows what the driver noted"
-_SERVICE = f"gpucheck devices shows its counters; {_LOG}; if it comes again, take the card out of use"
-_SMOKE = f"gpucheck smoke in a fresh process tells whether it is still so; {_LOG}"
-_RESET = f"{_LOG}; stop what runs on it, then reset it with sudo nvidia-smi --gpu-reset -i N, or reboot"
+_LOG = "sudo dmesg | grep -i xid shows the driver's messages"
+_SERVICE = f"gpucheck devices shows its counters, {_LOG}; if it happens again, take the GPU out of use"
+_SMOKE = f"gpucheck smoke in a fresh process shows whether it persists; {_LOG}"
+_RESET = f"{_LOG}; stop all processes on it, then reset it with sudo nvidia-smi --gpu-reset -i N, or reboot"
 
 
 def _device(id: str, title: str, *patterns: str, poisons: bool = True, fix: str = _SMOKE) -> Cause:
@@ -104,7 +104,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause("oom.cuda", "the device's memory is full", (OUT_OF_MEMORY, LEVEL_ZERO, MPS_BUFFER, HPU), "memory"),
     _device(
         "cuda.ecc",
-        "its memory had an error that could not be corrected (ECC)",
+        "its memory had an uncorrectable error (ECC)",
         r"uncorrectable ECC error",
         r"CUDA_ERROR_ECC_UNCORRECTABLE",
         r"cudaErrorECCUncorrectable",
@@ -113,16 +113,16 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _device(
         "cuda.nvlink",
-        "NVLink had an error that could not be corrected",
+        "NVLink had an uncorrectable error",
         r"uncorrectable NVLink error",
         r"CUDA_ERROR_NVLINK_UNCORRECTABLE",
         r"cudaErrorNvlinkUncorrectable",
         fix=f"nvidia-smi nvlink -e; {_RESET}",
     ),
-    _device("cuda.lost", "it is gone from the bus", r"GPU is lost", r"GPU has fallen off the bus", fix=_RESET),
+    _device("cuda.lost", "it has fallen off the bus", r"GPU is lost", r"GPU has fallen off the bus", fix=_RESET),
     _device(
         "cuda.illegal_access",
-        "a kernel touched memory that is not its own",
+        "a kernel accessed memory outside its own",
         r"an illegal memory access was encountered",
         r"illegal memory access",
         r"CUDA_ERROR_ILLEGAL_ADDRESS",
@@ -130,13 +130,13 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _device(
         "cuda.misaligned",
-        "a kernel used an address that is not aligned",
+        "a kernel used a misaligned address",
         r"misaligned address",
         r"CUDA_ERROR_MISALIGNED_ADDRESS",
     ),
     _device(
         "cuda.illegal_instruction",
-        "a kernel met an instruction that the device does not know",
+        "a kernel used an instruction that the device does not know",
         r"an illegal instruction was encountered",
         r"CUDA_ERROR_ILLEGAL_INSTRUCTION",
     ),
@@ -158,7 +158,7 @@ CAUSES: tuple[Cause, ...] = (
     _device("cuda.hardware_stack", "a kernel's call stack was damaged", r"hardware stack error"),
     _device(
         "cuda.program_counter",
-        "a kernel left its own code",
+        "a kernel jumped outside its own code",
         r"invalid program counter",
         r"CUDA_ERROR_INVALID_PC",
         r"operation not supported on global/shared address space",
@@ -178,11 +178,11 @@ CAUSES: tuple[Cause, ...] = (
         "the server of NVIDIA's Multi-Process Service failed",
         r"CUDA_ERROR_MPS_\w+",
         r"MPS (client|server|RPC)\b.{0,60}(fail|terminated|not ready)",
-        fix="look at the log of nvidia-cuda-mps-control, or stop it with echo quit | nvidia-cuda-mps-control",
+        fix="check the log of nvidia-cuda-mps-control, or stop it with echo quit | nvidia-cuda-mps-control",
     ),
     _device(
         "hip.fault",
-        "a kernel crashed or touched memory that is not its own (ROCm)",
+        "a kernel crashed or accessed memory outside its own (ROCm)",
         r"Memory access fault by GPU node",
         r"hipErrorLaunchFailure",
         r"HSA_STATUS_ERROR_(EXCEPTION|ILLEGAL_INSTRUCTION)",
@@ -190,7 +190,7 @@ CAUSES: tuple[Cause, ...] = (
         r"hipErrorIllegalAddress",
         fix="sudo dmesg | grep -i amdgpu; then gpucheck smoke",
     ),
-    _device("xpu.lost", "the Intel GPU does not answer any more", XPU_DEVICE, fix="sudo dmesg | grep -i -e i915 -e xe"),
+    _device("xpu.lost", "the Intel GPU stopped answering", XPU_DEVICE, fix="sudo dmesg | grep -i -e i915 -e xe"),
     _device(
         "mps.command_buffer",
         "Metal ended the work on the GPU with an error",
@@ -199,7 +199,7 @@ CAUSES: tuple[Cause, ...] = (
         r"MTLCommandBuffer.{0,80}(error|failed)",
         r"commit command buffer with error",
         poisons=False,
-        fix="gpucheck smoke; restart the machine where it fails too",
+        fix="gpucheck smoke; if it fails too, restart the machine",
     ),
     Cause(
         "cuda.no_kernel",
@@ -296,7 +296,7 @@ def cause_of(text: str) -> Cause | None:
 
 
 def cause_of_error(classes: Collection[str], text: str) -> Cause | None:
-    """What an exception stands for, by the qualified names of its class and bases, then by its text."""
+    """Return what an exception stands for, by the qualified names of its class and bases, then by its text."""
     for name, row in _CLASSES.items():
         if name in classes:
             return BY_ID[row]
@@ -331,7 +331,7 @@ def chain_of(error: BaseException) -> tuple[Raised, ...]:
 
 
 def cause_in(chain: Sequence[Raised]) -> tuple[Cause | None, Raised]:
-    """What a chain of exceptions stands for, and the link that says so; its first where none does.
+    """Return what a chain of exceptions stands for, and the link that says so; its first where none does.
 
     A device that failed outranks memory, and that all else: what follows from it is raised on top of it.
     """
@@ -351,5 +351,6 @@ ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 def allocator(setting: str) -> str:
-    """How to give torch's allocator a setting, such as `expandable_segments:True`, whichever name this torch reads."""
+    """Return how to give torch's allocator a setting, such as `expandable_segments:True`, whichever name this torch
+    reads."""
     return " ".join(f"{name}={setting}" for name in ALLOCATOR_VARIABLES)

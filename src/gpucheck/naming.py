@@ -11,25 +11,20 @@ from gpucheck.errors import UsageError
 Row = TypeVar("Row")
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name most like the one given, however unlike. Raises IndexError where none is known."""
-    return difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)[0]
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A question for the nearest name."""
-    return f"did you mean {nearest(name, known)}?"
-
-
 def slip(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known name of which the one given is a slip of the keyboard; None where it is like none."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
 
 
-def hint(name: str, known: Sequence[str], between: str = ", ") -> str:
-    """What to give in place of an unknown name: the one that was meant, or any."""
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question for the name that was meant; empty where none is near."""
     meant = slip(name, known)
-    return f"did you mean {meant}?" if meant else f"give {between.join(known)}"
+    return f"did you mean {meant}?" if meant else ""
+
+
+def hint(name: str, known: Sequence[str], between: str = ", ") -> str:
+    """Return what to give in place of an unknown name: the one that was meant, or any."""
+    return did_you_mean(name, known) or f"give {between.join(known)}"
 
 
 def one_of(option: str, value: str, known: Sequence[str], between: str = ", ") -> None:
@@ -65,7 +60,8 @@ def select(
 
 
 def _in_place_of(prefix: str, names: Sequence[str], noun: str) -> str:
-    """What to give in place of a prefix that fits none: a slip of a name or of a group of names, else what there is."""
+    """Return what to give in place of a prefix that fits none: a slip of a name or of a group of names, else what there
+    is."""
     groups = [name.partition(".")[0] for name in names]
     if meant := slip(prefix, dict.fromkeys([*names, *groups]), SLIP_OF_A_PREFIX):
         return f"did you mean {meant}?"

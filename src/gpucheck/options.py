@@ -30,14 +30,14 @@ SHARED_GROUPS = (SELECTION, TIME, LIMITS, COMMON)
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What a field says of its option. `parse` is None for text as it is; a flag is a field whose default is False.
+    """The option that a field describes. `parse` is None for text as it is; a flag is a field whose default is False.
 
     `repeat` takes several values, also with commas between them where `commas` is set; the field then holds a tuple.
     `choices` are all valid values. `positional` is an argument without a name, `shown` the default as help shows it;
     `fold` turns several values into what the field holds. `short` is a one-letter name, `aliases` are older names that
     still work and that no help page shows. `group` is the option's heading in help; `range` are the valid values, with
-    the unit, where `parse` does not say them. What is `verbatim` takes everything from its place on as it is,
-    options and empty texts too: another program's command line.
+    the unit, where `parse` does not say them. What is `verbatim` takes everything from its place on as it is, options
+    and empty texts too: another program's command line.
     """
 
     field: str
@@ -69,7 +69,7 @@ class Option:
 
     @property
     def is_flag(self) -> bool:
-        """Whether it is given without a value."""
+        """Return whether it is given without a value."""
         return self.default is False
 
     @property

@@ -1,8 +1,8 @@
-"""What a part can do at most: dense operations and memory bandwidth, from its data sheet or, labelled so, estimated.
+"""The peak rates of a GPU: dense operations and memory bandwidth, from its data sheet or, labelled so, estimated.
 
-The table is `peaks.toml` beside this file, each row with its source. A part is matched by its whole name, its
-compute capability, number of multiprocessors and, where that is known, the width of its memory bus. Some parts have
-less than their capability: where the name is of a line that was cut, what tensor cores do is not estimated.
+The table is `peaks.toml` beside this file, each row with its source. A part is matched by its whole name, its compute
+capability, number of multiprocessors and, where that is known, the width of its memory bus. Some parts have less than
+their capability: where the name is of a line that was cut, what tensor cores do is not estimated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TRANSFERS_PER_CLOCK = 2
 _MODEL = re.compile(r"^(?:NVIDIA )?(G?)([A-Z]{1,2})(\d+[A-Z]*)")
 CUT = "siblings of this part have less than its capability, and nothing is listed of it"
 NO_TENSOR_CORES = "this part has no tensor cores"
-NO_RATES = "the rates of mining cards are not known"
+NO_RATES = "the rates of mining GPUs are not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,8 @@ def _estimate(
 
 
 def _rates(name: str, row: Mapping[str, Any]) -> tuple[dict[str, float], str]:
-    """What a part does to a clock and SM by its capability, as far as its name lets it be estimated; why no more."""
+    """Return what a part does to a clock and SM by its capability, as far as its name lets it be estimated; why no
+    more."""
     rates: dict[str, float] = {**row["per_clock_per_sm"], **_geforce(name, row)}
     if re.search(_table()["no_rates"], name):
         return {}, NO_RATES
@@ -192,7 +193,7 @@ def _rates(name: str, row: Mapping[str, Any]) -> tuple[dict[str, float], str]:
 
 
 def _is_cut(name: str, row: Mapping[str, Any]) -> bool:
-    """Whether this name is, or may be, that of a part with less than its capability."""
+    """Return whether this name is, or may be, that of a part with less than its capability."""
     found = _MODEL.match(name)
     model = "".join(found.groups()) if found else ""
     if model in row.get("full", ()):
@@ -215,7 +216,7 @@ def _model(name: str) -> str:
 
 
 def _has_less(part: Part, row: Mapping[str, Any]) -> bool:
-    """Whether a listed part does less in anything to a clock and SM than its capability could."""
+    """Return whether a listed part does less in anything to a clock and SM than its capability could."""
     could = {**row["per_clock_per_sm"], **_geforce(part.name, row)}
     return any(
         dtype in could and (peak.per_clock_per_sm is None or peak.per_clock_per_sm < could[dtype])

@@ -1,4 +1,4 @@
-"""What a command's figures may be asked to reach: the table of thresholds, and one that was set. Pure.
+"""The thresholds of a command's figures: the table of thresholds, and one that was set. Pure.
 
 Values are SI inside (bytes and FLOP per second, fractions, ratios); files and options use the unit of the threshold.
 """
@@ -22,7 +22,7 @@ SI_UNIT: dict[Kind, str] = {"GB/s": "B/s", "TFLOP/s": "FLOP/s", "percent": "1", 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """What may be asked of a command: the finding that answers, what it judges, and the option that sets it, if any.
+    """A threshold of a command: the finding that answers, what it judges, and the option that sets it, if any.
 
     `usual` is what is said where none is set; empty where nothing is judged then. `metavar` and `help` are those of the
     option.
@@ -143,7 +143,7 @@ BRIDGES = {
 
 
 def bridge(disturbances: Iterable[str]) -> float:
-    """How many times lower than it should be a figure can be for all of these together; 1 for none."""
+    """Return how many times lower than it should be a figure can be for all of these together; 1 for none."""
     return math.prod(BRIDGES[one] for one in disturbances)
 
 
@@ -191,7 +191,7 @@ def number(kind: Kind, value: Any, origin: str) -> float:
 
 
 def told(one: Limit) -> str:
-    """What a threshold asks, in words: `at least 50.0 GB/s`."""
+    """Return what a threshold asks, in words: `at least 50.0 GB/s`."""
     threshold = BY_ID[one.id]
     return f"{threshold.direction} {amount(threshold.kind, one.value)}"
 

@@ -58,7 +58,7 @@ class Whole:
 
     @property
     def range(self) -> str:
-        """What it takes, for a help page."""
+        """Return what it takes, for a help page."""
         return f"{self.smallest} or more" if self.largest == LARGEST_WHOLE else f"{self.smallest} to {self.largest}"
 
     def __call__(self, text: str, option: str) -> int:
@@ -81,7 +81,7 @@ class Size:
 
     @property
     def range(self) -> str:
-        """What it takes, for a help page."""
+        """Return what it takes, for a help page."""
         steps = f", in steps of {_typed(self.step)}" if self.step > 1 else ""
         return f"{_typed(self.smallest)} to {_typed(self.largest)}{steps}"
 
@@ -102,7 +102,7 @@ class Duration:
 
     @property
     def range(self) -> str:
-        """What it takes, for a help page."""
+        """Return what it takes, for a help page."""
         return "such as 30s or 5m"
 
     def __call__(self, text: str, option: str = "--time-budget") -> float:
@@ -127,7 +127,7 @@ class Percent:
 
     @property
     def range(self) -> str:
-        """What it takes, for a help page."""
+        """Return what it takes, for a help page."""
         low = "above 0%" if self.above else "at least 0%" if self.largest is None else "0%"
         if self.largest is None:
             return low

@@ -32,43 +32,44 @@ class Xid:
 
     @property
     def step(self) -> str:
-        """What to do, in plain words; INDEX stands for the GPU."""
+        """Return what to do, in plain words; INDEX stands for the GPU."""
         return self.then or ACTIONS[self.action]
 
 
 # A reset ends whatever runs on the GPU; NVLink's neighbours have to be reset with it.
-_DRAIN = "take the node out of use first (drain or cordon) and end what runs on the GPU"
+_DRAIN = "take the node out of use first (drain or cordon) and end all processes on the GPU"
 RESET = "sudo nvidia-smi --gpu-reset -i INDEX"
-_RESET_NOW = f"{_DRAIN}; then {RESET}; where that is refused, reboot"
-_SUPPORT = "if it comes back, ask the vendor's support (field diagnostic)"
+_RESET_NOW = f"{_DRAIN}, then {RESET}; if that is refused, reboot"
+_SUPPORT = "if it happens again, ask the vendor's support (field diagnostic)"
 _LINKS = (
-    f"{_DRAIN}; `nvidia-smi nvlink -e` shows which link; then reset all GPUs that NVLink joins, together "
-    f"(sudo nvidia-smi --gpu-reset -i INDEX,INDEX,…), or reboot; {_SUPPORT}"
+    f"{_DRAIN}, `nvidia-smi nvlink -e` shows which link; then reset all GPUs that NVLink joins, together (sudo "
+    f"nvidia-smi --gpu-reset -i INDEX,INDEX,…), or reboot; {_SUPPORT}"
 )
 _SANITIZER = (
-    "compute-sanitizer python … names the kernel and the line (CUDA_LAUNCH_BLOCKING=1 the call); if other programs "
-    "meet "
-    "it on this card too, test the card"
+    "compute-sanitizer python … names the kernel and the line (CUDA_LAUNCH_BLOCKING=1 names the call); if other "
+    "programs fail on this GPU too, test the GPU"
 )
-_CONFIDENTIAL = "it concerns confidential computing alone: look at the set-up of the confidential virtual machine"
+_CONFIDENTIAL = "it concerns only confidential computing: check the set-up of the confidential virtual machine"
 
 # What NVIDIA's words for an action come to.
 ACTIONS = {
-    "IGNORE": "nothing has to be done at once",
+    "IGNORE": "no immediate action needed",
     "RESTART_APP": f"start the program again; {_SUPPORT}",
     "RESET_GPU": f"{_RESET_NOW}; {_SUPPORT}",
-    "RESTART_BM": f"{_DRAIN}; then reboot the machine",
+    "RESTART_BM": f"{_DRAIN}, then reboot the machine",
     "RESTART_VM": "restart the virtual machine",
     "UPDATE_SWFW": "update the driver and the firmware",
-    "CHECK_MECHANICALS": "check the power connectors of the card",
-    "CHECK_UVM": "look at the messages of nvidia_uvm beside it in the kernel's log",
+    "CHECK_MECHANICALS": "check the power connectors of the GPU",
+    "CHECK_UVM": "look for messages of nvidia_uvm beside it in the kernel log",
     "CONTACT_SUPPORT": "ask the vendor's support",
-    "WORKFLOW_XID_45": "nothing for itself: follow the other Xid beside it; alone it means that a program was ended",
+    "WORKFLOW_XID_45": "no action for this Xid: follow the other Xid beside it. Alone it means that a program was "
+    "ended",
     "WORKFLOW_XID_48": f"{_RESET_NOW}; {_SUPPORT}",
     "WORKFLOW_NVLINK_ERR": _LINKS,
     "WORKFLOW_NVLINK5_ERR": _LINKS,
-    "XID_154": f"do what the message itself says behind 'to': it sums up the other Xid. For a reset: {_RESET_NOW}",
-    "NONE": f"NVIDIA's catalogue names no action for it; {_SUPPORT}",
+    "XID_154": "do the action that the message names after 'to', which sums up the other Xid. For a reset: "
+    f"{_RESET_NOW}",
+    "NONE": f"NVIDIA's catalogue lists no action; {_SUPPORT}",
 }
 
 
@@ -91,38 +92,37 @@ CATALOGUE: tuple[Xid, ...] = (
     Xid(11, "invalid or corrupted push buffer stream", "RESTART_APP", "program"),
     Xid(
         13,
-        "graphics engine exception, mostly an array index out of bounds",
+        "graphics engine exception, usually an array index out of bounds",
         "RESTART_APP",
         "program",
         f"start the program again; {_SANITIZER}",
     ),
-    Xid(14, "a fake error that somebody injected", "IGNORE", "either"),
+    Xid(14, "an error that was injected on purpose", "IGNORE", "either"),
     Xid(25, "invalid or illegal push buffer stream", "RESTART_APP", "program"),
     Xid(
         31,
-        "GPU memory page fault, mostly an illegal address in the program",
+        "GPU memory page fault, usually an illegal address in the program",
         "RESTART_APP",
         "program",
         f"start the program again; {_SANITIZER}",
     ),
     Xid(
         32,
-        "invalid or corrupted push buffer stream, mostly the quality of the PCIe link",
+        "invalid or corrupted push buffer stream, usually the quality of the PCIe link",
         "RESTART_APP",
         "device",
-        "start the program again; if it comes back, sudo dmesg | grep -i -e aer -e pcie, reseat the card, leave out "
-        "the "
-        "riser",
+        "start the program again; if it happens again, sudo dmesg | grep -i -e aer -e pcie, reseat the GPU, remove "
+        "the riser",
     ),
     Xid(37, "driver firmware error", "IGNORE", "either"),
     Xid(38, "driver firmware error", "IGNORE", "either"),
     *_rows(_COPY_ENGINES, "copy engine exception", "RESTART_APP", "either"),
     Xid(
         43,
-        "the GPU stopped processing: the program hit a fault that software raised",
+        "the GPU stopped processing: software in the program raised a fault",
         "IGNORE",
         "program",
-        "nothing on the GPU, which is well: the program failed. " + _SANITIZER,
+        "no action on the GPU, which works: the program failed. " + _SANITIZER,
         _FAULTS,
     ),
     Xid(44, "graphics engine fault during a context switch", "IGNORE", "either"),
@@ -139,10 +139,10 @@ CATALOGUE: tuple[Xid, ...] = (
         "double bit ECC error: memory that could not be corrected",
         "WORKFLOW_XID_48",
         "device",
-        f"{_RESET_NOW}; nvidia-smi -q -d ECC,ROW_REMAPPER shows whether a row was remapped, or the SRAM threshold "
-        "exceeded: then, or if it comes back, have the card serviced",
+        f"{_RESET_NOW}; nvidia-smi -q -d ECC,ROW_REMAPPER shows whether a row was remapped or the SRAM threshold was "
+        "exceeded. In either case, or if it happens again, have the GPU serviced",
     ),
-    Xid(54, "the card's auxiliary power is not connected", "CHECK_MECHANICALS", "device"),
+    Xid(54, "the GPU's auxiliary power is not connected", "CHECK_MECHANICALS", "device"),
     *_rows(_VIDEO, "video, JPEG or optical flow engine exception", "RESTART_APP", "either"),
     Xid(62, "the internal micro-controller halted", "RESET_GPU", "device"),
     Xid(
@@ -150,7 +150,7 @@ CATALOGUE: tuple[Xid, ...] = (
         "a memory row was remapped or a page retired",
         "IGNORE",
         "device",
-        f"nothing at once; it takes effect at the next reset of the GPU. When its work is done: {_RESET_NOW}",
+        f"no immediate action; it takes effect at the next reset of the GPU. When its work is done: {_RESET_NOW}",
         _MEMORY_FAULTS,
     ),
     Xid(
@@ -158,7 +158,7 @@ CATALOGUE: tuple[Xid, ...] = (
         "a memory row could not be remapped",
         "RESET_GPU",
         "device",
-        f"{_RESET_NOW}; nvidia-smi -q -d ROW_REMAPPER: where it says that remapping failed, have the card replaced",
+        f"{_RESET_NOW}; nvidia-smi -q -d ROW_REMAPPER: if it shows a failed remapping, have the GPU replaced",
     ),
     Xid(66, "illegal access by the driver", "IGNORE", "either"),
     Xid(67, "illegal access by the driver", "IGNORE", "either"),
@@ -170,21 +170,20 @@ CATALOGUE: tuple[Xid, ...] = (
         "the GPU has fallen off the bus",
         "RESTART_BM",
         "device",
-        f"{_DRAIN}; power the machine off and on (a reboot may not bring it back); then check power, heat, seat and "
-        "riser of the card; " + _SUPPORT,
+        f"{_DRAIN}, power-cycle the machine (a reboot may not be enough), then check power, heat, seat and riser "
+        "of the GPU; " + _SUPPORT,
     ),
     Xid(80, "corrupted data were sent to the GPU", "RESTART_APP", "either"),
     Xid(92, "high rate of corrected memory errors", "IGNORE", "device"),
-    Xid(93, "the wear limit of the card's configuration memory was exceeded", "IGNORE", "device"),
+    Xid(93, "the wear limit of the GPU's configuration memory was exceeded", "IGNORE", "device"),
     Xid(
         94,
         "contained memory error: one program was hit",
         "RESTART_APP",
         "device",
-        "start the program that was hit again; the others go on. Reset the GPU when convenient: when its work is done, "
-        + RESET,
+        "restart the affected program; other programs continue. When the GPU's work is done, " + RESET,
     ),
-    Xid(95, "uncontained memory error: every program on the GPU is in doubt", "RESET_GPU", "device"),
+    Xid(95, "uncontained memory error: results of every program on the GPU are in doubt", "RESET_GPU", "device"),
     Xid(106, "a test message of the management bus", "IGNORE", "either"),
     Xid(107, "a test message of the management bus", "IGNORE", "either"),
     Xid(109, "context switch timeout", "RESET_GPU", "either"),
@@ -193,36 +192,36 @@ CATALOGUE: tuple[Xid, ...] = (
         "security fault",
         "RESET_GPU",
         "device",
-        f"{_DRAIN}; then power the machine off and on, and undo recent changes of its hardware; {_SUPPORT}",
+        f"{_DRAIN}, then power-cycle the machine, and undo recent hardware changes; {_SUPPORT}",
     ),
     Xid(
         119,
         "the GPU's system processor did not answer (GSP RPC timeout)",
         "RESET_GPU",
         "device",
-        f"{_RESET_NOW}; if it comes back, power off and on, then update the driver",
+        f"{_RESET_NOW}; if it happens again, power-cycle the machine, then update the driver",
     ),
     Xid(
         120,
         "error in the GPU's system processor (GSP)",
         "RESET_GPU",
         "device",
-        f"{_RESET_NOW}; if it comes back, power off and on, then update the driver",
+        f"{_RESET_NOW}; if it happens again, power-cycle the machine, then update the driver",
     ),
     Xid(
         121,
         "corrected errors on the link between GPU and Grace CPU",
         "IGNORE",
         "device",
-        "nothing at once; a reset of the GPU in the next service window trains the link again",
+        "no immediate action; a reset of the GPU in the next service window trains the link again",
     ),
     Xid(136, "NVLink training failed", "RESET_GPU", "device"),
     Xid(
         137,
-        "NVLink privilege error, mostly an illegal address on another GPU",
+        "NVLink privilege error, usually an illegal address on another GPU",
         "IGNORE",
         "program",
-        "nothing on the GPU: mostly the program's mistake. " + _SANITIZER,
+        "no action on the GPU: usually the program's mistake. " + _SANITIZER,
     ),
     Xid(140, "memory error that could not be corrected and escaped retirement", "RESET_GPU", "device"),
     Xid(141, "CUDA fast path error", "IGNORE", "either"),
@@ -240,29 +239,28 @@ CATALOGUE: tuple[Xid, ...] = (
     Xid(159, "error on the link between GPU and Grace CPU", "CHECK_UVM", "device"),
     Xid(160, "a memory channel was retired", "IGNORE", "device"),
     Xid(161, "a memory channel could not be retired", "IGNORE", "device"),
-    Xid(162, "power smoothing works again", "NONE", "device", "nothing has to be done"),
+    Xid(162, "power smoothing works again", "NONE", "device", "no action needed"),
     Xid(
         163,
         "power smoothing was switched off",
         "NONE",
         "device",
-        "no reset is required; where power smoothing is wanted, find what made the card hot; after a timeout reload "
-        "the "
+        "no reset is required. To use power smoothing, find out why the GPU was hot. After a timeout, reload the "
         "driver or reset the GPU when its work is done",
     ),
     Xid(
         164,
-        "the parts that smooth power will soon be worn out",
+        "the power smoothing parts will soon be worn out",
         "NONE",
         "device",
-        "watch the swings of the node's power; plan to replace the GPU where smoothing is needed",
+        "watch the node's power swings; if smoothing is needed, plan to replace the GPU",
     ),
     Xid(
         165,
-        "the parts that smooth power are worn out",
+        "the power smoothing parts are worn out",
         "NONE",
         "device",
-        "replace the GPU where the power supply cannot take its swings; it computes on",
+        "replace the GPU if the power supply cannot handle its swings; the GPU still computes",
     ),
     Xid(166, "traffic on an NVLink that was not yet set up for encryption", "NONE", "either", _CONFIDENTIAL),
     Xid(
@@ -270,15 +268,15 @@ CATALOGUE: tuple[Xid, ...] = (
         "fatal timeout of the PCIe link",
         "NONE",
         "device",
-        f"{_DRAIN}; sudo dmesg | grep -i -e aer -e pcie; power the machine off and on, reseat the card; {_SUPPORT}",
+        f"{_DRAIN}; sudo dmesg | grep -i -e aer -e pcie; power-cycle the machine, reseat the GPU; {_SUPPORT}",
     ),
     Xid(
         168,
         "less GPU memory: errors in the region that the driver protects",
         "NONE",
         "device",
-        "switch ECC on (sudo nvidia-smi -i INDEX -e 1, then reboot), so that faulty rows can be remapped; or boot "
-        "again",
+        "switch ECC on (sudo nvidia-smi -i INDEX -e 1, then reboot), so that faulty rows can be remapped; or only "
+        "reboot",
     ),
     Xid(169, "the security micro-controller halted", "NONE", "device", f"{_RESET_NOW}; {_SUPPORT}"),
     Xid(170, "interrupt of an NVLink in confidential computing", "NONE", "either", _CONFIDENTIAL),
@@ -295,11 +293,11 @@ CATALOGUE: tuple[Xid, ...] = (
         "details of Xid 48: uncorrectable error in the GPU's SRAM",
         "NONE",
         "device",
-        f"as for Xid 48, which it accompanies: {_RESET_NOW}; nvidia-smi -q -d ECC shows whether the SRAM threshold was "
-        "exceeded: then have the card serviced",
+        f"as for Xid 48, which it accompanies: {_RESET_NOW}; nvidia-smi -q -d ECC shows whether the SRAM threshold "
+        "was exceeded. If so, have the GPU serviced",
         (48,),
     ),
-    Xid(173, "the link between GPU and Grace CPU failed", "NONE", "device", f"{_DRAIN}; then reboot; {_SUPPORT}"),
+    Xid(173, "the link between GPU and Grace CPU failed", "NONE", "device", f"{_DRAIN}, then reboot; {_SUPPORT}"),
 )
 
 # Numbers that the catalogue for Ampere and newer calls unused, and that older or GeForce cards write.
@@ -312,8 +310,8 @@ OLDER: tuple[Xid, ...] = (
     Xid(61, "breakpoint or warning of the internal micro-controller", "NONE", "device"),
     *_rows((47, 65, 73), "video encoder exception", "NONE", "either"),
     Xid(81, "error of the VGA part", "NONE", "either"),
-    *_rows((122, 123, 124), "the card's flash memory could not be accessed", "NONE", "device"),
-    Xid(125, "error in the card's configuration memory", "NONE", "device"),
+    *_rows((122, 123, 124), "the GPU's flash memory could not be accessed", "NONE", "device"),
+    Xid(125, "error in the GPU's configuration memory", "NONE", "device"),
 )
 
 BY_NUMBER = {one.number: one for one in (*CATALOGUE, *OLDER)}
@@ -333,7 +331,7 @@ _DRAINING_NUMBERS = (167, 169, 171, 172, 173)
 
 
 def gravity(number: int, *, is_fatal: bool | None = None) -> Literal["fail", "warn", "info"]:
-    """How bad an error is by NVIDIA's catalogue, unless the GPU was reset since.
+    """Return how bad an error is by NVIDIA's catalogue, unless the GPU was reset since.
 
     `fail` where the GPU has to be reset, `info` for a program's own mistake and for what NVIDIA says to ignore.
     `is_fatal` is what an error of NVLink says of itself.

@@ -103,7 +103,7 @@ def test_a_factory_names_itself(scenario: Scenario, tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        (lambda: nn.Linear(2, 2), "cannot be imported by its name; trials run in processes of their own; write it as"),
+        (lambda: nn.Linear(2, 2), "cannot be imported by its name; trials run in separate processes; write it as"),
         (nn.Linear(2, 2), "the target is Linear; give a function, or its name as text"),
         (7, "the target is int; give a function"),
     ],

@@ -78,7 +78,7 @@ def test_what_does_not_fit_is_said() -> None:
     with pytest.raises(UsageError) as raised:
         work.sizes_for(BandwidthOptions(sizes=(GIB,)), CPU, Room(512 * MIB, MIB, True))
     assert str(raised.value) == (
-        "--size 1 GiB does not fit; three arrays of it are needed, and 1.5 GiB can be spared; give at most 512 MiB"
+        "--size 1 GiB does not fit; three arrays are needed, but only 1.5 GiB are available; use at most 512 MiB"
     )
     with pytest.raises(CannotLook, match="not enough memory to measure"):
         work.sizes_for(BandwidthOptions(), CPU, Room(0, MIB, True))
@@ -272,7 +272,7 @@ def test_the_share_of_the_memory_peak_names_its_source() -> None:
     assert finding.title == "share of the estimated memory peak"
     assert finding.message.startswith("read 50 % of 512 GB/s (an estimate: a GPU is not in the table of parts; ")
     finding = found(measured(), part=Unknown("why"))["bandwidth.share_of_peak"]
-    assert (finding.title, finding.message) == ("the part's peak is unknown", "why")
+    assert (finding.title, finding.message) == ("the GPU's peak is unknown", "why")
     assert "bandwidth.share_of_peak" not in found(measured())
 
 

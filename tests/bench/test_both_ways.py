@@ -263,7 +263,7 @@ def test_what_does_not_apply_and_what_there_is_no_room_for() -> None:
         list(both_ways.rows(setting(memories=("pageable",))))
     with pytest.raises(CannotLook, match="cuda:0 has no second stream"):
         list(both_ways.rows(setting(Fake(streams=False))))
-    with pytest.raises(CannotLook, match="not enough memory to copy both ways at once; buffers may take 512 KiB each"):
+    with pytest.raises(CannotLook, match="not enough memory to copy both ways at once; buffers may use 512 KiB each"):
         list(both_ways.rows(setting(room=Room(MIB, 64 * MIB, MIB, True))))
 
 

@@ -62,7 +62,7 @@ def test_a_device_that_is_always_faster_is_told_at_once() -> None:
 
 def test_a_device_that_is_never_faster_is_tried_up_to_the_largest() -> None:
     found, points = search(lambda size: "cpu")
-    assert found == Crossing(8192, None, (), "the device is not faster up to the largest size that was tried")
+    assert found == Crossing(8192, None, (), "the device is not faster up to the largest tested size")
     assert sorted(points) == list(LADDER)
 
 

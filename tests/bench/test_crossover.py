@@ -138,8 +138,8 @@ def test_an_operation_in_one_sentence() -> None:
     assert one.verdict == "info"
     assert one.title == "matmul: GPU faster from 512×512 (without copies faster from 256×256)"
     assert one.message == (
-        "without copies CPU faster up to 64×64, even at 128×128; with copies CPU faster up to 256×256; "
-        "tried up to 512×512"
+        "without copies CPU faster up to 64×64, even at 128×128; with copies CPU faster up to 256×256; tested up to "
+        "512×512"
     )
     assert one.evidence["device"] == "cuda:0" and len(one.evidence["crossings"]) == 2
     assert [found[name].verdict for name in ("crossover.precision", "crossover.result")] == ["pass", "pass"]
@@ -149,8 +149,8 @@ def test_always_and_never_are_told_with_the_sizes_that_were_tried() -> None:
     tried = [*rows("elementwise", 1024, 2.0, 1.0, 4.0), *rows("elementwise", 2**21, 2.0, 1.0, 4.0)]
     one = judged(*tried, ended={"elementwise": "memory"})["crossover.elementwise"]
     assert one.title == (
-        "elementwise: GPU not faster up to 2.10 M elements "
-        "(without copies faster at every size tried, from 1024 elements)"
+        "elementwise: GPU not faster up to 2.10 M elements (without copies faster at every tested size, from 1024 "
+        "elements)"
     )
     assert one.message == "with copies larger sizes skipped: out of memory"
     one = judged(*rows("matmul", 32, 1.0, 2.0, 4.0), ended={"matmul": "time"})["crossover.matmul"]

@@ -167,7 +167,7 @@ def test_memory_that_runs_out_in_a_line_is_one_sentence(monkeypatch: pytest.Monk
     with pytest.raises(CannotLook, match=r"memory ran out at `x\.clone\(\)`") as raised:
         next(rows)
     # Nobody else was seen to take anything.
-    assert (raised.value.why, raised.value.fix) == ("its tensors take 64 KiB each", "use a smaller --size")
+    assert (raised.value.why, raised.value.fix) == ("its tensors use 64 KiB each", "use a smaller --size")
 
 
 def stage(count: int = 2) -> Stage:

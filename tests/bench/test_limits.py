@@ -207,7 +207,7 @@ def test_a_miss_on_a_clock_that_a_setting_holds_is_one_and_names_the_cause() -> 
     rows = [copy("host_to_device", 55e9, flags=("clock-held",))]
     missed = judged(rows, set_to("transfer.min_gbps", 60e9))["transfer.min_gbps"]
     assert missed.verdict == "fail"
-    assert missed.message.endswith("; a setting held the clock below its maximum")
+    assert missed.message.endswith("; a setting kept the clock below its maximum")
     assert "setting held" not in judged(rows, set_to("transfer.min_gbps", 50e9))["transfer.min_gbps"].message
 
 
@@ -318,7 +318,7 @@ def test_the_fastest_product_of_all_and_of_each_dtype_with_a_peak() -> None:
             "the peak is an estimate: a GPU is not in the table ",
         ),
         (Unknown("no clocks"), "products: no clocks"),
-        (None, "products: the part's peak is unknown"),
+        (None, "products: the GPU's peak is unknown"),
     ):
         known = figures.product_ceilings(figures.fastest_products(rows), other)
         finding = judged(rows, peak, known=known)[peak.id]

@@ -142,8 +142,8 @@ def test_a_case_that_does_not_fit_is_said_only_when_it_was_asked_for() -> None:
     with pytest.raises(UsageError) as raised:
         list(product.fitting([small, large], MatmulOptions(shapes=(large.shape,)), GIB))
     assert str(raised.value) == (
-        "float32 65536x65536x65536 does not fit; "
-        "its matrices, a copy of the result and its check take 68 GiB, and 1 GiB are free; use a smaller --size"
+        "float32 65536x65536x65536 does not fit; its matrices, a copy of the result and its check use 68 GiB, but "
+        "only 1 GiB are free; use a smaller --size"
     )
 
 
@@ -278,7 +278,7 @@ def test_cold_matrices_are_more_than_twice_the_cache(monkeypatch: pytest.MonkeyP
     assert large.rotation == {"cache_bytes": 32 * MIB}
     assert small.rotation == {
         "cache_bytes": 32 * MIB,
-        "not_cold_because": "21846 sets would be needed, and no more than 1024 are made",
+        "not_cold_because": "21846 sets would be needed, but at most 1024 are made",
     }
     (unknown,) = product.cases(MatmulOptions(dtypes=("float32",), shapes=shapes[:1], cold=True), gpu(9, 0))
     assert unknown.sets * unknown.set_bytes > 2 * 256 * MIB
@@ -425,7 +425,7 @@ def test_an_estimated_peak_says_so_and_an_unknown_one_says_why() -> None:
     unknown = lookup(name, (9, 0), 16)
     assert isinstance(unknown, Unknown)
     finding = next(one for one in on(replace(part, max_sm_clock_hz=None), measured()) if "share" in one.id)
-    assert (finding.title, finding.message) == ("the part's peak is unknown", unknown.reason)
+    assert (finding.title, finding.message) == ("the GPU's peak is unknown", unknown.reason)
     t4 = Device("cuda", "cuda:0", "Tesla T4", compute_capability="7.5", multiprocessors=40)
     finding = next(one for one in on(t4, measured("bfloat16")) if "share" in one.id)
     assert finding.message == "NVIDIA T4 Tensor Core GPU data sheet gives none for bfloat16"

@@ -90,7 +90,7 @@ def test_the_usual_size_and_what_fits() -> None:
     assert work.size_on_device((), GIB) == 512 * MIB
     assert work.size_on_device((), 500 * MIB) == 256 * MIB
     assert work.size_on_device((KIB, 3 * MIB), GIB) == 3 * MIB
-    with pytest.raises(CannotLook, match="not enough memory to copy; each of two buffers may take 2 KiB"):
+    with pytest.raises(CannotLook, match="not enough memory to copy; each of two buffers may use 2 KiB"):
         work.size_on_device((), 2 * KIB)
     # Where host and device share their memory the two buffers come out of it.
     (row,) = work.rows_on_device(setting(device_bytes=None, sizes=()))

@@ -200,7 +200,7 @@ def test_pinned_copies_that_hide_pass_and_pageable_ones_get_advice() -> None:
     first = found["overlap.pinned_two_streams"]
     assert (first.verdict, first.message) == (
         "pass",
-        "97 % to the device, 99 % to the host; in one stream 1.0 % to the device",
+        "97 % to the device, 99 % to the host; on one stream 1.0 % to the device",
     )
     assert first.evidence["overlap"] == pytest.approx({"host_to_device": 0.97, "device_to_host": 0.99})
     pageable = found["overlap.pageable"]

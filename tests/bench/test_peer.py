@@ -118,7 +118,7 @@ def test_bytes_that_change_on_the_way_are_found(monkeypatch: pytest.MonkeyPatch)
 def test_the_fuller_device_decides_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert peer.size_of(Fake("a", free=2**40), Fake("b", free=2**40)) == 256 * MIB  # type: ignore[arg-type]
     assert peer.size_of(Fake("a", free=2**40), Fake("b", free=13 * MIB)) == 2 * MIB  # type: ignore[arg-type]
-    with pytest.raises(CannotLook, match="not enough memory on a and b; a buffer may take 32 KiB on each"):
+    with pytest.raises(CannotLook, match="not enough memory on a and b; a buffer may use 32 KiB on each"):
         peer.size_of(Fake("a", free=128 * KIB), Fake("b"))  # type: ignore[arg-type]
 
     def refuse(size: int, device: torch.device) -> None:
@@ -142,7 +142,7 @@ def test_the_child_says_a_line_for_each_measurement_or_why_there_is_none(monkeyp
     said = said_by_main(monkeypatch, "cuda:0", "cuda:3")
     assert [one["measurement"]["case"]["destination"] for one in said] == ["cuda:3", "cuda:3", "cuda:0", "cuda:0"]
     (refused,) = said_by_main(monkeypatch, "cuda:0", "cuda:3", free=KIB)
-    assert refused == {"error": "not enough memory on cuda:0 and cuda:3; a buffer may take 256 B on each"}
+    assert refused == {"error": "not enough memory on cuda:0 and cuda:3; a buffer may use 256 B on each"}
 
 
 # what the parent does

@@ -132,13 +132,20 @@ def test_an_end_before_anything_tells_nothing() -> None:
     assert told(recorder, Started) == []
 
 
+USAGE = "error: --size 9 is odd\n  tip: 8\nusage: gpucheck\n"
+
+
 @pytest.mark.parametrize(
     ("child", "kind", "sentence"),
     [
         (ended(None, code=-9, stderr="x\nKilled"), Undecided, "run 1 was killed; SIGKILL: Killed; "),
         (ended(None, code=-11, stderr="x"), CannotLook, "run 1 ended with -11 and no document; x; "),
-        (ended(None, code=-9, timed_out=True), CannotLook, "run 1 did not end in time; "),
-        (ended(None, code=2, stderr="gpucheck: --size 9 is odd\n"), UsageError, "--size 9 is odd"),
+        (ended(None, code=-9, timed_out=True), CannotLook, "run 1 did not finish in time; "),
+        (
+            ended(None, code=2, stderr="error: --size 9 is odd\n  tip: 8\nusage: gpucheck\n"),
+            UsageError,
+            "--size 9 is odd; 8",
+        ),
     ],
 )
 def test_a_child_without_a_document(child: ChildResult, kind: type[Exception], sentence: str) -> None:
@@ -163,7 +170,7 @@ def test_a_run_that_a_device_broke_off_ends_it_and_the_whole_is_not_complete() -
 
 def test_a_run_that_ended_with_a_bug_keeps_its_rows() -> None:
     broken = replace(report(2.0), summary=Summary("fail", 70, False))
-    words = "Traceback …\ngpucheck: this is a bug"
+    words = "Traceback …\nerror: this is a bug"
     recorder, (run_child, starts) = Recorder(), playing(ended(report(1.0)), ended(broken, code=70, stderr=words))
     with pytest.raises(devices.FailedRun) as raised:
         devices.repeated([], 7, recorder, run_child=run_child)

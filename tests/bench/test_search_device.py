@@ -58,7 +58,7 @@ def test_a_shape_that_is_over_before_the_clock_can_tell_has_no_rate() -> None:
     device.elapsed_s = lambda start, end: 1e-9
     answer = tries.take_or_refuse(Ask((512, 512, 512), 1e-3, "spread"))
     assert isinstance(answer, Refused)
-    assert answer.reason == "it was over faster than the clock can tell"
+    assert answer.reason == "it was shorter than the clock's resolution"
 
 
 def test_short_calls_are_held_and_long_ones_are_not() -> None:

@@ -107,9 +107,9 @@ def test_float8_without_fast_accumulation_has_no_share_on_a_part_with_two_modes(
     finding = only(figures.share_of_products(rows, H200))
     assert set(finding.evidence["share"]) == {"bfloat16", "float8_e4m3fn_fast"}
     assert finding.evidence["without_peak"] == ["float8_e4m3fn"]
-    assert finding.evidence["without_peak_because"] == "data sheets give float8 with fast accumulation alone"
+    assert finding.evidence["without_peak_because"] == "data sheets give float8 only with fast accumulation"
     alone = only(figures.share_of_products(rows[1:2], H200))
-    assert alone.evidence["share"] is None and alone.message == "data sheets give float8 with fast accumulation alone"
+    assert alone.evidence["share"] is None and alone.message == "data sheets give float8 only with fast accumulation"
 
 
 # the part
@@ -182,7 +182,7 @@ def test_what_is_not_estimated_says_why() -> None:
     l20 = lookup("NVIDIA L20", (8, 9), 92, 384, clock_hz=2.5e9)
     assert isinstance(l20, Part)
     unknown = only(figures.share_of_products([row("bfloat16", 100e12)], l20))
-    assert (unknown.title, unknown.message) == ("the part's peak is unknown", l20.missing)
+    assert (unknown.title, unknown.message) == ("the GPU's peak is unknown", l20.missing)
     both = only(figures.share_of_products([row("bfloat16", 100e12), row("float32", 30e12)], l20))
     assert both.title == "share of the estimated dense peak" and both.message.startswith("float32 51 % of 58.9 TFLOP/s")
     assert both.message.endswith(f"; peak of bfloat16 unknown: {l20.missing}")
@@ -240,7 +240,7 @@ def test_a_row_too_short_to_count_its_energy_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    "why", ["counted for the whole card, not for its MIG instances", "the energy counter ran backwards or stood still"]
+    "why", ["counted for the whole GPU, not for its MIG instances", "the energy counter ran backwards or stood still"]
 )
 def test_a_longer_run_is_no_advice_where_it_would_not_help(why: str) -> None:
     assert only(efficiency([row("bfloat16", 7e14, telemetry(why=why))])).message == why

@@ -107,7 +107,7 @@ def test_what_is_sustained_is_told_and_is_no_fault() -> None:
     ("reason", "cause", "fix"),
     [
         ("hw_thermal_slowdown", "too hot", "check fans, airflow and inlet temperature"),
-        ("hw_power_brake_slowdown", "the power supply asked for less", "check the power supply and its cables"),
+        ("hw_power_brake_slowdown", "the power supply requested less", "check the power supply and its cables"),
     ],
 )
 def test_a_throttled_run_is_a_warning_with_its_cause(reason: str, cause: str, fix: str) -> None:

@@ -73,8 +73,7 @@ def test_two_sources_that_disagree_give_no_share() -> None:
     found = judged(200e9, half)["transfer.link"]
     assert (found.verdict, found.evidence["limit_bytes_per_s"]) == ("info", None)
     assert found.message == (
-        "link unknown: NVML's NVLink-C2C links carry 224 GB/s together, and 450 GB/s is what NVIDIA gives for a Grace "
-        "Hopper"
+        "link unknown: NVML's NVLink-C2C links carry 224 GB/s together; NVIDIA specifies 450 GB/s for a Grace Hopper"
     )
 
 
@@ -109,13 +108,13 @@ def test_where_the_card_sits_is_told_by_the_facts() -> None:
 
 def test_a_system_that_offers_less_than_the_card_is_a_remark() -> None:
     found = judged(26e9, as_read(4, 16, 16, max_generation=4, device_max_generation=5))["transfer.link_generation"]
-    assert (found.verdict, found.title) == ("info", "the system offers PCIe generation 4 of the card's 5")
+    assert (found.verdict, found.title) == ("info", "the system offers PCIe generation 4 of the GPU's 5")
 
 
 def test_a_slot_with_fewer_lanes_than_the_card_is_a_remark() -> None:
     """NVML says 8 of 8: its maximum is that of card and slot together."""
     found = judged(27e9, as_read(5, 8, 8, device_max_width=16))["transfer.link_width"]
-    assert (found.verdict, found.title) == ("info", "the slot offers 8 of the card's 16 lanes")
+    assert (found.verdict, found.title) == ("info", "the slot offers 8 of the GPU's 16 lanes")
     assert flags(seen(5, 8, max_width=8, device_max_width=16), GIB, 27e9) == ()
 
 

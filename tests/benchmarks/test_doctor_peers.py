@@ -72,7 +72,7 @@ def test_the_lines_below_the_table() -> None:
     ]
     assert doctor_peers.judge(rows, timed) == [
         ("2 of 2 faults named; by the best peer, env-doctor, 1", True),
-        ("did not end within 60 s: gpucheck 0, collect_env 1, cuda-doctor 1, env-doctor 0", True),
+        ("did not finish within 60 s: gpucheck 0, collect_env 1, cuda-doctor 1, env-doctor 0", True),
         ("without a GPU 4.00 s; env-doctor 3.00 s, 0.75x [0.70, 0.80]", False),
         ("0.50 s beside one import of torch (3.50 s), of 0.6 s", True),
     ]

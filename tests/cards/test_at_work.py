@@ -185,16 +185,16 @@ def idle(*reasons: str, **changes: Any) -> Device:
 def test_a_card_at_rest_has_no_verdict_on_clock_and_link_and_says_so() -> None:
     found = the_one(idle())
     assert (found.id, found.verdict) == ("devices.not_judged", "skip")
-    assert found.message == "cuda:3: the card is idle"
+    assert found.message == "cuda:3: the GPU is idle"
     narrow = the_one(idle(pcie=Link(1, 8, 5, 16, 5, 0)))
-    assert narrow.message == "cuda:3: the card is idle; the link is at x8 of x16, normal for some idle cards"
+    assert narrow.message == "cuda:3: the GPU is idle; the link is at x8 of x16, normal for some idle GPUs"
     assert exit_code(tuple(judge(node(idle())))) == 0
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"utilization_percent": 12.0}, "cuda:3: the card is only 12 % busy"),
+        ({"utilization_percent": 12.0}, "cuda:3: the GPU is only 12 % busy"),
         (
             {"utilization_percent": None, "clock_reasons": ClockReasons(0)},
             "cuda:3: NVML reports no utilisation",
@@ -300,7 +300,7 @@ def test_heat_at_rest_is_heat() -> None:
 def test_hot_says_what_each_limit_does() -> None:
     for celsius, what in ((87.0, "the driver lowers"), (91.0, "the hardware lowers")):
         assert the_one(card(3, temperature_celsius=celsius)).message == f"cuda:3: {what} the clock"
-    assert the_one(card(3, temperature_celsius=95.0)).message == "cuda:3: the card shuts down"
+    assert the_one(card(3, temperature_celsius=95.0)).message == "cuda:3: the GPU shuts down"
 
 
 # --- power and settings -----------------------------------------------------------------------------------------------
@@ -481,7 +481,7 @@ def test_all_links_of_all_cards_down_under_a_fabric_that_calls_itself_completed(
     found = [one for one in judge(facts) if one.verdict != "pass"]
     assert {(one.id, one.verdict) for one in found} == {("links.inactive", "warn")} and len(found) == 8
     (group,) = grouped(found)
-    assert group.message.startswith("cuda:0 to cuda:7: though the fabric is registered: copies")
+    assert group.message.startswith("cuda:0 to cuda:7: although the fabric is registered: copies")
 
 
 def test_all_links_down_without_a_fabric() -> None:
@@ -504,7 +504,7 @@ def test_a_pair_with_a_bridge_beside_cards_without_one_is_at_most_a_doubt() -> N
     [
         (Fabric("in progress"), "warn"),
         (Fabric("not started"), "warn"),
-        (Fabric("completed", "NVML answers: unknown error"), "warn"),
+        (Fabric("completed", "NVML returns: unknown error"), "warn"),
         (Fabric("completed", None, ("degraded_bandwidth",)), "warn"),
     ],
 )

@@ -5,13 +5,16 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from shown import sentence
 
 import gpucheck
 from generated_pages import reference
 from gpucheck import exits
 from gpucheck.cli import app as app_module
+from gpucheck.cli.common import PARAMETERS
 
 COMMANDS = {
+    "status",
     "devices",
     "memory",
     "smoke",
@@ -37,7 +40,9 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code, captured.out, captured.err
 
 
-@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("bench",), ("bench", "--help")])
+@pytest.mark.parametrize(
+    "arguments", [("help",), ("--help",), ("-h",), ("bench",), ("bench", "--help"), ("fleet",), ("help", "bench")]
+)
 def test_help_is_no_error(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, *arguments)
     assert (code, err) == (0, "")
@@ -53,64 +58,79 @@ def test_the_version_tells_where_it_is(capsys: pytest.CaptureFixture[str]) -> No
 def test_every_command_takes_the_shared_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, *command.split(), "--help")
     # doctor looks at every device that there is; explain, compare and model at none.
-    wanted = SHARED - {"--device"} if command in ("doctor", "explain", "compare", "model") else SHARED
+    wanted = SHARED - {"--device"} if command in ("status", "doctor", "explain", "compare", "model") else SHARED
     assert {option for option in SHARED if f"{option} " in out} == wanted
 
 
-def test_every_help_page_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_overview_tells_the_exit_codes_and_the_other_pages_point_to_it(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "--help")
+    told = " ".join(out.split())
+    for row in exits.TABLE:
+        assert f" {row.code} {row.meaning}" in told
     for command in COMMANDS:
-        _, out, _ = run(capsys, *command.split(), "--help")
-        told = " ".join(out.split())
-        for row in exits.TABLE:
-            assert f" {row.code} {row.meaning}" in told
+        assert run(capsys, *command.split(), "--help")[1].endswith("\nExit codes: gpucheck --help\n")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "words"),
     [
-        (("find-batchsize",), "gpucheck: No such command 'find-batchsize'; did you mean 'find-batch-size'; "),
-        (("devices", "--jsn"), "gpucheck: No such option: --jsn"),
+        (("find-batchsize",), "unknown command 'find-batchsize'; did you mean 'find-batch-size'?"),
+        (("nothing-like-it",), "unknown command 'nothing-like-it'"),
+        (("transfer",), "unknown command 'transfer'; gpucheck bench transfer"),
+        (("devices", "--jsn"), "unknown option '--jsn'; did you mean '--json'?"),
+        (("--jsn",), "unknown option '--jsn'; did you mean '--json'?"),
+        (("bench", "trasfer"), "unknown command 'trasfer'; did you mean 'transfer'?"),
+        (("smoke", "--min-devices", "two"), "--min-devices must be an integer from 1 to 2147483647, not 'two'"),
+        (("bench", "transfer", "--dtype", "float32"), "unknown option '--dtype'"),
+        (("--json", "devices"), "unknown option '--json'; put it behind the command, like `gpucheck devices --json`"),
+        (("compare", "a.json", "b.json", "--device", "cpu"), "unknown option '--device'"),
+        (("explain", "CUDA out of memory", "--device", "cpu"), "unknown option '--device'"),
+        (("judge", "a.json", "--min-gbps", "9"), "unknown option '--min-gbps'; set thresholds in a file and give it "),
+        (("schema", "--output", "x"), "unknown option '--output'"),
+        (("compare", "a.json"), "missing argument NEW"),
+        (("smoke", "extra"), "unexpected argument 'extra'"),
+        (("devices", "--output"), "option '--output' needs a value; write it like --output FILE"),
+        (("devices", "--json=3"), "option '--json' takes no value"),
         (
-            ("bench", "trasfer"),
-            "gpucheck: No such command 'trasfer'; did you mean 'transfer'; usage: `gpucheck bench ",
+            ("run", "--dry", "cuda:24", "x.py"),
+            "--dry must be one device, which is cuda:0, not 'cuda:24'; for its memory ",
         ),
-        (
-            ("smoke", "--min-devices", "two"),
-            "gpucheck: --min-devices must be an integer from 1 to 2147483647, not 'two'",
-        ),
-        (
-            ("bench", "transfer", "--dtype", "float32"),
-            "gpucheck: No such option: --dtype; usage: `gpucheck bench transfer [OPTIONS]`; "
-            "see `gpucheck bench transfer --help`",
-        ),
-        (("--json", "devices"), "gpucheck: put --json after the command, like `gpucheck devices --json`"),
-        (("compare", "a.json", "b.json", "--device", "cpu"), "gpucheck: No such option: --device"),
-        (("explain", "CUDA out of memory", "--device", "cpu"), "gpucheck: No such option: --device"),
-        (
-            ("devices", "--watch", "soon"),
-            "gpucheck: --watch must be a time above 0s, up to 8784h, not 'soon'; write it like 30s",
-        ),
-        (("devices", "--watch", "1", "--json"), "gpucheck: --watch refreshes the screen; "),
+        (("devices", "--watch", "soon"), "--watch must be a time above 0s, up to 8784h, not 'soon'; write it like 30s"),
+        (("devices", "--watch", "1", "--json"), "--watch refreshes the screen: "),
         (
             ("doctor", "--timeout", "soon"),
-            "gpucheck: --time-budget must be a time above 0s, up to 8784h, not 'soon'; write it like 30s",
+            "--time-budget must be a time above 0s, up to 8784h, not 'soon'; write it like 30s",
         ),
-        (("doctor", "--device", "cpu"), "gpucheck: No such option: --device"),
-        (("devices", "--device", "banana"), "gpucheck: --device 'banana' is not a device; "),
+        (("doctor", "--device", "cpu"), "unknown option '--device'"),
+        (("devices", "--device", "banana"), "--device 'banana' is not a device; "),
         (
             ("bench", "matmul", "--size", "abc"),
-            "gpucheck: --size must have sides that are integers from 1 to 16777216, not 'abc'",
+            "--size must have sides that are integers from 1 to 16777216, not 'abc'",
         ),
-        (("bench", "transfer", "--size", "-1"), "gpucheck: --size must be a size from 1B to 32TiB, not '-1'; "),
-        (("find-batch-size", "--mode", "trian"), "gpucheck: --mode 'trian' is unknown; did you mean train?"),
+        (("bench", "transfer", "--size", "-1"), "--size must be a size from 1B to 32TiB, not '-1'; "),
+        (("find-batch-size", "--mode", "trian"), "--mode 'trian' is unknown; did you mean train?"),
     ],
 )
-def test_wrong_usage_is_one_plain_sentence(
-    arguments: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("columns", ["", "40"])
+def test_wrong_usage_is_an_error_a_tip_and_the_usage(
+    arguments: tuple[str, ...],
+    words: str,
+    columns: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
     code, out, err = run(capsys, *arguments)
     assert (code, out) == (exits.USAGE, "")
-    assert err.startswith(sentence) and err.count("\n") == 1
+    if columns:
+        # Broken between words, behind its head.
+        assert [line for line in err.splitlines() if len(line) > int(columns) and len(line.split()) > 2] == []
+        assert " ".join(err.split()).startswith(f"error: {words.partition(';')[0]}")
+        return
+    assert sentence(err).startswith(words)
+    named = " ".join(arguments[: 2 if arguments[0] in ("bench", "fleet") else 1])
+    last = err.splitlines()[-1]
+    assert last.startswith(f"usage: gpucheck {named} " if named in PARAMETERS else "usage: gpucheck "), last
 
 
 def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

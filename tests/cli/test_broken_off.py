@@ -461,7 +461,7 @@ def test_of_all_benchmarks_those_after_a_poisoned_one_are_skipped(
     code, document = run(capsys, tmp_path, "bench all", "--time-budget", "1s", device=device)
     assert code == exits.FAILED
     assert ids(document, "fail") == ["device.error"]
-    why = "cuda:0 failed in bench transfer: its memory had an error that could not be corrected (ECC)"
+    why = "cuda:0 failed in bench transfer: its memory had an uncorrectable error (ECC)"
     behind = ("bandwidth", "matmul", "overlap", "crossover")
     skipped = {name: ("skip", f"cuda:0 in bench {name} was not measured") for name in behind}
     assert all_of(document) == {"transfer": ("fail", why), **skipped}

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from shown import sentence
 
 from gpucheck.cli import app as app_module
 from gpucheck.cli.common import PARAMETERS
@@ -40,6 +41,8 @@ def completed(script: Path, folder: Path, *words: str) -> list[str]:
     ("words", "found"),
     [
         (("gpucheck", "dev"), ["devices"]),
+        (("gpucheck", "--js"), ["--json"]),
+        (("gpucheck", "--vers"), ["--version"]),
         (("gpucheck", "bench", "tr"), ["transfer"]),
         (("gpucheck", "bench", "transfer", "--dir"), ["--direction"]),
         (("gpucheck", "bench", "transfer", "--direction", "h2"), ["h2d"]),
@@ -77,4 +80,4 @@ def test_the_other_shells(shell: str, tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_an_unknown_shell(capsys: pytest.CaptureFixture[str]) -> None:
     assert app_module.main(["--show-completion", "bsh"]) == 2
-    assert capsys.readouterr().err == "gpucheck: --show-completion 'bsh' is unknown; did you mean bash?\n"
+    assert sentence(capsys.readouterr().err) == "--show-completion 'bsh' is unknown; did you mean bash?"

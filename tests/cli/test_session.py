@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shown import sentence
 
 from gpucheck.cli import app as app_module
 from gpucheck.cli import outputs, session
@@ -83,7 +84,7 @@ def test_an_error_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
         raise CannotLook("no GPU", "none here", "get one", finding="device.usable")
 
     assert session.run(smoke(), work) == 3
-    assert tuple(capsys.readouterr()) == ("", "gpucheck: no GPU; none here; get one\n")
+    assert tuple(capsys.readouterr()) == ("", "error: no GPU\ncause: none here\n  fix: get one\n")
 
 
 def test_a_check_that_is_skipped_is_shown_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,9 +213,8 @@ def test_a_full_disk_costs_neither_the_result_nor_the_old_file(
     assert session.run(smoke(json=True, output=(str(target),)), passes) == 3
     captured = capsys.readouterr()
     assert json.loads(captured.out)["summary"]["verdict"] == "pass"
-    assert captured.err == (
-        f"gpucheck: --output {str(target)!r} cannot be written; No space left on device; "
-        "free disk space and run it again\n"
+    assert sentence(captured.err) == (
+        f"--output {str(target)!r} cannot be written; No space left on device; free disk space and run it again"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
     assert target.read_text() == "old"
@@ -323,7 +323,7 @@ def test_a_mistake_shows_its_traceback_only_when_asked(
 ) -> None:
     monkeypatch.setattr(app_module, "app", broken(TargetError("it raised", trace="File user.py, line 3")))
     assert app_module.main([]) == 2
-    assert capsys.readouterr().err == "gpucheck: it raised\n"
+    assert sentence(capsys.readouterr().err) == "it raised"
     assert app_module.main(["--debug"]) == 2
     assert "File user.py, line 3" in capsys.readouterr().err
 
@@ -409,7 +409,7 @@ def test_a_users_mistake_after_something_was_found_keeps_it(capsys: pytest.Captu
     assert found["results"]["explain"]["characters"] == 7
     assert found["findings"][-1]["id"] == "target"
     assert found["summary"] == {"verdict": "fail", "exit": 2, "complete": False}
-    assert captured.err.splitlines()[-1] == "gpucheck: it raised; no idea"
+    assert sentence(captured.err) == "it raised: no idea"
 
 
 def test_files_are_brought_up_to_date_after_each_part(tmp_path: Path) -> None:

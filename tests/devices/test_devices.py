@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -157,7 +156,7 @@ def test_a_card_that_does_not_answer_fails_and_one_never_reached_is_not_judged()
     [
         ("no power", "power cable not connected", "shut down the node and connect all power cables of the GPU"),
         ("no interrupts", "interrupts do not arrive", "sudo dmesg | grep -i nvrm"),
-        ("NVML answers: unknown error", "not answering", "sudo dmesg | grep Xid; then drain the node"),
+        ("NVML returns: unknown error", "not answering", "sudo dmesg | grep Xid; then drain the node"),
     ],
 )
 def test_a_card_that_cannot_be_used_has_its_own_cause_and_is_named_by_elimination(
@@ -178,7 +177,7 @@ def test_a_card_that_answers_an_error_to_every_question_does_not_answer() -> Non
         unknown = {f"/devices/0/{name}": reason for name in names if name not in kept}
         return [(one.id, one.verdict) for one in not_passed(replace(with_card(**kept), unknown=unknown))]
 
-    error, unsupported = "NVML answers: unknown error", "not supported by this device or driver"
+    error, unsupported = "NVML returns: unknown error", "not supported by this device or driver"
     assert told(error) == [("devices.answers", "fail")]
     assert told(unsupported) == told("no permission") == told("not asked for") == []
     # One that still tells something is there; what it did not tell is said.
@@ -256,15 +255,15 @@ def test_a_dead_driver_is_bad_where_a_gpu_is_meant_for_this_system(
         (
             9,
             "Driver Not Loaded",
-            "Driver Not Loaded: NVIDIA's kernel module is not loaded, or NVML does not reach the kernel module",
+            "Driver Not Loaded: NVIDIA's kernel module is not loaded, or NVML cannot reach the kernel module",
             "gpucheck doctor",
         ),
         (
             18,
             "RM has detected an NVML/RM version mismatch",
             "libraries 580.95.05, loaded kernel module 575.51.03",
-            "sudo reboot; or end all that uses the GPU, then sudo rmmod nvidia_drm nvidia_modeset nvidia_uvm nvidia && "
-            "sudo modprobe nvidia",
+            "sudo reboot; or end all programs that use the GPU, then sudo rmmod nvidia_drm nvidia_modeset nvidia_uvm "
+            "nvidia && sudo modprobe nvidia",
         ),
         (
             12,
@@ -275,7 +274,7 @@ def test_a_dead_driver_is_bad_where_a_gpu_is_meant_for_this_system(
         (
             999,
             "Unknown Error",
-            "Unknown Error: a control group refuses the driver's device nodes, or NVML does not start (unknown error)",
+            "Unknown Error: a control group blocks the driver's device nodes, or NVML does not start (unknown error)",
             "gpucheck doctor",
         ),
         (20, "Insufficient Memory", "Insufficient Memory", "sudo dmesg | grep -i nvrm"),
@@ -284,7 +283,7 @@ def test_a_dead_driver_is_bad_where_a_gpu_is_meant_for_this_system(
             None,
             "NVML did not answer within 5 s",
             "NVML did not answer within 5 s",
-            "sudo dmesg | grep Xid; if it stays so, reboot",
+            "sudo dmesg | grep Xid; if it persists, reboot",
         ),
     ],
 )
@@ -329,14 +328,14 @@ def test_a_container_without_the_drivers_libraries_is_told_how_to_get_them() -> 
             34,
             "CUDA_ERROR_STUB_LIBRARY",
             "cuInit returns 34 (CUDA_ERROR_STUB_LIBRARY): libcuda is a stub",
-            "take the stubs folder out of LD_LIBRARY_PATH",
+            "remove the stubs folder from LD_LIBRARY_PATH",
         ),
         (1, "odd", "cuInit returns 1 (odd)", None),
         (
             None,
             "libcuda did not answer within 5 s",
             "libcuda did not answer within 5 s",
-            "sudo dmesg | grep Xid; if it stays so, reboot",
+            "sudo dmesg | grep Xid; if it persists, reboot",
         ),
     ],
 )
@@ -469,14 +468,14 @@ NOTHING = Facts(
         ),
         (
             replace(NOTHING, torch=TorchBuild()),
-            "no NVIDIA device on the PCI bus, no NVIDIA driver, no torch to show another accelerator",
+            "no NVIDIA device on the PCI bus, no NVIDIA driver, without torch, other accelerators are not visible",
         ),
         (
             replace(
                 NOTHING, host=Host(system="Linux", container="docker"), environment={"NVIDIA_VISIBLE_DEVICES": "void"}
             ),
-            "NVIDIA_VISIBLE_DEVICES=void keeps GPUs out of this container, no NVIDIA device on the PCI bus, "
-            "no NVIDIA driver, torch 2.13.0+cpu is a CPU build",
+            "NVIDIA_VISIBLE_DEVICES=void hides GPUs from this container, no NVIDIA device on the PCI bus, no NVIDIA "
+            "driver, torch 2.13.0+cpu is a CPU build",
         ),
         (
             replace(NOTHING, host=Host(system="Linux", wsl=True)),
@@ -576,7 +575,7 @@ def test_watching_reads_again_and_says_when_a_wedged_child_was_replaced(
     fake_driver: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = fake_driver("nvml.count=1\ncuda.order=0\ntemperature=40\n")
-    monkeypatch.setattr(inventory, "NvmlDoor", functools.partial(NvmlDoor, 2.0))
+    monkeypatch.setattr(inventory, "NvmlDoor", lambda timeout_s, **named: NvmlDoor(2.0, **named))
     scripts = iter(["nvml.count=1\ncuda.order=0\ntemperature=hang\n", "nvml.count=1\ncuda.order=0\ntemperature=50\n"])
 
     def sleep(seconds: float) -> None:
@@ -592,7 +591,7 @@ def test_watching_reads_again_and_says_when_a_wedged_child_was_replaced(
     assert [device.temperature_celsius for device in readings] == [40.0, None, 50.0]
     assert [device.id for device in readings] == ["cuda:0"] * 3
     notices = [event.text for event in events.events if isinstance(event, Notice)]
-    assert notices == ["NVML stopped answering: the process that reads it is restarted"]
+    assert notices == ["NVML stopped answering, and its process is restarted"]
     assert [event.step for event in events.events if isinstance(event, Progress)] == ["next reading in 5 s"] * 3
 
 
@@ -665,7 +664,7 @@ def held(hidden: str | None = None, host: Host = HOST, **changes: object) -> lis
         (
             (),
             "9 processes of other users",
-            "9 processes of other users cannot be looked into",
+            "9 processes of other users cannot be inspected",
             "sudo fuser -v /dev/nvidia3",
         ),
         (
@@ -674,7 +673,7 @@ def held(hidden: str | None = None, host: Host = HOST, **changes: object) -> lis
             "python3 (PID 7) ended and is not yet gone (zombie)",
             "ps -o ppid= -p 7",
         ),
-        ((), None, "nobody has its device node open here", "docker ps, crictl ps"),
+        ((), None, "no process here has its device node open", "docker ps, crictl ps"),
     ],
 )
 def test_memory_that_no_process_is_seen_to_hold(

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import pytest
 from fake_machine import FakeMachine
 from healthy import HEALTHY
+from shown import sentence
 from whole import elsewhere
 
 from gpucheck.cli.app import main
@@ -374,7 +375,7 @@ def test_a_file_that_cannot_be_is_said_at_once(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.zip").mkdir()
     assert main(["doctor", "--bundle", name]) == (3 if "cannot be written" in words else 2)
-    assert words in capsys.readouterr().err
+    assert words in sentence(capsys.readouterr().err)
     assert main(["doctor", "--python", "/no/such/python", "--bundle", "x.zip"]) == 2
     assert [one.name for one in tmp_path.iterdir()] == ["folder.zip"]
 
@@ -394,7 +395,9 @@ def test_a_full_disk_costs_neither_the_diagnosis_nor_the_old_file(
     assert main(["doctor", "--python", str(rig.python), "--skip", "torch.", "--bundle", str(path)]) == 3
     told = capsys.readouterr()
     assert told.out.startswith("✗ this torch is a CPU-only build")
-    assert f"gpucheck: --bundle '{path}' cannot be written; No space left on device; free disk space" in told.err
+    assert sentence(told.err).startswith(
+        f"--bundle '{path}' cannot be written; No space left on device; free disk space"
+    )
     assert path.read_text() == "old"
     assert [one.name for one in rig.folder.iterdir() if "bundle" in one.name] == ["bundle.zip"]
 

@@ -62,8 +62,8 @@ def test_two_cards_at_work_are_well(fake_driver: Fake, tmp_path: Path) -> None:
     assert worst(report) == [] and report.summary.exit == 0
     (skipped,) = [one for one in report.findings if one.id == "load.not_run"]
     assert skipped.message == (
-        "cuda:0: in use by others: not visible here (4194301), judged as it works; "
-        "cuda:1: in use by others: not visible here (4194302), judged as it works"
+        "cuda:0: in use by others: not visible here (4194301), judged under its own load; cuda:1: in use by others: "
+        "not visible here (4194302), judged under its own load"
     )
     grown = report.facts.devices[0].changes
     assert grown is not None and grown.span_s >= 0.5
@@ -132,7 +132,7 @@ def test_where_torch_runs_nothing_cards_at_work_are_judged_all_the_same(fake_dri
     assert ("devices.throttled", "warn") in found and ("devices.link_width", "warn") in found
     (skipped,) = [one for one in report.findings if one.id == "load.not_run"]
     # CUDA shows them, though this torch cannot use them.
-    why = "torch did not run on a GPU, so that none was loaded, judged as it works"
+    why = "torch did not run on a GPU, so no GPU was loaded, judged under its own load"
     assert skipped.message == f"cuda:0, cuda:1: {why}"
 
 

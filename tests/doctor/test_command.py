@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fake_machine import FakeMachine
+from shown import sentence
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -133,7 +134,7 @@ def test_a_torch_that_hangs_as_it_is_imported(fake_driver: Fake, tmp_path: Path)
     site = torch_of(tmp_path, top="import time; time.sleep(600)")
     report = diagnosed(DoctorOptions(python=interpreter(tmp_path, site), time_budget_s=5.0))
     assert worst(report) == [("torch.hung", "fail")]
-    assert report.findings[0].message == "importing torch did not end within 5.00 s (raise it with --time-budget)"
+    assert report.findings[0].message == "importing torch did not finish within 5.00 s (raise it with --time-budget)"
     assert report.findings[0].evidence["limit_s"] == 5.0
 
 
@@ -205,7 +206,7 @@ def test_a_driver_that_hangs_at_one_card_may_let_torch_use_another(
     broken = torch_of(tmp_path / "broken", count=0)
     report = diagnosed(DoctorOptions(python=interpreter(tmp_path, broken), skip=("load.",)))
     assert worst(report)[0] == ("driver.hung", "fail")
-    assert report.findings[0].message.startswith("cuInit answered; then libcuda did not answer within ")
+    assert report.findings[0].message.startswith("cuInit returned; then libcuda did not answer within ")
 
 
 @pytest.mark.slow
@@ -215,7 +216,7 @@ def test_a_time_limit_of_the_command_line(
     fake_driver(TWO_GPUS)
     python = interpreter(tmp_path, torch_of(tmp_path, top="import time; time.sleep(600)"))
     assert main(["doctor", "--python", python, "--timeout", "4s"]) == 1
-    assert "importing torch did not end within 4.00 s" in " ".join(capsys.readouterr().out.split())
+    assert "importing torch did not finish within 4.00 s" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_torch_that_prints_is_no_trouble(fake_driver: Fake, tmp_path: Path) -> None:
@@ -445,12 +446,12 @@ def test_through_the_command_line(fake_driver: Fake, tmp_path: Path, capsys: pyt
     document = json.loads(capsys.readouterr().out)
     assert document["findings"][0]["id"] == "torch.cpu_build"
     # The interpreter of the tests gets its torch that way.
-    assert document["findings"][0]["fix"] == f"take {tmp_path}/site out of PYTHONPATH (unset PYTHONPATH)"
+    assert document["findings"][0]["fix"] == f"remove {tmp_path}/site from PYTHONPATH (unset PYTHONPATH)"
     assert document["results"]["doctor"]["broken"] == "torch"
     assert main(["doctor", "--python", python, "--skip", "torch."]) == 4
     assert "? no known cause found, and torch was not seen to use the GPU" in capsys.readouterr().out
     assert main(["doctor", "--python", "/no/such/python"]) == 2
-    assert capsys.readouterr().err.endswith(
-        "gpucheck: --python /no/such/python cannot be started; No such file or directory; "
-        "give the path of a Python interpreter, 3.8 or newer\n"
+    assert sentence(capsys.readouterr().err) == (
+        "--python /no/such/python cannot be started: No such file or directory; "
+        "give the path of a Python interpreter, 3.8 or newer"
     )

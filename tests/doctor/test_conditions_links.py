@@ -48,8 +48,8 @@ def test_it_is_not_seen_on_a_healthy_machine_nor_where_nothing_is_known(conditio
     [
         (Fabric("in progress"), "cuda:1: NVSwitch fabric registration is not completed"),
         (
-            Fabric("completed", "NVML answers: unknown error"),
-            "cuda:1: NVSwitch fabric registration failed (NVML answers: unknown error)",
+            Fabric("completed", "NVML returns: unknown error"),
+            "cuda:1: NVSwitch fabric registration failed (NVML returns: unknown error)",
         ),
         (Fabric("completed", None, ("route_unhealthy",)), "cuda:1: route unhealthy"),
     ],
@@ -62,7 +62,7 @@ def test_a_gpu_that_is_not_well_in_its_fabric(fabric: Fabric, words: str) -> Non
 def test_one_gpu_that_works_can_do_without_the_fabric() -> None:
     evidence = with_cards(card(0, fabric=Fabric("not started")))
     assert told("links.fabric", evidence) == ("info", "cuda:0: NVSwitch fabric registration is not completed")
-    failed = with_cards(card(0, fabric=Fabric("completed", "NVML answers: unknown error")))
+    failed = with_cards(card(0, fabric=Fabric("completed", "NVML returns: unknown error")))
     assert (told("links.fabric", failed) or ("",))[0] == "warn"
 
 
@@ -83,7 +83,7 @@ def test_links_that_no_card_of_the_name_has_active_are_a_remark() -> None:
 def test_a_link_that_a_card_of_the_same_name_has_active_was_lost() -> None:
     whole = card(0, nvlinks=(UP, replace(UP, link=1)))
     evidence = with_cards(whole, card(1, nvlinks=(UP, DOWN)))
-    words = "cuda:1: 1 up, 2 on a card of the same name; down: 1"
+    words = "cuda:1: 1 up, 2 on a GPU of the same name; down: 1"
     assert told("links.inactive", evidence) == ("warn", words)
     other = with_cards(whole, card(1, name="another card", nvlinks=(UP, DOWN)))
     assert (told("links.inactive", other) or ("",))[0] == "info"
@@ -136,7 +136,7 @@ def test_retired_pages(pages: RetiredPages, verdict: str | None) -> None:
 @pytest.mark.parametrize(
     ("pointer", "reason", "unread"),
     [
-        ("/devices/0/ecc/volatile_uncorrected", "NVML answers: unknown error", True),
+        ("/devices/0/ecc/volatile_uncorrected", "NVML returns: unknown error", True),
         ("/devices/0/nvlinks/3/active", "NVML's answer makes no sense: 3", True),
         ("/devices/0/clock_reasons", "no permission", True),
         ("/devices/0/processes", "NVML's list of processes is garbled", True),
@@ -144,14 +144,14 @@ def test_retired_pages(pages: RetiredPages, verdict: str | None) -> None:
         ("/devices/0/processes", "no permission", False),
         ("/devices/0/memory_total_bytes", "no permission", False),
         ("/devices/0/memory_used_bytes", "no permission", False),
-        ("/devices/0/memory_used_bytes", "NVML answers: unknown error", True),
+        ("/devices/0/memory_used_bytes", "NVML returns: unknown error", True),
         ("/devices/0/processes/0/name", "this system does not see a process with this PID", False),
         ("/devices/0/ecc", "not supported by this device or driver", False),
         ("/devices/0/fabric", "this nvidia-ml-py has no nvmlDeviceGetGpuFabricInfoV", False),
         ("/devices/0/recovery_action", "the driver's NVML has no such function", False),
         ("/devices/0/nvlinks", "not asked for", False),
-        ("/devices/0/power_w", "NVML answers: unknown error", False),
-        ("/devices/2/ecc", "NVML answers: unknown error", False),
+        ("/devices/0/power_w", "NVML returns: unknown error", False),
+        ("/devices/2/ecc", "NVML returns: unknown error", False),
     ],
 )
 def test_what_a_card_has_and_did_not_tell_is_not_healthy(pointer: str, reason: str, unread: bool) -> None:
@@ -168,7 +168,7 @@ def test_a_card_that_is_lost_is_told_once() -> None:
 def test_an_nvml_that_does_not_start_beside_a_torch_that_works_leaves_health_unknown() -> None:
     silent = [replace(one, nvml_index=None) for one in CARDS]
     evidence = with_driver(with_cards(*silent), nvml_code=18, nvml_error="Driver/library version mismatch")
-    words = "NVML tells nothing of cuda:0, cuda:1: Driver/library version mismatch"
+    words = "NVML does not report cuda:0, cuda:1: Driver/library version mismatch"
     assert told("devices.unread", evidence) == ("inconclusive", words)
     # On a Jetson there is no NVML, and where torch does not work the rung that is broken is told.
     assert judged("devices.unread", with_stack(evidence, jetson=True)) is None

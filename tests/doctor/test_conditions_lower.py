@@ -334,19 +334,19 @@ def test_an_answer_that_no_condition_names_is_told_as_it_is(refused: str, answer
 
 def test_what_is_seen_is_said() -> None:
     assert message("driver.other_kernel", SEEN["driver.other_kernel"]) == (
-        "nvidia.ko is on disk for 6.8.0-40-generic, and the kernel that runs is 6.8.0-45-generic"
+        "nvidia.ko is on disk for 6.8.0-40-generic, but the running kernel is 6.8.0-45-generic"
     )
     assert message("driver.mismatch", SEEN["driver.mismatch"]) == (
-        "NVML answers 18; the libraries are 580.105.08, the loaded module is 580.95.05"
+        "NVML returns 18; the libraries are 580.105.08, the loaded module is 580.95.05"
     )
     assert message("library.other_version", SEEN["library.other_version"]) == (
         "cuInit returns 999 (words); libcuda is 570.124.06 and the kernel module 580.95.05"
     )
     assert message("container.gpus_kept_out", SEEN["container.gpus_kept_out"]) == (
-        "NVIDIA_VISIBLE_DEVICES=none, and no GPU's node is in /dev"
+        "NVIDIA_VISIBLE_DEVICES=none, and no GPU's device node is in /dev"
     )
     assert message("container.devices_lost", SEEN["container.devices_lost"]) == (
-        "the rights of the nodes allow it, and opening /dev/nvidiactl (EPERM) is refused"
+        "the permissions of the nodes allow it, but opening /dev/nvidiactl (EPERM) is refused"
     )
     assert message("gpu.lost", SEEN["gpu.lost"]) == "0000:11:00.0, 0000:21:00.0: lost"
     assert message("gpu.exclusive", SEEN["gpu.exclusive"]) == "0000:11:00.0 is exclusive_process, with PID 4242 on it"
@@ -372,7 +372,7 @@ def test_fixes_name_what_is_there() -> None:
     assert reboot is not None and reboot.fix == "drain the node, then sudo reboot"
     from_variable = with_stack(SEEN["library.other_version"], path_libraries=(library("/opt/libcuda.so.570.124.06"),))
     other = seen("library.other_version", from_variable)
-    assert other is not None and other.fix == "take /opt out of LD_LIBRARY_PATH"
+    assert other is not None and other.fix == "remove /opt from LD_LIBRARY_PATH"
     slurm = seen("container.devices_lost", with_stack(DOWN, nodes=(replace(CONTROL, error=errno.EPERM),)))
     assert slurm is not None and "--gres=gpu:1" in (slurm.fix or "")
 
@@ -382,7 +382,7 @@ def test_a_limit_of_addresses_is_nearly_certain() -> None:
     assert limited is not None
     assert (limited.certainty, limited.message) == (
         "strong",
-        "cuInit returns 2 (words); a process may take 64 GiB of addresses (ulimit -v)",
+        "cuInit returns 2 (words); a process may use 64 GiB of address space (ulimit -v)",
     )
     left = seen("driver.out_of_memory", with_host(cuinit(2), container_available_bytes=GIB // 2))
     assert left is not None
@@ -392,8 +392,8 @@ def test_a_limit_of_addresses_is_nearly_certain() -> None:
 @pytest.mark.parametrize(
     ("runs", "certainty", "end"),
     [
-        (True, None, "; nvidia-fabricmanager runs: is it of the driver's version?"),
-        (False, "proof", " and no nvidia-fabricmanager runs"),
+        (True, None, "; nvidia-fabricmanager runs: check that its version matches the driver's"),
+        (False, "proof", " and nvidia-fabricmanager does not run"),
         (None, None, "on the PCI bus"),
     ],
 )
@@ -536,17 +536,17 @@ def test_803_of_a_libcuda_through_the_variable_names_it_and_blames_no_update(
     assert diagnosis.first is not None and diagnosis.first.condition.id == "library.other_version"
     seen = diagnosis.first.seen
     assert seen.message == (
-        "cuInit returns 803 (words); LD_LIBRARY_PATH brought /opt/old/libcuda.so.1 in place of /lib/libcuda.so.1"
+        "cuInit returns 803 (words); LD_LIBRARY_PATH brought /opt/old/libcuda.so.1 instead of /lib/libcuda.so.1"
     )
-    assert seen.fix == "take /opt/old out of LD_LIBRARY_PATH"
+    assert seen.fix == "remove /opt/old from LD_LIBRARY_PATH"
     assert "driver.mismatch" not in [one.condition.id for one in diagnosis.consequences]
 
 
 @pytest.mark.parametrize(
     ("container", "fix"),
     [
-        (None, "take /opt/old out of LD_LIBRARY_PATH, and install the driver's libraries of version 580.95.05"),
-        ("docker", "take /opt/old out of LD_LIBRARY_PATH, or put the libraries of the host's driver there"),
+        (None, "remove /opt/old from LD_LIBRARY_PATH, and install the driver's libraries of version 580.95.05"),
+        ("docker", "remove /opt/old from LD_LIBRARY_PATH, or put the host driver's libraries there"),
     ],
 )
 def test_where_the_loader_has_no_other_libcuda_the_drivers_has_to_come(container: str | None, fix: str) -> None:
@@ -560,7 +560,7 @@ def test_an_nvml_through_the_variable_is_no_update_either() -> None:
     evidence = with_driver(cuinit(803, CONTAINER), nvml_code=18, nvml_error="words", nvml_path=path)
     mismatch = seen("driver.mismatch", given(evidence, path, "libnvidia-ml.so.1"))
     assert mismatch is not None and f"LD_LIBRARY_PATH brought {path}" in mismatch.message
-    assert (mismatch.fix or "").startswith("take /opt/old out of LD_LIBRARY_PATH")
+    assert (mismatch.fix or "").startswith("remove /opt/old from LD_LIBRARY_PATH")
     aged = seen("driver.mismatch", evidence)
     assert aged is not None and (aged.fix or "").startswith("recreate the container")
 
@@ -569,11 +569,11 @@ def test_versions_that_do_not_differ_are_not_said_to() -> None:
     evidence = with_driver(cuinit(803), nvml_code=18, nvml_error="words")
     alike = seen("driver.mismatch", evidence)
     assert alike is not None and alike.message == (
-        "NVML answers 18: its library and the kernel module are of different versions"
+        "NVML returns 18: the versions of its library and the kernel module differ"
     )
     other = seen("driver.mismatch", with_driver(evidence, kernel_module_version="570.1"))
     assert other is not None and other.message == (
-        "NVML answers 18; the libraries are 580.95.05, the loaded module is 570.1"
+        "NVML returns 18; the libraries are 580.95.05, the loaded module is 570.1"
     )
 
 
@@ -591,7 +591,7 @@ def test_a_library_through_the_variable_is_known_by_its_folder_alone() -> None:
     loaded = with_driver(cuinit(803), libcuda_path="/data/old/libcuda.so.1")
     other = seen("library.other_version", with_stack(loaded, path_folders={"/data/old": "/opt/x/"}))
     assert other is not None and "LD_LIBRARY_PATH brought /opt/x/libcuda.so.1" in other.message
-    assert other.fix == "take /opt/x out of LD_LIBRARY_PATH"
+    assert other.fix == "remove /opt/x from LD_LIBRARY_PATH"
 
 
 def test_a_stub_and_a_compat_package_through_the_variable_stay_what_they_are() -> None:
@@ -609,4 +609,4 @@ def test_libcuda_may_fail_before_its_path_is_known_and_after_it_started(cuinit_c
     path = "/lib/libcuda.so.1" if cuinit_code == 0 else None
     evidence = with_driver(DOWN, cuinit_code=cuinit_code, cuinit_error=error, libcuda_path=path)
     found = seen("driver.hung" if "answer" in error else "driver.crashed", evidence)
-    assert found is not None and found.message == ("cuInit answered; then " if cuinit_code == 0 else "") + error
+    assert found is not None and found.message == ("cuInit returned; then " if cuinit_code == 0 else "") + error

@@ -84,28 +84,32 @@ def of_capability(capability: str, *kernels: KernelRun, architectures: tuple[str
 CASES: list[tuple[str, Evidence, str]] = [
     ("mask.hides_all", masked(""), "CUDA_VISIBLE_DEVICES='' shows CUDA none of 2 GPUs: '' shows nothing: it is empty"),
     ("mask.hides_all", masked("-1"), "'-1' shows nothing: a negative number ends the list"),
-    ("mask.hides_all", masked("all"), "'all' shows nothing: it is no number and no UUID"),
-    ("mask.hides_all", masked("2"), "'2' shows nothing: there are 2, counted from 0"),
-    ("mask.hides_all", masked("0,0"), "'0' shows GPU 0; '0' shows nothing: a GPU that is named twice empties the list"),
+    ("mask.hides_all", masked("all"), "'all' shows nothing: it is neither a number nor a UUID"),
+    ("mask.hides_all", masked("2"), "'2' shows nothing: 2 GPUs exist, counted from 0"),
+    (
+        "mask.hides_all",
+        masked("0,0"),
+        "'0' shows GPU 0; '0' shows nothing: a GPU that is listed twice empties the list",
+    ),
     (
         "mask.hides_all",
         with_driver(masked("0,0"), cuinit_code=101),
-        "'0,0' is refused: cuInit answers 101: '0' shows GPU 0",
+        "'0,0' is refused: cuInit returns 101: '0' shows GPU 0",
     ),
     ("mask.hides_all", masked("GPU-9"), "'GPU-9' shows nothing: no GPU has this UUID"),
-    ("mask.hides_all", masked("GPU-"), "'GPU-' shows nothing: it fits several GPUs"),
+    ("mask.hides_all", masked("GPU-"), "'GPU-' shows nothing: it matches several GPUs"),
     (
         "mask.malformed",
         masked("0;1", 0),
-        "has entries that are no number and no UUID and shows 1 GPU: '0;1' is read as 0",
+        "has entries that are neither numbers nor UUIDs and shows 1 GPU: CUDA reads '0;1' as 0",
     ),
-    ("mask.malformed", masked("0x1", 0), "'0x1' is read as 0"),
+    ("mask.malformed", masked("0x1", 0), "CUDA reads '0x1' as 0"),
     (
         "mask.shows_fewer",
         masked("0,5,1", 0),
-        "asks for 3 GPUs and shows 1: '0' shows GPU 0; '5' shows nothing: there are",
+        "asks for 3 GPUs and shows 1: '0' shows GPU 0; '5' shows nothing: 2 GPUs exist",
     ),
-    ("mask.shows_fewer", masked("1,-1,0", 1), "'0' shows nothing: it comes after the end"),
+    ("mask.shows_fewer", masked("1,-1,0", 1), "'0' shows nothing: it is after the end of the list"),
     ("mask.shows_fewer", masked("GPU-1,GPU-7", 1), "'GPU-1' shows GPU 1; 'GPU-7' shows nothing: no GPU has this UUID"),
     (
         "devices.order",
@@ -119,9 +123,9 @@ CASES: list[tuple[str, Evidence, str]] = [
             card(0, uuid="MIG-a", parent_uuid=CARDS[0].uuid, nvml_index=None),
             card(1, uuid="MIG-b", parent_uuid=CARDS[0].uuid, nvml_index=None, cuda_index=None),
         ),
-        "2 instances are there",
+        "2 instances exist",
     ),
-    ("devices.cuda_shows_fewer", with_cards(*HIDDEN), "NVML lists 2 and CUDA shows 0, without a mask"),
+    ("devices.cuda_shows_fewer", with_cards(*HIDDEN), "NVML lists 2, but CUDA shows 0, without a mask"),
     (
         "devices.unlisted",
         with_host(nvidia_pci_addresses=("0000:11:00.0", "0000:21:00.0", "0000:31:00.0")),
@@ -130,9 +134,9 @@ CASES: list[tuple[str, Evidence, str]] = [
     (
         "devices.nvml_check",
         with_driver(with_variables(PYTORCH_NVML_BASED_CUDA_CHECK="1"), cuinit_code=3),
-        "torch.cuda.is_available() is True and cuInit answers 3",
+        "torch.cuda.is_available() is True, but cuInit returns 3",
     ),
-    ("devices.count", with_torch(count=4, kernels=()), "torch.cuda.device_count() is 4 and CUDA shows 2"),
+    ("devices.count", with_torch(count=4, kernels=()), "torch.cuda.device_count() is 4, but CUDA shows 2"),
     (
         "torch.missing",
         ended_at("import", "ModuleNotFoundError: No module named 'torch'", path=None, versions={}),
@@ -141,21 +145,21 @@ CASES: list[tuple[str, Evidence, str]] = [
     (
         "torch.shadowed",
         ended_at("import", "AttributeError: module 'types' has no attribute 'X'", shadowed_by=("types.py",)),
-        "the current folder has types.py",
+        "the current folder contains types.py",
     ),
     (
         "torch.shadowed",
         ended_at("ask", "AttributeError: module 'torch' has no attribute 'cuda'", version=None, path="/home/me"),
-        "what is found in /home/me is no torch",
+        "/home/me does not contain torch",
     ),
-    ("torch.shadowed", ended_at("import", timed_out=True, shadowed_by=("timeit.py",)), "the import did not end"),
+    ("torch.shadowed", ended_at("import", timed_out=True, shadowed_by=("timeit.py",)), "the import did not finish"),
     (
         "torch.undefined_symbol",
         ended_at("import", "ImportError: libcusparse.so.12: undefined symbol: __nvJitLinkComplete_12_4, version x"),
         "undefined symbol: __nvJitLinkComplete_12_4",
     ),
     ("torch.crashed", ended_at("import", "SIGSEGV: last words"), "importing torch ended its process by SIGSEGV"),
-    ("torch.hung", ended_at("ask", timed_out=True), "asking torch for its devices did not end within its time"),
+    ("torch.hung", ended_at("ask", timed_out=True), "asking torch for its devices did not finish within its time"),
     (
         "torch.import_broken",
         ended_at("import", "ImportError: libcudnn.so.9: cannot open shared object file: No such file or directory"),
@@ -190,14 +194,14 @@ CASES: list[tuple[str, Evidence, str]] = [
     (
         "torch.driver_too_old",
         with_driver(with_torch(available=False, count=0, kernels=()), libcuda_version="12.8", version="570.86"),
-        "torch 2.11.0+cu130 is built for CUDA 13.0, and the driver serves CUDA 12.8",
+        "torch 2.11.0+cu130 is built for CUDA 13.0, but the driver supports CUDA 12.8",
     ),
     (
         "torch.sees_none",
         with_torch(available=False, count=0, kernels=(), warnings=("pynvml is old", "CUDA initialization:\n  why")),
-        "CUDA shows 2 devices and torch.cuda.is_available() is False; torch says: CUDA initialization: why",
+        "CUDA shows 2 devices, but torch.cuda.is_available() is False; torch says: CUDA initialization: why",
     ),
-    ("torch.driver_minor", with_torch(cuda="13.2"), "torch is built for CUDA 13.2, and the driver serves 13.0"),
+    ("torch.driver_minor", with_torch(cuda="13.2"), "torch is built for CUDA 13.2, but the driver supports 13.0"),
     (
         "torch.foreign_libraries",
         with_torch(foreign_libraries=("/usr/local/cuda/lib64/libcublas.so.12",)),
@@ -211,20 +215,20 @@ CASES: list[tuple[str, Evidence, str]] = [
     (
         "torch.cuda_packages",
         with_torch(unmet={"nvidia-cudnn-cu13==9.13.0.50": "9.1.0.70", "nvidia-nccl-cu13==2.27.7": None}),
-        "asks for nvidia-cudnn-cu13==9.13.0.50 (9.1.0.70 is here), nvidia-nccl-cu13==2.27.7 (none is here)",
+        "requires nvidia-cudnn-cu13==9.13.0.50 (9.1.0.70 is here), nvidia-nccl-cu13==2.27.7 (none is here)",
     ),
     (
         "torch.runtime_version",
         with_torch(runtime="12.4"),
-        "libcudart is of CUDA 12.4, and torch is built for CUDA 13.0",
+        "libcudart belongs to CUDA 12.4, but torch is built for CUDA 13.0",
     ),
     ("torch.two_versions", with_torch(versions={"torch": ("2.9.1", "2.11.0")}), "installed as 2.11.0 and 2.9.1"),
-    ("torch.two_versions", with_torch(versions={"torch": ("2.9.1",)}), "as 2.9.1, and its files say 2.11.0+cu130"),
+    ("torch.two_versions", with_torch(versions={"torch": ("2.9.1",)}), "as 2.9.1, but its files say 2.11.0+cu130"),
     ("torch.two_versions", with_torch(versions={"torch": ("2.11.0+cpu",)}), "installed as 2.11.0+cpu"),
     (
         "torch.mixed_environments",
         with_torch(active_elsewhere="VIRTUAL_ENV"),
-        "VIRTUAL_ENV names another environment than /env",
+        "VIRTUAL_ENV is the active environment, but this torch is in /env",
     ),
     (
         "torch.pynvml",
@@ -237,8 +241,8 @@ CASES: list[tuple[str, Evidence, str]] = [
         "torchvision 0.24.1 with torch 2.11.0+cu130; torchvision 0.26 belongs to torch 2.11",
     ),
     ("torch.torchvision", with_torch(versions={"torchvision": ("0.26.0+cpu",)}), "torchvision 0.26.0+cpu with torch"),
-    ("triton.compiler", with_torch(has_compiler=False), "triton 3.6.0, and no CC, gcc or clang"),
-    ("triton.libcuda", with_torch(cache_has_libcuda=False), "and not in the loader's cache"),
+    ("triton.compiler", with_torch(has_compiler=False), "triton 3.6.0, but no CC, gcc or clang"),
+    ("triton.libcuda", with_torch(cache_has_libcuda=False), "but not in the loader's cache"),
     (
         "architecture.missing",
         of_capability("12.0", architectures=("sm_80", "sm_90")),
@@ -267,7 +271,7 @@ CASES: list[tuple[str, Evidence, str]] = [
     ("run.kernel_failed", with_torch(kernels=FAILED), "cuda:0: RuntimeError: CUDA error: unspecified launch failure"),
     ("run.kernel_failed", with_torch(kernels=(KernelRun("cuda:1", "a sum came out wrong"),)), "cuda:1: a sum came out"),
     ("run.crashed", ended_at("run", "SIGABRT: last words"), "a kernel ended its process by SIGABRT"),
-    ("run.hung", ended_at("run", timed_out=True), "a kernel did not end within its time"),
+    ("run.hung", ended_at("run", timed_out=True), "a kernel did not finish within its time"),
     (
         "environment.launch_blocking",
         with_variables(CUDA_LAUNCH_BLOCKING="1"),
@@ -314,12 +318,12 @@ CASES: list[tuple[str, Evidence, str]] = [
     (
         "devices.pcie_replays",
         with_cards(card(0, pcie=Link(5, 16, 5, 16, replays=50_000))),
-        "cuda:0: since the driver was loaded; a sound link",
+        "cuda:0: since the driver was loaded; a healthy link",
     ),
     (
         "devices.mig_empty",
         with_cards(card(0), card(1, cuda_index=None, mig=Mig(True, True))),
-        "cuda:1: no program can use the card",
+        "cuda:1: no program can use the GPU",
     ),
     ("devices.ecc_mode", with_cards(card(0, ecc=Ecc(enabled=False))), "cuda:0: memory errors are neither"),
     ("devices.power_limit", with_cards(busy(0, power_limit_default_w=1000.0)), "cuda:0: lowers the clock under load"),
@@ -337,7 +341,7 @@ CASES: list[tuple[str, Evidence, str]] = [
     (
         "devices.sram_ecc",
         with_cards(card(0, sram_ecc=SramEcc(0, 0, 0, 0, 4, 5, True, {"l2": 9}))),
-        "cuda:0: 9 uncorrected in its life (l2 9)",
+        "cuda:0: 9 uncorrected in its lifetime (l2 9)",
     ),
     ("devices.answers", with_cards(card(0), card(1, state="lost")), "cuda:1: off the PCI bus or not answering"),
     ("devices.recovery_action", with_cards(card(0, recovery_action="gpu_reset")), "recovery action is gpu_reset"),
@@ -350,15 +354,15 @@ CASES: list[tuple[str, Evidence, str]] = [
     ("devices.retired_pages", with_cards(card(0, retired_pages=RetiredPages(60, 4, False))), "DCGM fails it at 63"),
     (
         "devices.unread",
-        with_unknown("/devices/1/ecc", "NVML answers: unknown error"),
-        "cuda:1: ecc (NVML answers: unknown error)",
+        with_unknown("/devices/1/ecc", "NVML returns: unknown error"),
+        "cuda:1: ecc (NVML returns: unknown error)",
     ),
     (
         "devices.unclaimed_memory",
         with_cards(
             card(0, memory_used_bytes=60 * GIB, memory_source="nvml v2", memory_of_processes_bytes=0, node_holders=())
         ),
-        "cuda:0: nobody has its device node open here",
+        "cuda:0: no process here has its device node open",
     ),
     (
         "log.xid",
@@ -368,7 +372,7 @@ CASES: list[tuple[str, Evidence, str]] = [
     (
         "log.unreadable",
         with_stack(log=None, log_error="Operation not permitted"),
-        "the kernel's log cannot be read: Operation not permitted",
+        "the kernel log cannot be read: Operation not permitted",
     ),
 ]
 
@@ -419,9 +423,9 @@ def test_a_mask_that_is_obeyed_is_no_finding(value: str) -> None:
 def test_a_mask_tells_where_torchs_own_parser_differs() -> None:
     seen = judged("mask.shows_fewer", masked("GPU-1,0,7", 1, 0))
     assert seen is not None
-    assert seen.message.endswith("; torch's own parser, which counts before CUDA starts, makes 1 of it")
+    assert seen.message.endswith("; torch's own parser, which counts before CUDA starts, reads 1")
     assert (seen.evidence["by_cuda_rules"], seen.evidence["by_torch"]) == (2, 1)
-    assert seen.evidence["entries"][2] == {"text": "7", "index": None, "why": "there are 2, counted from 0"}
+    assert seen.evidence["entries"][2] == {"text": "7", "index": None, "why": "2 GPUs exist, counted from 0"}
 
 
 def test_a_mask_is_not_blamed_for_a_driver_that_does_not_start() -> None:
@@ -515,9 +519,9 @@ def test_an_import_that_fails_for_files_that_are_gone_brings_their_package_back(
     [
         (
             {"externally_managed": True, "executable": "/usr/bin/python3"},
-            "/usr/bin/python3 -m venv ~/torch-env && ~/torch-env/bin/python -m pip install torch==2.13.0 "
-            "--index-url https://download.pytorch.org/whl/cu130 (the system's Python is not to be changed: an "
-            "environment of your own)",
+            "/usr/bin/python3 -m venv ~/torch-env && ~/torch-env/bin/python -m pip install torch==2.13.0 --index-url "
+            "https://download.pytorch.org/whl/cu130 (a new environment, because the system's Python must not be "
+            "changed)",
         ),
         (
             {"has_pip": False},
@@ -537,7 +541,7 @@ def test_a_torch_that_pythonpath_brings_is_taken_out_of_it() -> None:
     """No installer knows of it: uninstalling would remove the other one."""
     folders: dict[str, Any] = {"torch_folders": ("/extra/torch", "/env/lib/torch"), "pythonpath_torch": ("/extra",)}
     seen = judged("torch.two_versions", with_torch(versions={"torch": ("2.9.1", "2.11.0")}, **folders))
-    assert seen is not None and seen.fix == "take /extra out of PYTHONPATH (unset PYTHONPATH)"
+    assert seen is not None and seen.fix == "remove /extra from PYTHONPATH (unset PYTHONPATH)"
     assert seen.message == "torch is installed as 2.11.0 and 2.9.1, in /extra/torch and /env/lib/torch"
     mixed = judged("torch.two_versions", with_torch(versions={"torch": ("2.9.1",)}))
     assert mixed is not None and (mixed.fix or "").endswith("then /env/bin/python -m pip install torch==2.9.1")
@@ -559,13 +563,13 @@ def test_a_torch_of_pythonpath_that_does_not_work_is_taken_out_of_it(
     place: dict[str, Any] = {"path": "/extra/torch", "pythonpath_torch": ("/other", "/extra/")}
     evidence = ended_at("import", error, **place) if error else with_torch(**changes, **place)
     seen = judged(condition, replace(evidence, variables=variables))
-    assert seen is not None and seen.fix == "take /extra/ out of PYTHONPATH (unset PYTHONPATH)"
+    assert seen is not None and seen.fix == "remove /extra/ from PYTHONPATH (unset PYTHONPATH)"
 
 
 def test_condas_torch_beside_pips_is_told_also_in_one_version() -> None:
     seen = judged("torch.two_versions", with_torch(versions={"torch": ("2.11.0",)}, conda_torch="2.11.0"))
     assert seen is not None and seen.title == "conda's torch and pip's are mixed in this environment"
-    assert seen.message == "conda has torch 2.11.0 on record, and pip installed 2.11.0"
+    assert seen.message == "conda recorded torch 2.11.0, but pip installed 2.11.0"
     assert seen.fix is not None and seen.fix.startswith("conda remove --force pytorch")
     assert "/env/bin/python -m pip install --force-reinstall torch==2.11.0" in seen.fix
 
@@ -582,7 +586,7 @@ def test_a_foreign_library_is_taken_out_of_the_variable_that_brought_it() -> Non
     seen = judged("torch.foreign_libraries", found)
     assert seen is not None
     assert seen.message == f"loaded from elsewhere: {path}, through LD_LIBRARY_PATH (/usr/local/cuda/lib64)"
-    assert seen.fix == "take /usr/local/cuda/lib64 out of LD_LIBRARY_PATH"
+    assert seen.fix == "remove /usr/local/cuda/lib64 from LD_LIBRARY_PATH"
     preloaded = judged("torch.foreign_libraries", with_variables(with_torch(foreign_libraries=(path,)), LD_PRELOAD="x"))
     assert preloaded is not None and preloaded.fix == "unset LD_PRELOAD"
     unknown = judged("torch.foreign_libraries", with_torch(foreign_libraries=(path,)))
@@ -641,7 +645,7 @@ def test_a_foreign_runtime_of_another_version_is_told_once() -> None:
     evidence = with_torch(runtime="12.4", foreign_libraries=("/opt/libcudart.so.12",), foreign_folders=("/opt",))
     seen = judged("torch.foreign_libraries", evidence)
     assert seen is not None and seen.message.endswith(
-        ", through LD_LIBRARY_PATH (/opt); libcudart is of CUDA 12.4, and torch is built for CUDA 13.0"
+        ", through LD_LIBRARY_PATH (/opt); libcudart belongs to CUDA 12.4, but torch is built for CUDA 13.0"
     )
     assert judged("torch.runtime_version", evidence) is None
 
@@ -650,7 +654,7 @@ def test_a_cudnn_without_its_parts_gives_way_or_gets_its_own() -> None:
     parts = ("libcudnn_cnn.so.9",)
     foreign = with_torch(cudnn_missing=parts, foreign_libraries=("/opt/libcudnn.so.9",), foreign_folders=("/opt",))
     seen = judged("torch.missing_libraries", foreign)
-    assert seen is not None and seen.fix == "take /opt out of LD_LIBRARY_PATH"
+    assert seen is not None and seen.fix == "remove /opt from LD_LIBRARY_PATH"
     unmet = {CUDNN: None, "nvidia-x==1": None}
     absent = judged("torch.missing_libraries", with_torch(cudnn_missing=parts, unmet=unmet))
     assert absent is not None and absent.fix == f"/env/bin/python -m pip install --force-reinstall --no-deps {CUDNN}"
@@ -664,7 +668,7 @@ def test_an_undefined_symbol_names_the_library_that_was_met() -> None:
         foreign_folders=("/usr/local/cuda/lib64",),
     )
     seen = judged("torch.undefined_symbol", evidence)
-    assert seen is not None and seen.fix == "take /usr/local/cuda/lib64 out of LD_LIBRARY_PATH"
+    assert seen is not None and seen.fix == "remove /usr/local/cuda/lib64 from LD_LIBRARY_PATH"
     assert seen.message.endswith("; loaded from elsewhere: /usr/local/cuda/lib64/libnvJitLink.so.12")
     assert judged("torch.foreign_libraries", evidence) is None  # told once
 

@@ -127,12 +127,12 @@ def test_no_command_of_a_condition_changes_a_card_that_is_not_named() -> None:
         (
             "gpu.reset_required",
             with_cards(replace(HIDDEN[0], state="reset required"), HIDDEN[1], evidence=cuinit(999)),
-            f"drain or cordon the node, end what runs on the card, then sudo nvidia-smi -i {UUIDS[0]} --gpu-reset;",
+            f"drain or cordon the node, end the processes on the GPU, then sudo nvidia-smi -i {UUIDS[0]} --gpu-reset;",
         ),
         (
             "gpu.reset_required",
             with_driver(with_cards(evidence=cuinit(999)), nvml_code=16, nvml_error="words"),
-            "drain or cordon the node, end what runs on the card, then sudo nvidia-smi -i INDEX --gpu-reset;",
+            "drain or cordon the node, end the processes on the GPU, then sudo nvidia-smi -i INDEX --gpu-reset;",
         ),
         (
             "gpu.unavailable",
@@ -188,7 +188,7 @@ def test_a_jetson_takes_nvidias_wheel_up_to_jetpack_6() -> None:
 
 
 def test_on_a_jetson_801_is_mostly_a_group() -> None:
-    assert (fix_of("driver.not_supported", cuinit(801)) or "").startswith("use a profile for computing")
+    assert (fix_of("driver.not_supported", cuinit(801)) or "").startswith("use a compute profile")
     jetson = fix_of("driver.not_supported", with_stack(cuinit(801), jetson=JETSON_6)) or ""
     assert jetson.startswith("sudo usermod -aG video,render $USER")
 

@@ -28,7 +28,7 @@ Fake = Callable[..., Path]
 
 CONDITIONS = {one.id: one for one in conditions_cards.LOAD}
 LINK = {"generation": 5, "width": 16, "max_generation": 5, "max_width": 16}
-UNKNOWN_WORK = ", and NVML does not tell whether it works: its clock and PCIe link are not judged"
+UNKNOWN_WORK = ", and NVML does not report whether it is busy: its clock and PCIe link are not judged"
 NOT_SUPPORTED = "not supported by this device or driver"
 
 
@@ -112,7 +112,7 @@ def test_what_holds_the_clock(held_by: dict[str, int], found: tuple[str, str] | 
 
 def test_heat_between_two_readings_is_counted_by_the_driver() -> None:
     heat = {"violations_s": {"thermal": 0.2, "power": 0.9}, "violations_span_s": 1.0}
-    assert said(loaded(heat)) == [("load.thermal", "warn", "cuda:1: held for 20 % of the time")]
+    assert said(loaded(heat)) == [("load.thermal", "warn", "cuda:1: limited for 20 % of the time")]
     little = {"violations_s": {"thermal": 0.005}, "violations_span_s": 1.0}
     assert said(loaded(little)) == []
 
@@ -138,14 +138,14 @@ def test_a_low_clock_without_a_reason(held_by: dict[str, int], seen: bool) -> No
     [
         (
             {"width": 8},
-            ("load.link_width", "warn", "cuda:1: x8, and x16 is possible, where a card of the same name has x16"),
+            ("load.link_width", "warn", "cuda:1: x8, and x16 is possible, and a GPU of the same name has x16"),
         ),
         (
             {"generation": 4},
             (
                 "load.link_generation",
                 "warn",
-                "cuda:1: generation 4, and generation 5 is possible, where a card of the same name has generation 5",
+                "cuda:1: generation 4, and generation 5 is possible, and a GPU of the same name has generation 5",
             ),
         ),
         ({"width": None}, None),
@@ -203,7 +203,7 @@ def test_a_link_that_carries_little_is_not_judged() -> None:
 def test_heat_beside_the_temperature_of_the_slowdown(celsius: float, verdict: str | None) -> None:
     evidence = with_cards(card(0), card(1, slowdown_celsius=93.0))
     found = said(loaded({"temperature_celsius": celsius}, evidence=evidence))
-    words = f"cuda:1: {celsius:.0f} °C, and from 93 °C on it slows down"
+    words = f"cuda:1: {celsius:.0f} °C; it slows down from 93 °C"
     assert found == ([] if verdict is None else [("load.hot", verdict, words)])
 
 
@@ -219,11 +219,11 @@ def test_heat_is_not_judged_where_either_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("name", "reason", "is_unread"),
     [
-        ("clock_reasons", "NVML answers: unknown error", True),
+        ("clock_reasons", "NVML returns: unknown error", True),
         ("pcie/width", "no permission", True),
         ("pcie/max_width", "NVML's answer makes no sense: '99'", True),
         ("pcie/width", NOT_SUPPORTED, False),
-        ("energy_j", "NVML answers: unknown error", False),
+        ("energy_j", "NVML returns: unknown error", False),
     ],
 )
 def test_what_nvml_did_not_tell_under_load_is_not_healthy(name: str, reason: str, is_unread: bool) -> None:
@@ -241,12 +241,12 @@ def test_a_load_that_failed_and_one_that_was_not_run() -> None:
     assert said(failed) == [("load.failed", "fail", "RuntimeError: CUDA error (under load)")]
     left_out = {"cuda:0": "in use by others: x (7)", "cuda:1": "lost"}
     well = with_cards(card(0), card(1, state="lost"))
-    idle = replace(well, load=load_of("none", "no card is free for it", left_out=left_out))
+    idle = replace(well, load=load_of("none", "no GPU is free for it", left_out=left_out))
     words = f"cuda:0: in use by others: x (7){UNKNOWN_WORK}; cuda:1: lost"
     assert said(idle) == [("load.not_run", "skip", words)]
     working = replace(idle, facts=with_cards(busy(0), card(1)).facts)
     ((_, _, told_of_it),) = said(working)
-    assert told_of_it.startswith("cuda:0: in use by others: x (7), judged as it works; ")
+    assert told_of_it.startswith("cuda:0: in use by others: x (7), judged under its own load; ")
     full = replace(HEALTHY, load=load_of("none", "OutOfMemoryError: CUDA out of memory (as it began)"))
     ((name, verdict, words),) = said(full)
     assert (name, verdict) == ("load.not_run", "skip")
@@ -264,10 +264,10 @@ COMPUTING = Process(7, "compute", "python")
         (card(0, processes=(Process(7, "graphics", "Xorg"),)), ""),
         (card(0, processes=(COMPUTING,)), "in use by others: python (7)"),
         (card(0, processes=(replace(COMPUTING, name=None),)), "in use by others: not visible here (7)"),
-        (card(0, processes=None, memory_used_bytes=20 * GIB), "in use by others, who hold 20 GiB of its memory"),
-        (card(0, parent_uuid="GPU-0"), "NVML tells neither clock nor link of a MIG instance"),
-        (MIG_CARD, "NVML tells neither clock nor link of a MIG instance"),
-        (card(0, nvml_index=None), "NVML does not tell of it, so that nothing would be seen"),
+        (card(0, processes=None, memory_used_bytes=20 * GIB), "in use by others, which hold 20 GiB of its memory"),
+        (card(0, parent_uuid="GPU-0"), "NVML reports neither clock nor link of a MIG instance"),
+        (MIG_CARD, "NVML reports neither clock nor link of a MIG instance"),
+        (card(0, nvml_index=None), "NVML does not report on it, so nothing would be visible"),
         (card(0, state="lost"), "lost"),
     ],
 )
@@ -302,7 +302,7 @@ def test_only_readings_under_load_count() -> None:
         ("load", "SIGSEGV", "failed", "SIGSEGV (under load)"),
         ("prepare", "RuntimeError: CUDA error: x", "failed", "RuntimeError: CUDA error: x (as it began)"),
         # Where the card was not reached, or not ours to use, nothing is said of it.
-        ("import", "ImportError: x", "none", "ImportError: x (as torch was imported)"),
+        ("import", "ImportError: x", "none", "ImportError: x (while torch was imported)"),
         (None, "exit status 3", "none", "exit status 3 (as it was started)"),
         ("prepare", "OutOfMemoryError: x", "none", "OutOfMemoryError: x (as it began)"),
         ("prepare", "x: CUBLAS_STATUS_ALLOC_FAILED", "none", "x: CUBLAS_STATUS_ALLOC_FAILED (as it began)"),
@@ -398,7 +398,7 @@ def test_a_load_that_fails_or_hangs(fake_driver: Fake, tmp_path: Path, monkeypat
     assert worst(report) == [("load.failed", "fail")]
     # A torch that was given longer to be imported is given as long again.
     ran = report.results["doctor"].load
-    assert ran is not None and (ran.reason or "").startswith("it did not end within 4 s")
+    assert ran is not None and (ran.reason or "").startswith("it did not finish within 4 s")
 
 
 def test_no_load_is_run_that_nobody_asked_for(fake_driver: Fake, tmp_path: Path) -> None:
@@ -411,8 +411,8 @@ def test_no_load_is_run_that_nobody_asked_for(fake_driver: Fake, tmp_path: Path)
 
 def test_a_machine_whose_torch_ran_nothing_says_that_no_load_was_run() -> None:
     found = said(with_torch(with_cards(busy(0), card(1)), kernels=()))
-    why = "torch did not run on a GPU, so that none was loaded"
-    words = f"cuda:0: {why}, judged as it works; cuda:1: {why}{UNKNOWN_WORK}"
+    why = "torch did not run on a GPU, so no GPU was loaded"
+    words = f"cuda:0: {why}, judged under its own load; cuda:1: {why}{UNKNOWN_WORK}"
     assert found == [("load.not_run", "skip", words)]
 
 
@@ -420,7 +420,7 @@ def test_cards_that_torch_does_not_see_were_not_loaded_either() -> None:
     hidden = card(1, id=None, cuda_index=None, state="hidden by CUDA_VISIBLE_DEVICES=0", utilization_percent=0.0)
     one = (under_load("cuda:0", telemetry()),)
     evidence = replace(with_cards(card(0), hidden), load=load_of("ran", load_s=1.0, cards=one))
-    words = "NVML 1: hidden by CUDA_VISIBLE_DEVICES, at rest: its clock and PCIe link are not judged"
+    words = "NVML 1: hidden by CUDA_VISIBLE_DEVICES, idle: its clock and PCIe link are not judged"
     assert said(evidence) == [("load.not_run", "skip", words)]
 
 

@@ -41,15 +41,15 @@ def test_what_a_mask_shows(value: str, shown: tuple[int, ...]) -> None:
 def test_every_entry_says_how_it_is_read() -> None:
     assert [entry.told for entry in conditions_masks.read_mask("1,0x2,7,2", UUIDS).entries] == [
         "'1' shows GPU 1",
-        "'0x2' is read as 0",
-        "'7' shows nothing: there are 3, counted from 0",
-        "'2' shows nothing: it comes after the end",
+        "CUDA reads '0x2' as 0",
+        "'7' shows nothing: 3 GPUs exist, counted from 0",
+        "'2' shows nothing: it is after the end of the list",
     ]
 
 
 def test_a_number_is_a_cards_and_an_instance_has_its_uuid_alone() -> None:
     with_instance = ("GPU-aa000000", "MIG-11111111")
-    assert conditions_masks.read_mask("1", with_instance).entries[0].problem == "there is 1, counted from 0"
+    assert conditions_masks.read_mask("1", with_instance).entries[0].problem == "1 GPU exists, counted from 0"
     assert conditions_masks.read_mask("MIG-1", with_instance).shown == (1,)
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import functools
 import os
 import stat
 import sys
@@ -327,8 +326,8 @@ def diagnosed(
         if rig.opens is not None:
             monkeypatch.setattr(stack, "opened", lambda paths: [rig.opens for _ in paths])
         # What hangs is to be waited for, but not for long; a child that starts slowly is no hang.
-        monkeypatch.setattr(inventory, "NvmlDoor", functools.partial(NvmlDoor, 3.0))
-        monkeypatch.setattr(inventory, "CudaDoor", functools.partial(CudaDoor, 3.0))
+        monkeypatch.setattr(inventory, "NvmlDoor", lambda timeout_s, **named: NvmlDoor(3.0, **named))
+        monkeypatch.setattr(inventory, "CudaDoor", lambda timeout_s, **named: CudaDoor(3.0, **named))
         site = fake_torch(tmp_path / "site", **rig.torch)
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(site), str(SOURCE))))
         events = Recorder()

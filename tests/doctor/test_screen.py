@@ -36,4 +36,4 @@ def test_what_a_screens_programs_hold_is_a_remark(processes: tuple[Process, ...]
     (found,) = ladder.findings(ladder.diagnose(evidence, [catalogue.BY_ID["devices.foreign_memory"]]))
     assert found.verdict == verdict
     assert found.message.startswith("cuda:0: 1.56 GiB")
-    assert found.title.startswith("the desktop holds" if verdict == "info" else "other processes hold")
+    assert found.title.startswith("the desktop uses" if verdict == "info" else "other processes use")

@@ -293,7 +293,7 @@ SMOKE = {
             "inconclusive",
             "t",
             "OutOfMemoryError: CUDA out of memory",
-            fix="gpucheck memory --device cuda:0: see who holds memory, then run again",
+            fix="gpucheck memory --device cuda:0 shows which processes use memory; then run again",
             device="cuda:0",
         ),
     ),
@@ -331,10 +331,10 @@ NO_GPU_RUNGS = [
     {"rung": rung, "state": "absent" if rung != "torch" else "held", "shown_by": "no NVIDIA GPU"} for rung in RUNGS
 ]
 XID = condition(
-    "log.xid", None, "Xid errors in the kernel's log", "Xid 31", "sudo dmesg -T | grep -i xid", verdict="warn"
+    "log.xid", None, "Xid errors in the kernel log", "Xid 31", "sudo dmesg -T | grep -i xid", verdict="warn"
 )
 LOST = condition(
-    "devices.answers", None, "a card does not answer its driver", "cuda:1: GPU is lost", "power the node off and on"
+    "devices.answers", None, "a GPU does not answer its driver", "cuda:1: GPU is lost", "power the node off and on"
 )
 DOCTOR = {
     "doctor_healthy": diagnosed("pass", WORKS),
@@ -477,7 +477,7 @@ def label(one: ComparedRow) -> str:
 
 SAME = tuple(row("same", 1.0, size * MIB) for size in range(2, 14))
 SLOWER = (row("slower", 1.32), row("slower", 1.12, 16 * MIB))
-FEW = row("cannot tell", 1.1, new_runs=1, ci_low=None, ci_high=None, why="7 and 1 runs, at least 3 a side needed")
+FEW = row("cannot tell", 1.1, new_runs=1, ci_low=None, ci_high=None, why="7 and 1 runs, at least 3 per side needed")
 CHANGES = Finding("compare.changes", "info", "compared", "12 same")
 GATE = Finding(
     "compare.slower",

@@ -48,3 +48,14 @@ def hold(name: str, screens: Mapping[str, Sequence[Block]], *, write: bool) -> N
         path.parent.mkdir(exist_ok=True)
         path.write_text(told, encoding="utf-8")
     assert path.read_text(encoding="utf-8") == told, f"{path.name} is different (`--write-record` accepts it)"
+
+
+def sentence(err: str) -> str:
+    """The last error on stderr in one line: what (and why), what to do; its form is held to here."""
+    lines = err.splitlines()
+    last = max(place for place, line in enumerate(lines) if line.startswith("error: "))
+    heads = [line[: line.index(": ") + 2] for line in lines[last:]]
+    usage = heads[-1] == "usage: "
+    expected = ("error: ", "  tip: ", "usage: ") if usage else ("error: ", "cause: ", "  fix: ")
+    assert heads == [head for head in expected if head in heads], err
+    return "; ".join(line.partition(": ")[2] for line in lines[last : len(lines) - usage])

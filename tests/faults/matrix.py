@@ -252,6 +252,11 @@ CHILDREN: dict[str, tuple[tuple[str, int], ...]] = {
         ("the interpreter that is diagnosed", 0),
         ("the interpreter that is diagnosed", 1),
     ),
+    "status": (
+        ("gpucheck.machine.nvml.read", 0),
+        ("gpucheck.machine.cuda_driver", 1),
+        ("the interpreter that is diagnosed", 0),
+    ),
     SEARCH: (
         ("gpucheck.batch_size.trial;", 0),
         ("gpucheck.batch_size.trial;", 1),

@@ -116,12 +116,12 @@ def test_a_child(
     # A process that leaves in the middle of a step was ended by the code that it ran, which is the user's.
     left = module == "gpucheck.batch_size.trial;" and lines > 0 and how in ("exit", "half a line")
     assert (code == exits.USAGE) is left and code != exits.BUG, said.err
-    assert not left or said.err.startswith("gpucheck: mlp fails with a batch of 16; exit status ")
+    assert not left or said.err.startswith("error: mlp fails with a batch of 16: exit status ")
     document = json.loads(said.out)
     assert said.out == target.read_text(encoding="utf-8")
     validator().validate(document)
     assert document["summary"]["exit"] == code
-    check = {"devices": devices, "doctor": doctor, "bench": bench}.get(command.split()[0], search)
+    check = {"devices": devices, "doctor": doctor, "status": status, "bench": bench}.get(command.split()[0], search)
     if not left:
         check(module, how, lines, code, document)
 
@@ -161,6 +161,18 @@ def doctor(module: str, how: str, lines: int, code: int, document: dict[str, Any
         assert failed[0].startswith("driver.")
     assert "torch.cpu_build" in verdicts(document)
     assert ("driver.nvml_crashed" in verdicts(document)) or not (module.endswith("nvml.read") and how in ENDS_IT)
+
+
+def status(module: str, how: str, lines: int, code: int, document: dict[str, Any]) -> None:
+    """A torch or a driver that does not answer is undecided; the rest is told as by `doctor`."""
+    hangs = how in ("hang", "garbage")
+    if not module.startswith("gpucheck."):
+        # This torch is a CPU build by its files, which is proven whatever its process does.
+        assert code == exits.FAILED and verdicts(document)["torch.cpu_build"] == "fail"
+    elif hangs and module.endswith("nvml.read"):
+        assert code in (exits.FAILED, exits.UNDECIDED)
+    else:
+        doctor(module, how, lines, code, document)
 
 
 def bench(module: str, how: str, lines: int, code: int, document: dict[str, Any]) -> None:

@@ -176,7 +176,7 @@ def test_what_a_child_could_not_open_says_so_in_its_reason() -> None:
     fault = faults.of(error, "bench transfer", "cuda:0", ask=never)
     assert (fault.kind, fault.cause, fault.text) == ("device", "cuda.ecc", error.why)
     assert not faults.is_device(CannotLook("torch cannot use cuda:0", "CUDA error: no kernel image is available"))
-    assert not faults.is_device(CannotLook("there is no room", "each of two buffers may take 0 B"))
+    assert not faults.is_device(CannotLook("there is no room", "each of two buffers may use 0 B"))
     failed = DeviceFailed("cuda:0 failed", "torch.AcceleratorError: words of tomorrow", device="cuda:0")
     fault = faults.of(failed, "find-batch-size", None, ask=never)
     assert (fault.kind, fault.error, fault.text) == ("device", "AcceleratorError", "words of tomorrow")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from shown import sentence
 
 pytestmark = [pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's"), pytest.mark.slow]
 
@@ -81,6 +82,6 @@ def test_a_torch_that_cannot_be_imported_is_no_bug_of_ours(tmp_path: Path) -> No
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')\n")
     ended = run(tmp_path, "-m", "gpucheck", "smoke")
     assert ended.returncode == 3
-    assert ended.stderr == (
-        "gpucheck: torch cannot be imported; libcudart.so.12: cannot open shared object file; see `gpucheck doctor`\n"
+    assert sentence(ended.stderr) == (
+        "torch cannot be imported; libcudart.so.12: cannot open shared object file; see `gpucheck doctor`"
     )

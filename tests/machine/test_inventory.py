@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -192,7 +191,7 @@ def test_a_mig_instance_joins_by_its_own_uuid_and_its_card_says_where_to_look() 
         ("GPU-0", None, "in MIG mode: its instances are the devices"),
         ("MIG-a", None, "not shown by CUDA, which shows one MIG instance"),
     ]
-    assert facts.unknown["/devices/0/power_w"] == "told for the whole card, not for its MIG instances"
+    assert facts.unknown["/devices/0/power_w"] == "told for the whole GPU, not for its MIG instances"
 
 
 def test_a_card_in_mig_mode_without_instances_says_so() -> None:
@@ -366,7 +365,7 @@ def test_both_libraries_are_read_and_joined(fake_driver: Fake, monkeypatch: pyte
 
 def test_a_wedged_nvml_leaves_what_libcuda_tells(fake_driver: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_driver("nvml.init=hang\ncuda.order=0\n")
-    monkeypatch.setattr(inventory, "NvmlDoor", functools.partial(NvmlDoor, 0.5))
+    monkeypatch.setattr(inventory, "NvmlDoor", lambda timeout_s, **named: NvmlDoor(0.5, **named))
     facts = inventory.read()
     assert [(device.name, device.memory_total_bytes) for device in facts.devices[:-1]] == [("NVIDIA Fake 100", 1000)]
     assert facts.driver is not None
@@ -639,7 +638,7 @@ def test_counters_of_a_second_reading(fake_driver: Fake) -> None:
         first = opened.read()
         script.write_text("nvml.count=1\ncuda.order=0\npcie.replays=9\nviolation.thermal=3000000\n")
         second = opened.read()
-    assert first.devices[0].changes is None and first.unknown["/devices/0/changes"] == "the card was read once"
+    assert first.devices[0].changes is None and first.unknown["/devices/0/changes"] == "the GPU was read once"
     grown = second.devices[0].changes
     assert grown is not None and grown.pcie_replays == 4 and grown.span_s > 0
     assert grown.violations_s["thermal"] == pytest.approx(0.002)
@@ -659,7 +658,7 @@ def test_facts_are_read_again_without_libcuda_and_torch(fake_driver: Fake) -> No
     assert [(one.utilization_percent, one.processes) for one in seen.devices[:-1]] == [(97.0, ())] * 2
     assert all(one.changes is not None for one in seen.devices[:-1])
     assert [one.multiprocessors for one in seen.devices] == [one.multiprocessors for one in facts.devices]
-    assert seen.unknown["/devices/0/power_w"] == "NVML answers: unknown error"
+    assert seen.unknown["/devices/0/power_w"] == "NVML returns: unknown error"
     assert seen.devices[-1] == facts.devices[-1]
     assert (seen.host, seen.torch, seen.driver) == (facts.host, facts.torch, replace_start(seen, facts).driver)
 

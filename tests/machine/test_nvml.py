@@ -305,14 +305,14 @@ def test_no_watts_are_no_limit(fake_driver: Fake, key: str) -> None:
         key, "power_limit_min_w"
     )
     assert getattr(row.device, name) is None
-    assert row.unknown[name] == "NVML answers 0 W, which is no limit"
+    assert row.unknown[name] == "NVML returns 0 W, which is no limit"
 
 
 @pytest.mark.parametrize(
     ("script", "name", "reason"),
     [
         ("performance_state=32", "performance_state", "NVML does not know it"),
-        ("bar1.total=0", "bar1_total_bytes", "NVML answers 0 bytes"),
+        ("bar1.total=0", "bar1_total_bytes", "NVML returns 0 bytes"),
         ("sram.exceeded=2", "sram_ecc", "NVML's answer makes no sense"),
         ("sram.exceeded=!25", "sram_ecc", "the driver's NVML has another version of this structure"),
         ("sram.exceeded=0\nsram.l2=0xffffffffffffffff", "sram_ecc", "NVML's answer makes no sense"),
@@ -368,7 +368,7 @@ def test_links_are_told_where_they_are_asked_for(fake_driver: Fake) -> None:
         ("fabric=1", Fabric("not started")),
         # Until it is completed its status says nothing.
         ("fabric=2\nfabric.status=999", Fabric("in progress")),
-        ("fabric=3\nfabric.status=999", Fabric("completed", "NVML answers: unknown error")),
+        ("fabric=3\nfabric.status=999", Fabric("completed", "NVML returns: unknown error")),
         # No degraded bandwidth, an unhealthy route, and 4: the GPU is in no partition.
         ("fabric=3\nfabric.health=0x412", Fabric("completed", None, ("route_unhealthy", "incorrect_configuration"))),
         ("fabric=3\nfabric.health=0x1aa", Fabric("completed")),
@@ -401,11 +401,11 @@ def test_links_of_the_fifth_generation_have_other_counters(fake_driver: Fake) ->
     ("script", "unknown"),
     [
         ("", {"nvlinks": NOT_SUPPORTED}),
-        ("nvlinks=!999", {"nvlinks": "NVML answers: unknown error"}),
+        ("nvlinks=!999", {"nvlinks": "NVML returns: unknown error"}),
         ("nvlinks=4000000000", {"nvlinks": "NVML's answer makes no sense: '4000000000'"}),
-        ("nvlinks=1\nnvlink.state=!999", {"nvlinks/0/active": "NVML answers: unknown error"}),
+        ("nvlinks=1\nnvlink.state=!999", {"nvlinks/0/active": "NVML returns: unknown error"}),
         ("nvlinks=1\nnvlink.state=3", {"nvlinks/0/active": "NVML's answer makes no sense: '3'"}),
-        ("nvlinks=1\nnvlink.replay=!999", {"nvlinks/0/errors/replay": "NVML answers: unknown error"}),
+        ("nvlinks=1\nnvlink.replay=!999", {"nvlinks/0/errors/replay": "NVML returns: unknown error"}),
     ],
 )
 def test_a_link_that_is_not_told_says_why(fake_driver: Fake, script: str, unknown: dict[str, str]) -> None:
@@ -469,8 +469,8 @@ def test_whether_the_gpus_of_a_confidential_machine_take_work(fake_driver: Fake,
         (3, NOT_SUPPORTED),
         (4, "no permission"),
         (13, "the driver's NVML has no such function"),
-        (999, "NVML answers: unknown error"),
-        (20, "NVML answers: Insufficient Memory"),
+        (999, "NVML returns: unknown error"),
+        (20, "NVML returns: Insufficient Memory"),
     ],
 )
 def test_a_field_that_is_refused_costs_nothing_else(fake_driver: Fake, code: int, reason: str) -> None:
@@ -546,7 +546,7 @@ def test_a_total_of_zero_is_no_memory_size(fake_driver: Fake) -> None:
     fake_driver("nvml.count=1\nmemory.total=0\n")
     (row,) = read().devices
     assert (row.device.memory_total_bytes, row.device.memory_used_bytes) == (None, None)
-    assert row.unknown["memory_total_bytes"] == "NVML answers 0 bytes"
+    assert row.unknown["memory_total_bytes"] == "NVML returns 0 bytes"
 
 
 def test_an_older_driver_is_asked_by_the_older_names(fake_driver: Fake) -> None:
@@ -701,7 +701,7 @@ def test_a_library_that_cannot_be_loaded_is_told_in_the_loaders_words(fake_drive
 def test_an_nvml_that_counts_no_devices_says_why(fake_driver: Fake) -> None:
     fake_driver("nvml.count=!999\n")
     reading = read()
-    assert reading.error == "NVML cannot count its devices: NVML answers: unknown error"
+    assert reading.error == "NVML cannot count its devices: NVML returns: unknown error"
     assert (reading.driver_version, reading.devices) == ("580.95.05", ())
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shown import sentence
 
 from gpucheck.cli import app
 from gpucheck.machine import saved
@@ -138,7 +139,7 @@ def test_a_hostile_file_is_one_sentence(
     }
     assert app.main(given[command]) == 2
     captured = capsys.readouterr()
-    assert captured.err.count("\n") == 1 and str(path) in captured.err and captured.out == ""
+    assert str(path) in sentence(captured.err) and captured.out == ""
 
 
 @posix
@@ -166,7 +167,7 @@ def test_a_detail_that_no_benchmark_writes_is_not_judged(tmp_path: Path, capsys:
         path.write_text(json.dumps(_row(**changes)))
         assert app.main(["judge", str(path)]) == 2
         said = capsys.readouterr().err
-        assert "cannot be judged; a detail of a row is not one that `gpucheck bench bandwidth` writes" in said
+        assert "cannot be judged: a detail of a row is not one that `gpucheck bench bandwidth` writes" in said
 
 
 def test_text_of_a_document_moves_no_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -289,7 +289,7 @@ def test_a_mig_instances_energy_is_its_cards(fake_driver: Callable[..., Path]) -
     with Watch("MIG-00000000-0000-0000-0000-000000000100") as watch:
         sample = watch.take()[-1]
     assert "energy_j" not in sample
-    assert sample["unknown"]["energy_j"] == "counted for the whole card, not for its MIG instances"
+    assert sample["unknown"]["energy_j"] == "counted for the whole GPU, not for its MIG instances"
 
 
 def test_a_device_that_nvml_does_not_list(fake_driver: Callable[..., Path]) -> None:

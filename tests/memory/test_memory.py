@@ -238,7 +238,7 @@ def test_peaks_that_a_device_does_not_keep_are_not_judged() -> None:
 
 def test_without_a_caching_allocator_nothing_is_judged() -> None:
     _, finding = stepped(Card(Allocator("native", "PYTORCH_NO_CUDA_MEMORY_CACHING=1")))
-    assert (finding.verdict, finding.message) == ("skip", "torch keeps no figures without its caching allocator")
+    assert (finding.verdict, finding.message) == ("skip", "torch has no figures without its caching allocator")
 
 
 # -- whose memory it is -----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shown import sentence
 
 from gpucheck.cli import app
 
@@ -87,7 +88,7 @@ def test_a_cache_folder_of_the_users(run: Run, tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("target", "arguments", "code", "sentence"),
+    ("target", "arguments", "code", "words"),
     [
         ("net.py:raises", (), 2, "the target net.py:raises raised ValueError: no weights; see the traceback"),
         ("net.py:number", (), 2, "the target net.py:number returned a value of type int, not a torch.nn.Module"),
@@ -98,8 +99,8 @@ def test_a_cache_folder_of_the_users(run: Run, tmp_path: Path, monkeypatch: pyte
     ],
 )
 def test_an_error_of_the_users_is_one_sentence(
-    run: Run, target: str, arguments: tuple[str, ...], code: int, sentence: str
+    run: Run, target: str, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
     ended, document, err = run(target, *arguments)
     assert (ended, document) == (code, {})
-    assert err.startswith(f"gpucheck: {sentence}"), err
+    assert sentence(err).startswith(words)

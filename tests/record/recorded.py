@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -110,7 +111,9 @@ def wrote(case: Case, capsys: pytest.CaptureFixture[str], patches: pytest.Monkey
 def written(case: Case, ended: Ended, folder: Path) -> list[str]:
     """The lines that a command has written to the standard streams and into files, each with where it stands."""
     lines = [f"exit {ended.code}"]
-    for name, said in (("out", ended.out), ("err", ended.err)):
+    # An error is broken where the name of a folder ends, which is another in each run.
+    err = re.sub(r"\n {7}(?=\S)", " ", ended.err)
+    for name, said in (("out", ended.out), ("err", err)):
         is_document = "--json" in case.line.split() and said.startswith("{")
         lines += [f"{name}| {line}".rstrip() for line in _lines(said, case, folder, is_document=is_document)]
     for path in (one for one in _files(case, folder) if one.exists()):

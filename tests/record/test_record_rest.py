@@ -178,7 +178,8 @@ CASES = {
         Case("model --nonsense", forms=NO_FORMS),
     ],
     "gpucheck": [
-        Case("", forms=NO_FORMS),
+        Case("help", forms=NO_FORMS),
+        Case("--jsn", forms=NO_FORMS),
         Case("--version", forms=NO_FORMS),
         Case("nonsense", forms=NO_FORMS),
         Case("--nonsense", forms=NO_FORMS),
@@ -197,6 +198,13 @@ ON_A_DRIVER = {
         Case("devices --strict --json", ragged=True, forms=NO_FORMS),
         Case("devices --watch never", forms=NO_FORMS),
         Case("devices --nonsense", forms=NO_FORMS),
+    ],
+    "status": [
+        Case("--python {folder}/../python", ragged=True),
+        Case("--python {folder}/../python --json", ragged=True, forms=NO_FORMS),
+        Case("status --python {folder}/../python -v", ragged=True, forms=NO_FORMS),
+        Case("status --python {folder}/../none", forms=NO_FORMS),
+        Case("status --nonsense", forms=NO_FORMS),
     ],
     "doctor": [
         Case("doctor --python {folder}/../python --skip load", ragged=True),

@@ -42,43 +42,9 @@ def test_a_pipe_gets_a_plain_line_for_each_step() -> None:
     assert shown(io.StringIO()).splitlines() == [
         "gpucheck: working on the CPU",
         "batch 16",
-        " trial    batch   result                      peak   samples/s   run",
-        "     1       16   ✓ fits                     1 GiB         212   search",
         "batch 118 · best so far batch 16 fits",
-        "     2      118   ✗ out of memory                –           –   search",
         "gpucheck: another process is on this device",
     ]
-
-
-def test_along_an_axis_the_trials_are_of_lengths() -> None:
-    stream = io.StringIO()
-    view = LiveView(stream)
-    for name in ("seq", "sequence_length"):
-        trial = {"batch_size": 512, "outcome": "fits", "peak_bytes": 2**30, "samples_per_s": 9.5, "purpose": "search"}
-        view(Trial(1, trial, axis=name))
-    view.close()
-    assert stream.getvalue().splitlines() == [
-        " trial      seq   result                      peak       seq/s   run",
-        "     1      512   ✓ fits                     1 GiB        9.50   search",
-        " trial  sequence_length   result                      peak  sequence_length/s   run",
-        "     1              512   ✓ fits                     1 GiB               9.50   search",
-    ]
-
-
-def test_a_trial_of_an_earlier_run_says_so() -> None:
-    stream = io.StringIO()
-    view = LiveView(stream)
-    view(Trial(1, {"batch_size": 16, "outcome": "fits", "purpose": "search", "resumed": True}))
-    view.close()
-    assert stream.getvalue().splitlines()[1].endswith("   search (earlier)")
-
-
-def test_a_run_for_comparison_is_no_failure() -> None:
-    stream = io.StringIO()
-    view = LiveView(stream)
-    view(Trial(1, {"batch_size": 16, "outcome": "over-budget", "purpose": "default malloc"}))
-    view.close()
-    assert "   · over budget " in stream.getvalue()
 
 
 def test_quiet_leaves_the_warnings() -> None:
@@ -115,12 +81,12 @@ def test_a_terminal_shows_what_went_wrong_while_work_goes_on(monkeypatch: pytest
     assert pipe.getvalue() == at_the_end.getvalue() == ""
 
 
-def test_a_terminal_refreshes_one_line_and_keeps_the_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_refreshes_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "90")
     text = shown(Terminal())
-    assert "✗ out of memory" in text and "best so far batch 16 fits" in text
-    # The refreshing line is taken away at the end: what is left above it are the trials.
+    # The trials stand in the report alone.
+    assert "out of memory" not in text and "best so far batch 16 fits" in text
     assert text.rstrip().endswith("another process is on this device") or "\x1b[2K" in text
 
 

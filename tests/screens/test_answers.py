@@ -119,7 +119,7 @@ FIRST: dict[str, list[str]] = {
     "smoke_no_memory": [
         "? 1 inconclusive, 2 passed · H200 (cuda:0)",
         "? numerics.matmul: OutOfMemoryError: CUDA out of memory",
-        "→ gpucheck memory --device cuda:0: see who holds memory, then run again",
+        "→ gpucheck memory --device cuda:0 shows which processes use memory; then run again",
     ],
     "doctor_healthy": [
         "✓ torch can use 2 GPUs: kernel and matrix product correct on cuda:0, cuda:1",
@@ -143,7 +143,7 @@ FIRST: dict[str, list[str]] = {
     ],
     "doctor_lost_card": [
         "✗ torch can use 2 GPUs; 1 failure, 1 warning",
-        "✗ a card does not answer its driver: cuda:1: GPU is lost",
+        "✗ a GPU does not answer its driver: cuda:1: GPU is lost",
         "→ power the node off and on",
     ],
     "doctor_throttled": [
@@ -180,22 +180,22 @@ FIRST: dict[str, list[str]] = {
     ],
     "compare_slower": [
         "✗ 2 of 14 rows are slower: transfer host_to_device 1 MiB 1.32× (1.28 to 1.36)",
-        "bench transfer on cuda:0, 7 runs each, limit 5 %",
+        "bench transfer on cuda:0, host_to_device, 7 runs each, limit 5 %",
         "",
     ],
     "compare_same": [
         "· no change in 12 rows",
-        "bench transfer on cuda:0, 7 runs each",
+        "bench transfer on cuda:0, host_to_device, 7 runs each",
         "",
     ],
     "compare_few": [
         "? inconclusive: 1 of 13 rows; none shown to be slower",
-        "bench transfer on cuda:0, 7 old and 1 to 7 new runs",
+        "bench transfer on cuda:0, host_to_device, 7 old and 1 to 7 new runs",
         "→ measure both with --runs 7",
     ],
     "compare_other_machine": [
         "! no change in 12 rows",
-        "bench transfer on cuda:0, 7 runs each",
+        "bench transfer on cuda:0, host_to_device, 7 runs each",
         "! the machines differ: cuda:0 is NVIDIA H200 → NVIDIA L4",
     ],
     "compare_nothing": [
@@ -203,6 +203,16 @@ FIRST: dict[str, list[str]] = {
         "→ compare two of one",
     ],
 }
+
+
+def test_why_checks_were_skipped_is_said_whatever_the_mix() -> None:
+    from gpucheck.render import doctor
+    from gpucheck.report.finding import Finding
+
+    of_cpu = [Finding(f"a.{n}", "skip", "", "not on cpu: no events") for n in range(3)]
+    of_time = [Finding(f"b.{n}", "skip", "", "--time-budget ended") for n in range(2)]
+    assert doctor._counts(of_cpu) == "3 skipped (not on cpu)"
+    assert doctor._counts([*of_cpu, *of_time]) == "5 skipped (3 not on cpu, 2 --time-budget ended)"
 
 
 @pytest.mark.parametrize("scene", SCENES)

@@ -166,7 +166,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         lambda: document("bench transfer", [], parts=begun("transfer"), faults=(ECC,), code=exits.FAILED),
         (
             "✗ cuda:0 failed in bench transfer",
-            "✗ its memory had an error that could not be corrected (ECC)",
+            "✗ its memory had an uncorrectable error (ECC)",
             "→ gpucheck devices shows its counters; sudo dmesg | grep -i xid shows what the",
         ),
     ),
@@ -174,7 +174,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         lambda: document("bench transfer", copies(), ended="fault", faults=(ECC,), code=exits.FAILED),
         (
             "✗ cuda:0 failed in bench transfer",
-            "✗ its memory had an error that could not be corrected (ECC)",
+            "✗ its memory had an uncorrectable error (ECC)",
             "→ gpucheck devices shows its counters; sudo dmesg | grep -i xid shows what the",
         ),
     ),
@@ -184,7 +184,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         ),
         (
             "✗ cuda:0 failed in bench transfer",
-            "✗ its memory had an error that could not be corrected (ECC)",
+            "✗ its memory had an uncorrectable error (ECC)",
             "→ gpucheck devices shows its counters; sudo dmesg | grep -i xid shows what the",
         ),
     ),
@@ -203,7 +203,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         (
             "✗ pinned copies reach 69 % of the link: 43.6 GB/s · H200 (cuda:0), PCIe 5 x16",
             "✗ copies below 50.0 GB/s (--min-gbps): to host 43.6 GB/s; to device 44.0 GB/s",
-            "→ gpucheck devices --processes shows clocks, heat and other users of the device",
+            "→ gpucheck devices --processes shows clocks, heat and other programs on the device",
         ),
     ),
     "noise about a threshold": (
@@ -253,7 +253,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         (
             "✗ a result is wrong · H200 (cuda:0)",
             "✗ 3 wrong elements in read, 1 GiB; 3 wrong elements in write, 1 GiB; and 2 more",
-            "→ rerun, then `gpucheck smoke`: memory that is wrong twice is broken",
+            "→ rerun, then `gpucheck smoke`; if it is wrong twice, the memory is faulty",
         ),
     ),
     "arrays in a cache": (
@@ -313,7 +313,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         (
             "✗ a result is wrong · H200 (cuda:0)",
             "✗ bfloat16 8192x8192x8192: error 12.0 times its bound",
-            "→ rerun, then `gpucheck smoke`: a device that is wrong twice is broken",
+            "→ rerun, then `gpucheck smoke`; if it is wrong twice, the device is faulty",
         ),
     ),
     "copies that hide": (
@@ -351,7 +351,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         (
             "✗ the GPU computed wrong results · H200 (cuda:0)",
             "✗ matmul, 128×128; matmul, 256×256; and 9 more",
-            "→ rerun, then `gpucheck smoke`: a device that is wrong twice is broken",
+            "→ rerun, then `gpucheck smoke`; if it is wrong twice, the device is faulty",
         ),
     ),
     "all is sound": (everything, ("✓ 5 benchmarks passed · H200 (cuda:0)",)),
@@ -376,7 +376,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         (
             "✗ matmul failed, 1 with warnings, 1 passed · H200 (cuda:0)",
             "✗ matmul: a result is wrong: bfloat16 8192x8192x8192: error 12.0 times its bound",
-            "→ rerun, then `gpucheck smoke`: a device that is wrong twice is broken",
+            "→ rerun, then `gpucheck smoke`; if it is wrong twice, the device is faulty",
         ),
     ),
 }

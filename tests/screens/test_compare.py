@@ -92,8 +92,8 @@ def test_each_row_with_its_interval_and_verdict() -> None:
         "transfer host_to_device 1 MiB | 55.0 GB/s | 50.0 GB/s | 1.10× | 1.05 to 1.15 | 7 | ! slower | noisy",
         "matmul bfloat16 64 | 1.00 ms | 1.10 ms | 1.10× | – | 7, 1 | ? inconclusive | launch held → graph",
         "",
-        "time new/old: below 1 is faster; Yuen's t on the logarithms of the runs' lower quartiles, 1.0 % for the "
-        "whole table (Holm); same: within ±5.0 %",
+        "time new/old: below 1 is faster. Yuen's t on the logarithms of the runs' lower quartiles, 1.0 % for the "
+        "whole table (Holm). same: within ±5.0 %",
     ]
 
 
@@ -120,7 +120,7 @@ def test_what_changed_comes_first_and_what_did_not_is_counted() -> None:
     whole = shown("compare", made)
     ratios = re.findall(r"(\d\.\d\d)×", whole.split("\n\n")[1])
     assert ratios[:4] == ["1.30", "1.20", "0.80", "1.00"]
-    assert "and 9 more rows without a change: -v" in whole and len(re.findall("· same", whole)) == 11 + 20
+    assert "and 9 more rows, without a change: -v" in whole and len(re.findall("· same", whole)) == 11 + 20
 
 
 def test_rows_of_several_devices_name_theirs() -> None:

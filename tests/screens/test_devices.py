@@ -45,7 +45,7 @@ ANSWERS = {
     "a lost card": (
         "✗ cuda:3  lost since 12:00:02: off the PCI bus or not answering (0000:31:00.0,",
         "serial 165492200433)",
-        "→ sudo dmesg | grep Xid; then power-cycle the node, reseat the card",
+        "→ sudo dmesg | grep Xid; then power-cycle the node, reseat the GPU",
     ),
     "lost, with its cause in the log": (
         "✗ cuda:3  lost since 12:00:02: off the PCI bus or not answering (0000:31:00.0,",
@@ -72,7 +72,7 @@ ANSWERS = {
     "throttled": (
         "✗ cuda:2  throttled by heat: clock 1200 of 1980 MHz (39 % lower); 86 °C;",
         "hw_thermal_slowdown, hw_slowdown in two readings",
-        "→ check fans, air flow and the room's temperature",
+        "→ check fans, air flow and room temperature",
     ),
     "held by power as all are at full load": (
         "✓ 8 GPUs: 8 busy, hottest cuda:0 at 64 °C, clock limited by power on cuda:1 (up",
@@ -85,12 +85,12 @@ ANSWERS = {
     ),
     "hot": (
         "! cuda:0  91 °C, limit 87 °C: the driver lowers the clock",
-        "→ check fans, air flow and the room's temperature",
+        "→ check fans, air flow and room temperature",
     ),
     "lost and hot": (
         "✗ cuda:3  lost since 12:00:02: off the PCI bus or not answering (0000:31:00.0,",
         "serial 165492200433)",
-        "→ sudo dmesg | grep Xid; then power-cycle the node, reseat the card",
+        "→ sudo dmesg | grep Xid; then power-cycle the node, reseat the GPU",
     ),
     "a reset needed": (
         "✗ cuda:1  reset needed: NVML's recovery action is gpu_reset",
@@ -106,12 +106,12 @@ ANSWERS = {
         "→ end its processes, then sudo nvidia-smi --gpu-reset -i 0000:51:00.0",
     ),
     "all links of one down": (
-        "✗ cuda:7  all 18 NVLinks down: 7 cards of the same name have 18 up",
-        "→ sudo dmesg | grep Xid (74, 136, 144 to 150); drain the node, reset all cards",
+        "✗ cuda:7  all 18 NVLinks down: 7 GPUs of the same name have 18 up",
+        "→ sudo dmesg | grep Xid (74, 136, 144 to 150); drain the node, reset all GPUs",
     ),
     "a narrow link": (
-        "! cuda:4  PCIe x8 of x16: a card of the same name has x16; 100 % busy",
-        "→ reseat the card or remove its riser; measure: gpucheck bench transfer",
+        "! cuda:4  PCIe x8 of x16: a GPU of the same name has x16; 100 % busy",
+        "→ reseat the GPU or remove its riser; measure: gpucheck bench transfer",
     ),
     "not answering": (
         "✗ cuda:0  not answering: NVML did not answer within 5 s (0000:01:00.0, serial",
@@ -134,7 +134,7 @@ ANSWERS = {
     ),
     "a driver of two versions": (
         "✗ driver version mismatch: libraries 580.95.05, loaded kernel module 575.51.03",
-        "→ sudo reboot; or end all that uses the GPU, then sudo rmmod nvidia_drm",
+        "→ sudo reboot; or end all programs that use the GPU, then sudo rmmod nvidia_drm",
         "nvidia_modeset nvidia_uvm nvidia && sudo modprobe nvidia",
     ),
     "no GPU": (
@@ -169,7 +169,7 @@ def test_a_healthy_machine_fits_a_screen(scene: str) -> None:
 
 def test_verbose_adds_what_asks_for_nothing() -> None:
     resting = text.blocks(DEVICES["some idle"](), verbose=True)
-    assert "– cuda:5 to cuda:7  clock and PCIe link not judged: the card is idle" in shown(resting)
+    assert "– cuda:5 to cuda:7  clock and PCIe link not judged: the GPU is idle" in shown(resting)
 
 
 def test_a_mask_is_told_once_below_the_table() -> None:
@@ -457,9 +457,9 @@ BUSY_EIGHT = (
     [
         ("3.sm_clock=1200\n", "clock limited by power on cuda:3 (up to 39 % lower)"),
         ("sm_clock=1200\n", "clock limited by power (up to 39 % lower)"),
-        ("3.nvlinks=16\n", "! cuda:3  2 NVLinks absent: the other cards of the same name have 18 up"),
-        ("3.nvlink.state=!999\n", "? cuda:3  health partly unread: nvlinks (NVML answers: unknown error)"),
-        ("compute_mode=2\n", "✗ cuda:0 to cuda:7  compute mode prohibited: no program may use the card, and there is"),
+        ("3.nvlinks=16\n", "! cuda:3  2 NVLinks absent: the other GPUs of the same name have 18 up"),
+        ("3.nvlink.state=!999\n", "? cuda:3  health partly unread: nvlinks (NVML returns: unknown error)"),
+        ("compute_mode=2\n", "✗ cuda:0 to cuda:7  compute mode prohibited: no program may use the GPU, and there is"),
         (
             "3.clock_reasons=2\n3.sm_clock=1200\n3.application_clock=1200\ndefault_clock=1980\n",
             "! cuda:3  clock limited by a setting: application clocks; 100 % busy; clock 1200 of 1980 MHz (39 % lower)",

@@ -26,7 +26,7 @@ ANSWERS = {
     ),
     "no caching": (
         "– cuda:0 (H200): 139 GiB of 140 GiB free; torch's memory figures not checked:",
-        "torch keeps no figures without its caching allocator",
+        "torch has no figures without its caching allocator",
     ),
     "on the CPU": ("✓ cpu: 22 GiB of 24 GiB free; resident memory follows allocations",),
     "on a CPU whose memory does not follow": (

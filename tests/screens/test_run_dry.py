@@ -134,7 +134,7 @@ def test_a_script_without_a_fault() -> None:
         " held at the peak by   made in   MiB",
         "─────────────────────────────────────",
         " train.py:20           forward   700",
-        "not counted: the CUDA context",
+        "not counted: workspaces, the context, fragmentation: gpucheck explain run.dry.memory",
     ]
 
 

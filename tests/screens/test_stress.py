@@ -18,7 +18,7 @@ from gpucheck.stress.judge import judge
 from gpucheck.stress.options import plan
 
 WRONG = StressWrong(
-    312.4, 2101, "products", "products", "first", 1, 70, "0xc1f4", "0xc1f0", 0.4, "-30.5 in place of -30"
+    312.4, 2101, "products", "products", "first", 1, 70, "0xc1f4", "0xc1f0", 0.4, "-30.5 instead of -30"
 )
 HUNG = Fault("device", "stress", "cuda:2", "TimeoutError", "", "memory", None, True, None, 61.0)
 

@@ -138,7 +138,7 @@ def test_both_ways_and_within_the_device_are_one_table(monkeypatch: pytest.Monke
         "          to host, both ways at once     128 MiB        –        –        –           –      –           "
         "2   ! never at once",
         "          within the device              512 MiB   4200.0   4158.0   4242.0",
-        "both ways: pinned, two streams, separate buffers; only windows that the other direction covered in full; "
+        "both ways: pinned, two streams, separate buffers. Only windows that the other direction covered in full; "
         "the other: its rate in the same windows",
         "within the device: bytes read and written; nvbandwidth counts half, 2.10 TB/s",
     ]

@@ -59,8 +59,8 @@ def test_each_device_beside_its_rate_alone() -> None:
         ["all", "53.5", "", "", "27.0", "", ""],
     ]
     assert method == Line(
-        "256 MiB of pinned memory, a process for each device, node 0 (pages read back); node 1 (pages read back); "
-        "released together; windows in which all copied; 8 other windows discarded"
+        "256 MiB of pinned memory, a process for each device, node 0 (pages read back); node 1 (pages read back). "
+        "Started together, windows in which all copied; 8 other windows discarded"
     )
 
 

@@ -27,7 +27,7 @@ def test_sound_siblings_are_neither_slow_nor_wrong(seed: int) -> None:
     devices = [device(n, seed, speed=lambda share, n=n: own[n] * (1 - 0.04 * share)) for n in range(8)]
     (speed,), (results,) = judge.slow(result(devices)), judge.wrong(result(devices))
     assert (speed.verdict, results.verdict) == ("pass", "pass")
-    assert results.title == "the results of all 32000 steps are right"
+    assert results.title == "the results of all 32000 steps are correct"
     assert results.message == "88 checks against float64; 8 of one model agree bit for bit"
 
 
@@ -48,7 +48,7 @@ def test_a_device_that_falls_over_time_is_found_with_its_cause(seed: int, cause:
     (found,) = judge.slow(result([falling]))
     assert (found.id, found.verdict, found.device) == ("stress.slow", verdict, "cuda:0")
     assert found.message.startswith(
-        f"the clock was held by {'heat' if verdict == 'warn' else 'heat (hardware)'}; clock "
+        f"the clock was limited by {'heat' if verdict == 'warn' else 'heat (hardware)'}; clock "
     )
 
 
@@ -93,7 +93,7 @@ def test_a_kind_of_work_that_was_not_done_is_told_and_is_no_pass() -> None:
     short = [replace(device(n), points=tuple(p for p in device(n).points if p.kind != "copies")) for n in (0, 1)]
     (found,) = judge.wrong(result([device(0), short[1]]))
     assert (found.verdict, found.title) == (
-        "inconclusive", "the results of all 8000 steps are right; not tested: copies",
+        "inconclusive", "the results of all 8000 steps are correct; not tested: copies",
     )  # fmt: skip
     (found,) = judge.wrong(replace(result(short), kinds=("products", "memory", "mixed")))
     assert found.verdict == "pass"
@@ -141,14 +141,14 @@ def test_two_that_disagree_are_both_told() -> None:
 
 
 def wrong(**more: object) -> StressWrong:
-    given = {"elements": 1, "place": 70, "got": "0x1", "expected": "0x0", "text": "1 in place of 0"} | more
+    given = {"elements": 1, "place": 70, "got": "0x1", "expected": "0x0", "text": "1 instead of 0"} | more
     return StressWrong(12.0, 40, "products", "products", "first", **given)  # type: ignore[arg-type]
 
 
 def test_a_wrong_step_is_a_failure_that_names_device_step_and_element() -> None:
     (found,) = judge.wrong(result([device(0), device(1, wrong=(wrong(),), wrong_steps=1)]))
     assert (found.verdict, found.device, found.title) == ("fail", "cuda:1", "cuda:1: wrong results in 1 of 4000 steps")
-    assert found.message == "products at 12.0 s (step 40): 1 element wrong at place 70; 1 in place of 0"
+    assert found.message == "products at 12.0 s (step 40): 1 element wrong at place 70; 1 instead of 0"
     assert found.fix is not None and "gpucheck stress --device cuda:1" in found.fix
 
 
@@ -168,6 +168,6 @@ def test_counters_that_rose_are_told_by_what_they_mean() -> None:
         device(2, counters={"ecc_uncorrected": 1, "ecc_corrected": 1}),
     ]
     assert [(one.verdict, one.title) for one in judge.errors(result(devices))] == [
-        ("warn", "cuda:1: 3 corrected memory errors, 2 PCIe packets sent again"),
+        ("warn", "cuda:1: 3 corrected memory errors, 2 PCIe packets resent"),
         ("fail", "cuda:2: 1 uncorrected memory errors, 1 corrected memory errors"),
     ]

@@ -219,7 +219,7 @@ def test_a_count_of_wrong_words_that_is_garbage_is_wrong_and_never_told(count: i
     with Counting(count):
         products = work.step("products").wrong
     assert products and {one.text for one in products} == {
-        "the device's own count is garbage; at the second look nothing differed"
+        "the device's own count is garbage; no difference at the second read"
     }
 
 

@@ -231,7 +231,7 @@ def test_batch_normalisation_starts_at_two(kind: Load) -> None:
             "the optimizer of {t} holds none of its model's parameters; its state would not be counted",
         ),
         ("optimizer_is_a_name", "the optimizer of {t} is a value of type str; return a torch optimizer"),
-        ("no_reference", "make_batch must return (inputs, target); the target's object has a loss of its own"),
+        ("no_reference", "make_batch must return (inputs, target); the target's object has its own loss"),
         ("loss_is_a_vector", "the loss has 2 elements, not one; reduce it, as with loss.mean()"),
     ],
 )
@@ -324,7 +324,7 @@ def test_checkpointing_of_the_model_and_of_its_parts(kind: Load) -> None:
     [
         (
             "normed",
-            "{t} has no checkpointing of its own to switch on; its model has neither gradient_checkpointing_enable nor "
+            "{t} has no built-in checkpointing to switch on; its model has neither gradient_checkpointing_enable nor "
             "set_grad_checkpointing; call torch.utils.checkpoint in the model, and leave --grad-checkpointing out",
         ),
         (

@@ -89,12 +89,12 @@ def choose(peaks: Mapping[int, int], aim: float, largest: int, multiple_of: int 
 
 
 def meets(result: TrialResult, aim: float) -> bool:
-    """Whether a size that was run may be recommended."""
+    """Return whether a size that was run may be recommended."""
     return result.outcome == "fits" and result.peak_bytes is not None and result.peak_bytes <= aim * (1 + PEAK_SPREAD)
 
 
 def against(found: Sequence[SizeSpeed], size: int, largest: int) -> SpeedChange | None:
-    """How the speed of `size` compares with that of the largest, from runs under the same settings."""
+    """Return how the speed of `size` compares with that of the largest, from runs under the same settings."""
     by_size = {one.batch_size: one for one in found}
     if size == largest:
         return "same"
@@ -146,7 +146,7 @@ def knee(found: Sequence[SizeSpeed]) -> Knee:
 
 
 def compared(one: SizeSpeed, other: SizeSpeed) -> SpeedChange | None:
-    """How `one` compares with `other`: same (within 5 %), slower or faster; None where the noise hides it."""
+    """Return how `one` compares with `other`: same (within 5 %), slower or faster; None where the noise hides it."""
     spread = noise((one, other))
     ratio = one.samples_per_s / other.samples_per_s
     if spread is None or spread > NEARLY:
@@ -233,7 +233,7 @@ def memory_split(
 
 
 def _is_curved(peaks: Mapping[int, float]) -> bool:
-    """Whether a size lies off the line through the largest and the next one far enough below it.
+    """Return whether a size lies off the line through the largest and the next one far enough below it.
 
     Off is more than a tenth of the growth between the two. Sizes far below say little of the largest.
     """
@@ -267,7 +267,7 @@ _FACTORS = {
 
 
 def limiting_factor(limited_by: str | None) -> str | None:
-    """What holds the answer where it is, in one word: `memory` for every way to run out of it."""
+    """Return what holds the answer where it is, in one word: `memory` for every way to run out of it."""
     return None if limited_by is None else _FACTORS.get(limited_by, limited_by)
 
 
@@ -495,7 +495,7 @@ def measurement(history: History, started: str) -> Measurement | None:
 
 
 def findings(history: History) -> list[Finding]:
-    """What the search says: what disturbed it, the answer, and what else must be said of that."""
+    """Return what the search says: what disturbed it, the answer, and what else must be said of that."""
     said = []
     if history.stopped is not None and history.stopped.outcome in OPEN:
         said.append(_undecided(history.stopped, history.axis))
@@ -562,7 +562,7 @@ def _answer(history: History) -> list[Finding]:
 
 
 def _why(history: History, best: TrialEntry) -> str:
-    """What closed the search."""
+    """Return what closed the search."""
     search, axis, limited_by = history.search, history.axis, history.limited_by or ""
     failing = search.first_failing
     failed = f"{in_words(failing.batch_size, axis)} does not ({failing.outcome.replace('-', ' ')})" if failing else ""
@@ -651,7 +651,7 @@ def _failed(check: TrialResult, axis: str | None) -> Finding:
 
 
 def _of_the_last_run(history: History) -> Iterator[Finding]:
-    """What the run of the answer that counts showed beside its peak."""
+    """Yield what the run of the answer that counts showed beside its peak."""
     final = history.final
     if final is None:
         return

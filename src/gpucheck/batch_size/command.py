@@ -98,7 +98,7 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
 
 
 def prepare(plan: Plan, device_id: str, facts: Facts, emit: Emit) -> tuple[Setup, Budget]:
-    """What to tell the children of a device, and the budget, which another device than the CPU tells anew."""
+    """Return what to tell the children of a device, and the budget, which another device than the CPU tells anew."""
     memory = host.memory()
     limit = plan.limit
     total = min(memory.total, memory.container_limit or memory.total)
@@ -126,7 +126,7 @@ def prepare(plan: Plan, device_id: str, facts: Facts, emit: Emit) -> tuple[Setup
 
 
 def setup_of(plan: Plan, device: str, budget_bytes: int, guard_bytes: int | None) -> Setup:
-    """What any child is told of the workload, and how much it may take."""
+    """Return what any child is told of the workload, and how much it may take."""
     options = plan.options
     return Setup(
         target=plan.target,
@@ -143,7 +143,7 @@ def setup_of(plan: Plan, device: str, budget_bytes: int, guard_bytes: int | None
 
 
 def is_shared(device: Device) -> bool:
-    """Whether another process is on the device, by its process list, else by the memory in use."""
+    """Return whether another process is on the device, by its process list, else by the memory in use."""
     if device.processes is not None:
         return bool(device.processes)
     return held_bytes(device) is not None
@@ -262,7 +262,7 @@ def split(answers: Sequence[FoundBatchSize]) -> StepSplit | None:
 
 
 def finding_of_all(answers: Sequence[FoundBatchSize]) -> Finding:
-    """What every device can take. Where one takes none, its own finding has said so already."""
+    """Return what every device can take. Where one takes none, its own finding has said so already."""
     found = least(answers)
     size, device, axis = found.largest, found.device.id, found.axis_name
     evidence = {one.device.id: one.largest for one in answers}
@@ -283,7 +283,7 @@ KINDS = ("cuda", "cpu")
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What a process holds of a device beside its tensors, in bytes, and where the figures come from."""
+    """The device memory that a process holds beside its tensors, in bytes, and the source of the figures."""
 
     context_bytes: int
     workspace_bytes: int
@@ -411,5 +411,5 @@ def finding_of_estimate(
     if known is not None:
         low, high = round(known.low * 100), round(known.high * 100)
         error = f"{known.searches} searches found {low} to {high} % of such estimates ({known.source})"
-    message = f"tensors take {capacity(peak)} at peak{rest}; nothing was run; {error}"
+    message = f"tensors take {capacity(peak)} at peak{rest}. Nothing was run; {error}"
     return Finding("batch_size.estimate", "info", title, message, evidence)

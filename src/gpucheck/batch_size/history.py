@@ -84,7 +84,7 @@ def plan(options: FindBatchSizeOptions) -> Plan:
 
 
 def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> StepRecipe:
-    """How a step is run. Raises UsageError for what does not go together."""
+    """Return how a step is run. Raises UsageError for what does not go together."""
     amp, batch_size = options.amp, options.batch_size
     # Each dimension that a shape names must be the axis; which inputs a target takes, only a child knows.
     for given in parse_inputs(options.inputs):
@@ -174,7 +174,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What is predicted by now; a later one replaces an earlier."""
+    """The current prediction; a later one replaces an earlier."""
 
     foresight: Foresight
 
@@ -273,7 +273,7 @@ class History:
 
     @property
     def budget(self) -> Budget:
-        """What a trial may take."""
+        """Return what a trial may take."""
         return self.opened.budget if self.opened is not None else self.budget_before
 
     @property
@@ -288,7 +288,7 @@ class History:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is known that no larger size fits, or the user wants none tried."""
+        """Return whether it is known that no larger size fits, or the user wants none tried."""
         return self.limited_by is not None and self.limited_by not in OPEN
 
     @property
@@ -357,7 +357,7 @@ class History:
             self.search.seek_failure = False
 
     def _learn(self, result: TrialResult, unproven: bool) -> None:
-        """What a trial says of its size; some say nothing, and some end the search."""
+        """Learn from a trial about its size; some trials show nothing, and some end the search."""
         if result.resumed:
             self.search.taken_over += 1
             self._record(result)
@@ -385,7 +385,8 @@ class History:
                     self._end("killed")
 
     def _starts_at_two(self, result: TrialResult) -> bool:
-        """Whether a first batch of 1 that fails may be what fails: a normalisation over the batch needs two samples."""
+        """Return whether a first batch of 1 that fails may be what fails: a normalisation over the batch needs two
+        samples."""
         first = result.batch_size == 1 == self.search.lowest and not self.search.trials
         return first and self.axis is None and self.search.cap >= 2 and self.setup.mode == "train"
 
@@ -395,7 +396,7 @@ class History:
         self.search.trials.append(result)
 
     def _end(self, limited_by: str) -> None:
-        """What ended the search first is what limits it. A cap that nobody asked for leaves it open."""
+        """Record the first end of the search as its limit. A cap that nobody asked for leaves it open."""
         if limited_by == CAP and self.plan.is_cap_default:
             limited_by = "default-cap"
         self.limited_by = self.limited_by or limited_by

@@ -325,7 +325,7 @@ class Loop:
 
 
 def expected_budget(setup: Setup, facts: Facts) -> int | None:
-    """What a trial may take of a device, as far as is known before anything runs on it; None where it is not."""
+    """Return what a trial may take of a device, as far as is known before anything runs on it; None where it is not."""
     device = next((d for d in facts.devices if d.id == setup.device), None)
     if device is None or setup.free_before is None or device.memory_total_bytes is None:
         return None
@@ -340,7 +340,8 @@ def is_dangerous(facts: Facts, kind: str, *, integrated: bool) -> bool:
 
 
 def can_spill(facts: Facts, kind: str, *, integrated: bool) -> bool:
-    """Whether a full device goes slow rather than out of memory: its driver, or the system, takes the host's instead.
+    """Return whether a full device goes slow rather than out of memory: its driver, or the system, takes the host's
+    instead.
 
     On a CPU that is swap, which is measured; NVIDIA's driver for Linux raises.
     """
@@ -355,7 +356,7 @@ _NO_TIME = Recommended(reason="no time left to run it")
 
 
 class FollowUp:
-    """What else happens in an epoch; the answer with the system's own malloc (CPU); and the size to use.
+    """The other work of an epoch; the answer with the system's own malloc (CPU); and the size to use.
 
     `seconds` forecasts how long so many steps of a size take; `deadline` is on the monotonic clock. What ran is in the
     `history`, but for the size to use, which is returned.
@@ -527,7 +528,7 @@ UNKNOWN_GROWTH = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What trials of about one size take together: so many of them and of their steps, and `starts` of a child."""
+    """The time of trials of about one size: the number of them and of their steps, and `starts` of a child."""
 
     trials: int
     steps: int
@@ -544,20 +545,20 @@ class Forecast:
         self.results, self.compiled = results, compiled
 
     def seconds(self, size: int, steps: int) -> float:
-        """How long so many steps take; 0 before the first trial that was timed.
+        """Return how long so many steps take; 0 before the first trial that was timed.
 
         What the first step takes longer because it compiles is added once, whatever the size.
         """
         return self._once() + steps * self._step_s(size)
 
     def patience(self, size: int, left_s: float) -> float:
-        """How long a trial may take before it is thought to hang; the first as long as is left."""
+        """Return how long a trial may take before it is thought to hang; the first as long as is left."""
         if not self._timed():
             return max(TRIAL_TIMEOUT_LEAST_S, left_s)
         return max(TRIAL_TIMEOUT_LEAST_S, TRIAL_TIMEOUT_FACTOR * self.seconds(size, STEPS_CONFIRMED))
 
     def takes(self, size: int, start_s: float, need: Need) -> float:
-        """How long what is needed takes at a size, in seconds, a child's start taking `start_s`."""
+        """Return how long what is needed takes at a size, in seconds, a child's start taking `start_s`."""
         return self._fixed(start_s, need) + need.steps * self._step_s(size)
 
     def affordable(
@@ -610,14 +611,14 @@ class Forecast:
         return min(STEEPEST, seen) if seen >= 1 else (1 + max(seen, 0.0)) / 2 if hopeful else 1.0
 
     def _fixed(self, start_s: float, need: Need) -> float:
-        """What does not grow with the size: starts with what warms up in them, and what a compiler takes."""
+        """Return what does not grow with the size: starts with what warms up in them, and what a compiler takes."""
         # What the first step in a new process has taken longer than the rest, at the least; 0 where it compiles.
         found = [r.steps_s[0] - statistics.median(r.later_s) for r in self.results if r.fresh_process and r.later_s]
         warming = 0.0 if self.compiled else max(0.0, min(found, default=0.0))
         return need.starts * (start_s + warming) + need.trials * self._once()
 
     def _once(self) -> float:
-        """What a trial takes longer because its first step compiles, by the largest size that was timed."""
+        """Return what a trial takes longer because its first step compiles, by the largest size that was timed."""
         timed = [r for r in self.results if r.later_s]
         if not self.compiled or not timed:
             return 0.0
@@ -680,7 +681,7 @@ class Schedule:
         return STEPS if self.runner.setup.is_cpu else STEPS_CONFIRMED
 
     def within(self, attempt: Attempt) -> Attempt | None:
-        """What there is time for of what the search asks for; None for nothing."""
+        """Return what there is time for of what the search asks for; None for nothing."""
         best = self.search.best
         self._kept_s, self.unproven = 0.0, None
         if best is None:
@@ -693,7 +694,8 @@ class Schedule:
         return found
 
     def may_begin(self, attempt: Attempt) -> bool:
-        """Whether there is time left for a trial; the smallest size is run though there is none, if nothing passed."""
+        """Return whether there is time left for a trial; the smallest size is run though there is none, if nothing
+        passed."""
         return self.left > 0 or (self.search.best is None and attempt.size <= self.search.lowest)
 
     def _above(self, attempt: Attempt, best: TrialEntry) -> Attempt | None:

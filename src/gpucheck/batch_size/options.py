@@ -1,4 +1,4 @@
-"""What `find-batch-size` can be asked for. Pure: read before torch is."""
+"""Options of `find-batch-size`. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODEL, SEARCH, ANSWER = "Model", "Search", "Answer"
 
 @dataclass(frozen=True, slots=True)
 class FindBatchSizeOptions:
-    """What the user asked for, as text where only the search knows what it means.
+    """The user's options, as text where only the search knows what it means.
 
     `tolerance` None is the default of 2 % of the answer. `import_path` are folders where the target's module may be
     besides, for children that are not started as this process was.

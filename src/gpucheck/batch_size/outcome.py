@@ -49,7 +49,7 @@ class MemoryLimit:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a trial may take, and how that came about. `margin_bytes` is left out of `bytes` already."""
+    """The memory that a trial may take, and its origin. `margin_bytes` is left out of `bytes` already."""
 
     bytes: int
     margin_bytes: int
@@ -112,16 +112,16 @@ def _limited(limit: MemoryLimit, room: int, margin: int, free: int, total: int, 
 
 
 def guard_bytes(budget: int) -> int:
-    """How much more than a warmed child the system lets a trial on the CPU take before allocations fail."""
+    """Return how much more than a warmed child the system lets a trial on the CPU take before allocations fail."""
     return max(int(budget * GUARD_SHARE), budget + GUARD_LEAST_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What a process takes of a device: the allocator's reserved bytes, and what lies outside it.
+    """The device memory of a process: the allocator's reserved bytes, and the bytes outside it.
 
-    `free_before` is what was free before this process had a context, where that is known (`context_counted`), else
-    what was free right after it was made.
+    `free_before` is what was free before this process had a context, where that is known (`context_counted`), else what
+    was free right after it was made.
     """
 
     free_before: int
@@ -176,7 +176,7 @@ IN_TRIAL = "_GPUCHECK_TRIAL"
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a child needs to know. `budget_bytes` and `guard_bytes` are the CPU's; `limit` is for other devices."""
+    """The settings of a child. `budget_bytes` and `guard_bytes` are the CPU's; `limit` is for other devices."""
 
     target: str
     inputs: tuple[str, ...]
@@ -198,13 +198,13 @@ class Setup:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether trials take the host's memory."""
+        """Return whether trials take the host's memory."""
         return self.device == "cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult(TrialEntry):
-    """What came out of one trial: what the report shows of it (`entry`), and what only the search reads.
+    """The result of one trial: its part in the report (`entry`), and the values that only the search reads.
 
     `reason` is one line; `trace` is what was raised, in full. `cut` is True where the caller's deadline ended it, which
     says nothing about the size.
@@ -260,18 +260,18 @@ class TrialResult(TrialEntry):
 
     @property
     def unlike(self) -> bool:
-        """Whether its batches were not all as large, though of one size."""
+        """Return whether its batches were not all as large, though of one size."""
         return len(set(self.batch_elements)) > 1
 
     @property
     def keeps_retrying(self) -> bool:
-        """Whether each of the last steps had to empty the allocator's cache."""
+        """Return whether each of the last steps had to empty the allocator's cache."""
         last = self.retried[-STEPS_STEADY:]
         return len(last) == STEPS_STEADY and all(last)
 
     @property
     def retry_cost(self) -> float | None:
-        """How many times as long a step takes that empties the cache; None where no two later steps compare."""
+        """Return how many times as long a step takes that empties the cache; None where no two later steps compare."""
         later = list(zip(self.later_s, self.retried[1:], strict=False))
         slow, rest = ([took for took, retried in later if bool(retried) is wanted] for wanted in (True, False))
         return statistics.median(slow) / middle if slow and rest and (middle := statistics.median(rest)) > 0 else None
@@ -284,7 +284,7 @@ class TrialResult(TrialEntry):
 
     @property
     def growth_bytes(self) -> int | None:
-        """What a step adds to the memory held, for good; None where it does not grow by equal increments."""
+        """Return what a step adds to the memory held, for good; None where it does not grow by equal increments."""
         last = self.increments[-EQUAL_INCREMENTS:]
         if len(last) < (2 if self.filled else EQUAL_INCREMENTS):
             return None
@@ -293,7 +293,7 @@ class TrialResult(TrialEntry):
         return middle if equal and min(last) >= LEAST_GROWTH_BYTES else None
 
     def steps_left(self, budget_bytes: int) -> int | None:
-        """How many more steps fit into the budget; None where memory does not grow, or that is far away."""
+        """Return how many more steps fit into the budget; None where memory does not grow, or that is far away."""
         if self.growth_bytes is None or self.peak_bytes is None:
             return None
         fit = (budget_bytes - self.peak_bytes) // self.growth_bytes
@@ -312,7 +312,7 @@ def in_words(size: int, axis: str | None) -> str:
 
 
 def kind_of_size(axis: str | None) -> str:
-    """What sizes are, as a sentence has it: batches, or lengths along the axis."""
+    """Return what sizes are, as a sentence has it: batches, or lengths along the axis."""
     return "batch" if axis is None else f"length of {axis}"
 
 
@@ -335,7 +335,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a trial ended. `raised` is the chain from the exception caught to its last cause; `killed_by` is a signal.
+    """The end of a trial. `raised` is the chain from the exception caught to its last cause; `killed_by` is a signal.
 
     `exit_status` is that of a process that gave no answer: 0 is no success. `kernel_says_memory` is True where the
     kernel counted a kill for want of memory meanwhile.
@@ -523,7 +523,7 @@ def judged_by_time(result: TrialResult, before: Sequence[TrialResult], budget_by
 def slowdown(
     size: int, steps_s: Sequence[float], passed: Sequence[tuple[int, Sequence[float]]], filled: float
 ) -> float | None:
-    """How many times longer a trial's steps took than smaller sizes that passed suggest; None short of a cliff.
+    """Return how many times longer a trial's steps took than smaller sizes that passed suggest; None short of a cliff.
 
     `passed` are sizes and the steps of each, `filled` is the trial's peak as a share of the budget. Time is taken to
     grow with the size, or faster where `passed` show it; after a single one, as fast as any workload's does.

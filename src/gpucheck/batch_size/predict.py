@@ -59,7 +59,8 @@ class Point:
 
     @property
     def phases(self) -> tuple[int, int]:
-        """What computing takes, and what the update takes: the whole peak where that is not known apart, or above."""
+        """Return what computing takes, and what the update takes: the whole peak where that is not known apart, or
+        above."""
         peak = self.peak_bytes or 0
         computing = self.compute_peak_bytes or peak
         if self.update_peak_bytes is not None:
@@ -67,7 +68,7 @@ class Point:
         return computing, peak if peak > computing else 0
 
     def within(self, budget: float) -> bool:
-        """Whether the peak is known and no more than `budget`."""
+        """Return whether the peak is known and no more than `budget`."""
         return self.peak_bytes is not None and self.peak_bytes <= budget
 
 
@@ -120,14 +121,15 @@ class Bisection:
         return next((size for size in wanted if not self._is_known(size)), None)
 
     def _is_known(self, size: int) -> bool:
-        """Whether `size` was asked, or lies between two sizes on one of whose both sides memory grows alike."""
+        """Return whether `size` was asked, or lies between two sizes on one of whose both sides memory grows alike."""
         below, above = _around(self.points, size)
         if below is None or above is None:
             return False
         return below is above or self._is_straight(below) or self._is_straight(above)
 
     def _is_straight(self, point: Point) -> bool:
-        """Whether memory grows as much up to `point`, from the size asked below it, as it does to the one above it."""
+        """Return whether memory grows as much up to `point`, from the size asked below it, as it does to the one above
+        it."""
         below = self._below(point)
         after = min((p for p in self.points if p.size > point.size), key=lambda p: p.size, default=None)
         if below is None or after is None or after.peak_bytes is None:
@@ -165,7 +167,7 @@ class Bisection:
         return max((p for p in self.points if p.size < point.size), key=lambda p: p.size, default=None)
 
     def _is_stalled(self, width: int) -> bool:
-        """Whether the last two sizes inside the bracket, now `width` wide, have not halved it."""
+        """Return whether the last two sizes inside the bracket, now `width` wide, have not halved it."""
         before = Bisection(self.budget_bytes, self.lowest, self.highest, self.points[:-2])
         best = before.best
         above = [p.size for p in before.points if not p.within(self.budget_bytes)]
@@ -205,7 +207,7 @@ def largest(points: Iterable[Point], fits: Callable[[int], bool]) -> int | None:
 
 
 def at(points: Iterable[Point], size: int) -> Point | None:
-    """What is predicted of `size`, asked or not; None outside the sizes asked.
+    """Return what is predicted of `size`, asked or not; None outside the sizes asked.
 
     What computing takes and what the update takes grow in a straight line between the sizes around it, each by itself.
     """
@@ -235,7 +237,8 @@ FALL = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What fake tensors say: the largest size within the budget (None: not even the smallest), and the peaks seen.
+    """The prediction by fake tensors: the largest size within the budget (None: not even the smallest), and the peaks
+    seen.
 
     `device` is the kind that the fake tensors were on; `seconds` is what it took, alone.
     """
@@ -252,14 +255,14 @@ class Prediction:
 
 
 def prediction(points: Sequence[Point], budget_bytes: int, device: str, seconds: float) -> Prediction:
-    """What the peaks asked for say of a budget."""
+    """Return what the peaks asked for say of a budget."""
     fitting = Bisection(budget_bytes, 1, max((p.size for p in points), default=1), list(points)).largest
     return Prediction(fitting, tuple(sorted(points, key=lambda p: p.size)), device, seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Foresight:
-    """What is predicted, what the first trial made of it, and why it is not used (`reason`), where that is so.
+    """The prediction, its calibration by the first trial, and the `reason` if it is not used.
 
     `max_batch_size` is the largest size by both.
     """
@@ -277,7 +280,7 @@ class Foresight:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether a trial has calibrated the prediction, which is to be used."""
+        """Return whether a trial has calibrated the prediction, which is to be used."""
         return self.prediction is not None and self.calibration is not None and self.reason is None
 
     def within(self, room: float) -> int | None:
@@ -287,7 +290,7 @@ class Foresight:
 
     @property
     def method(self) -> str:
-        """How the search found its sizes."""
+        """Return how the search found its sizes."""
         if self.reason is None and self.prediction is not None:
             return "fake tensors"
         return f"fitted trials: {self.reason or 'no prediction was made'}"
@@ -300,7 +303,7 @@ class Foresight:
         return {point.size: self.calibration.peak(point.peak_bytes or 0) for point in found if point is not None}
 
     def computing_peaks(self) -> dict[int, float]:
-        """What computing takes at each size predicted, in bytes; nothing where the prediction is not used."""
+        """Return what computing takes at each size predicted, in bytes; nothing where the prediction is not used."""
         points = self.prediction.points if self.prediction is not None and self.is_trusted else ()
         return {point.size: float(point.phases[0]) for point in points if point.peak_bytes is not None}
 

@@ -163,12 +163,12 @@ class Runner:
 
     @property
     def next_start_s(self) -> float:
-        """How long the next child will be waited for: one that was started ahead has loaded already."""
+        """Return how long the next child will be waited for: one that was started ahead has loaded already."""
         return self._answer_s if self._ahead else self.start_s
 
     @property
     def one_trial_each(self) -> bool:
-        """Whether a child runs one trial only: its peak is that of its whole life."""
+        """Return whether a child runs one trial only: its peak is that of its whole life."""
         return bool(self.ready.get("method") == "process peak")
 
     def start(self) -> dict[str, Any]:
@@ -193,7 +193,7 @@ class Runner:
 
     @property
     def needs_start(self) -> bool:
-        """Whether the next trial that is no confirmation needs a new child."""
+        """Return whether the next trial that is no confirmation needs a new child."""
         return self._child is None or (self.one_trial_each and not self._fresh)
 
     def prepare(self, attempt: Attempt) -> None:
@@ -341,7 +341,7 @@ class Runner:
         return replace(blank, outcome=outcome, reason=reason, trace=trace, asked_bytes=asked, reached_bytes=reached)
 
     def _unprepared(self, answer: dict[str, Any] | None, end: End) -> Exception:
-        """What to raise where a child could not be set up."""
+        """Return what to raise where a child could not be set up."""
         if answer is not None and "error" in answer:
             error = rebuilt(answer["error"])
             cause = messages.cause_of(error.why) if isinstance(error, CannotLook) else None
@@ -395,7 +395,7 @@ class Runner:
 
 
 def _keeps_memory(result: TrialResult, budget: int) -> bool:
-    """Whether a trial's steps leave so much behind that the next trial in its process would count it too."""
+    """Return whether a trial's steps leave so much behind that the next trial in its process would count it too."""
     *_, before, after = (0, 0, *result.levels_bytes)
     return len(result.levels_bytes) > 1 and after - before > KEPT_SHARE * budget
 
@@ -424,7 +424,7 @@ def _at_once(asked: int | None, reached: int | None, budget: int) -> str | None:
 
 
 def _in_words(end: End, limit_s: float) -> str:
-    """How a trial ended, in one line."""
+    """Return how a trial ended, in one line."""
     if end.timed_out:
         return f"no answer within {duration(limit_s)}"
     if end.raised:

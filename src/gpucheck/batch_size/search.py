@@ -106,13 +106,14 @@ class Search:
 
     @property
     def confirmed(self) -> bool:
-        """Whether the best size has passed in a process of its own."""
+        """Return whether the best size has passed in a process of its own."""
         best = self.best
         return best is not None and _confirms(self.trials, best)
 
     @property
     def limited_by(self) -> str | None:
-        """What holds the answer where it is: the class of the first failure, `max-batch-size`, `safety` or `trials`.
+        """Return what holds the answer where it is: the class of the first failure, `max-batch-size`, `safety` or
+        `trials`.
 
         Also `over-budget` where nothing near has failed and more is predicted above it. None where the search has not
         closed.
@@ -164,7 +165,7 @@ class Search:
         return size if size >= self.lowest else 0
 
     def may_try(self, size: int) -> bool:
-        """Whether `size` is one that this search could ask for."""
+        """Return whether `size` is one that this search could ask for."""
         return self.lowest <= size <= self._highest and size % self.multiple_of == 0
 
     # What to do next
@@ -209,7 +210,7 @@ class Search:
         return len(self.trials) - self.taken_over
 
     def step(self, size: int) -> int:
-        """How far above `size` the next is worth a trial: where sizes are few, by more than the tolerance."""
+        """Return how far above `size` the next is worth a trial: where sizes are few, by more than the tolerance."""
         within = self.rounded(size * self.tolerance)
         return within + self.multiple_of if self._is_coarse(size) else max(self.multiple_of, within)
 
@@ -218,11 +219,11 @@ class Search:
         return max(self.multiple_of, self.rounded(size * self.tolerance * APART))
 
     def _is_coarse(self, size: int) -> bool:
-        """Whether sizes are so few that no two lie closer than trials may; any are for an exact search."""
+        """Return whether sizes are so few that no two lie closer than trials may; any are for an exact search."""
         return self.multiple_of > size * self.tolerance * APART
 
     def _ended(self, best: TrialEntry) -> bool:
-        """Whether no larger size is to be tried. What a confirmation measures may say that one is.
+        """Return whether no larger size is to be tried. What a confirmation measures may say that one is.
 
         Not where failing is dangerous: one confirmation ends that search, but one of an earlier run.
         """
@@ -231,7 +232,7 @@ class Search:
         return not self.seek_failure and self._confirmed_now(best)
 
     def _confirmed_now(self, best: TrialEntry) -> bool:
-        """Whether this run has confirmed the best."""
+        """Return whether this run has confirmed the best."""
         return _confirms(self.trials[self.taken_over :], best)
 
     def _closed(self, best: TrialEntry) -> bool:
@@ -243,11 +244,11 @@ class Search:
         return failing.batch_size - best.batch_size <= near or self._closed_by_fit(best)
 
     def _closed_by_fit(self, best: TrialEntry) -> bool:
-        """Whether one tolerance more is predicted to exceed the budget; never for an exact search."""
+        """Return whether one tolerance more is predicted to exceed the budget; never for an exact search."""
         return self._is_last(best, packed=self._packed)
 
     def _is_last(self, best: TrialEntry, *, packed: bool) -> bool:
-        """Whether peaks, `packed` or as they were, put one tolerance more than the best above the budget."""
+        """Return whether peaks, `packed` or as they were, put one tolerance more than the best above the budget."""
         points = dict(self._measured(packed=packed))
         if not self.tolerance or not self.seek_failure or len(points) < FITTED_SIZES:
             return False
@@ -259,7 +260,7 @@ class Search:
 
     @property
     def _packed(self) -> bool:
-        """Whether what tensors take tells how much fits: the allocator had to make room, or could at the end."""
+        """Return whether what tensors take tells how much fits: the allocator had to make room, or could at the end."""
         best = self.best
         if best is None or best.packed_bytes is None or self.budget_bytes is None:
             return False
@@ -281,7 +282,7 @@ class Search:
         return (points[size] + step * min(slopes, default=0)) / self.budget_bytes
 
     def _exhausted(self, best: TrialEntry) -> bool:
-        """Whether one more trial, the confirmation and the caller's own would break the bound on trials.
+        """Return whether one more trial, the confirmation and the caller's own would break the bound on trials.
 
         The answer may yet be as large as the first failure allows. Memory that follows any shape known keeps the bound
         of the answer itself; a failure out of the blue (a timeout, a kernel's limit) may cost a few trials more.
@@ -352,7 +353,7 @@ class Search:
         return [(size, peak) for size, peak in peaks if peak is not None]
 
     def _stalled(self, width: int) -> bool:
-        """Whether the last two trials inside the bracket have not halved it."""
+        """Return whether the last two trials inside the bracket have not halved it."""
         low, high = 0, 0
         widths: list[int] = []
         for r in self.trials:
@@ -398,7 +399,7 @@ def search_for(options: FindBatchSizeOptions, cap: int, budget_bytes: int, *, is
 
 
 def _confirms(trials: Sequence[TrialEntry], best: TrialEntry) -> bool:
-    """Whether the best size has passed in a process of its own among these."""
+    """Return whether the best size has passed in a process of its own among these."""
     return any(r.batch_size == best.batch_size and r.purpose == "confirm" and r.outcome == FITS for r in trials)
 
 

@@ -98,7 +98,8 @@ class DeviceGauge:
 
     @property
     def misjudged(self) -> bool:
-        """Whether the trial passed the budget only because more lies outside the allocator than when it began."""
+        """Return whether the trial passed the budget only because more lies outside the allocator than when it
+        began."""
         return self.outside_most > self.set_aside and self.reserved + self.outside_most > self.budget
 
     def level(self) -> int:
@@ -131,7 +132,7 @@ class DeviceGauge:
         return None
 
     def retries(self) -> int:
-        """How often the allocator had to empty its cache and try again, since the process began."""
+        """Return how often the allocator had to empty its cache and try again, since the process began."""
         return int(self.accel.memory_stats().get("num_alloc_retries", 0))
 
 
@@ -256,7 +257,7 @@ def set_guard(growth: int) -> bool:
 
 
 def swapped_bytes() -> int:
-    """How much of this process lies in swap (Linux); 0 where the system does not tell."""
+    """Return how much of this process lies in swap (Linux); 0 where the system does not tell."""
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8") as file:
         for line in file:
             if line.startswith("VmSwap:"):
@@ -555,13 +556,14 @@ class Session:
         self._forget()
 
     def _may_grow(self, levels: list[int], settled: int, peaks: Peaks) -> bool:
-        """Whether another step may show that memory grows from step to step, and there is room for it."""
+        """Return whether another step may show that memory grows from step to step, and there is room for it."""
         if len(levels) == settled:
             return True
         return _rises(levels[-2:]) and not self._is_filled(levels, settled, peaks)
 
     def _is_filled(self, levels: list[int], settled: int, peaks: Peaks) -> bool:
-        """Whether one more step of memory that grows would pass the budget, given the peaks of the steps `settled`."""
+        """Return whether one more step of memory that grows would pass the budget, given the peaks of the steps
+        `settled`."""
         grown = levels[-1] - levels[settled - 1] + levels[-1] - levels[-2]
         return peaks.total is not None and grown > 0 and peaks.total + grown > self.gauge.budget
 
@@ -603,23 +605,24 @@ class Session:
 
 
 def _has_time(times: list[float], until: float) -> bool:
-    """Whether a trial may take a step beyond those that were asked for."""
+    """Return whether a trial may take a step beyond those that were asked for."""
     return len(times) < MOST_STEPS and time.monotonic() + 2 * times[-1] < until
 
 
 def _rises(levels: list[int]) -> bool:
-    """Whether each level is above the one before, by more than what comes and goes."""
+    """Return whether each level is above the one before, by more than what comes and goes."""
     return all(after - before >= LEAST_GROWTH_BYTES for before, after in itertools.pairwise(levels))
 
 
 def _goes_on(times: list[float], steps: int, *, unlike: bool, watching: bool) -> bool:
-    """Whether a trial takes another step after these: as many as were asked for, and one more where that is cheap."""
+    """Return whether a trial takes another step after these: as many as were asked for, and one more where that is
+    cheap."""
     wanted = max(steps, UNLIKE_STEPS) if unlike else steps
     return len(times) < wanted or (len(times) == steps and times[-1] < CHEAP_STEP_S and not watching)
 
 
 def _failure(error: BaseException) -> Json:
-    """What was raised as plain data; the frames that hold the trial's tensors are let go."""
+    """Return what was raised as plain data; the frames that hold the trial's tensors are let go."""
     told = {
         "chain": [asdict(link) for link in chain_of(error)],
         "traceback": "".join(traceback.format_exception(error)),

@@ -128,7 +128,7 @@ def _prepared(setup: Setup, lowest: int | None, *, on_host: bool) -> tuple[Json,
 
 
 def _budget(setup: Setup, known_bytes: int | None, device: torch.device) -> int:
-    """What a trial may take: as it was told, else as the device tells it here."""
+    """Return what a trial may take: as it was told, else as the device tells it here."""
     if known_bytes is not None:
         return known_bytes
     return on_device(setup.limit, *torch.cuda.mem_get_info(device), shared=setup.shared).bytes
@@ -148,7 +148,7 @@ def _run(fake: Fake, size: int) -> Json:
 
 
 def _said(error: BaseException) -> str:
-    """What was raised, in one line."""
+    """Return what was raised, in one line."""
     if isinstance(error, GpucheckError):
         return error.what
     lines = str(error).strip().splitlines()

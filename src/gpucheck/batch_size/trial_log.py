@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from gpucheck.batch_size.history import Plan
 from gpucheck.batch_size.outcome import BOUNDING, FITS, TrialResult
-from gpucheck.errors import UsageError
+from gpucheck.errors import CannotLook, UsageError
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.results.find_batch_size import Outcome
@@ -38,8 +38,8 @@ class Entry:
 class TrialLog:
     """The log of one search, open for appending. `error` says why it can no longer be written, once it cannot.
 
-    `identity` is what makes trials comparable (`identity_of`). Raises UsageError where the file cannot be written,
-    holds anything else, or holds trials of another search.
+    `identity` is what makes trials comparable (`identity_of`). Raises CannotLook where the file cannot be
+    written, UsageError where it holds anything else, or trials of another search.
     """
 
     def __init__(self, path: str, identity: dict[str, Any]) -> None:
@@ -49,7 +49,7 @@ class TrialLog:
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o666)
         except OSError as error:
-            raise UsageError(
+            raise CannotLook(
                 f"--resume {path!r} cannot be written",
                 os.strerror(error.errno or 0),
                 "name a file in a folder you can write to",
@@ -131,7 +131,7 @@ class TrialLog:
 
 
 def identity_of(plan: Plan, facts: Facts) -> dict[str, Any]:
-    """What trials must share to be one search's: the workload, how it is run, and the torch that runs it."""
+    """Return what trials must share to be one search's: the workload, how it is run, and the torch that runs it."""
     options = plan.options
     target = parse_target(plan.target)
     file = target.file or (_module_file(target.module) if target.module is not None else None)
@@ -169,7 +169,7 @@ def _hash(file: str) -> str | None:
 
 
 def judged_anew(entry: Entry, budget_bytes: int) -> TrialResult | None:
-    """What a trial says under another budget than its own; None where that is nothing.
+    """Return what a trial says under another budget than its own; None where that is nothing.
 
     A measured peak is held against the budget of today. What ran out of memory does so with less, and may not with
     more. A confirmation is not taken over: the answer is confirmed in the process that gives it. Nor is a timeout,
@@ -197,7 +197,7 @@ def _not_a_log(path: str) -> UsageError:
 
 
 def _check(path: str, line: bytes, identity: dict[str, Any]) -> None:
-    """Whether the log is of this search. Raises UsageError, with the first difference."""
+    """Check that the log belongs to this search. Raises UsageError with the first difference."""
     try:
         found = json.loads(line)
         schema = found["schema"]
@@ -234,7 +234,7 @@ def _entries(path: str, lines: Iterable[bytes]) -> Iterable[Entry]:
 
 
 def _is_sound(entry: Entry) -> bool:
-    """Whether what the search reckons with is of its kind: a file may have been edited."""
+    """Return whether what the search reckons with is of its kind: a file may have been edited."""
     trial = entry.trial
     whole = [trial.batch_size, entry.budget_bytes, trial.allocation_retries]
     held = (trial.peak_bytes, trial.compute_peak_bytes, trial.state_bytes, trial.kept_bytes)

@@ -1,1 +1,1 @@
-"""How fast: each file has its cases, its work and its judge."""
+"""The benchmarks: each package has its cases, its work and its judge."""

@@ -40,7 +40,7 @@ class Benchmark:
         return found
 
     def judge(self) -> Judge:
-        """What judges the rows."""
+        """Return what judges the rows."""
         found: Judge = importlib.import_module(f"gpucheck.bench.{self.id}.judge").JUDGE
         return found
 
@@ -51,7 +51,7 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class AllOptions:
-    """What the user asked for; `only` and `skip` are prefixes of the benchmarks' names."""
+    """The user's options; `only` and `skip` are prefixes of the benchmarks' names."""
 
     only: tuple[str, ...] = options.only("benchmarks")
     skip: tuple[str, ...] = options.skip("benchmarks")

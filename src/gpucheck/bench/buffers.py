@@ -46,14 +46,14 @@ DEVICE_SHARE = 0.8
 # What a process takes late outside torch's allocator, for kernels, libraries and their handles: 0.1 to 0.5 GB. Free
 # memory that falls by less was not taken by others.
 LATE_BYTES = 512 * MIB
-SMALLER = "use a smaller --size, or stop other users of the memory"
+SMALLER = "use a smaller --size, or stop other programs that use the memory"
 # An idle link sleeps at a lower generation, and wakes within milliseconds.
 LINK_WARM_UP_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What the buffers may take, in bytes; `device` is None where host and device share their memory or are one.
+    """The memory for buffers, in bytes; `device` is None where host and device share their memory or are one.
 
     Where some are `pinned`, a buffer is as large as the power of two that torch pins for it.
     """
@@ -66,16 +66,17 @@ class Room:
 
     @property
     def free(self) -> int | None:
-        """What the driver called free on the device; None where it has no memory of its own, or does not say."""
+        """Return what the driver called free on the device; None where it has no memory of its own, or does not say."""
         return None if self.device is None else int(self.device / DEVICE_SHARE)
 
     @property
     def cold(self) -> int:
-        """What copies must rotate over to be cold."""
+        """Return what copies must rotate over to be cold."""
         return COLD_FACTOR * self.cache
 
     def capacity(self, largest: int, host_buffers: int) -> int:
-        """How large each buffer is: enough for the largest size and for cold copies, less where there is less room."""
+        """Return how large each buffer is: enough for the largest size and for cold copies, less where there is less
+        room."""
         # One slice more than is needed: sizes that do not divide it leave a rest.
         wanted = max(largest, self.cold + min(largest, self.cache), ROTATED_BYTES)
         # A virtual machine may show a last-level cache for each of its CPUs, and pinning takes a second for some GiB.
@@ -83,7 +84,7 @@ class Room:
         return max(largest, min(wanted, self.most(host_buffers)))
 
     def span(self, size: int) -> int:
-        """What copies of this size should rotate over."""
+        """Return what copies of this size should rotate over."""
         return max(self.cold, ROTATED_BYTES, ROTATED_SLICES * size)
 
     def most(self, host_buffers: int) -> int:
@@ -98,7 +99,8 @@ class Room:
 
 
 def room_for(accel: Accel, host_share: float) -> Room:
-    """What buffers may take here, `host_share` of the host's memory that is left, and what cold copies must exceed."""
+    """Return what buffers may take here, `host_share` of the host's memory that is left, and what cold copies must
+    exceed."""
     cache = host.last_level_cache_bytes()
     info = accel.memory_info()
     return Room(
@@ -124,7 +126,7 @@ def why_full(accel: Accel, needs: str, free: int | None) -> tuple[str, str]:
     if taken > LATE_BYTES:
         return (
             f"{needs}, and other processes took {units.capacity(taken)} of the free memory meanwhile",
-            "stop other users of the memory, or use a smaller --size",
+            "stop other programs that use the memory, or use a smaller --size",
         )
     left = "" if info is None else f"; {units.capacity(info[0])} of {units.capacity(info[1])} are free"
     return f"{needs}{left}", "use a smaller --size"
@@ -132,7 +134,7 @@ def why_full(accel: Accel, needs: str, free: int | None) -> tuple[str, str]:
 
 def too_little(what: str, why: str, finding: str) -> CannotLook:
     """There is next to no memory for it."""
-    return CannotLook(f"not enough memory {what}", why, "stop other users of the memory", finding=finding)
+    return CannotLook(f"not enough memory {what}", why, "stop other programs that use the memory", finding=finding)
 
 
 @contextlib.contextmanager
@@ -249,7 +251,7 @@ CHUNK_WORDS = 2**19
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What the comparisons came to: `slices` in all, after `refills` fillings; `first_wrong` is a byte's offset."""
+    """The result of the comparisons: `slices` in all, after `refills` fillings; `first_wrong` is a byte's offset."""
 
     refills: int
     slices: int
@@ -311,12 +313,12 @@ class Copies:
 
     @property
     def count(self) -> int:
-        """How many slices there are."""
+        """Return how many slices there are."""
         return len(self._pairs)
 
     @property
     def span_bytes(self) -> int:
-        """What the copies rotate over, on either side."""
+        """Return what the copies rotate over, on either side."""
         return self.count * self.stride
 
     def call(self) -> None:
@@ -389,7 +391,7 @@ class Copies:
                 yield start + offset, min(CHUNK_WORDS * WORD, size - offset)
 
     def _mismatches(self, start: int, size: int) -> tuple[int, int]:
-        """How many bytes of a piece are wrong, and where the first one is.
+        """Return how many bytes of a piece are wrong, and where the first one is.
 
         A difference that is gone at the second look, or cannot be counted, is one byte, the first of its piece.
         """
@@ -412,7 +414,7 @@ class Copies:
 
 
 def _pattern(number: int, first: int, start: int, stop: int) -> torch.Tensor:
-    """What the words from one place to another, counted from `first` on, hold: on the CPU."""
+    """Return what the words from one place to another, counted from `first` on, hold: on the CPU."""
     return torch.arange(first + start, first + stop).bitwise_xor_(number)
 
 

@@ -1,4 +1,4 @@
-"""What every benchmark does the same way: the devices one after another, each with its share of the time.
+"""The common part of all benchmarks: the devices one after another, each with its share of the time.
 
 A device that fails is a fact among the rows: it does not cost the others theirs. With `--runs N` the same command runs
 again and again, each time in a fresh process, and one document has all.
@@ -49,7 +49,7 @@ Rows = Callable[[Accel, float], Iterator[Measurement]]
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What every benchmark is given alike: the thresholds that are set, and the machine where it was read before.
+    """The input that all benchmarks share: the thresholds that are set, and the machine where it was read before.
 
     `lost` gets the devices that this process cannot use any more, by torch's names, each with why; None where nobody
     else wants to know. `until_s` is when the benchmark has to be over, by `time.monotonic`; None: its own budget says.
@@ -234,12 +234,12 @@ class _Run:
 
 
 def out_of_time(name: str, what: str, device: str | None = None) -> Finding:
-    """What a benchmark had no time for."""
-    return Finding(f"{name}.time", "skip", what, "out of time", fix="give a longer --time-budget", device=device)
+    """Return what a benchmark had no time for."""
+    return Finding(f"{name}.time", "skip", what, "out of time", fix="use a longer --time-budget", device=device)
 
 
 def told(accel: Accel) -> Device:
-    """What torch tells of a device that it opened, as the facts have it."""
+    """Return what torch tells of a device that it opened, as the facts have it."""
     major_minor = accel.compute_capability
     return Device(
         kind=accel.kind,
@@ -303,9 +303,10 @@ def repeated(
 
 
 def _ends(report: Report) -> bool:
-    """Whether a run was broken off, has failed, or could not look.
+    """Return whether a run was broken off, has failed, or could not look.
 
-    A threshold is for all runs together: one that misses it goes on."""
+    A threshold is for all runs together: one that misses it goes on.
+    """
     failed = any(one.verdict == "fail" and not judge.is_gate(one) for one in report.findings)
     return failed or bool(report.faults) or report.summary.exit in (exits.COULD_NOT_LOOK, exits.BUG)
 
@@ -315,9 +316,12 @@ def _document(ended: ChildResult, number: int) -> Report:
 
     Raises UsageError with the child's own sentence, Undecided where it was killed, and CannotLook where there is none.
     """
-    last = (ended.stderr.strip().splitlines() or [""])[-1].removeprefix("gpucheck: ")
+    lines = ended.stderr.strip().splitlines() or [""]
+    told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    last = (told or lines)[-1].removeprefix("gpucheck: ")
     if ended.returncode == exits.USAGE:
-        raise UsageError(last or "wrong usage")
+        tips = [line.strip().removeprefix("tip: ") for line in lines if line.startswith("  tip: ")]
+        raise UsageError(last or "wrong usage", "", tips[-1] if tips else "")
     try:
         return from_json(Report, json.loads(ended.stdout))
     except (ValueError, KeyError, TypeError) as error:
@@ -330,7 +334,7 @@ def _document(ended: ChildResult, number: int) -> Report:
                 "check the system log for the OOM killer, then rerun",
                 finding="runs.child",
             ) from error
-        how = "did not end in time" if ending.how == "late" else f"ended with {ended.returncode} and no document"
+        how = "did not finish in time" if ending.how == "late" else f"ended with {ended.returncode} and no document"
         raise CannotLook(f"run {number} {how}", last, "rerun without --runs", finding="runs.child") from error
 
 

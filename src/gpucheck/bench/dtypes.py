@@ -1,4 +1,4 @@
-"""What products are computed in, and which of these a device has in hardware. Read before torch is."""
+"""The dtypes of products, and which of them a device has in hardware. Read before torch is loaded."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ NO_FAST_ACCUMULATION = "fast accumulation is a mode of cuBLAS"
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """Whether a device has a dtype: really, emulated (slow), or not at all; `unknown` where that cannot be told."""
+    """The support of a dtype by a device: in hardware, emulated (slow), or not at all; `unknown` where that cannot be
+    told."""
 
     kind: Literal["native", "emulated", "none", "unknown"]
     reason: str = ""
 
 
 def support(dtype: Dtype, accel: Accel) -> Support:
-    """Whether this device multiplies this dtype in hardware."""
+    """Return whether this device multiplies this dtype in hardware."""
     import torch
 
     if dtype == "float32":
@@ -72,7 +73,7 @@ _CUDA: dict[str, tuple[tuple[int, int], Literal["emulated", "none"]]] = {
 
 
 def _support_on_rocm(dtype: Dtype, accel: Accel) -> Support:
-    """What is not told apart is unknown; the two float8 formats are (AMD CDNA3 and CDNA4 instruction sets)."""
+    """Return what is not told apart is unknown; the two float8 formats are (AMD CDNA3 and CDNA4 instruction sets)."""
     if dtype == "float8_e4m3fn_fast":
         return Support("none", NO_FAST_ACCUMULATION)
     get = getattr(accel.module, "get_device_properties", None)
@@ -80,7 +81,7 @@ def _support_on_rocm(dtype: Dtype, accel: Accel) -> Support:
     older = architecture.startswith("gfx94")
     if dtype.startswith("float8") and architecture and older != (dtype == "float8_e4m3fnuz"):
         return Support("none", f"this device has {'float8_e4m3fnuz' if older else 'float8_e4m3fn'}")
-    return Support("unknown", "not told apart on ROCm")
+    return Support("unknown", "ROCm does not distinguish them")
 
 
 def _support_on_cpu(dtype: Dtype) -> Support:

@@ -82,14 +82,14 @@ def fastest_products(measurements: Sequence[Measurement]) -> dict[str, Measureme
 DISTURBING = ("throttled", "noisy", "cpu-busy")
 # What makes a figure low and lasts: the miss is one, and this its likely cause. Run again, it would be as low.
 LASTING = {
-    "clock-held": "a setting held the clock below its maximum",
-    "power-limited": "the power limit held the clock",
+    "clock-held": "a setting kept the clock below its maximum",
+    "power-limited": "the power limit lowered the clock",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What is held against a threshold, in its unit, with the interval; None is unknown, `why` says why.
+    """A figure that is compared with a threshold, in its unit, with the interval; None is unknown, `why` says why.
 
     `why` beside a value says that it is no figure of what is asked for, but about its upper bound: it can miss the
     threshold, and never meet it. `doubt` is why a known figure still decides nothing, `causes` what may have made it as
@@ -109,7 +109,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """What a share is a share of, in SI; None is unknown. `doubt` is why, or why it decides nothing."""
+    """The reference of a share, in SI; None is unknown. `doubt` is why, or why it decides nothing."""
 
     value: float | None
     doubt: str = ""
@@ -123,7 +123,7 @@ Figures = Callable[[Sequence[Measurement], Ceilings], list[Figure]]
 def _rate(label: str, one: Measurement, ceiling: Ceiling | None = None) -> Figure:
     """A row's rate, as a share of the ceiling where there is one."""
     if one.time_s is None:
-        return Figure(label, why="it was over faster than the clock can tell")
+        return Figure(label, why="it was shorter than the clock's resolution")
     if one.rate is None:
         return Figure(label, why="the call itself takes most of the time")
     if ceiling is not None and ceiling.value is None:
@@ -194,7 +194,7 @@ def _operations(measurements: Sequence[Measurement], known: Ceilings) -> list[Fi
 
 
 def _operations_of_peak(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    return _memory(measurements, known.get("memory", Ceiling(None, "the part's peak is unknown")))
+    return _memory(measurements, known.get("memory", Ceiling(None, "the GPU's peak is unknown")))
 
 
 def _memory(measurements: Sequence[Measurement], ceiling: Ceiling | None) -> list[Figure]:
@@ -221,13 +221,13 @@ def _products_of_peak(measurements: Sequence[Measurement], known: Ceilings) -> l
     return [replace(_NO_PEAK, why=known["products"].doubt if "products" in known else _NO_PEAK.why)]
 
 
-_NO_PEAK = Figure("products", why="the part's peak is unknown")
+_NO_PEAK = Figure("products", why="the GPU's peak is unknown")
 
 # What reaches it, of what, and the figures.
 TABLE: dict[str, tuple[str, str, Figures]] = {
     "transfer.min_gbps": ("copies", "", _largest_copies),
     "transfer.link": ("pinned copies", " of the link", _links),
-    "transfer.pinned_speedup": ("pinned copies", " the rate of pageable ones", _gains),
+    "transfer.pinned_speedup": ("pinned copies", " the rate of pageable copies", _gains),
     "bandwidth.min_gbps": ("memory operations", "", _operations),
     "bandwidth.min_percent_of_peak": ("memory operations", " of the memory's peak", _operations_of_peak),
     "matmul.min_tflops": ("products", "", _fastest),
@@ -239,7 +239,7 @@ TABLE: dict[str, tuple[str, str, Figures]] = {
 
 # What lies between a part and a share of its peak, and is not the part's doing. torch's int8_gemm takes cuBLASLt's
 # first choice without a workspace: on GB300 that was 6 to 13 times slower than TF32 (pytorch issue 187094).
-REMARKS = {"int8": "torch._int_mm may choose a slow kernel (pytorch issue 187094): no fault of the card"}
+REMARKS = {"int8": "torch._int_mm may choose a slow kernel (pytorch issue 187094): not a fault of the GPU"}
 # On screen below this share: what the issue reports is far less, and above it the remark explains nothing.
 FAR_BELOW = 0.5
 NO_MEMORY_PEAK = "the device does not report the width and clock of its memory"
@@ -263,7 +263,7 @@ def part_in(device: Device) -> Part | Unknown | None:
 
 
 def memory_ceiling(part: Part | Unknown | None) -> dict[str, Ceiling]:
-    """What shares of the memory's rate are shares of: `memory`; nothing for a CPU."""
+    """Return what shares of the memory's rate are shares of: `memory`; nothing for a CPU."""
     if part is None:
         return {}
     if isinstance(part, Unknown):
@@ -294,7 +294,7 @@ def _without(part: Part, dtypes: Sequence[str]) -> str:
     if part.missing:
         return part.missing
     if all(part.peak(f"{dtype}{peaks.FAST}") for dtype in dtypes):
-        return "data sheets give float8 with fast accumulation alone"
+        return "data sheets give float8 only with fast accumulation"
     return f"{part.source} gives none for {', '.join(dtypes)}"
 
 
@@ -420,14 +420,14 @@ class Seen:
 
     @property
     def part(self) -> Part | Unknown | None:
-        """What the device can do at most; None for a CPU, which has no data sheet here."""
+        """Return what the device can do at most; None for a CPU, which has no data sheet here."""
         known = next((one for one in self.facts.devices if one.id == self.device), None)
         return part_in(known or Device(self.device.partition(":")[0]))
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """What judges a benchmark. Pure and without torch: a document of another machine is judged as well.
+    """The judge of a benchmark. Pure and without torch: a document of another machine is judged as well.
 
     `findings` is asked of each device with rows, and of one that was measured to the end and has none. `answers` are
     the entries of `results[result]`. `ceilings` is what shares are shares of, `headlines` the figures that stand for

@@ -4,108 +4,107 @@ from __future__ import annotations
 
 from gpucheck.report.finding import Id, Role, of
 
-_CHANGED = "Data arrived changed: memory, link or driver are faulty, or a torch with a bug."
+_CHANGED = "Data arrived changed. Memory, link or driver is faulty, or torch has a bug."
 _TIME = "The time budget ended first."
-_MEMORY = "There was not enough free memory for what was to be measured."
+_MEMORY = "There was not enough free memory for the measurement."
 # The last part of the ids of what is about the machine, whatever was measured.
 OF_THE_MACHINE = ("cpu_busy", "clock")
 
 
 def _of_any(command: str) -> tuple[Id, ...]:
-    """What every benchmark judges beside its own figures."""
+    """Return what every benchmark judges beside its own figures."""
     name = command.removeprefix("bench ")
     return of(
         command,
         Id(
             f"{name}.error",
-            "the benchmark came to its end",
-            "It raised an error, and a small kernel in a fresh process works: a shape or a call that this torch does "
-            "not take, or a bug of gpucheck's. What was measured before is kept and judged.",
-            f"gpucheck {command} --debug, and report what it says",
+            "the benchmark finished",
+            "The benchmark raised an error, but a small kernel in a fresh process works. This torch does not support "
+            "a shape or a call, or gpucheck has a bug. Earlier measurements are kept and judged.",
+            f"gpucheck {command} --debug, and report its output",
         ),
         Id(
             f"{name}.skipped",
             "the device could be measured",
-            "A device failed before, and this process cannot use it any more: the finding device.error says how.",
-            "what device.error says; then run it again",
+            "A device failed earlier, and this process can no longer use it. See the finding device.error.",
+            "follow the fix of device.error, then run it again",
         ),
         Id(
             f"{name}.clock",
-            "what held the device's clock",
-            "Heat, power or a setting kept the clock below its highest while it was measured: the rates are of that "
-            "clock.",
+            "limits on the device's clock",
+            "Heat, power or a setting kept the clock below its maximum during the measurement. The rates apply to "
+            "that clock.",
             "nvidia-smi -q -d PERFORMANCE,CLOCK; better cooling or a higher power limit",
         ),
         Id(
             f"{name}.cpu_busy",
-            "what else the processor did",
-            "Other processes used the cores that the host's side of the work needs: the rates are lower bounds.",
-            "run it on a machine that does nothing else",
+            "other load on the CPU",
+            "Other processes used the cores that the host side of the work needs. The rates are lower bounds.",
+            "run it on an idle machine",
         ),
     )
 
 
 _TRANSFER = of(
     "bench transfer",
-    Id("transfer.copies", "copies were made", "Nothing could be copied.", "gpucheck smoke"),
+    Id("transfer.copies", "copies were made", "No copy was possible.", "gpucheck smoke"),
     Id(
         "transfer.corrupt",
-        "copies arrive as they were sent",
+        "copies arrive unchanged",
         _CHANGED,
-        "sudo dmesg | grep -i xid; reseat the card",
+        "sudo dmesg | grep -i xid; reseat the GPU",
         role="verifies",
     ),
     Id(
         "transfer.both_ways_corrupt",
-        "copies in both directions at once arrive as they were sent",
+        "copies in both directions at once arrive unchanged",
         _CHANGED,
         "as for transfer.corrupt",
         role="verifies",
     ),
     Id(
         "transfer.idioms_corrupt",
-        "the lines that people write copy rightly",
+        "common lines of code copy correctly",
         _CHANGED,
         "as for transfer.corrupt",
         role="verifies",
     ),
-    Id("transfer.host_to_host", "how fast host memory copies", "On a CPU there is no link: both ends are RAM."),
+    Id("transfer.host_to_host", "the host memory's copy rate", "On a CPU there is no link, because both ends are RAM."),
     Id(
         "transfer.link",
-        "how much of the link the fastest copies use",
-        "Below 65 % something holds them back: lanes that are missing, a slower generation, the wrong NUMA node, "
-        "a power state.",
+        "the fastest copies' share of the link",
+        "Below 65 % something limits them: missing lanes, a slower generation, the wrong NUMA node, or a power state.",
         "nvidia-smi topo -m, then numactl --cpunodebind=N --membind=N gpucheck bench transfer",
     ),
     Id(
         "transfer.link_generation",
         "the link runs at its generation",
-        "Judged under load: at rest a link slows down on purpose. In a virtual machine, where NVML does not see "
-        "the slot, a lower one is a remark.",
-        "reseat the card, leave out the riser, and look at the slot's setting in the firmware",
+        "Judged under load, because an idle link slows down on purpose. In a virtual machine NVML does not see the "
+        "slot, so a lower generation is a remark there.",
+        "reseat the GPU, remove the riser, and check the slot's firmware setting",
     ),
     Id(
         "transfer.link_width",
         "the link runs with all its lanes",
-        "Fewer lanes than card and slot have cost the same share of the rate.",
-        "reseat the card; look which slots share lanes",
+        "Missing lanes reduce the rate in proportion.",
+        "reseat the GPU; check which slots share lanes",
     ),
     Id(
         "transfer.pinned",
-        "there was pinned memory",
-        "The system gave no memory that cannot be swapped, or the device has none.",
-        "ulimit -l; fewer or smaller --size",
+        "pinned memory was available",
+        "The system provided no pinned memory, or the device does not support it.",
+        "ulimit -l; use fewer or smaller --size",
     ),
     Id(
         "transfer.pinned_speedup",
-        "what pinned memory gains",
-        "From pinned memory the device fetches by itself; from pageable memory the driver copies first.",
+        "the speed-up of pinned memory",
+        "The device reads pinned memory directly; the driver first copies pageable memory.",
         "pin_memory=True in the DataLoader, with non_blocking=True",
         role="advises",
     ),
     Id(
         "transfer.idioms",
-        "what the usual lines of code cost",
+        "the cost of common lines of code",
         "`.to`, `.cuda`, `.cpu` and a DataLoader against the raw copy.",
         role="advises",
     ),
@@ -113,99 +112,107 @@ _TRANSFER = of(
     Id(
         "transfer.together",
         "devices copied at the same time",
-        "It needs two devices.",
+        "This needs two devices.",
         "--device all",
         role="finds_wrong",
     ),
     Id(
         "transfer.on_device",
-        "how fast memory copies on the device",
-        "A copy within the device: its rate, and whether it arrives as it was sent.",
-        "as for transfer.corrupt where data arrived changed",
+        "the rate of copies on the device",
+        "The rate of a copy within the device, with a check that the data are unchanged.",
+        "if data arrived changed, as for transfer.corrupt",
         role="finds_wrong",
     ),
     Id(
         "transfer.peer",
         "devices copy to each other",
-        "Copies between two devices: their rate, over which link, and whether they arrive as they were sent.",
-        "as for transfer.corrupt where data arrived changed; else nvidia-smi topo -m",
+        "The rate and link of copies between two devices, with a check that the data are unchanged.",
+        "if data arrived changed, as for transfer.corrupt; else nvidia-smi topo -m",
         role="finds_wrong",
     ),
-    Id("transfer.memory", "there was memory to copy", _MEMORY, "smaller --size; gpucheck memory"),
-    Id("transfer.part", "a part can be measured here", "The device has no such thing.", "leave it out with --skip"),
+    Id("transfer.memory", "there was enough memory to copy", _MEMORY, "use a smaller --size; gpucheck memory"),
+    Id(
+        "transfer.part", "this part can be measured here", "The device does not support it.", "leave it out with --skip"
+    ),
 )
 _BANDWIDTH = of(
     "bench bandwidth",
     Id(
         "bandwidth.operation",
         "the device has every operation",
-        "It has no kernel for the one named; the others were measured.",
+        "The device has no kernel for the named operation. The others were measured.",
     ),
     Id(
         "bandwidth.result",
-        "every operation left what it must",
+        "every operation's result is verified",
         _CHANGED,
         "gpucheck smoke; sudo dmesg | grep -i xid",
         role="verifies",
     ),
     Id(
         "bandwidth.speed",
-        "how fast memory is read and written",
+        "memory read and write rates",
         "The best cold rate of the largest arrays.",
         role="advises",
     ),
     Id(
         "bandwidth.share_of_peak",
-        "how much of the memory's peak is reached",
-        "Of the data sheet's number; 80 to 93 % is usual. Far less is a lowered clock, or ECC on some cards.",
+        "the share of the memory's peak",
+        "Share of the data sheet's figure; 80 to 93 % is usual. A much lower share means a lowered clock, or ECC on "
+        "some GPUs.",
         "gpucheck devices shows the memory clock",
     ),
     Id("bandwidth.time", "everything was measured", _TIME, "--time-budget 5m"),
-    Id("bandwidth.memory", "there was memory to measure", _MEMORY, "smaller --size; gpucheck memory"),
+    Id("bandwidth.memory", "there was enough memory to measure", _MEMORY, "use a smaller --size; gpucheck memory"),
 )
 _MATMUL = of(
     "bench matmul",
     Id(
         "matmul.result",
         "the results are right",
-        "A product is not what float64 says, or differs from the first of the same inputs: silent corruption.",
-        "run it again; if it comes back, take the card out of use",
+        "A product differs from float64, or from the first product of the same inputs: silent corruption.",
+        "run it again; if it happens again, take the GPU out of use",
         role="verifies",
     ),
     Id(
         "matmul.corruption",
         "no result changes from run to run",
-        "The same inputs gave other bits.",
+        "The same inputs gave different bits.",
         "as for matmul.result",
         role="verifies",
     ),
     Id(
         "matmul.precision",
-        "products have the precision asked for",
-        "float32 is computed as TF32, or the other way round, by a setting of torch or a variable.",
+        "products have the requested precision",
+        "A torch setting or a variable makes float32 run as TF32, or the other way round.",
         'torch.set_float32_matmul_precision("highest")',
         role="verifies",
     ),
-    Id("matmul.dtype", "the device multiplies in this data type", "It has no code for it.", "leave it out of --dtype"),
+    Id(
+        "matmul.dtype",
+        "the device multiplies in this data type",
+        "The device has no code for it.",
+        "remove it from --dtype",
+    ),
     Id(
         "matmul.shape",
         "the library has a kernel for every shape",
-        "It has none for the shapes named; the others were measured.",
-        "leave the shape out; another size, or another version of torch, has one",
+        "The library has no kernel for the named shapes. The others were measured.",
+        "skip the shape; another size or another torch version has a kernel",
     ),
-    Id("matmul.efficiency", "how much is computed per watt", "The rate divided by the power that NVML shows."),
-    Id("matmul.speed", "how fast the fastest product is", "The best rate over shapes and data types."),
+    Id("matmul.efficiency", "the rate per watt", "The rate divided by the power that NVML reports."),
+    Id("matmul.speed", "the rate of the fastest product", "The best rate over shapes and data types."),
     Id(
         "matmul.share_of_peak",
-        "how much of the part's peak is reached",
-        "Of the data sheet's dense number, at its boost clock. Less is a lowered clock (power, heat) or a shape "
-        "that is too small.",
+        "the share of the GPU's peak",
+        "Share of the data sheet's dense figure at its boost clock. A low share means a lowered clock (power, heat) "
+        "or a shape that is too small.",
         "gpucheck bench matmul --sustain 30s shows burst and sustained",
     ),
-    Id("matmul.search", "the fastest shape of each data type", "What `--search` found."),
+    Id("matmul.search", "the fastest shape of each data type", "The result of `--search`."),
     Id(
         "matmul.sustained",
-        "how much of the speed lasts",
+        "the sustained share of the speed",
         "Heat and power lower the clock under long load.",
         "better cooling, or a higher power limit",
     ),
@@ -217,13 +224,13 @@ _MATMUL = of(
         role="advises",
     ),
     Id("matmul.time", "everything was measured", _TIME, "--time-budget 5m"),
-    Id("matmul.memory", "there was memory for the matrices", _MEMORY, "smaller --size; gpucheck memory"),
+    Id("matmul.memory", "there was enough memory for the matrices", _MEMORY, "use a smaller --size; gpucheck memory"),
 )
 _OVERLAP = of(
     "bench overlap",
     Id(
         "overlap.copies",
-        "copies beside compute arrive as they were sent",
+        "copies beside compute arrive unchanged",
         _CHANGED,
         "gpucheck bench transfer",
         role="verifies",
@@ -231,20 +238,20 @@ _OVERLAP = of(
     Id(
         "overlap.pinned",
         "pinned copies hide behind compute on one stream",
-        "Work on one stream is done in order: they cannot.",
+        "They cannot, because work on one stream runs in order.",
         "a second stream",
     ),
     Id(
         "overlap.pinned_two_streams",
         "pinned copies hide behind compute on a second stream",
-        "The share of the copy's time that cost nothing.",
+        "The hidden share of the copy's time.",
         "torch.cuda.Stream for the copies, wait_stream before the use",
         role="advises",
     ),
     Id(
         "overlap.pageable",
         "pageable copies hide behind compute",
-        "They mostly do not: the driver copies them with the host's help.",
+        "Usually they do not, because the driver copies them with the host's help.",
         "pin_memory=True",
         role="advises",
     ),
@@ -252,11 +259,11 @@ _OVERLAP = of(
     Id(
         "overlap.compute",
         "the device multiplies in its fastest data type",
-        "The library has no kernel for it; copies were hidden behind float32 products.",
+        "The library has no kernel for it, so copies were hidden behind float32 products.",
     ),
     Id("overlap.device", "the device can be measured", "Overlap needs an accelerator.", "--device cuda"),
     Id("overlap.time", "everything was measured", _TIME, "--time-budget 5m"),
-    Id("overlap.memory", "there was memory to measure", _MEMORY, "gpucheck memory"),
+    Id("overlap.memory", "there was enough memory to measure", _MEMORY, "gpucheck memory"),
 )
 _CROSSOVER = of(
     "bench crossover",
@@ -277,21 +284,21 @@ _CROSSOVER = of(
     Id(
         "crossover.size",
         "the library has a kernel for every size",
-        "It has none for the size named; the others were measured.",
+        "The library has no kernel for the named size. The others were measured.",
     ),
-    Id("crossover.device", "the device can be compared", "It needs an accelerator beside the CPU.", "--device cuda"),
+    Id("crossover.device", "the device can be compared", "This needs an accelerator beside the CPU.", "--device cuda"),
     Id("crossover.time", "everything was measured", _TIME, "--time-budget 5m"),
-    Id("crossover.memory", "there was memory to measure", _MEMORY, "gpucheck memory"),
+    Id("crossover.memory", "there was enough memory to measure", _MEMORY, "gpucheck memory"),
 )
 _BENCH = of(
     "bench",
     Id(
         "device.shared",
         "the device was free",
-        "Other processes held memory or computed there: rates are lower bounds.",
+        "Other processes held memory or computed on the device. The rates are lower bounds.",
         "gpucheck devices --processes",
     ),
-    Id("runs.child", "every run ended well", "A run in a process of its own failed.", "run it without --runs"),
+    Id("runs.child", "every run finished", "A run in a separate process failed.", "run it without --runs"),
 )
 _OF_ONE = (_TRANSFER, _BANDWIDTH, _MATMUL, _OVERLAP, _CROSSOVER)
 IDS = (

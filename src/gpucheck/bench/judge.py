@@ -33,7 +33,8 @@ _SILENT: tuple[Verdict, ...] = ("skip", "info")
 
 
 def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgement:
-    """What the document of a benchmark, or of all, comes to; by the thresholds that it was measured with, or others."""
+    """Return what the document of a benchmark, or of all, comes to; by the thresholds that it was measured with, or
+    others."""
     asked = document.settings.thresholds if thresholds is None else thresholds
     found = [one for device in _devices(document.parts) for one in remarks.in_use(document.facts, [device])]
     results: dict[str, Any] = {}
@@ -101,7 +102,7 @@ def _ref(document: Report, device: str) -> DeviceRef:
 
 
 def _not_begun(document: Report, benchmark: Benchmark, device: str) -> list[Finding]:
-    """What was planned and, because of a fault before, never begun."""
+    """Return what was planned and, because of a fault before, never begun."""
     part = next(one for one in document.parts if (one.id, one.device) == (benchmark.id, device))
     where = f"bench {benchmark.id}"
     # What failed here before it was begun is told as what it is.
@@ -124,7 +125,7 @@ class _Placed:
         self.document, self._given = document, set()
 
     def skips(self, benchmark: Benchmark, device: str | None = None) -> list[Finding]:
-        """Those of a benchmark on a device, or of none."""
+        """Return those of a benchmark on a device, or of none."""
         return list(
             self._once(
                 one
@@ -134,7 +135,7 @@ class _Placed:
         )
 
     def faults(self, benchmark: Benchmark, device: str | None = None) -> list[Finding]:
-        """What broke a benchmark off on a device, or anywhere."""
+        """Return what broke a benchmark off on a device, or anywhere."""
         return [
             _of_fault(one)
             for one in self._once(
@@ -145,7 +146,7 @@ class _Placed:
         ]
 
     def rest(self) -> list[Finding]:
-        """What is about no benchmark that was planned."""
+        """Return what is about no benchmark that was planned."""
         return [*self._once(self.document.skips), *(_of_fault(one) for one in self._once(self.document.faults))]
 
     def _once(self, some: Iterable[Any]) -> Iterator[Any]:
@@ -173,7 +174,7 @@ def summary(name: str, findings: Sequence[Finding]) -> BenchmarkSummary:
 
 # -- thresholds that were set ------------------------------------------------------------------------------------------
 
-LOOK = "gpucheck devices --processes shows clocks, heat and other users of the device"
+LOOK = "gpucheck devices --processes shows clocks, heat and other programs on the device"
 AGAIN = "rerun on an idle machine, with a longer --time-budget or --runs 7"
 NO_RATE, NO_ROW = "no row has a rate to compare", "nothing was measured"
 
@@ -211,7 +212,7 @@ def by_other_names(limits: Sequence[Limit], facts: Facts, device_ids: Sequence[s
 
 
 def is_gate(finding: Finding) -> bool:
-    """Whether a finding answers to a threshold that was set."""
+    """Return whether a finding answers to a threshold that was set."""
     return "threshold" in finding.evidence
 
 
@@ -301,7 +302,7 @@ def _too_far(figure: Figure, limit: Limit) -> str:
 
 _EXPLAINED = {
     "noisy": "noise",
-    "cpu-busy": "a busy CPU",
+    "cpu-busy": "machine busy",
     "throttled": "a throttled clock",
     "no interval": "too few samples",
     "estimate": "an estimated peak",

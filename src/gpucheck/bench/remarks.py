@@ -1,5 +1,5 @@
-"""What the judges of all benchmarks say alike: whether results were verified, and what lowers figures from outside the
-device (a busy host, a clock that was held, other processes on it). Pure."""
+"""Findings that all benchmarks share: whether results were verified, and what lowers figures from outside the device (a
+busy host, a clock that was held, other processes on it). Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ OVER_A_LINK = "rerun; if it repeats, drain the node: `gpucheck doctor` reads its
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What one run compared: `slices` comparisons, of which `wrong` elements or bytes were wrong, the first at `first`.
+    """The comparisons of one run: `slices` comparisons, of which `wrong` elements or bytes were wrong, the first at
+    `first`.
 
     `key` names the row in the evidence, `where` in words.
     """
@@ -33,7 +34,8 @@ class Compared:
 
 
 def compared(one: Measurement, key: str, where: str, prefix: str = "") -> list[Compared]:
-    """What each run of a row of copies compared. A row without a time or a rate says nothing that rests on it."""
+    """Return what each run of a row of copies compared. A row without a time or a rate says nothing that rests on
+    it."""
     found = []
     for run in runs.each(one):
         slices, wrong, first = (
@@ -53,7 +55,7 @@ def verification(
     what: str = "bytes",
     sound_title: str = "all copies verified",
 ) -> Finding:
-    """Whether what was copied or computed is right, in every run.
+    """Return whether what was copied or computed is right, in every run.
 
     Fails where anything was wrong, however much was right. A run that compared nothing proves nothing: inconclusive.
     """
@@ -108,7 +110,7 @@ def cpu_busy(finding_id: str, measurements: Sequence[Measurement], facts: Facts 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What a flag of `measure.telemetry` comes to, and the reasons and counters of the driver that raise it."""
+    """The finding for a flag of `measure.telemetry`, and the reasons and counters of the driver that raise it."""
 
     flag: str
     verdict: Verdict
@@ -120,11 +122,11 @@ class _Kind:
 # The worst first.
 _KINDS = (
     _Kind("throttled", "warn", "GPU throttled", telemetry.THROTTLED, telemetry.THROTTLED_VIOLATIONS),
-    _Kind("clock-held", "info", "a setting holds the GPU clock below its maximum", telemetry.HELD),
+    _Kind("clock-held", "info", "a setting keeps the GPU clock below its maximum", telemetry.HELD),
     _Kind(
         "power-limited",
         "info",
-        "the power limit held the clock (normal at full load)",
+        "the power limit lowered the clock (normal at full load)",
         telemetry.POWER_LIMITED,
         telemetry.POWER_VIOLATIONS,
     ),
@@ -203,7 +205,7 @@ OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "ONEDNN
 
 
 def precision_fix(environment: Mapping[str, str]) -> str:
-    """What to unset where products run in another precision: what is set, else what could be."""
+    """Return what to unset where products run in another precision: what is set, else what could be."""
     there = [name for name in OVERRIDES if name in environment]
     return f"unset {' '.join(there)}" if there else f"look for {', '.join(OVERRIDES)}"
 
@@ -219,7 +221,7 @@ def in_use(facts: Facts, ids: Collection[str]) -> list[Finding]:
             "warn",
             f"{device.id} in use: other processes hold {units.capacity(held)}",
             "figures may be too low",
-            {"device": device.id, "memory_used_bytes": held, "judged_by": "memory: the processes were not asked for"},
+            {"device": device.id, "memory_used_bytes": held, "judged_by": "memory: the processes were not read"},
             fix="`gpucheck devices --processes` shows them; rerun once the device is free",
         )
         for device in facts.devices

@@ -29,7 +29,8 @@ ON_THE_HOST = "the device had nothing to do in these windows"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What is timed as one: `calls` calls, each waited for, after `untimed` ones. `prepare` runs before, untimed."""
+    """The calls that are timed together: `calls` calls, each waited for, after `untimed` ones. `prepare` runs before,
+    untimed."""
 
     timer: Timer
     call: Callable[[], object]

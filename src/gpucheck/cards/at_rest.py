@@ -1,22 +1,200 @@
 """Faults that NVML proves whether a card works or not: lost, reset needed, failed row remaps, retired pages,
-uncorrected errors; and which of these could not be read.
+uncorrected errors; Xid errors of the kernel's log, since when, and what NVIDIA says to do; and what could not be read.
 
-Each function is a check of the table in `checks.py`. It returns None where NVML does not report the figure.
+A log that cannot be read is not an empty one. Each function is a check of the table in `checks.py`. It returns None
+where NVML does not report the figure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from gpucheck import units
-from gpucheck.cards import xids
+from gpucheck import units, xid
 from gpucheck.cards.card import NOT_READ, Said, address_of, addresses_not_listed, is_dead, is_nameless, pointer
-from gpucheck.cards.xids import ACTIONS
-from gpucheck.machine.inventory import NOT_ASKED, unclaimed_bytes
+from gpucheck.machine.inventory import NO_GPU, NOT_ASKED, unclaimed_bytes
+from gpucheck.machine.kernel_driver import RECOVERY
 from gpucheck.machine.nvml.fields import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
 from gpucheck.machine.readings import NOT_ANSWERING
-from gpucheck.report.facts import Device, Facts, Host, Process
-from gpucheck.report.finding import Verdict
+from gpucheck.report.facts import Device, Facts, Host, Process, XidError
+from gpucheck.report.finding import Finding, Verdict
+
+XIDS = "log.xid"
+# The driver's own words for what would bring a card back: title and fix of each; nvmlDeviceGpuRecoveryAction_t of
+# nvml.h.
+ACTIONS = {
+    "gpu_reset": ("reset needed", "end its processes, then sudo nvidia-smi --gpu-reset -i {card}"),
+    "node_reboot": ("reboot needed", "drain the node, then sudo reboot"),
+    "drain_p2p": ("peer-to-peer copies must stop", "end the jobs that copy between GPUs, then gpucheck devices"),
+    "drain_and_reset": ("drain and reset needed", "drain the node, then sudo nvidia-smi --gpu-reset -i {card}"),
+    "recover_imex_domain": (
+        "IMEX domain must be recovered",
+        "sudo systemctl restart nvidia-imex on each node of its NVLink domain",
+    ),
+    "bus_reset": ("bus reset needed", "drain the node, then sudo reboot (resets the bus)"),
+    "system_reboot": ("reboot needed", "drain the node, then sudo reboot"),
+}
+_LINKED = "drain the node, then reset all GPUs that NVLink joins (nvidia-smi nvlink -e shows the link)"
+# The command for NVIDIA's action, and for numbers that need another.
+_FIXES = {
+    "RESET_GPU": ACTIONS["gpu_reset"][1],
+    "RESTART_BM": ACTIONS["node_reboot"][1],
+    "CHECK_MECHANICALS": "shut down the node and connect all power cables of the GPU",
+    "WORKFLOW_XID_48": ACTIONS["drain_and_reset"][1],
+    "WORKFLOW_NVLINK_ERR": _LINKED,
+    "WORKFLOW_NVLINK5_ERR": _LINKED,
+}
+_OWN_FIXES = {
+    79: "power-cycle the node; then check power, seat and riser of the GPU",
+    110: "drain the node, then power-cycle it",
+    155: _LINKED,
+    167: "drain the node, then power-cycle it; sudo dmesg | grep -i -e aer -e pcie",
+    169: ACTIONS["drain_and_reset"][1],
+    171: ACTIONS["drain_and_reset"][1],
+    172: ACTIONS["drain_and_reset"][1],
+    173: ACTIONS["node_reboot"][1],
+}
+_BY_GRAVITY: tuple[Verdict, ...] = ("fail", "warn", "info")
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """The log entries of one GPU: the worst error first."""
+
+    errors: tuple[XidError, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """As bad as the worst."""
+        return verdict_of(self.errors[0])
+
+    @property
+    def title(self) -> str:
+        """The number of the worst."""
+        return f"Xid {self.errors[0].number}"
+
+    @property
+    def message(self) -> str:
+        """What the worst is and when, what the driver asks for, and the other numbers that count."""
+        worst = self.errors[0]
+        known = xid.BY_NUMBER.get(worst.number)
+        asked = self.asked
+        parts = [
+            ", ".join(
+                part
+                for part in (
+                    f"asks for: {_words(asked)}" if asked and worst.action else known.what if known else "",
+                    f"last at {worst.at.replace('T', ' ').replace('Z', ' UTC')}" if worst.at else "",
+                    f"{worst.count} times" if worst.count > 1 else "",
+                )
+                if part
+            ),
+            f"Xid {RECOVERY} asks for: {_words(asked)}" if asked and not worst.action else "",
+            f"also Xid {', '.join(others)}" if (others := self._others()) else "",
+            "before the driver was reloaded" if worst.is_past else "",
+        ]
+        return "; ".join(part for part in parts if part)
+
+    @property
+    def asked(self) -> str | None:
+        """What the driver itself says that the GPU needs (Xid 154), where that still holds."""
+        return next((one.action for one in self.errors if one.action is not None and not one.is_past), None)
+
+    @property
+    def fix(self) -> str | None:
+        """The command: the driver's own wish, else NVIDIA's action for the worst."""
+        worst = self.errors[0]
+        # What fell off the bus comes back by a power cycle at most.
+        if self.asked is not None and worst.number != 79:
+            return ACTIONS.get(self.asked, ("", "see nvmlDeviceGpuRecoveryAction_t of nvml.h"))[1]
+        if self.verdict == "info":
+            return None
+        known = xid.BY_NUMBER.get(worst.number)
+        if worst.number in _OWN_FIXES or known is None:
+            return _OWN_FIXES.get(worst.number, f"{xid.SOURCE}, number {worst.number}")
+        return _FIXES.get(known.action) or known.step.replace("INDEX", "{card}")
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """Each error with NVIDIA's own action."""
+        rows = [
+            {
+                "xid": one.number,
+                "pci_address": one.pci_address,
+                "count": one.count,
+                "at": one.at,
+                "action": one.action,
+                "is_past": one.is_past,
+                "nvidia": xid.BY_NUMBER[one.number].action if one.number in xid.BY_NUMBER else None,
+            }
+            for one in self.errors
+        ]
+        return {"xids": rows}
+
+    def _others(self) -> list[str]:
+        mine = [one for one in self.errors[1:] if verdict_of(one) != "info" and one.action is None]
+        return list(dict.fromkeys(str(one.number) for one in mine))
+
+
+def _words(action: str | None) -> str:
+    return str(action).replace("_", " ")
+
+
+def verdict_of(error: XidError) -> Verdict:
+    """By NVIDIA's catalogue; a remark once the GPU was reset."""
+    return "info" if error.is_past else xid.gravity(error.number, is_fatal=error.is_fatal)
+
+
+def story(errors: list[XidError]) -> Story | None:
+    """The errors of one GPU as a story; None for none. What sums up others (154, 45) stands behind them."""
+    ordered = sorted(errors, key=lambda one: (_BY_GRAVITY.index(verdict_of(one)), one.number in (45, RECOVERY)))
+    return Story(tuple(ordered)) if ordered else None
+
+
+def of_card(device: Device, facts: Facts) -> Story | None:
+    """What the log tells of this card, by its PCI address."""
+    place = address_of(device, facts)
+    return None if place is None else story([one for one in facts.xids or () if one.pci_address == place])
+
+
+def beside(device: Device, facts: Facts) -> Story | None:
+    """What the log tells of a card that is found faulty by other means: its cause, where it is more than a remark."""
+    told = of_card(device, facts)
+    return None if told is None or told.verdict == "info" else told
+
+
+def logged(device: Device, facts: Facts) -> Said | None:
+    """The card's Xid errors, where nothing else is said of it that they are the cause of."""
+    if is_dead(device) or device.recovery_action not in (None, "none"):
+        return None
+    told = of_card(device, facts)
+    return None if told is None else Said(told.verdict, told.title, told.message, told.fix, told.evidence)
+
+
+def elsewhere(facts: Facts) -> list[Finding]:
+    """Xid errors of GPUs that the driver does not list here; remarks in a container, whose log is its host's."""
+    listed = {address_of(device, facts) for device in facts.devices}
+    found = []
+    for address in dict.fromkeys(one.pci_address for one in facts.xids or () if one.pci_address not in listed):
+        told = story([one for one in facts.xids or () if one.pci_address == address])
+        assert told is not None
+        verdict = "info" if (facts.host or Host()).container else told.verdict
+        message = f"GPU {address}, which the driver does not list: {told.message}"
+        fix = None if told.fix is None else told.fix.format(card=address)
+        found.append(Finding(XIDS, verdict, told.title, message, told.evidence, fix))
+    return found
+
+
+def log_unread(facts: Facts) -> Finding | None:
+    """That nobody knows of Xid errors, with the reason."""
+    why = facts.unknown.get("/driver/xids")
+    if facts.xids is not None or why in (None, NO_GPU):
+        return None
+    return Finding("log.unreadable", "skip", "Xid unread", f"the kernel log: {why}", {}, "sudo dmesg | grep -i xid")
+
+
+# -- what NVML proves --------------------------------------------------------------------------------------------------
 
 # A card can retire 64 pages (NVIDIA, Dynamic Page Retirement). NVIDIA's diagnostics (DCGM) fail from 63 on, and beyond
 # 15 after uncorrected errors where another one came within the week.
@@ -51,18 +229,18 @@ DEAD = {
     "lost": (
         "lost",
         "off the PCI bus or not answering",
-        "power-cycle the node, reseat the card",
+        "power-cycle the node, reseat the GPU",
     ),
-    "reset required": ("reset needed", "NVML refuses the card until it is reset", ACTIONS["gpu_reset"][1]),
+    "reset required": ("reset needed", "NVML refuses the GPU until it is reset", ACTIONS["gpu_reset"][1]),
     "no power": (
         "power cable not connected",
-        "NVML answers that its power cables are not attached properly",
+        "NVML reports that its power cables are not attached properly",
         "shut down the node and connect all power cables of the GPU",
     ),
     "no interrupts": (
         "interrupts do not arrive",
         "the driver found a problem with its interrupts",
-        "sudo dmesg | grep -i nvrm; then update the node's firmware, or switch on MSI for it in the virtual machine",
+        "sudo dmesg | grep -i nvrm; then update the node's firmware, or enable MSI for it in the virtual machine",
     ),
 }
 HUNG = "drain the node and reboot"
@@ -73,7 +251,7 @@ LIVE = ("temperature_celsius", "power_w", "sm_clock_hz", "utilization_percent", 
 
 
 def answers(device: Device, facts: Facts) -> Said | None:
-    """Whether the card answers its driver."""
+    """Return whether the card answers its driver."""
     state = device.state or ""
     if state in DEAD:
         return _dead(device, facts, *DEAD[state])
@@ -81,7 +259,7 @@ def answers(device: Device, facts: Facts) -> Said | None:
         return _dead(device, facts, "not answering", state.removeprefix(f"{NOT_ANSWERING}: "), HUNG)
     if is_nameless(device):
         why = facts.unknown.get(f"{pointer(device, facts)}uuid", state)
-        return _dead(device, facts, "not answering", f"NVML lists it and reads nothing from it ({why})", HUNG)
+        return _dead(device, facts, "not answering", f"NVML lists it but cannot read it ({why})", HUNG)
     silent = _silent(device, facts)
     if silent is not None:
         message = f"NVML reads neither temperature, power, clock nor load ({silent})"
@@ -93,7 +271,7 @@ def answers(device: Device, facts: Facts) -> Said | None:
 
 def _dead(device: Device, facts: Facts, title: str, message: str, fix: str) -> Said:
     """That the card cannot be used, with what names it at the rack, and its cause in the kernel's log."""
-    cause = xids.beside(device, facts)
+    cause = beside(device, facts)
     if cause is not None:
         fix = cause.fix or fix
         message += f"{_identity(device, facts)}; {cause.title}: {cause.message}"
@@ -111,7 +289,7 @@ def _dead(device: Device, facts: Facts, title: str, message: str, fix: str) -> S
 
 
 def is_not_read(device: Device) -> bool:
-    """Whether NVML's reading ended before this card, for a cause that is not its own."""
+    """Return whether NVML's reading ended before this card, for a cause that is not its own."""
     return (device.state or "").startswith(NOT_READ)
 
 
@@ -128,7 +306,7 @@ def _silent(device: Device, facts: Facts) -> str | None:
 
 
 def _identity(device: Device, facts: Facts) -> str:
-    """What names the card at the rack, as last known."""
+    """Return what names the card at the rack, as last known."""
     if device.pci_address is None and device.serial is None:
         probable = address_of(device, facts)
         if probable is not None:
@@ -139,7 +317,7 @@ def _identity(device: Device, facts: Facts) -> str:
 
 
 def recovery_action(device: Device, facts: Facts) -> Said | None:
-    """What the driver itself says that the card needs."""
+    """Return what the driver itself says that the card needs."""
     action = device.recovery_action
     if action is None:
         return None
@@ -147,7 +325,7 @@ def recovery_action(device: Device, facts: Facts) -> Said | None:
     if action == "none":
         return Said("pass", "no recovery action needed", evidence=evidence)
     title, fix = ACTIONS.get(action, (f"recovery {action}", "see nvmlDeviceGpuRecoveryAction_t of nvml.h"))
-    cause = xids.beside(device, facts)
+    cause = beside(device, facts)
     because = f"; {cause.title}: {cause.message}" if cause is not None else ""
     evidence |= cause.evidence if cause is not None else {}
     return Said("fail", title, f"NVML's recovery action is {action}{because}", fix, evidence)
@@ -164,7 +342,7 @@ def remapped_rows(device: Device, facts: Facts) -> Said | None:
             "fail",
             "row remap failed",
             "no spare replaces a faulty memory row",
-            "drain the node and replace the card",
+            "drain the node and replace the GPU",
             evidence,
         )
     if rows.pending:
@@ -179,8 +357,8 @@ def remapped_rows(device: Device, facts: Facts) -> Said | None:
         return Said(
             "warn",
             f"{rows.uncorrectable} rows remapped",
-            f"after uncorrected errors; DCGM fails a card at {MANY_REMAPPED_ROWS}",
-            "replace the card",
+            f"after uncorrected errors; DCGM fails a GPU at {MANY_REMAPPED_ROWS}",
+            "replace the GPU",
             evidence,
         )
     return Said("pass", "no row remap failed", evidence=evidence)
@@ -198,7 +376,7 @@ def remap_banks(device: Device, facts: Facts) -> Said | None:
             "warn",
             f"{banks.none} bank{'s' * (banks.none != 1)} without spare rows",
             "the next faulty memory row there cannot be replaced",
-            "plan to replace the card",
+            "plan to replace the GPU",
             evidence,
         )
     if banks.low:
@@ -219,8 +397,8 @@ def sram_ecc(device: Device, facts: Facts) -> Said | None:
         return Said(
             "fail",
             "SRAM errors over the threshold",
-            f"{ever} uncorrected in its life{f' ({where})' if where else ''}",
-            "drain the node and replace the card",
+            f"{ever} uncorrected in its lifetime{f' ({where})' if where else ''}",
+            "drain the node and replace the GPU",
             evidence,
         )
     if now:
@@ -245,16 +423,16 @@ def retired_pages(device: Device, facts: Facts) -> Said | None:
         return Said(
             "fail",
             f"{total} memory pages retired",
-            f"a card can retire 64; DCGM fails it at {MOST_RETIRED_PAGES}",
-            "drain the node and replace the card",
+            f"a GPU can retire 64; DCGM fails it at {MOST_RETIRED_PAGES}",
+            "drain the node and replace the GPU",
             evidence,
         )
     if (pages.uncorrected or 0) > MANY_UNCORRECTED_PAGES:
         return Said(
             "warn",
             f"{pages.uncorrected} memory pages retired",
-            f"after uncorrected errors; DCGM fails a card beyond {MANY_UNCORRECTED_PAGES} if one came this week",
-            "run gpucheck devices again in a week; if the count grew, replace the card",
+            f"after uncorrected errors; DCGM fails a GPU beyond {MANY_UNCORRECTED_PAGES} if one occurred this week",
+            "run gpucheck devices again in a week; if the count grew, replace the GPU",
             evidence,
         )
     if pages.pending:
@@ -269,7 +447,7 @@ def retired_pages(device: Device, facts: Facts) -> Said | None:
 
 
 def unread(device: Device, facts: Facts) -> Said | None:
-    """What could not be read although this device has it. Unknown is not healthy."""
+    """Return what could not be read although this device has it. Unknown is not healthy."""
     answer = answers(device, facts)
     if answer is not None and answer.verdict != "pass":
         return None  # told already
@@ -297,7 +475,7 @@ def unread(device: Device, facts: Facts) -> Said | None:
         "inconclusive",
         "health partly unread",
         "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items()),
-        "run gpucheck devices again; if it stays so, sudo dmesg | grep Xid",
+        "run gpucheck devices again; if it persists, sudo dmesg | grep Xid",
         {"unread": missing},
     )
 
@@ -306,7 +484,7 @@ def _withheld(device: Device, facts: Facts) -> Said:
     """A card that is kept from us: by the rules of a container or a job that has another one, that is no doubt."""
     others = any(one.nvml_index is not None and one.state != NOT_ACCESSIBLE for one in facts.devices)
     within = (facts.host or Host()).container or "CUDA_VISIBLE_DEVICES" in facts.environment
-    message = "no permission: a container, the scheduler or the rights of its device node keep it from this process"
+    message = "no permission: a container, the scheduler or its device node's permissions block this process"
     verdict: Verdict = "skip" if others and within else "inconclusive"
     return Said(verdict, "not accessible", message, "ls -l /dev/nvidia*; run it as root", {"state": device.state})
 
@@ -333,13 +511,13 @@ def unclaimed(device: Device, facts: Facts) -> Said | None:
         message = f"{_named(holders)} has {node} open" if len(holders) == 1 else f"{_named(holders)} have {node} open"
         fix = f"ps -o pid,user,lstart,cmd -p {pids.replace(' ', ',')}; end it if it is yours: kill {pids}"
     elif hidden:
-        message = f"{hidden} cannot be looked into"
+        message = f"{hidden} cannot be inspected"
         fix = f"sudo fuser -v {node}"
     elif zombies:
         message = f"{_named(zombies)} ended and is not yet gone (zombie)"
-        fix = f"ps -o ppid= -p {zombies[0].pid} names its parent: end that; else {ACTIONS['gpu_reset'][1]}"
+        fix = f"ps -o ppid= -p {zombies[0].pid} shows its parent: end the parent; else {ACTIONS['gpu_reset'][1]}"
     else:
-        message = "nobody has its device node open here: another container, or memory that the driver did not take back"
+        message = "no process here has its device node open: another container, or memory that the driver did not free"
         fix = f"docker ps, crictl ps; if no container has the GPU, {ACTIONS['drain_and_reset'][1]}"
     return Said("warn", title, message, fix, evidence)
 

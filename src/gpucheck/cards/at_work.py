@@ -1,4 +1,4 @@
-"""How a card runs now, from a live reading: throttling, clock, temperature, power and the PCIe link.
+"""The state of a GPU now, from a live reading: throttling, clock, temperature, power and the PCIe link.
 
 An idle card lowers its clock, its link's generation and on some parts its width: that is no fault, and those checks are
 skipped with the reason. Temperature and hardware protection are judged always. Where one process took two readings, a
@@ -39,7 +39,7 @@ AT_REST_HOT = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
 SETTINGS = {
     "applications_clocks_setting": "application clocks",
     "display_clock_setting": "a display's clocks",
-    "sync_boost": "sync boost (the group runs at the clock of its slowest card)",
+    "sync_boost": "sync boost (the group runs at the clock of its slowest GPU)",
 }
 POWER_CAP = "sw_power_cap"
 # A choice: H100s that are cool have been seen to tell a margin of zero, which nobody can mean at less than this.
@@ -76,7 +76,7 @@ MINUTES_OF_A_DAY = 24 * 60
 
 
 def work(device: Device) -> Work:
-    """Whether the card works: by utilisation, else by power and NVML's clock reason for idle."""
+    """Return whether the card works: by utilisation, else by power and NVML's clock reason for idle."""
     percent, power, limit = device.utilization_percent, device.power_w, device.power_limit_w
     if percent is not None:
         if percent >= AT_WORK_PERCENT:
@@ -92,7 +92,7 @@ def _reasons(device: Device) -> tuple[str, ...]:
 
 
 def _lasting(device: Device) -> tuple[str, ...]:
-    """What two readings name that lie far enough apart: what flashes is then gone."""
+    """Return what two readings name that lie far enough apart: what flashes is then gone."""
     grown = device.changes
     return grown.lasting_clock_reasons if grown is not None and grown.span_s >= LEAST_SPAN_S else ()
 
@@ -107,7 +107,7 @@ def _clock(device: Device) -> str:
 
 
 def _cost(device: Device) -> str:
-    """What a lower clock takes away."""
+    """Return what a lower clock takes away."""
     now, most = device.sm_clock_hz, device.max_sm_clock_hz
     if now is None or not most:
         return "cost unknown: NVML reports no clock"
@@ -123,7 +123,7 @@ def cost(device: Device) -> float:
 
 
 def is_held_by_power(device: Device) -> bool:
-    """Whether NVML says that the power limit lowers the clock now."""
+    """Return whether NVML says that the power limit lowers the clock now."""
     return POWER_CAP in _reasons(device)
 
 
@@ -138,7 +138,7 @@ def _joined(*parts: str) -> str:
 
 
 def _live(device: Device) -> dict[str, Any]:
-    """What the verdict rests on."""
+    """Return what the verdict rests on."""
     return {
         "utilization_percent": device.utilization_percent,
         "clock_reasons": list(_reasons(device)),
@@ -151,7 +151,7 @@ def _live(device: Device) -> dict[str, Any]:
     }
 
 
-COOLING = "check fans, air flow and the room's temperature"
+COOLING = "check fans, air flow and room temperature"
 
 
 # --- what protects the card -------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def throttled(device: Device, facts: Facts) -> Said | None:
 
 
 def _by(device: Device, named: list[str]) -> str:
-    """What protects the card: where the hardware does not say, and the card is cold, it is power."""
+    """Return what protects the card: where the hardware does not say, and the card is cold, it is power."""
     by = PROTECTS[named[0]]
     limits = [limit for limit in (device.slowdown_celsius, device.gpu_max_celsius) if limit is not None]
     now = device.temperature_celsius
@@ -211,7 +211,7 @@ def slowed_down(device: Device, facts: Facts) -> Said | None:
 
 
 def violations(device: Device, facts: Facts) -> Said | None:
-    """How long limits lowered the clock: between two readings, else since the driver was loaded."""
+    """Return how long limits lowered the clock: between two readings, else since the driver was loaded."""
     grown = device.changes
     if grown is not None:
         shares = _shares(device)
@@ -257,7 +257,7 @@ def _hot_gpu(device: Device) -> Said | None:
     steps = (
         (device.gpu_max_celsius, "the driver lowers the clock"),
         (device.slowdown_celsius, "the hardware lowers the clock"),
-        (device.shutdown_celsius, "the card shuts down"),
+        (device.shutdown_celsius, "the GPU shuts down"),
     )
     limits = sorted((limit, what) for limit, what in steps if limit is not None)
     evidence = {**_live(device), "limits_celsius": [limit for limit, _ in limits], "margin_celsius": left}
@@ -300,7 +300,7 @@ def power_limited(device: Device, facts: Facts) -> Said | None:
         return Said("info", "power above its limit", message, None, _live(device))
     starved = power is not None and limit is not None and power < FAR_BELOW_LIMIT * limit
     if starved and low is not None and low < LOW_CLOCK:
-        fix = "check power cables and supply, then reset the card; nvidia-smi -q -d POWER,PERFORMANCE"
+        fix = "check power cables and supply, then reset the GPU; nvidia-smi -q -d POWER,PERFORMANCE"
         return Said("warn", "power cap far below the limit", message, fix, _live(device))
     return Said("info", "clock limited by power", message, None, {**_live(device), "cost": cost(device)})
 
@@ -341,14 +341,14 @@ def low_clock(device: Device, facts: Facts) -> Said | None:
     low = low_clocks(pairs, 1 - COSTLY if wholly else LOW_CLOCK)
     beside = ""
     if wholly and (others := _clock_of_sisters(device, facts)) is not None:
-        beside = f"the other cards of the same name run at {others / 1e6:.0f} MHz"
+        beside = f"the other GPUs of the same name run at {others / 1000000.0:.0f} MHz"
         low = low or [_clock(device)]
     if not low:
         return None
     why = "NVML gives no reason" if device.clock_reasons is not None else "NVML reports no reasons here"
     state = "" if device.performance_state is None else f"performance state P{device.performance_state}"
     message = _joined(", ".join(low[1:]), beside, _busy(device), _power(device), state, why)
-    fix = "sudo nvidia-smi -i {card} --reset-gpu-clocks, in case the clock is locked"
+    fix = "if the clock is locked: sudo nvidia-smi -i {card} --reset-gpu-clocks"
     return Said("warn", low[0], message, fix, _live(device))
 
 
@@ -383,10 +383,10 @@ def link_width(device: Device, facts: Facts) -> Said | None:
     if not _link_matters(device):
         return _odd_width(device, link, facts)
     alike = max((other.width for other in _links_of_its_kind(device, facts) if other.width), default=link.width)
-    beside = f"a card of the same name has x{alike}" if alike > link.width else ""
+    beside = f"a GPU of the same name has x{alike}" if alike > link.width else ""
     lost = bool(beside) or links.is_width_lost(link.width, device.name)
     message = _joined(beside, _busy(device))
-    fix = "reseat the card or remove its riser; measure: gpucheck bench transfer" if lost else None
+    fix = "reseat the GPU or remove its riser; measure: gpucheck bench transfer" if lost else None
     title = f"PCIe x{link.width} of x{link.max_width}"
     return Said("warn" if lost else "info", title, message, fix, {"pcie": _told(link)})
 
@@ -400,8 +400,8 @@ def _odd_width(device: Device, link: Link, facts: Facts) -> Said | None:
     others = usual([one.pcie.width for one in at_rest if one.pcie is not None])
     if others is None or others <= link.width:
         return None
-    message = f"the other idle cards of the same name have x{others}"
-    fix = "reseat the card or remove its riser; measure: gpucheck bench transfer"
+    message = f"the other idle GPUs of the same name have x{others}"
+    fix = "reseat the GPU or remove its riser; measure: gpucheck bench transfer"
     return Said("warn", f"PCIe x{link.width} of x{link.max_width}", message, fix, {"pcie": _told(link)})
 
 
@@ -412,7 +412,7 @@ def link_generation(device: Device, facts: Facts) -> Said | None:
         return None
     now, most = link.generation, link.max_generation
     alike = max((other.generation for other in _links_of_its_kind(device, facts) if other.generation), default=now)
-    beside = f"a card of the same name has gen {alike}" if alike > now else ""
+    beside = f"a GPU of the same name has gen {alike}" if alike > now else ""
     lost = bool(beside) or links.is_speed_lost(now, device.pci_address)
     message = _joined(beside, _busy(device))
     fix = "sudo lspci -vv shows both ends; measure: gpucheck bench transfer" if lost else None
@@ -420,7 +420,8 @@ def link_generation(device: Device, facts: Facts) -> Said | None:
 
 
 def _link_matters(device: Device) -> bool:
-    """Whether the card works, and its copies take that link: beside the CPU's memory, or on NVLink-C2C, they do not."""
+    """Return whether the card works, and its copies take that link: beside the CPU's memory, or on NVLink-C2C, they do
+    not."""
     return work(device) == "busy" and not device.integrated and not links.is_chip_to_chip(device.name)
 
 
@@ -443,12 +444,12 @@ def pcie_replays(device: Device, facts: Facts) -> Said | None:
     a_minute = links.most_replays_a_minute(link.max_generation or link.generation, link.max_width or link.width)
     grown, span_s = (device.changes.pcie_replays, device.changes.span_s) if device.changes is not None else (None, 0.0)
     evidence = {"replays": link.replays, "grown": grown, "span_s": span_s or None, "most_a_minute": a_minute}
-    fix = "sudo dmesg | grep -i aer; reseat the card and its riser"
+    fix = "sudo dmesg | grep -i aer; reseat the GPU and its riser"
     if grown and grown > a_minute * max(1, math.ceil(span_s / 60)):
-        message = f"in {units.duration(span_s)}; a sound link has at most {a_minute} a minute"
+        message = f"in {units.duration(span_s)}; a healthy link has at most {a_minute} per minute"
         return Said("warn", f"{grown} new PCIe replays", message, fix, evidence)
     if link.replays > a_minute * MINUTES_OF_A_DAY and not (grown == 0 and span_s >= OLD_S):
-        message = f"since the driver was loaded; a sound link has at most {a_minute * MINUTES_OF_A_DAY} a day"
+        message = f"since the driver was loaded; a healthy link has at most {a_minute * MINUTES_OF_A_DAY} per day"
         return Said("warn", f"{link.replays} PCIe replays", message, fix, evidence)
     if grown or link.replays >= FEW_REPLAYS:
         more = f", {grown or 'none'} in the last {units.duration(span_s)}" if grown or span_s >= OLD_S else ""
@@ -472,20 +473,20 @@ NEEDED = {
 
 
 def not_judged(device: Device, facts: Facts) -> Said | None:
-    """What was not judged, with the reason: the card is idle, or NVML does not report a figure."""
+    """Return what was not judged, with the reason: the GPU is idle, or NVML does not report a figure."""
     if is_dead(device) or is_not_read(device):
         return None
     does = work(device)
     if does == "busy":
         return _untold(device, facts)
     why = {
-        "idle": "the card is idle",
-        "light load": f"the card is only {_busy(device)}",
+        "idle": "the GPU is idle",
+        "light load": f"the GPU is only {_busy(device)}",
         "unknown": "NVML reports no utilisation",
     }[does]
     link = device.pcie or Link()
     narrow = link.width is not None and (link.max_width or 0) > link.width
-    now = f"; the link is at x{link.width} of x{link.max_width}, normal for some idle cards" if narrow else ""
+    now = f"; the link is at x{link.width} of x{link.max_width}, normal for some idle GPUs" if narrow else ""
     evidence = {"utilization_percent": device.utilization_percent, "pcie": _told(link)}
     fix = "gpucheck doctor"
     return Said("skip", "clock and PCIe link not judged", f"{why}{now}", fix, evidence)

@@ -54,7 +54,7 @@ def cards(facts: Facts) -> list[Device]:
 
 
 def name_of(card: Device) -> str:
-    """What torch calls the card, else NVML's number of it."""
+    """Return what torch calls the card, else NVML's number of it."""
     return card.id or (f"NVML {card.nvml_index}" if card.nvml_index is not None else card.uuid or "a GPU")
 
 
@@ -73,12 +73,12 @@ def pointer(card: Device, facts: Facts) -> str:
 
 
 def is_dead(card: Device) -> bool:
-    """Whether the card is known not to answer: what else is unread of it follows from that."""
+    """Return whether the card is known not to answer: what else is unread of it follows from that."""
     return card.state in DEAD or (card.state or "").startswith(NOT_ANSWERING) or is_nameless(card)
 
 
 def is_nameless(card: Device) -> bool:
-    """Whether NVML counts the card and refuses even to say who it is, for a cause of the card's own."""
+    """Return whether NVML counts the card and refuses even to say who it is, for a cause of the card's own."""
     state = card.state or ""
     told = (card.uuid, card.name, card.pci_address)
     return told == (None, None, None) and state not in ("", NOT_ACCESSIBLE) and not state.startswith(NOT_READ)
@@ -108,7 +108,7 @@ def sisters(card: Device, facts: Facts) -> list[Device]:
 
 
 def usual(values: Sequence[Value | None]) -> Value | None:
-    """What nearly all of these have; None where they are too few, differ, or do not tell."""
+    """Return what nearly all of these have; None where they are too few, differ, or do not tell."""
     known = [value for value in values if value is not None]
     if len(known) < LEAST_SISTERS:
         return None
@@ -122,7 +122,7 @@ def own_addresses(host: Host) -> list[str]:
 
 
 def is_nvidia_here(facts: Facts) -> bool:
-    """Whether this machine has an NVIDIA device, by PCI, device nodes or the driver's answers."""
+    """Return whether this machine has an NVIDIA device, by PCI, device nodes or the driver's answers."""
     host = facts.host or Host()
     # Every WSL with a GPU of any maker has /dev/dxg.
     nodes = [node for node in host.nvidia_device_nodes if node != WSL_NODE]
@@ -130,7 +130,8 @@ def is_nvidia_here(facts: Facts) -> bool:
 
 
 def is_driver_loaded(facts: Facts) -> bool:
-    """Whether NVML's answer to its start is one that takes a loaded driver, or a call into it that never returns."""
+    """Return whether NVML's answer to its start is one that takes a loaded driver, or a call into it that never
+    returns."""
     driver = facts.driver or Driver()
     error = driver.nvml_error or ""
     broke_off = driver.nvml_code is None and any(words in error for words in BROKE_OFF)
@@ -139,7 +140,7 @@ def is_driver_loaded(facts: Facts) -> bool:
 
 
 def has_gpu(facts: Facts) -> bool:
-    """Whether a GPU is meant for this system: a container sees all of its host's on the PCI bus."""
+    """Return whether a GPU is meant for this system: a container sees all of its host's on the PCI bus."""
     host = facts.host or Host()
     given = any(NODE_OF_A_GPU.fullmatch(node) for node in host.nvidia_device_nodes)
     return given or is_driver_loaded(facts) or (not host.container and bool(own_addresses(host)))

@@ -1,4 +1,4 @@
-"""What `gpucheck devices` looks at on each card, and the doctor takes over: one table, a row for each check.
+"""Checks that `gpucheck devices` and doctor run on each GPU: one table, a row for each check.
 
 Above it the checks of settings and of NVLinks; those of a card at rest, at work and of its Xids have their own files.
 """
@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 
-from gpucheck.cards import at_rest, at_work, xids
+from gpucheck.cards import at_rest, at_work
 from gpucheck.cards.card import Said, is_dead, low_clocks, name_of, pointer, sisters, usual
 from gpucheck.machine.nvml.fields import applies
 from gpucheck.report.facts import Device, Fabric, Facts
@@ -38,15 +38,13 @@ def ecc_mode(device: Device, facts: Facts) -> Said | None:
     others = usual([one.ecc.enabled for one in sisters(device, facts) if one.ecc is not None])
     if others is not None and others != ecc.enabled and (ecc.enabled or ecc.enabled_by_default is not False):
         state, theirs = ("on", "off") if ecc.enabled else ("off", "on")
-        fix = f"sudo nvidia-smi -i {{card}} --ecc-config={int(others)}, then reset the card"
-        message = f"it is {theirs} on the other cards of the same name"
+        fix = f"sudo nvidia-smi -i {{card}} --ecc-config={int(others)}, then reset the GPU"
+        message = f"it is {theirs} on the other GPUs of the same name"
         return Said("warn", f"ECC is {state}", message, fix, {**evidence, "others": others})
     if ecc.enabled or ecc.enabled_by_default is False:
         return None
     message = "memory errors are neither corrected nor counted"
-    return Said(
-        "info", "ECC is off", message, "sudo nvidia-smi -i {card} --ecc-config=1, then reset the card", evidence
-    )
+    return Said("info", "ECC is off", message, "sudo nvidia-smi -i {card} --ecc-config=1, then reset the GPU", evidence)
 
 
 def power_limit(device: Device, facts: Facts) -> Said | None:
@@ -54,7 +52,7 @@ def power_limit(device: Device, facts: Facts) -> Said | None:
     limit, default = device.power_limit_w, device.power_limit_default_w
     others = usual([None if one.power_limit_w is None else round(one.power_limit_w) for one in sisters(device, facts)])
     if limit is not None and others is not None and limit < SAME * others:
-        message = f"the other cards of the same name have {others} W"
+        message = f"the other GPUs of the same name have {others} W"
         fix = f"sudo nvidia-smi -i {{card}} --power-limit={others}"
         return Said("warn", f"power limit {limit:.0f} W", message, fix, {"power_limit_w": limit, "others_w": others})
     if limit is None or default is None or limit >= SAME * default:
@@ -96,7 +94,7 @@ def compute_mode(device: Device, facts: Facts) -> Said | None:
     if device.compute_mode != "prohibited":
         return None
     left = any(card.nvml_index is not None and card.compute_mode != "prohibited" for card in facts.devices)
-    message = f"no program may use the card{'' if left else ', and there is no other'}"
+    message = f"no program may use the GPU{'' if left else ', and there is no other'}"
     fix = "sudo nvidia-smi -i {card} --compute-mode=0"
     evidence = {"compute_mode": device.compute_mode}
     return Said("info" if left else "fail", "compute mode prohibited", message, fix, evidence)
@@ -107,7 +105,7 @@ def mig_empty(device: Device, facts: Facts) -> Said | None:
     mig = device.mig
     if mig is None or not mig.enabled or mig.instances or f"{pointer(device, facts)}mig/instances" in facts.unknown:
         return None
-    message = "no program can use the card"
+    message = "no program can use the GPU"
     left = any(is_usable(other, facts) for other in facts.devices if other is not device)
     fix = "sudo nvidia-smi -i {card} -mig 0; or create instances: sudo nvidia-smi mig -i {card} -lgip"
     return Said(
@@ -120,7 +118,7 @@ def mig_empty(device: Device, facts: Facts) -> Said | None:
 
 
 def is_usable(card: Device, facts: Facts) -> bool:
-    """Whether programs can use it, as far as MIG mode goes."""
+    """Return whether programs can use it, as far as MIG mode goes."""
     if card.kind != "cuda" or is_dead(card):
         return False
     unread = card.mig is not None and f"{pointer(card, facts)}mig/instances" in facts.unknown
@@ -144,7 +142,7 @@ def with_links(facts: Facts) -> list[Device]:
 
 
 def active(card: Device) -> int:
-    """How many of its links are up."""
+    """Return how many of its links are up."""
     return sum(link.active is True for link in card.nvlinks or ())
 
 
@@ -154,7 +152,7 @@ def down(card: Device) -> list[int]:
 
 
 def is_on_a_board(card: Device) -> bool:
-    """Whether its links are wired to switches or neighbours, and not left to a bridge."""
+    """Return whether its links are wired to switches or neighbours, and not left to a bridge."""
     name = card.name or ""
     return card.fabric is not None or (ON_A_BOARD.search(name) is not None and BRIDGED.search(name) is None)
 
@@ -176,11 +174,11 @@ def inactive(device: Device, facts: Facts) -> Said | None:
     if not up < most:
         # Some cards have more links than their board or bridge connects.
         return Said("info", f"{len(lost)} NVLinks inactive", _numbered(up, lost), None, evidence)
-    message = _numbered(up, lost, f", {most} on a card of the same name")
+    message = _numbered(up, lost, f", {most} on a GPU of the same name")
     return Said("warn", f"{len(lost)} of {len(device.nvlinks or ())} NVLinks down", message, FIX, evidence)
 
 
-FIX = "sudo dmesg | grep Xid (74, 136, 144 to 150); drain the node, reset all cards"
+FIX = "sudo dmesg | grep Xid (74, 136, 144 to 150); drain the node, reset all GPUs"
 
 
 def absent(device: Device, facts: Facts) -> Said | None:
@@ -194,7 +192,7 @@ def absent(device: Device, facts: Facts) -> Said | None:
     if not most or not (is_on_a_board(device) or len(linked) % 2 == 1):
         return None
     evidence = {"active": len(known), "active_of_the_same_name": most}
-    beside = f"the other cards of the same name have {most} up"
+    beside = f"the other GPUs of the same name have {most} up"
     if known:
         few = 0 < len(known) < most and is_on_a_board(device)
         return Said("warn", f"{most - len(known)} NVLinks absent", beside, FIX, evidence) if few else None
@@ -202,7 +200,7 @@ def absent(device: Device, facts: Facts) -> Said | None:
     why = facts.unknown.get(own) or facts.unknown.get(f"{own}/0/active")
     if is_dead(device) or (why is not None and applies(why)):
         return None  # NVML stopped before it, or an error that is told as unread
-    message = f"{why or 'NVML does not tell their state'}; {beside}"
+    message = f"{why or 'NVML does not report their state'}; {beside}"
     return Said("warn", "NVLinks unreadable", message, FIX, evidence)
 
 
@@ -219,14 +217,14 @@ def _all_down(device: Device, alike: list[Device], most: int, evidence: dict[str
         linked = sum(active(card) > 0 for card in alike)
         proven = is_on_a_board(device) or linked % 2 == 1
         verdict: Verdict = "fail" if proven else "warn"
-        message = f"{linked} card{'s' * (linked != 1)} of the same name {'have' if linked != 1 else 'has'} {most} up"
+        message = f"{linked} GPU{'s' * (linked != 1)} of the same name {'have' if linked != 1 else 'has'} {most} up"
         return Said(verdict, title, message, FIX, evidence)
     registered = device.fabric is not None and device.fabric.state == "completed"
     if not alike or not (registered or (is_on_a_board(device) and device.fabric is None)):
         return None  # one card alone, cards without a bridge, or a fabric that says itself that it is not ready
-    why = "though the fabric is registered" if registered else "and on every other card"
+    why = "although the fabric is registered" if registered else "and on every other GPU"
     message = f"{why}: copies between GPUs use PCI Express"
-    fix = "systemctl status nvidia-fabricmanager; then drain the node and reset all cards"
+    fix = "systemctl status nvidia-fabricmanager; then drain the node and reset all GPUs"
     return Said("warn", title, message, fix, evidence)
 
 
@@ -262,7 +260,7 @@ def _fabric_words(device: Device) -> tuple[str, str]:
         else "sudo systemctl restart nvidia-fabricmanager (same version as the driver)"
     )
     if device.fabric.state == "in progress":
-        return "fabric registration in progress", f"wait a minute, then gpucheck devices; if it stays so, {manager}"
+        return "fabric registration in progress", f"wait a minute, then gpucheck devices; if it persists, {manager}"
     if device.fabric.state != "completed":
         return f"fabric {device.fabric.state}", manager
     if device.fabric.error:
@@ -270,11 +268,11 @@ def _fabric_words(device: Device) -> tuple[str, str]:
     if "incorrect_configuration" in device.fabric.problems:
         return "fabric misconfigured", manager
     state = "unhealthy" if set(device.fabric.problems) - {"degraded_bandwidth"} else "degraded"
-    return f"fabric {state}", f"nvidia-smi nvlink --status; drain the node, reset all GPUs; if it stays so, {manager}"
+    return f"fabric {state}", f"nvidia-smi nvlink --status; drain the node, reset all GPUs; if it persists, {manager}"
 
 
 def wrong_with(fabric: Fabric) -> str:
-    """What is wrong with a registration; empty where nothing is."""
+    """Return what is wrong with a registration; empty where nothing is."""
     if fabric.state != "completed":
         return "NVSwitch fabric registration is not completed"
     if fabric.error:
@@ -299,7 +297,7 @@ def errors(device: Device, facts: Facts) -> Said | None:
     more = f"; new: {', '.join(f'{count} {name}' for name, count in new.items())}" if new else ""
     message = f"{names} on link{'s' * (len(counted) != 1)} {', '.join(counted)}{more}"
     mild = set(total) <= set(CORRECTED)
-    fix = None if mild else "if they grow, reset the cards, then reseat the bridge or board"
+    fix = None if mild else "if they grow, reset the GPUs, then reseat the bridge or board"
     return Said("info" if mild else "warn", "NVLink errors", message, fix, {"errors": counted, "new": new})
 
 
@@ -311,7 +309,7 @@ Look = Callable[[Device, Facts], Said | None]
 CHECKS: tuple[tuple[str, Look], ...] = (
     ("devices.answers", at_rest.answers),
     ("devices.recovery_action", at_rest.recovery_action),
-    (xids.ID, xids.logged),
+    (at_rest.XIDS, at_rest.logged),
     ("devices.remapped_rows", at_rest.remapped_rows),
     ("devices.remap_banks", at_rest.remap_banks),
     ("devices.sram_ecc", at_rest.sram_ecc),
@@ -369,5 +367,6 @@ def finding_of(check: str, look: Look, device: Device, facts: Facts) -> Finding 
 
 
 def smi_name(device: Device) -> str:
-    """What `nvidia-smi -i` takes for this card: its PCI address, which is the same in a container, is the shortest."""
+    """Return what `nvidia-smi -i` takes for this card: its PCI address, which is the same in a container, is the
+    shortest."""
     return device.pci_address or device.uuid or str(device.nvml_index)

@@ -17,14 +17,13 @@ from gpucheck import exits
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.cli import commands, explain, results, run
 from gpucheck.cli.bench import app as bench_app
-from gpucheck.cli.common import PARAMETERS, Common, HelpCommand, HelpGroup, add, tell, tell_bug
+from gpucheck.cli.common import PARAMETERS, HelpCommand, HelpGroup, add, tell, tell_bug
 from gpucheck.cli.fleet import app as fleet_app
-from gpucheck.devices.options import DevicesOptions
+from gpucheck.devices.options import DevicesOptions, StatusOptions
 from gpucheck.doctor.options import DoctorOptions
-from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted, filter_warnings
+from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted, UsageError, filter_warnings
 from gpucheck.machine import kept
 from gpucheck.memory.options import MemoryOptions
-from gpucheck.options import declared
 from gpucheck.program.lint.options import LintOptions
 from gpucheck.program.options import ModelOptions, RunOptions
 from gpucheck.smoke.options import SmokeOptions
@@ -51,7 +50,6 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def root(
-    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and its folder.")] = False,
     show_completion: Annotated[
         str | None,
@@ -68,11 +66,10 @@ def root(
         naming.one_of("--show-completion", show_completion, tuple(completion.SHELLS))
         print(completion.SHELLS[show_completion]({**PARAMETERS, "schema": ()}), end="")
         raise typer.Exit
-    if context.invoked_subcommand is None:
-        print(context.get_help())
     return exits.OK
 
 
+add(app, "status", commands.status, StatusOptions, device=None)
 add(app, "devices", commands.devices, DevicesOptions, device="all")
 add(app, "memory", commands.memory, MemoryOptions)
 add(app, "doctor", commands.doctor, DoctorOptions, device=None)
@@ -108,18 +105,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: list[str]) -> int:
-    """Run a command line. Every error ends here, as one sentence on stderr."""
+    """Run a command line. Every error ends here, on stderr."""
     debug = "--debug" in given
     filter_warnings()
     # What is loaded from here on stays: looking for garbage in it takes longer than some of it. The work turns it on.
     gc.disable()
     try:
         check_where_loaded()
-        code = app(given, prog_name="gpucheck", standalone_mode=False)
+        code = app(with_command(given), prog_name="gpucheck", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else exits.OK
     except _TyperError as error:
-        print(f"gpucheck: {_usage_sentence(error)}", file=sys.stderr)
+        tell(_wrong_usage(error, with_command(given)))
         return exits.USAGE
     except GpucheckError as error:
         tell(error, debug=debug)
@@ -150,6 +147,26 @@ def _run(given: list[str]) -> int:
             gc.enable()
 
 
+# What the program itself takes without a command.
+_OF_THE_PROGRAM = ("-h", "--help", "--version", "--show-completion")
+
+
+def with_command(given: Sequence[str]) -> list[str]:
+    """The command line with its command: options alone are those of `status`, and `help NAME` is `NAME --help`.
+
+    In front of a command the options stay where they are, and are wrong there.
+    """
+    if given[:1] == ["help"]:
+        return [*given[1:], "--help"]
+    takes = {name for one in PARAMETERS["status"] if not one.is_flag for name in (one.name, *one.aliases)}
+    place = 0
+    while place < len(given) and given[place].startswith("-"):
+        if given[place].partition("=")[0] in _OF_THE_PROGRAM:
+            return list(given)
+        place += 2 if given[place] in takes else 1
+    return ["status", *given] if place >= len(given) else list(given)
+
+
 def check_where_loaded() -> None:
     """See that this package is gpucheck-cli's own: another distribution installs files of the same import name.
 
@@ -176,22 +193,61 @@ def _folder() -> str:
     return os.path.dirname(os.path.realpath(gpucheck.__file__))
 
 
-def _usage_sentence(error: Exception) -> str:
-    """typer's message in one line, and where to look."""
+# What typer says of wrong usage, in every version of it: the name in it, and how it is told here.
+_WRONG = (
+    (r"No such option: (\S+?)\.?(?: |$)", "unknown option {!r}"),
+    (r"No such command '(.*?)'", "unknown command {!r}"),
+    (r"Option '(.*?)' requires", "option {!r} needs a value"),
+    (r"Option '(.*?)' does not take", "option {!r} takes no value"),
+    (r"Missing argument '(.*?)'", "missing argument {}"),
+    (r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)", "unexpected argument {!r}"),
+)
+
+
+def _wrong_usage(error: Exception, given: Sequence[str]) -> UsageError:
+    """typer's error as ours, with a tip where there is a near spelling or a place for it.
+
+    What is wrong with a value comes without the command: it is then the one that `given` begins with.
+    """
     import re
 
     message = " ".join(str(getattr(error, "format_message", lambda: error)()).split())
     context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "gpucheck"
-    # What stands before the command's name belongs behind it.
-    early = re.match(r"No such option: (--?[\w-]+)", message)
-    shared = {one.name for one in (*declared(Common), *PARAMETERS["devices"])}
-    if path == "gpucheck" and early and early.group(1) in shared:
-        return f"put {early.group(1)} after the command, like `gpucheck devices {early.group(1)}`"
-    # typer ends its sentence and then asks "Did you mean …?": one sentence reads better here.
-    message = re.sub(r"\. (Did|Possible)", lambda found: f"; {found.group(1).lower()}", message).rstrip(".?")
-    usage = " ".join(context.get_usage().split()).removeprefix("Usage: ") if context is not None else path
-    return f"{message}; usage: `{usage}`; see `{path} --help`"
+    begins = (" ".join(given[:words]) for words in (2, 1))
+    command = next((one for one in begins if one in (*PARAMETERS, "schema")), "")
+    command = context.command_path.partition(" ")[2] if context is not None else command
+    pattern, sentence = next((row for row in _WRONG if re.match(row[0], message)), (r"(.*)", "{}"))
+    found = re.match(pattern, message)
+    name = found[1] if found else message
+    told = UsageError(sentence.format(name), "", _tip(command, name, sentence))
+    told.command = command
+    return told
+
+
+def _tip(command: str, name: str, sentence: str) -> str:
+    """What was likely meant; empty where nothing is near."""
+    from gpucheck import naming
+    from gpucheck.thresholds import THRESHOLDS
+
+    if "command" in sentence:
+        group = f"{command} " if command else ""
+        known = [one.removeprefix(group).split()[0] for one in (*PARAMETERS, "schema") if one.startswith(group)]
+        inside = next((one for one in PARAMETERS if one.endswith(f" {name}")), "")
+        return f"gpucheck {inside}" if inside else _quoted(naming.slip(name, known))
+    own = PARAMETERS.get(command, () if command else PARAMETERS["status"])
+    if "unknown option" in sentence:
+        if command == "" and any(name in (one.name, one.short) for one in PARAMETERS["devices"]):
+            return f"put it behind the command, like `gpucheck devices {name}`"
+        if command == "judge" and any(name == one.option for one in THRESHOLDS):
+            return "set thresholds in a file and give it with --config FILE"
+        names = {one.name.strip("-"): one.name for one in own if not one.positional} | {"help": "--help"}
+        return _quoted(names.get(naming.slip(name.strip("-"), names) or ""))
+    wanted = next((one for one in own if name in (one.name, one.short)), None)
+    return f"write it like {name} {wanted.metavar}" if wanted is not None and "needs" in sentence else ""
+
+
+def _quoted(name: str | None) -> str:
+    return f"did you mean {name!r}?" if name else ""
 
 
 class _Lossy(io.FileIO):
@@ -239,5 +295,5 @@ def _could_not_print(error: OSError) -> int:
         tell_bug(error, sys.argv[1:])
         return exits.BUG
     _silence_stdout()
-    print(f"gpucheck: stdout cannot be written; {os.strerror(error.errno)}", file=sys.stderr)
+    tell(CannotLook("stdout cannot be written", os.strerror(error.errno)))
     return exits.COULD_NOT_LOOK

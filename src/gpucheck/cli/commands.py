@@ -12,7 +12,7 @@ from gpucheck.errors import UsageError
 
 if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.batch_size.options import FindBatchSizeOptions
-    from gpucheck.devices.options import DevicesOptions
+    from gpucheck.devices.options import DevicesOptions, StatusOptions
     from gpucheck.doctor.condition import Evidence
     from gpucheck.doctor.options import DoctorOptions
     from gpucheck.memory.options import MemoryOptions
@@ -21,6 +21,22 @@ if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.report.events import Emit
     from gpucheck.smoke.options import SmokeOptions
     from gpucheck.stress.options import StressOptions
+
+
+def status(common: Common, options: StatusOptions) -> int:
+    """Show whether torch can use the GPUs, and each GPU in a line.
+
+    `gpucheck` without a command is this. It reads what `devices` and `doctor` read, once, without the load, in at most
+    ten seconds.
+    """
+    from gpucheck.cli import session
+
+    def look(emit: Emit) -> None:
+        from gpucheck.devices.status import command
+
+        command(options, emit)
+
+    return session.run(common, look)
 
 
 def devices(common: Common, options: DevicesOptions) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -78,10 +80,8 @@ class HelpCommand(TyperCommand):
         return run(ctx.params) if callable(run) else super().invoke(ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """[OPTIONS] and the arguments as their options name them: typer's brackets differ by version."""
-        options = PARAMETERS.get(ctx.command_path.partition(" ")[2], ())
-        arguments = [one for one in options if one.positional]
-        return ["[OPTIONS]", *(one.metavar if one.required else f"[{one.metavar.strip('[]')}]" for one in arguments)]
+        """The same in every version of typer."""
+        return usage_pieces(ctx.command_path.partition(" ")[2])
 
 
 class HelpGroup(TyperGroup):
@@ -92,8 +92,24 @@ class HelpGroup(TyperGroup):
         return help_page(self, ctx)
 
 
+# The commands of the overview, by what is asked.
+OVERVIEW: dict[str, tuple[str, ...]] = {
+    "Is my GPU all right?": ("status", "devices", "doctor", "explain", "smoke", "stress", "memory"),
+    "How fast, how much?": ("bench", "find-batch-size"),
+    "My program:": ("run", "model", "lint"),
+    "Saved results:": ("compare", "judge", "schema"),
+    "Cluster:": ("fleet",),
+}
+
+
 def help_page(command: Any, context: Any, *, exit_codes: bool = True) -> str:
-    """The page of a typer command or group; `terminal_width` of the context is its width, if set."""
+    """The page of a typer command or group; `terminal_width` of the context is its width, if set.
+
+    The program's own has the table of exit codes, to which the others point.
+    """
+    below = {name: pages.summary(one.help or "") for name, one in getattr(command, "commands", {}).items()}
+    is_root = context.parent is None
+    headings = OVERVIEW if is_root else {"Commands:": tuple(below)} if below else {}
     return pages.page(
         usage=f"{context.command_path} {' '.join(command.collect_usage_pieces(context))}",
         about=command.help or "",
@@ -104,9 +120,10 @@ def help_page(command: Any, context: Any, *, exit_codes: bool = True) -> str:
             for one in command.get_params(context)
             if one.help and not one.hidden
         ],
-        commands=[(name, pages.summary(one.help or "")) for name, one in getattr(command, "commands", {}).items()],
+        commands={heading: [(name, below[name]) for name in names] for heading, names in headings.items()},
         examples=EXAMPLES.get(context.command_path, ()),
-        exit_codes=[(str(row.code), row.meaning) for row in exits.TABLE] if exit_codes else (),
+        exit_codes=[(str(row.code), row.meaning) for row in exits.TABLE] if exit_codes and is_root else (),
+        foot="Exit codes: gpucheck --help" if exit_codes and not is_root else "",
         width=context.terminal_width or pages.width(),
     )
 
@@ -149,6 +166,13 @@ def add(
     PARAMETERS[command] = tuple(one for _, members in grouped([*own, *shared]) for one in members)
 
     def run(typed: dict[str, Any]) -> int:
+        try:
+            return _run(typed)
+        except UsageError as error:
+            error.command = command
+            raise
+
+    def _run(typed: dict[str, Any]) -> int:
         for one in PARAMETERS[command]:
             value = typed[one.key] = list(typed[one.key] or ()) if one.repeat else typed[one.key]
             for text in () if one.verbatim else value if one.repeat else [value]:
@@ -229,15 +253,48 @@ def _parameter(one: Option) -> inspect.Parameter:
     return inspect.Parameter(one.key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, what])
 
 
+def say(text: str, *, head: str = "") -> None:
+    """Print a line on stderr behind its head; a terminal, or COLUMNS, breaks it between words."""
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdigit() and int(columns) > 0 else sys.maxsize
+    if width == sys.maxsize and sys.stderr.isatty():
+        with contextlib.suppress(OSError):
+            width = os.get_terminal_size(sys.stderr.fileno()).columns or width
+    print("\n".join(pages.wrapped(text, width, first=head, rest=" " * len(head))), file=sys.stderr)
+
+
 def tell(error: GpucheckError, *, debug: bool = False) -> None:
-    """One sentence on stderr; with `debug` the traceback as well."""
+    """Tell an error on stderr: wrong usage with a tip and the usage, another with its cause and the fix.
+
+    With `debug` the traceback comes first.
+    """
     if debug:
         import traceback
 
         traceback.print_exception(error)
         if isinstance(error, TargetError) and error.trace:
             print(error.trace, file=sys.stderr)
-    print(f"gpucheck: {' '.join(str(error).split())}", file=sys.stderr)
+    what, why, fix = (" ".join(part.split()) for part in (error.what, error.why, error.fix))
+    if error.exit_code == exits.USAGE:
+        said = (("error: ", f"{what}: {why}" if why else what), ("  tip: ", fix), ("usage: ", usage(error.command)))
+    else:
+        said = (("error: ", what), ("cause: ", why), ("  fix: ", fix))
+    for head, text in said:
+        if text:
+            say(text, head=head)
+
+
+def usage(command: str) -> str:
+    """How a command is called; of the program and its groups, with the name of a command behind."""
+    if command not in PARAMETERS and command != "schema":
+        return f"gpucheck{command and ' '}{command} [OPTIONS] COMMAND [ARGS]..."
+    return f"gpucheck {command} {' '.join(usage_pieces(command))}"
+
+
+def usage_pieces(command: str) -> list[str]:
+    """[OPTIONS] and the arguments as their options name them: typer's brackets differ by version."""
+    arguments = [one for one in PARAMETERS.get(command, ()) if one.positional]
+    return ["[OPTIONS]", *(one.metavar if one.required else f"[{one.metavar.strip('[]')}]" for one in arguments)]
 
 
 def tell_bug(error: BaseException, given: Sequence[str]) -> None:
@@ -248,9 +305,12 @@ def tell_bug(error: BaseException, given: Sequence[str]) -> None:
     import gpucheck
 
     traceback.print_exception(error)
-    print(
-        f"gpucheck: this is a bug in gpucheck {gpucheck.__version__} (Python {platform.python_version()}, "
-        f"{platform.system()}); please report it with the lines above, the command `gpucheck {' '.join(given)}` "
-        "and the output of `gpucheck devices`, at the project's issue tracker",
-        file=sys.stderr,
+    say(
+        f"this is a bug in gpucheck {gpucheck.__version__} (Python {platform.python_version()}, {platform.system()})",
+        head="error: ",
+    )
+    say(
+        f"report it with the lines above, the command `gpucheck {' '.join(given)}` and the output of "
+        "`gpucheck devices`, at the project's issue tracker",
+        head="  fix: ",
     )

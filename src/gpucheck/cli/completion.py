@@ -16,6 +16,8 @@ DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "all")
 FILES = ("FILE", "PATH", "TARGET", "OLD", "NEW")
 # What every help page has beside the declared options.
 ALWAYS = ("--help",)
+# What the program takes in the place of a command.
+OF_THE_PROGRAM = ("--version", "--show-completion")
 
 Parameters = Mapping[str, Sequence[Option]]
 
@@ -42,6 +44,7 @@ def groups(parameters: Parameters) -> list[str]:
 
 def bash(parameters: Parameters) -> str:
     """For bash 3.2 and later."""
+    at_once = " ".join([*first(parameters), *OF_THE_PROGRAM, *words("status", parameters)])
     after = [
         f"        {shlex.quote(f'{command}:{one.name}')}) words={shlex.quote(' '.join(values(one)))} ;;"
         for command, rows in parameters.items()
@@ -68,7 +71,7 @@ def bash(parameters: Parameters) -> str:
             '        command="$command ${COMP_WORDS[2]}"; depth=2 ;;',
             "    esac",
             '    if [ "$COMP_CWORD" -le "$depth" ]; then',
-            f"        words={shlex.quote(' '.join([*first(parameters), '--version', '--show-completion', *ALWAYS]))}",
+            f"        words={shlex.quote(at_once)}",
             '        if [ "$COMP_CWORD" = 2 ]; then case "${COMP_WORDS[1]}" in',
             *below,
             "        esac; fi",
@@ -105,6 +108,7 @@ def zsh(parameters: Parameters) -> str:
 def fish(parameters: Parameters) -> str:
     """For fish 3 and later."""
     lines = ["complete -c gpucheck -f"]
+    lines += [f"complete -c gpucheck -n __fish_use_subcommand -l {name[2:]}" for name in OF_THE_PROGRAM]
     for name in first(parameters):
         lines.append(f"complete -c gpucheck -n __fish_use_subcommand -a {name}")
     for group in groups(parameters):
@@ -113,6 +117,7 @@ def fish(parameters: Parameters) -> str:
         lines += [f"complete -c gpucheck -n {condition} -a {name}" for name in names]
     for command, rows in parameters.items():
         seen = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in command.split())
+        seen = f"__fish_use_subcommand; or {seen}" if command == "status" else seen
         for one in rows:
             if one.positional:
                 lines += [f"complete -c gpucheck -n '{seen}' -F"] if one.metavar in FILES else []

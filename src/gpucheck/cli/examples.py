@@ -4,9 +4,14 @@ from __future__ import annotations
 
 EXAMPLES: dict[str, tuple[str, str, str]] = {
     "gpucheck": (
-        "gpucheck devices",
+        "gpucheck status",
         "gpucheck doctor",
         "gpucheck smoke --output smoke.xml",
+    ),
+    "gpucheck status": (
+        "gpucheck status",
+        "gpucheck --python ~/venv/bin/python",
+        "gpucheck status --json --output status.json",
     ),
     "gpucheck devices": (
         "gpucheck devices",

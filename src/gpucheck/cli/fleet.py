@@ -125,7 +125,7 @@ def _lists(folder: str | None) -> list[outputs.Wanted]:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         why = error.strerror or str(error)
-        raise UsageError(f"--into {folder!r} cannot be made", why, "name a folder of yours") from error
+        raise CannotLook(f"--into {folder!r} cannot be made", why, "name a folder of yours") from error
     from gpucheck.render import fleet as shown
     from gpucheck.render import json
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpucheck.options import COMMON, Option, grouped
 
@@ -24,12 +24,16 @@ def page(
     about: str,
     parameters: Sequence[Option],
     extra: Sequence[tuple[str, str]],
-    commands: Sequence[tuple[str, str]],
+    commands: Mapping[str, Sequence[tuple[str, str]]],
     examples: Sequence[str],
     exit_codes: Sequence[tuple[str, str]],
+    foot: str,
     width: int,
 ) -> str:
-    """A help page: usage, description, arguments and options by group, commands, exit codes and examples."""
+    """A help page: usage, description, arguments and options by group, commands, exit codes, examples and a last line.
+
+    `commands` are by their headings.
+    """
     parts = [wrapped(usage, width, first="Usage: ", rest="    ")]
     for paragraph in about.strip().split("\n\n"):
         parts.append(wrapped(paragraph, width, first="  ", rest="  "))
@@ -45,12 +49,13 @@ def page(
         sections.append(("Options", list(extra)))
     column = _column(name for _, rows in sections for name, _ in rows)
     parts += [[f"{title}:", *definitions(rows, width, column)] for title, rows in sections if rows]
-    if commands:
-        parts.append(["Commands:", *definitions(commands, width)])
+    column = _column(name for rows in commands.values() for name, _ in rows)
+    parts += [[heading, *definitions(rows, width, column)] for heading, rows in commands.items()]
     if exit_codes:
         parts.append(["Exit codes:", *definitions(exit_codes, width, 3, beside=True)])
     if examples:
         parts.append(["Examples:", *(line for text in examples for line in command_lines(text, width))])
+    parts += [[foot]] if foot else []
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 

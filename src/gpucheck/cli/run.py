@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gpucheck
-from gpucheck.cli.common import Common, tell, tell_bug
+from gpucheck.cli.common import Common, say, tell, tell_bug
 from gpucheck.errors import GpucheckError
 from gpucheck.program.options import RunOptions
 
@@ -45,8 +45,7 @@ def run(common: Common, options: RunOptions) -> int:
     def emit(event: Event) -> None:
         collector(event)
         if isinstance(event, Notice) and not common.quiet:  # what to know before the program runs
-            sys.stderr.write(f"gpucheck: {event.text}\n")
-            sys.stderr.flush()
+            say(event.text, head="gpucheck: ")
 
     try:
         code = command(options, emit, folders[0] if folders else None)

@@ -63,7 +63,7 @@ def run(
         _tell_settings(common, whole.view)
         with _terminable(), pulse.guarded(whole.lost, whole.leave):
             try:
-                code = _outcome(work, whole.emit, common, whole.collector)
+                code = _outcome(work, whole, common)
             finally:
                 whole.view.close()
     except BaseException:
@@ -159,8 +159,9 @@ def _tell_settings(common: Common, view: Emit) -> None:
         view(Notice(text))
 
 
-def _outcome(work: Callable[[Emit], None], emit: Emit, common: Common, so_far: Collector) -> int | None:
+def _outcome(work: Callable[[Emit], None], whole: _Session, common: Common) -> int | None:
     """Do the work; the exit status of what cut it off, or None. A user's mistake that cost nothing is raised on."""
+    emit, so_far = whole.emit, whole.collector
     gc.freeze()  # the command line keeps garbage collection off while it loads: nothing of that is garbage
     gc.enable()
     try:
@@ -180,8 +181,10 @@ def _outcome(work: Callable[[Emit], None], emit: Emit, common: Common, so_far: C
     except UsageError as error:
         if not (so_far.measurements or so_far.results):
             raise
-        tell(error, debug=common.debug)
         emit(Skipped(of_error(error)))
+        whole.view.close()
+        error.command = common.command
+        tell(error, debug=common.debug)
         return error.exit_code
     except GpucheckError as error:
         from gpucheck.machine import faults  # late: it brings what starts children, and most commands end well
@@ -189,9 +192,9 @@ def _outcome(work: Callable[[Emit], None], emit: Emit, common: Common, so_far: C
         if faults.is_device(error):
             return _broken_off(error, emit, common, so_far)
         emit(Skipped(of_error(error)))
-        emit(Notice(str(error), "warning"))
-        if common.debug:
-            traceback.print_exc()
+        emit(Notice(str(error), "kept"))
+        whole.view.close()
+        tell(error, debug=common.debug)
         return error.exit_code
     except Exception as error:  # noqa: BLE001 (whatever is raised, what was found until then is told)
         return _broken_off(error, emit, common, so_far)

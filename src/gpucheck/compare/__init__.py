@@ -1,1 +1,1 @@
-"""What changed between two reports: rows matched, ratios with intervals, findings."""
+"""The changes between two reports: rows matched, ratios with intervals, findings."""

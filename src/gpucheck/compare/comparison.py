@@ -37,7 +37,7 @@ def label(row: Measurement) -> str:
 
 
 def case_text(case: Mapping[str, Any], between: str = ", ") -> str:
-    """What a case says, in words; sizes in their units."""
+    """Return what a case says, in words; sizes in their units."""
     return between.join(
         units.capacity(value) if name.endswith("_bytes") else str(value) for name, value in case.items()
     )
@@ -81,7 +81,7 @@ def matched(old: Sequence[Measurement], new: Sequence[Measurement]) -> tuple[lis
 
 
 def differences(old: Measurement, new: Measurement) -> tuple[str, ...]:
-    """What differs between the methods of two rows, and between what a call of them does."""
+    """Return what differs between the methods of two rows, and between what a call of them does."""
     pairs = [(name, getattr(old.method, name), getattr(new.method, name)) for name in METHOD_FIELDS]
     told = [f"{name} {_word(a)} → {_word(b)}" for name, a, b in pairs if a != b]
     if old.work != new.work:
@@ -94,7 +94,7 @@ def _word(value: object) -> str:
 
 
 def work_text(row: Measurement) -> str:
-    """What a call does, in words."""
+    """Return what a call does, in words."""
     return " and ".join(f"{amount:g} {kind}" for kind, amount in row.work.items())
 
 
@@ -106,7 +106,7 @@ def _unequal(old: dict[str, object], new: dict[str, object]) -> tuple[str, ...]:
 
 
 def _machine(facts: Facts, measurements: Iterable[Measurement]) -> dict[str, object]:
-    """What the devices measured are, and the host's processor: copies and launches run on it."""
+    """Return what the devices measured are, and the host's processor: copies and launches run on it."""
     seen: dict[str, object] = {}
     for device in dict.fromkeys(row.device for row in measurements):
         seen[f"{device.id} is"] = device.name
@@ -142,7 +142,7 @@ SLOWING = ("cpu-busy", "throttled")
 
 
 def change(low: float, high: float) -> Change:
-    """What an interval of the time ratio says."""
+    """Return what an interval of the time ratio says."""
     if low > 1:
         return "slower"
     if high < 1:
@@ -178,9 +178,9 @@ def _untold(old: Measurement, new: Measurement) -> str | None:
     """Why the two cannot be told apart, or None."""
     counts = len(runs.medians(old)), len(runs.medians(new))
     if old.work != new.work:
-        return f"a call does other work: {work_text(old)} → {work_text(new)}"
+        return f"a call does different work: {work_text(old)} → {work_text(new)}"
     if min(counts) < FEWEST_RUNS:
-        return f"{counts[0]} and {counts[1]} runs, at least {FEWEST_RUNS} a side needed"
+        return f"{counts[0]} and {counts[1]} runs, at least {FEWEST_RUNS} per side needed"
     return None
 
 
@@ -305,7 +305,7 @@ def holm_levels(p_values: Sequence[float], alpha: float = ALPHA) -> list[float]:
 
 
 def warnings(comparison: Comparison) -> list[str]:
-    """What must be said before anything is compared: another machine, another method."""
+    """Return what must be said before anything is compared: another machine, another method."""
     told: list[str] = []
     if not comparison.rows:  # nothing that another machine could explain
         return told
@@ -318,7 +318,7 @@ def warnings(comparison: Comparison) -> list[str]:
 
 
 def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[Finding]:
-    """What the comparison comes to; with `fail_if_slower` (0.05 is 5 %) a gate on every row."""
+    """Return what the comparison comes to; with `fail_if_slower` (0.05 is 5 %) a gate on every row."""
     if not comparison.rows:
         return [*_unmatched(comparison, gated=fail_if_slower is not None), _nothing(comparison)]
     found = []
@@ -370,7 +370,7 @@ def _changes(comparison: Comparison) -> Finding:
     few = [row for row in comparison.rows if min(row.old_runs, row.new_runs) < FEWEST_RUNS]
     fix = None
     if few:
-        fix = f"measure both with --runs {USUAL_RUNS}: an interval needs at least {FEWEST_RUNS} runs a side"
+        fix = f"measure both with --runs {USUAL_RUNS}: an interval needs at least {FEWEST_RUNS} runs per side"
     return Finding("compare.changes", "warn" if counts["slower"] else "info", "compared", told, {"rows": counts}, fix)
 
 
@@ -402,7 +402,7 @@ def _gate(comparison: Comparison, most: float) -> Finding:
 
 
 def gate(row: ComparedRow, most: float) -> Literal["fail", "inconclusive", "pass"]:
-    """What the gate says of one row."""
+    """Return what the gate says of one row."""
     if (_is_above(row, most) and not row.disturbed) or _too_slow(row, most):
         return "fail"
     if row.ci_high is None or row.ci_high > 1 + most or _hides(row):
@@ -415,7 +415,8 @@ def _is_above(row: ComparedRow, most: float) -> bool:
 
 
 def _too_slow(row: ComparedRow, most: float) -> bool:
-    """Whether a row is slower by more than all that was recorded beside it could explain, too few runs included."""
+    """Return whether a row is slower by more than all that was recorded beside it could explain, too few runs
+    included."""
     beside = (*row.disturbed, *(("no interval",) if row.ci_low is None else ()))
     least = row.ratio if row.ci_low is None else row.ci_low
     # Where a call of the two sides does not do the same, its time says nothing.
@@ -432,5 +433,5 @@ def _unclear(row: ComparedRow, above: Sequence[ComparedRow]) -> str:
 
 
 def _hides(row: ComparedRow) -> bool:
-    """Whether only the old side was disturbed: it looks too slow, which hides a slowdown of the new side."""
+    """Return whether only the old side was disturbed: it looks too slow, which hides a slowdown of the new side."""
     return bool(row.old_disturbed and not row.disturbed)

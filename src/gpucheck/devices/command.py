@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import PurePath
 
-from gpucheck.cards import xids
+from gpucheck.cards import at_rest
 from gpucheck.cards.card import KEPT_OUT, WSL_NODE, cards, has_gpu, is_dead, is_driver_loaded, is_nvidia_here, unlisted
 from gpucheck.cards.checks import findings, is_usable
 from gpucheck.devices.options import DevicesOptions
@@ -35,7 +35,9 @@ def driver_findings(facts: Facts) -> list[Finding]:
     if nvml is not None and libcuda is not None and nvml.verdict == "fail":
         libcuda = replace(libcuda, verdict="info")  # of the same cause
     found = [nvml, libcuda, _all_hidden(facts), unlisted(facts), _torch_for_the_cpu(facts)]
-    return [finding for finding in (*found, *xids.elsewhere(facts), xids.unread(facts)) if finding is not None]
+    return [
+        finding for finding in (*found, *at_rest.elsewhere(facts), at_rest.log_unread(facts)) if finding is not None
+    ]
 
 
 def _nothing(facts: Facts) -> Finding:
@@ -46,7 +48,7 @@ def _nothing(facts: Facts) -> Finding:
         reasons.append(f"CUDA_VISIBLE_DEVICES={mask} hides every GPU")
     if host.container and facts.environment.get("NVIDIA_VISIBLE_DEVICES") in KEPT_OUT:
         reasons.append(
-            f"NVIDIA_VISIBLE_DEVICES={facts.environment['NVIDIA_VISIBLE_DEVICES']} keeps GPUs out of this container"
+            f"NVIDIA_VISIBLE_DEVICES={facts.environment['NVIDIA_VISIBLE_DEVICES']} hides GPUs from this container"
         )
     if host.system == "Linux":
         reasons.append(_where_linux_looks(host))
@@ -55,7 +57,7 @@ def _nothing(facts: Facts) -> Finding:
     if "/torch_runtime" in facts.unknown:
         reasons.append(facts.unknown["/torch_runtime"])
     elif torch.version is None:
-        reasons.append("no torch to show another accelerator")
+        reasons.append("without torch, other accelerators are not visible")
     elif torch.built_for == "cpu" and host.system != "Darwin":
         reasons.append(f"torch {torch.version} is a CPU build")
     else:
@@ -90,7 +92,7 @@ def _nvml(facts: Facts) -> Finding | None:
         fix = "install nvidia-ml-py"
     elif driver.nvml_code in (None, 0):
         # It hung, or its process died.
-        fix = "sudo dmesg | grep Xid; if it stays so, reboot"
+        fix = "sudo dmesg | grep Xid; if it persists, reboot"
     elif fix is None:
         fix = "sudo dmesg | grep -i nvrm"
     message = driver.nvml_error if meaning is None else f"{driver.nvml_error}: {meaning}"
@@ -98,7 +100,8 @@ def _nvml(facts: Facts) -> Finding | None:
 
 
 def _dead(facts: Facts) -> Verdict:
-    """How bad it is that NVML does not start: `fail` where a GPU is meant for this system and CUDA has none either.
+    """Return how bad it is that NVML does not start: `fail` where a GPU is meant for this system and CUDA has none
+    either.
 
     Beside a CUDA that works the health of the GPUs is unknown where a loaded driver refuses; a library that is missing
     (containers for computing alone), or not even asked (no nvidia-ml-py, no process), tells nothing of them.
@@ -114,7 +117,8 @@ def _dead(facts: Facts) -> Verdict:
 def _causes(
     *, cuinit: int | None = None, nvml: int | None = None, divided: bool = True
 ) -> tuple[str | None, str | None]:
-    """What the doctor knows of such an answer: its cause and the fix, or its causes, and who tells them apart."""
+    """Return what the doctor knows of such an answer: its cause and the fix, or its causes, and who tells them
+    apart."""
     # Here and not above: where the driver answers, nobody needs them.
     from gpucheck.doctor.catalogue import causes
 
@@ -161,7 +165,7 @@ def _libcuda(facts: Facts) -> Finding | None:
     elif driver.libcuda_path is None and "cannot be loaded" in driver.cuinit_error:
         meaning, fix = _no_library(facts.host or Host())
     elif driver.cuinit_code is None:
-        fix = "sudo dmesg | grep Xid; if it stays so, reboot"
+        fix = "sudo dmesg | grep Xid; if it persists, reboot"
     if driver.nvml_code == NO_LIBRARY and driver.libcuda_path is None:
         meaning = None  # NVML's finding says it
     message = answer if meaning is None else f"{answer}: {meaning}"
@@ -169,7 +173,7 @@ def _libcuda(facts: Facts) -> Finding | None:
 
 
 def _without_cuda(facts: Facts) -> Verdict:
-    """How bad it is that CUDA does not start: `fail` where NVML has cards that a program should be able to use.
+    """Return how bad it is that CUDA does not start: `fail` where NVML has cards that a program should be able to use.
 
     A libcuda that is not here or hidden tells nothing of the cards.
     """
@@ -241,7 +245,7 @@ def command(
                 return
             if inventory.restarts > restarts:
                 restarts = inventory.restarts
-                emit(Notice("NVML stopped answering: the process that reads it is restarted", "warning"))
+                emit(Notice("NVML stopped answering, and its process is restarted", "warning"))
             emit(Progress(f"next reading in {options.watch_s:g} s"))
             sleep(max(0.0, options.watch_s - (time.monotonic() - begun)))
 

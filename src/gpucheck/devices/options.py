@@ -1,8 +1,9 @@
-"""What `devices` can be asked for. Pure: read before torch is."""
+"""Options of `devices` and `status`. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpucheck import units
 from gpucheck.options import option
@@ -10,10 +11,18 @@ from gpucheck.options import option
 
 @dataclass(frozen=True, slots=True)
 class DevicesOptions:
-    """What to list: processes too, refreshed every `watch_s` seconds (None: once), and which devices."""
+    """Options of the list: processes too, refreshed every `watch_s` seconds (None: once), and which devices."""
 
     processes: bool = option("Also list the processes on each device.", False)
     watch_s: float | None = option(
         "Refresh every TIME until Ctrl-C.", name="--watch", metavar="TIME", parse=units.parse_duration
     )
     device: str = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class StatusOptions:
+    """Whose torch to judge: that of `python`, or of this interpreter. /proc, /sys and /dev are read under `root`."""
+
+    python: str | None = option("Judge the torch of another Python interpreter.", metavar="PATH")
+    root: Path = Path("/")

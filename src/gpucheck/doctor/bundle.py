@@ -1,4 +1,4 @@
-"""What a bug report needs so that another can judge without the machine: listed fields, and nothing else. Pure.
+"""A bug report that can be judged without the machine: listed fields, and nothing else. Pure.
 
 Free text (messages of torch, lines of the kernel's log, paths, command lines, names of people and machines) is not in
 it. A field that nobody listed here stays on the machine.
@@ -84,14 +84,14 @@ _CONCERNS = re.compile(
     r"|LD_|DYLD_|PYTHON|VIRTUAL_ENV|CONDA|XLA|TF_|CC$|CXX$|GPUCHECK|KUBERNETES_SERVICE_HOST$|SLURM_JOB_GPUS$|WSL_)\w*"
 )
 _DEVICE_UUID = re.compile(r"\b(?:GPU|MIG)-[0-9A-Fa-f-]{4,36}\b")
-_README = """A bug report by gpucheck {version}, {started}.
+_README = """Bug report by gpucheck {version}, {started}.
 
-diagnosis.json holds what `gpucheck doctor` found and what it was made of: versions, states and numbers of this
-machine, its driver, its GPUs and its torch.
+diagnosis.json contains the findings of `gpucheck doctor` and their evidence: versions, states and numbers of this
+machine, its driver, its GPUs and its torch. It contains only listed fields: no messages, no paths, no names of people,
+machines or processes, and no UUIDs or serial numbers. GPU variables are listed by name, with the value only if it is a
+number or a switch. A text that is left out is "(not told)".
 
-It contains only listed fields: no messages, no paths, no names of people, machines or processes, no UUIDs and
-serial numbers, and of variables that concern a GPU the name, with the value where that is a number or a switch.
-A text that is left out is "(not told)". Please review it before you share it.
+Please review it before you share it.
 """
 
 
@@ -122,7 +122,7 @@ def members(report: Report, evidence: Evidence | None) -> dict[str, str]:
 
 
 def _listed(value: Any, path: str) -> Any:
-    """What of `value` is listed for the part at `path`."""
+    """Return what of `value` is listed for the part at `path`."""
     if isinstance(value, list):
         return [_listed(one, path) for one in value]
     if not isinstance(value, dict):

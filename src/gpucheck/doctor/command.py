@@ -15,7 +15,7 @@ from typing import Any
 from gpucheck import units
 from gpucheck.doctor import fixes, ladder
 from gpucheck.doctor.catalogue import CONDITIONS, select
-from gpucheck.doctor.condition import Evidence
+from gpucheck.doctor.condition import Condition, Evidence
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import UsageError
 from gpucheck.machine import child, choose, installed_torch, inventory, load_child, stack, talk, torch_probe
@@ -52,32 +52,35 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
         emit(Progress("running 1 s of load on the GPUs"))
         evidence = replace(evidence, load=run_load(evidence, options.python))
     emit(Started(evidence.facts))
-    diagnosis = ladder.diagnose(evidence, conditions)
-    emit(
-        Answered(
-            "doctor",
-            DoctorResult(
-                first=diagnosis.first.condition.id if diagnosis.first else None,
-                broken=diagnosis.broken,
-                rungs=ladder.standings(evidence, diagnosis),
-                consequences=tuple(sighting.condition.id for sighting in diagnosis.consequences),
-                asked=len(conditions),
-                torch_works=evidence.torch_works,
-                load=evidence.load,
-            ),
-        )
-    )
-    first = None if diagnosis.first is None else f"fix {diagnosis.first.condition.id} first"
+    result, found = diagnosed(evidence, conditions, everything=len(conditions) == len(CONDITIONS))
+    emit(Answered("doctor", result))
+    first = None if result.first is None else f"fix {result.first} first"
     asked = choose.judge_required(options.require, None, usable(evidence.torch), evidence.facts, fix=first)
-    for finding in (*asked, *ladder.findings(diagnosis)):
+    for finding in (*asked, *found):
         emit(Judged(finding))
-    if diagnosis.first is None:
-        emit(Judged(healthy(evidence, everything=len(conditions) == len(CONDITIONS))))
     return evidence
 
 
+def diagnosed(
+    evidence: Evidence, conditions: Sequence[Condition], *, everything: bool
+) -> tuple[DoctorResult, list[Finding]]:
+    """The diagnosis and its findings: the first broken rung before all else; `everything` as `healthy`'s."""
+    diagnosis = ladder.diagnose(evidence, conditions)
+    result = DoctorResult(
+        first=diagnosis.first.condition.id if diagnosis.first else None,
+        broken=diagnosis.broken,
+        rungs=ladder.standings(evidence, diagnosis),
+        consequences=tuple(sighting.condition.id for sighting in diagnosis.consequences),
+        asked=len(conditions),
+        torch_works=evidence.torch_works,
+        load=evidence.load,
+    )
+    found = ladder.findings(diagnosis)
+    return result, found if diagnosis.first else [*found, healthy(evidence, everything=everything)]
+
+
 def usable(probe: TorchProbe | None) -> Usable:
-    """What the torch that was asked can use, without importing it here."""
+    """Return what the torch that was asked can use, without importing it here."""
     if probe is not None and probe.available and probe.count:
         return Usable("cuda", probe.count, probe.hip is not None)
     if probe is not None and probe.other and probe.other_count:
@@ -85,8 +88,11 @@ def usable(probe: TorchProbe | None) -> Usable:
     return Usable(None, 0)
 
 
-def read(options: DoctorOptions, emit: Emit) -> Evidence:
-    """Everything there is to see, the slow parts side by side. Raises UsageError for a --python that cannot start."""
+def read(options: DoctorOptions, emit: Emit, *, driver_timeout_s: float | None = None) -> Evidence:
+    """Read everything, the slow parts side by side. Raises UsageError for a --python that cannot start.
+
+    The driver is waited for as long as a healthy one may take, or `driver_timeout_s`.
+    """
     emit(Progress("reading driver and torch"))
     # The driver in this thread, which an interrupt reaches; torch is cut off by it.
     cut = child.Cut()
@@ -95,7 +101,7 @@ def read(options: DoctorOptions, emit: Emit) -> Evidence:
             torch_probe.probe, options.python, timeout_s=options.time_budget_s or torch_probe.TIMEOUT_S, cut=cut
         )
         try:
-            facts, seen = _around(options.root, cut)
+            facts, seen = _around(options.root, cut, driver_timeout_s)
             probe = _answer(asked, options.python)
         finally:
             cut.after(0.0, "interrupted")
@@ -135,8 +141,8 @@ def _no_answer(python: str, probe: TorchProbe) -> UsageError:
     return UsageError(f"--python {python} cannot run the probe", probe.error or "it printed nothing", _GIVE)
 
 
-def _around(root: Path, cut: child.Cut) -> tuple[Facts, Stack]:
-    facts = inventory.read(processes=True, root=root, links=True)
+def _around(root: Path, cut: child.Cut, timeout_s: float | None) -> tuple[Facts, Stack]:
+    facts = inventory.read(processes=True, root=root, links=True, timeout_s=timeout_s)
     driver = facts.driver
     if driver is not None and driver.cuinit_code is None and driver.is_hung:
         # What torch waits for does not come. One that answers and hangs at a device may let torch use another.
@@ -147,7 +153,7 @@ def _around(root: Path, cut: child.Cut) -> tuple[Facts, Stack]:
 
 
 def healthy(evidence: Evidence, *, everything: bool) -> Finding:
-    """What is said where no rung is broken: that torch works here, that there is no GPU, or that nobody knows.
+    """Return what is said where no rung is broken: that torch works here, that there is no GPU, or that nobody knows.
 
     `everything` is whether all conditions were asked.
     """
@@ -182,13 +188,13 @@ def _where_looked(facts: Facts) -> str:
 
 # torch's words where there is no memory, cuBLAS's for the same, and the driver's for a card that one process may use.
 TAKEN = ("OutOfMemoryError", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "busy or unavailable")
-UNTOLD = "NVML does not tell of it, so that nothing would be seen"
+UNTOLD = "NVML does not report on it, so nothing would be visible"
 
 
 def why_not(card: Device) -> str:
     """Why a card is not loaded, from a reading without any process of ours on it; empty where it can be."""
     if card.parent_uuid is not None or (card.mig is not None and card.mig.enabled):
-        return "NVML tells neither clock nor link of a MIG instance"
+        return "NVML reports neither clock nor link of a MIG instance"
     if card.uuid is None or card.nvml_index is None:
         return UNTOLD
     if card.state is not None:
@@ -198,7 +204,7 @@ def why_not(card: Device) -> str:
         names = ", ".join(f"{process.name or 'not visible here'} ({process.pid})" for process in computing)
         return f"in use by others: {names}"
     held = held_bytes(card)
-    return f"in use by others, who hold {units.capacity(held)} of its memory" if held is not None else ""
+    return f"in use by others, which hold {units.capacity(held)} of its memory" if held is not None else ""
 
 
 def gathered(
@@ -223,7 +229,7 @@ def gathered(
 
 
 def _where(stage: object) -> str:
-    named = {"import": "as torch was imported", "prepare": "as it began", "load": "under load"}
+    named = {"import": "while torch was imported", "prepare": "as it began", "load": "under load"}
     return named.get(str(stage), "as it was started")
 
 
@@ -246,7 +252,7 @@ LOAD_TIMEOUT_S = 60.0
 
 
 def can_load(evidence: Evidence) -> bool:
-    """Whether torch ran something on a device that NVML could watch."""
+    """Return whether torch ran something on a device that NVML could watch."""
     return evidence.torch_works and evidence.torch is not None and evidence.torch.hip is None
 
 
@@ -260,7 +266,7 @@ def run_load(evidence: Evidence, python: str | None) -> LoadResult:
     left_out |= dict.fromkeys(ran - set(cards), UNTOLD)
     loaded = {name: card.uuid for name, card in cards.items() if name not in left_out}
     if not loaded:
-        return LoadResult("none", "no card is free for it", None, (), left_out)
+        return LoadResult("none", "no GPU is free for it", None, (), left_out)
     # An import that is slow enough to be given more time is so again.
     timeout_s = max(LOAD_TIMEOUT_S, evidence.torch.limit_s or 0.0)
     return _run_load(loaded, left_out, python, timeout_s)
@@ -279,6 +285,6 @@ def _run_load(
     told = said(heard.lines)
     failed = ""
     if told.get("stage") != "end":
-        late = f"it did not end within {timeout_s:g} s"
+        late = f"it did not finish within {timeout_s:g} s"
         failed = late if heard.ending.how == "late" else str(told.get("error") or how_it_ended(heard.ending))
     return gathered(told, failed, samples, unseen, left_out)

@@ -53,32 +53,33 @@ class Evidence:
 
     @property
     def is_nvidia_here(self) -> bool:
-        """Whether an NVIDIA device is in this machine, as PCI, its nodes, WSL's driver or the libraries show it."""
+        """Return whether an NVIDIA device is in this machine, as PCI, its nodes, WSL's driver or the libraries show
+        it."""
         return card.is_nvidia_here(self.facts) or bool(self.stack.jetson or self.stack.wsl_driver)
 
     @property
     def cuda_works(self) -> bool:
-        """Whether CUDA started and shows a device: whatever lies below it holds, as far as that device goes."""
+        """Return whether CUDA started and shows a device: whatever lies below it holds, as far as that device goes."""
         return self.driver.cuinit_code == 0 and any(device.cuda_index is not None for device in self.cards)
 
     @property
     def nvml_works(self) -> bool:
-        """Whether NVML started and answered for all that it lists."""
+        """Return whether NVML started and answered for all that it lists."""
         return self.driver.nvml_code == 0 and self.driver.nvml_error is None
 
     @property
     def in_container(self) -> bool:
-        """Whether this is a container: the PCI bus and the kernel's modules are then the host's."""
+        """Return whether this is a container: the PCI bus and the kernel's modules are then the host's."""
         return self.host.container is not None
 
     @property
     def torch_works(self) -> bool:
-        """Whether torch ran a kernel on a device: seen, and so above any arithmetic with versions."""
+        """Return whether torch ran a kernel on a device: seen, and so above any arithmetic with versions."""
         return self.torch is not None and any(run.error is None for run in self.torch.kernels)
 
     @property
     def torch_limit(self) -> str:
-        """How long torch was waited for, in words, and what gives it longer."""
+        """Return how long torch was waited for, in words, and what gives it longer."""
         limit = self.torch.limit_s if self.torch is not None else None
         return "its time" if limit is None else f"{units.duration(limit)} (raise it with --time-budget)"
 
@@ -174,7 +175,7 @@ def answered(
     certainty: Certainty | None = None,
     **seen: Any,
 ) -> Seen:
-    """What cuInit answered, `more` that tells its causes apart, and further evidence."""
+    """Return what cuInit answered, `more` that tells its causes apart, and further evidence."""
     driver = evidence.driver
     told = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "libcuda": driver.libcuda_path}
     said = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error or 'no text'})"

@@ -61,7 +61,7 @@ def _cards(evidence: Evidence) -> list[Device]:
 
 
 def _is_the_diagnosis(check: str, evidence: Evidence) -> bool:
-    """Whether a rung is broken by just this: it is then told there, and not twice."""
+    """Return whether a rung is broken by just this: it is then told there, and not twice."""
     if check == "devices.answers":
         return not evidence.cuda_works and any(is_dead(card) for card in _cards(evidence))
     if check == "devices.mig_empty":
@@ -120,25 +120,26 @@ def _foreign_memory(evidence: Evidence) -> Seen | None:
     seen = Seen("; ".join(told), {name_of(card): used for card, used in taken})
     if not all(_is_for_a_screen(card) for card, _ in taken):
         return seen
-    return replace(seen, verdict="info", title="the desktop holds GPU memory")
+    return replace(seen, verdict="info", title="the desktop uses GPU memory")
 
 
 def _is_for_a_screen(card: Device) -> bool:
-    """Whether programs that draw hold it: beside them is no more than a context or two, torch's own among them."""
+    """Return whether programs that draw hold it: beside them is no more than a context or two, torch's own among
+    them."""
     computing = [process.used_memory_bytes for process in card.processes or () if "graphics" not in process.kind]
     known = [used for used in computing if used is not None]
     return len(computing) < len(card.processes or ()) and known == computing and sum(known) < FOREIGN_BYTES
 
 
 def _unread(evidence: Evidence) -> Seen | None:
-    """What is not known of cards that torch uses; where it cannot use them, that is told by its rung."""
+    """Return what is not known of cards that torch uses; where it cannot use them, that is told by its rung."""
     if not evidence.torch_works:
         return None
     silent = [name_of(card) for card in evidence.cards if card.nvml_index is None and card.parent_uuid is None]
     # A Jetson has no NVML.
     if silent and not evidence.stack.jetson:
         why = evidence.driver.nvml_error or "it does not list them"
-        return Seen(f"NVML tells nothing of {', '.join(silent)}: {why}", {"devices": silent, "reason": why})
+        return Seen(f"NVML does not report {', '.join(silent)}: {why}", {"devices": silent, "reason": why})
     return _of_every_card("devices.unread")(evidence)
 
 
@@ -149,8 +150,8 @@ CARDS: tuple[Condition, ...] = (
         verdict="info",
         certainty="proof",
         title="persistence mode is off: the driver restarts for each program",
-        meaning="Without persistence mode, or a program that holds the card, the driver lets go of it at each end: "
-        "the next start takes seconds, and settings are lost.",
+        meaning="Without persistence mode, the driver releases the GPU when its last program ends. The next start "
+        "takes seconds, and settings are lost.",
         fix="sudo systemctl enable --now nvidia-persistenced",
         judge=_persistence,
     ),
@@ -159,8 +160,8 @@ CARDS: tuple[Condition, ...] = (
         rung=None,
         verdict="warn",
         certainty="strong",
-        title="other processes hold GPU memory",
-        meaning="What is taken is not there for you: batches that fitted yesterday run out of memory.",
+        title="other processes use GPU memory",
+        meaning="You cannot use this memory: batches that fitted before may run out of memory.",
         fix="gpucheck devices --processes",
         judge=_foreign_memory,
     ),
@@ -168,10 +169,10 @@ CARDS: tuple[Condition, ...] = (
         id="devices.unclaimed_memory",
         verdict="warn",
         certainty="strong",
-        title="GPU memory is held by no visible process",
-        meaning="More than 1 GiB and 5 % of the card's memory is in use that none of the processes holds which NVML "
-        "lists: a process that died and is not yet gone, one in a container, or memory that the driver did not take "
-        "back. Not told in a container and on Windows, where processes cannot be seen.",
+        title="GPU memory is in use, but no visible process holds it",
+        meaning="More than 1 GiB and 5 % of the GPU's memory is in use, but none of the processes that NVML lists "
+        "holds it. The cause is a dead process that is not yet gone, a process in a container, or memory that the "
+        "driver did not free. Not checked in a container or on Windows, where processes are not visible.",
         fix="sudo fuser -v /dev/nvidia*",
         source="NVML, nvmlDeviceGetMemoryInfo_v2 without what it reserves, less usedGpuMemory of all processes",
     ),
@@ -179,8 +180,8 @@ CARDS: tuple[Condition, ...] = (
         id="devices.answers",
         verdict="fail",
         certainty="proof",
-        title="a card does not answer its driver",
-        meaning="NVML lists the card, and asking it fails: it fell off the bus, or it needs a reset.",
+        title="a GPU does not answer its driver",
+        meaning="NVML lists the GPU, but reading it fails: the GPU fell off the bus, or it needs a reset.",
         fix="sudo dmesg | grep -i xid",
         texts=(r"GPU is lost", r"Unable to determine the device handle"),
         source="NVML, nvmlReturn_t 15 and 16",
@@ -190,7 +191,7 @@ CARDS: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="the driver asks for a recovery action",
-        meaning="The driver itself says what the card needs before it can be relied on.",
+        meaning="The driver reports which action the GPU needs before its results can be trusted.",
         fix="follow the driver's recovery action",
         source="NVML, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION",
     ),
@@ -199,19 +200,19 @@ CARDS: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="faulty memory rows",
-        meaning="A card replaces faulty rows of its memory by spares. One that could not be replaced is a fault that "
-        "stays; one that waits for the next reset is in use until then, and a warning.",
-        fix="drain the node and replace the card",
+        meaning="A GPU replaces faulty memory rows with spare rows. A row that could not be replaced is a permanent "
+        "fault. A row that waits for the next reset stays in use until then, which is a warning.",
+        fix="drain the node and replace the GPU",
         source="NVML, nvmlDeviceGetRemappedRows",
     ),
     _check(
         id="devices.remap_banks",
         verdict="warn",
         certainty="proof",
-        title="banks of memory without spare rows",
-        meaning="Each bank of a card's memory has spare rows for its faulty ones. Where a bank has none left, its next "
-        "faulty row cannot be replaced; few left are a remark.",
-        fix="plan to replace the card",
+        title="memory banks without spare rows",
+        meaning="Each memory bank of a GPU has spare rows for faulty rows. If a bank has no spare row left, its next "
+        "faulty row cannot be replaced. Few spare rows are a remark.",
+        fix="plan to replace the GPU",
         source="NVML, nvmlDeviceGetRowRemapperHistogram",
     ),
     _check(
@@ -219,9 +220,9 @@ CARDS: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="errors of the on-chip memory (SRAM)",
-        meaning="Caches and registers have no spares. NVML itself says when a card has more uncorrected errors there "
-        "than it may have: NVIDIA then replaces it. Any since the driver was loaded is a failure as well.",
-        fix="drain the node and replace the card",
+        meaning="Caches and registers have no spares. NVML reports when a GPU has more uncorrected errors than its "
+        "threshold, and NVIDIA then replaces the GPU. Any such error since the driver was loaded is a failure too.",
+        fix="drain the node and replace the GPU",
         source="NVML, nvmlDeviceGetSramEccErrorStatus",
     ),
     _check(
@@ -229,9 +230,10 @@ CARDS: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="memory pages were retired",
-        meaning="Cards up to Turing take faulty pages of their memory out of use; later ones replace rows. A few are "
-        "no harm, one that waits is still in use until the next reset, and a card that has none to spare is replaced.",
-        fix="reset the card; at the limit, replace it",
+        meaning="GPUs up to Turing retire faulty memory pages; later GPUs replace rows. A few retired pages are "
+        "harmless. A pending page stays in use until the next reset. A GPU that cannot retire more pages must be "
+        "replaced.",
+        fix="reset the GPU; at the limit, replace it",
         source="NVIDIA, Dynamic Page Retirement: 64 pages at most; DCGM's diagnostics fail from 63 on, and warn here "
         "beyond 15 after uncorrected errors",
     ),
@@ -240,8 +242,8 @@ CARDS: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="uncorrected memory errors",
-        meaning="Counted since the driver was loaded: results since then may be wrong.",
-        fix="reset the card; if errors return, replace it",
+        meaning="Counted since the driver was loaded. Results since then may be wrong.",
+        fix="reset the GPU; if errors return, replace it",
         source="NVML, nvmlDeviceGetTotalEccErrors",
     ),
     Condition(
@@ -249,9 +251,9 @@ CARDS: tuple[Condition, ...] = (
         rung=None,
         verdict="inconclusive",
         certainty="proof",
-        title="a card's health could not be read",
-        meaning="NVML has this figure for the card, and did not tell it: an error, no permission, a call that never "
-        "returned, or an answer that cannot be true. What is not supported does not count.",
+        title="a GPU's health could not be read",
+        meaning="NVML supports this figure for the GPU but did not report it: an error, no permission, a call that "
+        "never returned, or an impossible value. Unsupported figures do not count.",
         fix="run again; if it persists, sudo dmesg | grep -i xid",
         judge=_unread,
         source="NVML, nvmlReturn_t",
@@ -260,9 +262,9 @@ CARDS: tuple[Condition, ...] = (
         id="devices.throttled",
         verdict="warn",
         certainty="strong",
-        title="a busy card throttles to protect itself",
-        meaning="Heat, the power supply or the driver holds the clock of a card that is at work (busy for half of the "
-        "time or more). A failure where the hardware does so in both of two readings: its clock is then half or less.",
+        title="a busy GPU throttles to protect itself",
+        meaning="Heat, the power supply or the driver lowers the clock of a busy GPU (busy for at least half of the "
+        "time). It is a failure if the hardware does so in both of two readings: the clock is then at most half.",
         settle="`gpucheck devices --watch 2s` shows whether it lasts",
         fix="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; then check fans, air flow, power cables and supply",
         source="NVML, nvmlClocksEventReasons 0x8, 0x20, 0x40 and 0x80",
@@ -271,9 +273,9 @@ CARDS: tuple[Condition, ...] = (
         id="devices.slowed_down",
         verdict="warn",
         certainty="hint",
-        title="an idle card throttles",
-        meaning="The hardware lowers the clock because it is too hot or for want of power. A card at rest has no "
-        "cause for either: its cooling or its power supply may have failed.",
+        title="an idle GPU throttles",
+        meaning="The hardware lowers the clock because the GPU is too hot or has too little power. An idle GPU has "
+        "no reason for either, so its cooling or its power supply may have failed.",
         settle="`gpucheck bench matmul` shows the clock under load",
         fix="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",
         source="NVML, nvmlClocksEventReasons",
@@ -283,52 +285,52 @@ CARDS: tuple[Condition, ...] = (
         verdict="info",
         certainty="proof",
         title="limits lowered the clock",
-        meaning="The driver counts for how long heat, power, the board, reliability and sync boost held a clock. What "
-        "grew between two readings holds it now: heat and reliability are a warning. Since the driver was loaded it is "
-        "a remark, for power limits do so at any full load.",
-        fix="no action needed; nvidia-smi -q -d PERFORMANCE shows what holds the clock now",
+        meaning="The driver counts how long heat, power, the board, reliability and sync boost limited the clock. A "
+        "counter that grew between two readings shows a limit that is active now. Heat and reliability are a "
+        "warning. Counts since the driver was loaded are a remark, because power limits are normal at full load.",
+        fix="no action needed; nvidia-smi -q -d PERFORMANCE shows what limits the clock now",
         source="NVML, NVML_FI_DEV_PERF_POLICY_POWER to _RELIABILITY",
     ),
     _check(
         id="devices.hot",
         verdict="warn",
         certainty="proof",
-        title="a card is at a temperature limit",
-        meaning="Each card has its limits: the driver lowers the clock at the highest operating temperature of GPU or "
-        "memory, the hardware at the slowdown temperature, and at the last the card switches itself off.",
+        title="a GPU is at a temperature limit",
+        meaning="Each GPU has its own limits. The driver lowers the clock at the maximum operating temperature of "
+        "the GPU or its memory. The hardware lowers it at the slowdown temperature. At the shutdown temperature the "
+        "GPU switches off.",
         fix="check fans, air flow and room temperature",
-        source="NVML, NVML_TEMPERATURE_THRESHOLD_GPU_MAX, _MEM_MAX, _SLOWDOWN and _SHUTDOWN of this card",
+        source="NVML, NVML_TEMPERATURE_THRESHOLD_GPU_MAX, _MEM_MAX, _SLOWDOWN and _SHUTDOWN of this GPU",
     ),
     _check(
         id="devices.low_clock",
         verdict="warn",
         certainty="hint",
-        title="a busy card stays far below its maximum clock for no reported reason",
-        meaning="Work is there, nothing is said to hold the clock, and it does not rise: a fifth or more below its "
-        "maximum, or below the other cards of the same name that are as busy. A clock that was locked looks so.",
+        title="a busy GPU stays far below its maximum clock for no reported reason",
+        meaning="The GPU is busy and NVML reports no limit, but the clock is at least a fifth below its maximum, or "
+        "below other equally busy GPUs of the same name. A locked clock has the same effect.",
         settle="`gpucheck devices --watch 2s` shows whether it lasts",
-        fix="nvidia-smi -q -d CLOCK,PERFORMANCE; "
-        "a lock of the clock goes with `sudo nvidia-smi -i INDEX --reset-gpu-clocks`",
-        source="a choice: below half for a card that is busy for half of the time; a fifth below for one that is busy "
-        "for nine tenths. A Tesla T4's base clock is 585 of 1590 MHz, which its power limit explains",
+        fix="nvidia-smi -q -d CLOCK,PERFORMANCE; to unlock the clock: `sudo nvidia-smi -i INDEX --reset-gpu-clocks`",
+        source="gpucheck's choice: below half for a GPU that is busy for half of the time, and a fifth below for a "
+        "GPU that is busy for nine tenths. A Tesla T4's base clock is 585 of 1590 MHz, which its power limit explains",
     ),
     _check(
         id="devices.power_limited",
         verdict="info",
         certainty="proof",
-        title="the power limit lowers a busy card's clock",
-        meaning="Normal at full load: the card is as fast as its power limit lets it be. A warning where the card says "
-        "so, draws less than half of its limit and stays below half of its clock.",
-        fix="no action needed; nvidia-smi -q -d POWER says whether the limit is the card's own",
+        title="the power limit lowers a busy GPU's clock",
+        meaning="Normal at full load: the GPU is as fast as its power limit allows. It is a warning if the GPU "
+        "reports the power limit but draws less than half of it and stays below half of its clock.",
+        fix="no action needed; nvidia-smi -q -d POWER shows whether the limit is the GPU's default",
         source="NVML, nvmlClocksEventReasons 0x4",
     ),
     _check(
         id="devices.clock_setting",
         verdict="info",
         certainty="proof",
-        title="a setting lowers a busy card's clock",
-        meaning="Somebody set application clocks, a display clock or sync boost. A warning where it costs a fifth or "
-        "more.",
+        title="a setting lowers a busy GPU's clock",
+        meaning="Application clocks, a display clock or sync boost are set. It is a warning if the setting costs a "
+        "fifth or more.",
         fix="sudo nvidia-smi -i INDEX --reset-applications-clocks",
         source="NVML, nvmlClocksEventReasons 0x2, 0x10 and 0x100",
     ),
@@ -336,23 +338,23 @@ CARDS: tuple[Condition, ...] = (
         id="devices.link_width",
         verdict="warn",
         certainty="strong",
-        title="a busy card's PCIe link uses fewer lanes than it could",
-        meaning="Copies are slower in proportion. A warning where a card of the same name has more, where fewer than "
-        "four are left, and for parts that have sixteen by their data sheet; else a remark, for many laptops, small "
-        "cards and slots are wired so.",
-        settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap beside LnkSta on both ends",
-        fix="reseat the card, remove risers, check the slot's firmware setting (bifurcation)",
+        title="a busy GPU's PCIe link uses fewer lanes than it supports",
+        meaning="Copies are slower in proportion. It is a warning if a GPU of the same name has more lanes, if fewer "
+        "than four are left, and for GPUs with sixteen lanes by their data sheet. Otherwise it is a remark, because "
+        "many laptops, small boards and slots are wired with fewer lanes.",
+        settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap and LnkSta on both ends",
+        fix="reseat the GPU, remove risers, check the slot's firmware setting (bifurcation)",
         source="NVML, nvmlDeviceGetCurrPcieLinkWidth and nvmlDeviceGetMaxPcieLinkWidth; NVIDIA's data sheets",
     ),
     _check(
         id="devices.link_generation",
         verdict="warn",
         certainty="strong",
-        title="a busy card's PCIe link is slower than card and slot allow",
-        meaning="Each generation has twice the rate of the one before. A link that does not rise on a card at work was "
-        "lowered after errors, or by a setting.",
-        settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap beside LnkSta on both ends",
-        fix="reseat the card, remove risers, check the slot's firmware setting",
+        title="a busy GPU's PCIe link is slower than GPU and slot allow",
+        meaning="Each generation has twice the rate of the previous one. If the link stays slow on a busy GPU, "
+        "errors or a setting have lowered it.",
+        settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap and LnkSta on both ends",
+        fix="reseat the GPU, remove risers, check the slot's firmware setting",
         source="NVML, nvmlDeviceGetCurrPcieLinkGeneration and nvmlDeviceGetMaxPcieLinkGeneration",
     ),
     _check(
@@ -360,11 +362,11 @@ CARDS: tuple[Condition, ...] = (
         verdict="warn",
         certainty="strong",
         title="the PCIe link resends packets (replays)",
-        meaning="A link corrects its errors by sending again, which costs time and is the first sign of a bad contact. "
-        "A warning where two readings show more than a sound link may have in that time, or the counter more than in a "
-        "day; fewer are a remark.",
+        meaning="A link corrects errors by resending, which costs time and is the first sign of a bad contact. It is "
+        "a warning if two readings show more replays than a healthy link has in that time, or the counter more than "
+        "in a day. Fewer replays are a remark.",
         settle="`gpucheck devices --watch 60s` shows whether the counter grows",
-        fix="reseat the card and its riser; sudo dmesg | grep -i aer shows errors of the bus",
+        fix="reseat the GPU and its riser; sudo dmesg | grep -i aer shows bus errors",
         source="NVML, nvmlDeviceGetPcieReplayCounter; DCGM's health check of PCIe: a bit error rate of 1e-12, which is "
         "31 a minute for sixteen lanes of the fifth generation",
     ),
@@ -372,11 +374,11 @@ CARDS: tuple[Condition, ...] = (
         id="devices.mig_empty",
         verdict="warn",
         certainty="proof",
-        title="a card is in MIG mode without an instance",
-        meaning="In MIG mode programs use instances, and there is none: the card is not there for anybody. The others "
-        "of the machine go on.",
-        fix="sudo nvidia-smi mig -i INDEX -cgi 0 -C to make an instance; or sudo nvidia-smi -i INDEX -mig 0 to use the "
-        "whole card",
+        title="a GPU is in MIG mode without an instance",
+        meaning="In MIG mode programs use instances, and none exists, so no program can use the GPU. Other GPUs of "
+        "the machine are not affected.",
+        fix="sudo nvidia-smi mig -i INDEX -cgi 0 -C to create an instance; or sudo nvidia-smi -i INDEX -mig 0 to use "
+        "the whole GPU",
         source="NVIDIA Multi-Instance GPU User Guide",
     ),
     _check(
@@ -384,27 +386,27 @@ CARDS: tuple[Condition, ...] = (
         verdict="info",
         certainty="proof",
         title="ECC is off now or after a reset",
-        meaning="Without it errors of the memory are neither corrected nor counted. Not told of cards that come so; a "
-        "warning where one card has another mode than the others of its name.",
-        fix="sudo nvidia-smi --ecc-config=1, and reset the card",
+        meaning="Without ECC, memory errors are neither corrected nor counted. Not reported for GPUs whose default "
+        "is off. It is a warning if one GPU has a different mode than others of its name.",
+        fix="sudo nvidia-smi --ecc-config=1, and reset the GPU",
         source="NVML, nvmlDeviceGetEccMode and nvmlDeviceGetDefaultEccMode",
     ),
     _check(
         id="devices.power_limit",
         verdict="info",
         certainty="proof",
-        title="the power limit is below the card's default",
-        meaning="Under load the clock is lower for it. A warning where it costs a fifth or more, or where one card has "
-        "another limit than the others of its name.",
-        fix="sudo nvidia-smi --power-limit=WATTS, where it was not set on purpose",
+        title="the power limit is below the GPU's default",
+        meaning="It lowers the clock under load. It is a warning if it costs a fifth or more, or if one GPU has a "
+        "different limit than others of its name.",
+        fix="unless the limit is intended: sudo nvidia-smi --power-limit=WATTS",
         source="NVML, nvmlDeviceGetEnforcedPowerLimit and nvmlDeviceGetPowerManagementDefaultLimit",
     ),
     _check(
         id="devices.application_clocks",
         verdict="info",
         certainty="proof",
-        title="application clocks are below the card's default",
-        meaning="Somebody set them: under load the clock goes no higher.",
+        title="application clocks are below the GPU's default",
+        meaning="Application clocks are set. The clock does not go higher under load.",
         fix="sudo nvidia-smi -i INDEX --reset-applications-clocks",
         source="NVML, nvmlDeviceGetApplicationsClock and nvmlDeviceGetDefaultApplicationsClock",
     ),
@@ -413,7 +415,8 @@ CARDS: tuple[Condition, ...] = (
         verdict="info",
         certainty="proof",
         title="compute mode prohibited",
-        meaning="No program may compute on the card; a program that tries is told that it is busy or unavailable.",
+        meaning="No program may compute on the GPU. A program that tries gets the error that the device is busy or "
+        "unavailable.",
         fix="sudo nvidia-smi --compute-mode=0",
         source="NVML, nvmlDeviceGetComputeMode",
     ),
@@ -422,10 +425,10 @@ CARDS: tuple[Condition, ...] = (
         verdict="warn",
         certainty="proof",
         title="a GPU is not connected to the NVSwitch fabric",
-        meaning="GPUs on NVSwitches register with the fabric manager, and copy to each other directly only once that "
-        "is completed. A route that is unhealthy or a degraded bandwidth is told by the fabric's own health.",
+        meaning="GPUs on NVSwitches register with the fabric manager and can copy to each other directly only after "
+        "that. The fabric's health reports unhealthy routes and degraded bandwidth.",
         settle="`nvidia-smi -q | grep -A8 Fabric` and `systemctl status nvidia-fabricmanager` show both sides",
-        fix="sudo systemctl restart nvidia-fabricmanager; it must be of exactly the driver's version",
+        fix="sudo systemctl restart nvidia-fabricmanager; its version must match the driver's exactly",
         source="NVML, nvmlDeviceGetGpuFabricInfoV",
     ),
     _check(
@@ -433,13 +436,14 @@ CARDS: tuple[Condition, ...] = (
         verdict="warn",
         certainty="strong",
         title="NVLinks are down",
-        meaning="Some cards have more links than their board or bridge connects, so that inactive ones alone are a "
-        "remark. Where another card of the same name has more active, one was lost: copies between GPUs are slower, or "
-        "take another way. A failure where all links of a card on a board of NVIDIA's are down and others' are not; a "
-        "warning where all links of all its cards are down although the fabric calls itself completed. A card without "
-        "a bridge is left alone, and so is one in MIG mode, whose links no program can use.",
+        meaning="Some GPUs have more links than their board or bridge connects, so inactive links alone are a "
+        "remark. If another GPU of the same name has more active links, a link was lost: copies between GPUs are "
+        "slower or use another path. It is a failure if all links of one GPU on an NVIDIA board are down and those "
+        "of others are up. It is a warning if all links of all its GPUs are down although the fabric state is "
+        "completed. GPUs without a bridge are not judged, and neither are GPUs in MIG mode, whose links no program "
+        "can use.",
         settle="`nvidia-smi nvlink --status` and `nvidia-smi topo -m` show which GPU a link leads to",
-        fix="look for Xid 74, 136 and 144 to 150 in `sudo dmesg`; reset the cards, then reseat the bridge or the board",
+        fix="look for Xid 74, 136 and 144 to 150 in `sudo dmesg`; reset the GPUs, then reseat the bridge or the board",
         source="NVML, nvmlDeviceGetNvLinkState; DCGM's health check fails for a link that is down",
     ),
     _check(
@@ -447,12 +451,12 @@ CARDS: tuple[Condition, ...] = (
         verdict="warn",
         certainty="strong",
         title="NVLinks count errors",
-        meaning="Counted since the last reset. A link corrects checksum errors (crc) by itself, and some are a remark; "
-        "data sent again (replay), links set up anew (recovery) and lost packets cost time and may stop a job.",
+        meaning="Counted since the last reset. A link corrects checksum errors (crc), and a few are a remark. "
+        "Replays (data sent again), recoveries (links set up again) and lost packets cost time and may stop a job.",
         settle="the counters grow under load: `nvidia-smi nvlink --errorcounters`, before and after",
-        fix="if they grow, reset the cards; then reseat the bridge or the board",
-        source="DCGM's health check of NVLink: one replay, recovery or error of the fifth generation fails there, one "
-        "checksum error warns. Its rates need a watch over time, so that here nothing fails",
+        fix="if they grow, reset the GPUs, then reseat the bridge or the board",
+        source="DCGM's health check of NVLink: one replay, recovery or error of the fifth generation fails there, "
+        "one checksum error warns. Its rates need monitoring over time, so nothing fails here",
     ),
 )
 
@@ -519,7 +523,7 @@ def _thermal(evidence: Evidence) -> Seen | None:
     }
     if not held and not shares:
         return None
-    counted = [f"{card}: held for {units.percent(share)} of the time" for card, share in shares.items()]
+    counted = [f"{card}: limited for {units.percent(share)} of the time" for card, share in shares.items()]
     said = "; ".join([*([_words(held, readings)] if held else []), *counted])
     return Seen(said, {"held_by": held, "readings": readings, "violation_shares": shares})
 
@@ -583,7 +587,7 @@ def _below(now: str, most: str, sign: str, is_lost: Callable[[Device | None, dic
             ]
             behind = max(alike, default=link[now]) > link[now]
             warns = warns or behind or is_lost(device, link)
-            beside = f", where a card of the same name has {sign}{max(alike)}" if behind else ""
+            beside = f", and a GPU of the same name has {sign}{max(alike)}" if behind else ""
             said.append(f"{card}: {sign}{link[now]}, and {sign}{link[most]} is possible{beside}")
         told = {"links": found, "readings": _readings(evidence)}
         return Seen("; ".join(said), told, verdict=None if warns else "info")
@@ -628,7 +632,7 @@ def _hot(evidence: Evidence) -> Seen | None:
         if limit is None or warmest is None or warmest < limit - CLOSE_CELSIUS:
             continue
         over = over or warmest >= limit
-        said.append(f"{card.device}: {warmest:.0f} °C, and from {limit:.0f} °C on it slows down")
+        said.append(f"{card.device}: {warmest:.0f} °C; it slows down from {limit:.0f} °C")
         rows[card.device] = {"temperature_celsius": warmest, "slowdown_celsius": limit}
     if not said:
         return None
@@ -648,7 +652,7 @@ def _not_run(evidence: Evidence) -> Seen | None:
         listed = any(card.nvml_index is not None for card in evidence.cards)
         if evidence.torch_works or not listed:
             return None
-        load = LoadResult("none", "torch did not run on a GPU, so that none was loaded", None, (), {})
+        load = LoadResult("none", "torch did not run on a GPU, so no GPU was loaded", None, (), {})
     if load.outcome == "failed":
         return None
     loaded = {card.device for card in load.cards}
@@ -674,15 +678,15 @@ def _why_not_used(card: Device, reason: str | None) -> str:
 
 
 def _instead(card: Device | None) -> str:
-    """Whether a card that was not loaded was judged all the same: by what others do on it."""
+    """Return whether a card that was not loaded was judged all the same: by what others do on it."""
     hidden = card is not None and (card.state or "").startswith("hidden by")
     if card is None or (card.state is not None and not hidden):
         return ""  # its state says it all
     return {
-        "busy": ", judged as it works",
-        "idle": ", at rest: its clock and PCIe link are not judged",
+        "busy": ", judged under its own load",
+        "idle": ", idle: its clock and PCIe link are not judged",
         "light load": ", lightly used: its clock and PCIe link are not judged",
-        "unknown": ", and NVML does not tell whether it works: its clock and PCIe link are not judged",
+        "unknown": ", and NVML does not report whether it is busy: its clock and PCIe link are not judged",
     }[work(card)]
 
 
@@ -714,9 +718,9 @@ LOAD: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="the load test failed",
-        meaning="One kernel ran, and matrix products and copies for a second did not: an error of the card, its power "
-        "or its driver shows only when it works.",
-        settle="`gpucheck smoke --device cuda` runs one thing after the other, and `sudo dmesg` shows Xid errors",
+        meaning="A single kernel ran, but one second of matrix products and copies failed. A fault of the GPU, its "
+        "power or its driver appears only under load.",
+        settle="`gpucheck smoke --device cuda` runs the checks one by one, and `sudo dmesg` shows Xid errors",
         fix="sudo dmesg -T | grep -i xid",
         judge=_failed,
     ),
@@ -726,8 +730,8 @@ LOAD: tuple[Condition, ...] = (
         verdict="warn",
         certainty="strong",
         title="the hardware lowers the clock under load",
-        meaning="It is too hot, or its power supply asks for less (power brake). In half of a second's readings or "
-        "more that is how the card runs, and a failure; in fewer a warning. One reading alone does not count.",
+        meaning="The GPU is too hot, or its power supply requests less power (power brake). It is a failure if at "
+        "least half of the readings in a second show it, and a warning if fewer do. A single reading does not count.",
         settle="`gpucheck bench matmul --sustain 30s` shows the clock over half a minute",
         fix="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; then check fans, air flow, power cables and supply",
         judge=_hardware,
@@ -739,8 +743,8 @@ LOAD: tuple[Condition, ...] = (
         verdict="warn",
         certainty="strong",
         title="heat lowers the clock under load",
-        meaning="After a second of load a card that is cooled well is not that warm. Judged by NVML's reasons, and by "
-        "its counter where that grew by more than 1 % of the time.",
+        meaning="A well-cooled GPU is not that warm after one second of load. Judged by NVML's clock reasons, and by "
+        "its counter if that grew by more than 1 % of the time.",
         fix="check fans, air flow and room temperature",
         judge=_thermal,
         source="NVML, nvmlClocksEventReasons 0x20 and NVML_FI_DEV_PERF_POLICY_THERMAL",
@@ -750,9 +754,9 @@ LOAD: tuple[Condition, ...] = (
         rung=None,
         verdict="warn",
         certainty="strong",
-        title="the card is at its temperature limit",
-        meaning="Read under a second of load, beside the temperature from which driver or hardware lower the clock. "
-        "Within 5 °C of it is a remark.",
+        title="the GPU is at its temperature limit",
+        meaning="Read under one second of load and compared with the temperature at which driver or hardware lower "
+        "the clock. Within 5 °C of it is a remark.",
         fix="check fans, air flow and room temperature",
         judge=_hot,
         source="NVML, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN and _GPU_MAX, the lower of both",
@@ -763,8 +767,8 @@ LOAD: tuple[Condition, ...] = (
         verdict="info",
         certainty="proof",
         title="the power limit lowers the clock",
-        meaning="Normal at full load: the card is as fast as its power limit lets it be.",
-        fix="no action needed; nvidia-smi -q -d POWER says whether the limit is the card's own",
+        meaning="Normal at full load: the GPU is as fast as its power limit allows.",
+        fix="no action needed; nvidia-smi -q -d POWER shows whether the limit is the GPU's default",
         judge=_power_limited,
         source="NVML, nvmlClocksEventReasons 0x4",
     ),
@@ -774,7 +778,7 @@ LOAD: tuple[Condition, ...] = (
         verdict="info",
         certainty="proof",
         title="a setting lowers the clock",
-        meaning="Somebody set application clocks, a display clock or sync boost.",
+        meaning="Application clocks, a display clock or sync boost are set.",
         fix="sudo nvidia-smi -i INDEX --reset-applications-clocks",
         judge=_setting,
         source="NVML, nvmlClocksEventReasons 0x2, 0x10 and 0x100",
@@ -785,42 +789,41 @@ LOAD: tuple[Condition, ...] = (
         verdict="warn",
         certainty="hint",
         title="the clock stays below half its maximum for no reported reason",
-        meaning="Work is there, nothing is said to hold the clock, and it does not rise.",
-        settle="`gpucheck bench matmul` shows what that costs",
-        fix="nvidia-smi -q -d CLOCK,PERFORMANCE; "
-        "a setting of the clock goes with `sudo nvidia-smi -i INDEX --reset-gpu-clocks`",
+        meaning="The GPU is busy and NVML reports no limit, but the clock does not rise.",
+        settle="`gpucheck bench matmul` shows the effect",
+        fix="nvidia-smi -q -d CLOCK,PERFORMANCE; to unlock the clock: `sudo nvidia-smi -i INDEX --reset-gpu-clocks`",
         judge=_low_clock,
-        source="a choice: a Tesla T4's base clock is 585 of 1590 MHz, which its power limit explains; below half "
-        "without any reason stands out",
+        source="gpucheck's choice: a Tesla T4's base clock is 585 of 1590 MHz, which its power limit explains. Below "
+        "half without any reason is unusual",
     ),
     Condition(
         id="load.link_width",
         rung=None,
         verdict="warn",
         certainty="strong",
-        title="the PCIe link uses fewer lanes than the card has",
-        meaning="Copies are slower in proportion. A card that is not seated well, a dirty contact or a riser loses "
-        "lanes: a warning where a card of the same name has more, where fewer than four are left, and for parts that "
-        "have sixteen by their data sheet. Else it is a remark, "
-        "for many laptops, small cards and slots are wired so. Judged under load alone: at rest a link may be narrower "
-        "on purpose.",
-        settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap beside LnkSta on both ends",
-        fix="reseat the card, remove risers, check the slot's firmware setting (bifurcation)",
+        title="the PCIe link uses fewer lanes than the GPU has",
+        meaning="Copies are slower in proportion. A badly seated GPU, a dirty contact or a riser can lose lanes. It "
+        "is a warning if a GPU of the same name has more lanes, if fewer than four are left, and for GPUs with "
+        "sixteen lanes by their data sheet. Otherwise it is a remark, because many laptops, small boards and slots "
+        "are wired with fewer lanes. Judged only under load, because an idle link may be narrower on purpose.",
+        settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap and LnkSta on both ends",
+        fix="reseat the GPU, remove risers, check the slot's firmware setting (bifurcation)",
         judge=_below("width", "max_width", "x", _lost_lanes),
-        source="NVML, nvmlDeviceGetCurrPcieLinkWidth and nvmlDeviceGetMaxPcieLinkWidth; the latter is 16 also for "
-        "an RTX 3050, Amazon's A10G and laptops, all of which have eight lanes",
+        source="NVML, nvmlDeviceGetCurrPcieLinkWidth and nvmlDeviceGetMaxPcieLinkWidth; the latter is 16 even for an "
+        "RTX 3050, Amazon's A10G and laptops, which all have eight lanes",
     ),
     Condition(
         id="load.link_generation",
         rung=None,
         verdict="warn",
         certainty="strong",
-        title="the PCIe link is slower than card and slot allow",
-        meaning="Each generation has twice the rate of the one before. A link that does not rise while copies run was "
-        "lowered after errors, or by a setting. In a virtual machine, where NVML does not see the slot, it is a remark "
-        "while cards of the same name are alike. Judged under load alone: at rest a link sleeps at generation 1.",
-        settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap beside LnkSta on both ends",
-        fix="reseat the card, remove risers, check the slot's firmware setting",
+        title="the PCIe link is slower than GPU and slot allow",
+        meaning="Each generation has twice the rate of the previous one. If the link stays slow while copies run, "
+        "errors or a setting have lowered it. In a virtual machine NVML does not see the slot, so it is a remark "
+        "there if all GPUs of the same name are alike. Judged only under load, because an idle link uses generation "
+        "1.",
+        settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap and LnkSta on both ends",
+        fix="reseat the GPU, remove risers, check the slot's firmware setting",
         judge=_below("generation", "max_generation", "generation ", _lost_speed),
         source="NVML, nvmlDeviceGetCurrPcieLinkGeneration and nvmlDeviceGetMaxPcieLinkGeneration",
     ),
@@ -829,9 +832,9 @@ LOAD: tuple[Condition, ...] = (
         rung=None,
         verdict="info",
         certainty="proof",
-        title="a faster slot would help the card",
-        meaning="The card's own link has more lanes or a newer generation than card and slot have together.",
-        fix="another slot, where copies matter: `gpucheck bench transfer` shows what they reach",
+        title="a faster slot would help the GPU",
+        meaning="The GPU's own link has more lanes or a newer generation than GPU and slot together.",
+        fix="use another slot if copies matter; `gpucheck bench transfer` shows their rate",
         judge=_slot,
         source="NVML, nvmlDeviceGetGpuMaxPcieLinkGeneration; lanes from the kernel's max_link_width",
     ),
@@ -840,11 +843,11 @@ LOAD: tuple[Condition, ...] = (
         rung=None,
         verdict="skip",
         certainty="proof",
-        title="not every card was tested under load",
-        meaning="Throttling, heat and the PCIe link are judged under a second of matrix products and copies. A card "
-        "that others use is left alone and judged by what they do on it, where they keep it busy (`devices.`); where "
-        "NVML sees nothing a load shows nothing.",
-        fix="gpucheck devices --processes shows who uses it; run again when it is free",
+        title="not every GPU was tested under load",
+        meaning="Throttling, heat and the PCIe link are judged under one second of matrix products and copies. A GPU "
+        "that others use is not loaded. It is judged under their load if they keep it busy (`devices.`). If NVML "
+        "reports nothing, a load shows nothing.",
+        fix="gpucheck devices --processes shows which processes use it; run again when it is free",
         judge=_not_run,
     ),
     Condition(
@@ -852,9 +855,9 @@ LOAD: tuple[Condition, ...] = (
         rung=None,
         verdict="inconclusive",
         certainty="proof",
-        title="a card's state under load could not be read",
-        meaning="The load ran, and NVML did not tell what it has for this card: an error, a call that never returned, "
-        "or an answer that cannot be true.",
+        title="a GPU's state under load could not be read",
+        meaning="The load ran, but NVML did not report the figures that it supports for this GPU: an error, a call "
+        "that never returned, or an impossible value.",
         fix="run again; if it persists, sudo dmesg | grep -i xid",
         judge=_unread_load,
         source="NVML, nvmlReturn_t",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from gpucheck import xid
-from gpucheck.cards import xids
+from gpucheck.cards import at_rest
 from gpucheck.cards.card import address_of, name_of
 from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.machine import kernel_driver
@@ -79,7 +79,7 @@ def _held(evidence: Evidence) -> Seen:
 def _elsewhere(evidence: Evidence) -> Seen:
     built_for, running = evidence.stack.built_for or (), evidence.stack.running
     return Seen(
-        f"nvidia.ko is on disk for {', '.join(built_for)}, and the kernel that runs is {running}",
+        f"nvidia.ko is on disk for {', '.join(built_for)}, but the running kernel is {running}",
         {"built_for": list(built_for), "running": running},
         fix=f"sudo apt install linux-headers-{running} && sudo dkms autoinstall, then sudo modprobe nvidia (Debian, "
         "Ubuntu; elsewhere reinstall the driver's package for this kernel)",
@@ -94,14 +94,14 @@ def _rejected(evidence: Evidence) -> Seen:
 
 def _unsigned(evidence: Evidence) -> Seen:
     return Seen(
-        "the module is on disk for this kernel and not loaded, and the firmware enforces Secure Boot",
+        "the module is on disk for this kernel but not loaded, and the firmware enforces Secure Boot",
         {"secure_boot": True, "built_for": list(evidence.stack.built_for or ())},
     )
 
 
 def _not_loaded(evidence: Evidence) -> Seen:
     stack = evidence.stack
-    where = f"its file is there for {stack.running}" if stack.built_for else "its libraries are installed"
+    where = f"its file exists for {stack.running}" if stack.built_for else "its libraries are installed"
     return Seen(
         f"{addresses(stack.gpus)} on the PCI bus; the module is not loaded, and {where}", _module_seen(evidence)
     )
@@ -109,7 +109,11 @@ def _not_loaded(evidence: Evidence) -> Seen:
 
 def _no_driver(evidence: Evidence) -> Seen:
     gpus = evidence.stack.gpus
-    no_file = "no kernel on this disk has it" if evidence.stack.built_for == () else "none of its libraries is here"
+    no_file = (
+        "no kernel on this disk has its file"
+        if evidence.stack.built_for == ()
+        else ("none of its libraries is installed")
+    )
     return Seen(
         f"{addresses(gpus)} on the PCI bus; NVIDIA's module is not loaded, and {no_file}", _module_seen(evidence)
     )
@@ -166,7 +170,8 @@ def missing(evidence: Evidence) -> list[str]:
 
 
 def _none_comes_up(evidence: Evidence) -> bool:
-    """Whether the module is loaded and no card of it is usable: NVML lists none or does not start, nor does CUDA."""
+    """Return whether the module is loaded and no card of it is usable: NVML lists none or does not start, nor does
+    CUDA."""
     loaded = evidence.driver.kernel_module_loaded
     if evidence.cuda_works or not loaded or not evidence.stack.gpus or why_absent(evidence) is not None:
         return False
@@ -245,9 +250,9 @@ KERNEL: tuple[Condition, ...] = (
         rung="kernel",
         verdict="fail",
         certainty="proof",
-        title="nouveau holds the GPU, NVIDIA's driver cannot use it",
-        meaning="nouveau is the kernel's own driver for NVIDIA's cards. It serves a screen and not CUDA, and while it "
-        "holds the card NVIDIA's module is not given it.",
+        title="nouveau controls the GPU, so NVIDIA's driver cannot use it",
+        meaning="nouveau is the Linux kernel's driver for NVIDIA GPUs. It drives displays but not CUDA. While it "
+        "controls the GPU, NVIDIA's module cannot use it.",
         fix="printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' | sudo tee /etc/modprobe.d/nouveau.conf && "
         "sudo update-initramfs -u (Fedora, RHEL: sudo dracut --force); install NVIDIA's driver, and reboot",
         judge=_absent("nouveau"),
@@ -259,10 +264,10 @@ KERNEL: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="the GPU is reserved for a virtual machine",
-        meaning="A driver such as vfio-pci holds the card so that a virtual machine can be given it. This system "
-        "cannot use it meanwhile.",
-        fix="use it inside the virtual machine; or take its ids out of vfio-pci's options in /etc/modprobe.d and the "
-        "kernel's command line, and reboot",
+        meaning="A driver such as vfio-pci reserves the GPU for a virtual machine. This system cannot use it "
+        "meanwhile.",
+        fix="use it inside the virtual machine; or remove its IDs from vfio-pci's options in /etc/modprobe.d and the "
+        "kernel command line, and reboot",
         judge=_absent("guests"),
     ),
     Condition(
@@ -271,7 +276,7 @@ KERNEL: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="NVIDIA's driver is not installed",
-        meaning="A card is on the PCI bus and nothing on this system drives it.",
+        meaning="A GPU is on the PCI bus, but this system has no driver for it.",
         fix="sudo ubuntu-drivers install --gpgpu (Ubuntu; elsewhere NVIDIA's package of the distribution), and reboot",
         judge=_absent("no_driver"),
         texts=(
@@ -285,9 +290,9 @@ KERNEL: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="NVIDIA's module was built for another kernel",
-        meaning="The kernel was updated and the driver's module was not built for the new one, mostly because the "
-        "kernel's headers are missing.",
-        settle="`dkms status` lists the kernels that it was built for",
+        meaning="The kernel was updated, but the driver's module was not built for the new kernel, usually because "
+        "the kernel headers are missing.",
+        settle="`dkms status` lists the kernels for which it was built",
         fix="install the headers of the running kernel, sudo dkms autoinstall, then sudo modprobe nvidia",
         judge=_absent("other_kernel"),
         texts=(r"modprobe: FATAL: Module nvidia not found in directory",),
@@ -298,8 +303,8 @@ KERNEL: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="the kernel rejects NVIDIA's unsigned module (Secure Boot)",
-        meaning="With Secure Boot the kernel loads only modules that are signed with a key that the firmware knows. A "
-        "module that was built here is signed with a key of this machine, which has to be enrolled once.",
+        meaning="With Secure Boot the kernel loads only modules signed with a key that the firmware knows. A module "
+        "built on this machine is signed with the machine's own key, which must be enrolled once.",
         fix="sudo mokutil --import /var/lib/shim-signed/mok/MOK.der (Debian and others: /var/lib/dkms/mok.pub), "
         "reboot, and enrol the key at the blue screen; or switch Secure Boot off in the firmware",
         judge=_absent("rejected"),
@@ -311,8 +316,8 @@ KERNEL: tuple[Condition, ...] = (
         verdict="fail",
         certainty="hint",
         title="NVIDIA's module is not loaded, and Secure Boot is on",
-        meaning="With Secure Boot the kernel loads only signed modules. The module is there and is not loaded; a "
-        "missing signature is the likeliest cause.",
+        meaning="With Secure Boot the kernel loads only signed modules. The module exists but is not loaded. A "
+        "missing signature is the most likely cause.",
         settle="`sudo modprobe nvidia` says `Key was rejected by service`",
         fix="sudo modprobe nvidia; if the key is rejected, sudo mokutil --import /var/lib/shim-signed/mok/MOK.der "
         "(Debian and others: /var/lib/dkms/mok.pub), reboot, and enrol the key",
@@ -324,9 +329,9 @@ KERNEL: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="NVIDIA's kernel module is not loaded",
-        meaning="The driver is installed and the kernel does not run its module: it was unloaded, is on a list of "
-        "modules not to load, or failed as it loaded.",
-        settle="`sudo modprobe nvidia` loads it or says why not",
+        meaning="The driver is installed, but its kernel module is not loaded: it was unloaded, is blacklisted, or "
+        "failed to load.",
+        settle="`sudo modprobe nvidia` loads it or shows the reason",
         fix="sudo modprobe nvidia; if that fails, sudo dmesg | grep -i nvidia",
         judge=_absent("not_loaded"),
         nvml=(9,),
@@ -338,7 +343,7 @@ KERNEL: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="the host of this container has no NVIDIA driver running",
-        meaning="A container uses the host's kernel. Nothing inside the container can load a module into it.",
+        meaning="A container uses the host's kernel and cannot load a module into it.",
         fix="on the host: sudo modprobe nvidia, or install NVIDIA's driver there; then recreate the container",
         judge=_absent("host"),
     ),
@@ -348,11 +353,12 @@ KERNEL: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="the GPU has fallen off the bus",
-        meaning="The card stopped answering on PCI Express: it overheated, lost power, sits badly in its slot, or is "
-        "broken. The kernel logs it as Xid 79, or in two lines without a number, and every program that uses the card "
-        "fails from then on.",
-        settle="if it returns after a power cycle, move the card to another slot or supply: the fault goes with one",
-        fix="shut down, take the power off and on, and boot; if it returns, reseat the card and its power plugs",
+        meaning="The GPU stopped answering on PCI Express: it overheated, lost power, is badly seated, or is broken. "
+        "The kernel logs it as Xid 79, or in two lines without a number. From then on, every program that uses the "
+        "GPU fails.",
+        settle="if it happens again after a power cycle, move the GPU to another slot or power supply to see which "
+        "part is faulty",
+        fix="power-cycle the machine; if it happens again, reseat the GPU and its power cables",
         judge=_fallen,
         texts=(
             r"fallen off the bus",
@@ -366,9 +372,9 @@ KERNEL: tuple[Condition, ...] = (
         rung="hardware",
         verdict="fail",
         certainty="proof",
-        title="the GPU's power plug is not in",
-        meaning="The card needs power from its own plugs besides the slot's, and does not start without.",
-        fix="shut down and put every power plug of the card in; a card in a server may need its riser's cable",
+        title="GPU power cable not connected",
+        meaning="The GPU needs auxiliary power and will not start without it.",
+        fix="shut down and connect all power cables of the GPU; in a server it may also need the riser's cable",
         judge=_logged(NO_POWER),
         texts=(r"does not have the necessary power cables connected", r"Insufficient External Power"),
     ),
@@ -378,8 +384,8 @@ KERNEL: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="the firmware gave the GPU no address space",
-        meaning="The card's memory window (BAR) was not given addresses, mostly because the firmware keeps all of them "
-        "below 4 GiB, or a virtual machine has too small a window.",
+        meaning="The GPU's memory window (BAR) has no addresses, usually because the firmware keeps all windows "
+        "below 4 GiB, or because a virtual machine's window is too small.",
         fix="switch on Above 4G Decoding (and Resizable BAR) in the firmware; in a virtual machine, widen its 64-bit "
         "memory window",
         judge=_logged(NO_ROOM),
@@ -392,8 +398,8 @@ KERNEL: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="this driver does not support the GPU",
-        meaning="The card is newer than the driver, or so old that only a legacy driver serves it.",
-        fix="install the newest driver; for a card before Turing, the last branch that lists it at nvidia.com/drivers",
+        meaning="The GPU is newer than the driver, or so old that only a legacy driver supports it.",
+        fix="install the newest driver; for a GPU before Turing, the last branch that lists it at nvidia.com/drivers",
         judge=_logged(UNSUPPORTED),
         texts=(r"installed in this system is not supported by the", r"supported through the NVIDIA .* Legacy drivers"),
     ),
@@ -403,7 +409,7 @@ KERNEL: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="this GPU needs the open kernel module",
-        meaning="From Blackwell on (RTX 50, B200) NVIDIA's proprietary kernel module does not start a card; the open "
+        meaning="From Blackwell on (RTX 50, B200), NVIDIA's proprietary kernel module does not start a GPU. The open "
         "module of the same driver does.",
         settle="the kernel's log has `requires use of the NVIDIA open kernel modules`",
         fix="sudo apt install nvidia-open (the package of the distribution whose name has `-open`), and reboot",
@@ -417,11 +423,11 @@ KERNEL: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="NVIDIA's module cannot start the GPU",
-        meaning="The module took the card and its start failed. The numbers behind `RmInitAdapter failed` tell NVIDIA "
-        "where; for a user, a firmware file that does not fit, a card that needs a power cycle and a broken card look "
-        "alike.",
-        settle="it is the card's state if a power cycle mends it, the driver if another version does",
-        fix="shut down, take the power off and on; then try the newest driver; then the card in another machine",
+        meaning="The module found the GPU but could not start it. The numbers after `RmInitAdapter failed` show "
+        "NVIDIA the place. For a user, a firmware file that does not match, a GPU that needs a power cycle, and a "
+        "broken GPU look the same.",
+        settle="if a power cycle helps, the cause was the GPU's state; if another version helps, the driver",
+        fix="power-cycle the machine, then try the newest driver, then try the GPU in another machine",
         judge=_not_started,
         texts=(r"RmInitAdapter failed", r"rm_init_adapter failed"),
         source="NVIDIA/open-gpu-kernel-modules issues 326 and 789",
@@ -439,7 +445,7 @@ def _xid(evidence: Evidence) -> Seen | None:
     stories = [
         (address, known)
         for address in dict.fromkeys(one.pci_address for one in errors)
-        if (known := xids.story([one for one in errors if one.pci_address == address])) is not None
+        if (known := at_rest.story([one for one in errors if one.pci_address == address])) is not None
     ]
     if not stories:
         return None
@@ -458,7 +464,7 @@ def _xid(evidence: Evidence) -> Seen | None:
 def _unreadable(evidence: Evidence) -> Seen | None:
     if evidence.stack.log is not None or evidence.stack.log_error is None or not evidence.is_nvidia_here:
         return None
-    return Seen(f"the kernel's log cannot be read: {evidence.stack.log_error}", {"error": evidence.stack.log_error})
+    return Seen(f"the kernel log cannot be read: {evidence.stack.log_error}", {"error": evidence.stack.log_error})
 
 
 LOG: tuple[Condition, ...] = (
@@ -467,11 +473,12 @@ LOG: tuple[Condition, ...] = (
         rung=None,
         verdict="fail",
         certainty="strong",
-        title="Xid errors in the kernel's log",
-        meaning="The driver reports a GPU's errors to the kernel as Xid numbers. A failure where NVIDIA's catalogue "
-        "asks for a reset, a reboot or a mechanical check, and the driver was not loaded again since; a remark where "
-        "the program made a mistake or NVIDIA says to ignore it. Xid 154 says itself what the GPU needs.",
-        settle="NVIDIA's catalogue of Xid errors says what each means and what to do at once",
+        title="Xid errors in the kernel log",
+        meaning="The driver reports GPU errors to the kernel as Xid numbers. It is a failure if NVIDIA's catalogue "
+        "asks for a reset, a reboot or a mechanical check and the driver was not reloaded since. It is a remark if "
+        "the program made a mistake or NVIDIA's catalogue says to ignore it. Xid 154 states which action the GPU "
+        "needs.",
+        settle="NVIDIA's Xid catalogue has the meaning and the immediate action for each error",
         fix="sudo dmesg -T | grep -i xid",
         judge=_xid,
         texts=(r"NVRM: Xid \(", r"\bXid \d+"),
@@ -483,7 +490,7 @@ LOG: tuple[Condition, ...] = (
         verdict="skip",
         certainty="proof",
         title="the kernel log could not be read: Xid errors unknown",
-        meaning="Reading the kernel's log mostly takes root's rights. What cannot be read is not empty.",
+        meaning="Reading the kernel log usually requires root. A log that cannot be read may still contain errors.",
         fix="sudo dmesg | grep -i xid",
         judge=_unreadable,
     ),

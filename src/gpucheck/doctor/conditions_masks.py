@@ -29,7 +29,7 @@ class Entry:
     def told(self) -> str:
         if self.index is None:
             return f"{self.text!r} shows nothing: {self.problem}"
-        return f"{self.text!r} is read as {self.index}" if self.is_odd else f"{self.text!r} shows GPU {self.index}"
+        return f"CUDA reads {self.text!r} as {self.index}" if self.is_odd else f"{self.text!r} shows GPU {self.index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Reading:
 
     @property
     def is_malformed(self) -> bool:
-        """Whether an entry is no number and no UUID."""
+        """Return whether an entry is no number and no UUID."""
         return any(entry.is_odd for entry in self.entries)
 
 
@@ -57,10 +57,10 @@ def read_mask(value: str, uuids: Sequence[str | None]) -> Reading:
     for text in value.split(","):
         entry = _entry(text, uuids)
         if ended:
-            entries.append(Entry(text, None, "it comes after the end", entry.is_odd))
+            entries.append(Entry(text, None, "it is after the end of the list", entry.is_odd))
             continue
         if entry.index is not None and entry.index in shown:
-            entries.append(Entry(text, None, "a GPU that is named twice empties the list", entry.is_odd))
+            entries.append(Entry(text, None, "a GPU that is listed twice empties the list", entry.is_odd))
             shown, ended = [], True
             continue
         entries.append(entry)
@@ -79,17 +79,17 @@ def _entry(text: str, uuids: Sequence[str | None]) -> Entry:
         fits = [place for place, uuid in enumerate(uuids) if uuid is not None and uuid.startswith(word)]
         if len(fits) == 1:
             return Entry(text, fits[0])
-        return Entry(text, None, "it fits several GPUs" if fits else "no GPU has this UUID")
+        return Entry(text, None, "it matches several GPUs" if fits else "no GPU has this UUID")
     number = leading_number(word)
     is_odd = re.fullmatch(r"-?\d+", word) is None
     if number is None:
-        return Entry(text, None, "it is no number and no UUID", is_odd)
+        return Entry(text, None, "it is neither a number nor a UUID", is_odd)
     if number < 0:
         return Entry(text, None, "a negative number ends the list", is_odd)
     # A number is a card's: MIG instances have UUIDs alone.
     count = sum(not (uuid or "").startswith("MIG-") for uuid in uuids)
     if number >= count:
-        return Entry(text, None, f"there {'is' if count == 1 else 'are'} {count}, counted from 0", is_odd)
+        return Entry(text, None, f"{count} GPU{'s' * (count != 1)} exist{'s' * (count == 1)}, counted from 0", is_odd)
     return Entry(text, number, None, is_odd)
 
 
@@ -100,7 +100,8 @@ def leading_number(word: str) -> int | None:
 
 
 def torch_count(value: str, uuids: Sequence[str | None]) -> int | None:
-    """How many devices torch's own parser makes of it, with which it counts before CUDA starts; None: it does not.
+    """Return how many devices torch's own parser makes of it, with which it counts before CUDA starts; None: it does
+    not.
 
     `_parse_visible_devices` and `_device_count_nvml` of torch/cuda/__init__.py: a list that begins with a UUID takes
     nothing but UUIDs, one that begins with a number nothing but numbers, and MIG instances are left to CUDA.
@@ -165,7 +166,7 @@ def _seen(evidence: Evidence, reading: Reading, value: str, told: str) -> Seen:
     by_torch = torch_count(value, _unmasked(evidence))
     message = f"{MASK}={value!r} {told}: {'; '.join(entry.told for entry in reading.entries)}"
     if by_torch is not None and by_torch != len(reading.shown):
-        message += f"; torch's own parser, which counts before CUDA starts, makes {by_torch} of it"
+        message += f"; torch's own parser, which counts before CUDA starts, reads {by_torch}"
     return Seen(
         message,
         {
@@ -192,7 +193,7 @@ def _hides_all(evidence: Evidence) -> Seen | None:
         return None
     value, reading = found
     if evidence.driver.cuinit_code == REFUSED:
-        return _seen(evidence, reading, value, f"is refused: cuInit answers {REFUSED}")
+        return _seen(evidence, reading, value, f"is refused: cuInit returns {REFUSED}")
     # Without NVML's list every entry looks like too large a number: then only what hides whatever is there counts.
     if reading.shown or (not _listed(evidence) and not _hides_whatever_is_there(value)):
         return None
@@ -210,7 +211,9 @@ def _malformed(evidence: Evidence) -> Seen | None:
     if found is None or not _shown(evidence) or not found[1].is_malformed:
         return None
     value, reading = found
-    return _seen(evidence, reading, value, f"has entries that are no number and no UUID and shows {_count(evidence)}")
+    return _seen(
+        evidence, reading, value, f"has entries that are neither numbers nor UUIDs and shows {_count(evidence)}"
+    )
 
 
 def _shows_fewer(evidence: Evidence) -> Seen | None:
@@ -247,7 +250,7 @@ def _one_instance(evidence: Evidence) -> Seen | None:
     shown = [card for card in instances if card.cuda_index is not None]
     if len(instances) < 2 or len(shown) != 1:
         return None
-    return Seen(f"{len(instances)} instances are there", {"instances": len(instances), "shown": shown[0].uuid})
+    return Seen(f"{len(instances)} instances exist", {"instances": len(instances), "shown": shown[0].uuid})
 
 
 def _cuda_shows_fewer(evidence: Evidence) -> Seen | None:
@@ -259,7 +262,7 @@ def _cuda_shows_fewer(evidence: Evidence) -> Seen | None:
         return None
     left = [card.uuid for card in usable if card.cuda_index is None]
     return Seen(
-        f"NVML lists {len(listed)} and CUDA shows {len(shown)}, without a mask",
+        f"NVML lists {len(listed)}, but CUDA shows {len(shown)}, without a mask",
         {"nvml": len(listed), "cuda": len(shown), "not_shown": left},
         verdict="warn" if shown else None,
     )
@@ -275,9 +278,9 @@ def _not_listed(evidence: Evidence) -> Seen | None:
     fallen = [address for address in found.evidence["pci_addresses"] if _has_fallen(address, evidence)]
     if not fallen:
         return Seen(found.message, found.evidence, found.fix, title=found.title)
-    message = f"{', '.join(fallen)} fell off the bus, as the kernel's log says; {found.message}"
-    title = f"{len(fallen)} card{'s' * (len(fallen) != 1)} lost: fell off the bus"
-    fix = "shut down, take the power off and on, and boot; if it returns, reseat the card and its power plugs"
+    message = f"{', '.join(fallen)} fell off the bus, according to the kernel log; {found.message}"
+    title = f"{len(fallen)} GPU{'s' * (len(fallen) != 1)} lost: fell off the bus"
+    fix = "power-cycle the machine; if it happens again, reseat the GPU and its power cables"
     return Seen(message, {**found.evidence, "fallen": fallen}, fix, verdict="fail", title=title)
 
 
@@ -291,7 +294,7 @@ def _nvml_check(evidence: Evidence) -> Seen | None:
     if probe is None or not probe.available or asked in (None, "0") or code in (None, 0):
         return None
     return Seen(
-        f"torch.cuda.is_available() is True and cuInit answers {code}",
+        f"torch.cuda.is_available() is True, but cuInit returns {code}",
         {"PYTORCH_NVML_BASED_CUDA_CHECK": asked, "cuinit_code": code, "device_count": probe.count},
     )
 
@@ -304,7 +307,7 @@ def _count_disagrees(evidence: Evidence) -> Seen | None:
     if probe.count == shown or (probe.count == 0 and not probe.available):
         return None  # a torch that sees none has a reason of its own
     return Seen(
-        f"torch.cuda.device_count() is {probe.count} and CUDA shows {shown}",
+        f"torch.cuda.device_count() is {probe.count}, but CUDA shows {shown}",
         {"torch": probe.count, "cuda": shown},
         verdict="warn" if evidence.torch_works else None,
     )
@@ -317,8 +320,8 @@ MASKS: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="CUDA_VISIBLE_DEVICES hides every GPU",
-        meaning="CUDA shows a process only the GPUs that this variable names. An empty value, -1, and a first entry "
-        "that names no GPU hide them all; torch then finds no GPU and gives no reason.",
+        meaning="CUDA shows a process only the GPUs that this variable names. An empty value, -1, or a first entry "
+        "that matches no GPU hides all of them. torch then finds no GPU and gives no reason.",
         fix="unset CUDA_VISIBLE_DEVICES",
         judge=_hides_all,
         texts=(r"No CUDA GPUs are available",),
@@ -329,9 +332,9 @@ MASKS: tuple[Condition, ...] = (
         rung="devices",
         verdict="warn",
         certainty="proof",
-        title="CUDA reads CUDA_VISIBLE_DEVICES differently than it looks",
-        meaning="An entry is a number or the beginning of a UUID. Anything else is read up to where it stops being a "
-        "number, or ends the list, without a word: `0;1` is 0 and `0x1` is 0.",
+        title="CUDA reads CUDA_VISIBLE_DEVICES differently than expected",
+        meaning="An entry is a number or the beginning of a UUID. CUDA reads any other entry only as far as it is a "
+        "number, or ends the list there, without a message: `0;1` is 0 and `0x1` is 0.",
         fix="export CUDA_VISIBLE_DEVICES with numbers or UUIDs and commas between them; `nvidia-smi -L` lists both",
         judge=_malformed,
         source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES; torch/cuda/__init__.py, _parse_visible_devices",
@@ -342,8 +345,9 @@ MASKS: tuple[Condition, ...] = (
         verdict="warn",
         certainty="proof",
         title="CUDA_VISIBLE_DEVICES names more GPUs than CUDA shows",
-        meaning="The first entry that names no GPU ends the list: those after it are hidden although they are there.",
-        fix="name only GPUs that are there; `nvidia-smi -L` lists them",
+        meaning="The first entry that matches no GPU ends the list, so the GPUs after it are hidden although they "
+        "exist.",
+        fix="use only GPUs that exist; `nvidia-smi -L` lists them",
         judge=_shows_fewer,
         source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES",
     ),
@@ -354,7 +358,7 @@ MASKS: tuple[Condition, ...] = (
         certainty="proof",
         title="CUDA and nvidia-smi number the GPUs differently",
         meaning="Unless CUDA_DEVICE_ORDER is PCI_BUS_ID, CUDA counts the fastest GPU first, and nvidia-smi counts by "
-        "PCI address. With unlike cards `cuda:0` and nvidia-smi's 0 are then two different ones.",
+        "PCI address. With different GPU models, `cuda:0` and nvidia-smi's 0 are then different GPUs.",
         fix="export CUDA_DEVICE_ORDER=PCI_BUS_ID",
         judge=_order,
         source="pytorch issue 86539",
@@ -365,7 +369,7 @@ MASKS: tuple[Condition, ...] = (
         verdict="info",
         certainty="proof",
         title="CUDA shows one MIG instance of several",
-        meaning="A process can use one MIG instance, whatever number there are: torch has one device.",
+        meaning="A process can use only one MIG instance.",
         fix="start one process for each instance, each with its UUID in CUDA_VISIBLE_DEVICES; `nvidia-smi -L` "
         "lists them",
         judge=_one_instance,
@@ -377,9 +381,9 @@ MASKS: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="NVML lists GPUs that CUDA does not show",
-        meaning="Both ask one driver and should agree. CUDA leaves out a GPU that it cannot open: its node is missing"
-        " or not allowed in this container, another process has it for itself, or it has failed.",
-        settle="`sudo dmesg` and `nvidia-smi -q -d COMPUTE` tell which",
+        meaning="Both use the same driver and should agree. CUDA leaves out a GPU that it cannot open: its device "
+        "node is missing or not allowed in this container, another process uses it exclusively, or it has failed.",
+        settle="`sudo dmesg` and `nvidia-smi -q -d COMPUTE` show which",
         fix="ls -l /dev/nvidia*; nvidia-smi -q -d COMPUTE; sudo dmesg | grep -i -e nvrm -e xid",
         judge=_cuda_shows_fewer,
     ),
@@ -389,8 +393,9 @@ MASKS: tuple[Condition, ...] = (
         verdict="warn",
         certainty="proof",
         title="the driver does not list all NVIDIA devices on the PCI bus",
-        meaning="The bus has more GPUs than the driver: one is bound to another kernel driver, is not supported by "
-        "this one, or failed as it was started. A failure where the kernel's log says that it fell off the bus.",
+        meaning="The bus has more GPUs than the driver lists. The missing GPU is bound to another kernel driver, is "
+        "not supported by this driver, or failed to start. It is a failure if the kernel log says that it fell off "
+        "the bus.",
         fix="lspci -k -d 10de:; sudo dmesg | grep -i nvrm",
         judge=_not_listed,
     ),
@@ -400,8 +405,8 @@ MASKS: tuple[Condition, ...] = (
         verdict="warn",
         certainty="proof",
         title="torch says CUDA is available, but CUDA does not start",
-        meaning="With PYTORCH_NVML_BASED_CUDA_CHECK torch asks NVML instead of CUDA. NVML can answer where CUDA "
-        "cannot start, and the first use of the device fails then.",
+        meaning="With PYTORCH_NVML_BASED_CUDA_CHECK torch asks NVML instead of CUDA. NVML can answer although CUDA "
+        "cannot start, and then the first use of the device fails.",
         fix="unset PYTORCH_NVML_BASED_CUDA_CHECK",
         judge=_nvml_check,
         source="torch/cuda/__init__.py, is_available",
@@ -412,8 +417,8 @@ MASKS: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="torch and CUDA count different devices",
-        meaning="Before CUDA starts torch counts with NVML and a parser of its own. Where that differs from CUDA, a "
-        "device that torch promises does not exist.",
+        meaning="Before CUDA starts, torch counts devices with NVML and its own parser. If the result differs from "
+        "CUDA's, torch reports a device that does not exist.",
         fix="export CUDA_VISIBLE_DEVICES with numbers, or with one MIG instance's UUID",
         judge=_count_disagrees,
         texts=(r"device >= 0 && device < num_gpus.{0,40}INTERNAL ASSERT",),
@@ -469,8 +474,8 @@ ENVIRONMENT: tuple[Condition, ...] = (
         verdict="warn",
         certainty="proof",
         title="CUDA_LAUNCH_BLOCKING makes every kernel wait",
-        meaning="CUDA_LAUNCH_BLOCKING is for debugging: an error is then raised where it arises. Left over it makes "
-        "everything slower, because the host and the device no longer work at the same time.",
+        meaning="CUDA_LAUNCH_BLOCKING is for debugging: errors are raised where they occur. It makes everything "
+        "slower, because the host and the device no longer work at the same time.",
         fix="unset CUDA_LAUNCH_BLOCKING",
         judge=_launch_blocking,
         source="CUDA C++ Programming Guide, environment variables",
@@ -481,7 +486,7 @@ ENVIRONMENT: tuple[Condition, ...] = (
         verdict="warn",
         certainty="proof",
         title="variables of a debugger or a profiler are set",
-        meaning="They load code into every process that uses CUDA, or change how it runs.",
+        meaning="They load code into every process that uses CUDA or change how it runs.",
         fix="unset them",
         judge=_left_over,
         source="DCGM, software test, bad environment variables",
@@ -492,8 +497,7 @@ ENVIRONMENT: tuple[Condition, ...] = (
         verdict="warn",
         certainty="strong",
         title="this container has little shared memory",
-        meaning="A DataLoader's workers hand their batches over in /dev/shm. Where it is full they die with a bus "
-        "error.",
+        meaning="A DataLoader's workers pass their batches through /dev/shm. If it is full, they die with a bus error.",
         fix="start the container with --shm-size=8g or --ipc=host",
         judge=_small_shm,
         texts=(r"DataLoader worker \(pid.*\) is killed by signal: Bus error", r"insufficient shared memory \(shm\)"),

@@ -31,12 +31,12 @@ REFUSALS = (errno.EPERM, errno.EACCES)
 STALE = (errno.ENXIO, errno.ENODEV)
 VISIBLE, CAPABILITIES = "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"
 ASK_THE_SCHEDULER = (
-    "ask the scheduler for a GPU (Slurm: --gres=gpu:1): its control group refuses those that a job did not get"
+    "request a GPU from the scheduler (Slurm: --gres=gpu:1): its control group blocks GPUs that the job did not get"
 )
 
 
 def _is_module_there(evidence: Evidence) -> bool:
-    """Whether NVIDIA's module is loaded and nothing is known to work above it yet, outside WSL."""
+    """Return whether NVIDIA's module is loaded and nothing is known to work above it yet, outside WSL."""
     return bool(evidence.driver.kernel_module_loaded) and not evidence.cuda_works and not evidence.host.wsl
 
 
@@ -45,7 +45,7 @@ def _card_nodes(evidence: Evidence) -> list[Node]:
 
 
 def lacks_nodes(evidence: Evidence) -> bool:
-    """Whether the module is loaded and the driver's node, or every card's, is not there."""
+    """Return whether the module is loaded and the driver's node, or every card's, is not there."""
     if not _is_module_there(evidence) or why_absent(evidence) is not None or evidence.stack.devices is None:
         return False
     no_card = bool(evidence.stack.gpus) and not _card_nodes(evidence) and evidence.in_container
@@ -57,7 +57,7 @@ def _kept_out(evidence: Evidence) -> Seen | None:
     if value not in KEPT_OUT or not evidence.in_container or not lacks_nodes(evidence):
         return None
     return Seen(
-        f"{VISIBLE}={value}, and no GPU's node is in /dev",
+        f"{VISIBLE}={value}, and no GPU's device node is in /dev",
         {VISIBLE: value, "nodes": [node.path for node in evidence.stack.nodes]},
     )
 
@@ -68,7 +68,7 @@ def _no_gpu_given(evidence: Evidence) -> Seen | None:
     nodes = [node.path for node in evidence.stack.nodes]
     what = f"only {', '.join(nodes)}" if nodes else "none of the driver's nodes"
     return Seen(
-        f"the host's kernel runs NVIDIA's module, and {what} is in /dev",
+        f"the host's kernel runs NVIDIA's module, but {what} is in /dev",
         {"container": evidence.host.container, "nodes": nodes, VISIBLE: evidence.value(VISIBLE)},
         fix=fixes.start_with_gpus(evidence.host),
     )
@@ -77,7 +77,7 @@ def _no_gpu_given(evidence: Evidence) -> Seen | None:
 def _not_made(evidence: Evidence) -> Seen | None:
     if evidence.in_container or not evidence.stack.gpus or not lacks_nodes(evidence):
         return None
-    return Seen(f"the module is loaded and {CONTROL} is not there", {"kernel_module_loaded": True})
+    return Seen(f"the module is loaded, but {CONTROL} does not exist", {"kernel_module_loaded": True})
 
 
 def _denied(evidence: Evidence) -> Seen | None:
@@ -92,7 +92,7 @@ def _denied(evidence: Evidence) -> Seen | None:
         return None
     paths = [node.path for node in refused]
     return Seen(
-        f"this user may not read and write {', '.join(paths)}",
+        f"this user has no permission to read and write {', '.join(paths)}",
         {"denied": paths},
         fix=f"ls -ln {paths[0]}; start the container as root, or with --group-add and the number of the node's group"
         if evidence.in_container
@@ -108,7 +108,7 @@ def _refused(evidence: Evidence) -> Seen | None:
     names = ", ".join(f"{path} ({errno.errorcode[code]})" for path, code in refused.items() if code is not None)
     proven = evidence.driver.nvml_code == 999 or evidence.driver.cuinit_code == 999
     return Seen(
-        f"the rights of the nodes allow it, and opening {names} is refused",
+        f"the permissions of the nodes allow it, but opening {names} is refused",
         {"refused": list(refused), "nvml_code": evidence.driver.nvml_code},
         fix=None if evidence.in_container else ASK_THE_SCHEDULER,
         certainty="proof" if proven and evidence.in_container else None,
@@ -120,7 +120,7 @@ def _stale(evidence: Evidence) -> Seen | None:
     if not stale or evidence.cuda_works:
         return None
     names = ", ".join(f"{path}: {os.strerror(code)}" for path, code in stale.items() if code is not None)
-    return Seen(f"no driver answers to the number of a node ({names})", {"stale": list(stale)})
+    return Seen(f"no driver has the device number of a node ({names})", {"stale": list(stale)})
 
 
 def _hangs(evidence: Evidence) -> Seen | None:
@@ -133,7 +133,7 @@ def _hangs(evidence: Evidence) -> Seen | None:
 def _wsl_without_gpu(evidence: Evidence) -> Seen | None:
     if not evidence.host.wsl or not evidence.stack.wsl_driver or evidence.stack.node(WSL_NODE) is not None:
         return None
-    return Seen(f"Windows' driver is in /usr/lib/wsl/lib and {WSL_NODE} is missing", {"wsl_driver": True})
+    return Seen(f"Windows' driver is in /usr/lib/wsl/lib, but {WSL_NODE} is missing", {"wsl_driver": True})
 
 
 def _wsl_without_driver(evidence: Evidence) -> Seen | None:
@@ -142,7 +142,7 @@ def _wsl_without_driver(evidence: Evidence) -> Seen | None:
         return None
     if evidence.cuda_works or evidence.in_container:
         return None
-    return Seen(f"{WSL_NODE} is there and /usr/lib/wsl/lib has no libcuda", {"wsl_driver": False})
+    return Seen(f"{WSL_NODE} exists, but /usr/lib/wsl/lib has no libcuda", {"wsl_driver": False})
 
 
 def _wsl_shadowed(evidence: Evidence) -> Seen | None:
@@ -153,26 +153,26 @@ def _wsl_shadowed(evidence: Evidence) -> Seen | None:
     if path is None or "/usr/lib/wsl/" in path or "/stubs/" in path:
         return None
     return Seen(
-        f"{path} is loaded, and Windows' is in /usr/lib/wsl/lib",
+        f"{path} is loaded, but Windows' libcuda is in /usr/lib/wsl/lib",
         {"libcuda": path},
         certainty="proof" if version_of(path) is not None else None,
     )
 
 
 def cuda_not_loaded(evidence: Evidence) -> bool:
-    """Whether the loader was asked for libcuda and did not load it."""
+    """Return whether the loader was asked for libcuda and did not load it."""
     driver = evidence.driver
     return driver.libcuda_path is None and "libcuda cannot be loaded" in (driver.cuinit_error or "")
 
 
 def has_nvml(evidence: Evidence) -> bool:
-    """Whether NVML's library is there, whatever it answers."""
+    """Return whether NVML's library is there, whatever it answers."""
     code = evidence.driver.nvml_code
     return code not in (None, 12) or evidence.stack.found("libnvidia-ml.so.1") is not None
 
 
 def without_compute(evidence: Evidence) -> bool:
-    """Whether a container was given NVML and not libcuda."""
+    """Return whether a container was given NVML and not libcuda."""
     given = evidence.in_container and evidence.stack.found("libcuda.so.1") is None and not evidence.stack.unlinked
     return given and has_nvml(evidence) and cuda_not_loaded(evidence) and evidence.is_nvidia_here
 
@@ -182,7 +182,7 @@ def _no_compute(evidence: Evidence) -> Seen | None:
         return None
     asked = evidence.value(CAPABILITIES)
     left_out = asked is not None and not {"compute", "all"} & set(asked.replace(" ", "").split(","))
-    said = f"{CAPABILITIES}={asked} leaves out compute" if left_out else "libnvidia-ml is there, libcuda is not"
+    said = f"{CAPABILITIES}={asked} leaves out compute" if left_out else "libnvidia-ml exists, but libcuda does not"
     return Seen(said, {CAPABILITIES: asked}, certainty="proof" if left_out else None)
 
 
@@ -211,9 +211,9 @@ NODES: tuple[Condition, ...] = (
         rung="nodes",
         verdict="fail",
         certainty="proof",
-        title="NVIDIA_VISIBLE_DEVICES keeps every GPU out of this container",
-        meaning="The container toolkit reads this variable as the container starts: void, none and an empty value hand "
-        "in no GPU. Changing it inside changes nothing.",
+        title="NVIDIA_VISIBLE_DEVICES hides every GPU from this container",
+        meaning="The container toolkit reads this variable when the container starts. With void, none or an empty "
+        "value the container gets no GPU. A change inside the container has no effect.",
         fix="start the container with -e NVIDIA_VISIBLE_DEVICES=all, or with --gpus all (podman: --device "
         f"nvidia.com/gpu=all, after `{fixes.CDI}` on the host)",
         judge=_kept_out,
@@ -225,8 +225,8 @@ NODES: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="this container was started without a GPU",
-        meaning="The host has a GPU and its driver runs, and the container was not given the nodes. CUDA then often "
-        "says that the driver's version is insufficient, though there is no driver for it to see.",
+        meaning="The host has a GPU and its driver runs, but the container did not get the device nodes. CUDA then "
+        "often reports an insufficient driver version, although it sees no driver at all.",
         settle="the same image started with --gpus all finds it",
         fix=fixes.START_WITH_GPUS,
         judge=_no_gpu_given,
@@ -241,9 +241,9 @@ NODES: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="the driver's device nodes are missing",
-        meaning="The module is loaded and /dev has no nodes for it. nvidia-modprobe, which has to belong to root with "
-        "the set-user-ID bit, makes them when a program asks; without it nobody does.",
-        settle="`ls -l /dev/nvidia*` shows them after it",
+        meaning="The module is loaded, but /dev has no nodes for it. nvidia-modprobe, which must belong to root with "
+        "the set-user-ID bit, creates them when a program needs them.",
+        settle="`ls -l /dev/nvidia*` shows them afterwards",
         fix="sudo nvidia-modprobe -c 0 -u",
         judge=_not_made,
     ),
@@ -253,7 +253,7 @@ NODES: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="opening the driver's device node hangs",
-        meaning="Opening the node waits in the kernel for something that does not come. Whatever uses the GPU hangs.",
+        meaning="Opening the node waits in the kernel and never returns. Every program that uses the GPU hangs.",
         settle="`ps -eo pid,stat,wchan,comm | grep ' D'` shows processes that wait in the driver",
         fix="sudo dmesg | grep -i -e nvrm -e xid; then reboot",
         judge=_hangs,
@@ -263,13 +263,13 @@ NODES: tuple[Condition, ...] = (
         rung="nodes",
         verdict="fail",
         certainty="strong",
-        title="a control group refuses the driver's device nodes",
-        meaning="A container that was started with the GPU lost it: `systemctl daemon-reload` on the host, or anything "
-        "else that rewrites the container's control group, drops the devices that the runtime had added.",
+        title="a control group blocks the driver's device nodes",
+        meaning="The container was started with the GPU and lost it. `systemctl daemon-reload` on the host, or any "
+        "other change of the container's control group, removes the devices that the runtime had added.",
         settle="a new container of the same image works",
-        fix="recreate the container; to keep it from happening, hand the GPUs in by CDI (on the host, once: "
-        f"{fixes.CDI}; then --device nvidia.com/gpu=all), or make the links of /dev/char with "
-        "`nvidia-ctk system create-dev-char-symlinks`",
+        fix=f"recreate the container; to prevent it, pass the GPUs by CDI (on the host, once: {fixes.CDI}; then "
+        "--device nvidia.com/gpu=all), or create the links in /dev/char with `nvidia-ctk system "
+        "create-dev-char-symlinks`",
         judge=_refused,
         nvml=(999,),
         texts=(r"Failed to initialize NVML: Unknown Error",),
@@ -281,10 +281,10 @@ NODES: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="no permission to open the driver's device nodes",
-        meaning="CUDA and NVML need to read and write /dev/nvidiactl, /dev/nvidia-uvm and a card's node. Their owner, "
-        "group or mode keep this user out.",
-        fix="ls -l /dev/nvidia* /dev/dxg; join the group that they belong to (often video or render): "
-        "sudo usermod -aG video $USER, then log in again",
+        meaning="CUDA and NVML need to read and write /dev/nvidiactl, /dev/nvidia-uvm and the GPU's node. Their "
+        "owner, group or mode denies this user access.",
+        fix="ls -l /dev/nvidia* /dev/dxg; join their group (often video or render): sudo usermod -aG video $USER, "
+        "then log in again",
         judge=_denied,
         nvml=(4,),
         texts=(r"NVML_ERROR_NO_PERMISSION|NVML: Insufficient Permissions",),
@@ -295,9 +295,10 @@ NODES: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="the device nodes belong to an earlier driver",
-        meaning="The number of a node belongs to no driver now. /dev/nvidia-uvm gets another one each time the module "
-        "is loaded, and a container keeps the one from its start.",
-        settle="`grep nvidia /proc/devices` lists the numbers of now, `ls -l /dev/nvidia*` the nodes'",
+        meaning="The device number of a node belongs to no current driver. /dev/nvidia-uvm gets a new number each "
+        "time the module is loaded, but a container keeps the number from its start.",
+        settle="`grep nvidia /proc/devices` lists the current major numbers, `ls -l /dev/nvidia*` the numbers of the "
+        "nodes",
         fix="in a container, recreate it; outside, sudo rm /dev/nvidia-uvm && sudo nvidia-modprobe -c 0 -u",
         judge=_stale,
     ),
@@ -307,10 +308,10 @@ NODES: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="Windows gives this WSL no GPU",
-        meaning="WSL 2 reaches the GPU through /dev/dxg. It is missing under WSL 1, with an old kernel of WSL's, and "
-        "where Windows itself does not use the card.",
-        settle="`wsl --list --verbose` in Windows shows version 2, and Windows' nvidia-smi the card",
-        fix="in Windows: wsl --update, then wsl --shutdown, and start it again; a distribution of version 1: "
+        meaning="WSL 2 uses the GPU through /dev/dxg. It is missing under WSL 1, with an old WSL kernel, and if "
+        "Windows itself does not use the GPU.",
+        settle="`wsl --list --verbose` in Windows shows version 2, and nvidia-smi in Windows shows the GPU",
+        fix="in Windows: wsl --update, then wsl --shutdown, and start WSL again; for a distribution of version 1: "
         "wsl --set-version NAME 2",
         judge=_wsl_without_gpu,
     ),
@@ -320,10 +321,10 @@ NODES: tuple[Condition, ...] = (
         verdict="info",
         certainty="hint",
         title="Windows gives this WSL a GPU, but NVIDIA's driver is not visible in it",
-        meaning="Any maker's GPU shows as /dev/dxg. NVIDIA's driver for Windows puts its libcuda into "
-        "/usr/lib/wsl/lib; where there is an NVIDIA card, that driver is missing or too old for WSL.",
-        settle="Windows' Device Manager shows whether there is an NVIDIA card",
-        fix="with an NVIDIA card, install NVIDIA's driver in Windows (none inside Linux), then wsl --shutdown",
+        meaning="A GPU of any vendor appears as /dev/dxg. NVIDIA's driver for Windows puts its libcuda into "
+        "/usr/lib/wsl/lib. If there is an NVIDIA GPU, that driver is missing or too old for WSL.",
+        settle="Device Manager in Windows shows whether there is an NVIDIA GPU",
+        fix="with an NVIDIA GPU, install NVIDIA's driver in Windows (not inside Linux), then wsl --shutdown",
         judge=_wsl_without_driver,
     ),
     Condition(
@@ -331,9 +332,9 @@ NODES: tuple[Condition, ...] = (
         rung="libraries",
         verdict="fail",
         certainty="strong",
-        title="a Linux driver's libcuda hides the one of Windows",
-        meaning="Under WSL the driver is Windows' and its libcuda lies in /usr/lib/wsl/lib. A driver that was "
-        "installed inside Linux brings another, which looks for device nodes that WSL does not have.",
+        title="a Linux driver's libcuda hides the Windows one",
+        meaning="Under WSL, the Windows driver provides libcuda in /usr/lib/wsl/lib. A driver installed inside Linux "
+        "brings another libcuda, which needs device nodes that WSL does not have.",
         settle="`LD_LIBRARY_PATH=/usr/lib/wsl/lib python -c 'import torch; torch.cuda.init()'` raises nothing",
         fix="sudo apt purge 'libnvidia-*' 'nvidia-driver-*' && sudo ldconfig",
         judge=_wsl_shadowed,
@@ -345,9 +346,9 @@ NODES: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="this container has NVML but not CUDA's driver",
-        meaning="The container toolkit hands in libraries by capability: utility brings nvidia-smi and NVML, compute "
-        "brings libcuda. nvidia-smi works and torch does not.",
-        settle="NVIDIA_DRIVER_CAPABILITIES of the container names what it was given",
+        meaning="The container toolkit mounts libraries by capability: utility provides nvidia-smi and NVML, compute "
+        "provides libcuda. nvidia-smi works, but torch does not.",
+        settle="NVIDIA_DRIVER_CAPABILITIES in the container lists its capabilities",
         fix="start the container with -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         judge=_no_compute,
         source="NVIDIA Container Toolkit documentation: driver capabilities",
@@ -358,8 +359,9 @@ NODES: tuple[Condition, ...] = (
         verdict="fail",
         certainty="hint",
         title="this torch was not built for Jetson",
-        meaning="Wheels of the common index for aarch64 are for servers. Up to JetPack 6 a Jetson needs NVIDIA's own.",
-        settle="the same check passes with NVIDIA's wheel for the JetPack that is installed",
+        meaning="The aarch64 wheels on the public index are for servers. Up to JetPack 6, a Jetson needs NVIDIA's "
+        "wheel.",
+        settle="the same check passes with NVIDIA's wheel for the installed JetPack",
         fix=fixes.JETSON,
         judge=_jetson_wheel,
     ),
@@ -422,13 +424,13 @@ def _broken(evidence: Evidence) -> Seen:
         if library.name == LIBCUDA
     ]
     told = {"cuinit_error": error, "libcuda": evidence.driver.libcuda_path, "found": found}
-    mend = "remove it if it is empty or foreign, else reinstall the driver's libraries; then sudo ldconfig"
+    mend = "remove it if it is empty or does not belong here, else reinstall the driver's libraries; then sudo ldconfig"
     return Seen(error, told, f"ls -l {found[0]}; {mend}" if found else None)
 
 
 def _unlinked(evidence: Evidence) -> Seen:
     files = [library.path for library in evidence.stack.unlinked]
-    return Seen(f"{files[0]} is there, and no {LIBCUDA} beside it", {"files": files})
+    return Seen(f"{files[0]} exists, but there is no {LIBCUDA} beside it", {"files": files})
 
 
 def _not_searched(evidence: Evidence) -> Seen:
@@ -441,22 +443,22 @@ def _not_searched(evidence: Evidence) -> Seen:
         fix = f"export LD_LIBRARY_PATH={folder}"
     elif not searched:
         fix = f"echo {folder} | sudo tee /etc/ld.so.conf.d/nvidia-driver.conf && sudo ldconfig"
-    missed = "the loader's cache does not have it" if searched else "the loader does not look there"
-    return Seen(f"{library.path} is there, and {missed}", {"libcuda": library.path}, fix=fix)
+    missed = "the loader's cache does not contain it" if searched else "the loader does not search there"
+    return Seen(f"{library.path} exists, but {missed}", {"libcuda": library.path}, fix=fix)
 
 
 def _missing(evidence: Evidence) -> Seen:
     module = evidence.driver.kernel_module_version
     if evidence.in_container:
         return Seen(
-            "the device nodes are in this container, the driver's libraries are not",
+            "the device nodes are in this container, but the driver's libraries are not",
             {"kernel_module_version": module},
-            fix=f"{fixes.start_with_gpus(evidence.host)}: handing in /dev/nvidia* alone does not bring the libraries",
+            fix=f"{fixes.start_with_gpus(evidence.host)}: passing only /dev/nvidia* does not provide the libraries",
         )
     branch = (module or "").partition(".")[0]
     package = f"libnvidia-compute-{branch}" if branch else "libnvidia-compute-*"
     return Seen(
-        f"the loader finds no {LIBCUDA}, and none is in the folders where packages put it",
+        f"the loader finds no {LIBCUDA}, and the usual package folders do not contain it",
         {"kernel_module_version": module, "nvml": has_nvml(evidence)},
         fix=f"sudo apt install {package} (Ubuntu; libcuda1 on Debian, nvidia-driver-cuda on Fedora)",
     )
@@ -484,7 +486,7 @@ def _compat(evidence: Evidence) -> Seen | None:
     given = from_variable(evidence, path)
     return answered(
         evidence,
-        f"{path} is loaded over the kernel module {module or 'of unknown version'}"
+        f"{path} is loaded with the kernel module {module or 'of unknown version'}"
         f"{f', through LD_LIBRARY_PATH ({_folder(given)})' if given is not None else ''}",
     )
 
@@ -537,7 +539,7 @@ def _other_version(evidence: Evidence) -> Seen | None:
         LD_LIBRARY_PATH=_folder(given) if given is not None else None,
     )
     # Its version is not in its name: that it is not the driver's is what is known.
-    return told if versions is not None else replace(told, title="another libcuda than the driver's own is loaded")
+    return told if versions is not None else replace(told, title="a libcuda that is not the driver's is loaded")
 
 
 def _in_place_of(evidence: Evidence, given: Library) -> str:
@@ -552,7 +554,7 @@ def _without(evidence: Evidence, given: Library) -> str:
     if any(library.name == given.name for library in evidence.stack.libraries):
         return taken
     if evidence.in_container:
-        return f"{taken}, or put the libraries of the host's driver there"
+        return f"{taken}, or put the host driver's libraries there"
     module = evidence.driver.kernel_module_version
     return f"{taken}, and install the driver's libraries{f' of version {module}' if module else ''}"
 
@@ -570,9 +572,9 @@ def _mismatch(evidence: Evidence) -> Seen | None:
     given = _given(evidence)
     if given is not None:
         known = f"{known}{'; ' if known else ''}LD_LIBRARY_PATH brought {given.path}"
-    who = f"NVML answers {VERSION_MISMATCH}" if driver.nvml_code == VERSION_MISMATCH else "cuInit answers 803"
+    who = f"NVML returns {VERSION_MISMATCH}" if driver.nvml_code == VERSION_MISMATCH else "cuInit returns 803"
     return Seen(
-        f"{who}; {known}" if known else f"{who}: its library and the kernel module are of different versions",
+        f"{who}; {known}" if known else f"{who}: the versions of its library and the kernel module differ",
         {
             "nvml_code": driver.nvml_code,
             "cuinit_code": driver.cuinit_code,
@@ -597,7 +599,7 @@ def _mismatch_fix(evidence: Evidence) -> str | None:
     if given is not None:
         return _without(evidence, given)
     if evidence.in_container:
-        return "recreate the container: it holds the host's libraries of before an update"
+        return "recreate the container: it has the host's libraries from before an update"
     library = version_of(evidence.driver.nvml_path) or version_of(evidence.driver.libcuda_path)
     module = evidence.driver.kernel_module_version
     return ONE_VERSION if library and module and are_mixed_packages(library, module) else None
@@ -624,10 +626,10 @@ LIBRARY: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="libcuda cannot be loaded",
-        meaning="The loader finds a file of this name and refuses it: it is empty, damaged, built for another "
-        "processor, or needs a library that is missing. A container that was built while the driver was mounted keeps "
-        "empty files of its names.",
-        fix="ls -l the file that is named; remove it, or reinstall the driver's libraries, then sudo ldconfig",
+        meaning="The loader finds a file with this name but rejects it: it is empty, damaged, built for another "
+        "processor, or needs a missing library. A container image that was built while the driver was mounted keeps "
+        "empty files with these names.",
+        fix="ls -l the named file; remove it, or reinstall the driver's libraries, then sudo ldconfig",
         judge=_unloaded("broken"),
         texts=(r"libcuda\.so[.\d]*: (?:file too short|invalid ELF header|wrong ELF class)",),
     ),
@@ -636,9 +638,9 @@ LIBRARY: tuple[Condition, ...] = (
         rung="libraries",
         verdict="fail",
         certainty="proof",
-        title="libcuda.so.1 is missing, only its versioned file is installed",
-        meaning="Programs ask for libcuda.so.1, a link to the file with the version in its name. The link is missing: "
-        "ldconfig was not run after the files came, mostly in a container that was given them.",
+        title="libcuda.so.1 is missing; only the versioned file is installed",
+        meaning="Programs load libcuda.so.1, a link to the file with the version in its name. The link is missing "
+        "because ldconfig was not run after the files were added, usually in a container.",
         fix="sudo ldconfig",
         judge=_unloaded("unlinked"),
         source="NVIDIA/nvidia-container-toolkit issue 1099; containerd/nerdctl issue 4621",
@@ -649,8 +651,8 @@ LIBRARY: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="libcuda is not on the loader's search path",
-        meaning="The loader looks into LD_LIBRARY_PATH, its cache and its own folders. The driver's libcuda lies "
-        "elsewhere, or came after the cache was made.",
+        meaning="The loader searches LD_LIBRARY_PATH, its cache and its default folders. The driver's libcuda is "
+        "elsewhere, or was added after the cache was made.",
         fix="sudo ldconfig",
         judge=_unloaded("not_searched"),
     ),
@@ -660,10 +662,10 @@ LIBRARY: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="libcuda, CUDA's driver library, is missing",
-        meaning="The kernel's part of the driver is there and the library that torch loads is not. Distributions part "
-        "the driver into packages, and the one for computing may be left out.",
+        meaning="The driver's kernel module is installed, but the library that torch loads is not. Distributions "
+        "split the driver into packages, and the compute package may be missing.",
         settle="`ldconfig -p | grep libcuda.so.1` shows nothing",
-        fix="install the driver's package for computing",
+        fix="install the driver's compute package",
         judge=_unloaded("missing"),
         texts=(r"libcuda\.so\.1: cannot open shared object file",),
     ),
@@ -673,9 +675,9 @@ LIBRARY: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="libcuda is a stub",
-        meaning="A CUDA toolkit brings a libcuda for linking alone, in a folder called stubs. Where that folder is in "
-        "LD_LIBRARY_PATH the loader takes it in place of the driver's.",
-        fix="take the stubs folder out of LD_LIBRARY_PATH",
+        meaning="A CUDA toolkit includes a libcuda only for linking, in a folder named stubs. If that folder is in "
+        "LD_LIBRARY_PATH, the loader uses it instead of the driver's libcuda.",
+        fix="remove the stubs folder from LD_LIBRARY_PATH",
         judge=_stub,
         cuinit=(34,),
         texts=(r"Error 34: CUDA driver is a stub library", r"CUDA_ERROR_STUB_LIBRARY"),
@@ -687,9 +689,9 @@ LIBRARY: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="the forward-compatibility package does not match this driver",
-        meaning="A cuda-compat package is a libcuda of a newer driver for an older kernel module. Each is for certain "
-        "branches of driver, older than itself; with any other it does not start. Images of NVIDIA's bring one.",
-        fix="take the compat folder out of LD_LIBRARY_PATH (or remove the package cuda-compat), or update the driver",
+        meaning="A cuda-compat package contains a newer driver's libcuda for an older kernel module. Each package "
+        "supports certain older driver branches and does not start with any other. NVIDIA's images include one.",
+        fix="remove the compat folder from LD_LIBRARY_PATH (or remove the package cuda-compat), or update the driver",
         judge=_compat,
         cuinit=(803,),
         source="NVIDIA CUDA Compatibility: forward compatibility",
@@ -699,11 +701,11 @@ LIBRARY: tuple[Condition, ...] = (
         rung="libraries",
         verdict="fail",
         certainty="proof",
-        title="forward compatibility is not supported on this card",
-        meaning="Forward compatibility is for data centre cards, and a few of NVIDIA's for professionals. On any other "
-        "the package's libcuda does not start.",
-        fix="take the compat folder out of LD_LIBRARY_PATH (or remove the package cuda-compat); if torch then finds "
-        "the driver too old, update the driver",
+        title="forward compatibility is not supported on this GPU",
+        meaning="Forward compatibility is only for data centre GPUs and a few professional NVIDIA GPUs. On any other "
+        "GPU the package's libcuda does not start.",
+        fix="remove the compat folder from LD_LIBRARY_PATH (or remove the package cuda-compat); if the driver is "
+        "then too old for torch, update the driver",
         judge=answers(804),
         cuinit=(804,),
         texts=(
@@ -718,10 +720,11 @@ LIBRARY: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="libcuda and the kernel module differ in version",
-        meaning="The driver's libraries and its kernel module have to be of exactly one version. Another libcuda is "
-        "found before the driver's own: through LD_LIBRARY_PATH, or left over from another driver.",
-        settle="it starts once the other file is out of the way",
-        fix="remove the other driver's packages (`dpkg -S` or `rpm -qf` tell whose the file is), then sudo ldconfig",
+        meaning="The driver's libraries and its kernel module must have exactly the same version. The loader finds "
+        "another libcuda before the driver's own, through LD_LIBRARY_PATH or left over from another driver.",
+        settle="CUDA starts once the other file is removed",
+        fix="remove the other driver's packages (`dpkg -S` or `rpm -qf` shows which package owns the file), then "
+        "sudo ldconfig",
         judge=_other_version,
         cuinit=(803,),
     ),
@@ -731,10 +734,10 @@ LIBRARY: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="driver libraries and loaded kernel module differ in version",
-        meaning="The driver was updated while its old module is still loaded. Everything that starts from now on fails "
-        "until the new module is.",
-        fix="sudo reboot; or end all that uses the GPU, then sudo rmmod nvidia_drm nvidia_modeset nvidia_uvm nvidia && "
-        "sudo modprobe nvidia",
+        meaning="The driver was updated, but its old module is still loaded. Every program that starts now fails "
+        "until the new module is loaded.",
+        fix="sudo reboot; or end all programs that use the GPU, then sudo rmmod nvidia_drm nvidia_modeset nvidia_uvm "
+        "nvidia && sudo modprobe nvidia",
         judge=_mismatch,
         cuinit=(803,),
         nvml=(VERSION_MISMATCH,),
@@ -751,8 +754,8 @@ LIBRARY: tuple[Condition, ...] = (
         verdict="warn",
         certainty="proof",
         title="NVML's library is missing",
-        meaning="torch works without libnvidia-ml for the most part. Temperature, power, memory, errors and processes "
-        "of the GPUs are not to be read.",
+        meaning="torch usually works without libnvidia-ml. GPU temperature, power, memory, errors and processes "
+        "cannot be read.",
         fix="install the driver's package with nvidia-smi (Ubuntu: nvidia-utils-*), then sudo ldconfig",
         judge=_no_nvml,
         nvml=(12,),

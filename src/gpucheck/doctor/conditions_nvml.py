@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gpucheck.cards.at_rest import ACTIONS
 from gpucheck.cards.checks import smi_name
-from gpucheck.cards.xids import ACTIONS
 from gpucheck.doctor import conditions_masks, conditions_nodes, fixes
 from gpucheck.doctor.condition import Certainty, Condition, Evidence, Seen, answered, answers
 from gpucheck.doctor.conditions_kernel import FALLEN, why_absent
@@ -28,7 +28,7 @@ def _unless_cuda_works(evidence: Evidence) -> Verdict | None:
 
 def _said(evidence: Evidence, more: str = "", *, certainty: Certainty | None = None) -> Seen:
     driver = evidence.driver
-    said = f"nvmlInit answers {driver.nvml_code} ({driver.nvml_error or 'no text'})"
+    said = f"nvmlInit returns {driver.nvml_code} ({driver.nvml_error or 'no text'})"
     return Seen(
         f"{said}; {more}" if more else said,
         {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error},
@@ -64,7 +64,7 @@ def _name(card: Device) -> str:
 
 
 def _smi_name(card: Device) -> str | None:
-    """What nvidia-smi takes for the card; its own number is NVML's."""
+    """Return what nvidia-smi takes for the card; its own number is NVML's."""
     index = None if card.nvml_index is None else str(card.nvml_index)
     return card.uuid or card.pci_address or index
 
@@ -80,7 +80,7 @@ def _in_state(state: str, code: int) -> Callable[[Evidence], Seen | None]:
         if not cards or evidence.cuda_works or _is_told_by_log(evidence, state):
             return None
         actions = sorted({card.recovery_action for card in cards if card.recovery_action} - {"none"})
-        asked = f"; the driver asks for {', '.join(actions)}" if actions else ""
+        asked = f"; the driver's recovery action is {', '.join(actions)}" if actions else ""
         return Seen(
             f"{', '.join(map(_name, cards))}: {state}{asked}",
             {"cards": [_name(card) for card in cards], "recovery_actions": actions},
@@ -95,14 +95,14 @@ def _is_told_by_log(evidence: Evidence, state: str) -> bool:
 
 
 def _recovery(evidence: Evidence) -> Seen | None:
-    """CUDA does not start and the driver itself says what to do to a card."""
+    """CUDA does not start and the driver itself says what to do to a GPU."""
     cards = [card for card in evidence.cards if card.recovery_action not in (None, "none") and card.state is None]
     if not cards or evidence.cuda_works or evidence.driver.cuinit_code in (0, None):
         return None
     action = str(cards[0].recovery_action)
     title, fix = ACTIONS.get(action, (action, ""))
     return Seen(
-        f"{', '.join(map(_name, cards))}: the driver asks for the recovery action {action} ({title})",
+        f"{', '.join(map(_name, cards))}: the driver reports the recovery action {action} ({title})",
         {"cards": [_name(card) for card in cards], "recovery_action": action},
         fix=fix.format(card=smi_name(cards[0])) or None,
     )
@@ -117,7 +117,7 @@ def _lists_none(evidence: Evidence) -> Seen | None:
     if why_absent(evidence) is not None or lacks_nodes(evidence):
         return None
     addresses = [gpu.address for gpu in evidence.stack.gpus]
-    return Seen(f"{', '.join(addresses)} on the PCI bus, none in NVML's list", {"pci_addresses": addresses})
+    return Seen(f"{', '.join(addresses)} on the PCI bus, but none in NVML's list", {"pci_addresses": addresses})
 
 
 def _no_permission(evidence: Evidence) -> Seen | None:
@@ -131,7 +131,9 @@ def _unknown(evidence: Evidence) -> Seen | None:
     """999 where no node was refused; a control group's refusal has its own condition."""
     if evidence.driver.nvml_code != 999 or any(node.error for node in evidence.stack.nodes):
         return None
-    return _said(evidence, "in a container it is mostly lost access to the nodes" if evidence.in_container else "")
+    return _said(
+        evidence, "in a container the usual cause is lost access to the device nodes" if evidence.in_container else ""
+    )
 
 
 def _blocked(evidence: Evidence) -> Seen | None:
@@ -149,11 +151,11 @@ def _module_not_loaded(evidence: Evidence) -> Seen | None:
     """9 although the kernel's module is loaded: its nodes do not lead to it."""
     if evidence.driver.nvml_code != 9 or not evidence.driver.kernel_module_loaded or lacks_nodes(evidence):
         return None
-    return _said(evidence, "the kernel's module is loaded all the same")
+    return _said(evidence, "the kernel module is nevertheless loaded")
 
 
 def _busy(evidence: Evidence) -> Seen | None:
-    """CUDA starts and a kernel is refused, with another process on a card that lets in one."""
+    """CUDA starts and a kernel is refused, with another process on a GPU that lets in one."""
     probe = evidence.torch
     errors = [run.error for run in probe.kernels if run.error] if probe is not None else []
     if not any("busy or unavailable" in error for error in errors):
@@ -178,10 +180,10 @@ NVML: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="the driver lost the GPU",
-        meaning="NVML answers that the card is lost: it stopped answering on PCI Express. Nothing brings it back but a "
-        "reset of the machine, and mostly it takes its power off and on.",
+        meaning="NVML reports the GPU as lost: it stopped answering on PCI Express. Only a reset of the machine "
+        "brings it back, and usually it takes a power cycle.",
         settle="`sudo dmesg` has Xid 79 or `fallen off the bus`",
-        fix="shut down, take the power off and on, and boot; if it returns, reseat the card and its power plugs",
+        fix="power-cycle the machine; if it happens again, reseat the GPU and its power cables",
         judge=_in_state("lost", 15),
         nvml=(15,),
         texts=(r"NVML_ERROR_GPU_IS_LOST|\bGPU is lost\b",),
@@ -192,7 +194,7 @@ NVML: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="the GPU needs a reset",
-        meaning="An error left the card in a state in which it takes no work until it is reset.",
+        meaning="An error left the GPU unusable until it is reset.",
         fix=fixes.reset(None),
         judge=_in_state("reset required", RESET_REQUIRED),
         nvml=(16,),
@@ -203,9 +205,9 @@ NVML: tuple[Condition, ...] = (
         rung="nvml",
         verdict="fail",
         certainty="strong",
-        title="CUDA does not start; the driver asks for a recovery of the GPU",
-        meaning="The driver tells of each card what would bring it back: a reset, a reboot, or an end to its work.",
-        settle="CUDA starts once it was done",
+        title="CUDA does not start, and the driver reports a recovery action for the GPU",
+        meaning="The driver reports a recovery action for each GPU: a reset, a reboot, or an end to its work.",
+        settle="CUDA starts after that action",
         fix="follow the driver's recovery action: nvidia-smi -q | grep -i recovery",
         judge=_recovery,
         source="NVML_FI_DEV_GET_GPU_RECOVERY_ACTION of nvml.h",
@@ -216,10 +218,10 @@ NVML: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="NVML does not answer",
-        meaning="A call to NVML did not return within its time. nvidia-smi hangs in the same way, mostly because a "
-        "card does not answer the kernel module.",
+        meaning="A call to NVML did not return in time. nvidia-smi hangs too, usually because a GPU does not answer "
+        "the kernel module.",
         settle="`sudo dmesg` shows Xid messages, `ps` processes in state D",
-        fix="sudo dmesg | grep -i -e nvrm -e xid; a driver that stays so needs a reboot",
+        fix="sudo dmesg | grep -i -e nvrm -e xid; if the driver still hangs, reboot",
         judge=_hung,
     ),
     Condition(
@@ -227,9 +229,9 @@ NVML: tuple[Condition, ...] = (
         rung="nvml",
         verdict="fail",
         certainty="proof",
-        title="NVML crashes the process that calls it",
-        meaning="The process that asked NVML ended before the answer. Its library is damaged, or is not the driver's "
-        "own.",
+        title="NVML crashes its process",
+        meaning="The process that called NVML ended before the answer. The library is damaged or does not belong to "
+        "the driver.",
         fix="reinstall the driver's libraries in the kernel module's version (cat /proc/driver/nvidia/version)",
         judge=_crashed,
     ),
@@ -238,11 +240,11 @@ NVML: tuple[Condition, ...] = (
         rung="nvml",
         verdict="fail",
         certainty="strong",
-        title="the driver runs but finds no card",
-        meaning="nvidia-smi says `No devices were found`. The module is loaded and started none of the cards on the "
+        title="the driver runs but finds no GPU",
+        meaning="nvidia-smi reports `No devices were found`. The module is loaded but could not start any GPU on the "
         "bus.",
-        settle="the kernel's log, read with `sudo dmesg`, has a line of NVRM for each card that it could not start",
-        fix="sudo dmesg | grep -i nvrm; then take the power off and on, and try the newest driver",
+        settle="the kernel log (`sudo dmesg`) has an NVRM line for each GPU that it could not start",
+        fix="sudo dmesg | grep -i nvrm; then power-cycle the machine and try the newest driver",
         judge=_lists_none,
         texts=(r"No devices were found",),
         source="NVIDIA/open-gpu-kernel-modules issues 862 and 872",
@@ -253,7 +255,7 @@ NVML: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="the GPU does not get enough power",
-        meaning="NVML answers that the card's external power cables are not attached properly.",
+        meaning="NVML reports that the GPU's external power cables are not attached properly.",
         fix="shut down the node and connect all power cables of the GPU",
         judge=_in_state("no power", 8),
         nvml=(8,),
@@ -266,10 +268,10 @@ NVML: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="the GPU's interrupts do not arrive",
-        meaning="The kernel module found a problem with a card's interrupts: the firmware or a virtual machine does "
+        meaning="The kernel module found a problem with a GPU's interrupts: the firmware or a virtual machine does "
         "not deliver them.",
-        settle="the counts of nvidia in /proc/interrupts stand still",
-        fix="update the machine's firmware; in a virtual machine, switch message-signalled interrupts on for the card",
+        settle="the nvidia counters in /proc/interrupts do not change",
+        fix="update the machine's firmware; in a virtual machine, enable message-signalled interrupts for the GPU",
         judge=_in_state("no interrupts", 11),
         nvml=(11,),
         source="nvml.h: NVML_ERROR_IRQ_ISSUE",
@@ -280,10 +282,11 @@ NVML: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="the operating system blocks the GPU",
-        meaning="Under WSL the driver is Windows'. It refuses where it is too old for this WSL, where a Linux driver "
-        "was installed besides, and where the card is in TCC mode.",
-        settle="Windows' nvidia-smi shows the driver's version and the mode",
-        fix="update NVIDIA's driver in Windows, then wsl --shutdown; a card in TCC mode: nvidia-smi -dm 0 in Windows",
+        meaning="Under WSL the driver is the Windows driver. It blocks the GPU if it is too old for this WSL, if a "
+        "Linux driver is also installed, or if the GPU is in TCC mode.",
+        settle="nvidia-smi in Windows shows the driver version and the mode",
+        fix="update NVIDIA's driver in Windows, then wsl --shutdown; for a GPU in TCC mode: nvidia-smi -dm 0 in "
+        "Windows",
         judge=_blocked,
         nvml=(BLOCKED,),
         texts=(r"GPU access blocked by the operating system", r"NVML_ERROR_OPERATING_SYSTEM"),
@@ -295,8 +298,8 @@ NVML: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="NVML has no permission to use the driver",
-        meaning="NVML answers that this user has no permission, although the rights of the nodes allow it.",
-        settle="it is this user if `sudo nvidia-smi` works",
+        meaning="NVML reports that this user has no permission, although the permissions of the device nodes allow it.",
+        settle="if `sudo nvidia-smi` works, it is a permissions problem",
         fix="ls -l /dev/nvidia* /dev/nvidia-caps/*; id; sudo nvidia-smi",
         judge=_no_permission,
         nvml=(4,),
@@ -306,10 +309,10 @@ NVML: tuple[Condition, ...] = (
         rung="nvml",
         verdict="fail",
         certainty="hint",
-        title="NVML does not reach the kernel module",
-        meaning="NVML answers that the driver is not loaded, and the kernel shows its module. Nodes that lead "
-        "elsewhere, a module that just failed, and a sandbox look so.",
-        settle="`sudo dmesg` tells whether the module's start failed",
+        title="NVML cannot reach the kernel module",
+        meaning="NVML reports that the driver is not loaded, but the kernel shows its module. Possible causes are "
+        "device nodes that lead elsewhere, a module that just failed, and a sandbox.",
+        settle="`sudo dmesg` shows whether the module failed to start",
         fix="sudo dmesg | grep -i nvrm; ls -l /dev/nvidia*",
         judge=_module_not_loaded,
         nvml=(9,),
@@ -320,9 +323,9 @@ NVML: tuple[Condition, ...] = (
         verdict="fail",
         certainty="hint",
         title="NVML does not start (unknown error)",
-        meaning="nvmlInit answers 999. In a container it is mostly lost access to the nodes, elsewhere a card that "
-        "failed.",
-        settle="a new container that works, or `sudo dmesg`, tells which",
+        meaning="nvmlInit returns 999. In a container the usual cause is lost access to the device nodes, elsewhere "
+        "a GPU that failed.",
+        settle="a new container that works, or `sudo dmesg`, shows which",
         fix="recreate the container; outside one, sudo dmesg | grep -i -e nvrm -e xid",
         judge=_unknown,
         nvml=(999,),
@@ -332,9 +335,9 @@ NVML: tuple[Condition, ...] = (
         rung="nvml",
         verdict="fail",
         certainty="hint",
-        title="NVML does not start, for no known cause",
-        meaning="nvmlInit answers a code that is none of those whose causes are known.",
-        settle="the same answer after a reboot is the installation's",
+        title="NVML does not start, cause unknown",
+        meaning="nvmlInit returns a code whose cause gpucheck does not know.",
+        settle="if a reboot does not help, the cause is the installation",
         fix="sudo dmesg | grep -i nvrm; nvidia-smi",
         judge=_other,
     ),
@@ -344,9 +347,9 @@ NVML: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="another process has the GPU in exclusive mode",
-        meaning="In exclusive mode a card takes one process at a time, in prohibited mode none. CUDA starts and counts "
-        "the card, and the first use fails.",
-        settle="`nvidia-smi -q -d COMPUTE` shows the mode of each card",
+        meaning="In exclusive mode a GPU accepts one process at a time, in prohibited mode none. CUDA starts and "
+        "counts the GPU, but the first use fails.",
+        settle="`nvidia-smi -q -d COMPUTE` shows the mode of each GPU",
         fix=f"end the process on it, or {fixes.smi(None, '-c 0')}",
         judge=_busy,
         texts=(r"all CUDA-capable devices are busy or unavailable",),
@@ -381,7 +384,7 @@ def _crashed_cuinit(evidence: Evidence) -> Seen | None:
 
 
 def _after_start(driver: Driver) -> str:
-    return "cuInit answered; then " if driver.cuinit_code == 0 else ""
+    return "cuInit returned; then " if driver.cuinit_code == 0 else ""
 
 
 def _out_of_memory(evidence: Evidence) -> Seen | None:
@@ -395,8 +398,8 @@ def _out_of_memory(evidence: Evidence) -> Seen | None:
         return answered(evidence, more, container_available_bytes=left)
     return answered(
         evidence,
-        f"a process may take {limit / GIB:.0f} GiB of addresses (ulimit -v)",
-        fix="ulimit -v unlimited (a scheduler's limit of virtual memory has to be lifted where it is set)",
+        f"a process may use {limit / GIB:.0f} GiB of address space (ulimit -v)",
+        fix="ulimit -v unlimited (a scheduler's virtual memory limit must be changed in the scheduler)",
         certainty="strong",
         address_limit_bytes=limit,
     )
@@ -408,7 +411,7 @@ def _no_memory_node(evidence: Evidence) -> Seen | None:
     if evidence.driver.cuinit_code != 999 or stack.node("/dev/nvidiactl") is None or stack.node("/dev/nvidia-uvm"):
         return None
     loaded = None if stack.modules is None else "nvidia_uvm" in stack.modules
-    more = "/dev/nvidiactl is there and /dev/nvidia-uvm is not"
+    more = "/dev/nvidiactl exists, but /dev/nvidia-uvm does not"
     fix = "sudo modprobe nvidia_uvm && sudo nvidia-modprobe -c 0 -u" if loaded is False else None
     if evidence.in_container:
         fix = "on the host: sudo nvidia-modprobe -c 0 -u; then recreate the container with --gpus all"
@@ -423,7 +426,7 @@ def _no_memory_node(evidence: Evidence) -> Seen | None:
 def _unknown_error(evidence: Evidence) -> Seen | None:
     if evidence.driver.cuinit_code != 999 or _no_memory_node(evidence) is not None:
         return None
-    return answered(evidence, "the device nodes are there" if evidence.stack.node("/dev/nvidia-uvm") else "")
+    return answered(evidence, "the device nodes exist" if evidence.stack.node("/dev/nvidia-uvm") else "")
 
 
 def _memory_module(evidence: Evidence) -> Seen | None:
@@ -436,8 +439,8 @@ def _memory_module(evidence: Evidence) -> Seen | None:
     disabled = (evidence.stack.parameters or {}).get("uvm_disable_hmm")
     if not evidence.driver.kernel_module_open or disabled not in (None, "N"):
         return None
-    said = "its uvm_disable_hmm is off" if disabled else "its parameters are not to be read"
-    return answered(evidence, f"the kernel module is the open one, and {said}", uvm_disable_hmm=disabled)
+    said = "its uvm_disable_hmm is off" if disabled else "its parameters cannot be read"
+    return answered(evidence, f"the kernel module is the open module, and {said}", uvm_disable_hmm=disabled)
 
 
 def _not_initialised(evidence: Evidence) -> Seen | None:
@@ -447,7 +450,7 @@ def _not_initialised(evidence: Evidence) -> Seen | None:
 
 
 def _no_device(evidence: Evidence) -> Seen | None:
-    """100 that no mask and no MIG mode explains, on a machine that has a card."""
+    """100 that no mask and no MIG mode explains, on a machine that has a GPU."""
     if evidence.driver.cuinit_code != 100 or not evidence.is_nvidia_here:
         return None
     if _is_masked(evidence) or _empty_mig(evidence) is not None:
@@ -457,7 +460,7 @@ def _no_device(evidence: Evidence) -> Seen | None:
 
 
 def _is_masked(evidence: Evidence) -> bool:
-    """Whether CUDA_VISIBLE_DEVICES lets nothing through, of what NVML lists or, without its list, of many."""
+    """Return whether CUDA_VISIBLE_DEVICES lets nothing through, of what NVML lists or, without its list, of many."""
     value = evidence.value("CUDA_VISIBLE_DEVICES")
     uuids = [card.uuid for card in evidence.cards if card.nvml_index is not None or card.parent_uuid is not None]
     return value is not None and not conditions_masks.read_mask(value, uuids or [None] * MANY).shown
@@ -471,7 +474,7 @@ def _empty_mig(evidence: Evidence) -> Seen | None:
         return None
     return answered(
         evidence,
-        f"MIG mode is on and has no instance on {', '.join(card.uuid or 'a card' for card in empty)}",
+        f"MIG mode is on without an instance on {', '.join(card.uuid or 'a GPU' for card in empty)}",
         fix=_mig_fix(",".join(card.uuid for card in empty if card.uuid) or "INDEX"),
         uuids=[card.uuid for card in empty],
     )
@@ -480,8 +483,8 @@ def _empty_mig(evidence: Evidence) -> Seen | None:
 def _mig_fix(cards: str) -> str:
     """On these cards alone: without -i, each of them changes all."""
     return (
-        f"sudo nvidia-smi mig -i {cards} -lgip to list profiles, sudo nvidia-smi mig -i {cards} -cgi 0 -C to make an "
-        f"instance; or {fixes.smi(cards, '-mig 0')} to use the whole card"
+        f"sudo nvidia-smi mig -i {cards} -lgip to list profiles, sudo nvidia-smi mig -i {cards} -cgi 0 -C to create "
+        f"an instance; or {fixes.smi(cards, '-mig 0')} to use the whole GPU"
     )
 
 
@@ -491,7 +494,7 @@ MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"
 
 
 def _unavailable(evidence: Evidence) -> Seen | None:
-    """46: the mode in which a card lets one process in, or none, and who is in; else a licence or a partition."""
+    """46: the mode in which a GPU lets one process in, or none, and who is in; else a licence or a partition."""
     if evidence.driver.cuinit_code != 46:
         return None
     modes = {card.compute_mode for card in evidence.cards}
@@ -509,7 +512,7 @@ def _unavailable(evidence: Evidence) -> Seen | None:
         listed = ", ".join(str(pid) for pid in pids)
         return answered(
             evidence,
-            f"its compute mode is {exclusive[0]} and PID {listed} is on it",
+            f"its compute mode is {exclusive[0]} and PID {listed} uses it",
             fix=f"end PID {listed}, or "
             + fixes.each((card.uuid for card in evidence.cards if card.compute_mode in exclusive), "-c 0"),
             certainty="strong",
@@ -518,7 +521,7 @@ def _unavailable(evidence: Evidence) -> Seen | None:
         )
     return answered(
         evidence,
-        "no card is in exclusive use as far as NVML tells",
+        "NVML shows no GPU in exclusive use",
         fix="sudo nvidia-smi -q -d COMPUTE; on a virtual GPU, check its licence: nvidia-smi -q | grep -i license",
         compute_modes=sorted(mode for mode in modes if mode),
     )
@@ -538,7 +541,7 @@ def _confidential(evidence: Evidence) -> Seen | None:
     told = evidence.driver.confidential_computing
     return answered(
         evidence,
-        f"NVML says that confidential computing is {told}" if told else "this is a confidential virtual machine",
+        f"NVML reports that confidential computing is {told}" if told else "this is a confidential virtual machine",
         certainty="proof" if told else None,
         confidential_guest=evidence.stack.confidential_guest,
         confidential_computing=told,
@@ -554,16 +557,16 @@ def _fabric(evidence: Evidence) -> Seen | None:
     if not stack.switches:
         return answered(
             evidence,
-            "no NVSwitch is on the PCI bus of this machine: it is its host's",
-            fix="ask who lends the machine: the host's fabric manager has to be started, of the driver's version",
+            "no NVSwitch is visible here",
+            fix="ask the host's administrator: the host must run a fabric manager of the driver's version",
             certainty="hint",
             switches=0,
         )
     several = stack.switches != 1
     more = f"{stack.switches} NVSwitch{'es are' if several else ' is'} on the PCI bus"
     told = {
-        True: "; nvidia-fabricmanager runs: is it of the driver's version?",
-        False: " and no nvidia-fabricmanager runs",
+        True: "; nvidia-fabricmanager runs: check that its version matches the driver's",
+        False: " and nvidia-fabricmanager does not run",
     }
     return answered(
         evidence,
@@ -582,9 +585,16 @@ def _mps(*codes: int) -> Callable[[Evidence], Seen | None]:
         if evidence.driver.cuinit_code not in codes:
             return None
         folder = evidence.value(MPS_FOLDER)
-        where = f"{MPS_FOLDER}={folder}" if folder else f"{MPS_FOLDER} is not set: the usual place is /tmp/nvidia-mps"
+        where = f"{MPS_FOLDER}={folder}" if folder else f"{MPS_FOLDER} is not set: the default is /tmp/nvidia-mps"
         # Without the variable a daemon that ended has left its pipes in the usual place, where CUDA finds them.
-        fix = None if folder else "nvidia-cuda-mps-control -d; or, to do without, sudo rm -r /tmp/nvidia-mps"
+        fix = (
+            None
+            if folder
+            else (
+                "start MPS: nvidia-cuda-mps-control -d; or, once no MPS daemon runs, remove stale "
+                "pipes: sudo rm -r /tmp/nvidia-mps"
+            )
+        )
         unreachable = evidence.driver.cuinit_code in (805, 806)
         return answered(evidence, where, fix=fix if unreachable else None, cuda_mps_pipe_directory=folder)
 
@@ -614,10 +624,10 @@ CUINIT: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="CUDA's driver does not answer",
-        meaning="libcuda was called and did not return within its time. Whatever calls it hangs with it: torch, and "
-        "every diagnosis that has no time limit. torch is then not awaited.",
+        meaning="A call to libcuda did not return in time. Every program that calls it hangs, torch included. "
+        "gpucheck then does not wait for torch.",
         settle="`sudo dmesg` shows Xid messages, `ps` processes in state D",
-        fix="sudo dmesg | grep -i -e nvrm -e xid; then drain the node, end what uses the GPU, and reboot",
+        fix="sudo dmesg | grep -i -e nvrm -e xid; then drain the node, end the processes that use the GPU, and reboot",
         judge=_hung_cuinit,
         source="rwth-i6/returnn issue 1756",
     ),
@@ -626,9 +636,9 @@ CUINIT: tuple[Condition, ...] = (
         rung="cuinit",
         verdict="fail",
         certainty="proof",
-        title="CUDA's driver crashes the process that starts it",
-        meaning="The process that called libcuda ended before it returned. torch ends in the same way. libcuda is "
-        "damaged, or goes with neither the kernel module nor the C library.",
+        title="CUDA's driver crashes its process",
+        meaning="The process that called libcuda ended before the call returned, and so would torch. libcuda is "
+        "damaged or does not match the kernel module or the C library.",
         fix="reinstall the driver's libraries in the kernel module's version (cat /proc/driver/nvidia/version)",
         judge=_crashed_cuinit,
     ),
@@ -638,8 +648,8 @@ CUINIT: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="MIG mode is on, but no instance exists",
-        meaning="In MIG mode a card is not a device itself: its instances are, and none exists. CUDA then "
-        "answers as on a machine without a GPU, and torch gives no reason.",
+        meaning="In MIG mode the instances are the devices, not the GPU, and none exists. CUDA then behaves as on a "
+        "machine without a GPU, and torch gives no reason.",
         fix=_mig_fix("INDEX"),
         judge=_empty_mig,
         cuinit=(100,),
@@ -650,10 +660,10 @@ CUINIT: tuple[Condition, ...] = (
         rung="cuinit",
         verdict="fail",
         certainty="hint",
-        title="CUDA finds no device, though the machine has one",
-        meaning="cuInit answers 100, on which torch is silent: is_available() is False without a warning. The driver "
-        "shows this process no card.",
-        settle="`sudo dmesg` tells of a card that did not start, `ls -l /dev/nvidia*` of one that was not handed in",
+        title="CUDA finds no device, although the machine has one",
+        meaning="cuInit returns 100, which torch does not report: is_available() is False without a warning. The "
+        "driver shows this process no GPU.",
+        settle="`sudo dmesg` shows a GPU that did not start, `ls -l /dev/nvidia*` a GPU that was not passed in",
         fix="sudo dmesg | grep -i nvrm; ls -l /dev/nvidia*",
         judge=_no_device,
         cuinit=(100,),
@@ -665,10 +675,10 @@ CUINIT: tuple[Condition, ...] = (
         verdict="fail",
         certainty="hint",
         title="CUDA does not start: no memory or address space",
-        meaning="cuInit answers 2 before a program asked for any memory. CUDA sets aside addresses for the memory of "
-        "the host and of all cards as it starts, far more than it uses, which a limit of virtual memory forbids; or "
-        "the host's memory is used up.",
-        settle="`ulimit -v` is a number, or `free` shows none left",
+        meaning="cuInit returns 2 before a program has requested memory. At its start, CUDA reserves addresses for "
+        "the memory of the host and of all GPUs, far more than it uses. A virtual memory limit prevents this, or the "
+        "host has no free memory.",
+        settle="`ulimit -v` is a number, or `free` shows no free memory",
         fix="ulimit -v unlimited; free",
         judge=_out_of_memory,
         cuinit=(2,),
@@ -679,9 +689,9 @@ CUINIT: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="nvidia-uvm, which CUDA needs, is missing",
-        meaning="CUDA needs /dev/nvidia-uvm, which nvidia-smi does not. The node is made by nvidia-modprobe when a "
-        "program of root's first asks for it; in a container it has to be handed in.",
-        settle="cuInit answers 0 once the node is there",
+        meaning="CUDA needs /dev/nvidia-uvm; nvidia-smi does not. nvidia-modprobe creates the node when a root "
+        "program first needs it. In a container it must be passed in.",
+        settle="cuInit returns 0 once the node exists",
         fix="sudo nvidia-modprobe -c 0 -u",
         judge=_no_memory_node,
         cuinit=(999,),
@@ -694,9 +704,9 @@ CUINIT: tuple[Condition, ...] = (
         verdict="fail",
         certainty="hint",
         title="CUDA does not start (unknown error)",
-        meaning="cuInit answers 999 and nothing else is seen to be wrong. It is seen after a suspend, when the memory "
-        "module has lost its state, and where a variable was changed after CUDA had started.",
-        settle="it is the suspend if reloading the memory module mends it",
+        meaning="cuInit returns 999 and no other fault is visible. This happens after a suspend, when the memory "
+        "module has lost its state, and if a variable was changed after CUDA had started.",
+        settle="if reloading nvidia_uvm helps, suspend probably caused it",
         fix="sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm",
         judge=_unknown_error,
         cuinit=(999,),
@@ -708,9 +718,9 @@ CUINIT: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="the kernel module's memory management (HMM) does not start",
-        meaning="With some kernels the open module finds no room for heterogeneous memory management and CUDA does not "
-        "start, while nvidia-smi works.",
-        settle="the kernel's log has `request_free_mem_region() err -34`",
+        meaning="With some kernels the open module finds no address range for heterogeneous memory management. CUDA "
+        "then does not start, although nvidia-smi works.",
+        settle="the kernel log has `request_free_mem_region() err -34`",
         fix="echo 'options nvidia_uvm uvm_disable_hmm=1' | sudo tee /etc/modprobe.d/nvidia-uvm.conf, then reboot",
         judge=_memory_module,
         cuinit=(3,),
@@ -726,8 +736,8 @@ CUINIT: tuple[Condition, ...] = (
         verdict="fail",
         certainty="hint",
         title="CUDA's driver does not initialise",
-        meaning="cuInit answers 3 for a reason that it does not tell.",
-        settle="the kernel's log, read with `sudo dmesg`, mostly tells it",
+        meaning="cuInit returns 3 without a reason.",
+        settle="the kernel log (`sudo dmesg`) usually shows the reason",
         fix="sudo dmesg | grep -i -e nvrm -e nvidia",
         judge=_not_initialised,
         cuinit=(3,),
@@ -739,9 +749,9 @@ CUINIT: tuple[Condition, ...] = (
         verdict="fail",
         certainty="hint",
         title="the GPU is in exclusive use or not licensed",
-        meaning="cuInit answers 46. A card in exclusive mode lets one process in, a prohibited one none; a virtual GPU "
-        "without a licence answers so too.",
-        settle="`nvidia-smi -q -d COMPUTE` shows the mode of each card",
+        meaning="cuInit returns 46. A GPU in exclusive mode accepts one process, and in prohibited mode none. A "
+        "virtual GPU without a licence gives the same answer.",
+        settle="`nvidia-smi -q -d COMPUTE` shows the mode of each GPU",
         fix=fixes.smi(None, "-c 0"),
         judge=_unavailable,
         cuinit=(46,),
@@ -752,11 +762,11 @@ CUINIT: tuple[Condition, ...] = (
         rung="cuinit",
         verdict="fail",
         certainty="hint",
-        title="the driver is older than the CUDA that made the code",
-        meaning="Code in PTX is of a newer CUDA than the driver can translate. Triton and NVRTC make such code on the "
-        "way.",
+        title="the driver is older than the CUDA that compiled the code",
+        meaning="The PTX code comes from a newer CUDA than the driver can translate. Triton and NVRTC produce such "
+        "code at run time.",
         settle="it runs with a newer driver",
-        fix="update the driver, or use the torch of an older CUDA",
+        fix="update the driver, or use a torch built for an older CUDA",
         judge=answers(222),
         cuinit=(222,),
         texts=(r"the provided PTX was compiled with an unsupported toolchain", r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION"),
@@ -766,11 +776,11 @@ CUINIT: tuple[Condition, ...] = (
         rung="cuinit",
         verdict="fail",
         certainty="hint",
-        title="the driver does not permit CUDA here",
-        meaning="cuInit answers 800: the operation is not permitted. A virtual GPU whose profile is for graphics "
-        "alone, and a sandbox, answer so.",
+        title="the driver does not allow CUDA here",
+        meaning="cuInit returns 800: the operation is not permitted. The usual causes are a virtual GPU with a "
+        "graphics-only profile, and a sandbox.",
         settle="`nvidia-smi -q | grep -i -e product -e license` names a virtual GPU's profile",
-        fix="use a profile for computing (vGPU: C or Q series); outside the sandbox, run it again",
+        fix="use a compute profile (vGPU: C or Q series); or run again outside the sandbox",
         judge=answers(800),
         cuinit=(800,),
         texts=(r"Error 800: operation not permitted", r"CUDA_ERROR_NOT_PERMITTED"),
@@ -781,11 +791,11 @@ CUINIT: tuple[Condition, ...] = (
         verdict="fail",
         certainty="hint",
         title="the driver does not support CUDA on this system",
-        meaning="cuInit answers 801: not supported. A virtual GPU whose profile is for graphics alone (B and A series) "
-        "answers so, a sandbox that passes on only a part of the driver's calls, and a Jetson whose nodes a user "
-        "outside the groups video and render may not open.",
+        meaning="cuInit returns 801: not supported. Possible causes are a virtual GPU with a graphics-only profile "
+        "(B and A series), a sandbox that passes on only some driver calls, and a Jetson if the user is not in the "
+        "groups video and render.",
         settle="`nvidia-smi -q | grep -i product` names a virtual GPU's profile",
-        fix="use a profile for computing (vGPU: C or Q series); outside the sandbox, run it again",
+        fix="use a compute profile (vGPU: C or Q series); or run again outside the sandbox",
         judge=_not_supported,
         cuinit=(801,),
         texts=(r"Error 801: operation not supported", r"CUDA_ERROR_NOT_SUPPORTED"),
@@ -797,8 +807,8 @@ CUINIT: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="the GPU of this confidential machine is not in ready state",
-        meaning="In confidential computing a GPU takes no work until it was attested and its ready state was set. "
-        "Until then CUDA answers that the system is not ready.",
+        meaning="In confidential computing a GPU accepts no work until it is attested and its ready state is set. "
+        "Until then CUDA reports that the system is not ready.",
         settle="`nvidia-smi conf-compute -grs` says `not-ready`",
         fix="sudo nvidia-smi conf-compute -srs 1, after attestation",
         judge=_confidential,
@@ -811,10 +821,12 @@ CUINIT: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="the fabric between the GPUs is not ready",
-        meaning="GPUs on an NVSwitch start only once the fabric manager has set the switches up, and it must be of "
-        "exactly the driver's version. On a rented machine with one of eight GPUs, the host's fabric manager is meant.",
-        settle="`systemctl status nvidia-fabricmanager` shows whether it runs, and of which version it is",
-        fix="sudo systemctl restart nvidia-fabricmanager; if it refuses, install it in exactly the driver's version",
+        meaning="GPUs on an NVSwitch start only after the fabric manager has set up the switches, and its version "
+        "must match the driver's exactly. On a rented machine with one of eight GPUs, this is the host's fabric "
+        "manager.",
+        settle="`systemctl status nvidia-fabricmanager` shows whether it runs and its version",
+        fix="sudo systemctl restart nvidia-fabricmanager; if it does not start, install exactly the driver's version "
+        "of it",
         judge=_fabric,
         cuinit=(802,),
         texts=(r"Error 802: system not yet initialized", r"CUDA_ERROR_SYSTEM_NOT_READY"),
@@ -826,9 +838,10 @@ CUINIT: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="the MPS server cannot be reached",
-        meaning="CUDA shares a card through a server (MPS) where its control daemon is found, and the server does not "
-        "answer: the daemon ended and left its pipes, runs for another user, or was not handed into this container.",
-        fix="nvidia-cuda-mps-control -d; or, to do without, unset CUDA_MPS_PIPE_DIRECTORY",
+        meaning="CUDA shares a GPU through the MPS server if it finds the control daemon's pipes, but the server "
+        "does not answer: the daemon ended and left its pipes, runs for another user, or was not passed into this "
+        "container.",
+        fix="start MPS: nvidia-cuda-mps-control -d; or, to run without MPS, unset CUDA_MPS_PIPE_DIRECTORY",
         judge=_mps(805, 806),
         cuinit=(805, 806),
         texts=(
@@ -844,8 +857,8 @@ CUINIT: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="the MPS server is not ready for new clients",
-        meaning="The server starts, or is getting over a client's fault.",
-        settle="its log, server.log in CUDA_MPS_LOG_DIRECTORY, says what it waits for",
+        meaning="The server is starting, or is recovering from a client's fault.",
+        settle="its log (server.log in CUDA_MPS_LOG_DIRECTORY) shows what it waits for",
         fix="try again in a few seconds; else echo quit | nvidia-cuda-mps-control, and restart it",
         judge=_mps(807),
         cuinit=(807,),
@@ -857,9 +870,9 @@ CUINIT: tuple[Condition, ...] = (
         rung="cuinit",
         verdict="fail",
         certainty="proof",
-        title="the MPS server has no room for another client",
-        meaning="A server of MPS takes a limited number of clients, and of connections to a device.",
-        fix="end clients that are no longer needed: echo get_client_list PID | nvidia-cuda-mps-control lists them",
+        title="the MPS server accepts no more clients",
+        meaning="An MPS server has a limited number of clients and of connections to a device.",
+        fix="end clients that you do not need: echo get_client_list PID | nvidia-cuda-mps-control lists them",
         judge=_mps(808, 809),
         cuinit=(808, 809),
         texts=(
@@ -874,7 +887,7 @@ CUINIT: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="the MPS server ended this client",
-        meaning="An operator, or the server as it got over a fault, ended this client's connection.",
+        meaning="An operator, or the server while it recovered from a fault, ended this client's connection.",
         fix="start the program again",
         judge=_mps(810),
         cuinit=(810,),
@@ -886,10 +899,10 @@ CUINIT: tuple[Condition, ...] = (
         rung="cuinit",
         verdict="fail",
         certainty="hint",
-        title="CUDA does not start, for no known cause",
-        meaning="cuInit answers a code that is none of those whose causes are known. Libraries of several drivers "
-        "mixed, and a driver that was updated while it ran, are worth a look.",
-        settle="the same answer after a reboot, with LD_LIBRARY_PATH unset, is the installation's",
+        title="CUDA does not start, cause unknown",
+        meaning="cuInit returns a code whose cause gpucheck does not know. Check for libraries of several drivers "
+        "and for a driver that was updated while it ran.",
+        settle="if a reboot with LD_LIBRARY_PATH unset does not help, the cause is the installation",
         fix="unset LD_LIBRARY_PATH and try again; sudo dmesg | grep -i nvrm; reboot",
         judge=_other_cuinit,
     ),

@@ -18,7 +18,7 @@ _NO_MODULE = re.compile(r"No module named ['\"]torch['\"]$")
 
 
 def _kind(evidence: Evidence) -> str | None:
-    """What the torch is built for: what it says itself, else what its files say."""
+    """Return what the torch is built for: what it says itself, else what its files say."""
     probe = evidence.torch
     if probe is not None and probe.version is not None:
         return "cuda" if probe.cuda else "rocm" if probe.hip else "xpu" if probe.xpu else "cpu"
@@ -91,13 +91,15 @@ def _shadowed(evidence: Evidence) -> Seen | None:
     if probe is None or _is_missing(probe):
         return None
     seen = {"shadowed_by": list(probe.shadowed_by), "path": probe.path, "error": probe.error}
-    said = probe.error or "the import did not end"
+    said = probe.error or "the import did not finish"
     if probe.shadowed_by:
         names = ", ".join(probe.shadowed_by)
-        return Seen(f"{said}; the current folder has {names}", seen, fix=f"rename {names}, or run from another folder")
+        return Seen(
+            f"{said}; the current folder contains {names}", seen, fix=f"rename {names}, or run from another folder"
+        )
     if probe.stage == "ask" and probe.version is None:
         fix = f"remove or rename the torch in {probe.path}"
-        return Seen(f"{said}: what is found in {probe.path} is no torch", seen, fix, certainty="proof")
+        return Seen(f"{said}: {probe.path} does not contain torch", seen, fix, certainty="proof")
     return None
 
 
@@ -126,7 +128,7 @@ def _hung(evidence: Evidence) -> Seen | None:
     probe = _failed(evidence, "import", "ask")
     if probe is None or not probe.timed_out or _shadowed(evidence):
         return None
-    told = f"{_step(probe)} did not end within {evidence.torch_limit}"
+    told = f"{_step(probe)} did not finish within {evidence.torch_limit}"
     return Seen(told, {"stage": probe.stage, "limit_s": probe.limit_s})
 
 
@@ -177,7 +179,7 @@ def _driver_too_old(evidence: Evidence) -> Seen | None:
     least = fixes.LEAST_DRIVER.get(needs)
     update = f"update the driver{f' to {least} or newer' if least else ''}, or: "
     return Seen(
-        f"torch {torch_version(evidence)} is built for CUDA {built}, and the driver serves CUDA {served}",
+        f"torch {torch_version(evidence)} is built for CUDA {built}, but the driver supports CUDA {served}",
         {"torch_cuda": built, "driver_cuda": served, "driver": evidence.driver.version},
         update + _cuda_build(evidence),
     )
@@ -193,9 +195,9 @@ def _sees_none(evidence: Evidence) -> Seen | None:
         return None
     shown = sum(card.cuda_index is not None for card in evidence.cards)
     words = [" ".join(warning.split()) for warning in probe.warnings if "CUDA" in warning]
-    said = f"; torch says: {words[0]}" if words else ", and torch says nothing of it"
+    said = f"; torch says: {words[0]}" if words else ", and torch gives no reason"
     return Seen(
-        f"CUDA shows {shown} device{'s' * (shown != 1)} and torch.cuda.is_available() is False{said}",
+        f"CUDA shows {shown} device{'s' * (shown != 1)}, but torch.cuda.is_available() is False{said}",
         {
             "cuda": shown,
             "warnings": words,
@@ -211,8 +213,8 @@ TORCH: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="torch is not installed",
-        meaning="The interpreter that was asked finds no torch. Another environment may have one: `--python PATH` "
-        "asks that. It is a fault on a machine without a GPU too: there is nothing to train with.",
+        meaning="The checked interpreter finds no torch. Another environment may have one: check it with `--python "
+        "PATH`. This is a fault on a machine without a GPU too, because nothing can be trained without torch.",
         fix="python -m pip install torch",
         judge=_missing,
         texts=(r"\bNo module named '?torch'?(?![\w.])",),
@@ -223,8 +225,8 @@ TORCH: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="a file in the current folder shadows torch",
-        meaning="Python looks in the current folder first. A file or a folder there with the name of torch, or of a "
-        "module of the standard library that torch imports, is taken in its place.",
+        meaning="Python searches the current folder first. It imports a file or folder there that has the name of "
+        "torch, or of a standard library module that torch imports.",
         settle="the import works from another folder",
         fix="rename the file, or run from another folder",
         judge=_shadowed,
@@ -240,8 +242,8 @@ TORCH: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="torch loads libraries of another version",
-        meaning="A library that torch loads lacks a function which it needs: it is of another CUDA than torch's own, "
-        "mostly found through LD_LIBRARY_PATH, or left over from another installation.",
+        meaning="A library that torch loads lacks a function that torch needs. It belongs to another CUDA than "
+        "torch's, and usually comes from LD_LIBRARY_PATH or another installation.",
         settle="the import works with LD_LIBRARY_PATH unset",
         fix="unset LD_LIBRARY_PATH",
         judge=_undefined_symbol,
@@ -257,8 +259,8 @@ TORCH: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="torch crashes on import or start",
-        meaning="Importing torch, or asking it for its devices, ends the process by a signal: its libraries are "
-        "damaged, are for another processor (SIGILL), or do not go together.",
+        meaning="A signal ends the process when it imports torch or asks torch for its devices. torch's libraries "
+        "are damaged, built for another processor (SIGILL), or do not match each other.",
         fix="reinstall torch in a fresh environment",
         judge=_crashed,
     ),
@@ -268,9 +270,10 @@ TORCH: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="torch does not answer",
-        meaning="Importing torch, or asking it for its devices, does not end. A file system over a network that does "
-        "not answer looks so, a driver that hangs, and a file that is imported in place of another and waits.",
-        settle="`python -X faulthandler -X importtime -c 'import torch'` shows how far it comes",
+        meaning="Importing torch, or asking torch for its devices, does not finish. Possible causes are a network "
+        "file system that does not answer, a driver that hangs, and a file that is imported instead of another and "
+        "waits.",
+        settle="`python -X faulthandler -X importtime -c 'import torch'` shows where it stops",
         fix="python -X importtime -c 'import torch'",
         judge=_hung,
     ),
@@ -280,7 +283,7 @@ TORCH: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="torch cannot be imported",
-        meaning="The import raises: parts of torch are missing, damaged or of another version than the rest.",
+        meaning="The import raises an error: parts of torch are missing, damaged or from another version.",
         fix="reinstall torch in a fresh environment",
         judge=_import_broken,
         texts=(r"ImportError: lib(torch|c10|cu|nv|nccl|mkl)\w*\.so[\d.]*: cannot open shared object file",),
@@ -291,8 +294,8 @@ TORCH: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="this torch is a CPU-only build and cannot use the GPU",
-        meaning="The wheel has no CUDA in it, whatever driver and toolkit are installed. `pip install torch` takes "
-        "such a wheel on Windows, from an index for the CPU, and where another package asked for it.",
+        meaning="The wheel contains no CUDA, regardless of the installed driver and toolkit. `pip install torch` "
+        "installs such a wheel on Windows, from a CPU index, and if another package requires it.",
         fix="install a torch that is built for CUDA",
         judge=_cpu_build,
         texts=(r"Torch not compiled with CUDA enabled",),
@@ -313,9 +316,10 @@ TORCH: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="the driver is too old for this torch",
-        meaning="A torch for CUDA 13 needs a driver that serves CUDA 13: within a major version a newer torch runs "
-        "under an older driver, from one to the next it does not. `driver version is insufficient` alone proves no old "
-        "driver: CUDA says it as well where there is no driver to see, as in a container that was given no GPU.",
+        meaning="A torch for CUDA 13 needs a driver that supports CUDA 13. Within a major version a newer torch runs "
+        "with an older driver, but not across major versions. `driver version is insufficient` alone does not prove "
+        "an old driver, because CUDA also reports it if no driver is visible, for example in a container without a "
+        "GPU.",
         fix="update the driver, or install a torch for an older CUDA",
         judge=_driver_too_old,
         texts=(
@@ -330,9 +334,9 @@ TORCH: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="torch does not see the GPU that CUDA shows",
-        meaning="The driver starts and shows a device to gpucheck, and not to torch in the same environment: torch's "
-        "own CUDA libraries are others than it was built with, or another libcuda is found by it.",
-        settle="`LD_DEBUG=libs python -c 'import torch; torch.cuda.init()'` shows which libraries it takes",
+        meaning="The driver starts and shows a device to gpucheck, but not to torch in the same environment. torch "
+        "loads other CUDA libraries than it was built with, or another libcuda.",
+        settle="`LD_DEBUG=libs python -c 'import torch; torch.cuda.init()'` shows which libraries it loads",
         fix="python -c 'import torch; torch.cuda.init()'",
         judge=_sees_none,
     ),
@@ -350,7 +354,7 @@ def _minor_older(evidence: Evidence) -> Seen | None:
     built_parts, served_parts = _parts(probe.cuda), _parts(served)
     if built_parts[:1] != served_parts[:1] or built_parts <= served_parts:
         return None
-    return Seen(f"torch is built for CUDA {probe.cuda}, and the driver serves {served}", {"driver_cuda": served})
+    return Seen(f"torch is built for CUDA {probe.cuda}, but the driver supports {served}", {"driver_cuda": served})
 
 
 def _parts(version: str) -> tuple[int, ...]:
@@ -376,15 +380,15 @@ def _two_versions(evidence: Evidence) -> Seen | None:
     loaded = probe.version
     if loaded is None or _is_same_version(loaded, told[0]):
         return None
-    return Seen(f"installed as {told[0]}, and its files say {loaded}", {"versions": list(told), "loaded": loaded}, fix)
+    return Seen(f"installed as {told[0]}, but its files say {loaded}", {"versions": list(told), "loaded": loaded}, fix)
 
 
 def _condas(probe: TorchProbe, told: Sequence[str], how: fixes.Installer) -> Seen:
     """Conda's torch beside pip's: both own files of one name, and what the next installation of either breaks."""
     return Seen(
-        f"conda has torch {probe.conda_torch} on record, and pip installed {' and '.join(sorted(set(told)))}",
+        f"conda recorded torch {probe.conda_torch}, but pip installed {' and '.join(sorted(set(told)))}",
         {"versions": list(told), "conda": probe.conda_torch, "folders": list(probe.torch_folders)},
-        f"conda remove --force pytorch, which removes files of pip's torch too; then "
+        "conda remove --force pytorch, which also removes files of pip's torch; then "
         f"{how.install(fixes.pinned(probe.version or told[0]), anew=True)}",
         title="conda's torch and pip's are mixed in this environment",
     )
@@ -403,7 +407,7 @@ def _mixed(evidence: Evidence) -> Seen | None:
     if probe is None or probe.active_elsewhere is None:
         return None
     return Seen(
-        f"{probe.active_elsewhere} names another environment than {probe.prefix}, whose torch this is",
+        f"{probe.active_elsewhere} is the active environment, but this torch is in {probe.prefix}",
         {"variable": probe.active_elsewhere, "prefix": probe.prefix},
         verdict="info" if evidence.torch_works else None,
     )
@@ -418,8 +422,10 @@ def _pynvml(evidence: Evidence) -> Seen | None:
     how = fixes.installer(evidence)
     remove = how.uninstall("pynvml")
     if _parts(told["pynvml"][0]) >= (12,):
-        title = "pynvml is only a name for nvidia-ml-py, and warns of itself"
-        return Seen(f"{said}; from 12 on pynvml brings no module of that name", told, remove, "proof", "info", title)
+        title = "pynvml is only another name for nvidia-ml-py, and it warns on import"
+        return Seen(
+            f"{said}; since version 12 pynvml contains no module of that name", told, remove, "proof", "info", title
+        )
     pinned = f"nvidia-ml-py=={told['nvidia-ml-py'][0]}"
     return Seen(said, told, f"{remove}; {fixes.packages_again(evidence, [pinned])}")
 
@@ -457,12 +463,12 @@ def _triton(missing: Literal["compiler", "libcuda"]) -> Callable[[Evidence], See
             return None
         version = (probe.versions or {})["triton"][0]
         if missing == "compiler":
-            return Seen(f"triton {version}, and no CC, gcc or clang") if probe.has_compiler is False else None
+            return Seen(f"triton {version}, but no CC, gcc or clang") if probe.has_compiler is False else None
         loaded = evidence.driver.libcuda_path or probe.libcuda
         told = {"TRITON_LIBCUDA_PATH", "LD_LIBRARY_PATH"} & evidence.variables
         if probe.cache_has_libcuda is not False or loaded is None or told:
             return None
-        return Seen(f"triton {version}; libcuda is {loaded} and not in the loader's cache", {"libcuda": loaded})
+        return Seen(f"triton {version}; libcuda is {loaded} but not in the loader's cache", {"libcuda": loaded})
 
     return judge
 
@@ -489,7 +495,7 @@ def _foreign(evidence: Evidence) -> Seen | None:
     elif "LD_PRELOAD" in evidence.variables:
         fix = "unset LD_PRELOAD"
     else:
-        fix = f"LD_DEBUG=libs {fixes.interpreter(probe.executable)} -c 'import torch' shows what asks for them"
+        fix = f"LD_DEBUG=libs {fixes.interpreter(probe.executable)} -c 'import torch' shows what loads them"
     runtime = _runtime_differs(probe)
     if runtime is not None and any("libcudart" in path for path in paths):
         by, told["runtime"] = f"{by}; {runtime}", probe.runtime
@@ -520,7 +526,8 @@ def _missing_libraries(evidence: Evidence) -> Seen | None:
 
 
 def _missing_fix(evidence: Evidence, probe: TorchProbe, gone: dict[str, list[str]]) -> str:
-    """What was recorded is put back; a foreign cuDNN without its parts gives way; else torch's own is put first."""
+    """Return what was recorded is put back; a foreign cuDNN without its parts gives way; else torch's own is put
+    first."""
     if gone:
         return fixes.packages_again(evidence, gone)
     if probe.foreign_folders and any("libcudnn" in path for path in probe.foreign_libraries):
@@ -536,7 +543,7 @@ def _unmet(evidence: Evidence) -> Seen | None:
         return None
     said = [f"{wanted} ({version or 'none'} is here)" for wanted, version in unmet.items()]
     return Seen(
-        f"torch {torch_version(evidence)} asks for {', '.join(said)}",
+        f"torch {torch_version(evidence)} requires {', '.join(said)}",
         {"unmet": unmet},
         fixes.packages_again(evidence, unmet),
     )
@@ -549,7 +556,7 @@ def _runtime_differs(probe: TorchProbe) -> str | None:
     has, built = _parts(probe.runtime), _parts(probe.cuda)
     if has[:1] == built[:1] and has >= built:
         return None
-    return f"libcudart is of CUDA {probe.runtime}, and torch is built for CUDA {probe.cuda}"
+    return f"libcudart belongs to CUDA {probe.runtime}, but torch is built for CUDA {probe.cuda}"
 
 
 def _runtime(evidence: Evidence) -> Seen | None:
@@ -568,8 +575,8 @@ PACKAGES: tuple[Condition, ...] = (
         verdict="info",
         certainty="hint",
         title="the driver is slightly older than torch's CUDA",
-        meaning="torch's own kernels run. Kernels that are compiled on the way, by Triton or NVRTC, may ask for more "
-        "than the driver takes and fail with error 222.",
+        meaning="torch's own kernels run. Kernels that Triton or NVRTC compile at run time may need more than the "
+        "driver supports and fail with error 222.",
         fix="update the driver if torch.compile fails with an unsupported toolchain",
         judge=_minor_older,
         texts=(r"PTX was compiled with an unsupported toolchain",),
@@ -580,10 +587,10 @@ PACKAGES: tuple[Condition, ...] = (
         verdict="warn",
         certainty="strong",
         title="two versions of torch are mixed in this environment",
-        meaning="What is recorded as installed and what is loaded are not one version: an installation was cut off, "
-        "or two tools (pip and conda) installed into one environment.",
-        fix="python -m pip uninstall -y torch, until it finds none; then install one version once. One "
-        "that is found through PYTHONPATH: unset PYTHONPATH",
+        meaning="The installed version on record and the loaded version differ: an installation was interrupted, or "
+        "two tools (pip and conda) installed into one environment.",
+        fix="python -m pip uninstall -y torch, until it finds none; then install one version. If PYTHONPATH contains "
+        "a torch, unset PYTHONPATH",
         judge=_two_versions,
     ),
     Condition(
@@ -592,8 +599,8 @@ PACKAGES: tuple[Condition, ...] = (
         verdict="warn",
         certainty="strong",
         title="the active environment is not the one checked",
-        meaning="gpucheck looks at the torch of the interpreter that runs it. Installed by pipx or in another "
-        "environment, that is not the one that your programs use.",
+        meaning="gpucheck checks the torch of the interpreter that runs it. If gpucheck is installed by pipx or in "
+        "another environment, your programs use a different torch.",
         fix='run this with --python "$(command -v python)"',
         judge=_mixed,
     ),
@@ -604,9 +611,9 @@ PACKAGES: tuple[Condition, ...] = (
         certainty="proof",
         title="two packages install the module pynvml",
         meaning="pynvml is the old name of nvidia-ml-py. Both install a module of the same name, the later one "
-        "overwrites the other, and torch warns of it.",
+        "overwrites the other, and torch warns about it.",
         fix="python -m pip uninstall -y pynvml; python -m pip install --force-reinstall --no-deps "
-        "nvidia-ml-py==VERSION, the version that is there",
+        "nvidia-ml-py==VERSION, with the installed version",
         judge=_pynvml,
         texts=(r"The pynvml package is deprecated",),
     ),
@@ -616,8 +623,8 @@ PACKAGES: tuple[Condition, ...] = (
         verdict="warn",
         certainty="strong",
         title="torchvision does not match torch",
-        meaning="torchvision has compiled code for one torch, of one version and built for one thing.",
-        fix="install the torchvision of this torch from the index that torch came from: python -m pip install "
+        meaning="torchvision's compiled code fits one torch version and one build of it.",
+        fix="install the matching torchvision from the index that torch came from: python -m pip install "
         "torch==VERSION 'torchvision==0.MINOR.*' --index-url INDEX; 0.(N + 15) belongs to torch 2.N",
         judge=_torchvision,
         texts=(r"operator torchvision::nms does not exist",),
@@ -629,7 +636,7 @@ PACKAGES: tuple[Condition, ...] = (
         verdict="warn",
         certainty="proof",
         title="triton has no C compiler: torch.compile fails",
-        meaning="Triton compiles a small launcher in C for each kernel, and takes CC, gcc or clang for it.",
+        meaning="Triton compiles a small C launcher for each kernel and needs CC, gcc or clang for it.",
         fix="install gcc, or set CC",
         judge=_triton("compiler"),
         texts=(r"Failed to find C compiler",),
@@ -640,8 +647,8 @@ PACKAGES: tuple[Condition, ...] = (
         rung=None,
         verdict="warn",
         certainty="strong",
-        title="triton does not find libcuda: torch.compile fails",
-        meaning="CUDA starts, but libcuda is not in the loader's cache, which is where Triton looks for it.",
+        title="triton cannot find libcuda: torch.compile fails",
+        meaning="CUDA starts, but libcuda is not in the loader's cache, where Triton searches for it.",
         fix="sudo ldconfig, or set TRITON_LIBCUDA_PATH to the folder of libcuda.so.1",
         judge=_triton("libcuda"),
         texts=(r"libcuda\.so cannot found",),
@@ -653,9 +660,9 @@ PACKAGES: tuple[Condition, ...] = (
         verdict="warn",
         certainty="strong",
         title="torch uses CUDA libraries from outside its environment",
-        meaning="The environment has its own, or this torch asks for them, and others were loaded in their place, "
-        "mostly through LD_LIBRARY_PATH. Errors and results that differ from machine to machine come of it.",
-        fix="take the folder of a foreign CUDA out of LD_LIBRARY_PATH",
+        meaning="The environment has its own libraries, or this torch requires them, but other libraries were loaded "
+        "instead, usually through LD_LIBRARY_PATH. This causes errors and results that differ between machines.",
+        fix="remove the other CUDA's folder from LD_LIBRARY_PATH",
         judge=_foreign,
         source="pytorch issue 134929",
     ),
@@ -665,10 +672,10 @@ PACKAGES: tuple[Condition, ...] = (
         verdict="warn",
         certainty="proof",
         title="libraries that torch loads on demand are missing",
-        meaning="An installed package recorded files that are gone (a full disk, an image made smaller, an "
-        "installation that was cut off), or cuDNN is found without its parts. torch starts, and fails at the first "
-        "operation that needs one: libcudnn_cnn at a convolution.",
-        fix="reinstall the package in its version; for cuDNN, put its folder into LD_LIBRARY_PATH",
+        meaning="Files that an installed package recorded are missing (a full disk, a reduced image, an interrupted "
+        "installation), or cuDNN is incomplete. torch starts but fails at the first operation that needs one, for "
+        "example libcudnn_cnn at a convolution.",
+        fix="reinstall the same version of the package; for cuDNN, add its folder to LD_LIBRARY_PATH",
         judge=_missing_libraries,
         source="OpenNMT/CTranslate2 issue 1826; SYSTRAN/faster-whisper issue 1182; cuDNN documentation, API overview",
     ),
@@ -678,10 +685,10 @@ PACKAGES: tuple[Condition, ...] = (
         verdict="warn",
         certainty="strong",
         title="CUDA packages do not match what torch requires",
-        meaning="torch's wheel names the packages of CUDA's libraries in exactly one version each. Another version, "
-        "put there for another package, or none at all, shows as missing symbols, a cuDNN that does not fit, or a "
-        "library of the system's that is taken instead.",
-        fix="install the versions that torch asks for: python -m pip install --no-deps NAME==VERSION",
+        meaning="torch's wheel requires exactly one version of each CUDA library package. Another version, installed "
+        "for another package, or a missing package causes missing symbols, a cuDNN that does not match, or a system "
+        "library that is used instead.",
+        fix="install the versions that torch requires: python -m pip install --no-deps NAME==VERSION",
         judge=_unmet,
         source="torch's metadata, Requires-Dist",
     ),
@@ -691,10 +698,10 @@ PACKAGES: tuple[Condition, ...] = (
         verdict="warn",
         certainty="strong",
         title="the loaded CUDA runtime is not the one torch was built with",
-        meaning="Within a major version a newer libcudart serves an older torch, never the other way round. Another "
-        "one comes of another package's requirement, or of a search path.",
-        fix="install the nvidia-cuda-runtime of torch's CUDA, which `python -c 'import torch; "
-        "print(torch.version.cuda)'` tells",
+        meaning="Within a major version a newer libcudart works with an older torch, never the other way round. The "
+        "other version comes from another package's requirement or from a search path.",
+        fix="install the nvidia-cuda-runtime of torch's CUDA version (`python -c 'import torch; "
+        "print(torch.version.cuda)'`)",
         judge=_runtime,
         source="CUDA toolkit's release notes, CUDA minor version compatibility; cudaRuntimeGetVersion",
     ),
@@ -835,7 +842,7 @@ def _hung_architecture(evidence: Evidence) -> Seen | None:
     probe = _ended(evidence)
     if probe is None or not probe.timed_out:
         return None
-    told = f"a kernel did not end within {evidence.torch_limit}"
+    told = f"a kernel did not finish within {evidence.torch_limit}"
     return Seen(told, {"kernels_that_ended": len(probe.kernels), "limit_s": probe.limit_s})
 
 
@@ -846,8 +853,8 @@ ARCHITECTURE: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="this torch has no code for this GPU",
-        meaning="A wheel has machine code for the architectures that it was built for. This GPU is another one: "
-        "torch.cuda.is_available() is True and the first kernel fails.",
+        meaning="A wheel has machine code only for the architectures that it was built for, and this GPU has another "
+        "one. torch.cuda.is_available() is True, but the first kernel fails.",
         fix="install a torch that is built for this architecture",
         judge=_missing_architecture,
         texts=(
@@ -863,8 +870,8 @@ ARCHITECTURE: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="this torch dropped support for this GPU",
-        meaning="Each CUDA drops the oldest architectures: wheels for CUDA 13 begin at sm_75, those for CUDA 12.6 at "
-        "sm_50.",
+        meaning="Newer CUDA versions drop the oldest architectures: wheels for CUDA 13 start at sm_75, wheels for "
+        "CUDA 12.6 at sm_50.",
         fix="install a torch for an older CUDA",
         judge=_dropped,
         texts=(r"PyTorch no longer supports this GPU because it is too old",),
@@ -876,8 +883,8 @@ ARCHITECTURE: tuple[Condition, ...] = (
         verdict="warn",
         certainty="strong",
         title="torch has only PTX for this GPU: first use compiles kernels",
-        meaning="The wheel has no machine code for this architecture, only PTX, which the driver compiles: the first "
-        "use takes minutes, and code that was written for the architecture is missing.",
+        meaning="The wheel has no machine code for this architecture, only PTX, which the driver compiles. The first "
+        "use takes minutes, and code optimised for the architecture is missing.",
         fix="install a torch that is built for this architecture",
         judge=_ptx_only,
         source="pytorch issue 537",
@@ -888,8 +895,8 @@ ARCHITECTURE: tuple[Condition, ...] = (
         verdict="fail",
         certainty="strong",
         title="no GPU memory is left, not even for a tiny kernel",
-        meaning="The device's memory is taken: by another process, or by one that has ended badly and still holds it.",
-        settle="`nvidia-smi` shows how much is used, and by whom",
+        meaning="Another process uses the device's memory, or a process that crashed still holds it.",
+        settle="`nvidia-smi` shows how much is used and by which process",
         fix="gpucheck devices --processes",
         judge=_out_of_memory,
     ),
@@ -899,8 +906,8 @@ ARCHITECTURE: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="a kernel fails on this GPU",
-        meaning="torch sees the device, and a sum of 64 numbers or a product of 16 by 16 raises or comes out wrong.",
-        settle="`sudo dmesg` shows Xid messages where the hardware is at fault",
+        meaning="torch sees the device, but a sum of 64 numbers or a 16 by 16 product raises an error or is wrong.",
+        settle="`sudo dmesg` shows Xid messages if the hardware is at fault",
         fix="CUDA_LAUNCH_BLOCKING=1 gpucheck smoke --device cuda; sudo dmesg | grep -i xid",
         judge=_kernel_failed,
     ),
@@ -910,8 +917,8 @@ ARCHITECTURE: tuple[Condition, ...] = (
         verdict="fail",
         certainty="proof",
         title="torch's first kernel crashes the process",
-        meaning="torch sees the device and dies as it uses it.",
-        settle="`sudo dmesg` shows Xid messages where the hardware is at fault",
+        meaning="torch sees the device, but the process dies when it uses it.",
+        settle="`sudo dmesg` shows Xid messages if the hardware is at fault",
         fix="sudo dmesg | grep -i -e xid -e segfault",
         judge=_crashed_architecture,
     ),
@@ -920,11 +927,11 @@ ARCHITECTURE: tuple[Condition, ...] = (
         rung="run",
         verdict="fail",
         certainty="proof",
-        title="torch's first kernel does not end",
-        meaning="torch sees the device and waits for ever as it uses it. A driver that is stuck looks so, and, for "
-        "minutes, one that compiles every kernel from PTX.",
+        title="torch's first kernel does not finish",
+        meaning="torch sees the device but waits forever when it uses it. The cause is a stuck driver, or a driver "
+        "that compiles every kernel from PTX, which can take minutes.",
         settle="`sudo dmesg` shows Xid messages, `ps` processes in state D",
-        fix="sudo dmesg | grep -i -e nvrm -e xid; then end what uses the GPU, and reboot",
+        fix="sudo dmesg | grep -i -e nvrm -e xid; then end the processes that use the GPU, and reboot",
         judge=_hung_architecture,
     ),
 )

@@ -18,7 +18,7 @@ _OF_THE_KERNEL = re.compile(
     r"|nvidia-smi (-i \S+ )?(--gpu-reset|-c|-mig|mig|conf-compute)"
 )
 # Work that a scheduler starts on the node meanwhile would meet a card that is gone.
-DRAIN = "drain or cordon the node, end what runs on the card"
+DRAIN = "drain or cordon the node, end the processes on the GPU"
 # NVIDIA Container Toolkit, "Support for Container Device Interface": podman hands GPUs in by CDI alone.
 CDI = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 IN_WINDOWS = "update NVIDIA's driver, and restart Windows"
@@ -68,7 +68,7 @@ def each(cards: Iterable[str | None], arguments: str) -> str:
 
 def reset(*cards: str | None) -> str:
     """Reset these cards, after their work has gone elsewhere."""
-    return f"{DRAIN}, then {each(cards, '--gpu-reset')}; where that is refused, reboot"
+    return f"{DRAIN}, then {each(cards, '--gpu-reset')}; if that is refused, reboot"
 
 
 # -- containers --------------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ START_WITH_GPUS = (
 
 
 def start_with_gpus(host: Host) -> str:
-    """How a container is started with the GPUs, by what runs it."""
+    """Return how a container is started with the GPUs, by what runs it."""
     if host.container == "docker":
         return "start the container with --gpus all"
     if host.container == "podman":
@@ -95,7 +95,7 @@ def start_with_gpus(host: Host) -> str:
 
 
 def installer(evidence: Evidence) -> Installer:
-    """How packages come into the environment that was looked at."""
+    """Return how packages come into the environment that was looked at."""
     probe = evidence.torch
     if probe is None:
         return Installer()
@@ -111,7 +111,7 @@ def packages_again(evidence: Evidence, packages: Iterable[str]) -> str:
 
 def out_of_library_path(folders: Iterable[str]) -> str:
     """Take what brings a foreign library out of the variable, and leave the rest of it: the driver may be in there."""
-    return f"take {', '.join(folders)} out of LD_LIBRARY_PATH"
+    return f"remove {', '.join(folders)} from LD_LIBRARY_PATH"
 
 
 def pythonpath_of(probe: TorchProbe) -> str | None:
@@ -124,7 +124,7 @@ def pythonpath_of(probe: TorchProbe) -> str | None:
 
 
 def out_of_pythonpath(*entries: str) -> str:
-    return f"take {', '.join(entries)} out of PYTHONPATH (unset PYTHONPATH)"
+    return f"remove {', '.join(entries)} from PYTHONPATH (unset PYTHONPATH)"
 
 
 def cudnn_first(python: str | None = None) -> str:
@@ -140,7 +140,7 @@ INDEX = "https://download.pytorch.org/whl"
 # GPUs of a board of their own, which code for the others of their generation does not run on, and code for them only.
 # DEVICE_REQUIREMENT of torch 2.13's torch/cuda/__init__.py.
 OWN_BOARDS = frozenset((53, 62, 72, 87, 101))
-JETSON = "install the torch wheel that NVIDIA gives for your JetPack (see `Installing PyTorch for Jetson Platform`)"
+JETSON = "install NVIDIA's torch wheel for your JetPack (see `Installing PyTorch for Jetson Platform`)"
 # The least driver of each CUDA on Linux: table 3 of the CUDA toolkit's release notes, minor version compatibility.
 LEAST_DRIVER = {11: "450", 12: "525", 13: "580"}
 # Where an environment is made for who may not install into the system's Python.
@@ -165,7 +165,7 @@ class Build:
 
     @property
     def tag(self) -> str:
-        """What its index is called: `cu130`."""
+        """Return what its index is called: `cu130`."""
         return f"cu{self.cuda[0]}{self.cuda[1]}"
 
 
@@ -213,7 +213,7 @@ def number(capability: str) -> int | None:
 
 
 def runs_on(architecture: str, capability: int) -> bool:
-    """Whether code of this name (`sm_90`, `sm_90a`, `compute_90`) runs on hardware of this capability (90).
+    """Return whether code of this name (`sm_90`, `sm_90a`, `compute_90`) runs on hardware of this capability (90).
 
     Machine code runs on its own major version from its own minor on, PTX on everything as new as itself or newer.
     """
@@ -281,13 +281,14 @@ def release_of(version: str | None) -> Release | None:
 
 
 def pinned(version: str | None) -> str:
-    """What to ask an installer for so that the version stays: `torch==2.9.1`; `torch` for no published version."""
+    """Return what to ask an installer for so that the version stays: `torch==2.9.1`; `torch` for no published
+    version."""
     return "torch" if release_of(version) is None else f"torch=={(version or '').partition('+')[0]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to install: what to ask an installer for, and the build; no build where none is published."""
+    """A choice of what to install: the request to an installer, and the build; no build where none is published."""
 
     requirement: str
     tag: str | None
@@ -322,7 +323,7 @@ def choose(
 
 @dataclass(frozen=True, slots=True)
 class Installer:
-    """How packages come into the environment of an interpreter.
+    """The installer of packages for an interpreter's environment.
 
     `managed` is whether it is the system's own, which its distribution keeps pip from changing (EXTERNALLY-MANAGED),
     `has_pip` whether it has pip: uv makes environments without.
@@ -338,7 +339,7 @@ class Installer:
         python = interpreter(self.python)
         if self.managed:
             make = f"{python} -m venv {ENVIRONMENT} && {ENVIRONMENT}/bin/python -m pip install {packages}{source}"
-            return f"{make} (the system's Python is not to be changed: an environment of your own)"
+            return f"{make} (a new environment, because the system's Python must not be changed)"
         if not self.has_pip:
             return f"uv pip install --python {python} {'--reinstall ' * anew}{packages}{source}"
         return f"{python} -m pip install {'--force-reinstall ' * anew}{packages}{source}"

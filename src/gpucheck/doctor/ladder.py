@@ -36,7 +36,7 @@ class Sighting:
 
     @property
     def breaks(self) -> bool:
-        """Whether nothing above its rung can work."""
+        """Return whether nothing above its rung can work."""
         return self.condition.rung is not None and self.verdict in BREAKING
 
 
@@ -73,7 +73,7 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
 
 
 def _fitted(condition: Condition, seen: Seen, evidence: Evidence) -> Seen:
-    """What was seen, with a fix that works on this system."""
+    """Return what was seen, with a fix that works on this system."""
     return replace(seen, fix=fixes.here(condition.fix if seen.fix is None else seen.fix, evidence.host))
 
 

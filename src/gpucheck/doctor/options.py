@@ -1,4 +1,4 @@
-"""What `doctor` can be asked for. Pure: read before torch is."""
+"""Options of `doctor`. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from gpucheck.options import option
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """What to diagnose: the torch of `python` (of this interpreter without it), and prefixes of conditions' ids.
+    """The target of the diagnosis: the torch of `python` (of this interpreter without it), and prefixes of conditions'
+    ids.
 
     /proc, /sys, /dev and /etc are read under `root`.
     """
@@ -19,7 +20,10 @@ class DoctorOptions:
     python: str | None = option("Diagnose the torch of another Python interpreter.", metavar="PATH")
     require: str | None = options.require()
     time_budget_s: float | None = options.time_budget("2m", "Time limit for torch to answer.", aliases=("--timeout",))
-    bundle: str | None = option("Also write a bug report: listed fields only. .zip or .tar.gz.", metavar="FILE")
+    bundle: str | None = option(
+        "Also write a bug report (.zip or .tar.gz). It contains only listed fields; review it before you share it.",
+        metavar="FILE",
+    )
     only: tuple[str, ...] = options.only("conditions", named="ID")
     skip: tuple[str, ...] = options.skip("conditions", named="ID")
     list_all: bool = options.list_all("conditions")

@@ -55,7 +55,7 @@ def word(given: str, emit: Emit) -> None:
         explain(Pasted(given), emit)
         return
     if given not in known:
-        raise UsageError(f"unknown id {given!r}", "", f"{naming.did_you_mean(given, known)} --list shows all")
+        raise UsageError(f"unknown id {given!r}", "", naming.did_you_mean(given, known) or "--list shows all")
     page(given, emit)
 
 

@@ -93,7 +93,7 @@ def command(options: FleetCheckOptions, emit: Emit) -> None:
         raise UsageError(f"the host name {host[:80]!r} is not safe to list", "", "give --host NAME")
     run = options.run or launch.run
     if run is None and options.gather and launch.launcher != "none":
-        raise UsageError(f"{launch.launcher} gives no job id", "the nodes' documents need one run", "give --run ID")
+        raise UsageError(f"{launch.launcher} gives no job ID", "the nodes' documents need one run", "give --run ID")
     with launcher.elected(launch, host) as works:
         if works:
             _check(options, launch, host, documents.clean(run or "alone", 200), emit)
@@ -154,7 +154,7 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
 
 
 def _ended_by(error: BaseException) -> str:
-    """What ended the check: a signal by its name, else the exception."""
+    """Return what ended the check: a signal by its name, else the exception."""
     signals = ((Terminated, "SIGTERM"), (KeyboardInterrupt, "SIGINT"))
     name = next((name for kind, name in signals if isinstance(error, kind)), None)
     return name or documents.clean(f"{type(error).__name__}: {error}", MOST_TEXT)
@@ -185,7 +185,7 @@ def _write(gather: str, node: NodeDocument) -> None:
         if (wrong := heard.merged.get("wrong")) == "":
             return
         why = str(wrong) if wrong is not None else heard.ending.in_words
-    raise CannotLook(f"--gather {gather!r} cannot be written", why, "name a folder that every node can write")
+    raise CannotLook(f"--gather {gather!r} cannot be written", why, "use a folder that every node can write")
 
 
 def _run(part: str, limit_s: float) -> child.ChildResult:
@@ -245,7 +245,7 @@ def _without_torch(report: Report) -> tuple[Report, int]:
 
 
 def gpus_of(facts: Facts) -> int | None:
-    """How many GPUs the facts list, a card with its MIG instances as one; None where nobody knows."""
+    """Return how many GPUs the facts list, a card with its MIG instances as one; None where nobody knows."""
     if not facts.devices:
         return None
     gpus = [one for one in facts.devices if one.kind not in ("cpu", "host")]
@@ -276,7 +276,7 @@ def _why(ended: child.ChildResult, limit_s: float, code: int | None) -> str:
     """Why a part has no result; empty where it has one."""
     if ended.timed_out:
         stuck = "; its process could not be ended" if ended.abandoned else ""
-        return f"did not end within {limit_s:.0f} s{stuck}"
+        return f"did not finish within {limit_s:.0f} s{stuck}"
     if code in _EXITS:
         return ""
     ending = talk.ending_of(ended, limit_s)
@@ -382,7 +382,8 @@ def _mhz(clock_hz: float | None) -> str | None:
 
 
 def settings_of(facts: Facts) -> dict[str, str]:
-    """What siblings share: versions, and the settings of the cards by model. No variable's value is among them."""
+    """Return what siblings share: versions, and the settings of the cards by model. No variable's value is among
+    them."""
     driver, torch, host, python = facts.driver, facts.torch, facts.host, facts.python
     found: dict[str, object] = {
         "gpucheck": gpucheck.__version__,
@@ -410,7 +411,7 @@ def _word(value: object) -> str:
 
 @functools.cache
 def boot_id() -> str | None:
-    """What names this start of the machine (Linux); None where nothing does."""
+    """Return what names this start of the machine (Linux); None where nothing does."""
     if platform.system() != "Linux":
         return None
     try:

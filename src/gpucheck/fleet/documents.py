@@ -98,7 +98,7 @@ def write(folder: Path, document: NodeDocument) -> Path:
     except OSError as error:
         why = error.strerror or str(error)
         raise CannotLook(
-            f"--gather {str(folder)!r} cannot be written", why, "name a folder that every node can write"
+            f"--gather {str(folder)!r} cannot be written", why, "use a folder that every node can write"
         ) from error
     return target
 
@@ -122,14 +122,14 @@ def parse(data: bytes) -> NodeDocument:
     """The document in `data`. Raises Refused for everything else."""
     loaded = saved.parsed(data, _BOUND)
     if not isinstance(loaded, dict) or loaded.get("schema") != NODE_SCHEMA:
-        raise Refused(f"not a node's document ({NODE_SCHEMA})")
+        raise Refused(f"not a document of a node ({NODE_SCHEMA})")
     document: NodeDocument = _decoder(NodeDocument, "document")(loaded)
     _check(document)
     return document
 
 
 def _check(document: NodeDocument) -> None:
-    """What the types do not say. Raises Refused."""
+    """Check what the types do not express. Raises Refused."""
     if not hosts.is_safe(document.host):
         raise Refused(f"{document.host[:80]!r} is not a host name")
     if not document.run:
@@ -137,15 +137,15 @@ def _check(document: NodeDocument) -> None:
     if document.attempt < 0 or document.exit not in (None, 0, 1, 3, 4):
         raise Refused("its attempt or exit status is invalid")
     if (document.exit is None) is not bool(document.step):
-        raise Refused("it is at its end and at a step, or at neither")
+        raise Refused("it is both finished and at a step, or neither")
     known = [device.id for device in document.devices]
     if len(known) != len(set(known)):
-        raise Refused("a device stands in it twice")
+        raise Refused("it lists a device twice")
     seen = {(figure.device, figure.name, figure.case) for figure in document.figures}
     if len(seen) != len(document.figures) or not {figure.device for figure in document.figures} <= set(known):
-        raise Refused("figures of a device that it does not name, or one twice")
+        raise Refused("it has figures of an unlisted device, or a device twice")
     if any(not figure.rate > 0 or not 0 <= (figure.error or 0) < 10 for figure in document.figures):
-        raise Refused("a rate that is not positive, or an error of one that is none")
+        raise Refused("a rate is not positive, or its error is invalid")
 
 
 def clean(text: str, longest: int = MOST_TEXT) -> str:
@@ -161,7 +161,8 @@ Decode = Callable[[Any], Any]
 
 @functools.cache
 def _decoder(kind: Any, where: str) -> Decode:
-    """What makes `kind` and nothing else of JSON's data, or raises Refused. Made once: there are many documents."""
+    """Return what makes `kind` and nothing else of JSON's data, or raises Refused. Made once: there are many
+    documents."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         known = _decoder(arguments[0], where)
@@ -190,7 +191,7 @@ def _text(where: str) -> Decode:
 def _whole(where: str) -> Decode:
     def decode(value: Any) -> int:
         if type(value) is not int or abs(value) >= 2**63:
-            raise Refused(f"{where} is no whole number")
+            raise Refused(f"{where} is not a whole number")
         return value
 
     return decode
@@ -212,7 +213,7 @@ _PLAIN: dict[Any, Callable[[str], Decode]] = {str: _text, int: _whole, float: _n
 def _list_of(item: Decode, where: str) -> Decode:
     def decode(value: Any) -> tuple[Any, ...]:
         if type(value) is not list or len(value) > MOST_ITEMS:
-            raise Refused(f"{where} is no list, or too long")
+            raise Refused(f"{where} is not a list, or is too long")
         return tuple([item(one) for one in (value if where != "problems" else value[:MOST_PROBLEMS])])
 
     return decode
@@ -221,7 +222,7 @@ def _list_of(item: Decode, where: str) -> Decode:
 def _object_of(item: Decode, where: str) -> Decode:
     def decode(value: Any) -> dict[str, Any]:
         if type(value) is not dict or len(value) > MOST_ITEMS:
-            raise Refused(f"{where} is no object, or too large")
+            raise Refused(f"{where} is not an object, or is too large")
         return {clean(key): item(one) for key, one in value.items()}
 
     return decode
@@ -256,7 +257,7 @@ def read(paths: Sequence[str]) -> Read:
         try:
             is_folder = text != "-" and stat.S_ISDIR(path.stat().st_mode)
         except OSError as error:
-            fix = "give the folder that `gpucheck fleet check --gather` fills, or its files"
+            fix = "use the folder that `gpucheck fleet check --gather` writes, or its files"
             raise UsageError(f"{clean(text)!r} cannot be read", error.strerror or str(error), fix) from error
         trusted = _trusted(path) if is_folder else None
         if is_folder and trusted is None:
@@ -319,12 +320,12 @@ def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) ->
     named = path.name == file_name(document.host, document.run)
     in_shard = len(path.parent.name) != 2 or path.parent.name == _digest(document.host)[:2]
     if is_named and not (named and in_shard):
-        raise Refused(f"forged? it names the node {document.host}, its file name does not")
+        raise Refused(f"forged? it names the node {document.host}, but its file name does not")
     return [document]
 
 
 def _is_object(head: bytes) -> bool:
-    """Whether a file begins as a document does, in whatever encoding JSON may have."""
+    """Return whether a file begins as a document does, in whatever encoding JSON may have."""
     start = head[:64]
     return start.decode(json.detect_encoding(start), "ignore").lstrip()[:1] == "{"
 
@@ -346,7 +347,7 @@ def _lines(file: typing.IO[bytes]) -> Iterator[bytes]:
 def _of_log(file: typing.IO[bytes]) -> list[NodeDocument]:
     """The last document of each node, run and attempt on marked lines. Raises Refused where there is none."""
     found: dict[tuple[str, str, int, str | None], NodeDocument] = {}
-    reason = "no node's document in it"
+    reason = "it contains no node's document"
     for line in _lines(file):
         for match in _MARKED.finditer(line):
             try:
@@ -371,12 +372,12 @@ def of_line(line: bytes) -> NodeDocument:
 
 
 def _unpacked(text: bytes) -> bytes:
-    """What stands on a marked line; a bomb ends at the size of a document. Raises Refused."""
+    """Return what stands on a marked line; a bomb ends at the size of a document. Raises Refused."""
     try:
         unpacker = zlib.decompressobj()
         return unpacker.decompress(base64.b64decode(text, validate=True), MOST_BYTES + 1)
     except (binascii.Error, zlib.error, ValueError) as error:
-        raise Refused("a marked line that is cut or changed") from error
+        raise Refused("a marked line is cut or changed") from error
 
 
 def main() -> int:

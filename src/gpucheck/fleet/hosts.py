@@ -18,11 +18,11 @@ MOST_BYTES = 16 * 2**20
 MOST_BRACKETS = 8
 _PART = re.compile(r"(?:[^\[\],]|\[[^\[\]]*\])+")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
-_HOW = "write it like node[001-004,7], a number of nodes, or a file with one name a line"
+_HOW = "write it like node[001-004,7], a number of nodes, or a file with one name per line"
 
 
 def is_safe(name: str) -> bool:
-    """Whether the name is one of a host, and can be given to a shell."""
+    """Return whether the name is one of a host, and can be given to a shell."""
     return NAME.fullmatch(name) is not None
 
 
@@ -62,7 +62,7 @@ def _file(path: Path, option: str) -> tuple[str, ...]:
     except OSError as error:
         raise UsageError(f"{what} cannot be read", error.strerror or str(error)) from error
     except saved.Refused as error:
-        raise UsageError(f"{what} is no list of nodes", str(error), _HOW) from error
+        raise UsageError(f"{what} is not a list of nodes", str(error), _HOW) from error
     names: dict[str, None] = {}
     for line in text.splitlines():
         words = line.partition("#")[0].split()
@@ -79,7 +79,9 @@ def expand(text: str, option: str = "--expect") -> tuple[str, ...]:
     for part in _split(text, option):
         for name in _expanded(part, option):
             if not is_safe(name):
-                raise UsageError(f"{option} {text[:200]!r} is not understood", f"{name[:100]!r} is no host name", _HOW)
+                raise UsageError(
+                    f"{option} {text[:200]!r} is not understood", f"{name[:100]!r} is not a host name", _HOW
+                )
             names[name] = None
             if len(names) > MOST_NODES:
                 raise UsageError(f"{option} {text[:200]!r} names more than {MOST_NODES} nodes")
@@ -107,7 +109,7 @@ def _expanded(part: str, option: str) -> list[str]:
     for piece in inside.split(","):
         found = _RANGE.fullmatch(piece.strip())
         if found is None:
-            raise UsageError(f"{option} {part[:200]!r} is not understood", f"{piece!r} is no range of numbers", _HOW)
+            raise UsageError(f"{option} {part[:200]!r} is not understood", f"{piece!r} is not a range of numbers", _HOW)
         first, last = found.group(1), found.group(2) or found.group(1)
         if int(last) < int(first) or int(last) - int(first) + len(numbers) > MOST_NODES:
             raise UsageError(f"{option} {part[:200]!r} is not understood", f"the range {piece!r} is too long or empty")

@@ -1,4 +1,4 @@
-"""What the documents of a run come to: each node's state, each device beside its siblings, what differs. Pure."""
+"""Judge the documents of a run: each node's state, each device beside its siblings, what differs. Pure."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _run_of(documents: Sequence[tuple[str, NodeDocument]], run: str | None) -> s
     last = max(sizes, key=lambda name: newest[name])
     if 2 * sizes[last] < max(sizes.values()):
         known = ", ".join(f"{name!r} ({count})" for name, count in sizes.most_common(5))
-        raise UsageError("the documents are of several runs", known, "choose one with --run ID")
+        raise UsageError("the documents belong to several runs", known, "choose one with --run ID")
     return last
 
 
@@ -143,7 +143,7 @@ def _one_each(documents: Iterable[tuple[str, NodeDocument]]) -> tuple[dict[str, 
             nodes[document.host] = document
     if not twice:
         return nodes, []
-    why = f"{_few(tuple(twice))}: the last written counts"
+    why = f"{_few(tuple(twice))}: the last one written counts"
     return nodes, [_warning("fleet.duplicate", "several documents of one node and attempt", why, tuple(twice))]
 
 
@@ -185,7 +185,7 @@ def _of_one_start(nodes: Mapping[str, NodeDocument]) -> tuple[dict[str, NodeDocu
     starts = [one.started_wall_s for one in nodes.values()]
     middle, last = stats.median(starts), max(starts)
     old = {host: middle - one.started_wall_s for host, one in nodes.items() if middle - one.started_wall_s > OLD_S}
-    fix = "start a check on it; give every night its own --run ID"
+    fix = "start a check on it; use a new --run ID for every night"
     rows = [
         FleetNode(host, "silent", "", f"its document is {units.age(age_s)} older than the others", fix)
         for host, age_s in old.items()
@@ -193,7 +193,7 @@ def _of_one_start(nodes: Mapping[str, NodeDocument]) -> tuple[dict[str, NodeDocu
     told = []
     if last - min(starts) > OLD_S:
         title = f"documents of one run are up to {units.age(last - min(starts))} apart"
-        told = [Finding("fleet.old", "warn", title, "", {"nodes": sorted(old)}, "give every start its own --run ID")]
+        told = [Finding("fleet.old", "warn", title, "", {"nodes": sorted(old)}, "use a new --run ID for every start")]
     return {host: one for host, one in nodes.items() if host not in old}, rows, told
 
 
@@ -231,7 +231,7 @@ def _renamed(nodes: Mapping[str, NodeDocument]) -> list[Finding]:
     if cards:
         fix = "find out which name is the node's own and remove the other document"
         text = f"{_few(cards)}; a renamed node, or a forged document"
-        told.append(Finding("fleet.renamed", "warn", "one card under several node names", text, {"nodes": cards}, fix))
+        told.append(Finding("fleet.renamed", "warn", "one GPU under several node names", text, {"nodes": cards}, fix))
     # Containers of one machine share its start, so that alone proves nothing.
     boots = [names for names in _shared((host, one.boot_id) for host, one in nodes.items()) if names not in cards]
     if boots:
@@ -288,19 +288,19 @@ def _node(
         fix = "give all nodes the same settings, then check again"
     elif state == "good" and slow:
         state, cause = "undecided", f"{_slow_text(slow)}; not certain"
-        fix = "check it again while nothing else runs there"
+        fix = "check it again while it is idle"
     return FleetNode(
         document.host, state, document.step, cause, fix, document.attempt, len(document.devices), tuple(slow)
     )
 
 
 def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
-    """What the node says of itself: where it stopped, else its worst finding, else the part that did not end."""
+    """Return what the node says of itself: where it stopped, else its worst finding, else the part that did not end."""
     if document.exit is None:
         # Written as the step began: when it stopped nobody knows.
         into_s = document.written_wall_s - document.started_wall_s
         if document.ended:
-            fix = "its launcher, its scheduler or a user ended it: look first at the nodes that wrote no cause"
+            fix = "its launcher, its scheduler or a user ended it: check first the nodes that wrote no cause"
             when = f", {units.duration(round(into_s))} into the check" if into_s >= 1 else ""
             return f"ended by {document.ended} at {document.step}{when}", fix
         began = f", which began {units.duration(round(into_s))} into the check" if into_s >= 1 else ""
@@ -315,7 +315,7 @@ def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
     ended = next((part for part in document.parts if part.ended), None)
     if document.exit != exits.OK and ended is not None:
         return f"{ended.id}: {ended.ended}", f"on {document.host}: gpucheck fleet check --only {ended.id}"
-    return ("", None) if document.exit == exits.OK else ("its check did not pass, without a cause", None)
+    return ("", None) if document.exit == exits.OK else ("its check did not pass, cause unknown", None)
 
 
 def _missing(host: str, broken: str | None = None) -> FleetNode:
@@ -375,8 +375,8 @@ def gpus_text(count: int, must: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """What comparing came to: slow devices and nodes by host, why a host is in the slower of two modes, the groups,
-    the hosts that were compared with other nodes, and what is to be said of it all."""
+    """The result of the comparison: slow devices and nodes by host, why a host is in the slower of two modes, the
+    groups, the hosts that were compared with other nodes, and what is to be said of it all."""
 
     slow: Mapping[str, Sequence[SlowDevice]]
     modes: Mapping[str, str]
@@ -427,7 +427,7 @@ def _beside_siblings(nodes: Mapping[str, NodeDocument]) -> _Beside:
         title = f"fewer than {siblings.LEAST_NODES} nodes of a model: nodes are not compared"
         told.append(Finding("fleet.siblings", "info", title, _few(few)))
     if impossible:
-        title = "rates above what the part can do were left out"
+        title = "rates above the GPU's peak were left out"
         told.append(_warning("fleet.impossible", title, _few(sorted(impossible)), tuple(sorted(impossible))))
     return _Beside(slow, modes, groups, frozenset(host for rows in judged for host, _ in rows), told)
 
@@ -653,7 +653,7 @@ def _slow_fix(slow: Sequence[SlowDevice], host: str) -> str:
 
 
 def _worst(slow: Sequence[SlowDevice]) -> SlowDevice:
-    """What is said of a slow node: that it is one, else its slowest device."""
+    """Return what is said of a slow node: that it is one, else its slowest device."""
     return min(slow, key=lambda one: (one.device != WHOLE, one.ratio))
 
 
@@ -712,7 +712,7 @@ def _result(
 
 
 def _most_bad(nodes: int, max_bad: float) -> float:
-    """How many nodes may be slow or silent before the check itself is suspect: few always, a quarter never."""
+    """Return how many nodes may be slow or silent before the check itself is suspect: few always, a quarter never."""
     return min(max(max_bad * nodes, LEAST_MAX_BAD), siblings.most_low(nodes))
 
 
@@ -728,9 +728,9 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], compared: fr
     if result.suspect:
         unsure = [row.host for row in result.nodes if row.state in ("bad", "silent") and row.host not in proven]
         most = f"{_most_bad(whole, max_bad):g}"
-        title = f"suspect the check: {len(unsure)} of {_nodes(whole)} slow or silent, more than {most} may be"
+        title = f"suspect the check: {len(unsure)} of {_nodes(whole)} slow or silent, at most {most} may be"
         lists = f"bad.txt names the {len(result.bad)} that failed their own check" if result.bad else "bad.txt is empty"
-        fix = "look at one of them first, or raise --max-bad"
+        fix = "check one of them first, or raise --max-bad"
         told.append(Finding("fleet.suspect", "inconclusive", title, lists, {"counts": counts}, fix))
         if not result.bad:
             return told

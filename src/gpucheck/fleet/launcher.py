@@ -20,7 +20,7 @@ NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How this process was started: by whom, as which run and attempt, on how many nodes.
+    """The start of this process: by whom, as which run and attempt, on how many nodes.
 
     `run` and `nodes` are None where the launcher does not say. `several` is whether a node may have other ranks,
     `local_rank` which one of them this is, `start` what all ranks of a node's start share.
@@ -104,7 +104,7 @@ def alone(environment: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def elected(launch: Launch, host: str) -> Iterator[bool]:
-    """Whether this process is the one of its node that works: the first that takes the lock of its start.
+    """Yield whether this process is the one of its node that works: the first that takes the lock of its start.
 
     The lock lies in the node's own temporary folder and ends with its process. Where the system has no such lock, or
     somebody else has taken its name, the first local rank works.

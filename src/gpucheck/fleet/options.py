@@ -1,4 +1,4 @@
-"""What `fleet check` and `fleet judge` can be asked for. Pure: read before torch is."""
+"""Options of `fleet check` and `fleet judge`. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gpucheck.fleet import hosts
 from gpucheck.options import LIMITS, SELECTION, TIME, option
 
 TITLES = {
-    "devices": "what is there, and what the driver says of it",
-    "doctor": "why torch does not use a GPU",
+    "devices": "devices and the driver's view of them",
+    "doctor": "why torch cannot use a GPU",
     "smoke": "whether everything works",
     "bench": "memory bandwidth and matrix products, for `fleet judge`",
-    "memory": "who uses GPU memory; needs --with or --only",
+    "memory": "processes that use GPU memory; needs --with or --only",
     "transfer": "copies between host and device; needs --with or --only",
     "overlap": "copies beside products; needs --with or --only",
-    "stress": "whether results stay right under load; needs --with or --only",
+    "stress": "correct results under load; needs --with or --only",
 }
 PARTS = ("devices", "doctor", "smoke", "bench")
 # What takes longer, or measures what siblings seldom differ in.
@@ -45,7 +45,7 @@ _DOCUMENT = "Document"
 
 @dataclass(frozen=True, slots=True)
 class FleetCheckOptions:
-    """What a node is checked for, within which time, and where its document goes."""
+    """The checks of a node, their time, and the place of its document."""
 
     only: tuple[str, ...] = options.only("parts", metavar="PART")
     skip: tuple[str, ...] = options.skip("parts", metavar="PART")

@@ -122,7 +122,7 @@ def place(figures: Sequence[Figure], comparisons: int) -> Group:
 
 
 class _Scale:
-    """How far chance takes a device: a spread with its degrees of freedom, at the levels of a fleet's two tests."""
+    """The effect of chance on a device: a spread with its degrees of freedom, at the levels of a fleet's two tests."""
 
     def __init__(self, spread: float, freedom: float, count: int) -> None:
         self._square = spread**2
@@ -138,7 +138,7 @@ class _Scale:
 
 
 def _from_others(values: Sequence[float]) -> list[float]:
-    """How far each value is from the median of the others; nothing for a single one.
+    """Return how far each value is from the median of the others; nothing for a single one.
 
     From a median that has the value itself in it one of three is no distance at all: such a spread is too small.
     """
@@ -221,7 +221,7 @@ def lowest(values: Mapping[str, float], level: float) -> tuple[str, ...]:
 
 
 def most_low(nodes: int) -> int:
-    """How many of so many nodes may be low beside the others: with more it is not known which are sound."""
+    """Return how many of so many nodes may be low beside the others: with more it is not known which are sound."""
     return max(1, nodes // 4)
 
 

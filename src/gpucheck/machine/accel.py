@@ -1,4 +1,4 @@
-"""What a torch device can do: the only place that tells cuda, mps, xpu and cpu apart.
+"""The abilities of a torch device: the only place that distinguishes cuda, mps, xpu and cpu.
 
 It stands on `torch.accelerator` and the device's own torch module, so that any accelerator torch knows works. What a
 device cannot do is None (or False), and the command says so. Importing this module imports torch.
@@ -71,7 +71,7 @@ class Allocator:
 
     @property
     def is_default(self) -> bool:
-        """Whether what comes out of it is known exactly: torch's own allocator without any setting."""
+        """Return whether what comes out of it is known exactly: torch's own allocator without any setting."""
         return self.backend == "native" and not self.settings
 
 
@@ -99,7 +99,7 @@ class Accel:
 
     @property
     def id(self) -> str:
-        """What torch calls it: `cuda:0`, `cpu`."""
+        """Return what torch calls it: `cuda:0`, `cpu`."""
         return str(self.device)
 
     @property
@@ -109,14 +109,14 @@ class Accel:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether this is the CPU itself: host and device are then one."""
+        """Return whether this is the CPU itself: host and device are then one."""
         return self.kind == "cpu"
 
     # -- time ---------------------------------------------------------------------------------------------------
 
     @property
     def has_events(self) -> bool:
-        """Whether the device stamps events on its own clock."""
+        """Return whether the device stamps events on its own clock."""
         return not self.is_cpu and hasattr(self.module, "Event")
 
     def host_now(self) -> float:
@@ -136,7 +136,7 @@ class Accel:
         return event
 
     def done(self, mark: Any) -> bool:
-        """Whether the device has passed this time stamp."""
+        """Return whether the device has passed this time stamp."""
         return bool(mark.query())
 
     def elapsed_s(self, start: Any, end: Any) -> float:
@@ -220,7 +220,7 @@ class Accel:
 
     @property
     def can_pin(self) -> bool:
-        """Whether host memory can be pinned for this device."""
+        """Return whether host memory can be pinned for this device."""
         return self.kind in ("cuda", "xpu")
 
     def memory_info(self) -> tuple[int, int] | None:
@@ -306,7 +306,7 @@ class Accel:
     # -- errors, streams ----------------------------------------------------------------------------------------
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Whether `error` certainly means that memory ran out, by its class or by the allocator's own words."""
+        """Return whether `error` certainly means that memory ran out, by its class or by the allocator's own words."""
         if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
             return True
         broken = feature("torch.AcceleratorError")
@@ -353,7 +353,7 @@ class Accel:
         mark.wait()
 
     def peer_access(self, other: Accel) -> bool | None:
-        """Whether this device can reach the other's memory without the host; None where torch cannot tell."""
+        """Return whether this device can reach the other's memory without the host; None where torch cannot tell."""
         get = getattr(self.module, "can_device_access_peer", None)
         return None if get is None or other.kind != self.kind else bool(get(self.device, other.device))
 
@@ -373,7 +373,7 @@ class Accel:
 
 
 def has_context(accel: Any) -> bool:
-    """Whether this process holds a context on the accelerator, in which freeing pinned memory may fail."""
+    """Return whether this process holds a context on the accelerator, in which freeing pinned memory may fail."""
     started = getattr(getattr(accel, "module", None), "is_initialized", lambda: False)
     return bool(accel.can_pin and accel.device.type != "cpu" and started())
 
@@ -465,7 +465,7 @@ def default_accelerator() -> str | None:
 
 
 def device_count(kind: str) -> int:
-    """How many devices of this kind torch can use."""
+    """Return how many devices of this kind torch can use."""
     if kind == "cpu":
         return 1
     try:
@@ -501,7 +501,7 @@ def open_device(device: str, *, name: str | None = None, uuid: str | None = None
 
 
 def _wrong_answer(device: torch.device) -> str | None:
-    """What a small kernel answers that is wrong; None where it is right. Raises what torch raises."""
+    """Return what a small kernel answers that is wrong; None where it is right. Raises what torch raises."""
     # Each answer is another: memory that no kernel writes may still hold the last one.
     wanted = float(next(_ANSWERS))
     answer = torch.ones(1, device=device).mul_(wanted).item()

@@ -53,7 +53,7 @@ _BOOT = (
 
 @dataclass(frozen=True, slots=True)
 class ChildResult:
-    """How a child ended. `returncode` is None when it had to be abandoned, negative for a signal."""
+    """The end of a child. `returncode` is None when it had to be abandoned, negative for a signal."""
 
     returncode: int | None
     stdout: str
@@ -192,7 +192,7 @@ class LineChild:
         return ChildEnded(self._process.returncode if gone else None, self._err.text(), was_ended=was_ended)
 
     def stderr(self) -> str:
-        """What the child has said on stderr, its end."""
+        """Return what the child has said on stderr, its end."""
         return self._err.text()
 
     def kill(self) -> bool:
@@ -266,7 +266,7 @@ class Program:
         return self._process.pid
 
     def wait(self, timeout_s: float) -> int | None:
-        """How it ended, negative for a signal; None where it still runs after `timeout_s` seconds."""
+        """Return how it ended, negative for a signal; None where it still runs after `timeout_s` seconds."""
         deadline = time.monotonic() + timeout_s
         while self._process.poll() is None:
             left = deadline - time.monotonic()
@@ -331,7 +331,7 @@ def end_like(returncode: int) -> int:
 
 
 def _is_in_foreground() -> bool:
-    """Whether the terminal's signals go to this process's group."""
+    """Return whether the terminal's signals go to this process's group."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
     except OSError:
@@ -345,7 +345,8 @@ def _is_in_foreground() -> bool:
 
 
 def _preparation(mask: Iterable[int], *, leads: bool) -> Callable[[], None]:
-    """What a program's process does before the program: the mask of signals that we had, its group, its end with us."""
+    """Return what a program's process does before the program: the mask of signals that we had, its group, its end with
+    us."""
     prctl = None
     if sys.platform == "linux":
         import ctypes

@@ -84,7 +84,7 @@ def open_named(device_id: str, facts: Facts) -> Accel:
 
 
 def is_present(facts: Facts) -> bool:
-    """Whether an accelerator is in this machine, as PCI, NVML, libcuda, torch or /dev show it."""
+    """Return whether an accelerator is in this machine, as PCI, NVML, libcuda, torch or /dev show it."""
     host = facts.host
     # WSL's /dev/dxg is there with any maker's GPU, and with none that CUDA can use.
     nodes = [] if host is None else [node for node in host.nvidia_device_nodes if node != "/dev/dxg"]
@@ -93,7 +93,7 @@ def is_present(facts: Facts) -> bool:
 
 
 def is_hidden(environment: Mapping[str, str]) -> bool:
-    """Whether CUDA devices were hidden on purpose."""
+    """Return whether CUDA devices were hidden on purpose."""
     return environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
 
 
@@ -189,7 +189,7 @@ class Usable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What they may be required as. torch calls ROCm's devices cuda: they are both."""
+        """Return what they may be required as. torch calls ROCm's devices cuda: they are both."""
         if self.kind is None:
             return ()
         return ("cuda", "rocm") if self.kind == "cuda" and self.is_rocm else (self.kind,)

@@ -128,7 +128,7 @@ def identity(driver: Driver, device: int) -> dict[str, object]:
 
 
 def read_device(driver: Driver, index: int) -> dict[str, object]:
-    """What libcuda tells of one device without a context; each field is asked for on its own."""
+    """Return what libcuda tells of one device without a context; each field is asked for on its own."""
     told: dict[str, Any] = {"kind": "cuda", "cuda_index": index}
     unknown: dict[str, str] = {}
     try:

@@ -1,4 +1,4 @@
-"""What an exception says of the device: the one place that turns it into a fact.
+"""The meaning of an exception for the device: the one place that turns it into a fact.
 
 What class and text do not tell, a small kernel in a fresh process does: a sound card must not be blamed for a call of
 ours that makes no sense, nor a broken one pass for a bug. Importing this module imports no torch.
@@ -39,7 +39,7 @@ Ask = Callable[[str], str | None]
 
 
 def of(error: BaseException, where: str, device: str | None, *, step: str = "", ask: Ask | None = None) -> Fault:
-    """What an exception means that was raised in the command `where` at work on `device` (None: not known).
+    """Return what an exception means that was raised in the command `where` at work on `device` (None: not known).
 
     `ask` finds out whether the device works in a fresh process, which is asked only where the error does not tell.
     """
@@ -63,7 +63,8 @@ def of(error: BaseException, where: str, device: str | None, *, step: str = "", 
 
 
 def _telling(error: BaseException) -> tuple[messages.Cause | None, str, str]:
-    """What an exception stands for, with the class and the text that say so: its own, or those that it came from."""
+    """Return what an exception stands for, with the class and the text that say so: its own, or those that it came
+    from."""
     cause, link = messages.cause_in(messages.chain_of(error))
     if cause is None and isinstance(error, GpucheckError) and error.why:
         # An error of ours that another process raised: what it came from is in its reason alone.
@@ -77,7 +78,8 @@ def _telling(error: BaseException) -> tuple[messages.Cause | None, str, str]:
 
 
 def is_device(error: GpucheckError) -> bool:
-    """Whether an error of ours was raised because the device failed, and not because it cannot be used here at all."""
+    """Return whether an error of ours was raised because the device failed, and not because it cannot be used here at
+    all."""
     if isinstance(error, DeviceFailed):
         return True
     cause, _, _ = _telling(error)
@@ -85,7 +87,8 @@ def is_device(error: GpucheckError) -> bool:
 
 
 def is_of_library(error: BaseException) -> bool:
-    """Whether torch or one of its libraries raised this, told by the place where it was raised; else it is our bug.
+    """Return whether torch or one of its libraries raised this, told by the place where it was raised; else it is our
+    bug.
 
     torch raises RuntimeError, whatever its libraries fail with. Its C++ leaves no frame: the innermost one is then
     ours, at a call and not at a `raise`. A call that is not allowed (`whose` is `program`) is our bug all the same.
@@ -120,7 +123,8 @@ def fresh_process(device: str) -> str | None:
 
 
 def read(heard: Heard) -> str | None:
-    """What a fresh process came to. Memory that is taken, or a device that one process holds alone, is no answer."""
+    """Return what a fresh process came to. Memory that is taken, or a device that one process holds alone, is no
+    answer."""
     answer, ending = heard.merged, heard.ending
     if "ok" not in answer:
         # What ended before torch was loaded, or was killed from outside, has not met the device.
@@ -150,7 +154,8 @@ def main() -> int:
 
 
 def _kernels(device_id: str) -> str | None:
-    """What is wrong with a sum, a product and a convolution of ones: those three load what torch computes with."""
+    """Return what is wrong with a sum, a product and a convolution of ones: those three load what torch computes
+    with."""
     import torch
 
     from gpucheck.machine import accel

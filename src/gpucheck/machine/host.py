@@ -74,7 +74,8 @@ def container_memory(root: Path = ROOT) -> tuple[int | None, int | None]:
 
 
 def memory_kills(root: Path = ROOT) -> int | None:
-    """How many processes the kernel has ended for want of memory, in this process's control group where that counts.
+    """Return how many processes the kernel has ended for want of memory, in this process's control group where that
+    counts.
 
     Else on the whole machine since it started, other containers included. None where neither says (no Linux, or one
     before 4.13). Killers that are programs (earlyoom, systemd-oomd) do not count.
@@ -160,7 +161,7 @@ def nvidia_device_nodes(root: Path = ROOT) -> tuple[str, ...]:
 
 
 def kernel_driver(root: Path = ROOT) -> Driver:
-    """What the kernel says of NVIDIA's module. All None where there is neither /proc/driver nor /sys/module."""
+    """Return what the kernel says of NVIDIA's module. All None where there is neither /proc/driver nor /sys/module."""
     text = text_of(root / "proc/driver/nvidia/version")
     if not text:
         modules = root / "sys/module"
@@ -373,12 +374,13 @@ def cores_used(before: ProcessorTime, after: ProcessorTime) -> float | None:
 
 
 def is_busy(used: float | None, threads: int, cores: int | None) -> bool:
-    """Whether others left fewer cores than this process has threads, by more than a tenth of a core."""
+    """Return whether others left fewer cores than this process has threads, by more than a tenth of a core."""
     return used is not None and cores is not None and used > max(cores - threads, 0) + 0.1
 
 
 def held_bytes(device: Device) -> int | None:
-    """What others hold of the device's memory; None where it is no more than an idle card shows, or not known."""
+    """Return what others hold of the device's memory; None where it is no more than an idle card shows, or not
+    known."""
     used = device.memory_used_bytes
     # Memory that host and device share is used by all that runs on the machine.
     if used is None or device.kind == "cpu" or device.integrated:

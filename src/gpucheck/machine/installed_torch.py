@@ -105,7 +105,7 @@ class TorchDevices:
 
 
 def could_see_another(build: TorchBuild, platform: str = sys.platform) -> bool:
-    """Whether this build of torch serves an accelerator that is not NVIDIA's."""
+    """Return whether this build of torch serves an accelerator that is not NVIDIA's."""
     return build.built_for in ("rocm", "xpu") or (platform == "darwin" and build.version is not None)
 
 

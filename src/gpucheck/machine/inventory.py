@@ -65,7 +65,7 @@ NO_GPU = "no NVIDIA GPU is here"
 # GPUs whose memory is the host's.
 UNIFIED = re.compile(r"\b(GB10|Orin|Thor|Xavier|Tegra)\b", re.IGNORECASE)
 ASLEEP = "asleep (not woken)"
-ONE_READING = "the card was read once"
+ONE_READING = "the GPU was read once"
 NOT_COUNTED = "this device or driver does not count it"
 NOT_REPORTED = "NVML does not report it here"
 # Asked for by `devices --processes` alone.
@@ -75,7 +75,7 @@ NAME_NOT_SEEN = "this system does not see a process with this PID; NVML gives th
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What stands around the devices: the machine, its kernel driver, the interpreter and torch."""
+    """The surroundings of the devices: the machine, its kernel driver, the interpreter and torch."""
 
     host: Host
     cpu: Device
@@ -238,7 +238,7 @@ def _reasons(row: DeviceReading) -> dict[str, str]:
     if device.parent_uuid is not None:
         for name in (*NVML_ONLY, *TOLD_BY_BOTH):
             if getattr(device, name) is None and name != "processes":
-                found.setdefault(name, "told for the whole card, not for its MIG instances")
+                found.setdefault(name, "told for the whole GPU, not for its MIG instances")
     if device.processes and device.memory_of_processes_bytes is None:
         found["memory_of_processes_bytes"] = NOT_REPORTED
     for name in ("processes", "memory_of_processes_bytes", "node_holders", *LINKS):
@@ -262,7 +262,7 @@ def _reasons(row: DeviceReading) -> dict[str, str]:
 
 
 def _driver(nvml: DriverReading, cuda: DriverReading, kernel: Driver) -> tuple[Driver, dict[str, str]]:
-    """What the doors tell of the driver, and why the rest is unknown, by pointers."""
+    """Return what the doors tell of the driver, and why the rest is unknown, by pointers."""
     nvml_reason, cuda_reason = nvml.error or "NVML does not tell it", cuda.error or "libcuda does not tell it"
     kernel_reason = "the kernel shows no NVIDIA module"
     told: dict[str, tuple[Any, str]] = {
@@ -311,8 +311,10 @@ class Inventory:
         details: Callable[[Process], Process] = lambda process: process,
         root: Path = kernel_driver.ROOT,
         ahead: Ahead | None = None,
+        timeout_s: float | None = None,
     ) -> None:
-        """`details` reads more of each process; `ahead` has the children that were started already.
+        """`details` reads more of each process; `ahead` has the children that were started already; NVML and libcuda
+        are each waited for as long as a healthy driver may take, or `timeout_s`.
 
         Without `wake`, GPUs that all sleep are left asleep, and nothing but that is told of them.
         """
@@ -321,8 +323,8 @@ class Inventory:
         self._root = root
         self._name, self._details = name, details
         # There is no NVIDIA driver for macOS.
-        self._nvml = NvmlDoor(start=_started(ahead, NVML_READER)) if sys.platform != "darwin" else None
-        self._ahead = ahead
+        self._nvml = NvmlDoor(timeout_s, start=_started(ahead, NVML_READER)) if sys.platform != "darwin" else None
+        self._ahead, self._timeout_s = ahead, timeout_s
         self._cuda: DriverReading | None = None
         self._torch: TorchBuild | None = None
         self._torch_told: TorchDevices | None = None
@@ -352,7 +354,7 @@ class Inventory:
             self._nvml.ask(processes=self._with_processes, links=self._with_links)
         cuda = None
         if self._nvml is not None and self._cuda is None:
-            cuda = CudaDoor(start=_started(self._ahead, LIBCUDA_READER))
+            cuda = CudaDoor(self._timeout_s, start=_started(self._ahead, LIBCUDA_READER))
         try:
             if cuda is not None:
                 cuda.ask()
@@ -385,7 +387,7 @@ class Inventory:
 
 
 def _started(ahead: Ahead | None, module: str) -> Start | None:
-    """How a door gets its first child, where it does not start one by itself."""
+    """Return how a door gets its first child, where it does not start one by itself."""
     return None if ahead is None else lambda: ahead.start(module)
 
 
@@ -481,27 +483,33 @@ def only(facts: Facts, keep: Callable[[Device], bool]) -> Facts:
     return replace(facts, devices=tuple(facts.devices[place] for place in kept), unknown=unknown)
 
 
-def read(processes: bool = False, root: Path = kernel_driver.ROOT, *, links: bool = False) -> Facts:
-    """The machine's facts, read once; `root` is where /proc is.
+def read(
+    processes: bool = False,
+    root: Path = kernel_driver.ROOT,
+    *,
+    links: bool = False,
+    timeout_s: float | None = None,
+) -> Facts:
+    """The machine's facts, read once; `root` is where /proc is, `timeout_s` as Inventory's.
 
     `processes` asks for those on each device as well, `links` for its NVLinks and their fabric.
     """
-    with Inventory(with_processes=processes, with_links=links, root=root) as inventory:
+    with Inventory(with_processes=processes, with_links=links, root=root, timeout_s=timeout_s) as inventory:
         return inventory.read()
 
 
-def again(facts: Facts) -> Facts:
+def again(facts: Facts, timeout_s: float | None = None) -> Facts:
     """The facts with their NVIDIA cards read a second time, with processes and links, and how their counters grew.
 
     What does not change meanwhile (the machine, libcuda's answer, torch) is taken over. Where NVML has no card to tell
     of, or did not answer the first time, the facts are returned as they are: it would be waited for again. Where a card
-    is at work a second lies between the readings.
+    is at work a second lies between the readings. `timeout_s` as Inventory's.
     """
     driver = facts.driver
     if driver is None or driver.nvml_error or not any(device.nvml_index is not None for device in facts.devices):
         return facts
     busy = [one.read_at_s for one in facts.devices if (one.utilization_percent or 0) >= AT_WORK_PERCENT]
-    with NvmlDoor() as door:
+    with NvmlDoor(timeout_s) as door:
         time.sleep(max([at_s + BETWEEN_READINGS_S - time.monotonic() for at_s in busy if at_s is not None] + [0.0]))
         door.ask(processes=True, links=True)
         read, _ = added(of(facts.devices), door.reading(), now_text())
@@ -544,12 +552,13 @@ def _as_libcuda_told(facts: Facts) -> DriverReading:
 
 # What a card is called, which it keeps when it stops answering.
 IDENTITY = ("name", "uuid", "pci_address", "serial", "part_number", "minor_number", "compute_capability")
-NO_LONGER_LISTED = "NVML no longer lists the card"
+NO_LONGER_LISTED = "NVML no longer lists the GPU"
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is remembered of cards: each as it was last read whole, by UUID, and since when those that are lost are."""
+    """The memory of earlier readings of GPUs: each as it was last read whole, by UUID, and since when those that are
+    lost are."""
 
     cards: Mapping[str, Device] = field(default_factory=dict)
     lost_since: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What of a device's memory is kept from being freed, and how a process ends whose device is lost. Loads no torch.
+"""Keep a lost device's memory from being freed, and end its process. Loads no torch.
 
 Pinned memory that a non-blocking copy has used records an event when it is freed, and so does a device's memory that
 another stream has used. On a device that is lost this fails in a C++ destructor, where nothing can catch it: the

@@ -1,4 +1,4 @@
-"""What NVIDIA's kernel driver shows of itself in /proc, /sys, /dev and the kernel's log; its version is in `host`.
+"""The state of NVIDIA's kernel driver in /proc, /sys, /dev and the kernel's log; its version is in `host`.
 
 Everything is read under `root`, so that a test can bring its own.
 """
@@ -185,7 +185,7 @@ class PciDevice:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether it is a display controller: VGA or 3D."""
+        """Return whether it is a display controller: VGA or 3D."""
         return (self.class_code or "").startswith(DISPLAY_CLASS)
 
 

@@ -47,7 +47,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What binding came to. `memory` is False where the kernel refused the memory policy, and `reason` says why.
+    """The result of binding. `memory` is False where the kernel refused the memory policy, and `reason` says why.
 
     Memory is then taken from the node whose CPU touches it first, as long as that has any left.
     """
@@ -60,7 +60,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """How many of the sampled pages lie on which node; None where the kernel does not tell, and why."""
+    """The number of sampled pages on each node; None where the kernel does not tell, and why."""
 
     by_node: dict[int, int] | None
     reason: str = ""
@@ -91,7 +91,7 @@ def allowed(root: Path = ROOT) -> tuple[int, ...]:
 
 
 def free_bytes(node: int, root: Path = ROOT) -> int | None:
-    """What can be taken from a node: its free memory, and files that are only cached; None where it is not told.
+    """Return what can be taken from a node: its free memory, and files that are only cached; None where it is not told.
 
     A process that is bound to a node's memory ends where that ends, whatever the other nodes have left.
     """

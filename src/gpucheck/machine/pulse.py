@@ -1,4 +1,4 @@
-"""Whether this process still hears from its device: a call to a device that hangs never returns.
+"""Watch whether the device still answers this process: a call to a device that hangs never returns.
 
 Nothing in Python can interrupt such a call, but it lets other threads run. One of them looks now and then when
 something was last heard: a step, a row, a device that was waited for. Where that is too long ago, and the device does
@@ -72,7 +72,7 @@ class OutOfTime(BaseException):
 
 @dataclass(slots=True)
 class Pulse:
-    """What was last heard, and what is being watched. A process has one; tests make their own."""
+    """The last answer, and the watched call. A process has one; tests make their own."""
 
     clock: Callable[[], float] = time.monotonic
     heard_s: float = 0.0
@@ -101,7 +101,7 @@ class Pulse:
         self.step = step or self.step
 
     def silent(self) -> Watched | None:
-        """What is watched and was not heard for longer than it may be; None while all is well."""
+        """Return what is watched and was not heard for longer than it may be; None while all is well."""
         if self.waited:
             self.waited = False
             self.beat()
@@ -111,14 +111,15 @@ class Pulse:
         return one if self.clock() - max(self.heard_s, self.asked_s) >= one.limit_s else None
 
     def is_lost(self, one: Watched) -> bool:
-        """Whether one that is silent is to be given up: it does not come to the end of its work, or it was too long."""
+        """Return whether one that is silent is to be given up: it does not come to the end of its work, or it was too
+        long."""
         if one.wait is None or not self._answers(one.wait) or self.clock() - self.heard_s >= LONGEST_S:
             return True
         self.asked_s = self.clock()
         return False
 
     def _answers(self, wait: Callable[[], None]) -> bool:
-        """Whether the device has done all that it was asked to. Asked in a thread, which may hang as well."""
+        """Return whether the device has done all that it was asked to. Asked in a thread, which may hang as well."""
         done = threading.Event()
 
         def ask() -> None:
@@ -148,7 +149,7 @@ def beat(step: str = "") -> None:
 
 
 def step() -> str:
-    """What was begun last; empty where nothing was."""
+    """Return what was begun last; empty where nothing was."""
     return PULSE.step
 
 

@@ -1,4 +1,5 @@
-"""What the children say that read NVML and libcuda: the parent's side of their lines, and the data that comes of it."""
+"""Readings of the children that read NVML and libcuda: the parent's side of their lines, and the data that comes of
+it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ NOT_READ = "not read: NVML stopped at another device"
 
 
 def door_timeout_s(root: Path = kernel_driver.ROOT) -> float:
-    """How long a healthy driver may take to answer, by the cards that it has nodes for."""
+    """Return how long a healthy driver may take to answer, by the cards that it has nodes for."""
     cards = [node for node in host.nvidia_device_nodes(root) if node[-1].isdigit()]
     return ANSWER_S + START_OF_A_CARD_S * len(cards)
 
@@ -43,8 +44,8 @@ class DeviceReading:
 
 @dataclass(frozen=True, slots=True)
 class DriverReading:
-    """What NVML or libcuda told. `code` is the answer to its start, 0 for success; `error` is why there is nothing, or
-    not all. `version` is libcuda's, the other three versions are NVML's."""
+    """The answers of NVML or libcuda. `code` is the answer to its start, 0 for success; `error` is why there is
+    nothing, or not all. `version` is libcuda's, the other three versions are NVML's."""
 
     code: int | None = None
     error: str | None = None

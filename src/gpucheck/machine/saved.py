@@ -105,7 +105,7 @@ def parsed(data: bytes, bound: Bound) -> Any:
 
 
 def _depth(data: bytes) -> int:
-    """How deeply the JSON is nested, without parsing it."""
+    """Return how deeply the JSON is nested, without parsing it."""
     # Pairs of backslashes first: of what is left a backslash belongs to what follows it.
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")

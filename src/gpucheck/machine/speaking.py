@@ -31,7 +31,7 @@ def claim_stdout() -> Say:
 
 
 def requests() -> Iterator[dict[str, Any]]:
-    """What the parent asks, until it closes the pipe."""
+    """Yield what the parent asks, until it closes the pipe."""
     for line in sys.stdin:
         # One without its end is what a parent could still write before it died.
         if line.endswith("\n"):

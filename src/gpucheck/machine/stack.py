@@ -1,4 +1,4 @@
-"""What lies below NVIDIA's libraries, read from /proc, /sys and /dev without loading anything.
+"""The layers below NVIDIA's libraries, read from /proc, /sys and /dev without loading anything.
 
 Everything is read under `root`, so that a test can bring its own. None is unknown: a folder that is not there or may
 not be read.
@@ -64,12 +64,13 @@ class Library:
 
 
 def is_stub(path: str) -> bool:
-    """Whether a library there is a toolkit's stub."""
+    """Return whether a library there is a toolkit's stub."""
     return "/stubs/" in path
 
 
 def is_compat(path: str) -> bool:
-    """Whether a library there is of a forward-compatibility package (cuda-compat): a folder compat, or compat-12-8."""
+    """Return whether a library there is of a forward-compatibility package (cuda-compat): a folder compat, or
+    compat-12-8."""
     return re.search(r"/(?:cuda-)?compat[^/]*/", path) is not None
 
 
@@ -81,7 +82,8 @@ ONE_VERSION = (
 
 
 def are_mixed_packages(library: str, module: str) -> bool:
-    """Whether two versions of a driver are of one release and differ in the number behind it (575.64 and 575.64.03).
+    """Return whether two versions of a driver are of one release and differ in the number behind it (575.64 and
+    575.64.03).
 
     Distributions and NVIDIA's repository package one release under different third numbers.
     """
@@ -97,18 +99,18 @@ def version_of(path: str | None) -> str | None:
 
 
 def from_path(root: Path, library_path: str) -> tuple[Library, ...]:
-    """Those in LD_LIBRARY_PATH, in its order."""
+    """Return those in LD_LIBRARY_PATH, in its order."""
     return tuple(_libraries(_under(root, part) for part in library_path.split(":") if part))
 
 
 def searched(root: Path) -> tuple[Library, ...]:
-    """Those in the folders of /etc/ld.so.conf and in the built-in ones, in the loader's order."""
+    """Return those in the folders of /etc/ld.so.conf and in the built-in ones, in the loader's order."""
     folders = [*configured(root), *(root / name for name in BUILT_IN)]
     return tuple(_libraries(dict.fromkeys(folders)))
 
 
 def elsewhere(root: Path) -> tuple[Library, ...]:
-    """Those in folders where the loader does not look by itself."""
+    """Return those in folders where the loader does not look by itself."""
     asked = set(configured(root))
     return tuple(_libraries(root / name for name in ELSEWHERE if root / name not in asked))
 
@@ -225,20 +227,20 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """What is there between the card and NVIDIA's libraries.
+    """The layers between the GPU and NVIDIA's libraries.
 
     `devices` are all of NVIDIA's on the PCI bus. `modules` are the names of loaded kernel modules, `built_for` the
     kernels that have NVIDIA's module on disk, `parameters` those of its memory module. `log` is the kernel's lines
     about the driver, None with `log_error` where it may not be read.
 
     `path_folders` are the folders of LD_LIBRARY_PATH, from what they really are to what is written there;
-    `path_libraries` were found in them, which the loader asks first, `libraries` where it looks next;
-    `stray_libraries` are on disk where it does not look, `unlinked` are versioned files without the name that programs
-    ask for, `cached` the paths in the loader's cache.
+    `path_libraries` were found in them, which the loader asks first, `libraries` where it looks next; `stray_libraries`
+    are on disk where it does not look, `unlinked` are versioned files without the name that programs ask for, `cached`
+    the paths in the loader's cache.
 
     `fabric_manager` and `confidential_guest` are whether the first runs here and whether this is a confidential virtual
-    machine. `address_limit_bytes` is the most address space that a process of this user may take (ulimit -v), None
-    for no limit; `shm_bytes` is the size of /dev/shm.
+    machine. `address_limit_bytes` is the most address space that a process of this user may take (ulimit -v), None for
+    no limit; `shm_bytes` is the size of /dev/shm.
     """
 
     devices: tuple[PciDevice, ...] | None = None
@@ -269,7 +271,7 @@ class Stack:
 
     @property
     def switches(self) -> int:
-        """How many NVSwitches are there; they need a fabric manager."""
+        """Return how many NVSwitches are there; they need a fabric manager."""
         return sum((device.class_code or "").startswith(NVSWITCH_CLASS) for device in self.devices or ())
 
     def node(self, path: str) -> Node | None:
@@ -367,7 +369,7 @@ def opened(paths: Sequence[str]) -> list[int | None]:
 
 
 def _secure_boot(root: Path) -> bool | None:
-    """Whether the firmware enforces signatures: the last byte of the EFI variable."""
+    """Return whether the firmware enforces signatures: the last byte of the EFI variable."""
     for path in (root / "sys/firmware/efi/efivars").glob("SecureBoot-*"):
         try:
             return path.read_bytes()[-1:] == b"\x01"
@@ -377,7 +379,7 @@ def _secure_boot(root: Path) -> bool | None:
 
 
 def _runs(root: Path, name: str) -> bool | None:
-    """Whether a process of this name is to be seen; a container sees its own alone."""
+    """Return whether a process of this name is to be seen; a container sees its own alone."""
     folders = list((root / "proc").glob("[0-9]*"))
     return any(first_line(folder / "comm") == name for folder in folders) if folders else None
 

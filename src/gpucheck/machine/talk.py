@@ -46,7 +46,7 @@ LONGEST_WORDS = 200
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a child ended.
+    """The end of a child.
 
     `status` is its exit status, or minus the number of a signal; None where it did not end by itself. `said` is whether
     it said lines of the talk, others alone, or nothing. `stderr` is its beginning for a child that was run, its end for
@@ -86,7 +86,7 @@ class Ending:
 
     @property
     def in_words(self) -> str:
-        """What became of its process, as the end of a sentence about what is missing for it."""
+        """Return what became of its process, as the end of a sentence about what is missing for it."""
         still = " and could not be ended" if self.is_abandoned else ""
         if self.how == "unstarted":
             return f"its process cannot be started ({self.reason})"
@@ -139,7 +139,8 @@ def heard(result: ChildResult, limit_s: float, cut: Cut | None = None) -> Heard:
 
 
 def ending_of(result: ChildResult, limit_s: float, cut: Cut | None = None, *, said: Said = "nothing") -> Ending:
-    """How a child ended that was run; for one whose output is no lines but a document, `said` is its reader's."""
+    """Return how a child ended that was run; for one whose output is no lines but a document, `said` is its
+    reader's."""
     if result.timed_out:
         reason = cut.reason if cut is not None else None
         how: How = "late" if reason is None else "cut"
@@ -149,7 +150,7 @@ def ending_of(result: ChildResult, limit_s: float, cut: Cut | None = None, *, sa
 
 
 def how_of(status: int | None) -> How:
-    """What the status of a child says that ended by itself; None is that of one that never came to its end."""
+    """Return what the status of a child says that ended by itself; None is that of one that never came to its end."""
     if status is None:
         return "closed"
     if status >= 0:

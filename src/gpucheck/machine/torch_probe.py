@@ -1,4 +1,4 @@
-"""What torch itself says, asked in a child of the interpreter that is diagnosed: a torch that hangs is the patient.
+"""torch's own report, read in a child of the interpreter that is diagnosed: a torch that hangs is the patient.
 
 The child runs `torch_probe_child.py`, which needs nothing but the standard library and Python 3.8; this is the parent's
 side and the data that comes of it.
@@ -34,24 +34,23 @@ class KernelRun:
 
 @dataclass(frozen=True, slots=True)
 class TorchProbe:
-    """What the diagnosed interpreter and its torch say. None is not known, mostly because an earlier step failed.
+    """The report of the diagnosed interpreter and its torch. None is not known, mostly because an earlier step failed.
 
-    `stage` is the last step that began: `start`, `find`, `import`, `ask`, `run`, `end`; `error` what ended it early,
-    or `timed_out`, after `limit_s` seconds for all steps together. `not_awaited` is why it was given up before that,
-    which says nothing of torch: its answer had become pointless, or its process was ended from outside; `unstarted`
-    why the interpreter cannot be started.
-    `active_elsewhere` is the variable that names another active environment than this interpreter's.
-    `versions` are those of installed distributions by name, several for one that is installed twice. `shadowed_by` are
-    files in the current folder that hide torch or a module of the standard library. `other` is an accelerator that is
-    none of CUDA's, `xpu` or `mps`. `warnings` are what torch printed while it was asked. `foreign_libraries` are CUDA's
-    libraries that were loaded from elsewhere although the environment has its own, or should have, `foreign_folders`
-    the entries of LD_LIBRARY_PATH by which they were found. `runtime` is the version of the libcudart that is loaded,
-    `cudnn_missing` are parts of the loaded cuDNN that the loader will not find. `missing_files` are libraries that
-    installed packages (`NAME==VERSION`) recorded and that are gone, `unmet` the packages that torch asks for in exactly
-    one version, with the one that is there; None for none. `externally_managed` is whether the interpreter is the
-    system's own, which pip may not change; `torch_folders` are all torches on its path, the one that is imported first,
-    `pythonpath_torch` the entries of PYTHONPATH by which any is found; `conda_torch` is the version of a torch that
-    conda has on record beside one that pip installed. `has_compiler` and
+    `stage` is the last step that began: `start`, `find`, `import`, `ask`, `run`, `end`; `error` what ended it early, or
+    `timed_out`, after `limit_s` seconds for all steps together. `not_awaited` is why it was given up before that, which
+    says nothing of torch: its answer had become pointless, or its process was ended from outside; `unstarted` why the
+    interpreter cannot be started. `active_elsewhere` is the variable that names another active environment than this
+    interpreter's. `versions` are those of installed distributions by name, several for one that is installed twice.
+    `shadowed_by` are files in the current folder that hide torch or a module of the standard library. `other` is an
+    accelerator that is none of CUDA's, `xpu` or `mps`. `warnings` are what torch printed while it was asked.
+    `foreign_libraries` are CUDA's libraries that were loaded from elsewhere although the environment has its own, or
+    should have, `foreign_folders` the entries of LD_LIBRARY_PATH by which they were found. `runtime` is the version of
+    the libcudart that is loaded, `cudnn_missing` are parts of the loaded cuDNN that the loader will not find.
+    `missing_files` are libraries that installed packages (`NAME==VERSION`) recorded and that are gone, `unmet` the
+    packages that torch asks for in exactly one version, with the one that is there; None for none. `externally_managed`
+    is whether the interpreter is the system's own, which pip may not change; `torch_folders` are all torches on its
+    path, the one that is imported first, `pythonpath_torch` the entries of PYTHONPATH by which any is found;
+    `conda_torch` is the version of a torch that conda has on record beside one that pip installed. `has_compiler` and
     `cache_has_libcuda` are what triton looks for.
     """
 
@@ -123,7 +122,7 @@ def probe(
 
 
 def said(lines: Sequence[Line]) -> Line:
-    """What a program of ours says that runs in the diagnosed interpreter, the later lines over the earlier ones.
+    """Return what a program of ours says that runs in the diagnosed interpreter, the later lines over the earlier ones.
 
     Only its own, which have a mark: there a start-up file may print whatever it likes.
     """

@@ -95,7 +95,7 @@ def torch_places() -> tuple[list[str], list[str]]:
 
 
 def is_managed() -> bool:
-    """Whether this is a system's own interpreter that pip is kept from: PEP 668."""
+    """Return whether this is a system's own interpreter that pip is kept from: PEP 668."""
     import sysconfig
 
     marker = os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
@@ -128,7 +128,7 @@ def conda_torch() -> str | None:
 
 
 def tools() -> tuple[bool, bool | None]:
-    """Whether there is a compiler, and whether the loader's cache has libcuda: as triton looks for them."""
+    """Return whether there is a compiler, and whether the loader's cache has libcuda: as triton looks for them."""
     from shutil import which
 
     compiler = bool(os.environ.get("CC") or which("gcc") or which("clang"))
@@ -159,7 +159,7 @@ def library_path() -> dict[str, str]:
 
 
 def loaded(folder: str, brings_its_own: bool) -> dict[str, Any]:
-    """What is loaded of CUDA's libraries and where from; `folder` is torch's.
+    """Return what is loaded of CUDA's libraries and where from; `folder` is torch's.
 
     Foreign is what lies outside of the environment although that has its own, or should have: `brings_its_own` is
     whether this torch is a wheel that has them installed beside it.
@@ -273,7 +273,8 @@ def missing_files() -> dict[str, list[str]]:
 
 
 def version_key(text: str) -> Any:
-    """What is equal for two spellings of one version (13.0.3 and 13.0.3.0): its public part and its local one."""
+    """Return what is equal for two spellings of one version (13.0.3 and 13.0.3.0): its public part and its local
+    one."""
     match = VERSION.fullmatch(text.strip().lower())
     if match is None:
         return text, None
@@ -288,7 +289,7 @@ def version_key(text: str) -> Any:
 
 
 def satisfies(version: str, wanted: str) -> bool:
-    """Whether a version is the one that `==wanted` asks for: without a local part, any local part will do."""
+    """Return whether a version is the one that `==wanted` asks for: without a local part, any local part will do."""
     (public, local), (wanted_public, wanted_local) = version_key(version), version_key(wanted)
     return bool(public == wanted_public and wanted_local in (None, local))
 

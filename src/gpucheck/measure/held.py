@@ -13,7 +13,7 @@ class Timer(Protocol):
 
     @property
     def has_events(self) -> bool:
-        """Whether the device stamps events on its own clock."""
+        """Return whether the device stamps events on its own clock."""
 
     def host_now(self) -> float:
         """The host's monotonic clock, in seconds."""
@@ -25,7 +25,7 @@ class Timer(Protocol):
         """Enqueue a time stamp."""
 
     def done(self, mark: Any) -> bool:
-        """Whether the device has passed this time stamp."""
+        """Return whether the device has passed this time stamp."""
 
     def elapsed_s(self, start: Any, end: Any) -> float:
         """Seconds on the device's clock between two time stamps that it has passed."""
@@ -39,7 +39,7 @@ class Timer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is measured. Everything that it needs is allocated before.
+    """The measured work. Everything that it needs is allocated before.
 
     `call` does the work once; on a device it may only enqueue it. `empty` is the same call on nothing, for the host's
     clock. `prepare(sample, calls)` runs untimed before each window, with the number of calls to come. `forget` runs
@@ -114,7 +114,7 @@ def calibrate(timer: Timer, call: Callable[[], object], about_s: float) -> Cost:
 
 @dataclass(slots=True)
 class Launcher:
-    """How windows are launched. It begins with the least that should do and takes stronger means as windows fail."""
+    """The launcher of windows. It begins with the least that should do and takes stronger means as windows fail."""
 
     timer: Timer
     work: Work

@@ -21,7 +21,7 @@ Done = TypeVar("Done")
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What was seen beside a row: telemetry (None with its reason in `details`), other processes' use of the CPU."""
+    """Readings beside a row: telemetry (None with its reason in `details`), other processes' use of the CPU."""
 
     telemetry: dict[str, Any] | None = None
     flags: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ def watched(watch: Watch, threads: int, take: Callable[[], Timed]) -> tuple[Time
 
 
 def beside(timed: Timed, threads: int, used: float | None, seen: dict[str, Any] | None, why_not: str) -> Beside:
-    """What was seen beside these samples: telemetry, or why there is none, and the cores that others `used`."""
+    """Return what was seen beside these samples: telemetry, or why there is none, and the cores that others `used`."""
     details = {"cores_used_by_others": used, **({} if seen is not None else {"no_telemetry_because": why_not})}
     # Where the device's own clock counts, others on the CPU cost samples and not time.
     busy = timed.clock == "host" and host.is_busy(used, threads, psutil.cpu_count())

@@ -82,7 +82,7 @@ def rate(time: TimeStats, work: float, unit: str) -> Rate:
 
 
 def sample_flags(samples: Sequence[float]) -> tuple[str, ...]:
-    """What the samples themselves tell of their worth: autocorrelated, drift, noisy."""
+    """Return what the samples themselves tell of their worth: autocorrelated, drift, noisy."""
     flags = []
     interval = stats.interval(samples)
     if interval is not None and interval.autocorrelated:
@@ -97,7 +97,8 @@ def sample_flags(samples: Sequence[float]) -> tuple[str, ...]:
 
 
 def drifts(samples: Sequence[float]) -> bool:
-    """Whether the samples rise or fall over the run: certainly, and by more than 2 % from first third to last."""
+    """Return whether the samples rise or fall over the run: certainly, and by more than 2 % from first third to
+    last."""
     n = len(samples)
     if n < 2 * stats.FEWEST_SAMPLES:
         return False
@@ -141,7 +142,7 @@ def merged_measurements(reports: Sequence[Report]) -> tuple[Measurement, ...]:
 
 
 def _key(one: Measurement) -> str:
-    """What must agree for runs to be one measurement."""
+    """Return what must agree for runs to be one measurement."""
     method = replace(one.method, details={})
     return json.dumps(to_json([one.name, one.device, one.case, one.work, method]), sort_keys=True)
 
@@ -202,7 +203,8 @@ def fastest(one: Measurement) -> float | None:
 
 
 def merged_results(reports: Sequence[Report]) -> Results:
-    """What the work itself wrote down in every run, side by side, each entry with its run; all else is the first's."""
+    """Return what the work itself wrote down in every run, side by side, each entry with its run; all else is the
+    first's."""
     merged: dict[str, Any] = dict(reports[0].results)
     for name in _OF_EACH_RUN if len(reports) > 1 else ():
         entries = [
@@ -239,7 +241,7 @@ def merged_parts(reports: Sequence[Report]) -> tuple[Part, ...]:
 
 
 def merged_skips(reports: Sequence[Report]) -> tuple[Finding, ...]:
-    """What any run left out, once, and in how many runs that was so."""
+    """Return what any run left out, once, and in how many runs that was so."""
     groups: dict[tuple[str, str | None, str], list[Finding]] = {}
     for report in reports:
         for one in {(one.id, one.device, one.title): one for one in report.skips}.values():

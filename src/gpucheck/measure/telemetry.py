@@ -64,7 +64,7 @@ class Watch:
         return self._talk.pid if self._talk is not None else None
 
     def take(self) -> list[Sample]:
-        """What was read since the last time; the last one is of this moment."""
+        """Return what was read since the last time; the last one is of this moment."""
         samples: list[Sample] = []
         if self._talk is None:
             return samples
@@ -80,7 +80,7 @@ class Watch:
         return samples
 
     def during(self, run: Run) -> tuple[dict[str, Any] | None, str]:
-        """What was read inside the run's windows, in few figures; else None and why."""
+        """Return what was read inside the run's windows, in few figures; else None and why."""
         before = self._last
         samples = self.take()
         if self.reason:
@@ -180,7 +180,8 @@ def violation_shares(telemetry: Mapping[str, Any]) -> dict[str, float]:
 
 
 def is_below_maximum(telemetry: Mapping[str, Any]) -> bool:
-    """Whether the clock inside the windows was lower than the part's highest; False where either is not known."""
+    """Return whether the clock inside the windows was lower than the part's highest; False where either is not
+    known."""
     clock, most = telemetry.get("sm_clock_hz"), telemetry.get("max_sm_clock_hz")
     return bool(clock and most and clock["median"] < HELD_BELOW * most)
 

@@ -89,7 +89,7 @@ def from_nvml(requested: str, facts: Facts, why: CannotLook, emit: Emit) -> bool
 
 
 def _is(requested: str, card: Device) -> bool:
-    """Whether this is the card's name: as torch would call it, by NVML's number without CUDA, or by its UUID."""
+    """Return whether this is the card's name: as torch would call it, by NVML's number without CUDA, or by its UUID."""
     uuid = (card.uuid or "").lower()
     by_number = card.cuda_index is None and requested == f"cuda:{card.nvml_index}"
     return (
@@ -212,14 +212,14 @@ def judge_steps(
     clean = seen[0][1].memory_reserved_bytes == 0
     steps = memory_steps.judge(seen, exact=allocator.is_default and clean)
     if "PYTORCH_NO_CUDA_MEMORY_CACHING" in (allocator.settings or ""):
-        reason = "torch keeps no figures without its caching allocator"
+        reason = "torch has no figures without its caching allocator"
         steps = tuple(replace(step, verdict="skip", reason=reason) for step in steps)
         return steps, Finding("memory.accounting", "skip", title, reason)
     wrong = _wrong_figures(steps)
     if wrong:
         return steps, Finding("memory.accounting", "fail", title, "; ".join(wrong), {"wrong": wrong}, AGAIN)
     if all(step.verdict == "skip" for step in steps):
-        return steps, Finding("memory.accounting", "skip", title, f"torch keeps no figures on {kind}")
+        return steps, Finding("memory.accounting", "skip", title, f"torch has no figures on {kind}")
     how = "exact" if steps[0].exact else "within bounds"
     return steps, Finding("memory.accounting", "pass", title, how)
 

@@ -1,4 +1,4 @@
-"""What `memory` can be asked for. Pure: read before torch is."""
+"""Options of `memory`. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MemoryOptions:
-    """What was asked."""
+    """The user's options."""
 
     device: str = "auto"

@@ -31,13 +31,13 @@ NEEDED = 4 * BLOCK
 WALKS = 3
 
 _DOES: dict[StepName, tuple[str, str]] = {
-    "start": ("read the resident set, reset its peak", "what Python and torch need"),
+    "start": ("read the resident set, reset its peak", "Python and torch"),
     "allocate": (
         f"allocate and write {capacity(BLOCK)}",
         "memory becomes resident when written, not when allocated",
     ),
-    "peak": (f"write {capacity(BLOCK)} more, drop it at once", "the peak keeps the temporary"),
-    "free": ("drop the tensor", "torch has no cache on the CPU: large blocks return to the system at once"),
+    "peak": (f"write {capacity(BLOCK)} more, free it at once", "the peak includes the temporary tensor"),
+    "free": ("free the tensor", "torch has no cache on the CPU: large blocks return to the system at once"),
     "empty_cache": ("nothing", "empty_cache() is for accelerators"),
 }
 
@@ -122,7 +122,8 @@ def walk(
 
 
 def compare(step: StepName, start: int, figures: MemoryFigures, *, returns: bool) -> tuple[FigureCheck, ...]:
-    """What must hold after `step` of a sequence that would now have `start` bytes resident with nothing allocated."""
+    """Return what must hold after `step` of a sequence that would now have `start` bytes resident with nothing
+    allocated."""
     wanted: dict[StepName, tuple[tuple[str, Relation, int], ...]] = {
         "start": (),
         "allocate": (("resident_bytes", "≥", start + BLOCK - TOLERANCE),),

@@ -75,7 +75,7 @@ class Step:
 
 _SIZES = ", ".join("1000 B" if size == 1000 else capacity(size) for size in TENSOR_SIZES)
 STEPS: tuple[Step, ...] = (
-    Step("start", "empty the cache, reset the peaks", "peaks start from what is held now"),
+    Step("start", "empty the cache, reset the peaks", "peaks start from the current use"),
     Step(
         "allocate",
         f"allocate {_SIZES}",
@@ -83,10 +83,10 @@ STEPS: tuple[Step, ...] = (
     ),
     Step(
         "peak",
-        f"allocate {capacity(TEMPORARY_SIZE)} more, drop it at once",
-        "the peak keeps the temporary; its segment stays reserved",
+        f"allocate {capacity(TEMPORARY_SIZE)} more, free it at once",
+        "the peak includes the temporary tensor; its segment stays reserved",
     ),
-    Step("free", "drop the tensors", "allocated falls, reserved stays: the allocator caches the segments"),
+    Step("free", "free the tensors", "allocated falls, reserved stays: the allocator caches the segments"),
     Step("empty_cache", "call empty_cache()", "reserved falls: other processes can use the memory again"),
 )
 

@@ -375,7 +375,9 @@ _RUN_DRY = of(
     Id(
         "run.dry.memory",
         "tensors fit into the memory asked for",
-        "What tensors take, by phase and line. What is not counted is named: workspaces, the context, fragmentation.",
+        "What tensors take, by phase and line. Not counted: workspaces of cuDNN, cuBLAS and attention's backward pass; "
+        "buffers of NCCL; the CUDA context (300 to 600 MiB for each process); memory that the allocator keeps or "
+        "that is fragmented.",
         "what the finding says: batch, checkpointing or data type first",
     ),
     Id(

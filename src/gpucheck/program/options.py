@@ -113,7 +113,7 @@ def parse_device(text: str, option: str) -> Device:
         raise units.refused(option, "cuda, cuda:SIZE or cuda:NAME", text, "as in --dry cuda:80GiB")
     if not rest or rest.isdigit():
         if rest not in ("", "0"):
-            raise units.refused(option, "one device, which is cuda:0", text)
+            raise units.refused(option, "one device, which is cuda:0", text, f"for its memory write cuda:{rest}GiB")
         return Device()
     rest = rest.strip("'\"")  # a name with a space may come in quotes of its own
     if rest[:1].isdigit():

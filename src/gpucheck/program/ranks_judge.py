@@ -137,8 +137,9 @@ def _errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, fl
             size = len(values) // count
             rest = values[len(values) - size * count :]
             blocks[rank] = [statistics.fmean(rest[n * size : (n + 1) * size]) for n in range(count)]
-        # A short series seems to correlate less than it does.
-        correlation = statistics.fmean(map(_lag1, blocks.values())) + 1 / stats.FEWEST_BLOCKS
+        seen = statistics.fmean(map(_lag1, blocks.values()))
+        # A short series seems to correlate less than it does, by (1 + 3 r) / n (Marriott and Pope 1954).
+        correlation = seen + (1 + 3 * max(seen, 0.0)) / count
         if correlation < stats.LARGEST_CORRELATION:
             break
     correlation = min(max(correlation, 0.0), 0.8)

@@ -80,6 +80,6 @@ def _flags(measurements: Sequence[Measurement]) -> list[tuple[str, str]]:
 
 def _method(measurements: Sequence[Measurement]) -> str:
     return (
-        f"bytes read and written; {measured.timed_by(measurements)}, after a warm-up, {measured.caches(measurements)}, "
-        f"float32, preallocated; the spread covers {measured.covered(measurements)}"
+        f"bytes read and written; {measured.timed_by(measurements)}, after a warm-up, "
+        f"{measured.caches(measurements)}, float32, preallocated. The spread covers {measured.covered(measurements)}"
     )

@@ -1,4 +1,4 @@
-"""`gpucheck find-batch-size` as blocks: on one device, on each, estimated; and a search's trials as they end."""
+"""`gpucheck find-batch-size` as blocks: on one device, on each, or estimated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.render.blocks import (
-    SIGNS,
     UNKNOWN,
     Block,
     Cell,
@@ -23,7 +22,6 @@ from gpucheck.render.blocks import (
 )
 from gpucheck.render.curve import Series, curve
 from gpucheck.render.devices import short_name
-from gpucheck.report.events import Trial
 from gpucheck.report.finding import Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.find_batch_size import (
@@ -61,7 +59,7 @@ _LIMITS = {
     "interrupted": "an interruption",
     "device": "the device: a larger size broke it",
     "killed": "a kill, not for lack of memory",
-    "no-process": "the system: no further process could start",
+    "no-process": "the system: no more processes could start",
     "disturbed": "other processes, which disturbed the trials",
 }
 # Sizes of which none larger was to be tried: the user's, and the command's own.
@@ -122,7 +120,7 @@ def _gap(below: Sequence[Block]) -> list[Block]:
 
 
 def _in_use(found: FoundBatchSize) -> list[Block]:
-    """What the answer means for use: three sentences at most, then how to reach an effective batch."""
+    """Return what the answer means for use: three sentences at most, then how to reach an effective batch."""
     limit = f"limited by {_limiting(found)}" if found.max_batch_size and found.limiting_factor != "memory" else ""
     told = (_knee(found.knee), limit if _limiting(found) else "", _split(found.memory_split, found.axis_name))
     advice = [advice_line(text) for text in accumulation_lines(found.accumulation)]
@@ -138,7 +136,7 @@ def _doubts(found: FoundBatchSize) -> list[Line]:
 
 
 def _details(found: FoundBatchSize) -> list[Block]:
-    """What needs no action: every trial, how the answer is known, and curves."""
+    """Return what needs no action: every trial, how the answer is known, and curves."""
     laid_out: list[Block] = []
     if len(found.trials) > _MOST_TRIALS:
         laid_out += [*_trials_of(found, found.trials), Line()]
@@ -257,7 +255,7 @@ def _knee(knee: Knee | None) -> str:
 
 
 def _peak_lines(found: FoundBatchSize) -> list[str]:
-    """What the answer takes and how that is known, and what it was held against."""
+    """Return what the answer takes and how that is known, and what it was held against."""
     lines = [*filter(None, (_peak(found),)), *use_lines(found)]
     if found.samples_per_s is not None:
         size = found.at_least or "the largest"
@@ -282,7 +280,7 @@ def _peak(found: FoundBatchSize) -> str:
 
 
 def use_lines(found: FoundBatchSize) -> list[str]:
-    """How far the answer can be relied on, and what else was tried."""
+    """Return how far the answer can be relied on, and what else was tried."""
     undetermined = found.knee.reason if found.knee is not None and found.knee.batch_size is None else None
     told = (
         _limit(found),
@@ -319,7 +317,7 @@ def _split(split: MemorySplit | None, axis: str | None) -> str:
 
 
 def _limiting(found: FoundBatchSize) -> str:
-    """What holds the answer where it is, in words; empty where nothing does."""
+    """Return what holds the answer where it is, in words; empty where nothing does."""
     factor = found.limiting_factor
     if factor is None:
         return ""
@@ -329,7 +327,7 @@ def _limiting(found: FoundBatchSize) -> str:
 
 
 def _limit(found: FoundBatchSize) -> str:
-    """What holds the answer where it is, and the size that shows it."""
+    """Return what holds the answer where it is, and the size that shows it."""
     factor = _limiting(found)
     if not factor:
         return ""
@@ -353,7 +351,7 @@ def _confidence(confidence: Confidence | None) -> str:
 
 
 def _checks(checks: Sequence[EpochCheck]) -> str:
-    """What else passed; what failed is a finding."""
+    """Return what else passed; what failed is a finding."""
     passed = [check for check in checks if check.outcome == "fits"]
     sizes = [str(check.batch_size) for check in passed if check.kind == "partial batch"]
     parts = [f"partial last batches ({', '.join(sizes)})"] if sizes else []
@@ -369,7 +367,8 @@ def _fragmentation(gap: Fragmentation | None) -> str:
 
 
 def prediction_line(found: FoundBatchSize) -> str:
-    """What was predicted before the search, and how the first trial calibrated it, or why nothing was; else empty."""
+    """Return what was predicted before the search, and how the first trial calibrated it, or why nothing was; else
+    empty."""
     predicted = found.prediction
     if predicted is None:
         return ""
@@ -408,7 +407,7 @@ def accumulation_lines(how: Accumulation | None) -> list[str]:
 
 
 def _page_of_devices(report: Report, several: FoundBatchSizes) -> Page:
-    """What every device can take, a row for each, and each one's own search with the details."""
+    """Return what every device can take, a row for each, and each one's own search with the details."""
     devices = several.devices
     told = next((one for one in report.findings if one.id == "batch_size.all_devices"), None)
     under = [Line(" · ".join([_what(devices[0]), *_how(devices[0])]), "dim")] if devices else []
@@ -565,7 +564,7 @@ def _page_of_estimate(report: Report, found: EstimatedBatchSize) -> Page:
 
 
 def _how_run(recipe: StepRecipe) -> list[str]:
-    """How a step is run, beyond the model."""
+    """Return how a step is run, beyond the model."""
     parts = [f"{recipe.amp} autocast"] if recipe.amp else []
     parts += ["checkpointed activations"] if recipe.grad_checkpointing else []
     return parts + (["compiled"] if recipe.compile else [])
@@ -579,7 +578,7 @@ def _estimate_subject(found: EstimatedBatchSize) -> str:
 
 
 def _estimate_memory(found: EstimatedBatchSize) -> Block:
-    """What a step holds, and what is kept free of it."""
+    """Return what a step holds, and what is kept free of it."""
     scale, unit = _scale(found.memory_bytes)
     held = (
         ("weights", found.parameter_bytes),
@@ -621,26 +620,10 @@ def _estimate_details(found: EstimatedBatchSize) -> Iterator[str]:
     yield f"from fake tensors{on}, in {units.duration(found.seconds)}"
 
 
-# --- Trials as they end -----------------------------------------------------------------------------------------------
+# --- A trial ----------------------------------------------------------------------------------------------------------
 
 # What ended a trial without a word on its size.
 UNDECIDED = ("timeout", "inconclusive", "suspected", "killed", "out-of-time")
-# Wide enough for a batch of 65 536 and the longest outcome; a line that is known only later cannot move earlier ones.
-_SIZE_WIDTH, _RATE_WIDTH = 9, 12
-# Of products: the longest dtype's name, and sides of six digits.
-_PRODUCT_HEAD = f"{'trial':>6}   {'dtype':<10}{'M×N×K':<22}{'rate':>14}   look"
-
-
-def trial_head(trial: Trial) -> str:
-    """The table's head, to be shown before the first trial, which is `trial`."""
-    if _is_product(trial):
-        return _PRODUCT_HEAD
-    size, rate = (trial.axis, f"{trial.axis}/s") if trial.axis else ("batch", "samples/s")
-    return _laid_out(trial, "trial", size, "result", "peak", rate, "run")
-
-
-def _is_product(trial: Trial) -> bool:
-    return "flop_per_s" in trial.result
 
 
 def _verdict_of(outcome: str, purpose: str) -> Verdict:
@@ -650,28 +633,6 @@ def _verdict_of(outcome: str, purpose: str) -> Verdict:
     return "pass" if outcome == "fits" else "inconclusive" if outcome in UNDECIDED else "fail"
 
 
-def trial_line(trial: Trial) -> str:
-    """One trial: its number, what was tried, what came out, and what it was for."""
-    result = trial.result
-    if _is_product(trial):
-        shape = "×".join(str(result[side]) for side in "mnk")
-        rate_text = units.flop_rate(result["flop_per_s"])
-        return f"{trial.number:>6}   {result['dtype']:<10}{shape:<22}{rate_text:>14}   {result['purpose']}"
-    outcome, purpose = str(result.get("outcome", "")), str(result.get("purpose", ""))
-    shown = f"{SIGNS[_verdict_of(outcome, purpose)][0]} {outcome.replace('-', ' ')}"
-    peak, rate = result.get("peak_bytes"), result.get("samples_per_s")
-    peak_text = UNKNOWN if peak is None else units.capacity(peak)
-    rate_text = UNKNOWN if rate is None else units.significant(rate)
-    run_for = _run_for(purpose, resumed=bool(result.get("resumed")))
-    return _laid_out(trial, str(trial.number), str(result.get("batch_size")), shown, peak_text, rate_text, run_for)
-
-
 def _run_for(purpose: str, *, resumed: bool) -> str:
-    """What a trial was run for; one that was taken over from a log says so."""
+    """Return what a trial was run for; one that was taken over from a log says so."""
     return f"{purpose} (earlier)" if resumed else purpose
-
-
-def _laid_out(trial: Trial, number: str, size: str, shown: str, peak: str, rate: str, purpose: str) -> str:
-    name = len(trial.axis or "")
-    wide, wide_rate = max(_SIZE_WIDTH, name + 2), max(_RATE_WIDTH, name + 4)
-    return f"{number:>6}{size:>{wide}}   {shown:<22}{peak:>10}{rate:>{wide_rate}}   {purpose}".rstrip()

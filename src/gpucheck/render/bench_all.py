@@ -46,7 +46,7 @@ _FIGURES: dict[str, Callable[[float], str]] = {
 
 
 def page(report: Report) -> Page:
-    """How many benchmarks passed and on what; one table of the figures that stand for each."""
+    """Return how many benchmarks passed and on what; one table of the figures that stand for each."""
     answered = report.results.get("bench_all") or BenchAll((), ())
     if not answered.benchmarks:
         return measured.bench_page(report, (), ())

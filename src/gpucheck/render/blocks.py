@@ -1,4 +1,4 @@
-"""What a renderer lays out: tables and lines of text, without a word about terminals.
+"""The blocks that a renderer lays out: tables and lines of text, without a word about terminals.
 
 One file for each command turns its report into these blocks; terminal.py and text.py print them.
 """
@@ -87,13 +87,13 @@ Block = Table | Line | Drawing
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a command shows, in the order in which it is read.
+    """The page of a command, in the order in which it is read.
 
     `answer` is the first line: the verdict with the one figure that matters, and on which device. What does not fit
     there (the device, how a fault shows) is `under` it. Then come the `findings` that ask for something, worst first,
     each with its command, then the `body`. `cause` is the finding that the answer says already: only its command is
-    left to say. `then` is the command where no finding has one.
-    `details` and findings that ask for nothing stand on a screen with `-v` alone, and in every file.
+    left to say. `then` is the command where no finding has one. `details` and findings that ask for nothing stand on a
+    screen with `-v` alone, and in every file.
     """
 
     answer: Line | None

@@ -72,7 +72,7 @@ def _rows_compared(report: Report) -> list[Finding]:
 
 
 def _rows_measured(report: Report) -> list[Finding]:
-    """What a command that was cut off had measured, a finding each that judges nothing."""
+    """Return what a command that was cut off had measured, a finding each that judges nothing."""
     if report.summary.complete or not report.measurements:
         return []
     from gpucheck import units
@@ -90,7 +90,7 @@ def _rows_measured(report: Report) -> list[Finding]:
 
 
 def is_strict(report: Report) -> bool:
-    """Whether warnings count as failures: the command failed, and nothing else could have failed it."""
+    """Return whether warnings count as failures: the command failed, and nothing else could have failed it."""
     verdicts = {finding.verdict for finding in report.findings}
     return report.summary.exit == exits.FAILED and "fail" not in verdicts and "warn" in verdicts
 
@@ -144,7 +144,7 @@ def _case(command: str, finding: Finding, strict: bool) -> ElementTree.Element:
 
 
 def _details(finding: Finding) -> str:
-    """What it says, what to do, and its evidence, a line each."""
+    """Return what it says, what to do, and its evidence, a line each."""
     lines = [text for text in (finding.title, finding.message) if text]
     if finding.fix:
         lines.append(f"to do: {finding.fix}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.compare.comparison import case_text, row_label
@@ -26,24 +27,32 @@ from gpucheck.report.results.short import Change, ComparedRow, Comparison
 
 _COLUMNS = (
     Column("row", "left"),
-    Column("old", keep=6),
-    Column("new", keep=6),
+    Column("old"),
+    Column("new"),
     Column("time, new/old"),
-    Column("interval", "left", keep=7),
+    Column("interval", "left"),
     Column("runs", keep=2),
     Column("verdict", "left"),
     Column("notes", "left", keep=1, wraps=True),
 )
+# Where these do not fit: what tells a row from the others, and a line for each.
+_NARROW = (
+    Column("row", "left", cropped=8),
+    Column("old", keep=6),
+    Column("new", keep=6),
+    Column("change"),
+    Column("verdict", "left"),
+)
 # What changed comes first.
 _ORDER: tuple[Change, ...] = ("slower", "cannot tell", "faster", "same")
 _SIGNS: dict[Change, Verdict] = {"slower": "warn", "faster": "pass", "same": "info", "cannot tell": "inconclusive"}
-# A screen of 24 lines has room for so many rows; what changed is shown whole.
+# A screen of 24 lines has room for so many rows.
 _MOST_ROWS = 14
 _GATE, _CHANGES = "compare.slower", "compare.changes"
 
 
 def page(report: Report) -> Page:
-    """What changed, then the rows of both."""
+    """Return what changed, then the rows of both."""
     compared = report.results.get("compare")
     found = {finding.id: finding for finding in report.findings}
     gate, changes = found.get(_GATE), found.get(_CHANGES)
@@ -67,7 +76,7 @@ def page(report: Report) -> Page:
 
 
 def _answer(rows: Sequence[ComparedRow], verdict: Verdict, gate: Finding | None) -> Line:
-    """How many rows changed, and the one that did most."""
+    """Return how many rows changed, and the one that did most."""
     by = {change: [row for row in rows if row.change == change] for change in _ORDER}
     if gate is not None and gate.verdict == "pass":
         return answer(verdict, finding_text(gate))
@@ -113,7 +122,9 @@ def _subject(compared: Comparison, gate: Finding | None) -> str:
     old, new = (str(min(side)) if len(side) == 1 else f"{min(side)} to {max(side)}" for side in counts)
     runs = f"{old} runs each" if old == new else f"{old} old and {new} new runs"
     limit = "" if gate is None else f", limit {(gate.evidence['limit'] - 1) * 100:g} %"
-    return f"{compared.new_command or rows[0].name} on {devices}, {runs}{limit}"
+    same = {key: value for key, value in rows[0].case.items() if key in _same(rows)}
+    cases = f", {case_text(same, ' ')}" if same else ""
+    return f"{compared.new_command or rows[0].name} on {devices}{cases}, {runs}{limit}"
 
 
 def comparison(report: Report) -> list[Block]:
@@ -122,11 +133,12 @@ def comparison(report: Report) -> list[Block]:
     if compared is None or not compared.rows:
         return []
     rows = _ordered(compared.rows)
-    changed = sum(row.change != "same" for row in rows)
-    shown = rows[: max(changed, _MOST_ROWS)]
+    shown, left = rows[:_MOST_ROWS], rows[_MOST_ROWS:]
     laid_out: list[Block] = [_table(shown, {finding.id: finding for finding in report.findings}.get(_GATE))]
-    if len(shown) < len(rows):
-        laid_out.append(Line(f"and {len(rows) - len(shown)} more rows without a change: -v", "dim"))
+    if left:
+        changed = sum(row.change != "same" for row in left)
+        which = f"{changed} of them changed" if changed else "without a change"
+        laid_out.append(Line(f"and {len(left)} more rows, {which}: -v", "dim"))
     return laid_out
 
 
@@ -138,10 +150,26 @@ def _table(rows: Sequence[ComparedRow], gate: Finding | None) -> Block:
     failed = gate.evidence["slower"] if gate is not None else []
     several = len({row.new_device for row in rows}) > 1
     cells = [_cells(row, failed=row_label(row) in failed, several=several) for row in rows]
+    same = _same(rows)
+    labels = [_label({key: value for key, value in row.case.items() if key not in same}, row, rows) for row in rows]
+    short = [[label, *line[1:4], line[6]] for label, line in zip(labels, cells, strict=True)]
     columns: Sequence[Column] = _COLUMNS
     if not any(line[-1] for line in cells):
         columns, cells = columns[:-1], [line[:-1] for line in cells]
-    return table(columns, cells)
+    return replace(table(columns, cells), narrow=replace(table(_NARROW, short), dense=True))
+
+
+def _same(rows: Sequence[ComparedRow]) -> set[str]:
+    """The keys of the case that every row has with one value; none where there is one row."""
+    first, *others = rows
+    return {key for key, value in first.case.items() if others and all(one.case.get(key) == value for one in others)}
+
+
+def _label(case: Mapping[str, object], row: ComparedRow, rows: Sequence[ComparedRow]) -> str:
+    """What tells a row from the others: its benchmark and its device only where they differ."""
+    name = row.name if len({one.name for one in rows}) > 1 or not case else ""
+    device = f"({row.new_device})" if len({one.new_device for one in rows}) > 1 else ""
+    return " ".join(part for part in (name, case_text(case, " ") if case else "", device) if part)
 
 
 def _details(compared: Comparison) -> list[Block]:
@@ -184,6 +212,6 @@ def _figure(rate: float | None, time_s: float, unit: str | None) -> str:
 def _method(compared: Comparison) -> str:
     alpha, within = units.percent(compared.alpha), units.percent(compared.same_within)
     return (
-        "time new/old: below 1 is faster; Yuen's t on the logarithms of the runs' lower quartiles, "
-        f"{alpha} for the whole table (Holm); same: within ±{within}"
+        f"time new/old: below 1 is faster. Yuen's t on the logarithms of the runs' lower quartiles, {alpha} for the "
+        f"whole table (Holm). same: within ±{within}"
     )

@@ -151,8 +151,7 @@ def _method(measurements: Sequence[Measurement]) -> str:
     known = measurements[0].method.details
     cpu = f"{known.get('cpu') or 'CPU'}{f', {threads} threads' if (threads := known.get('threads')) else ''}"
     return (
-        f"against {cpu}; float32 on both sides, timed in turn on the host's clock, each call synchronized, caches "
-        "warm; "
-        "ratio: the CPU's time over the GPU's; with copies: inputs from pageable memory and the result back; this "
-        f"covers {measured.covered(measurements)}"
+        f"against {cpu}. Both sides use float32 and are timed in turn on the host's clock, each call synchronized, "
+        "caches warm. Ratio: the CPU's time over the GPU's; with copies: inputs from pageable memory and the result "
+        f"back; this covers {measured.covered(measurements)}"
     )

@@ -61,7 +61,7 @@ _SEEN_IN = {
 }
 _COMPACT_HEADS = {"MHz": "clock", "PCIe": "link"}
 # What stands above the table, the worst first.
-_FAULTS: tuple[Verdict, ...] = ("fail", "inconclusive", "warn")
+FAULTS: tuple[Verdict, ...] = ("fail", "inconclusive", "warn")
 # Said in the first line where it is so: no GPU, and none that torch can use.
 NONE = "devices.none"
 _UNUSABLE = ("devices.hidden", "devices.torch_build")
@@ -83,7 +83,7 @@ _NEAR_CELSIUS, _NEAR_POWER = 5.0, 0.95
 def page(report: Report) -> Page:
     """Faults with what to do, else that there is none; then each device in a line, processes and versions."""
     findings = [_with_time(finding) for finding in sorted(report.findings, key=gravity)]
-    if any(finding.verdict in _FAULTS for finding in findings):
+    if any(finding.verdict in FAULTS for finding in findings):
         return Page(None, _body(report), findings=findings)
     line, cause = _answer(report)
     then = "gpucheck doctor, if this machine should have a GPU" if cause is not None and cause.id == NONE else None
@@ -112,7 +112,7 @@ def _body(report: Report) -> list[Block]:
     facts = report.facts
     parts: list[list[Block]] = []
     if facts.devices:
-        parts.append([_devices(facts, report.findings)])
+        parts.append([devices_table(facts.devices, report.findings)])
     if any(device.processes for device in facts.devices):
         parts.append([_processes(facts)])
     # What hides cards is said once for all of them.
@@ -129,8 +129,8 @@ def _groups(found: Sequence[Finding]) -> list[Group]:
 def _faults(found: Sequence[Finding]) -> list[Finding]:
     """The worst first, those that began with the time."""
     ordered = sorted(
-        (finding for finding in found if finding.verdict in _FAULTS),
-        key=lambda finding: (_FAULTS.index(finding.verdict), gravity(finding)),
+        (finding for finding in found if finding.verdict in FAULTS),
+        key=lambda finding: (FAULTS.index(finding.verdict), gravity(finding)),
     )
     return [_with_time(finding) for finding in ordered]
 
@@ -172,12 +172,12 @@ def _answer(report: Report) -> tuple[Line | None, Finding | None]:
             beside = ", ".join([count, _held(report.findings, len(cards)) or "no fault", *_unseen(report, cards)])
             return answer("warn", f"{finding.title}: {finding.message} ({beside})"), finding
     alone = len(cards) == 1
-    named = f"{_called(cards[0])} ({short_name(cards[0])})" if alone else f"{len(cards)} GPUs"
+    named = f"{called(cards[0])} ({short_name(cards[0])})" if alone else f"{len(cards)} GPUs"
     does = [work(card) for card in cards]
     words = [word if alone else f"{does.count(word)} {word}" for word in ("busy", "light load", "idle") if word in does]
     hidden = sum((card.state or "").startswith(_HIDDEN) for card in cards)
     words += [f"{hidden} hidden from torch"] if hidden else []
-    words += _hottest(cards)
+    words += hottest(cards)
     words += _unseen(report, cards)
     held = _held(report.findings, len(cards))
     if held is not None:
@@ -187,14 +187,15 @@ def _answer(report: Report) -> tuple[Line | None, Finding | None]:
 
 
 def _unseen(report: Report, cards: Sequence[Device]) -> list[str]:
-    """What nobody could look at, though nothing is found wrong."""
+    """Return what nobody could look at, though nothing is found wrong."""
     kept = sum(card.state == NOT_ACCESSIBLE for card in cards)
     log = any(finding.id == "log.unreadable" for finding in report.findings)
     return ([f"{kept} not accessible"] if kept else []) + (["Xid unread"] if log else [])
 
 
 def _held(findings: Sequence[Finding], of: int) -> str | None:
-    """What lowers the clock of cards by a fifth or more, though it is no fault; named where it is not all `of` them."""
+    """Return what lowers the clock of cards by a fifth or more, though it is no fault; named where it is not all `of`
+    them."""
     found: dict[str, list[Finding]] = {}
     for one in findings:
         if one.evidence.get("cost", 0.0) >= COSTLY:
@@ -207,16 +208,16 @@ def _held(findings: Sequence[Finding], of: int) -> str | None:
     return ", ".join(said) or None
 
 
-def _called(device: Device) -> str:
+def called(device: Device) -> str:
     return device.id or _name(device)
 
 
-def _hottest(cards: Sequence[Device]) -> list[str]:
+def hottest(cards: Sequence[Device]) -> list[str]:
     known = [(card.temperature_celsius, card) for card in cards if card.temperature_celsius is not None]
     if not known:
         return []
     celsius, card = max(known, key=lambda pair: pair[0])
-    return [f"{celsius:.0f} °C" if len(cards) == 1 else f"hottest {_called(card)} at {celsius:.0f} °C"]
+    return [f"{celsius:.0f} °C" if len(cards) == 1 else f"hottest {called(card)} at {celsius:.0f} °C"]
 
 
 # -- the table of devices ----------------------------------------------------------------------------------------------
@@ -226,15 +227,15 @@ def _hottest(cards: Sequence[Device]) -> list[str]:
 _ColumnOf = tuple[Column, Callable[[Device], str | Cell]]
 
 
-def _devices(facts: Facts, findings: tuple[Finding, ...]) -> Table:
+def devices_table(devices: Sequence[Device], findings: tuple[Finding, ...]) -> Table:
     """A line for each device, in three widths, without the columns that no device here fills."""
-    cards = [device for device in facts.devices if device.kind != "cpu"]
+    cards = [device for device in devices if device.kind != "cpu"]
     # One index is enough where NVML and CUDA count alike.
     alike = all(device.nvml_index in (None, device.cuda_index) for device in cards)
-    needed = {_SEEN_IN[one.id] for one in findings if one.verdict in _FAULTS and one.id in _SEEN_IN}
+    needed = {_SEEN_IN[one.id] for one in findings if one.verdict in FAULTS and one.id in _SEEN_IN}
     made: Table | None = None
     for columns in _columns(findings):
-        filled = [(column, [cell_of(text(device)) for device in facts.devices]) for column, text in columns]
+        filled = [(column, [cell_of(text(device)) for device in devices]) for column, text in columns]
         kept = [
             (replace(column, keep=9) if _shows(column) in needed else column, cells)
             for column, cells in filled
@@ -248,7 +249,7 @@ def _devices(facts: Facts, findings: tuple[Finding, ...]) -> Table:
 
 
 def _shows(column: Column) -> str:
-    """What a column shows, whatever its head in this width."""
+    """Return what a column shows, whatever its head in this width."""
     return _COMPACT_HEADS.get(column.head, column.head)
 
 
@@ -301,7 +302,7 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]
 
 
 def _of_card(text: Callable[[Device], str | Cell]) -> Callable[[Device], str | Cell]:
-    """What stands in a column in which the CPU has nothing."""
+    """Return what stands in a column in which the CPU has nothing."""
     return lambda device: "" if device.kind == "cpu" else text(device)
 
 
@@ -400,8 +401,8 @@ def _state(device: Device, findings: tuple[Finding, ...], *, brief: bool = False
     if device.kind == "cpu":
         load = device.load_1min
         return Cell(UNKNOWN if load is None else f"load {units.significant(load, 2)}", "dim")
-    mine = [finding for finding in findings if _is_about(finding, device)]
-    for worst in _FAULTS:
+    mine = [finding for finding in findings if is_about(finding, device)]
+    for worst in FAULTS:
         for finding in mine:
             if finding.verdict == worst:
                 return verdict_cell(finding.verdict, (finding if brief else _with_time(finding)).title)
@@ -414,7 +415,7 @@ def _state(device: Device, findings: tuple[Finding, ...], *, brief: bool = False
     return Cell(f"{SIGNS['pass'][0]} {'no fault' if does == 'unknown' else does}", SIGNS["pass"][2])
 
 
-def _is_about(finding: Finding, device: Device) -> bool:
+def is_about(finding: Finding, device: Device) -> bool:
     """A card that is lost may not even tell its UUID."""
     uuid, index = finding.evidence.get("uuid"), finding.evidence.get("nvml_index")
     if device.uuid and uuid:
@@ -466,7 +467,7 @@ def _command(process: Process) -> str:
 
 
 def _name(device: Device) -> str:
-    """What tells this device from the others: CUDA's index, else NVML's, else the UUID, which is cut."""
+    """Return what tells this device from the others: CUDA's index, else NVML's, else the UUID, which is cut."""
     if device.cuda_index is None and device.id is None:
         return f"NVML {device.nvml_index}" if device.nvml_index is not None else (device.uuid or UNKNOWN)[:12]
     return _index(device)

@@ -27,7 +27,7 @@ from gpucheck.report.report import Report
 from gpucheck.report.results.short import FigureCheck, LoadResult, MemoryStep, RungStanding
 
 _COLUMNS = (
-    Column("rung", "left"),
+    Column("stage", "left"),
     Column("state", "left"),
     Column("shown by", "left", wraps=True),
 )
@@ -39,7 +39,7 @@ _STATES: dict[str, tuple[Verdict, str]] = {
     "unknown": ("inconclusive", "unknown"),
 }
 # What asks for action, the worst first.
-_COUNTED: dict[Verdict, str] = {"fail": "failure", "inconclusive": "open question", "warn": "warning"}
+COUNTED: dict[Verdict, str] = {"fail": "failure", "inconclusive": "open question", "warn": "warning"}
 
 
 def page(report: Report) -> Page:
@@ -48,12 +48,12 @@ def page(report: Report) -> Page:
     first = next((finding for finding in report.findings if told is not None and finding.id == told.first), None)
     because = [finding for finding in report.findings if "because_of" in finding.evidence]
     others = [finding for finding in report.findings if finding not in because]
-    body = _ladder(told.rungs if told is not None else ())
+    body = ladder(told.rungs if told is not None else ())
     if because:
         follows = ", ".join(f"{finding.title} ({finding.id})" for finding in because)
         body.append(Line(f"follow-on failures: {follows}", "dim"))
     body += [*_load(told.load if told is not None else None), *versions_line(report.facts)]
-    details = _absent(told.rungs if told is not None else ())
+    details = absent(told.rungs if told is not None else ())
     if first is not None:
         line, *shown = _diagnosis(first)
         return Page(line, body, details, findings=others, cause=first, under=shown)
@@ -64,8 +64,8 @@ def page(report: Report) -> Page:
 
 
 def _whole(whole: Finding, beside: Counter[Verdict]) -> Line:
-    """What holds for the machine; where something else asks for action, the worst of that is the verdict."""
-    counts = [(verdict, word) for verdict, word in _COUNTED.items() if beside[verdict]]
+    """Return what holds for the machine; where something else asks for action, the worst of that is the verdict."""
+    counts = [(verdict, word) for verdict, word in COUNTED.items() if beside[verdict]]
     if whole.verdict == "inconclusive" or not counts:
         return answer(whole.verdict, whole.title if whole.verdict == "inconclusive" else finding_text(whole))
     told = ", ".join(f"{beside[verdict]} {word}{'s' * (beside[verdict] != 1)}" for verdict, word in counts)
@@ -73,7 +73,7 @@ def _whole(whole: Finding, beside: Counter[Verdict]) -> Line:
 
 
 def _diagnosis(first: Finding) -> list[Line]:
-    """What is broken; below it how that shows and how sure it is."""
+    """Return what is broken; below it how that shows and how sure it is."""
     sure = {"proof": "proven", "strong": "nearly certain", "hint": "likely"}[first.evidence["certainty"]]
     # The id is what `explain` takes.
     shown = [Line(f"{first.message} ({sure}, {first.id})" if first.message else f"{sure} ({first.id})")]
@@ -82,12 +82,13 @@ def _diagnosis(first: Finding) -> list[Line]:
     return [answer(first.verdict, first.title), *shown]
 
 
-def _ladder(rungs: Sequence[RungStanding]) -> list[Block]:
+def ladder(rungs: Sequence[RungStanding]) -> list[Block]:
+    """The rungs that there are here."""
     here = [rung for rung in rungs if rung.state != "absent"]
     return [table(_COLUMNS, [_row(rung) for rung in here]), Line()] if here else []
 
 
-def _absent(rungs: Sequence[RungStanding]) -> list[Block]:
+def absent(rungs: Sequence[RungStanding]) -> list[Block]:
     """In a line the rungs that do not apply."""
     absent: dict[str, list[str]] = {}
     for rung in rungs:
@@ -97,7 +98,7 @@ def _absent(rungs: Sequence[RungStanding]) -> list[Block]:
 
 
 def _load(load: LoadResult | None) -> list[Block]:
-    """What each card was seen to do under load, in a line."""
+    """Return what each card was seen to do under load, in a line."""
     if load is None or load.load_s is None:
         return []
     seen = [
@@ -147,7 +148,8 @@ _ENDED: dict[Verdict, str] = {
 
 
 def smoke_page(report: Report) -> Page:
-    """How many checks failed, passed and were skipped; those that failed, with what to do; every check with `-v`."""
+    """Return how many checks failed, passed and were skipped; those that failed, with what to do; every check with
+    `-v`."""
     findings = report.findings
     # A check's title says what must hold: beside a failure it would read as if it did.
     # What no check says (a device that did not open, a requirement) has a title that says what is wrong.
@@ -167,11 +169,11 @@ def smoke_page(report: Report) -> Page:
 def _counts(findings: Sequence[Finding]) -> str:
     counted = Counter(finding.verdict for finding in findings)
     counts = [f"{counted[verdict]} {word}" for verdict, word in _ENDED.items() if counted[verdict]]
-    skipped = [finding.message for finding in findings if finding.verdict == "skip"]
     # Before its colon a reason names the group: `not on cpu`, `--time-budget ended`.
-    reasons = list(dict.fromkeys(message.partition(":")[0] for message in skipped))
-    if len(reasons) == 1:
-        counts[-1] += f" ({reasons[0]})"
+    reasons = Counter(finding.message.partition(":")[0] for finding in findings if finding.verdict == "skip")
+    if reasons:
+        told = [reason if len(reasons) == 1 else f"{count} {reason}" for reason, count in reasons.most_common()]
+        counts[-1] += f" ({', '.join(told)})"
     return ", ".join(counts) or "no check ran"
 
 
@@ -194,7 +196,8 @@ _BOUND = {"=": "", "≥": "at least ", "≤": "at most "}
 
 
 def memory_page(report: Report) -> Page:
-    """How much is free and whether torch's figures are right; other processes; the sequence with every figure."""
+    """Return how much is free and whether torch's figures are right; other processes; the sequence with every
+    figure."""
     of_nvml = [finding for finding in report.findings if finding.id == "memory.device"]
     accounting = next((finding for finding in report.findings if finding.id == "memory.accounting"), None)
     if accounting is not None and accounting.device is None and of_nvml:
@@ -214,7 +217,7 @@ def memory_page(report: Report) -> Page:
 
 
 def _by_nvml(report: Report, overall: Sequence[Finding], accounting: Finding) -> Page:
-    """What NVML tells of each GPU, with its processes, where torch can use none."""
+    """Return what NVML tells of each GPU, with its processes, where torch can use none."""
     names = {device.id or f"NVML {device.nvml_index}": short_name(device) for device in report.facts.devices}
     others = {finding.device: finding for finding in report.findings if finding.id == "memory.processes"}
     lines: list[Block] = []
@@ -232,7 +235,7 @@ def _by_nvml(report: Report, overall: Sequence[Finding], accounting: Finding) ->
 
 
 def _answer(report: Report, told: dict[str, Finding]) -> Line | None:
-    """What the sequence came to and how much is free. None where something failed before: that stands first."""
+    """Return what the sequence came to and how much is free. None where something failed before: that stands first."""
     overall, judged = told.get("memory.device") or told.get("memory.host"), told.get("memory.accounting")
     if judged is None:
         if overall is None or any(finding.verdict == "fail" for finding in report.findings):

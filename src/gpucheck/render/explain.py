@@ -8,6 +8,7 @@ from gpucheck.render.blocks import (
     SIGNS,
     Block,
     Column,
+    Drawing,
     Line,
     Page,
     advice_line,
@@ -72,7 +73,7 @@ def _page_of_id(page: IdPage) -> Page:
     if page.settle:
         body.append(Line(f"to make sure: {page.settle}"))
     parts = [f"asked by {'gpucheck explain' if page.of == 'text' else f'gpucheck {page.of}'}"]
-    parts += [f"breaks the rung {page.rung}"] if page.rung else []
+    parts += [f"breaks the stage {page.rung}"] if page.rung else []
     parts += [_SURE[page.certainty] if page.of == "text" else f"certainty: {page.certainty}"] if page.certainty else []
     body.append(Line(" · ".join(parts), "dim"))
     texts: list[Block] = [Line("error texts: " + " · ".join(page.texts), "dim")] if page.texts else []
@@ -86,7 +87,7 @@ def _source(source: str) -> list[Block]:
 
 
 def _steps(then: str) -> list[Line]:
-    """What to do, a line for each step: the first is the one to try first."""
+    """Return what to do, a line for each step: the first is the one to try first."""
     return [advice_line(step) for step in steps(then)]
 
 
@@ -109,19 +110,19 @@ _CLOSING = {"'": "'", '"': '"', "`": "`", "(": ")"}
 
 
 def _opens(text: str, place: int) -> bool:
-    """Whether a sign opens what it closes again: an apostrophe inside a word does not."""
+    """Return whether a sign opens what it closes again: an apostrophe inside a word does not."""
     before = text[place - 1 : place]
     return not before.isalnum() and _CLOSING[text[place]] in text[place + 1 :]
 
 
-# -- lint: a line for each mistake, as compilers write them ------------------------------------------------------------
+# -- lint: each mistake with its source, as compilers write ------------------------------------------------------------
 
 
 def lint_page(report: Report) -> Page:
     """The verdict, then each mistake: file, line and column, the rule, what is wrong and what to do."""
     told = report.results.get("lint") or LintResult()
     placed = [finding for finding in report.findings if "file" in finding.evidence]
-    mistakes = [_mistake(finding) for finding in placed]
+    mistakes = [block for finding in placed for block in _mistake(finding)]
     ignored = [Line(f"{_count(told.ignored, 'finding')} ignored by comments", "dim")] if told.ignored else []
     others = [finding for finding in report.findings if finding not in placed]
     # Nothing was wrong, or there was nothing to read.
@@ -131,7 +132,7 @@ def lint_page(report: Report) -> Page:
 
 
 def _lint_verdict(placed: list[Finding], told: LintResult) -> Line | None:
-    """What all of it comes to, in one line; None where another finding says so."""
+    """Return what all of it comes to, in one line; None where another finding says so."""
     if not placed:
         return None
     parts = []
@@ -148,11 +149,19 @@ def _lint_verdict(placed: list[Finding], told: LintResult) -> Line | None:
     return answer(worst, f"{', '.join(parts)}{where}")
 
 
-def _mistake(finding: Finding) -> Line:
+def _mistake(finding: Finding) -> list[Block]:
+    """The place and what is wrong, the line of source with the place marked, and what to do."""
     evidence = finding.evidence
     place = ":".join(str(evidence[key]) for key in ("file", "line", "column") if evidence.get(key) is not None)
-    fix = f" → {finding.fix}" if finding.fix else ""
-    return Line(f"{place} {finding.id} {finding.message}{fix}", SIGNS[finding.verdict][2])
+    lines: list[Block] = [Line(f"{place} {finding.id} {finding.message}", SIGNS[finding.verdict][2])]
+    if source := evidence.get("source"):
+        number, cut = str(evidence["line"]), len(source) - len(source.lstrip())
+        # A tab is one character wide in both lines, and what would move the cursor is none.
+        shown = "".join(letter if letter.isprintable() else " " for letter in source[cut:])
+        before = " " * (evidence["column"] - 1 - cut)
+        code, marks = f"{number} | {shown}", f"{' ' * len(number)} | {before}{'^' * evidence['width']}"
+        lines += [Drawing((code, marks), (code, marks))]
+    return [*lines, *([advice_line(finding.fix)] if finding.fix else [])]
 
 
 def _count(number: int, noun: str) -> str:

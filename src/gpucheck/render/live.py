@@ -56,12 +56,13 @@ class LiveView:
             case Progress():
                 self._tell_what_went_wrong()
                 self._step(event)
-            case Trial():
-                from gpucheck.render import batch_size
+            case Trial(result=look) if "flop_per_s" in look:
+                # A search for a batch size has them all in its report.
+                from gpucheck.render import matmul
 
                 if event.number == 1:
-                    self._say(batch_size.trial_head(event))
-                self._say(batch_size.trial_line(event))
+                    self._say(matmul.look_head())
+                self._say(matmul.look_line(event))
             case Judged(finding) | Skipped(finding):
                 self._judged(finding)
             case Failed(fault, finding):
@@ -147,7 +148,7 @@ def text_at(event: Progress, elapsed_s: float, ends_s: float, width: int) -> str
 
 
 def _parts(event: Progress) -> list[str]:
-    """What is done and how far, and the best so far where there is one."""
+    """Return what is done and how far, and the best so far where there is one."""
     count = f"{event.done + 1}/{event.total} " if event.done is not None and event.total else ""
     return [f"{count}{event.step}", *([f"best so far {event.best}"] if event.best else [])]
 

@@ -13,6 +13,7 @@ from gpucheck.render import measured
 from gpucheck.render.blocks import SIGNS, UNKNOWN, Block, Cell, Column, Line, Page
 from gpucheck.render.curve import Series, curve
 from gpucheck.render.measured import ColumnOf, filled, numbers
+from gpucheck.report.events import Trial
 from gpucheck.report.measurement import DeviceRef, Measurement, Run
 from gpucheck.report.report import Report
 from gpucheck.report.results.bench import LoadReading, SearchedShape, SearchResult, SustainedResult
@@ -54,7 +55,8 @@ def page(report: Report) -> Page:
 def _answer(
     device: DeviceRef, rows: Sequence[Measurement], searched: Sequence[SearchResult], peaks: Mapping[str, Any]
 ) -> list[measured.Answer]:
-    """What lasts, where a long run told it; else the fastest dtype; its share of the peak where that is known."""
+    """Return what lasts, where a long run told it; else the fastest dtype; its share of the peak where that is
+    known."""
     long_runs = [row for row in rows if row.name == "matmul.sustained" and row.method.details["burst"] is not None]
     if long_runs:
         best = max(long_runs, key=lambda row: float(row.method.details["sustained"]["flop_per_s"]))
@@ -87,7 +89,7 @@ def _flags(rows: Sequence[Measurement]) -> list[tuple[str, str]]:
 
 
 def _peaks(report: Report, device: str) -> Mapping[str, Any]:
-    """What the part can do in each dtype; nothing where it is not known, or where a finding names no device."""
+    """Return what the part can do in each dtype; nothing where it is not known, or where a finding names no device."""
     told = [one for one in report.findings if one.id == "matmul.share_of_peak" and one.device in (None, device)]
     found = [peaks for one in told if (peaks := one.evidence.get("peaks"))]
     return found[0] if found and all(peaks == found[0] for peaks in found) else {}
@@ -138,8 +140,7 @@ def _method(measurements: Sequence[Measurement]) -> str:
     caches = " and ".join(dict.fromkeys(row.method.cache for row in measurements))
     return (
         f"dense products, preallocated output; {measured.timed_by(measurements)}, after a warm-up, caches {caches}, "
-        f"random data; "
-        f"the spread covers {measured.covered(measurements)}"
+        f"random data. The spread covers {measured.covered(measurements)}"
     )
 
 
@@ -251,3 +252,19 @@ def _changes(readings: Sequence[LoadReading]) -> str:
         if known:
             parts.append(f"{name} {known[0]:.0f} → {known[-1]:.0f} {unit}".strip())
     return ", ".join(parts)
+
+
+# --- The looks of a search as they end --------------------------------------------------------------------------------
+
+
+def look_head() -> str:
+    """Name the columns; wide enough for the longest dtype and for sides of six digits."""
+    return f"{'trial':>6}   {'dtype':<10}{'M×N×K':<22}{'rate':>14}   look"
+
+
+def look_line(trial: Trial) -> str:
+    """One look: its number, what was multiplied, how fast, and what it was for."""
+    result = trial.result
+    shape = "×".join(str(result[side]) for side in "mnk")
+    rate = units.flop_rate(result["flop_per_s"])
+    return f"{trial.number:>6}   {result['dtype']:<10}{shape:<22}{rate:>14}   {result['purpose']}"

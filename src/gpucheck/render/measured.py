@@ -46,7 +46,7 @@ FLAGS: dict[str, tuple[str, str]] = {
     "unbalanced": ("unbalanced", "copy and compute differ by more than 10 %"),
     "below-resolution": ("too short", "the windows were shorter than their clock can tell: no time, no rate"),
     "short-window": ("short windows", "under 1 ms: the clock's resolution counts"),
-    "link-below-max": ("slow link", "the link runs below what card and slot support"),
+    "link-below-max": ("slow link", "the link runs below what GPU and slot support"),
     "clock-held": ("clock held", "a setting holds the clock below its maximum"),
     "power-limited": ("power limit", "the power limit held the clock, which is normal at full load"),
     "call-bound": ("latency", "the call itself takes more than 1 % of the time: a latency, no rate"),
@@ -122,12 +122,12 @@ def time_text(measurement: Measurement | None) -> str:
 
 
 def samples_text(measurement: Measurement) -> str:
-    """How many windows were timed."""
+    """Return how many windows were timed."""
     return UNKNOWN if measurement.time_s is None else str(measurement.time_s.n)
 
 
 def notes(measurement: Measurement, unusual_cache: Literal["warm", "cold"]) -> Cell:
-    """What lowers the figure's worth, and the state of the caches where that is not the table's usual one."""
+    """Return what lowers the figure's worth, and the state of the caches where that is not the table's usual one."""
     cache = (CACHES[unusual_cache],) if measurement.method.cache == unusual_cache else ()
     return note_cell(measurement.flags, cache)
 
@@ -190,7 +190,7 @@ def head(device: DeviceRef, *, several: bool) -> list[Line]:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a benchmark comes to on one device, in a clause with its figure; `place` is what attaches the device."""
+    """The answer of a benchmark on one device, in a clause with its figure; `place` is what attaches the device."""
 
     device: DeviceRef
     text: str
@@ -221,7 +221,7 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
     else:
         count = len(report.measurements)
         first = said_by(report.summary.verdict, f"{count} rows measured" if count else "nothing was measured")
-    body = _from_text_on(body)
+    moved, body = _fitting_a_screen(_from_text_on(body)) if several else ([], _from_text_on(body))
     others = ranked if lead is not None else ranked[1:]
     above: list[Block] = [_line(report, answer, several=several) for answer in others if several]
     above += [Line(f"  {_fitting(answer, '  ')}") for answer in others if not several]
@@ -231,7 +231,31 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
     gap = [Line()] if body and not isinstance(body[-1], Line) else []
     below = [*gap, Line(rest, "dim")] if (rest := rests_on(report)) else []
     above += [Line()] if above and body else []
-    return Page(first, [*above, *body, *below], _from_text_on(details), findings, cause=cause, then=then)
+    details = [*moved, *([Line()] if moved else []), *_from_text_on(details)]
+    return Page(first, [*above, *body, *below], details, findings, cause=cause, then=then)
+
+
+# Lines of tables for which a screen of 24 has room beside the answers of eight devices.
+_MOST_OF_SEVERAL = 12
+
+
+def _fitting_a_screen(body: Sequence[Block]) -> tuple[list[Block], Sequence[Block]]:
+    """The tables of several devices that are left to -v, the first ones, and what stands on the screen."""
+    left, moved = list(body), 0
+    while moved < len(left) and sum(map(_height, left[moved:])) > _MOST_OF_SEVERAL:
+        gap = next((place for place in range(moved + 1, len(left)) if left[place] == Line()), len(left) - 1)
+        moved = gap + 1
+    if moved == 0:
+        return [], body
+    shown = left[moved:]
+    return left[:moved], [*shown, *([Line()] if shown else []), Line("the other tables: -v", "dim")]
+
+
+def _height(block: Block) -> int:
+    """How many lines it takes where none is broken."""
+    if isinstance(block, Table):
+        return len(block.rows) + 1 + max(len(column.head.split("\n")) for column in block.columns)
+    return 1 if isinstance(block, Line) else len(block.lines)
 
 
 def _from_text_on(blocks: Sequence[Block]) -> Sequence[Block]:
@@ -260,7 +284,7 @@ def _lead(report: Report, lead: Finding, answers: Sequence[Answer], *, several: 
 
 
 def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:
-    """Whether a finding is the first line: it outranks any figure, or no figure is of its device."""
+    """Return whether a finding is the first line: it outranks any figure, or no figure is of its device."""
     if not answers:
         return True
     if worst.verdict not in _ASKING:
@@ -321,7 +345,7 @@ def _rank(finding: Finding) -> tuple[int, float]:
 
 
 def _advice(findings: Sequence[Finding]) -> str | None:
-    """What to do where nothing is wrong, in a sentence that needs no other."""
+    """Return what to do where nothing is wrong, in a sentence that needs no other."""
     return next((one.fix for name in ids.in_role("advises") for one in findings if one.id == name and one.fix), None)
 
 
@@ -364,7 +388,7 @@ def caches(measurements: Sequence[Measurement]) -> str:
 
 
 def covered(measurements: Sequence[Measurement]) -> str:
-    """What a spread or an interval speaks for."""
+    """Return what a spread or an interval speaks for."""
     runs = max(len(row.runs) for row in measurements)
     return "this process, not this machine" if runs == 1 else f"{runs} processes on this machine"
 

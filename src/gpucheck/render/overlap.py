@@ -56,7 +56,8 @@ def _name(entry: OverlapResult) -> str:
 
 
 def _answer(device: DeviceRef, found: Sequence[OverlapResult]) -> list[measured.Answer]:
-    """How much of a pinned copy on a second stream hides, in the worse direction; without one, of what was copied."""
+    """Return how much of a pinned copy on a second stream hides, in the worse direction; without one, of what was
+    copied."""
     best = [entry for entry in found if (entry.host_memory, entry.streams) == ("pinned", 2)] or list(found)
     if not best:
         return []
@@ -72,7 +73,7 @@ def _method(measurements: Sequence[Measurement]) -> str:
     computes = [row for row in measurements if row.case["what"] == "compute"]
     dtypes = " and ".join(dict.fromkeys(str(row.method.precision_requested) for row in computes))
     return (
-        f"non-blocking copies of {sizes}, enqueued before compute ({dtypes} products) of the same length; copy, "
-        "compute and both timed in turn on the host's clock, each synchronized; hidden = (copy + compute - both) / the "
-        f"shorter of the two; the interval covers {measured.covered(measurements)}"
+        f"non-blocking copies of {sizes}, enqueued before compute ({dtypes} products) of the same length. Copy, "
+        "compute and both are timed in turn on the host's clock, each synchronized. Hidden = (copy + compute - both) "
+        f"/ the shorter of the two; the interval covers {measured.covered(measurements)}"
     )

@@ -27,10 +27,9 @@ from gpucheck.report.results.model import ModelResult, ModuleRow
 from gpucheck.report.results.ranks import RanksResult
 from gpucheck.report.results.run import DryLine, DryMemory, DryResult, RunLine, RunResult, TimeShares
 
-# Rows below which a table of lines says nothing new; all of them stand in the JSON.
-_MOST_LINES = 12
-# Rows of a table beyond these say nothing new; all of them stand in the JSON.
-_MOST_DRY_LINES = 8
+# Rows of a table for which a screen of 24 lines has room beside the rest; all of them are shown with -v.
+_MOST_LINES = 8
+_MOST_DRY_LINES = 5
 NAMES = {
     "to_device": "copy to device",
     "to_host": "copy to host",
@@ -46,7 +45,7 @@ NAMES = {
 
 
 def page(report: Report) -> Page:
-    """What the program waits for, what to change, then the time, the lines and the memory."""
+    """Return what the program waits for, what to change, then the time, the lines and the memory."""
     if "run_dry" in report.results:
         return _dry_page(report)
     result = report.results.get("run")
@@ -68,7 +67,7 @@ def page(report: Report) -> Page:
     if rows:
         body += [Line(), _lines(rows[:_MOST_LINES], folder)]
         if len(rows) > _MOST_LINES:
-            body.append(Line(f"{len(rows) - _MOST_LINES} more lines in the JSON", "dim"))
+            body.append(Line(f"and {len(rows) - _MOST_LINES} more lines: -v", "dim"))
     body += [Line(), *_memory(result)]
     body += _traced(result, folder)
     if result.snapshot is not None:
@@ -77,6 +76,7 @@ def page(report: Report) -> Page:
     others = [one for one in report.findings if one is not main and one.id != "run.ended"]
     others = [one for one in others if one is not time_found]
     details: list[Block] = [Line(f"not seen from Python: {one}") for one in result.not_seen]
+    details += [_lines(rows, folder)] if len(rows) > _MOST_LINES else []
     return Page(answer(main.verdict, text), [*ended, *body], details, others, main)
 
 
@@ -224,13 +224,14 @@ def _dry_page(report: Report) -> Page:
     if result.lines:
         body += [*([Line()] if body else []), _dry_lines(result.lines[:_MOST_DRY_LINES])]
         if len(result.lines) > _MOST_DRY_LINES:
-            body.append(Line(f"{len(result.lines) - _MOST_DRY_LINES} more lines in the JSON", "dim"))
+            body.append(Line(f"and {len(result.lines) - _MOST_DRY_LINES} more lines: -v", "dim"))
     if result.memory is not None:
         body += [*([Line()] if body else []), *_dry_memory(result.memory)]
     if result.written is not None:
         told = ", ".join(result.written[:5]) or "nothing"
         body += [Line(), Line(f"written in the copy, now deleted: {told}" + _more(len(result.written) - 5))]
-    return Page(answer(report.summary.verdict, _verdict(result, bad)), body, findings=shown)
+    details = [_dry_lines(result.lines)] if len(result.lines) > _MOST_DRY_LINES else []
+    return Page(answer(report.summary.verdict, _verdict(result, bad)), body, details, findings=shown)
 
 
 def _verdict(result: DryResult, bad: Sequence[Finding]) -> str:
@@ -249,7 +250,7 @@ def _verdict(result: DryResult, bad: Sequence[Finding]) -> str:
 
 
 def _counted(noun: str, what: str, found: Sequence[Finding]) -> Iterator[str]:
-    """How many mistakes ended the program, and how many it caught, with how often."""
+    """Yield how many mistakes ended the program, and how many it caught, with how often."""
     caught = [one for one in found if "times" in one.evidence and not one.evidence.get("ended")]
     ended = len(found) - len(caught)
     if ended:
@@ -309,7 +310,7 @@ def _dry_memory(memory: DryMemory) -> Iterator[Block]:
         columns = (Column("held at the peak by", "left"), Column("made in", "left"), Column("MiB"))
         cells = [(one.place or "no line", one.phase, size) for one, size in zip(rows, sizes, strict=True)]
         yield table(columns, cells)
-    yield Line(f"not counted: {'; '.join(memory.not_counted)}", "dim")
+    yield Line("not counted: workspaces, the context, fragmentation: gpucheck explain run.dry.memory", "dim")
 
 
 # -- model: what is wrong, line and fix first, then the tree and what a training step adds -----------------------------

@@ -32,7 +32,7 @@ _ASKING: tuple[Verdict, ...] = ("fail", "inconclusive", "warn")
 
 
 def page(report: Report) -> Page:
-    """What was wrong first, then a line for each device; its curve with `-v`."""
+    """Return what was wrong first, then a line for each device; its curve with `-v`."""
     result = report.results.get("stress")
     asking = [one for one in report.findings if one.verdict in _ASKING]
     worst = min(asking, key=lambda one: WORST_FIRST.index(one.verdict), default=None)

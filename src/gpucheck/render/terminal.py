@@ -92,7 +92,7 @@ def writable(out: Console, text: str) -> str:
 
 
 def can_encode(out: Console, text: str) -> bool:
-    """Whether the stream's encoding has every character of `text`."""
+    """Return whether the stream's encoding has every character of `text`."""
     try:
         text.encode(out.encoding)
     except (UnicodeEncodeError, LookupError):

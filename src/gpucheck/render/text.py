@@ -12,6 +12,7 @@ from gpucheck.report.report import Report
 
 # The file of each command's layout, and its function where that is not `page`. Only the one that is shown is loaded.
 LAYOUTS = {
+    "status": "status",
     "devices": "devices",
     "memory": "doctor.memory_page",
     "doctor": "doctor",

@@ -371,7 +371,7 @@ def _how_at_once(rows: Sequence[Measurement]) -> list[Line]:
     if any(map(_is_both_ways, rows)):
         lines.append(
             Line(
-                "both ways: pinned, two streams, separate buffers; only windows that the other direction covered in "
+                "both ways: pinned, two streams, separate buffers. Only windows that the other direction covered in "
                 "full; the other: its rate in the same windows"
             )
         )
@@ -430,7 +430,7 @@ def _how_together(rows: Sequence[Measurement]) -> str:
     text = f"{units.capacity(case['size_bytes'])} of {case['host_memory']} memory, a process for each device"
     text += f", {'; '.join(places)}" if places else ""
     left_out = f"; {outside} other windows discarded" if outside else ""
-    return f"{text}; released together; windows in which all copied{left_out}"
+    return f"{text}. Started together, windows in which all copied{left_out}"
 
 
 # -- from device to device ---------------------------------------------------------------------------------------------
@@ -488,7 +488,7 @@ def _short(device_id: str, ids: Sequence[str]) -> str:
 
 
 def _how_pairs(matrix: dict[str, Any], rows: Sequence[Measurement]) -> tuple[list[Line], Line]:
-    """What the marks in the matrix mean, and how its rates were taken."""
+    """Return what the marks in the matrix mean, and how its rates were taken."""
     paths = {path for of_source in matrix["path"] for path in of_source}
     samples = [row.time_s.n for row in rows if row.time_s and row.case["what"] == "rate"]
     spread = " to ".join(dict.fromkeys(str(some(samples)) for some in (min, max))) if samples else "no"

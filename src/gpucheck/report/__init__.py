@@ -1,1 +1,1 @@
-"""What gpucheck knows and says: frozen data, to and from JSON, no I/O."""
+"""The data types of a report, frozen, to and from JSON; no I/O."""

@@ -79,7 +79,8 @@ _LARGEST = 2**64
 
 @functools.cache
 def decoder(kind: Any, where: str, foreign: bool) -> Decode:
-    """What makes `kind` of JSON's data, and raises TypeError for data of another shape; `where` names the value."""
+    """Return a function that makes `kind` from JSON data and raises TypeError for data of another shape. `where` names
+    the value."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return _any_of(
@@ -132,7 +133,7 @@ def _number(where: str, value: Any) -> Any:
 
 
 def _kind(*kinds: type) -> Callable[[str], Decode]:
-    """What takes values of these types alone; True is no number."""
+    """Return a function that accepts only values of these types. True is not a number."""
 
     def of(where: str) -> Decode:
         def decode(value: Any) -> Any:

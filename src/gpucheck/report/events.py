@@ -1,4 +1,4 @@
-"""What a command says while it works. One collector folds these into the report; live views read the same stream."""
+"""Events of a running command. One collector folds them into the report; live views read the same stream."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What is to be done, before any of it is: these parts, each on all of these devices."""
+    """The plan before the work starts: these parts, each on all of these devices."""
 
     parts: tuple[str, ...]
     devices: tuple[str, ...]

@@ -20,10 +20,10 @@ class ClockReasons:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A PCIe link: what it is now, at most for card and system together, and at most for the card alone.
+    """A PCIe link: its current state, the maximum of GPU and system together, and the GPU's own maximum.
 
-    `replays` counts packets that were sent again since the driver was loaded; `sent_bytes` and `received_bytes` are the
-    driver's counters of what the card sent and received, which may wrap around.
+    `replays` counts packets resent since the driver was loaded; `sent_bytes` and `received_bytes` are the driver's
+    counters of what the card sent and received, which may wrap around.
     """
 
     generation: int | None = None
@@ -38,7 +38,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Ecc:
-    """Error-correcting memory: the mode, errors since the driver was loaded and over the card's life.
+    """Error-correcting memory: the mode, errors since the driver was loaded and over the GPU's lifetime.
 
     Where it is off nothing is counted, and the numbers of errors are unknown. `enabled_by_default` is how cards come.
     """
@@ -56,7 +56,7 @@ class Ecc:
 class SramEcc:
     """Errors of the on-chip memory (SRAM): since the driver was loaded (`volatile`) and over the card's life.
 
-    `threshold_exceeded` is NVML's word that the card has more uncorrected errors than it may have. `sources` are the
+    `threshold_exceeded` is true if NVML reports more uncorrected errors than the threshold. `sources` are the
     uncorrected errors over the card's life by where they arose: l2, sm, pcie, mcu (microcontroller) and other.
     """
 
@@ -74,7 +74,7 @@ class SramEcc:
 class RemappedRows:
     """Memory rows that were replaced by spares, and whether a replacement is pending or has failed.
 
-    Some cards that cannot replace rows answer zeros instead of "not supported": zeros prove nothing, `failed` does.
+    Some GPUs that cannot replace rows answer zeros instead of "not supported": zeros prove nothing, `failed` does.
     """
 
     correctable: int
@@ -97,7 +97,7 @@ class RemapBanks:
 @dataclass(frozen=True, slots=True)
 class RetiredPages:
     """Memory pages that were taken out of use, after errors that were corrected and those that were not; and whether
-    more wait for the next reset. Up to Turing: later cards replace rows."""
+    more wait for the next reset. Up to Turing: later GPUs replace rows."""
 
     corrected: int | None = None
     uncorrected: int | None = None
@@ -106,7 +106,7 @@ class RetiredPages:
 
 @dataclass(frozen=True, slots=True)
 class NvLink:
-    """One NVLink of a card: its number, whether it is active, and its errors by NVML's names for them."""
+    """One NVLink of a GPU: its number, whether it is active, and its errors by NVML's names for them."""
 
     link: int
     active: bool | None = None
@@ -115,7 +115,7 @@ class NvLink:
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """The fabric of NVSwitches that a card belongs to: `not started`, `in progress` or `completed`, then with what
+    """The fabric of NVSwitches that a GPU belongs to: `not started`, `in progress` or `completed`, then with what
     error, and what its health tells of problems."""
 
     state: str
@@ -152,12 +152,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What changed between two readings of a device that lie `span_s` apart: by how much counters grew.
-
-    A counter that is unknown in one of them, or ran backwards, is unknown here. `violations_s` are the seconds for
-    which each limit held the clock, `nvlink_errors` the new errors of all NVLinks by NVML's names for them, and
-    `lasting_clock_reasons` what both readings name as the reason for a lower clock.
-    """
+    """Changes between two readings of a device, `span_s` apart: the growth of its counters. A counter that is unknown
+    in one reading, or ran backwards, is unknown here. `violations_s` are the seconds for which each limit lowered the
+    clock, `nvlink_errors` the new errors of all NVLinks by NVML's names for them, and `lasting_clock_reasons` what both
+    readings name as the reason for a lower clock."""
 
     span_s: float
     violations_s: dict[str, float | None] = field(default_factory=dict)
@@ -358,7 +356,7 @@ class Driver:
 
     @property
     def is_hung(self) -> bool:
-        """Whether libcuda did not answer within its time, as it was loaded, as it started, or at a device."""
+        """True if libcuda did not answer in time while it was loaded, started, or opened a device."""
         return "did not answer within" in (self.cuinit_error or "")
 
 

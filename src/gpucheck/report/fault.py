@@ -1,4 +1,4 @@
-"""What broke a command off in its work: a fact like a measurement, and the one finding that it comes to. Pure."""
+"""The fault that interrupted a command: a fact like a measurement, and the one finding made from it. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Fault:
     silent_s: float | None = None
 
     def is_of(self, error: BaseException) -> bool:
-        """Whether this is about this very exception, as far as its words tell."""
+        """True if the fault is about this exception, judged by its text."""
         return (self.error, self.text) == (type(error).__name__, str(error))
 
 
@@ -54,7 +54,7 @@ def judge(fault: Fault) -> Finding:
 
 
 def in_words(fault: Fault) -> str:
-    """What happened, in a clause: `cuda:0 failed in bench matmul: its memory had an error …`."""
+    """The event as a clause: `cuda:0 failed in bench matmul: its memory had an error …`."""
     device = fault.device or "the device"
     if fault.silent_s is not None:
         return f"{device}: no answer for {fault.silent_s:.0f} s in {fault.where}"
@@ -140,6 +140,6 @@ def _area(fault: Fault) -> str:
 
 
 def not_run(name: str, what: str, fault: Fault) -> Finding:
-    """What was not measured on a device, or at all, because of a fault before."""
+    """Findings for the work that an earlier fault prevented, on a device or at all."""
     evidence = {"device": fault.device, "cause": fault.cause}
     return Finding(f"{name}.skipped", "skip", f"{what} was not measured", in_words(fault), evidence)

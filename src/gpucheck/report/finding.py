@@ -23,7 +23,7 @@ Role = Literal["", "verifies", "finds_wrong", "advises"]
 
 @dataclass(frozen=True, slots=True)
 class Id:
-    """What a finding's id stands for: whose it is, what it asks, what it means where it fails, and what to do then."""
+    """The meaning of a finding's ID: its command, its check, its meaning if it fails, and the fix."""
 
     id: str
     title: str
@@ -55,7 +55,7 @@ class Finding:
 
 
 def of_error(error: GpucheckError, device: str | None = None) -> Finding:
-    """What an error of ours comes to where the rest goes on, or was measured before: as its exit status has it."""
+    """The finding for an error of gpucheck if other work continues or was measured before, by its exit status."""
     verdicts: dict[int, Verdict] = {exits.FAILED: "fail", exits.USAGE: "fail", exits.UNDECIDED: "inconclusive"}
     verdict = verdicts.get(error.exit_code, "skip")
     return Finding(error.finding, verdict, error.what, error.why, fix=error.fix or None, device=device)
@@ -83,7 +83,7 @@ class Group:
 
     @property
     def message(self) -> str:
-        """What is said, with the names of the cards: `cuda:0, cuda:1: at rest; cuda:2: lost`."""
+        """The text with the names of the GPUs: `cuda:0, cuda:1: at rest; cuda:2: lost`."""
         return told_once(self.messages)
 
     @property
@@ -131,7 +131,7 @@ def _group(members: list[Finding]) -> Group:
 
 
 def told_once(pairs: Sequence[tuple[str, str]]) -> str:
-    """What is said of each name, once for all of whom it is said: `cuda:0, cuda:1: at rest; cuda:2: lost`."""
+    """The text for each name, once for all names that share it: `cuda:0, cuda:1: at rest; cuda:2: lost`."""
     by_words: dict[str, list[str]] = {}
     for name, words in pairs:
         by_words.setdefault(words, []).append(name)

@@ -67,7 +67,7 @@ class MemoryFigures:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """How a number came about; what a comparison must match.
+    """The method of a measurement, which a comparison must match.
 
     `clock` is `device events` or `host`; `launch` is held, graph, unheld or host; `cache` is warm or cold.
     """

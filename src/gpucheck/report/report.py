@@ -35,7 +35,7 @@ SCHEMA = "gpucheck.report/1"
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What it all comes to. `complete` is False when a signal, a fault or an error cut the command off."""
+    """The summary. `complete` is False if a signal, a fault or an error interrupted the command."""
 
     verdict: Verdict
     exit: int
@@ -95,7 +95,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a document comes to: its findings in their order, and the answers that are derived from its rows."""
+    """The result of a document: its findings in order, and the answers derived from its rows."""
 
     findings: tuple[Finding, ...]
     results: dict[str, Any] = field(default_factory=dict)

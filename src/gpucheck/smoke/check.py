@@ -1,4 +1,4 @@
-"""What every check of the smoke test is given, how it answers, and what it must leave as it found it."""
+"""The interface of a smoke check: its input, its answer, and the state that it must restore."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _flag(owner: Any, name: str) -> Switch | None:
 
 
 def _switches(accel: Accel) -> list[Switch]:
-    """What the checks may change, beside what their own context managers put back."""
+    """Return what the checks may change, beside what their own context managers put back."""
     found = [
         Switch("default dtype", torch.get_default_dtype, torch.set_default_dtype),
         Switch("grad mode", torch.is_grad_enabled, torch.set_grad_enabled),

@@ -97,7 +97,7 @@ def command(options: SmokeOptions, emit: Emit) -> None:
 
 
 def _required(require: str | None, min_devices: int | None, facts: Facts) -> list[Finding]:
-    """What the command line asks of the machine, judged by the torch of this process."""
+    """Return what the command line asks of the machine, judged by the torch of this process."""
     driver = facts.driver
     # torch of this process would wait for libcuda for ever, and nobody could end it.
     hung = driver is not None and driver.cuinit_code is None and driver.is_hung
@@ -215,7 +215,7 @@ def _outcome(check: Check, dut: DeviceUnderTest) -> tuple[Verdict, str, dict[str
         kept.saw(error, dut.accel.id)
         if _is_of_memory(str(error)) or isinstance(error, MemoryError):
             # The checks take little: others hold what is missing, and that is no fault of the device's.
-            fix = f"gpucheck memory --device {dut.accel.id}: see who holds memory, then run again"
+            fix = f"gpucheck memory --device {dut.accel.id} shows which processes use memory; then run again"
             return "inconclusive", *_unexpected(error), fix
         return "fail", *_unexpected(error), None
     return "warn" if seen.doubt else "pass", seen.message, seen.evidence, seen.fix

@@ -180,9 +180,9 @@ def device_context(dut: DeviceUnderTest) -> Passed:
     """Factory functions obey `torch.device` as a context, and `torch.cuda.device` sets and restores the current one."""
     with torch.device(dut.other):
         inside = torch.empty(1).device
-    expect(inside.type == dut.other.type, f"under torch.device({dut.other}) a tensor was made on {inside}")
+    expect(inside.type == dut.other.type, f"under torch.device({dut.other}) a tensor was created on {inside}")
     with torch.device(dut.device):
-        expect(torch.empty(1).device == dut.device, f"under torch.device({dut.device}) it was made elsewhere")
+        expect(torch.empty(1).device == dut.device, f"under torch.device({dut.device}) it was created elsewhere")
     expect(torch.empty(1).device.type == "cpu", "torch.device stayed active after its block")
     module = dut.accel.module
     if dut.accel.is_cpu or not hasattr(module, "device"):
@@ -195,7 +195,7 @@ def device_context(dut: DeviceUnderTest) -> Passed:
             expect(module.current_device() == index, f"under device({index}) the current device is another")
             if index == own:
                 made = torch.empty(1, device=dut.accel.kind).device
-                expect(made.index == index, f"under device({index}) a tensor was made on {made}")
+                expect(made.index == index, f"under device({index}) a tensor was created on {made}")
         expect(module.current_device() == before, f"after device({index}) the current device is another")
     visited = ", ".join(str(index) for index in (*others, own))
     return Passed(f"torch.device, and {module.__name__}.device({visited})")
@@ -365,7 +365,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether two tensors have one shape, one dtype and the same bytes."""
+    """Return whether two tensors have one shape, one dtype and the same bytes."""
     return bool(left.shape == right.shape and left.dtype == right.dtype and torch.equal(bits(left), bits(right)))
 
 

@@ -27,12 +27,13 @@ ROOM, CHUNK, SLACK = 64 * MIB, 16 * MIB, 1 * MIB
 
 
 def accounting(dut: DeviceUnderTest) -> Passed:
-    """What is allocated is counted, the counts agree with each other, and all returns to its level afterwards."""
+    """Return what is allocated is counted, the counts agree with each other, and all returns to its level
+    afterwards."""
     return _resident(dut) if dut.accel.is_cpu else _counted(dut)
 
 
 def _work(device: torch.device) -> None:
-    """What makes libraries take their workspaces: a product and a convolution."""
+    """Make libraries allocate their workspaces: a product and a convolution."""
     square = torch.ones(256, 256, device=device)
     (square @ square).sum().item()
     image = torch.ones(1, 4, 16, 16, device=device)
@@ -97,7 +98,7 @@ def settled(accel: Accel) -> MemoryFigures:
 
 
 def uncached(accel: Accel) -> bool:
-    """Whether caching is switched off: torch then counts nothing."""
+    """Return whether caching is switched off: torch then counts nothing."""
     return "PYTORCH_NO_CUDA_MEMORY_CACHING" in (accel.allocator().settings or "")
 
 
@@ -197,7 +198,7 @@ def _must_be_out_of_memory(accel: Accel, error: RuntimeError | MemoryError) -> s
     """The error's first line. Raises Wrong where it is another error, or not of the class that a handler catches."""
     text = first_line(error)
     if not accel.is_out_of_memory(error):
-        raise Wrong(f"raised {type(error).__name__}, which does not say that memory ran out: {text}") from error
+        raise Wrong(f"raised {type(error).__name__}, which does not report that memory ran out: {text}") from error
     if not accel.is_cpu and not isinstance(error, torch.OutOfMemoryError):
         raise Wrong(f"raised {type(error).__name__} instead of torch.OutOfMemoryError: {text}") from error
     return text

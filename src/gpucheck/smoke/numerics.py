@@ -1,4 +1,4 @@
-"""What is computed on the device is right: against float64 on the CPU, each with the bound of its dtype."""
+"""Check results of the device: against float64 on the CPU, each with the bound of its dtype."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def random(shape: tuple[int, ...], seed: int) -> torch.Tensor:
 
 
 def is_unsupported(error: Exception) -> bool:
-    """Whether torch says that it has no such operation for the dtype on this device."""
+    """Return whether torch says that it has no such operation for the dtype on this device."""
     text = str(error).lower()
     words = ("not implemented for", "not support", "not_supported", "unsupported")
     return isinstance(error, (NotImplementedError, TypeError)) or any(word in text for word in words)
@@ -133,7 +133,7 @@ def matmul(dut: DeviceUnderTest) -> Passed:
         raise Wrong(
             f"float32 products in IEEE precision were requested, torch computes {real}", fix, precision_observed=real
         )
-    hint = "gpucheck smoke --only numerics; if it fails again, suspect the card: gpucheck devices"
+    hint = "gpucheck smoke --only numerics; if it fails again, suspect the GPU: gpucheck devices"
     seen = _in_every_dtype(dut, matrix_products, hint)
     return Passed(seen.message, seen.evidence | {"precision_observed": real})
 

@@ -29,35 +29,35 @@ CHECKS = (
     CheckRow(
         "device.usable",
         "torch can use the device",
-        "Torch sees no device of the kind, or using it raises.",
+        "torch sees no device of this kind, or using it raises an error.",
         "gpucheck doctor",
         "data.usable",
     ),
     CheckRow(
         "tensors.round_trip",
         "tensors survive the round trip bit for bit",
-        "What comes back from the device is not what was sent, in one of torch's data types.",
+        "A tensor of one of torch's data types comes back changed from the device.",
         "gpucheck bench transfer, which compares large copies; then sudo dmesg | grep -i xid",
         "data.round_trip",
     ),
     CheckRow(
         "tensors.layouts",
         "odd shapes and strides survive the round trip",
-        "A view that is not contiguous comes back changed: a bug of torch or of the backend.",
+        "A non-contiguous view comes back changed: a bug in torch or in the backend.",
         "use a newer torch; .contiguous() before the copy works around it",
         "data.layouts",
     ),
     CheckRow(
         "tensors.to_returns_new",
         ".to() returns a new tensor and leaves the old",
-        "`x.to(device)` alone moves nothing: its result has to be kept.",
+        "`x.to(device)` alone moves nothing: keep its result.",
         "x = x.to(device)",
         "data.to_returns_new",
     ),
     CheckRow(
         "tensors.device_mismatch",
         "mixing devices raises RuntimeError",
-        "Torch computed with tensors of two devices in silence.",
+        "torch computed with tensors on two devices without an error.",
         "use a newer torch",
         "data.device_mismatch",
     ),
@@ -73,34 +73,34 @@ CHECKS = (
         "modules.to",
         "model.to() moves parameters and buffers",
         "Parameters, buffers or tied weights did not arrive together.",
-        "use a newer torch; in a model of your own: register_buffer in place of a plain attribute",
+        "use a newer torch; in your own model: register_buffer instead of a plain attribute",
         "data.module_to",
     ),
     CheckRow(
         "training.gradients_through_to",
         "gradients flow through .to()",
-        "A gradient was lost or changed on its way between devices or data types.",
+        "A gradient was lost or changed between devices or data types.",
         "use a newer torch",
         "data.gradients",
     ),
     CheckRow(
         "numerics.matmul",
         "matrix products agree with float64",
-        "A product is further from the exact one than its precision explains.",
+        "A product differs from the exact one by more than its precision explains.",
         "gpucheck bench matmul compares the whole result; if it fails there too, the device or its library is faulty",
         "numerics.matmul",
     ),
     CheckRow(
         "numerics.convolution",
         "convolutions agree with float64",
-        "A convolution is further from the exact one than its precision explains.",
-        "torch.backends.cudnn.enabled = False tells whether it is cuDNN",
+        "A convolution differs from the exact one by more than its precision explains.",
+        "torch.backends.cudnn.enabled = False shows whether cuDNN is the cause",
         "numerics.convolution",
     ),
     CheckRow(
         "numerics.tf32",
         "TF32 errors stay within the bound",
-        "TF32 keeps 10 bits of a float32's 23: a larger error is another precision, or a fault.",
+        "TF32 keeps 10 of float32's 23 mantissa bits. A larger error means another precision, or a fault.",
         "gpucheck bench matmul --dtype tf32",
         "numerics.tf32",
         ("numerics.has_tf32",),
@@ -108,28 +108,28 @@ CHECKS = (
     CheckRow(
         "training.step",
         "a training step matches the CPU and lowers the loss",
-        "Forward, backward and the optimizer together give something else than on the CPU.",
-        "gpucheck smoke --only numerics. says which part",
+        "Forward, backward and the optimizer together give a different result than on the CPU.",
+        "gpucheck smoke --only numerics. shows which part",
         "numerics.training_step",
     ),
     CheckRow(
         "training.autocast",
         "autocast computes in low precision, weights stay float32",
-        "Mixed precision does not do what it says on this device.",
-        "use a newer torch, or bfloat16 in place of float16",
+        "Mixed precision does not work correctly on this device.",
+        "use a newer torch, or bfloat16 instead of float16",
         "numerics.autocast",
     ),
     CheckRow(
         "memory.accounting",
         "memory is counted correctly and returned",
-        "What torch counts, and what the device or the system shows, do not go together, or freed memory stays.",
+        "torch's counts do not match those of the device or the system, or freed memory is not returned.",
         "gpucheck memory shows each step",
         "memory.accounting",
     ),
     CheckRow(
         "memory.one_pebibyte",
         "one allocation of 1 PiB raises out-of-memory",
-        "An impossible request did not end in torch.OutOfMemoryError: programs that catch it would crash here.",
+        "An impossible request did not raise torch.OutOfMemoryError. Programs that catch this error would crash here.",
         "use a newer torch or driver",
         "memory.one_pebibyte",
         ("check.dedicated_memory",),
@@ -137,7 +137,7 @@ CHECKS = (
     CheckRow(
         "memory.to_the_end",
         "allocating to the end raises out-of-memory",
-        "Filling the device did not end in torch.OutOfMemoryError, or the device did not work on after it.",
+        "Filling the device did not raise torch.OutOfMemoryError, or the device did not work afterwards.",
         "use a newer torch or driver",
         "memory.to_the_end",
         ("memory.has_fraction", "check.dedicated_memory"),
@@ -153,15 +153,15 @@ CHECKS = (
     CheckRow(
         "copies.non_blocking",
         "non-blocking copies are correct after a synchronise",
-        "A copy that was waited for arrived changed. Without the wait the host may read it too early: that is the "
-        "program's fault.",
+        "A copy arrived changed although the program waited for it. Without the wait the host may read it too early, "
+        "which is a fault of the program.",
         "gpucheck bench transfer; in a program torch.cuda.synchronize() before the host reads",
         "data.non_blocking",
     ),
     CheckRow(
         "streams.wait",
         "a stream waits for another",
-        "Work overtook what it had to wait for.",
+        "Work did not wait for the other stream.",
         "use a newer torch or driver",
         "data.streams",
         ("data.has_streams",),
@@ -169,14 +169,14 @@ CHECKS = (
     CheckRow(
         "device.context",
         "device contexts take effect and end",
-        "Tensors made under a device land on another, or the context stays.",
+        "Tensors created under a device are on another device, or the context does not end.",
         "use a newer torch",
         "data.device_context",
     ),
     CheckRow(
         "data.loader",
         "a DataLoader with workers and pinned memory works",
-        "Workers died or delivered wrong items: mostly /dev/shm is too small in a container.",
+        "Workers died or delivered wrong items. Usually /dev/shm is too small in a container.",
         "df -h /dev/shm; docker run --shm-size=8g",
         "data.data_loader",
     ),
@@ -185,7 +185,7 @@ CHECKS = (
 
 @dataclass(frozen=True, slots=True)
 class SmokeOptions:
-    """What was asked. `require` is a kind of device; `only` and `skip` are prefixes of check ids."""
+    """The user's options. `require` is a kind of device; `only` and `skip` are prefixes of check ids."""
 
     require: str | None = options.require()
     min_devices: int | None = option(

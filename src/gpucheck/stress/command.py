@@ -52,7 +52,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What one child works on: a device, or cores of the CPU (`name`), with `threads` threads.
+    """The work place of one child: a device, or cores of the CPU (`name`), with `threads` threads.
 
     `power_limit_w` is the device's limit in force, None where NVML did not tell it.
     """
@@ -70,7 +70,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What is read of the machine, and how children are started; tests give their own."""
+    """The readings of the machine, and the start of children; tests give their own."""
 
     read: Callable[[], Facts] = inventory.read
     log: Callable[[], tuple[tuple[str, ...] | None, str | None]] = kernel_driver.log
@@ -190,7 +190,7 @@ class _Run:
             was, now = before.get(name, {}), after.get(name, {})
             # One that fell was started anew with the driver.
             risen = {key: now[key] - was[key] for key in was if key in now and now[key] >= was[key]}
-            unknown = {} if risen or name == "cpu" else {"counters": "NVML did not tell them before and after"}
+            unknown = {} if risen or name == "cpu" else {"counters": "NVML did not report them before and after"}
             runner.answer = replace(runner.answer, counters=risen, unknown={**runner.answer.unknown, **unknown})
 
     def _at_work(self) -> list[_Runner]:

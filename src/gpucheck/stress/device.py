@@ -111,11 +111,11 @@ def refuse(dtype: Any, accel: Accel) -> None:
 
     support = dtypes.support(dtype, accel)
     if support.kind == "none":
-        raise CannotLook(f"{accel.id} has no {dtype}", support.reason, "give another --dtype", finding="stress.skipped")
+        raise CannotLook(f"{accel.id} has no {dtype}", support.reason, "use another --dtype", finding="stress.skipped")
 
 
 def fill_bytes(accel: Accel, setup: dict[str, Any]) -> int:
-    """How much memory to fill: a share of what is free, of a host's for each of those that share it."""
+    """Return how much memory to fill: a share of what is free, of a host's for each of those that share it."""
     info = accel.memory_info()
     if accel.is_cpu or info is None or accel.integrated:
         from gpucheck.machine import host
@@ -300,7 +300,7 @@ class State:
         self.say({"point": to_json(made), **self.totals()})
 
     def _core_share(self, point: _Point) -> float | None:
-        """How much of its cores' time this process got in the point; None where the work is a device's."""
+        """Return how much of its cores' time this process got in the point; None where the work is a device's."""
         if not self.threads:
             return None
         return (time.process_time() - point.cpu_s) / (max(self.clock() - point.began_s, 1e-9) * self.threads)

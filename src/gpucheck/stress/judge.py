@@ -1,4 +1,4 @@
-"""What a run of `stress` comes to: wrong results, slow devices, errors that the driver counted. Pure."""
+"""Judge a run of `stress`: wrong results, slow devices, errors that the driver counted. Pure."""
 
 from __future__ import annotations
 
@@ -41,47 +41,47 @@ _HELD = {
 }
 # The driver's counters by what their rise means.
 _COUNTERS: dict[str, tuple[Verdict, str]] = {
-    "xids": ("fail", "Xid errors in the kernel's log"),
+    "xids": ("fail", "Xid errors in the kernel log"),
     "ecc_uncorrected": ("fail", "uncorrected memory errors"),
     "rows_remapped": ("warn", "memory rows replaced by spares"),
     "ecc_corrected": ("warn", "corrected memory errors"),
-    "pcie_replays": ("warn", "PCIe packets sent again"),
+    "pcie_replays": ("warn", "PCIe packets resent"),
 }
-_LONGER = "give a longer --duration"
+_LONGER = "use a longer --duration"
 _TEST = "drain the node and test {0} alone: gpucheck stress --device {0} --duration 30m"
 IDS = of(
     "stress",
     Id(
         "stress.wrong",
-        "results stay right under load",
-        "A step gave other bits than the first one, than a device of the same model, or than float64 allows: the "
-        "device, its memory or its link corrupts data without an error.",
-        "drain the node, repeat with gpucheck stress --device N --duration 30m, and have the card replaced",
+        "results stay correct under load",
+        "The bits of a step differ from the first step, from a device of the same model, or from float64 by more "
+        "than rounding. The device, its memory or its link corrupts data without an error.",
+        "drain the node, repeat with gpucheck stress --device N --duration 30m, and have the GPU replaced",
     ),
     Id(
         "stress.slow",
         "devices keep their speed under load",
-        "The device lost speed over the run, or is slower than others of its model: heat, power, a clock setting, "
-        "or a card that is about to fail.",
+        "The device lost speed over the run, or is slower than others of its model. The cause is heat, power, a "
+        "clock setting, or a GPU that is about to fail.",
         "gpucheck devices --watch 2s; compare cooling, power limits and clocks of the devices",
     ),
     Id(
         "stress.errors",
         "the driver counts no errors under load",
-        "Memory errors, Xid errors or packets that were sent again came during the run.",
+        "Memory errors, Xid errors or resent packets occurred during the run.",
         "gpucheck doctor; sudo dmesg | grep -i xid",
     ),
     Id(
         "stress.memory",
-        "there was memory to fill",
-        "Far less memory could be had than was to be filled.",
+        "there was enough memory to fill",
+        "Much less memory was available than requested.",
         "gpucheck memory; or use a smaller --fill",
     ),
     Id(
         "stress.skipped",
         "the device has the data type",
-        "Products of this dtype do not exist on the device.",
-        "give another --dtype",
+        "The device has no products of this dtype.",
+        "use another --dtype",
     ),
 )
 
@@ -147,9 +147,9 @@ def wrong(result: StressResult) -> list[Finding]:
     same = f"; {sum(map(len, groups))} of one model agree bit for bit" if len(groups) == 1 else ""
     steps, checks = sum(one.steps for one in at_work), sum(one.checks for one in at_work)
     again = _smallest_share(at_work, lambda one: one.memory_held_bytes)
-    parts = [memory_tested(at_work), f"{again} read again after all the rest was written" if again else ""]
+    parts = [memory_tested(at_work), f"{again} read again after all other memory was written" if again else ""]
     message = "; ".join([f"{checks} checks against float64{same}", *filter(None, parts)])
-    title = f"the results of all {steps} steps are right"
+    title = f"the results of all {steps} steps are correct"
     done = [{point.kind for point in one.points} for one in at_work]
     if missing := [kind for kind in result.kinds if not all(kind in kinds for kinds in done)]:
         title = f"{title}; not tested: {', '.join(missing)}"
@@ -158,7 +158,7 @@ def wrong(result: StressResult) -> list[Finding]:
 
 
 def memory_tested(devices: Sequence[StressDevice]) -> str:
-    """How much of the memory was tested, where that is not all of it on every device."""
+    """Return how much of the memory was tested, where that is not all of it on every device."""
     told = _smallest_share(devices, lambda one: one.memory_tested_bytes)
     return f"{told} of memory tested" if told else ""
 
@@ -178,7 +178,7 @@ def _of_device(one: StressDevice, differing: Sequence[Odd]) -> Finding:
     sure = [each for each in one.wrong if not _is_rounding(each, one)]
     verdict: Verdict = "fail" if sure or (differing and one.reproducible) else "warn"
     texts = [text_of(each) for each in (sure or one.wrong)[:1]]
-    texts += [f"{each.result}: other bits than {_names(_others(each))} of the same model" for each in differing[:1]]
+    texts += [f"{each.result}: bits differ from {_names(_others(each))} of the same model" for each in differing[:1]]
     what = "wrong results" if verdict == "fail" else "different bits"
     where = f"in {one.wrong_steps} of {max(one.steps, one.wrong_steps)} steps" if one.wrong_steps else "from the start"
     return Finding(
@@ -199,7 +199,7 @@ def _of_device(one: StressDevice, differing: Sequence[Odd]) -> Finding:
 
 
 def _is_rounding(each: StressWrong, one: StressDevice) -> bool:
-    """Whether it may be the same sum in another order, on a device that does not promise the same bits."""
+    """Return whether it may be the same sum in another order, on a device that does not promise the same bits."""
     within = each.worst_of_bound is not None and each.worst_of_bound <= 1
     return each.against == "first" and within and not one.reproducible
 
@@ -229,7 +229,7 @@ def _disagreements(some: Iterable[Odd]) -> list[Finding]:
 def text_of(each: StressWrong) -> str:
     """A wrong step in words: `products at 12.3 s, step 40: 1 element differs (…)`."""
     elements = "" if each.elements is None else f"{each.elements} element{'s' * (each.elements != 1)} wrong"
-    where = f" at place {each.place}" if each.place is not None else ""
+    where = f" at index {each.place}" if each.place is not None else ""
     told = "; ".join(part for part in (f"{elements}{where}" if elements else where.strip(), each.text) if part)
     return f"{each.result} at {units.duration(max(each.at_s, 1e-3))} (step {each.step}): {told}"
 
@@ -269,7 +269,8 @@ def _was_alone(point: StressPoint) -> bool:
 
 
 def _fall(one: StressDevice, kind: str, points: Sequence[StressPoint]) -> tuple[float, Finding] | None:
-    """How far a kind of work fell from the first third of its points to the last, with its finding; else None."""
+    """Return how far a kind of work fell from the first third of its points to the last, with its finding; else
+    None."""
     if len(points) < FEWEST_POINTS:
         return None
     third = len(points) // 3
@@ -283,7 +284,7 @@ def _fall(one: StressDevice, kind: str, points: Sequence[StressPoint]) -> tuple[
     causes = [_HELD.get(name, name) for name, _ in held.most_common()]
     clocks = [spread.median for point in (points[0], points[-1]) if (spread := point.sm_clock_hz) is not None]
     heat = max((spread.max for point in late if (spread := point.temperature_celsius)), default=None)
-    parts = [f"the clock was held by {few(causes, ', ')}" if causes else "what held it is unknown"]
+    parts = [f"the clock was limited by {few(causes, ', ')}" if causes else "the cause is unknown"]
     parts += [f"clock {clocks[0] / 1e6:.0f} to {clocks[1] / 1e6:.0f} MHz"] if len(clocks) == 2 else []
     parts += [f"up to {heat:.0f} °C"] if heat is not None else []
     verdict: Verdict = "fail" if _BY_HARDWARE & set(held) else "warn"
@@ -293,7 +294,7 @@ def _fall(one: StressDevice, kind: str, points: Sequence[StressPoint]) -> tuple[
         f"{one.name}: lost {units.percent(fall)} of its speed over the run ({kind})",
         "; ".join(parts),
         {"name": one.name, "kind": kind, "fall": fall, "first": first, "last": last, "held": sorted(held)},
-        f"gpucheck devices --device {one.device.id} --watch 2s: look at heat, power limit and clock",
+        f"gpucheck devices --device {one.device.id} --watch 2s: check heat, power limit and clock",
         one.device.id,
     )
 
@@ -332,7 +333,7 @@ def _medians(one: StressDevice, kind: str) -> list[float]:
 
 
 def _is_below(rates: Sequence[float], usual: float) -> bool:
-    """Whether most of the points lie clearly below what is usual."""
+    """Return whether most of the points lie clearly below what is usual."""
     return sum(rate < (1 - SLOW) * usual for rate in rates) >= MOST_POINTS_SHOW * len(rates)
 
 

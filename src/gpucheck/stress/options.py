@@ -1,4 +1,4 @@
-"""What `stress` can be asked for, and how its time is divided. Pure: read before torch is."""
+"""Options of `stress`, and the division of its time. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def plan(duration_s: float, kinds: tuple[str, ...]) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class StressOptions:
-    """What was asked. `only` and `skip` are prefixes of kinds of work, `fill` a share of the free memory."""
+    """The user's options. `only` and `skip` are prefixes of kinds of work, `fill` a share of the free memory."""
 
     duration_s: float = option(
         "How long to run; the report follows.",
@@ -101,7 +101,7 @@ class StressOptions:
         "Data type of the products.",
         metavar="NAME",
         choices=DTYPES,
-        shown="bfloat16 where the device has it, else float32",
+        shown="bfloat16 if the device has it, else float32",
     )
     fill: float | None = option(
         "Share of the free memory to fill.",
@@ -110,7 +110,7 @@ class StressOptions:
         shown="90%, on a CPU 25%",
     )
     seed: int = option(
-        "Seed of all data: the same one gives the same results.",
+        "Seed of all data: the same seed gives the same results.",
         0,
         metavar="N",
         parse=units.Whole(smallest=0),

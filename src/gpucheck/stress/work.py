@@ -107,7 +107,7 @@ class Step:
 
 @dataclass(slots=True)
 class Work:
-    """What a device does in a run, and the memory that it does it in. Raises CannotLook and what torch raises.
+    """The work of a device in a run, and its memory. Raises CannotLook and what torch raises.
 
     `fill_bytes` is how much memory to fill. `checksums` has the first checksum of each result by its name.
     """
@@ -216,13 +216,13 @@ class Work:
 
     @property
     def tested_bytes(self) -> tuple[int, int]:
-        """How much memory was written and read, and how much of it was read again after the rest was written."""
+        """Return how much memory was written and read, and how much of it was read again after the rest was written."""
         windows = self._tested.values()
         return WORD * sum(words for words, _ in windows), WORD * sum(words for words, held in windows if held)
 
     @property
     def reproducible(self) -> bool:
-        """Whether the libraries promise the same bits for the same call on devices of one model.
+        """Return whether the libraries promise the same bits for the same call on devices of one model.
 
         cuBLAS does, on one stream of GPUs with the same architecture and number of SMs ("Results Reproducibility" in
         its manual); oneMKL with the same alignment and number of threads (its guide to numerical reproducibility).
@@ -230,7 +230,7 @@ class Work:
         return self.accel.is_cpu or (self.accel.kind == "cuda" and not torch.version.hip)
 
     def _source(self) -> torch.Tensor:
-        """What copies carry: random words."""
+        """Return what copies carry: random words."""
         size = len(self._copied) // 2
         parts = range(0, size, len(self._index))
         made = [pattern("random", self._index[: size - at], at, self.seed) for at in parts]
@@ -363,7 +363,7 @@ class Work:
         return slots
 
     def _settle(self, seconds: float, done: int) -> None:
-        """How many products make a step, from how long these took."""
+        """Set the number of products in a step from their time."""
         self._products = max(1, min(MOST_PRODUCTS, math.ceil(STEP_S * done / max(seconds, 1e-6))))
 
     def _flop(self, count: int) -> tuple[float, str]:
@@ -397,7 +397,7 @@ class Work:
         if not len(places):
             seen = f"its checksum was {total}, not {self.checksums['products']}" if total else f"{words} words differed"
             seen = reference.GARBAGE if words is None else seen
-            text = f"{seen}; at the second look nothing differed"
+            text = f"{seen}; no difference at the second read"
             return self._wrong(kind, "products", "first", elements=0, text=text)
         at = int(places[0])
         index = [divmod(int(place), self.side) for place in places[:_MOST_PLACES]]
@@ -412,7 +412,7 @@ class Work:
             got=_hex(bits(now)[at]),
             expected=_hex(bits(before)[at]),
             worst_of_bound=worst[0].worst,
-            text=f"{now[at].item():g} in place of {before[at].item():g}",
+            text=f"{now[at].item():g} instead of {before[at].item():g}",
         )
 
     # -- patterns ---------------------------------------------------------------------------------------------------
@@ -463,9 +463,7 @@ class Work:
                     got=_hex(now[place]), expected=_hex(right[place]),
                     text=f"{_hex(now[place])} read back where {_hex(right[place])} was written{garbage}",
                 )  # fmt: skip
-        return self._wrong(
-            kind, result, "pattern", elements=count, text=f"at the second look nothing differed{garbage}"
-        )
+        return self._wrong(kind, result, "pattern", elements=count, text=f"no difference at the second read{garbage}")
 
     # -- copies -----------------------------------------------------------------------------------------------------
 
@@ -479,7 +477,7 @@ class Work:
         self._phase += 1
 
     def _arrived(self, kind: str) -> tuple[StressWrong, ...]:
-        """What came to the device; made unlike it afterwards. The buffer that it came from is poisoned too."""
+        """Return what came to the device; made unlike it afterwards. The buffer that it came from is poisoned too."""
         half = len(self._copied) // 2
         arrived, back = self._copied[half:], self._hosts[self._phase % 2]
         total = text_of(int(checksum(arrived, self._weights).item()))
@@ -495,7 +493,7 @@ class Work:
         return wrong
 
     def _left(self, kind: str) -> tuple[StressWrong, ...]:
-        """What the last copy of a step left on the host: no other one brings it back to the device any more."""
+        """Return what the last copy of a step left on the host: no other one brings it back to the device any more."""
         last = self._hosts[(self._phase + 1) % 2]
         if torch.equal(last, self._sent):
             return ()
@@ -509,10 +507,10 @@ class Work:
     def _miscopied(self, now: torch.Tensor, way: str, kind: str) -> StressWrong:
         places = (now != self._sent).nonzero().view(-1)
         if not len(places):
-            return self._wrong(kind, "copies", "pattern", elements=0, text="at the second look nothing differed")
+            return self._wrong(kind, "copies", "pattern", elements=0, text="no difference at the second read")
         at = int(places[0])
         got, right = _hex(now[at]), _hex(self._sent[at])
-        text = f"{got} arrived {way} where {right} was sent"
+        text = f"{got} arrived {way}, but {right} was sent"
         return self._wrong(
             kind, "copies", "pattern", elements=len(places), place=at, got=got, expected=right, text=text
         )  # fmt: skip
@@ -560,7 +558,7 @@ def _allocate(words: int, least: int, accel: Accel) -> torch.Tensor:
                 raise CannotLook(
                     f"not enough memory on {accel.id} for {wanted * WORD / GIB:.1f} GiB",
                     str(error).strip().splitlines()[0],
-                    "use a smaller --fill, or stop other users of the memory",
+                    "use a smaller --fill, or stop other programs that use the memory",
                     finding="stress.memory",
                 ) from error
             accel.empty_cache()

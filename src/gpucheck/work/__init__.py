@@ -1,1 +1,2 @@
-"""What is run, whoever asks: targets, their inputs and one step; built-in models. `spec` reads texts without torch."""
+"""The workloads of all commands: targets, their inputs and one step; built-in models. `spec` reads texts without
+torch."""

@@ -29,7 +29,7 @@ _WITH_FLOAT64 = frozenset({"cpu", "cuda"})
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What the sums came to. `worst` is the largest difference as a share of its threshold; at most 1 passes.
+    """The result of the sums. `worst` is the largest difference as a share of its threshold; at most 1 passes.
 
     It is in row `row`, in `columns` columns from `column` on. An error larger than `detectable` in any one element is
     found: what it adds to a sum exceeds twice the largest threshold. `blocks` is how many sums were compared.
@@ -94,7 +94,8 @@ def check_sums(
 
 
 def extra_bytes(m: int, n: int, k: int) -> int:
-    """What a check takes beside the matrices, at most: both sums of B, and a part with what is computed from it."""
+    """Return what a check takes beside the matrices, at most: both sums of B, and a part with what is computed from
+    it."""
     filled = max(-(-n // WIDTH) * WIDTH, k)
     part = min(max(m, k) * filled, max(_AT_ONCE, filled))
     return int(_DOUBLE * (2 * k * -(-n // WIDTH) + _COPIES * part))

@@ -53,7 +53,7 @@ _ELEMENTS_AT_ONCE = 2**22
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What a comparison came to. `worst` is the largest error as a share of its bound; at most 1 passes.
+    """The result of a comparison. `worst` is the largest error as a share of its bound; at most 1 passes.
 
     `row` and `column` name the worst element, `got` and `expected` its values; `not_finite` counts elements of the
     whole result that are no number, as the host sees them; `miscounted` says that their device counts them otherwise.
@@ -72,7 +72,8 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether every sampled element lies within its bound, every element is finite, and the device can count."""
+        """Return whether every sampled element lies within its bound, every element is finite, and the device can
+        count."""
         return self.worst <= 1.0 and self.not_finite == 0 and not self.miscounted
 
 
@@ -89,7 +90,7 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """What makes a product of K terms inexact: u_out, σ and d of the bound; `exact` where nothing does."""
+    """The error sources of a product of K terms: u_out, σ and d of the bound; `exact` where nothing does."""
 
     result: float
     sigma: float
@@ -107,7 +108,7 @@ class Errors:
 
 
 def errors(operand: torch.dtype, result: torch.dtype, k: int, precision: str | None = None) -> Errors:
-    """What makes a product of these dtypes inexact.
+    """Return what makes a product of these dtypes inexact.
 
     `precision` names how the multiplier sees float32 (`tf32`), or adds float8 up (FAST_ACCUMULATION).
     """
@@ -170,7 +171,7 @@ def check_product(a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, precis
 
 
 def _not_finite(result: torch.Tensor) -> tuple[int, bool]:
-    """How many elements are no number, and whether the result's device counts them otherwise than the host does.
+    """Return how many elements are no number, and whether the result's device counts them otherwise than the host does.
 
     What the device calls finite is not looked at again.
     """
@@ -247,7 +248,8 @@ Wanted = Callable[[int, int], torch.Tensor]
 
 
 def counted(true: torch.Tensor) -> int | None:
-    """How many of these are true, as their device counts; None where that is garbage, which is a fault of its own."""
+    """Return how many of these are true, as their device counts; None where that is garbage, which is a fault of its
+    own."""
     return count_of(int(true.sum()), true.numel())
 
 
@@ -269,7 +271,7 @@ def unequal(found: torch.Tensor, expected: torch.Tensor, wanted: Wanted) -> tupl
 
 
 def sample_is(found: torch.Tensor, wanted: Wanted) -> bool:
-    """Whether both ends of `found` (one dimension) hold what they must, as the host sees them."""
+    """Return whether both ends of `found` (one dimension) hold what they must, as the host sees them."""
     count = len(found)
     ends = {(0, min(SAMPLE, count)), (max(count - SAMPLE, 0), count)}
     return all(torch.equal(found[start:stop].cpu(), wanted(start, stop)) for start, stop in ends)

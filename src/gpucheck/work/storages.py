@@ -36,7 +36,7 @@ class Moment(Generic[P]):
 
 @dataclass(slots=True)
 class Memory(Generic[P]):
-    """What one device holds. `total_bytes` None is a size that nobody gave. `moment` says in which phase and step.
+    """The memory of one device. `total_bytes` None is a size that nobody gave. `moment` says in which phase and step.
 
     A request takes whole blocks of `block_bytes`: CUDA's, unless another allocator takes requests as they are.
     """
@@ -63,7 +63,7 @@ class Memory(Generic[P]):
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """What is claimed meanwhile in this thread is on its way elsewhere."""
+        """Yield what is claimed meanwhile in this thread is on its way elsewhere."""
         before, self._here.paused = getattr(self._here, "paused", False), True
         try:
             yield

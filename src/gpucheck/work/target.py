@@ -45,7 +45,7 @@ def kind(value: Any) -> str:
 
 @dataclass(slots=True)
 class Batch:
-    """What one step is given: the model's arguments, and what a loss of the user's compares the output with."""
+    """The input of one step: the model's arguments, and what a loss of the user's compares the output with."""
 
     arguments: tuple[Any, ...] = ()
     keywords: dict[str, Any] = field(default_factory=dict)
@@ -134,7 +134,7 @@ def own_batches(
     def batch(size: int) -> Batch:
         made = make(size) if recipe.axis is None else make(recipe.batch_size, **{recipe.axis: size})
         if has_loss and not (isinstance(made, (tuple, list)) and len(made) == 2):
-            raise TargetError("make_batch must return (inputs, target)", "the target's object has a loss of its own")
+            raise TargetError("make_batch must return (inputs, target)", "the target's object has its own loss")
         seen[size] = sum(tensor.numel() for tensor in _tensors(made))
         same = next((other for other, count in seen.items() if other != size and count == seen[size] > 0), None)
         if same is not None:
@@ -267,7 +267,7 @@ def by_name(name: str) -> Optimizer:
         raise UsageError(f"--optimizer {name!r} is not in torch.optim", "", naming.hint(wanted, sorted(every)))
     found = every[wanted]
     if inspect.signature(found.step).parameters["closure"].default is inspect.Parameter.empty:
-        raise UsageError(f"--optimizer {name} steps only with a closure", "", "bring a loop of its own, or take adamw")
+        raise UsageError(f"--optimizer {name} steps only with a closure", "", "use its own loop, or use adamw")
     return Optimizer(lambda p: found(p, lr=LEARNING_RATE), f"torch.optim.{found.__name__}")
 
 
@@ -396,7 +396,7 @@ def load(
 
 @dataclass(slots=True)
 class Built:
-    """What a target returned (`whole`), the module in it, and the inputs that are known for it."""
+    """The object that a target returned (`whole`), the module in it, and the inputs that are known for it."""
 
     whole: Any
     model: nn.Module
@@ -545,14 +545,14 @@ def checkpoint(model: nn.Module, target: Target) -> None:
     if not done:
         names = " nor ".join(name for name, _ in CHECKPOINTING[1:])
         raise UsageError(
-            f"{target.text} has no checkpointing of its own to switch on",
+            f"{target.text} has no built-in checkpointing to switch on",
             f"its model has neither {names}",
             "call torch.utils.checkpoint in the model, and leave --grad-checkpointing out",
         )
 
 
 def scaler(amp: str | None, device: torch.device) -> torch.amp.GradScaler | None:
-    """What scales the gradients of float16. The scale is 1: it costs no memory, and random data need none."""
+    """Return what scales the gradients of float16. The scale is 1: it costs no memory, and random data need none."""
     if amp != "float16" or device.type not in SCALED:
         return None
     return torch.amp.GradScaler(device.type, init_scale=1.0)
@@ -621,7 +621,7 @@ def import_compiler() -> None:
 
 
 def find(target: Target) -> Callable[[], Any]:
-    """What the target names. Raises TargetError where it is missing, raises on import or cannot be called."""
+    """Return what the target names. Raises TargetError where it is missing, raises on import or cannot be called."""
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = _import_file(target.file) if target.file is not None else importlib.import_module(target.module or "")
@@ -666,7 +666,7 @@ def _import_file(file: str) -> Any:
 
 
 def call(factory: Callable[[], Any], target: Target) -> Any:
-    """What the factory returns; a module that is there already is taken as it is. Raises TargetError."""
+    """Return what the factory returns; a module that is there already is taken as it is. Raises TargetError."""
     if isinstance(factory, nn.Module):
         return factory
     try:
@@ -678,7 +678,8 @@ def call(factory: Callable[[], Any], target: Target) -> Any:
 
 
 def _on_import(target: Target, error: BaseException) -> TargetError:
-    """What importing the target raised, with the target's own line: a script may do its work as it is imported."""
+    """Return what importing the target raised, with the target's own line: a script may do its work as it is
+    imported."""
     told = raised(f"importing the target {target.text}", error)
     module = getattr(sys.modules.get(target.module or ""), "__file__", None)
     file = str(target.file if target.file is not None else module or "")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shown import sentence
 
 PROGRAMS = Path(__file__).parent.parent.parent / "programs"
 SOURCE = str(Path(__file__).parent.parent.parent.parent / "src")
@@ -180,4 +181,4 @@ def test_a_program_that_is_not_there_is_the_users_mistake(tmp_path: Path) -> Non
         env={**os.environ, "PYTHONPATH": SOURCE},
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "gpucheck: there is no program 'no_such.py'; give the path of a Python program\n"
+    assert sentence(done.stderr) == "there is no program 'no_such.py'; give the path of a Python program"

@@ -1,4 +1,4 @@
-"""What measured reads and writes say: whether the results are right, how fast they were, and of what peak. Pure."""
+"""Judge measured reads and writes: whether the results are right, how fast they were, and of what peak. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpucheck.report.results.bench import Headline
 
 
 def findings(seen: Seen) -> list[Finding]:
-    """What one device's rows say: whether the results are right, how fast they were, and of what peak."""
+    """Return what one device's rows say: whether the results are right, how fast they were, and of what peak."""
     measurements = seen.rows
     if not measurements:
         return [Finding("bandwidth.speed", "skip", "nothing was timed", "no row finished")]
@@ -78,7 +78,7 @@ def _result(measurements: Sequence[Measurement]) -> Finding:
         for name, of_label in details.items()
         for run in of_label
     ]
-    fix = "rerun, then `gpucheck smoke`: memory that is wrong twice is broken"
+    fix = "rerun, then `gpucheck smoke`; if it is wrong twice, the memory is faulty"
     found = remarks.verification(
         "bandwidth.result",
         comparisons,

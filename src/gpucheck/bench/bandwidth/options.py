@@ -1,4 +1,4 @@
-"""What `bench bandwidth` can be asked for. Pure: read before torch is."""
+"""Options of `bench bandwidth`. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOST_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class BandwidthOptions:
-    """What the user asked for; no sizes means one, by the kind of device. Sizes are rounded down to whole rows.
+    """The user's options; no sizes means one, by the kind of device. Sizes are rounded down to whole rows.
 
     `host_share` is what the three arrays may take of the host's memory that is left.
     """

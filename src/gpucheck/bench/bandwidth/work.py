@@ -55,7 +55,8 @@ MOST_COLD_BYTES = 2 * GIB
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How large an array may be, and the cache that it must exceed, in bytes; `known` is False where it was assumed."""
+    """The largest size of an array, and the cache that it must exceed, in bytes; `known` is False where it was
+    assumed."""
 
     array: int
     cache: int
@@ -63,7 +64,7 @@ class Room:
 
     @property
     def cold(self) -> int:
-        """What operations should rotate over, in whole rows."""
+        """Return what operations should rotate over, in whole rows."""
         return -(-min(COLD_FACTOR * self.cache, MOST_COLD_BYTES) // GRAIN) * GRAIN
 
 
@@ -83,7 +84,7 @@ class Arrays:
 
     @property
     def bytes(self) -> int:
-        """What one array holds."""
+        """Return what one array holds."""
         return int(self.a.numel()) * ITEM
 
 
@@ -104,7 +105,7 @@ def allocate(size: int, device: torch.device) -> Arrays:
 
 
 def pattern(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the rows of the two sources hold, twice: whole numbers from 0 to 254, and from 1 to 128."""
+    """Return what the rows of the two sources hold, twice: whole numbers from 0 to 254, and from 1 to 128."""
     row = torch.arange(2 * PERIOD, device=device)[:, None] % PERIOD
     column = torch.arange(ROW, device=device)
     a = (column % 128) + row
@@ -120,7 +121,7 @@ def moved(operation: Operation, size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What the comparison came to: slices compared, and elements that are not what they must be.
+    """The result of a comparison: slices compared, and wrong elements.
 
     `unsteady` counts comparisons that came out otherwise at the second look.
     """
@@ -165,7 +166,7 @@ class Repeated:
 
     @property
     def count(self) -> int:
-        """How many slices there are."""
+        """Return how many slices there are."""
         return len(self._calls)
 
     def call(self) -> None:
@@ -221,7 +222,7 @@ class Repeated:
         return range(place * rows, (place + 1) * rows, PERIOD)
 
     def _flat(self, start: int, stop: int) -> torch.Tensor:
-        """What the operation writes in these rows, in one dimension."""
+        """Return what the operation writes in these rows, in one dimension."""
         return self.arrays.sums[start:stop] if self.operation == "read" else self.arrays.c[start:stop].view(-1)
 
     def _is_untouched(self, start: int, stop: int) -> bool:
@@ -229,7 +230,7 @@ class Repeated:
         return reference.unequal(flat, torch.full_like(flat, POISON), _poison) is None
 
     def _expected(self, start: int, stop: int) -> tuple[torch.Tensor, reference.Wanted]:
-        """What these rows must hold: on the device, and by any of their elements on the host."""
+        """Return what these rows must hold: on the device, and by any of their elements on the host."""
         first, rows = start % PERIOD, stop - start
         there, here = (
             [half[first : first + rows] for half in halves] for halves in (self.arrays.pattern, self.arrays.on_host)
@@ -320,7 +321,7 @@ DEVICE_SHARE = 0.8
 
 
 def room_for(accel: Accel, host_share: float = HOST_SHARE) -> Room:
-    """What arrays may take here, and what they must exceed to be cold."""
+    """Return what arrays may take here, and what they must exceed to be cold."""
     cache = host.last_level_cache_bytes() if accel.is_cpu else accel.l2_cache_bytes
     info = accel.memory_info()
     spare = host.memory().usable * host_share
@@ -332,13 +333,13 @@ def room_for(accel: Accel, host_share: float = HOST_SHARE) -> Room:
 def sizes_for(options: BandwidthOptions, accel: Accel, room: Room) -> tuple[int, ...]:
     """The sizes to measure. Raises UsageError for one that was asked for and does not fit, CannotLook for no room."""
     if room.array < GRAIN:
-        why = f"three arrays may take {units.capacity(3 * room.array)}"
+        why = f"three arrays may use {units.capacity(3 * room.array)}"
         raise too_little("to measure", why, "bandwidth.memory")
     if options.sizes and options.sizes[-1] > room.array:
         raise UsageError(
             f"--size {units.capacity(options.sizes[-1])} does not fit",
-            f"three arrays of it are needed, and {units.capacity(3 * room.array)} can be spared",
-            f"give at most {units.capacity(room.array)}",
+            f"three arrays are needed, but only {units.capacity(3 * room.array)} are available",
+            f"use at most {units.capacity(room.array)}",
         )
     usual = max(DEFAULT_SIZES["cpu" if accel.is_cpu else "accelerator"], room.cold)
     return options.sizes or (min(usual, room.array),)

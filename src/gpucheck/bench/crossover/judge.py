@@ -43,8 +43,8 @@ CLOSE = 1.10
 SURE = 2
 
 FROM_THE_SMALLEST = "the device is faster from the smallest size on"
-NEVER = "the device is not faster up to the largest size that was tried"
-NEVER_SLOWER = "the CPU is nowhere certainly faster: below they are even"
+NEVER = "the device is not faster up to the largest tested size"
+NEVER_SLOWER = "the CPU is not certainly faster at any size: at smaller sizes they are even"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def winner(low: float, high: float) -> Winner:
 
 
 def crossing(points: Points) -> Crossing:
-    """What the sizes that were tried say. Raises ValueError for none."""
+    """Return what the sizes that were tried say. Raises ValueError for none."""
     if not points:
         raise ValueError("no size was tried")
     tried = sorted(points)
@@ -251,7 +251,7 @@ def _crossing(told: Sequence[CrossoverResult], operation: str) -> Finding:
     else:
         message = "; ".join(f"{'with' if copies else 'without'} copies {text}" for copies, text in beside.items())
     if all(one.device_faster_from is not None for one in told):
-        tried = f"tried up to {size_text(operation, told[0].largest)}"
+        tried = f"tested up to {size_text(operation, told[0].largest)}"
         message = f"{message}; {tried}" if message else tried
     evidence = {"device": told[0].device, "crossings": to_json(told)}
     return Finding(f"crossover.{operation}", "info", title, message, evidence)
@@ -262,12 +262,12 @@ def _from(one: CrossoverResult, operation: str) -> str:
     if start is None:
         return f"not faster up to {size_text(operation, one.largest)}"
     if start == one.smallest:
-        return f"faster at every size tried, from {size_text(operation, start)}"
+        return f"faster at every tested size, from {size_text(operation, start)}"
     return f"faster from {size_text(operation, start)}"
 
 
 def _bracket(one: CrossoverResult, operation: str) -> str:
-    """What is on the other side of the crossing, and what ended the search early."""
+    """Return what is on the other side of the crossing, and what ended the search early."""
     parts = []
     if one.device_faster_from is not None and one.cpu_faster_up_to is not None:
         parts.append(f"CPU faster up to {size_text(operation, one.cpu_faster_up_to)}")
@@ -332,7 +332,7 @@ def _result(measurements: Sequence[Measurement]) -> Finding:
         "the GPU computed wrong results",
         naming.few(list(wrong)),
         {"wrong": list(wrong)},
-        fix="rerun, then `gpucheck smoke`: a device that is wrong twice is broken",
+        fix="rerun, then `gpucheck smoke`; if it is wrong twice, the device is faulty",
     )
 
 

@@ -1,4 +1,4 @@
-"""What `bench crossover` can be asked for. Pure: read before torch is."""
+"""Options of `bench crossover`. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOST_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class CrossoverOptions:
-    """What the user asked for; `only` are prefixes of operations, `host_share` what a size may take of host memory."""
+    """The user's options; `only` are prefixes of operations, `host_share` what a size may take of host memory."""
 
     only: tuple[str, ...] = options.only("operations", metavar="OPERATION")
     list_all: bool = options.list_all("operations")

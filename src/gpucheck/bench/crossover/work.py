@@ -227,7 +227,7 @@ def precision_of(accel: Accel) -> str:
 
 
 def plain(times: Mapping[str, Sequence[float]]) -> bool:
-    """Whether one side is faster, with and without the copies, by more than what processes differ by."""
+    """Return whether one side is faster, with and without the copies, by more than what processes differ by."""
     for name in ("device", "transfers"):
         known = stats.interval([cpu / device for cpu, device in zip(times["cpu"], times[name], strict=True)])
         if known is None or (known.low <= PLAIN and known.high >= 1 / PLAIN):
@@ -379,7 +379,7 @@ class Search:
             self.ended_by = "memory"
         size = one.normal if one.normal in sizes else judge.next_size([{}], sizes, one.grain)
         if size is None:
-            raise too_little(scarce, "the memory that is left is less", "crossover.memory")
+            raise too_little(scarce, "less memory is left", "crossover.memory")
         budget_s = self._left_s() * NORMAL_SHARE if size == one.normal else self._point_s()
         while size is not None:
             if self.call_s and self._expected_s(size) > self._left_s():

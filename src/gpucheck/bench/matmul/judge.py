@@ -23,7 +23,7 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, Run
 from gpucheck.report.results.bench import Headline, SearchedShape, SearchResult
 
-AGAIN = "rerun, then `gpucheck smoke`: a device that is wrong twice is broken"
+AGAIN = "rerun, then `gpucheck smoke`; if it is wrong twice, the device is faulty"
 
 # What a check of a first result says, in the evidence.
 _CHECKED = (
@@ -45,7 +45,7 @@ def label(measurement: Measurement) -> str:
 
 
 def is_as_asked(measurement: Measurement) -> bool:
-    """Whether it was computed in the precision asked for. If not, that is what is wrong, and no result is."""
+    """Return whether it was computed in the precision asked for. If not, that is what is wrong, and no result is."""
     return measurement.method.precision_observed == measurement.method.precision_requested
 
 
@@ -58,7 +58,7 @@ def by_product(measurements: Sequence[Measurement]) -> dict[str, list[Measuremen
 
 
 def details_of(rows: Iterable[Measurement]) -> list[dict[str, Any]]:
-    """What was observed in each run of these rows."""
+    """Return what was observed in each run of these rows."""
     return [run["details"] for one in rows for run in runs.each(one)]
 
 
@@ -86,7 +86,7 @@ def first_results(measurements: Sequence[Measurement]) -> Finding:
     if wrong:
         return Finding("matmul.result", "fail", "a result is wrong", "; ".join(wrong), evidence, fix=AGAIN)
     if unclear:
-        title = "column sums of a result are off by more than rounding explains"
+        title = "column sums of a result differ by more than rounding explains"
         told = f"{', '.join(unclear)}; every single element is within its bound"
         return Finding("matmul.result", "warn", title, told, evidence, fix=AGAIN)
     title = "all results agree with float64"
@@ -103,7 +103,7 @@ def later_told(measurement: Measurement) -> str:
 
 
 def _later(rows: Sequence[Measurement]) -> dict[str, Any] | None:
-    """What the comparisons of all runs came to; None where nothing was compared."""
+    """Return what the comparisons of all runs came to; None where nothing was compared."""
     seen = [details["corruption"] for details in details_of(rows) if "corruption" in details]
     if not seen:
         return None
@@ -125,7 +125,7 @@ def _later_text(measurement: Measurement, seen: Mapping[str, Any]) -> str:
 
 
 def later_results(measurements: Sequence[Measurement]) -> list[Finding]:
-    """What was computed again from the same inputs, bit for bit. Nothing where it was not compared."""
+    """Return what was computed again from the same inputs, bit for bit. Nothing where it was not compared."""
     evidence: dict[str, Any] = {}
     wrong: list[str] = []
     unsteady: list[str] = []
@@ -174,12 +174,12 @@ def _sums(details: Mapping[str, Any]) -> float:
 
 
 def _never_drawn(details: Mapping[str, Any]) -> bool:
-    """Whether the operands hold no random data: a product of zeros is zero, also where nothing was computed."""
+    """Return whether the operands hold no random data: a product of zeros is zero, also where nothing was computed."""
     return details.get("operands_spread") == 0
 
 
 def is_wrong(details: Mapping[str, Any]) -> bool:
-    """Whether the result that a run checked against float64 is wrong, or a product of nothing."""
+    """Return whether the result that a run checked against float64 is wrong, or a product of nothing."""
     beyond = _size(details["worst_error_of_bound"]) > 1
     counts = details["not_finite"] or details.get("miscounted")
     element = details.get("wrong_element")
@@ -229,7 +229,7 @@ NAME = "matmul"
 SUSTAINED = "matmul.sustained"
 
 # Why a shape has no rate on a device whose work takes no time, by its own clock.
-TOO_FAST = "it was over faster than the clock can tell"
+TOO_FAST = "it was shorter than the clock's resolution"
 # Clocks come down within about a second of load; windows that begin in it are the burst.
 BURST_S = 1.0
 # Below so many samples no trend can be told.
@@ -239,13 +239,13 @@ FEWEST_FOR_A_TREND = 2 * stats.FEWEST_SAMPLES
 _CAUSES = {
     "hw_thermal_slowdown": ("too hot", "check fans, airflow and inlet temperature"),
     "sw_thermal_slowdown": ("too hot", "check fans, airflow and inlet temperature"),
-    "hw_power_brake_slowdown": ("the power supply asked for less", "check the power supply and its cables"),
+    "hw_power_brake_slowdown": ("the power supply requested less", "check the power supply and its cables"),
     "hw_slowdown": ("heat or a weak power supply", "check fans and power supply"),
 }
 
 
 def findings(seen: Seen) -> list[Finding]:
-    """What one device's rows say, of one run or of several, and its searches and long runs."""
+    """Return what one device's rows say, of one run or of several, and its searches and long runs."""
     usual = [one for one in seen.rows if one.name == NAME]
     searches = [one for one in seen.recorded.get("bench_matmul_search", ()) if one.device == seen.device]
     return [
@@ -263,7 +263,7 @@ def _of_rows(measurements: Sequence[Measurement], part: Part | Unknown | None, f
                 "matmul.speed",
                 "skip",
                 "nothing was timed",
-                "the device supports none of the products asked for, or has no memory for them",
+                "the device supports none of the requested products, or has no memory for them",
             )
         ]
     return [
@@ -473,7 +473,7 @@ _Found = tuple[SearchResult, SearchedShape]
 
 
 def _search_evidence(found: Sequence[_Found], searches: int, rates: Mapping[Shape, float]) -> dict[str, Any]:
-    """What `searches` of one dtype came to. The figures are medians of those that found the shape."""
+    """Return what `searches` of one dtype came to. The figures are medians of those that found the shape."""
     by_shape: dict[Shape, list[_Found]] = {}
     for one in found:
         by_shape.setdefault(one[1].shape, []).append(one)
@@ -570,7 +570,7 @@ def sustained(measurements: Sequence[Measurement]) -> list[Finding]:
         title, told = "a result is wrong after a long run", "; ".join(wrong)
         return [Finding(SUSTAINED, "fail", title, told, evidence, AGAIN)]
     if not timed:
-        return [Finding(SUSTAINED, "skip", "no sustained rate", "the clock told no time for any window")]
+        return [Finding(SUSTAINED, "skip", "no sustained rate", "the clock gave no time for any window")]
     shares = [one["share"] for one in evidence.values()]
     low, high = units.significant(min(shares), 2), units.significant(max(shares), 2)
     title = f"sustained rate is {low} of burst" if low == high else f"sustained rate is {low} to {high} of burst"
@@ -584,7 +584,7 @@ def sustained(measurements: Sequence[Measurement]) -> list[Finding]:
 
 
 def _has_rates(row: Measurement) -> bool:
-    """Whether the clock told a rate in every run of a long run's row."""
+    """Return whether the clock told a rate in every run of a long run's row."""
     return all(details.get("burst") is not None for details in details_of([row]))
 
 

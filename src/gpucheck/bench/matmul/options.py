@@ -1,4 +1,4 @@
-"""What `bench matmul` can be asked for. Pure: read before torch is."""
+"""Options of `bench matmul`. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ _SIDES = f"1 to {LARGEST_SIDE}"
 
 @dataclass(frozen=True, slots=True)
 class MatmulOptions:
-    """What the user asked for; empty means the documented default."""
+    """The user's options; empty means the documented default."""
 
     dtypes: tuple[Dtype, ...] = option(
         "Data type: float64, float32, tf32, float16, bfloat16, float8_e4m3fn, float8_e4m3fn_fast, float8_e4m3fnuz "
@@ -142,6 +142,6 @@ class MatmulOptions:
     def check(self) -> None:
         """Raises UsageError for what does not go together."""
         if self.search and self.wanted:
-            raise UsageError("--search chooses the shapes", "", "give --range instead of --size and --shape")
+            raise UsageError("--search chooses the shapes", "", "use --range instead of --size and --shape")
         if any(self.axes) and not self.search:
             raise UsageError("a range needs --search", "", "add --search")

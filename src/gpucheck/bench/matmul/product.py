@@ -1,4 +1,4 @@
-"""How the products of each dtype are made: a row of a table says what is multiplied, what fills it, what is called.
+"""The products of each dtype: a row of a table says what is multiplied, what fills it, what is called.
 
 torch multiplies float8 and int8 through functions of its own, which want the right matrix by columns on CUDA; every
 device gets the same layout, so that rows compare.
@@ -69,7 +69,7 @@ class Kind:
 
     @property
     def is_private(self) -> bool:
-        """Whether torch multiplies it through a private function, which refuses in words of its own."""
+        """Return whether torch multiplies it through a private function, which refuses in words of its own."""
         return self.bind is not _mm
 
     @property
@@ -293,7 +293,7 @@ class Case:
 
     @property
     def kind(self) -> Kind:
-        """How products of its dtype are made."""
+        """Return how products of its dtype are made."""
         return KINDS[self.dtype]
 
     @property
@@ -309,12 +309,12 @@ class Case:
 
     @property
     def set_bytes(self) -> int:
-        """What one set of its three matrices takes."""
+        """Return what one set of its three matrices takes."""
         return sum(count * size for count, size in zip(self.elements, self.kind.itemsizes, strict=True))
 
     @property
     def bytes(self) -> int:
-        """What it takes, with its check."""
+        """Return what it takes, with its check."""
         return needed_bytes(self.kind, self.shape, self.sets)
 
     @property
@@ -324,8 +324,8 @@ class Case:
 
 
 def needed_bytes(kind: Kind, shape: Shape, sets: int = 1) -> int:
-    """What a row takes: its matrices, a copy of the first result, and a byte for each element that is compared with it
-    or, when that is over, what its check takes."""
+    """Return what a row takes: its matrices, a copy of the first result, and a byte for each element that is compared
+    with it or, when that is over, what its check takes."""
     m, n, k = shape
     of_a, of_b, of_result = kind.itemsizes
     matrices = m * k * of_a + k * n * of_b + m * n * of_result
@@ -333,7 +333,7 @@ def needed_bytes(kind: Kind, shape: Shape, sets: int = 1) -> int:
 
 
 def _by_default(dtype: Dtype, has: Support, accel: Accel) -> bool:
-    """Whether a dtype runs without being asked for: what the device really has, and not at a crawl."""
+    """Return whether a dtype runs without being asked for: what the device really has, and not at a crawl."""
     if has.kind != "native":
         return False
     if accel.is_cpu:
@@ -363,7 +363,7 @@ def _case(dtype: Dtype, shape: Shape, has: Support, options: MatmulOptions, acce
     if known is None:
         told["cache_assumed_bytes"] = ASSUMED_CACHE_BYTES
     if wanted > MOST_SETS:
-        told["not_cold_because"] = f"{wanted} sets would be needed, and no more than {MOST_SETS} are made"
+        told["not_cold_because"] = f"{wanted} sets would be needed, but at most {MOST_SETS} are made"
     return replace(one, sets=min(wanted, MOST_SETS), cold=wanted <= MOST_SETS, rotation=told)
 
 
@@ -375,8 +375,8 @@ def fitting(found: Sequence[Case], options: MatmulOptions, room: int) -> Iterato
         elif options.wanted:
             raise UsageError(
                 f"{case.label} does not fit",
-                f"its matrices, a copy of the result and its check take {units.capacity(case.bytes)}, "
-                f"and {units.capacity(room)} are free",
+                f"its matrices, a copy of the result and its check use {units.capacity(case.bytes)}, but only "
+                f"{units.capacity(room)} are free",
                 "use a smaller --size",
             )
 
@@ -444,7 +444,8 @@ class Repeats:
         return self.accel.host_now() >= self.until_s
 
     def told(self) -> dict[str, Any]:
-        """What was seen. `worst` is the differing element that lies farthest from float64, None where none differs.
+        """Return what was seen. `worst` is the differing element that lies farthest from float64, None where none
+        differs.
 
         Elements are counted and looked at in the first few results that differ: `results_examined` of them. In
         `results_vanished` of these nothing differed any more.

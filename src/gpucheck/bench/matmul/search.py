@@ -94,7 +94,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a try gave: the rate in operations per second with its interval, and what the whole try took."""
+    """The result of a try: the rate in operations per second with its interval, and what the whole try took."""
 
     rate: float
     low: float
@@ -127,14 +127,14 @@ def call_s(shape: tuple[float, float, float], rate: float) -> float:
 
 
 class Drift:
-    """How the device's rate moves, from one shape measured again and again."""
+    """The drift of the device's rate, from one shape measured again and again."""
 
     def __init__(self) -> None:
         self._at_s: list[float] = []
         self._rates: list[float] = []
 
     def add(self, at_s: float, rate: float) -> None:
-        """What the reference shape gave at a time, times ascending."""
+        """Add the rate of the reference shape at a time; times ascend."""
         self._at_s.append(at_s)
         self._rates.append(rate)
 
@@ -194,7 +194,7 @@ class Search:
     # -- what the driver uses -----------------------------------------------------------------------------------------
 
     def ask(self) -> Ask | None:
-        """What to try next; None when the search is over. Asked again before an answer, it is the same."""
+        """Return what to try next; None when the search is over. Asked again before an answer, it is the same."""
         return self._asked
 
     def tell(self, answer: Reading | Refused) -> None:
@@ -208,7 +208,7 @@ class Search:
 
     @property
     def shapes_tried(self) -> int:
-        """How many different shapes were tried, those without a kernel included."""
+        """Return how many different shapes were tried, those without a kernel included."""
         return len(self._looks.keys() | self.refused.keys())
 
     @property
@@ -221,7 +221,7 @@ class Search:
 
     @property
     def finalists(self) -> list[SearchedShape]:
-        """Those measured in turns, the fastest first; empty before each was measured once."""
+        """Return those measured in turns, the fastest first; empty before each was measured once."""
         if not self._finals or not all(self._finals.values()):
             return []
         found = [found_in(shape, rates) for shape, rates in self._finals.items()]
@@ -256,7 +256,7 @@ class Search:
         return None
 
     def _plan(self, rate: float) -> None:
-        """How long all of it takes, from the rate in the middle of the range."""
+        """Plan the time of the whole search, from the rate in the middle of the range."""
         m, n, k = ((axis.values[0] + axis.values[-1]) / 2 for axis in self.grid.axes)
         self._call_s = call_s((m, n, k), rate)
         if self.shapes_in_range is not None:
@@ -373,7 +373,8 @@ class Search:
     # -- tries --------------------------------------------------------------------------------------------------------
 
     def _try(self, shape: Shape, window_s: float, stage: Stage) -> Generator[Ask, Reading | Refused, Reading | None]:
-        """What a shape gives; None where it has no kernel: it is out of the race, also where it had one before."""
+        """Yield what a shape gives; None where it has no kernel: it is out of the race, also where it had one
+        before."""
         answer = yield Ask(shape, window_s, stage)
         if isinstance(answer, Refused):
             self.refused[shape] = answer.reason
@@ -406,7 +407,7 @@ class Search:
         return found
 
     def _ranked(self) -> list[Shape]:
-        """Those in the race, the fastest first."""
+        """Return those in the race, the fastest first."""
         scores = self._scores(one for one in self._latest or self._looks if one not in self.refused)
         return sorted(scores, key=lambda shape: -scores[shape])
 
@@ -464,7 +465,7 @@ class Grid:
 
     @property
     def product(self) -> int:
-        """How many shapes the axes span, whether they fit or not."""
+        """Return how many shapes the axes span, whether they fit or not."""
         m, n, k = (len(axis.values) for axis in self.axes)
         return m * n * k
 
@@ -474,7 +475,7 @@ class Grid:
         return (shape for shape in itertools.product(m, n, k) if self.fits(shape))
 
     def count(self) -> int | None:
-        """How many shapes fit; None where there are too many to list."""
+        """Return how many shapes fit; None where there are too many to list."""
         return sum(1 for _ in self.shapes()) if self.product <= MOST_LISTED else None
 
 
@@ -592,7 +593,7 @@ def why_none(case: Case, grid: Grid, accel: Accel) -> str:
 
 @dataclass(slots=True)
 class Results:
-    """What was found for each dtype so far; each is told."""
+    """The results for each dtype so far; each is reported."""
 
     emit: Emit
     entries: list[SearchResult] = field(default_factory=list)
@@ -676,7 +677,7 @@ class _Told:
 
 
 def _entry(case: Case, accel: Accel, searcher: Search, took_s: float) -> SearchResult:
-    """What the search of one dtype came to."""
+    """Return what the search of one dtype came to."""
     return SearchResult(
         device=accel.id,
         dtype=case.dtype,

@@ -173,7 +173,7 @@ def _progress(case: Case, accel: Accel, seconds: float, work: float, emit: Emit)
 
 
 def _calls_for_a_window(call: Callable[[], object], accel: Accel) -> int:
-    """How many calls make a window, from the second to fourth call: the first loads what is loaded lazily."""
+    """Return how many calls make a window, from the second to fourth call: the first loads what is loaded lazily."""
     call()
     accel.synchronize()
     began = accel.host_now()
@@ -362,7 +362,7 @@ def command(options: MatmulOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Time matrix products on every device asked for. Raises CannotLook and UsageError."""
     if options.search and options.cold:
         raise UsageError(
-            "--search does not go with --cold",
+            "--search cannot be combined with --cold",
             "shapes share their matrices, which stay in the cache",
             "use --cold with the --shape that it finds",
         )
@@ -443,7 +443,7 @@ class _Rows:
             raise UsageError(
                 "--time-budget leaves no time to find the fastest product",
                 f"--sustain takes {units.duration(sustaining_s)} for all dtypes, pauses included",
-                "give a longer --time-budget, a shorter --sustain or fewer dtypes",
+                "use a longer --time-budget, a shorter --sustain or fewer dtypes",
             )
 
     def _each(self, todo: Sequence[Case], until: float, watch: Watch) -> Iterator[Measurement]:
@@ -500,7 +500,8 @@ class _Rows:
                 raise result.cut_off
 
     def _guarded(self, case: Case, take: Callable[[], _T]) -> _T | None:
-        """What `take` gives; None, and a skip told, where torch has no such product here, or none of this shape."""
+        """Return what `take` gives; None, and a skip told, where torch has no such product here, or none of this
+        shape."""
         try:
             return take()
         except (RuntimeError, MemoryError) as error:

@@ -1,4 +1,4 @@
-"""What copies beside compute say: how much of them hides, and whether they arrived. Pure."""
+"""Judge copies beside compute: how much of them hides, and whether they arrived. Pure."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _interval(overlap: float, scale: float, share: TimeStats | None) -> tuple[fl
 
 
 def _flags(parts: Mapping[str, Sequence[Measurement]], copy_s: float, compute_s: float) -> tuple[str, ...]:
-    """What most of a part's runs were flagged for, and that the two are not equally long."""
+    """Return what most of a part's runs were flagged for, and that the two are not equally long."""
     flags = []
     for one in (row for rows in parts.values() for row in rows):
         told = [run["flags"] for run in runs.each(one)]
@@ -91,7 +91,7 @@ def _flags(parts: Mapping[str, Sequence[Measurement]], copy_s: float, compute_s:
 
 
 def unbalanced(copy_s: float, compute_s: float) -> bool:
-    """Whether two times differ by more than a tenth of the longer."""
+    """Return whether two times differ by more than a tenth of the longer."""
     return abs(copy_s - compute_s) > BALANCED * max(copy_s, compute_s)
 
 
@@ -128,7 +128,7 @@ def _pinned(found: Sequence[OverlapResult], environment: Mapping[str, str]) -> l
         return []
     name, told, evidence = "overlap.pinned_two_streams", _told(two), _evidence(two)
     if one_stream:
-        told += f"; in one stream {_told(one_stream)}"
+        told += f"; on one stream {_told(one_stream)}"
     doubts = sorted({flag for one in two for flag in one.flags if flag in DOUBTFUL})
     if doubts:
         title = "inconclusive: how much of a pinned copy hides on a second stream"
@@ -147,7 +147,7 @@ def _pinned(found: Sequence[OverlapResult], environment: Mapping[str, str]) -> l
 
 
 def _pageable(found: Sequence[OverlapResult]) -> list[Finding]:
-    """What pageable memory costs, and what to do: advice only where pinned memory is seen to do better."""
+    """Return what pageable memory costs, and what to do: advice only where pinned memory is seen to do better."""
     two = _of(found, "pageable", 2) or _of(found, "pageable", 1)
     if not two:
         return []
@@ -161,7 +161,7 @@ def _pageable(found: Sequence[OverlapResult]) -> list[Finding]:
 
 
 def _copies(measurements: Sequence[Measurement]) -> Finding:
-    """Whether every copy that was compared arrived as it was sent."""
+    """Return whether every copy that was compared arrived as it was sent."""
     copies = [one for one in measurements if one.name == NAME and one.case["what"] == "copy"]
     comparisons = [
         compared
@@ -173,7 +173,7 @@ def _copies(measurements: Sequence[Measurement]) -> Finding:
 
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
-    """What hides of a pinned copy on a second stream; where there is neither, of what was copied."""
+    """Return what hides of a pinned copy on a second stream; where there is neither, of what was copied."""
     rows = answer(seen.rows)
     best = [one for one in rows if (one.host_memory, one.streams) == ("pinned", 2)]
     found = []

@@ -1,4 +1,4 @@
-"""What `bench overlap` can be asked for. Pure: read before torch is."""
+"""Options of `bench overlap`. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOST_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class OverlapOptions:
-    """What the user asked for; `host_share` is what buffers may take of the host's memory that is left."""
+    """The user's options; `host_share` is what buffers may take of the host's memory that is left."""
 
     size: int | None = option(
         "Size of a copy.",

@@ -209,7 +209,7 @@ def size_for(options: OverlapOptions, room: Room) -> int:
     """The size of a copy. Raises UsageError for one that was asked for and does not fit, CannotLook for no room."""
     most = room.most(HOST_BUFFERS)
     if most < SMALLEST_SIZE:
-        raise too_little("to copy", f"buffers may take {units.capacity(most)} each", "overlap.memory")
+        raise too_little("to copy", f"buffers may use {units.capacity(most)} each", "overlap.memory")
     if options.size is None:
         # A power of two, as the default is.
         return min(DEFAULT_SIZE, 1 << (most.bit_length() - 1))
@@ -217,7 +217,7 @@ def size_for(options: OverlapOptions, room: Room) -> int:
         raise UsageError(
             f"--size {units.capacity(options.size)} does not fit",
             "it needs two buffers on the host, pageable and pinned, and one on the device",
-            f"give at most {units.capacity(most)}",
+            f"use at most {units.capacity(most)}",
         )
     return options.size
 
@@ -235,7 +235,7 @@ def cases(options: OverlapOptions, accel: Accel, size: int, *, pinned: bool, two
 
 
 def fast_dtype(accel: Accel) -> Dtype:
-    """What this device computes in fastest, of what it really has: bfloat16, else float16, else float32."""
+    """Return what this device computes in fastest, of what it really has: bfloat16, else float16, else float32."""
     wanted: tuple[Dtype, ...] = ("bfloat16", "float16")
     return next((dtype for dtype in wanted if support(dtype, accel).kind == "native"), "float32")
 
@@ -279,7 +279,9 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
         emit(Skipped(Finding("overlap.pinned", "skip", title, shared.no_pinned, device=accel.id)))
     todo = cases(options, accel, size, pinned="pinned" in shared.host, two_streams=side_stream is not None)
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
-        with no_room(accel, "not enough memory for the matrices", "overlap.memory", "stop other users of the memory"):
+        with no_room(
+            accel, "not enough memory for the matrices", "overlap.memory", "stop other programs that use the memory"
+        ):
             products = _compute(accel, emit)
         bench = Bench(accel, shared, products, room, watch, side_stream, {})
         wake(accel, shared)
@@ -292,7 +294,7 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
 
 
 def _compute(accel: Accel, emit: Emit) -> Compute:
-    """What the copies hide behind, in float32 where the library has no kernel for the fastest dtype.
+    """Return what the copies hide behind, in float32 where the library has no kernel for the fastest dtype.
 
     Raises CannotLook where the device has no room for it.
     """
@@ -305,7 +307,7 @@ def _compute(accel: Accel, emit: Emit) -> Compute:
             raise
     title = f"{accel.id} has no kernel for products in {fastest}"
     evidence = {"dtype": fastest}
-    reason = f"{refused}; float32 is taken"
+    reason = f"{refused}; float32 is used"
     emit(Skipped(Finding("overlap.compute", "skip", title, reason, evidence, device=accel.id)))
     return compute(accel, "float32")
 
@@ -340,7 +342,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """How many copies stand against how many products of which side, and what each took while it was found out."""
+    """The balance of copies and products, and the time that each took while it was calibrated."""
 
     copies: int
     side: int
@@ -350,7 +352,8 @@ class Balance:
 
 
 def balanced(timer: Timer, pair: Pair) -> Balance:
-    """How many products take as long as the copies; the larger the matrix the better, while that leaves a choice."""
+    """Return how many products take as long as the copies; the larger the matrix the better, while that leaves a
+    choice."""
 
     def copies_take(count: int) -> float:
         return _least(_copies(timer, pair, count))

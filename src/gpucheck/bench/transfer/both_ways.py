@@ -83,7 +83,7 @@ class Ways:
 
 
 def applies(accel: Accel) -> bool:
-    """Whether this device could copy both ways at once, and its clock tell that it did."""
+    """Return whether this device could copy both ways at once, and its clock tell that it did."""
     return accel.can_pin and accel.has_events
 
 
@@ -127,7 +127,7 @@ def size_of(sizes: tuple[int, ...], room: Room) -> int:
     """
     most = room.most(1)
     if most < SMALLEST_BYTES:
-        raise too_little("to copy both ways at once", f"buffers may take {units.capacity(most)} each", NAME)
+        raise too_little("to copy both ways at once", f"buffers may use {units.capacity(most)} each", NAME)
     wanted = max(max(sizes, default=USUAL_BYTES), SMALLEST_BYTES)
     # A power of two, as the usual sizes are.
     return wanted if wanted <= most else 1 << (most.bit_length() - 1)
@@ -213,7 +213,7 @@ class Lane:
 
 @dataclass(slots=True)
 class Plan:
-    """How a window is launched: copies timed, copies of the other beside them, and how long the other is held."""
+    """The launch of a window: copies timed, copies of the other beside them, and how long the other is held."""
 
     calls: int
     beside: int
@@ -288,7 +288,7 @@ def _timed(
 
 
 def ran_beside(start_s: float, end_s: float, marks_s: Sequence[float]) -> float:
-    """How many copies lie between two times, where each ran from one mark to the next; parts of a copy count."""
+    """Return how many copies lie between two times, where each ran from one mark to the next; parts of a copy count."""
     return sum(
         max(0.0, min(end, end_s) - max(begin, start_s)) / (end - begin)
         for begin, end in pairwise(marks_s)

@@ -1,4 +1,4 @@
-"""What the measured copies say: whether they arrived, what share of the link they reach, what pinned memory gains.
+"""Judge measured copies: whether they arrived, what share of the link they reach, what pinned memory gains.
 
 Pure functions on measurements. What the link carries follows from what was read of it under load.
 
@@ -57,8 +57,8 @@ def as_read(
         agrees = abs(c2c_bytes_per_s - links.C2C_BYTES_PER_S) <= C2C_AGREEMENT * links.C2C_BYTES_PER_S
         limit = c2c_bytes_per_s if agrees else None
         why_not = (
-            f"NVML's NVLink-C2C links carry {units.byte_rate(c2c_bytes_per_s)} together, "
-            f"and {units.byte_rate(links.C2C_BYTES_PER_S)} is what NVIDIA gives for a Grace Hopper"
+            f"NVML's NVLink-C2C links carry {units.byte_rate(c2c_bytes_per_s)} together; NVIDIA specifies "
+            f"{units.byte_rate(links.C2C_BYTES_PER_S)} for a Grace Hopper"
         )
     return LinkUnderLoad(
         kind=kind,
@@ -75,7 +75,7 @@ def as_read(
 
 
 def below(link: LinkUnderLoad) -> dict[str, tuple[int, int]]:
-    """What is lower than it could be, as (now, at most): `generation`, `width`. Of PCIe alone."""
+    """Return what is lower than it could be, as (now, at most): `generation`, `width`. Of PCIe alone."""
     if link.c2c_bytes_per_s is not None:
         return {}
     pairs = {"generation": (link.generation, link.max_generation), "width": (link.width, link.max_width)}
@@ -121,7 +121,8 @@ def flags(telemetry: Mapping[str, Any] | None, size: int, bytes_per_s: float | N
 
 
 def limit_of(link: LinkUnderLoad, fastest: float) -> tuple[float | None, str]:
-    """What the link carries, bytes per second; None and why, also where a copy was faster than it was read to be."""
+    """Return what the link carries, bytes per second; None and why, also where a copy was faster than it was read to
+    be."""
     limit = link.limit_bytes_per_s
     if limit is not None and fastest > limit:
         told = f"it reports {link.label}, {units.byte_rate(limit)}, but copies are faster: another link carries them"
@@ -132,7 +133,7 @@ def limit_of(link: LinkUnderLoad, fastest: float) -> tuple[float | None, str]:
 def share_of_link(
     rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_address: str | None = None
 ) -> list[Finding]:
-    """What share of the link the best pinned row of each direction reaches."""
+    """Return what share of the link the best pinned row of each direction reaches."""
     rates = {way: row.rate.median for way, row in rows.items() if row.rate}
     if not rates:
         return []
@@ -185,7 +186,7 @@ def _below_max(link: LinkUnderLoad, pci_address: str | None) -> list[Finding]:
                 f"link with {now} of {most} lanes under load",
                 "bad seat, riser, or a slot with fewer lanes",
                 {"width": now, "max_width": most, "device_max_width": link.device_max_width},
-                fix="reseat the card or use another slot",
+                fix="reseat the GPU or use another slot",
             )
         )
     elif link.width and link.device_max_width and link.width < link.device_max_width:
@@ -193,8 +194,8 @@ def _below_max(link: LinkUnderLoad, pci_address: str | None) -> list[Finding]:
             Finding(
                 "transfer.link_width",
                 "info",
-                f"the slot offers {link.width} of the card's {link.device_max_width} lanes",
-                "the slot, or how the board shares its lanes, is the limit",
+                f"the slot offers {link.width} of the GPU's {link.device_max_width} lanes",
+                "the slot, or lane sharing on the board, is the limit",
                 {"width": link.width, "max_width": link.max_width, "device_max_width": link.device_max_width},
             )
         )
@@ -221,7 +222,7 @@ def _below_max(link: LinkUnderLoad, pci_address: str | None) -> list[Finding]:
             Finding(
                 "transfer.link_generation",
                 "info",
-                f"the system offers PCIe generation {now} of the card's {most}",
+                f"the system offers PCIe generation {now} of the GPU's {most}",
                 "the slot or the CPU is the limit",
                 {"generation": now, "max_generation": link.max_generation, "device_max_generation": most},
             )
@@ -268,7 +269,7 @@ def judge(measurements: Sequence[Measurement], link: LinkUnderLoad, facts: Facts
 
 
 def corrupt(measurements: Sequence[Measurement]) -> Finding:
-    """Whether every copy that was compared, in every run, arrived as it was sent."""
+    """Return whether every copy that was compared, in every run, arrived as it was sent."""
     comparisons = [row for one in measurements for row in remarks.compared(one, label(one), label(one))]
     return remarks.verification("transfer.corrupt", comparisons, "copies arrived corrupted")
 
@@ -385,7 +386,7 @@ def _on_host(measurements: Sequence[Measurement]) -> list[Finding]:
             "transfer.host_to_host",
             "info",
             f"copies in host memory reach {units.byte_rate(row.rate.median)}",
-            f"{size} at a time; each byte counted once, though read and written",
+            f"{size} at a time; each byte is counted once, although it is read and written",
             {"bytes_per_s": row.rate.median, "size_bytes": row.case["size_bytes"], "fits": to_json(fits(measurements))},
         )
     ]

@@ -87,7 +87,7 @@ class Stage:
             slices[place].bitwise_xor_(FLIP)
 
     def wrong_bytes(self, result: torch.Tensor, place: int, *, flipped: bool) -> int:
-        """How many bytes of a result are not those of the slice that it was copied from."""
+        """Return how many bytes of a result are not those of the slice that it was copied from."""
         found = result.reshape(-1)
         words = self.size // WORD
         if len(found) != words:
@@ -360,7 +360,7 @@ def measured(setting: Setting, start: Start = start_child) -> Iterator[Measureme
 
 
 def _failed(accel: Accel, text: str) -> tuple[str, str, str]:
-    """What failed, why, and what to do."""
+    """Return what failed, why, and what to do."""
     cause = messages.cause_of(text)
     title = cause.title if cause is not None else "the process that copied to it ended"
     return f"{accel.id}: {title}", text, cause.fix if cause is not None else "gpucheck smoke"
@@ -430,7 +430,7 @@ def rows(setting: Setting) -> Iterator[Measurement]:
         except (RuntimeError, MemoryError) as error:
             if not accel.is_out_of_memory(error):
                 raise
-            why, fix = why_full(accel, f"its tensors take {units.capacity(size)} each", room.free)
+            why, fix = why_full(accel, f"its tensors use {units.capacity(size)} each", room.free)
             raise CannotLook(f"memory ran out at `{idiom.code}`", why, fix, finding="transfer.idioms") from error
         yield one
 
@@ -443,12 +443,12 @@ def size_of(sizes: tuple[int, ...], room: Room, host_buffers: int) -> int:
     most = room.most(host_buffers + 2) // 2
     size = min(max(sizes, default=USUAL_BYTES), USUAL_BYTES, most) // GRAIN * GRAIN
     if most < LEAST_BYTES:
-        raise too_little("for the common idioms", f"a tensor may take {units.capacity(most)}", "transfer.idioms")
+        raise too_little("for the common idioms", f"a tensor may use {units.capacity(most)}", "transfer.idioms")
     return max(size, GRAIN)
 
 
 def slices(size: int, room: Room, host_buffers: int) -> int:
-    """How many slices the calls rotate over: what makes them cold, as far as there is room."""
+    """Return how many slices the calls rotate over: what makes them cold, as far as there is room."""
     # What a call makes takes another slice or two.
     fit = room.most(host_buffers) // size - 2
     return max(1, min(-(-room.cold // size), MOST_ROTATED_BYTES // size, fit))

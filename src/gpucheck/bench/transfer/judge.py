@@ -298,13 +298,13 @@ def no_pinned(reason: str, device: str) -> Finding:
 
 
 def on_device(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Whether the copies arrived, and at what rate; beside the memory's peak where the part is known. Pure."""
+    """Return whether the copies arrived, and at what rate; beside the memory's peak where the part is known. Pure."""
     return [finding for one in measurements if one.name == ON_DEVICE for finding in _on_device(one, facts)]
 
 
 def _on_device(one: Measurement, facts: Facts) -> list[Finding]:
     size = units.capacity(one.case["size_bytes"])
-    fix = "rerun, then `gpucheck smoke`: memory that is wrong twice is broken"
+    fix = "rerun, then `gpucheck smoke`; if it is wrong twice, the memory is faulty"
     comparisons = remarks.compared(one, size, f"({size} at a time)")
     found = remarks.verification(ON_DEVICE, comparisons, "copies within the device arrived corrupted", fix)
     if found.verdict != "pass":
@@ -327,7 +327,7 @@ def _on_device(one: Measurement, facts: Facts) -> list[Finding]:
 
 
 def idioms(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Whether every line copied what it must, and what each costs beside the raw copy of its direction."""
+    """Return whether every line copied what it must, and what each costs beside the raw copy of its direction."""
     rows = [one for one in measurements if one.name == IDIOM]
     comparisons = [row for one in rows for row in remarks.compared(one, _call(one), f"after `{_call(one)}`")]
     found = remarks.verification("transfer.idioms_corrupt", comparisons, "a common idiom copied wrong bytes")
@@ -375,7 +375,7 @@ def _ratios(rows: Sequence[Measurement]) -> list[Finding]:
     messages, fix = _pinning(rows, evidence)
     busy = sum("cpu-busy" in one.flags for one in rows)
     if busy:
-        messages.append(f"{busy} of {len(rows)} were timed on a busy machine")
+        messages.append(f"machine busy for {busy} of {len(rows)} rows")
     return [Finding("transfer.idioms", "info", title, "; ".join(messages), evidence, fix)]
 
 
@@ -389,7 +389,7 @@ def _written(rows: Sequence[Measurement], ratios: dict[int, float]) -> dict[int,
 
 
 def _pinning(rows: Sequence[Measurement], evidence: dict[str, Any]) -> tuple[list[str], str | None]:
-    """What pinning in a loop, and letting a DataLoader pin, costs or gains; and what to write."""
+    """Return what pinning in a loop, and letting a DataLoader pin, costs or gains; and what to write."""
     by_id = {one.case["idiom"]: one for one in rows if one.case["idiom"] != "raw"}
     seconds = {name: one.time_s.median for name, one in by_id.items() if one.time_s}
     messages, fix = [], None
@@ -433,7 +433,7 @@ def _times(ratio: float) -> str:
 
 
 def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Whether both ways' copies arrived, and their rates at once beside the rates of one direction alone."""
+    """Return whether both ways' copies arrived, and their rates at once beside the rates of one direction alone."""
     rows = [one for one in measurements if one.name == BOTH_WAYS]
     if not rows:
         return []
@@ -548,19 +548,20 @@ OF_SEVERAL: dict[str, _OfRows] = {"together": together, "peer": peer}
 
 
 def findings(seen: Seen) -> list[Finding]:
-    """What the parts that were begun say of one device's rows."""
+    """Return what the parts that were begun say of one device's rows."""
     begun = [judge for name, judge in OF_A_DEVICE.items() if part(name) in seen.parts]
     return [finding for judge in begun for finding in judge(seen.rows, seen.facts)]
 
 
 def of_several(devices: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> list[Finding]:
-    """What the parts that concern several devices say of the rows of all."""
+    """Return what the parts that concern several devices say of the rows of all."""
     rows = [one for seen in devices for one in seen.rows]
     return [finding for name, judge in OF_SEVERAL.items() if name in parts for finding in judge(rows, facts)]
 
 
 def answer(seen: Seen) -> TransferResult:
-    """What all parts derive from a device's rows: gains and latencies as called, fits, the link, and the idioms."""
+    """Return what all parts derive from a device's rows: gains and latencies as called, fits, the link, and the
+    idioms."""
     copies = [one for one in seen.rows if one.name == copies_judge.NAME]
     return TransferResult(
         seen.device,
@@ -573,7 +574,7 @@ def answer(seen: Seen) -> TransferResult:
 
 
 def ceilings(seen: Seen) -> Ceilings:
-    """What the link carries, where large pinned copies were timed by the device's clock."""
+    """Return what the link carries, where large pinned copies were timed by the device's clock."""
     copies = [one for one in seen.rows if one.name == copies_judge.NAME]
     rates = [row.rate.median for way in WAYS if (row := copies_judge.best(copies, way, "link")) and row.rate]
     if not rates:

@@ -42,7 +42,7 @@ HOST_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class TransferOptions:
-    """What the user asked for; no sizes means the six of the documentation, or the sweep.
+    """The user's options; no sizes means the six of the documentation, or the sweep.
 
     `only` and `skip` are prefixes of the ids of parts, `host_share` is what all buffers together may take of the host's
     memory that is left.
@@ -115,7 +115,7 @@ class Setting:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time is up."""
+        """Return whether the time is up."""
         return time.monotonic() >= self.deadline
 
     def row_s(self, left: int, longest_s: float) -> float:

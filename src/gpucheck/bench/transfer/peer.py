@@ -55,14 +55,14 @@ _ERROR = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)\b")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a child said: its measurements, and why there are not more of them; empty where nothing went wrong."""
+    """The answer of a child: its measurements, and why there are not more of them; empty where nothing went wrong."""
 
     measurements: tuple[Measurement, ...]
     reason: str = ""
 
 
 def applies(ids: Sequence[str]) -> bool:
-    """Whether two of these devices can copy to each other without being the host."""
+    """Return whether two of these devices can copy to each other without being the host."""
     return bool(pairs(ids))
 
 
@@ -98,7 +98,7 @@ def rows(together: Together, run_child: RunChild = talk.run) -> Iterator[Measure
 
 
 def read(heard: Heard) -> Answer:
-    """What a child said, also one that did not come to its end."""
+    """Return what a child said, also one that did not come to its end."""
     measurements = tuple(from_json(Measurement, one["measurement"]) for one in heard.lines if "measurement" in one)
     ending = heard.ending
     words = next((line for line in reversed(ending.stderr.splitlines()) if _ERROR.match(line.strip())), None)
@@ -179,13 +179,14 @@ def one_way(source: Accel, destination: Accel, watch: Watch) -> Iterator[Measure
 
 
 def size_of(source: Accel, destination: Accel) -> int:
-    """How large a copy is: the usual size, less where either device has less room. Raises CannotLook for next to none.
+    """Return how large a copy is: the usual size, less where either device has less room. Raises CannotLook for next to
+    none.
 
     A power of two.
     """
     most = _most(source, destination)
     if most < LATENCY_BYTES:
-        why = f"a buffer may take {units.capacity(most)} on each"
+        why = f"a buffer may use {units.capacity(most)} on each"
         raise CannotLook(f"not enough memory on {source.id} and {destination.id}", why, finding=NAME)
     return min(USUAL_BYTES, 1 << (most.bit_length() - 1))
 

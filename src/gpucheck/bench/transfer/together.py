@@ -85,7 +85,7 @@ def rows(together: Together, start: Start = start) -> Iterator[Measurement]:
     if size < LEAST_SIZE < SIZE:
         raise CannotLook(
             f"not enough memory for {len(together.ids)} buffers of {units.capacity(LEAST_SIZE)}",
-            f"the host can spare {units.capacity(size)} for each",
+            f"the host has {units.capacity(size)} available for each",
             finding=NAME,
         )
     known = {device.id: device for device in together.facts.devices}

@@ -118,7 +118,7 @@ def rows(setting: Setting) -> Iterator[Measurement]:
 
 
 def _is_late(case: Case, done: Sequence[Case], setting: Setting) -> bool:
-    """Whether time ran out before the first row of a size that nobody named, and that no verdict needs.
+    """Return whether time ran out before the first row of a size that nobody named, and that no verdict needs.
 
     A size that was begun is measured to its end.
     """
@@ -214,12 +214,13 @@ def fitting(options: TransferOptions, room: Room, host_buffers: int) -> tuple[li
     fits = [size for size in wanted if size <= most]
     if options.sizes and len(fits) < len(wanted):
         size = max(wanted)
-        where = "" if room.device is None else f", and the device can spare {units.capacity(room.device)}"
+        where = "" if room.device is None else f", but the device has only {units.capacity(room.device)} available"
         raise UsageError(
             f"--size {units.capacity(size)} does not fit",
-            f"it needs {host_buffers + (room.device is None)} × {units.capacity(size)} of host memory"
-            f"{', pinned in powers of two' if room.pinned else ''}, which can spare {units.capacity(room.host)}{where}",
-            f"give at most {units.capacity(most)}",
+            f"it needs {host_buffers + (room.device is None)} × {units.capacity(size)} of host "
+            f"memory{', pinned in powers of two' if room.pinned else ''}, but only {units.capacity(room.host)} are "
+            f"available{where}",
+            f"use at most {units.capacity(most)}",
         )
     return fits, [size for size in wanted if size > most]
 
@@ -235,7 +236,8 @@ ON_DEVICE_WARM_UP_S = 0.1
 
 
 def has_memory(accel: Accel) -> bool:
-    """Whether this is a device with memory of its own to copy in; on a CPU that is the copy from host to host."""
+    """Return whether this is a device with memory of its own to copy in; on a CPU that is the copy from host to
+    host."""
     return not accel.is_cpu
 
 
@@ -259,7 +261,7 @@ def size_on_device(sizes: tuple[int, ...], most: int) -> int:
     Raises CannotLook where there is next to none.
     """
     if most < LEAST_BYTES:
-        raise too_little("to copy", f"each of two buffers may take {units.capacity(most)}", ON_DEVICE)
+        raise too_little("to copy", f"each of two buffers may use {units.capacity(most)}", ON_DEVICE)
     wanted = max(sizes, default=USUAL_BYTES)
     # A power of two, as the usual size is.
     return wanted if wanted <= most else 1 << (most.bit_length() - 1)
@@ -352,7 +354,7 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
         raise CannotLook(
             f"{', '.join(sorted(chosen))} needs several devices",
             f"{ids[0] if ids else 'none'} is the only one here",
-            "give --device all on a machine with several",
+            "use --device all on a machine with several",
             finding="transfer.together",
         )
 
@@ -407,7 +409,7 @@ def _no_time(left: Sequence[Part | TogetherPart], device: str | None = None) -> 
         f"not measured: {', '.join(names)}",
         "out of time",
         {"parts": names},
-        fix=f"give a longer --time-budget, or --only {names[0]}",
+        fix=f"use a longer --time-budget, or --only {names[0]}",
         device=device,
     )
 
@@ -415,7 +417,7 @@ def _no_time(left: Sequence[Part | TogetherPart], device: str | None = None) -> 
 def _together(
     options: TransferOptions, chosen: frozenset[str], ids: Sequence[str], facts: Facts, emit: Emit, deadline: float
 ) -> None:
-    """What concerns several devices at once: each in a process of its own."""
+    """Measure several devices at once: each in a process of its own."""
     todo = [part for part in TOGETHER if part.id in chosen and part.applies(ids)]
     for place, part in enumerate(todo):
         until = share_until(deadline, [one.weight for one in todo[place:]])

@@ -1,4 +1,4 @@
-"""What is asked of NVML about one device: a row for each field, named as in `report.facts.Device`.
+"""The NVML queries for one device: a row for each field, named as in `report.facts.Device`.
 
 A row names functions of nvidia-ml-py (the first that both it and the driver's library have is used), their arguments
 and how the answer becomes SI units. Constants are those of nvml.h, written out so that an older nvidia-ml-py without
@@ -89,7 +89,7 @@ LEAST_UNCLAIMED_BYTES, LEAST_UNCLAIMED_SHARE = 2**30, 0.05
 
 
 def unclaimed_counts(unclaimed: int, total: int) -> bool:
-    """Whether so much memory that no process is seen to hold is worth a word: contexts and rounding are less."""
+    """Return whether so much memory that no process is seen to hold is worth a word: contexts and rounding are less."""
     return unclaimed > LEAST_UNCLAIMED_BYTES and unclaimed > LEAST_UNCLAIMED_SHARE * total
 
 
@@ -229,7 +229,7 @@ def _watts(name: str, function: str, of: Callable[[Any], Any] = lambda value: va
     def convert(answer: Any) -> float:
         milliwatts: int = of(answer)
         if is_limit and milliwatts == 0:
-            raise NotTold("NVML answers 0 W, which is no limit")
+            raise NotTold("NVML returns 0 W, which is not a limit")
         return milliwatts / 1e3
 
     return _one(name, number(0, 100e3), function, convert=convert)
@@ -284,7 +284,7 @@ def remapped_rows(value: tuple[int, int, int, int]) -> dict[str, object]:
 def window_bytes(memory: Any, name: str) -> int:
     """A size of the window (BAR1) through which the host sees the card's memory. A card that has none answers 0."""
     if memory.bar1Total == 0:
-        raise NotTold("NVML answers 0 bytes")
+        raise NotTold("NVML returns 0 bytes")
     return int(getattr(memory, name))
 
 
@@ -505,7 +505,7 @@ REASONS = {
     13: "the driver's NVML has no such function",
     15: "the device is lost",
     16: "the device needs a reset",
-    999: "NVML answers: unknown error",
+    999: "NVML returns: unknown error",
 }
 STATES = {8: "no power", 11: "no interrupts", 15: "lost", 16: "reset required"}
 # The state of a card that a container's or a scheduler's rules keep from us.
@@ -521,7 +521,7 @@ OTHER_STRUCT = "the driver's NVML has another version of this structure"
 
 
 def applies(reason: str) -> bool:
-    """Whether a question that was refused for this reason has an answer on this device: it is then not known."""
+    """Return whether a question that was refused for this reason has an answer on this device: it is then not known."""
     codes = (INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND)
     told = (*(REASONS[code] for code in codes), ECC_OFF, OTHER_STRUCT)
     return reason not in told and not reason.startswith(NO_SUCH_CALL)
@@ -537,7 +537,7 @@ class Refused(Exception):
 
 
 def refusal(pynvml: Any, code: int) -> Refused:
-    return Refused(REASONS.get(code) or f"NVML answers: {pynvml.NVMLError(code)}", code)
+    return Refused(REASONS.get(code) or f"NVML returns: {pynvml.NVMLError(code)}", code)
 
 
 def call(pynvml: Any, function: str, *arguments: object, **named: object) -> Any:
@@ -592,7 +592,8 @@ def checked(sound: Sound, value: Any) -> Any:
 
 
 class Row:
-    """What is known of one device so far: its fields, why others are not known, and the state that the reasons show."""
+    """The known values of one device so far: its fields, why others are not known, and the state that the reasons
+    show."""
 
     def __init__(self, **known: object) -> None:
         self.device: dict[str, Any] = {"kind": "cuda", **known}

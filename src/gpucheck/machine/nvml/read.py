@@ -107,7 +107,7 @@ def _confidential(pynvml: Any) -> str:
 
 
 def count(pynvml: Any) -> int:
-    """How many devices NVML counts. Raises Refused."""
+    """Return how many devices NVML counts. Raises Refused."""
     counted = call(pynvml, "nvmlDeviceGetCount")
     if not fields.whole(0, fields.MOST_DEVICES)(counted):
         raise Refused(f"{SENSELESS}: {counted!r}")
@@ -149,7 +149,7 @@ def read_memory(pynvml: Any, handle: Any, row: Row) -> None:
     if total == 0:
         # Some integrated GPUs answer success and zeros.
         for name in fields.MEMORY:
-            row.unknown[name] = "NVML answers 0 bytes"
+            row.unknown[name] = "NVML returns 0 bytes"
         return
     row.put("memory_source", source)
     for name in fields.MEMORY:
@@ -158,7 +158,7 @@ def read_memory(pynvml: Any, handle: Any, row: Row) -> None:
             if value is None:
                 row.unknown[name] = "NVML's first memory call counts what is reserved as used"
             elif checked(fields.size, value) > checked(fields.size, total):
-                row.unknown[name] = f"{SENSELESS}: more than the card has"
+                row.unknown[name] = f"{SENSELESS}: more than the GPU has"
             else:
                 row.put(name, value)
         except Refused as refused:
@@ -258,7 +258,7 @@ def read_processes(pynvml: Any, handle: Any, row: Row) -> None:
 
 
 def is_much(row: Row) -> bool:
-    """Whether more of the card's memory is in use than what nobody would look for."""
+    """Return whether more of the card's memory is in use than what nobody would look for."""
     used, total = row.device.get("memory_used_bytes"), row.device.get("memory_total_bytes")
     if not used or not total or row.device.get("memory_source") != "nvml v2":
         return False
@@ -266,7 +266,7 @@ def is_much(row: Row) -> bool:
 
 
 def sum_processes(row: Row) -> None:
-    """What the listed processes hold together; unknown where one of them does not tell, and in MIG mode."""
+    """Sum the memory of the listed processes; unknown where one of them does not tell, and in MIG mode."""
     listed = row.device.get("processes")
     told = [process["used_memory_bytes"] for process in listed or ()]
     divided = (row.device.get("mig") or {}).get("enabled")

@@ -40,7 +40,7 @@ ENERGY = fields.Field(
     lambda millijoules: millijoules / 1e3,
 )
 # What the energy counter is to a MIG instance.
-OF_CARD = "counted for the whole card, not for its MIG instances"
+OF_CARD = "counted for the whole GPU, not for its MIG instances"
 
 
 def card_width(address: str | None) -> int | None:

@@ -309,7 +309,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A mistake: by which rule, where, and what to say. Line and column count from 1, in characters."""
+    """A mistake: by which rule, where, and what to say. Line and column count from 1, in characters.
+
+    `source` is its first line as it stands in the file, and `width` how many characters of it the mistake takes.
+    """
 
     id: str
     line: int
@@ -319,6 +322,8 @@ class Mistake:
     end_line: int
     function: str = ""
     ignored: bool = False
+    source: str = ""
+    width: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,6 +402,8 @@ class Scope:
             getattr(node, "end_lineno", None) or line,
             function,
             self.source.is_ignored(node, rule),
+            self.source.lines[line - 1].rstrip(),
+            self.source.width(node),
         )
         self.found.setdefault((rule, line, column), mistake)
 

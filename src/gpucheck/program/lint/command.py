@@ -97,6 +97,8 @@ def _finding(name: str, one: Mistake) -> Finding:
         "column": one.column,
         "end_line": one.end_line,
         "function": one.function or None,
+        "source": one.source,
+        "width": one.width,
     }
     return Finding(one.id, rule.verdict, rule.title, one.message, evidence, one.fix)
 

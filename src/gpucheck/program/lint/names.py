@@ -449,6 +449,14 @@ class Source:
         line = self.lines[getattr(node, "lineno", 1) - 1]
         return len(line.encode()[: getattr(node, "col_offset", 0)].decode("utf-8", "replace")) + 1
 
+    def width(self, node: ast.AST) -> int:
+        """How many characters the node takes of its first line, at least one."""
+        first = getattr(node, "lineno", 1)
+        line = self.lines[first - 1].rstrip()
+        if getattr(node, "end_lineno", None) == first:
+            line = line.encode()[: getattr(node, "end_col_offset", 0)].decode("utf-8", "replace")
+        return max(len(line) - self.column(node) + 1, 1)
+
     def is_ignored(self, node: ast.AST, rule: str) -> bool:
         """Whether a comment on one of the node's lines names the rule, or all."""
         first = getattr(node, "lineno", 1)

@@ -1,4 +1,4 @@
-"""What benchmarks answer beside their rows and findings."""
+"""The answers of benchmarks beside their rows and findings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkSummary:
-    """What a benchmark's findings come to; `why` is the first that says so, where it is no pass."""
+    """The verdict of a benchmark's findings. `why` is the first finding that causes it, unless it is a pass."""
 
     benchmark: str
     verdict: Verdict
@@ -50,7 +50,7 @@ class BenchAll:
 class LinkUnderLoad:
     """The link between host and device as it was read inside the windows of large copies.
 
-    `kind` is `PCIe` or `NVLink-C2C`. The maxima are those of card and system together, `device_max_…` the card's own.
+    `kind` is `PCIe` or `NVLink-C2C`. The maxima are those of GPU and system together; `device_max_…` are the GPU's own.
     `c2c_bytes_per_s` is what NVML's active NVLink-C2C links carry in one direction, `limit_bytes_per_s` what the link
     carries in one direction; None where that is not known, and `unknown_because` then says why.
     """
@@ -127,7 +127,7 @@ class IdiomTime:
 
 @dataclass(frozen=True, slots=True)
 class TransferResult:
-    """What the copies of one device come to: the link, what pinned memory gains, latencies, fits, and common idioms."""
+    """The results of one device's copies: the link, the gain of pinned memory, latencies, fits, and common idioms."""
 
     device: str
     link: LinkUnderLoad | None = None
@@ -142,10 +142,9 @@ class TransferResult:
 
 @dataclass(frozen=True, slots=True)
 class OverlapResult:
-    """How much of a copy hides behind compute: (copy + compute - both) over the shorter of the two, 1 is all of it.
-
-    The times are of a whole group of copies and products. The interval comes from the rounds; None below six.
-    """
+    """The share of a copy that is hidden behind compute: (copy + compute - both) / the shorter of the two; 1 means all
+    of it. The times are of a whole group of copies and products. The interval comes from the rounds and is None below
+    six."""
 
     device: str
     direction: str
@@ -259,8 +258,8 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True)
 class LoadReading:
-    """What a device said of itself, `at_s` after a long run began. Power is the mean since the reading before; None
-    for the first and where the energy is not counted."""
+    """A reading of a device, `at_s` after the start of a long run. Power is the mean since the previous reading. It is
+    None for the first reading and if the energy is not counted."""
 
     at_s: float
     sm_clock_hz: float | None

@@ -1,6 +1,7 @@
-"""What `find-batch-size` answers: of one device, of several, and as an estimate for one that is not here.
+"""The answer of `find-batch-size`: for one device, for several, or as an estimate for another device.
 
-Along an axis every size is a length. Keys with a default came after the first documents, which are read without them.
+Along an axis every size is a length. Keys with a default are newer than the first documents, which are read without
+them.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class TrialEntry:
 
     @property
     def least_bytes(self) -> int | None:
-        """What a size that ran out of memory needs at least: what was reserved, and what it asked for besides."""
+        """The minimum memory of a size that ran out of memory: the reserved bytes plus the failed request."""
         return None if self.asked_bytes is None or self.reached_bytes is None else self.asked_bytes + self.reached_bytes
 
 
@@ -90,7 +91,7 @@ class SearchAxis:
 
 @dataclass(frozen=True, slots=True)
 class StepRecipe:
-    """How a step is run, beyond the model: autocast's dtype, checkpointed activations, torch.compile, the axis."""
+    """The settings of a step, beyond the model: autocast's dtype, checkpointed activations, torch.compile, the axis."""
 
     amp: str | None = None
     grad_checkpointing: bool = False
@@ -102,11 +103,8 @@ class StepRecipe:
 
 @dataclass(frozen=True, slots=True)
 class SearchMethod:
-    """How peaks were measured (`peak`) and sizes found (`prediction`).
-
-    `guard_bytes` is the growth at which the system ends a trial, `context_counted` whether a device's context is part
-    of the peak; None where that does not apply.
-    """
+    """The method for peaks (`peak`) and sizes (`prediction`). `guard_bytes` is the growth at which the system ends a
+    trial. `context_counted` is true if a device's context is part of the peak. None where it does not apply."""
 
     peak: str | None = None
     baseline_bytes: int | None = None
@@ -225,7 +223,7 @@ class Calibration:
     constant_bytes: int = 0
 
     def peak(self, predicted: float) -> float:
-        """What is to be expected where so much is predicted, in bytes."""
+        """The expected value for a predicted one, in bytes."""
         return self.constant_bytes + self.factor * predicted
 
 
@@ -239,11 +237,9 @@ class PredictedPeak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionResult:
-    """What tensors without data said before the first trial, and what that trial made of it.
-
-    The bytes are those predicted at `uncalibrated_max_batch_size`. `device` is the kind that the tensors were on,
-    `reason` why the prediction was not used.
-    """
+    """The prediction from tensors without data before the first trial, and its calibration by that trial. The bytes are
+    those predicted at `uncalibrated_max_batch_size`. `device` is the kind that the tensors were on, `reason` why the
+    prediction was not used."""
 
     max_batch_size: int | None
     uncalibrated_max_batch_size: int | None = None
@@ -320,7 +316,7 @@ class FoundBatchSize:
 
     @property
     def is_open(self) -> bool:
-        """Whether the search ended before it knew how much more fits, and not because the user wanted no more."""
+        """True if the search ended before it knew how much more fits, and the user did not set the limit."""
         return self.max_batch_size is None and self.limiting_factor != "max-batch-size"
 
     @property
@@ -331,7 +327,7 @@ class FoundBatchSize:
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """What one device takes of a step of all: so many samples, in so many seconds."""
+    """One device's part of a shared step: its samples and seconds."""
 
     device: str
     batch_size: int
@@ -368,7 +364,7 @@ class FoundBatchSizes:
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """What searches found for real, as shares of what was estimated of the same: the least and the most of them."""
+    """The measured sizes of real searches as shares of their estimates: the lowest and the highest."""
 
     low: float
     high: float

@@ -1,4 +1,4 @@
-"""What `fleet check` leaves of a node, and what `fleet judge` answers of many."""
+"""The document of `fleet check` for a node, and the answer of `fleet judge` for many nodes."""
 
 from __future__ import annotations
 
@@ -63,13 +63,11 @@ class NodeFigure:
 
 @dataclass(frozen=True, slots=True)
 class NodeDocument:
-    """What a node leaves behind, written anew before every step: `step` is the one that it is at, empty at its end.
-
-    `exit` is None until then; `ended` is what ended the check at its step, empty where nothing could be written any
-    more: SIGTERM and SIGINT can, SIGKILL cannot. `expected` is how many nodes the launcher has started, None where it
-    does not say. `settings` are versions and settings that siblings share; no values of variables are in it. `gpus` is
-    how many GPUs were found, whether torch can use them or not; None where no part has read it.
-    """
+    """The document of a node, rewritten before every step. `step` is the current step, empty at the end. `exit` is None
+    until then. `ended` is the signal that ended the check at its step; it is empty after SIGKILL, when nothing can be
+    written. `expected` is the number of nodes that the launcher started, None if unknown. `settings` are versions and
+    settings that siblings share; no values of variables are in it. `gpus` is how many GPUs were found, whether torch
+    can use them or not; None where no part has read it."""
 
     schema: str
     gpucheck: str

@@ -1,7 +1,5 @@
-"""What `model` answers: the weights, what stays behind when the model moves to a GPU, where its forward meets that.
-
-A line of source is text as `models.py:12`, None where it is not known. Sizes are bytes.
-"""
+"""The answer of `model`: the weights, the tensors that stay behind when the model moves to a GPU, and the lines where
+the forward pass uses them. A source line is text such as `models.py:12`, None if unknown. Sizes are bytes."""
 
 from __future__ import annotations
 
@@ -50,7 +48,8 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingBytes:
-    """What a training step keeps beside the weights. `optimizer_bytes` None is not known, for `reason`."""
+    """The memory of a training step beside the weights. If `optimizer_bytes` is None, `reason` says why it is
+    unknown."""
 
     optimizer: str
     gradient_bytes: int
@@ -60,10 +59,11 @@ class TrainingBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftBehind:
-    """What is still on `device` after the move. `what` describes it, `use` is what the forward does with it.
+    """A tensor that is still on `device` after the move. `what` describes it, and `use` says how the forward pass uses
+    it.
 
-    `attribute` is the name in its module that leads to it, `holder` what holds it there; `is_trained` is whether it
-    takes a gradient. `replaced` is the method, with its line, that a module above it has in place of torch's own.
+    `attribute` is its name in the module, `holder` is the object that holds it, and `is_trained` is true if it takes a
+    gradient. `replaced` is the method, with its line, that replaces torch's own in a module above it.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Tie:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedPart:
-    """What the target itself put on `device`: how many parameters and buffers, the first, and its line."""
+    """Parameters and buffers that the target placed on `device`: their number, the first, and its line."""
 
     device: str
     count: int
@@ -144,10 +144,10 @@ class UnjudgedOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedRun:
-    """A forward, or with `phase` `step` a whole training step, on the device that the tensors claim.
+    """A forward pass, or with `phase` `step` a whole training step, on the simulated device.
 
-    `stopped` is why it could not be followed to its end, `stopped_at` the line from which on nothing is known.
-    `note` says what else was not done that was asked for.
+    `stopped` is why it could not be followed to its end, `stopped_at` the line from which on nothing is known. `note`
+    says what else was not done that was asked for.
     """
 
     phase: Phase

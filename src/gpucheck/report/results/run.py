@@ -1,8 +1,6 @@
-"""What `run` answers: where a program's time went, what it copied and waited for by line, and its memory.
-
-`run --dry` answers the same of a device that is not here, without times: a CPU did the work. Sizes are bytes; a line of
-source is text as `train.py:12`, None where it is not known.
-"""
+"""The answer of `run`: a program's time, its copies and waits by line, and its memory. `run --dry` gives the same for a
+simulated device, without times, because a CPU did the work. Sizes are bytes; a source line is text such as
+`train.py:12`, None if unknown."""
 
 from __future__ import annotations
 
@@ -65,15 +63,15 @@ class RunSteps:
 
 @dataclass(frozen=True, slots=True)
 class RunLine:
-    """What one line of the program did: `kind` is `to_device`, `to_host`, `between`, `data`, `synchronize`,
+    """The activity of one line of the program: `kind` is `to_device`, `to_host`, `between`, `data`, `synchronize`,
     `empty_cache`, or the call that waited (`item`, `bool`, `print`, …).
 
     `time_s` is what the program spent in these calls, `bytes` what they moved or read. `pinned` and `pageable` count
     the copies whose host side was or was not page-locked; `unpinned_async` those that asked for `non_blocking` in vain.
     `unchanged_again` are copies of the very tensor that was copied there before, `unchanged_back` of one that had come
     from where it goes. `steps` is in how many steps it happened. `discarded` is whether the statement throws the result
-    away, `made_by` the call that makes its tensor on the host first, `in_loop` whether the line is in a loop;
-    None: not known. `users` is False where only libraries' code was at work.
+    away, `made_by` the call that makes its tensor on the host first, `in_loop` whether the line is in a loop; None: not
+    known. `users` is False where only libraries' code was at work.
     """
 
     kind: str
@@ -138,11 +136,11 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """What is known of memory that ran out, in bytes; None where it was not told.
+    """The state when memory ran out, in bytes; None if unknown.
 
     `blame` is `fragmentation`, `other-processes`, `size`, or None. The sums are those of tensors that were alive when
     the program ended; `others` are activations, data and buffers that Python still knew, `unnamed` is what was
-    allocated beyond them: mostly activations that only the graph holds.
+    allocated beyond them: usually activations that only the graph holds.
     """
 
     device: str
@@ -177,7 +175,8 @@ class RunError:
 
 @dataclass(frozen=True, slots=True)
 class TracedLine:
-    """What one line holds: `module` is the module at work there. `kept_bytes_per_step` stay when the steps are over."""
+    """The memory that one line holds. `module` is the module that runs there. `kept_bytes_per_step` stay when the steps
+    are over."""
 
     file: str
     line: int
@@ -235,7 +234,7 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryLine:
-    """What one line of the program copied or read; `kind` and counts are those of `run`."""
+    """The copies and reads of one line of the program; `kind` and counts are those of `run`."""
 
     kind: str
     file: str
@@ -253,7 +252,7 @@ class DryLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBytes:
-    """What a line has made in a phase and is held at that moment."""
+    """Memory that a line allocated in a phase and that is still held."""
 
     place: str | None
     phase: str
@@ -321,7 +320,7 @@ class AssumedValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remark:
-    """What runs in another way than on the device, with its line."""
+    """A part that runs differently than on the real device, with its line."""
 
     text: str
     place: str | None
@@ -349,7 +348,7 @@ class CaughtError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryResult:
-    """One run of a program on a claimed device. `exit` is its status, or the negative number of a signal.
+    """One run of a program on a simulated device. `exit` is its status, or the negative number of a signal.
 
     `steps` are those that were run, `ended_after_steps` whether the program was ended after them. `memory` None is a
     program that was cut off. `written` are the files of the scratch folder that were new or changed. `mixed` are errors

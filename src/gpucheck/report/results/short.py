@@ -57,7 +57,7 @@ LoadOutcome = Literal["ran", "failed", "none"]
 
 @dataclass(frozen=True, slots=True)
 class RungStanding:
-    """One rung of the ladder: how it stands, and by what that shows; why, for one that was not seen to hold."""
+    """One stage: its state and the evidence, and the reason if the stage was not seen to work."""
 
     rung: str
     state: RungState
@@ -66,8 +66,8 @@ class RungStanding:
 
 @dataclass(frozen=True, slots=True)
 class CardUnderLoad:
-    """One card under load: `telemetry` as measurements carry it, or None and why (`reason`); `held_by` is in how many
-    of its readings each of NVML's reasons for a lower clock was given."""
+    """One GPU under load: `telemetry` as measurements carry it, or None and why (`reason`); `held_by` is in how many of
+    its readings each of NVML's reasons for a lower clock was given."""
 
     device: str
     telemetry: dict[str, Any] | None
@@ -77,8 +77,8 @@ class CardUnderLoad:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """The load, `load_s` long: what became of it, and why where it did not run; `left_out` are cards it was kept from,
-    with why."""
+    """The load, `load_s` long: what became of it, and why where it did not run; `left_out` are GPUs that were not
+    loaded, with the reason."""
 
     outcome: LoadOutcome
     reason: str | None
@@ -89,12 +89,10 @@ class LoadResult:
 
 @dataclass(frozen=True, slots=True)
 class DoctorResult:
-    """The diagnosis: the id of the first condition that is broken and its rung, None where none is.
-
-    `rungs` are all from the ground up, `consequences` the ids of conditions that hold only because of the first, and
-    `asked` is how many were asked. `torch_works` is whether torch was seen to run a kernel on a device; `load` is None
-    where no load was tried.
-    """
+    """The diagnosis: the ID of the first broken condition and its stage, None if there is none. `rungs` are all stages
+    from the hardware up, `consequences` the ids of conditions that hold only because of the first, and `asked` is how
+    many were asked. `torch_works` is whether torch was seen to run a kernel on a device; `load` is None where no load
+    was tried."""
 
     first: str | None
     broken: str | None
@@ -119,8 +117,9 @@ class KnownId:
 
 @dataclass(frozen=True, slots=True)
 class IdPage:
-    """The page of an id: what it means and what to do `then`. `rung` and `verdict` are a condition's of doctor, None
-    for others, and `settle` says how to make sure of one; `texts` are the error texts that point to it."""
+    """The page of an id: what it means and what to do `then`. `rung` (the stage) and `verdict` are those of a doctor
+    condition, None for others, and `settle` says how to make sure of one; `texts` are the error texts that point to
+    it."""
 
     id: str
     of: str
@@ -187,8 +186,8 @@ class LintRule:
 
 @dataclass(frozen=True, slots=True)
 class LintResult:
-    """How many files were looked at, how many mistakes in them a comment ignores, how many files could not be judged,
-    and the rules."""
+    """The number of checked files, of mistakes that a comment ignores, and of files that could not be judged, with the
+    rules."""
 
     files: int = 0
     ignored: int = 0

@@ -1,4 +1,4 @@
-"""What `stress` answers: for each device its curve, its results' checksums and what was wrong."""
+"""The answer of `stress`: for each device its curve, its results' checksums and its errors."""
 
 from __future__ import annotations
 

@@ -1,0 +1,227 @@
+"""`gpucheck status`: one reading, judged as `devices` and `doctor --skip load` do; no answer yet is no fault."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from device_scenes import CPU, CPU_TORCH, FACTS, card
+from whole import TWO_GPUS, interpreter, root, torch_of
+
+from gpucheck import exits
+from gpucheck.cli.app import main, with_command
+from gpucheck.devices import status
+from gpucheck.doctor.condition import Evidence
+from gpucheck.machine import child
+from gpucheck.machine.torch_probe import KernelRun, TorchProbe
+from gpucheck.render import terminal, text
+from gpucheck.report.events import Answered, Judged, Started
+from gpucheck.report.facts import Facts, Host
+from gpucheck.report.report import Collector, Report
+
+__all__ = ["root"]  # the machine that every test has
+Fake = Callable[..., Path]
+WORKS = TorchProbe(
+    stage="end",
+    executable="/x/bin/python",
+    prefix="/x",
+    version="2.11.0+cu130",
+    cuda="13.0",
+    available=True,
+    count=8,
+    kernels=tuple(KernelRun(f"cuda:{index}") for index in range(8)),
+)
+
+
+def machine(*devices: Any, **changes: Any) -> Facts:
+    """A machine with these GPUs and a CPU."""
+    return replace(FACTS, devices=(*devices, CPU), **changes)
+
+
+def idle(index: int, **changes: Any) -> Any:
+    """A GPU at rest."""
+    return card(index, **{"utilization_percent": 0.0, "memory_used_bytes": 2**29, "power_w": 76.0, **changes})
+
+
+def reported(evidence: Evidence, **how: bool) -> Report:
+    """What the command makes of it."""
+    collector = Collector()
+    result, found = status.judge(evidence, **how)
+    collector(Started(evidence.facts))
+    collector(Answered("doctor", result))
+    for finding in found:
+        collector(Judged(finding))
+    return collector.report(version="0", command="status", argv=(), started="", elapsed_s=1.0)
+
+
+def shown(report: Report, width: int) -> list[str]:
+    """The screen at this width."""
+    import io
+
+    out = io.StringIO()
+    terminal.show(terminal.plain_console(out, width), text.blocks(report))
+    return out.getvalue().splitlines()
+
+
+EIGHT = Evidence(machine(*map(idle, range(8))), torch=WORKS)
+
+
+def test_eight_gpus_are_one_screen() -> None:
+    report = reported(EIGHT)
+    assert report.summary.exit == exits.OK
+    lines = shown(report, 80)
+    assert lines[:2] == ["✓ 8 GPUs work with torch 2.11.0 (CUDA 13.0)", "→ gpucheck smoke"]
+    assert len(lines) <= 24 and max(map(len, lines)) <= 80
+    narrow = shown(report, 40)
+    assert len(narrow) <= 40 and max(map(len, narrow)) <= 40
+
+
+def test_of_many_gpus_those_without_a_fault_share_a_line() -> None:
+    sick = idle(9, recovery_action="reset")
+    many = [sick if index == 9 else idle(index) for index in range(16)]
+    probe = replace(WORKS, count=16, kernels=tuple(KernelRun(f"cuda:{index}") for index in range(16)))
+    report = reported(Evidence(machine(*many), torch=probe))
+    lines = shown(report, 80)
+    assert report.summary.exit == exits.FAILED and lines[0].startswith("✗ cuda:9")
+    assert any(line.startswith("✓ 15 GPUs without a fault: cuda:0 to cuda:8, cuda:10 to cuda:15") for line in lines)
+    assert len(lines) <= 24
+
+
+def test_a_torch_without_cuda_is_the_first_line_and_its_fix_the_second() -> None:
+    probe = replace(WORKS, version="2.11.0+cpu", cuda=None, available=False, count=0, kernels=())
+    report = reported(Evidence(machine(idle(0), torch=CPU_TORCH), torch=probe))
+    first, fix, *_ = shown(report, 200)
+    assert first.startswith("✗ torch cannot use the GPU: torch 2.11.0+cpu is a CPU") and fix.startswith("→ ")
+    assert report.summary.exit == exits.FAILED
+    # `devices` says the same of its own, which would be the same fault twice.
+    assert "devices.torch_build" not in {one.id for one in report.findings}
+
+
+def test_a_torch_that_has_not_answered_is_undecided() -> None:
+    late = TorchProbe(stage="import", executable="/x/bin/python", prefix="/x", not_awaited=status._late("torch"))
+    report = reported(Evidence(machine(idle(0)), torch=late))
+    assert report.summary.exit == exits.UNDECIDED
+    assert shown(report, 80)[:2] == ["? torch has not answered yet: it was given 8 s", "→ gpucheck doctor"]
+
+
+def test_what_versions_suggest_is_no_failure_before_torch_has_answered() -> None:
+    """A torch that runs would refute it."""
+    late = TorchProbe(stage="import", executable="/x/bin/python", prefix="/x", not_awaited=status._late("torch"))
+    for mask in ("7", "GPU-nothing"):
+        facts = machine(idle(0, cuda_index=None, id=None), environment={"CUDA_VISIBLE_DEVICES": mask})
+        report = reported(Evidence(facts, torch=late))
+        assert all(one.verdict != "fail" or one.evidence["certainty"] == "proof" for one in report.findings), (
+            report.findings
+        )
+
+
+def test_a_driver_that_was_given_less_than_it_may_take_is_undecided() -> None:
+    driver = replace(FACTS.driver, nvml_code=None, nvml_error="NVML did not answer within 8 s")  # type: ignore[type-var]
+    evidence = Evidence(machine(driver=driver, host=Host(system="Linux", nvidia_pci_addresses=("0000:01:00.0",))))
+    assert reported(evidence, is_early=True).summary.exit == exits.UNDECIDED
+    assert shown(reported(evidence, is_early=True), 80)[0].startswith("? the driver has not answered yet")
+
+
+def test_a_machine_without_a_gpu_is_no_failure_whatever_its_torch() -> None:
+    probe = TorchProbe(stage="import", executable="/x/bin/python", error="ModuleNotFoundError: No module named 'torch'")
+    report = reported(Evidence(machine(driver=None), torch=probe))
+    assert report.summary.exit == exits.OK
+    lines = shown(report, 200)
+    assert lines[0].startswith("· no GPU found") and any("torch is not installed" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "tool"),
+    [
+        ("/home/a/.local/share/pipx/venvs/gpucheck-cli", "pipx"),
+        ("/home/a/.cache/uv/archive-v0/Xy3", "uv"),
+        ("/home/a/.local/share/uv/tools/gpucheck-cli", "uv"),
+        ("/home/a/uv/project/.venv", None),
+        ("/home/a/pipx", None),
+    ],
+)
+def test_an_interpreter_that_is_likely_not_the_users_is_named(prefix: str, tool: str | None) -> None:
+    probe = replace(WORKS, executable=f"{prefix}/bin/python", prefix=prefix)
+    report = reported(replace(EIGHT, torch=probe))
+    lines = shown(report, 200)
+    assert any(f"{prefix}/bin/python" in line and f"by {tool}" in line for line in lines) is (tool is not None)
+    assert ("→ gpucheck --python PATH" in lines) is (tool is not None)
+    chosen = reported(replace(EIGHT, torch=probe), is_chosen=True)
+    assert "status.interpreter" not in {one.id for one in chosen.findings}
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ([], ["status"]),
+        (["--json"], ["status", "--json"]),
+        (["-v", "--output", "devices", "--strict"], ["status", "-v", "--output", "devices", "--strict"]),
+        (["--jsn"], ["status", "--jsn"]),
+        (["help"], ["--help"]),
+        (["help", "bench", "matmul"], ["bench", "matmul", "--help"]),
+        *((given, given) for given in (["--help"], ["--version"], ["--json", "devices"], ["bench"], ["devices", "-v"])),
+    ],
+)
+def test_options_alone_are_those_of_status(given: list[str], read: list[str]) -> None:
+    assert with_command(given) == read
+
+
+# -- the whole command, on the fakes of both libraries -----------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_it_starts_what_the_doctor_starts_and_judges_as_both_do(
+    fake_driver: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_driver(TWO_GPUS)
+    python = interpreter(tmp_path, torch_of(tmp_path))
+    started: list[str] = []
+    popen = child._popen
+
+    def noted(argv: Any, *more: Any, **named: Any) -> Any:
+        started.append(argv[0])
+        return popen(argv, *more, **named)
+
+    monkeypatch.setattr(child, "_popen", noted)
+    documents, processes = {}, {}
+    for line in ("--json", "devices --json", "doctor --skip load --json"):
+        started.clear()
+        named = [] if line.startswith("devices") else ["--python", python]
+        code = main([*line.split(), *named])
+        documents[line] = json.loads(capsys.readouterr().out)
+        processes[line] = sorted(started)
+        assert documents[line]["summary"]["exit"] == code
+    ours, doctors = documents["--json"], documents["doctor --skip load --json"]
+    assert ours["command"] == "status" and ours["results"]["doctor"]["torch_works"]
+    assert processes["--json"] == processes["doctor --skip load --json"]
+    assert ours["results"]["doctor"]["rungs"] == doctors["results"]["doctor"]["rungs"]
+    by_card = {one["id"] for one in documents["devices --json"]["findings"] if one["evidence"].get("uuid")}
+    assert by_card <= {one["id"] for one in ours["findings"]}
+
+
+@pytest.mark.slow
+def test_a_torch_that_hangs_costs_the_limit_and_no_more(
+    fake_driver: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_driver(TWO_GPUS)
+    monkeypatch.setattr(status, "LIMIT_S", 2.0)
+    python = interpreter(tmp_path, torch_of(tmp_path, top="import time; time.sleep(600)"))
+    assert main(["--python", python]) == exits.UNDECIDED
+    assert capsys.readouterr().out.startswith("? torch has not answered yet")
+
+
+@pytest.mark.slow
+def test_a_fault_of_a_gpu_ends_as_in_devices(
+    fake_driver: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_driver(f"{TWO_GPUS}1.recovery_action=1\n")
+    python = interpreter(tmp_path, torch_of(tmp_path))
+    screens = []
+    for arguments in (["devices"], ["--python", python]):
+        assert main(arguments) == exits.FAILED
+        screens.append(capsys.readouterr().out.splitlines())
+    assert screens[0][:2] == screens[1][:2] and screens[0][0].startswith("✗ cuda:1")
