@@ -7,6 +7,7 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -44,6 +45,7 @@ def judge(common: Common, options: FleetJudgeOptions) -> int:
 
     Compares each node and device with the same model on other nodes. A node without a document, or whose check
     stopped, is silent and never good. A model on fewer than 5 nodes is compared within each node only.
+    Also reads the folder of `gpucheck run --output DIR/` under torchrun: which rank holds up the job.
     """
     from gpucheck.cli import session
 
@@ -52,8 +54,15 @@ def judge(common: Common, options: FleetJudgeOptions) -> int:
 
 def conclude(options: FleetJudgeOptions, emit: Emit) -> None:
     """Read the documents and judge them. Raises UsageError, and CannotLook where no node could be judged."""
+    from gpucheck.program.run import ranks
     from gpucheck.report.events import Answered, Judged, Notice
 
+    if len(options.paths) == 1 and ranks.is_job(options.paths[0]):
+        found = ranks.result(Path(options.paths[0]))
+        emit(Answered("ranks", found))
+        for finding in ranks.findings(found):
+            emit(Judged(finding))
+        return
     with _kept():
         judged, notices = _waited(options, emit)
     for text in notices:

@@ -413,6 +413,31 @@ _RUN = of(
         "see the lines below the verdict; gpucheck run --trace 3 shows more",
     ),
     Id(
+        "run.ranks.straggler",
+        "no rank holds up the job",
+        "Under torchrun: when each rank arrives at each collective, by torch's flight recorder. A rank is named "
+        "that takes longer than its siblings since all were released, by 2 % of a step and 1 ms, over 60 steps.",
+        "what the rank does before it; gpucheck fleet judge FOLDER reads the files of run --output DIR/",
+    ),
+    Id(
+        "run.ranks.hang",
+        "no collective hangs",
+        "A rank waited in a collective for half the smallest timeout of its groups (--hang-after) for others.",
+        "look at the line where the missing rank is",
+    ),
+    Id(
+        "run.ranks.mismatch",
+        "all ranks make the same collectives",
+        "The same number in a group was another operation, size or dtype on some ranks.",
+        "make the same collectives in the same order on all ranks",
+    ),
+    Id(
+        "run.ranks.ended",
+        "no rank ends before the others",
+        "A rank failed first; what the others raise then is its consequence.",
+        "read that rank's own traceback",
+    ),
+    Id(
         "run.copies.discarded",
         "the result of .to() is kept",
         "A tensor does not move in place: the copy was made and discarded.",

@@ -165,6 +165,18 @@ class RunOptions:
     )
     memory: bool = option("The same as --trace 5; on CUDA also record a snapshot for torch's viewer.", False)
 
+    hang_after_s: float | None = option(
+        "Under torchrun: call a collective a hang after TIME. [default: half the smallest timeout, at most 5m]",
+        name="--hang-after",
+        metavar="TIME",
+        parse=units.parse_duration,
+    )
+    end_on_hang: bool = option("Under torchrun: end a job that hangs, once it is known where.", False)
+    device_arrival: bool = option(
+        "Under torchrun with NCCL: time collectives on the device; torch warns that this may provoke watchdog hangs.",
+        False,
+    )
+
     dry: Device | None = option(
         "Run without a GPU, on a simulated one: cuda, with its memory cuda:80GiB, or as a part cuda:H200.",
         metavar="cuda[:SIZE|:NAME]",

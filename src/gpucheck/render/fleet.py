@@ -19,6 +19,7 @@ from gpucheck.render.blocks import (
     table,
     verdict_cell,
 )
+from gpucheck.render.run import ranks_page
 from gpucheck.render.text import said
 from gpucheck.report.finding import WORST_FIRST, Verdict
 from gpucheck.report.report import Report
@@ -57,6 +58,8 @@ def page(report: Report) -> Page:
     judged, checked = report.results.get("fleet_judge"), report.results.get("fleet_check")
     if judged is not None:
         return _fleet(report, judged)
+    if "ranks" in report.results:
+        return ranks_page(report)
     if checked is not None:
         return _node(report, checked)
     worst = min(report.findings, key=lambda one: WORST_FIRST.index(one.verdict), default=None)

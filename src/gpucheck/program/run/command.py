@@ -26,7 +26,7 @@ from gpucheck.exits import FAILED
 from gpucheck.machine.child import LineChild, Program, interpreter_argv, python_argv
 from gpucheck.measure.telemetry import Watch
 from gpucheck.program.options import STEPS, UNGIVEN_BYTES, Device, RunOptions
-from gpucheck.program.run import board, judge
+from gpucheck.program.run import board, judge, ranks
 from gpucheck.report.events import Answered, Emit, Judged, Notice
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import exit_code
@@ -49,9 +49,10 @@ from gpucheck.report.results.run import (
 _LOOK_EVERY_S = 1.0
 
 
-def command(options: RunOptions, emit: Emit) -> int:
+def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
     """Run the program to its end and answer with what was seen; how it ended, negative for a signal.
 
+    As a rank of a job its collectives are looked at too; `folder` is where the files of all ranks stay.
     Raises UsageError where there is no such program, and CannotLook where it cannot be started. Whatever goes wrong
     after that is a finding: the program's own end counts.
     """
@@ -60,10 +61,20 @@ def command(options: RunOptions, emit: Emit) -> int:
     if options.dry is not None:
         return _dry(options, options.dry, emit)
     snapshot = os.path.abspath(f"gpucheck-memory-{os.getpid()}.pickle") if options.memory else ""
+    job = ranks.job(folder, options.hang_after_s, ends=options.end_on_hang)
+    added = {} if job is None else ranks.enlarged(os.environ, device_arrival=options.device_arrival)
     cpu_before, began = _cpu_s(), time.perf_counter_ns()
     try:
-        with started(script, arguments, module=options.module, trace=options.traced, snapshot=snapshot) as running:
-            code, busy, unknown = _watched(running)
+        with started(
+            script,
+            arguments,
+            module=options.module,
+            trace=options.traced,
+            snapshot=snapshot,
+            ranks=None if job is None else job.asked(),
+            added=added,
+        ) as running:
+            code, busy, unknown = _watched(running, job, emit)
             ended = Ended(
                 program=options.program,
                 exit=code,
@@ -75,7 +86,7 @@ def command(options: RunOptions, emit: Emit) -> int:
                 busy_unknown=unknown,
                 snapshot=snapshot if snapshot and os.path.exists(snapshot) else None,
             )
-            _answer(running, ended, emit)
+            _answer(running, ended, emit, job)
     except OSError as error:
         raise CannotLook(f"{script} cannot be started", os.strerror(error.errno or 0)) from error
     return code
@@ -141,7 +152,9 @@ def _warning(place: Scratch | None) -> str:
     return f"dry run in a copy of this folder, {place.path}: relative writes go there, absolute writes are real"
 
 
-def _watched(running: Started) -> tuple[int, tuple[tuple[float, float], ...], str | None]:
+def _watched(
+    running: Started, job: ranks.Job | None, emit: Emit
+) -> tuple[int, tuple[tuple[float, float], ...], str | None]:
     """Wait for the end of the program; beside it read how busy its device is, from when it uses one."""
     watch: Watch | None = None
     busy: list[tuple[float, float]] = []
@@ -151,6 +164,10 @@ def _watched(running: Started) -> tuple[int, tuple[tuple[float, float], ...], st
                 watch = Watch(uuid, start=_sampler)
             if watch is not None:
                 busy += _loads(watch)
+            if job is not None:
+                job.tick(running.program.pid, lambda text: emit(Notice(text)))
+                if (number := job.ends_by()) is not None:
+                    os.kill(running.program.pid, number)
         if watch is not None:
             busy += _loads(watch)
     finally:
@@ -175,12 +192,26 @@ def _loads(watch: Watch) -> list[tuple[float, float]]:
     ]
 
 
-def _answer(running: Started, ended: Ended, emit: Emit) -> None:
+def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -> None:
     failure = running.failure()
+    result = None if failure is not None else answer(board.read(running.memory), ended)
+    if job is not None:
+        lines = () if result is None else [(one.kind, one.file, one.line, one.time_s) for one in result.lines[:20]]
+        steps = 0 if result is None or result.steps is None else result.steps.count
+        job.ended(ended.exit or 0, steps, lines)
+        try:
+            together = job.result()
+        except CannotLook as error:
+            together = None
+            emit(Judged(Finding("run.ranks.straggler", "skip", "the ranks' files could not be read", str(error))))
+        if together is not None:
+            emit(Answered("ranks", together))
+            for finding in ranks.findings(together):
+                emit(Judged(finding))
     if failure is not None:
         emit(Judged(Finding("run.not_seen", "skip", "gpucheck could not measure the program", failure)))
         return
-    result = answer(board.read(running.memory), ended)
+    assert result is not None
     emit(Answered("run", result))
     for finding in judge.findings(result, os.getcwd()):
         emit(Judged(finding))
@@ -304,22 +335,32 @@ def started(
     snapshot: str = "",
     dry: Mapping[str, Any] | None = None,
     folder: str | None = None,
+    ranks: Mapping[str, Any] | None = None,
+    added: Mapping[str, str] | None = None,
 ) -> Iterator[Started]:
     """Start `python SCRIPT ARGS…`, or with `module` `python -m SCRIPT ARGS…`. Raises OSError.
 
     `trace` is how many steps are looked at with everything, `snapshot` the file for CUDA's history of memory.
     `dry` is what `dry.begin` is asked, where the program runs on a claimed device. It runs in `folder`, else in this.
+    `ranks` is what `recorder.begin` is asked in a rank of a job, `added` what its environment has besides.
     """
     path = _board_file()
     try:
         with open(path, "r+b") as file:
             memory = mmap.mmap(file.fileno(), board.SIZE)
         before = os.environ.get("PYTHONPATH")
-        env = dict(os.environ)
+        env = {**os.environ, **(added or {})}
         env["PYTHONPATH"] = os.pathsep.join([str(_HOOK), *([] if before is None else [before])])
         given = "" if before is None else f"={before}"
         env["GPUCHECK_RUN"] = "\n".join(
-            (path, str(_ROOT), str(trace), snapshot, "" if dry is None else json.dumps(dry), given)
+            (
+                path,
+                str(_ROOT),
+                str(trace),
+                snapshot,
+                *("" if one is None else json.dumps(one) for one in (dry, ranks)),
+                given,
+            )
         )
         if dry is not None:  # nothing may reach a GPU that is here: what claims it has its data on the CPU
             env |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}

@@ -429,6 +429,8 @@ class _Steps:
         self.others = 0
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.inside = 0
+        # Who is told of each step: its row, as it stands on the board.
+        self.listener: Callable[[tuple[int, ...]], None] | None = None
 
     def stepping(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer begins its step."""
@@ -469,6 +471,8 @@ class _Steps:
         else:
             _keep(number, row)
         cells[board.STEPS] = number + 1
+        if self.listener is not None:
+            self.listener(row)
         if _tracing is not None:
             _trace(number + 1)
             ended, totals, cpu = now(), [cells[place] for place in _TOTALS], time.process_time_ns()
@@ -630,6 +634,7 @@ def _forked() -> None:
     global memory, cells
     memory = bytearray(board.SIZE)
     cells = board.cells_of(memory)
+    _steps.listener = None
     atexit.unregister(_end)
 
 
