@@ -57,20 +57,20 @@ FLOORS = {
 SIZES = {
     ".": (15, 1099),
     "batch_size": (13, 3191),
-    "bench": (43, 6292),  # `bench collective`: ranks, their parent and their judge
+    "bench": (43, 6292),
     "cards": (5, 856),
-    "cli": (15, 1324),
+    "cli": (15, 1398),
     "compare": (2, 235),
     "devices": (4, 277),
-    "doctor": (14, 2229),  # peers: copies from GPU to GPU over PCIe
+    "doctor": (14, 2229),
     "explain": (13, 900),
-    "fleet": (8, 1258),
-    "machine": (26, 4048),  # launchers moved here from fleet; IOMMU and ACS from sysfs
+    "fleet": (8, 1262),
+    "machine": (26, 4048),
     "measure": (6, 613),
     "memory": (5, 365),
-    "program": (24, 5815),
-    "render": (27, 3243),
-    "report": (16, 1730),
+    "program": (27, 6832),
+    "render": (30, 3775),
+    "report": (17, 1789),
     "smoke": (7, 916),
     "stress": (6, 1085),
     "work": (8, 878),
