@@ -94,7 +94,7 @@ def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
 
 def _check(script: str, *, module: bool) -> None:
     if not module and script != "-" and not os.path.exists(script):
-        hint = f"gpucheck run -m {script}" if script.isidentifier() else "give the path of a Python program"
+        hint = f"gpucheck run -m {script}" if script.isidentifier() else "use the path of a Python program"
         raise UsageError(f"there is no program {script!r}", "", hint)
 
 
@@ -123,7 +123,7 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
                     pass
                 failure = running.failure()
                 if failure is not None:
-                    emit(Judged(Finding("run.not_seen", "skip", "gpucheck could not look into the program", failure)))
+                    emit(Judged(Finding("run.not_seen", "skip", "gpucheck could not measure the program", failure)))
                     return code
                 read = board.read(running.memory)
                 if not read.head[board.TORCH_NS]:
@@ -145,8 +145,11 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
 
 def _warning(place: Scratch | None) -> str:
     if place is None:
-        return "dry run: no GPU is used, but what the program writes is real (--scratch: relative writes go to a copy)"
-    return f"dry run in a copy of this folder, {place.path}: relative writes land there, absolute ones are real"
+        return (
+            "dry run: no GPU is used, but files that the program writes are real (--scratch: relative writes go to "
+            "a copy)"
+        )
+    return f"dry run in a copy of this folder, {place.path}: relative writes go there, absolute writes are real"
 
 
 def _watched(
@@ -206,7 +209,7 @@ def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -
             for finding in ranks.findings(together):
                 emit(Judged(finding))
     if failure is not None:
-        emit(Judged(Finding("run.not_seen", "skip", "gpucheck could not look into the program", failure)))
+        emit(Judged(Finding("run.not_seen", "skip", "gpucheck could not measure the program", failure)))
         return
     assert result is not None
     emit(Answered("run", result))
@@ -215,7 +218,7 @@ def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -
 
 
 def _usage() -> Any:
-    """What the processes that have ended under this one took; None where the system does not tell."""
+    """Return what the processes that have ended under this one took; None where the system does not tell."""
     if sys.platform == "win32":
         return None
     import resource
@@ -268,7 +271,7 @@ def scratch(*, enabled: bool) -> Iterator[Scratch | None]:
     size = _size(here)
     if size > LARGEST:
         told = f"{units.capacity(size)} are more than {units.capacity(LARGEST)}"
-        raise UsageError(f"--scratch cannot copy {here}", told, "start it in a folder with the program alone")
+        raise UsageError(f"--scratch cannot copy {here}", told, "start it in a folder that contains only the program")
     with tempfile.TemporaryDirectory(prefix="gpucheck-scratch-", ignore_cleanup_errors=True) as place:
         path = os.path.join(os.path.realpath(place), os.path.basename(here) or "root")
         shutil.copytree(here, path, symlinks=False, ignore=_LEFT_OUT, ignore_dangling_symlinks=True)
@@ -316,7 +319,7 @@ class Started:
     def failure(self) -> str | None:
         """Why nothing can be told of the program; None where it is looked at."""
         if not self.memory[0]:
-            return "the program's process did not come to its start"
+            return "the program's process did not start"
         if not self.memory[1]:
             return None
         return bytes(self.memory[board.SIZE - 1000 :]).strip(b"\0").decode("ascii", "replace")
@@ -395,7 +398,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the source says of one line."""
+    """The source of one line."""
 
     text: str | None = None
     in_loop: bool | None = None
@@ -409,7 +412,7 @@ class Sources:
         self._files: dict[str, tuple[list[str], ast.Module | None]] = {}
 
     def said(self, file: str, line: int) -> Said:
-        """What the source says of this line."""
+        """Return what the source says of this line."""
         lines, tree = self._file(file)
         text = lines[line - 1].strip() if 0 < line <= len(lines) else None
         if tree is None:
@@ -521,7 +524,7 @@ NOT_SEEN = (
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a run ended, and what was read from outside meanwhile.
+    """The end of a run, and the readings from outside meanwhile.
 
     `at_ns` is on the board's clock; `busy` are times in seconds of that clock with the part in which kernels ran.
     """
@@ -633,7 +636,7 @@ def _shares(read: board.Read, ended: Ended, window: Sequence[RunStep], begins_ns
     data_share, copies, waits = (min(part / whole, 1.0) for part in parts)
     rest = max(1.0 - data_share - copies - waits, 0.0)
     inside = [share for at_s, share in ended.busy if begins_ns / 1e9 <= at_s <= ends_ns / 1e9]
-    unknown = None if inside else ended.busy_unknown or "no reading of the device fell into the window"
+    unknown = None if inside else ended.busy_unknown or "the window contains no reading of the device"
     # The process's own time in the steps; without steps that since torch was loaded, of its workers too.
     cpu = sum(one.cpu_s for one in window) / whole if window else None
     if cpu is None and ended.cpu_s is not None:
@@ -644,7 +647,7 @@ def _shares(read: board.Read, ended: Ended, window: Sequence[RunStep], begins_ns
 
 
 def waits_of(shares: TimeShares | None, device_used: bool) -> tuple[WaitsFor, str]:
-    """What the program waits for, and why this is said."""
+    """Return what the program waits for, and why this is said."""
     if shares is None:
         return "inconclusive", "the program did not load torch"
     data, copies, waits = (units.percent(one) for one in (shares.data, shares.copies, shares.waits))
@@ -817,8 +820,8 @@ def _out_of_memory(read: board.Read) -> OutOfMemory | None:
 def blame(
     asked: int | None, total: int | None, allocated: int | None, reserved: int | None, others: int | None
 ) -> str | None:
-    """What is to blame: `fragmentation` where what torch keeps unused is enough for the request, `other-processes`
-    where what these hold is, else `size`; None where it cannot be known."""
+    """Return what is to blame: `fragmentation` where what torch keeps unused is enough for the request,
+    `other-processes` where what these hold is, else `size`; None where it cannot be known."""
     if asked is None:
         return None
     if allocated is not None and reserved is not None and reserved - allocated >= asked:

@@ -1,6 +1,6 @@
-"""What commands answer beyond their measurements and findings: the type of each entry of a report's `results`.
+"""The answers of commands beyond measurements and findings: the type of each entry of a report's `results`.
 
-The types lie in a file for each command with a long answer, and are loaded where an answer is made or read.
+Each command with a long answer has its own module, which is loaded only if its answer is made or read.
 """
 
 from __future__ import annotations
