@@ -1,4 +1,4 @@
-"""What `gpucheck judge`, `compare`, `--baseline` and `fleet judge` make of hostile files, and how long that takes.
+"""What `judge`, `compare`, `report`, `--baseline` and `fleet judge` make of hostile files, and how long that takes.
 
     python benchmarks/hostile_files.py [--files N] [--seed S]
 
@@ -35,7 +35,7 @@ from gpucheck.machine import saved
 
 FILES = 2000
 LONGEST_S = 2.0
-SUFFIXES = ("md", "csv", "xml", "svg")
+SUFFIXES = ("md", "csv", "xml", "svg", "html", "prom")
 ODD: tuple[Any, ...] = (
     None, True, -1, 0, 0.0, -0.5, 2**70, 10**400, 1e308, 5e-324, float("inf"), float("nan"), [], {}, [[]], [1, 2, 3],
     {"a": {}}, "", "x", "9" * 401, "\ud800", "\x00", "\x1b[2J\x1b]0;owned\x07", "\u202egnp.exe", "=cmd|' /C calc'!A0",
@@ -128,7 +128,7 @@ def files(chance: random.Random, count: int, report: bytes, node: bytes, folder:
     special = folder / "pipe"
     os.mkfifo(special)
     others = ["/dev/zero", "/dev/tty", "/dev/full", str(special), str(folder), "/proc/self/mem", "/no/such", "x" * 300]
-    commands = ("judge", "compare", "fleet judge", "--baseline")
+    commands = ("judge", "compare", "report", "fleet judge", "--baseline")
     for number in range(count):
         command = commands[number % len(commands)]
         if chance.random() < 0.04:
@@ -157,6 +157,8 @@ def given(chance: random.Random, command: str, path: str, sound: str) -> list[st
     )
     if command == "compare":
         return ["compare", *chance.choice(((sound, path), (path, sound))), *shown]
+    if command == "report":
+        return ["report", *chance.choice(((sound, path), (path,))), "--output", str(Path(sound).with_name("out.html"))]
     if command == "--baseline":
         return ["bench", "bandwidth", "--device", "cuda:99", "--runs", "1", "--baseline", path, "--json", "--quiet"]
     return [*command.split(), path, *shown]

@@ -57,6 +57,7 @@ def start(folder: Path, *command: str) -> tuple[subprocess.CompletedProcess[str]
         ["smoke", "--help"],
         ["doctor", "--help"],
         ["compare", "--help"],
+        ["report", "--help"],
         ["--version"],
         ["schema"],
         ["explain", "--list"],
@@ -128,6 +129,13 @@ def test_a_help_page_loads_neither_the_report_nor_rich() -> None:
     loaded = set(done.stderr.split())
     assert "gpucheck.cli.bench" in loaded
     assert not {name for name in loaded if name.startswith(("gpucheck.report", "gpucheck.render", "rich."))}
+
+
+def test_a_page_of_a_result_loads_no_torch(tmp_path: Path) -> None:
+    saved = Path(__file__).parents[1] / "docs" / "pictures" / "find-batch-size.json"
+    ended, importers = start(tmp_path, "-m", "gpucheck", "report", str(saved), "--output", "a.html")
+    assert (ended.returncode, importers, ended.stderr) == (0, "", "")
+    assert (tmp_path / "a.html").exists()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere a driver has other libraries")

@@ -238,7 +238,7 @@ def bench(
     on_event: OnEvent | None = None,
     **options: object,
 ) -> Report:
-    """Measure: `transfer`, `bandwidth`, `matmul`, `overlap`, `crossover` or `all`; rows are `report.measurements`.
+    """Measure: `transfer`, `bandwidth`, `matmul`, `overlap`, `crossover`, `collective` or `all`; see `measurements`.
 
     `options` are the command's own (`docs/cli.md`), with underscores for dashes: text as it is typed, a number, True,
     or a list of these. It works on the device in this process. Raises UsageError and CannotLook.

@@ -42,7 +42,7 @@ class TargetError(UsageError):
 
 
 class CannotLook(GpucheckError):
-    """gpucheck could not look: no such device, no usable torch, no room for the output (exit 3)."""
+    """gpucheck could not look: no such device, no usable torch, no space for the output (exit 3)."""
 
 
 class DeviceFailed(GpucheckError):

@@ -110,6 +110,16 @@ THRESHOLDS: tuple[Threshold, ...] = (
         help=_OF_PEAK,
     ),
     Threshold(
+        "collective.min_busbw",
+        "bench collective",
+        "GB/s",
+        "at least",
+        "the all-reduce of the largest array, from 1 GiB on; without one every collective that was measured",
+        "--min-busbw",
+        metavar="N",
+        help="Fail if all-reduce has less than N GB/s of bus bandwidth.",
+    ),
+    Threshold(
         "compare.slower",
         "compare",
         "percent",

@@ -181,7 +181,7 @@ CATALOGUE: tuple[Xid, ...] = (
         "contained memory error: one program was hit",
         "RESTART_APP",
         "device",
-        "restart the affected program; other programs continue. When the GPU's work is done, " + RESET,
+        "restart the affected program; other programs continue. Reset the GPU when its work is done: " + RESET,
     ),
     Xid(95, "uncontained memory error: results of every program on the GPU are in doubt", "RESET_GPU", "device"),
     Xid(106, "a test message of the management bus", "IGNORE", "either"),
@@ -268,7 +268,7 @@ CATALOGUE: tuple[Xid, ...] = (
         "fatal timeout of the PCIe link",
         "NONE",
         "device",
-        f"{_DRAIN}; sudo dmesg | grep -i -e aer -e pcie; power-cycle the machine, reseat the GPU; {_SUPPORT}",
+        f"{_DRAIN}; sudo dmesg | grep -i -e aer -e pcie, power-cycle the machine, reseat the GPU; {_SUPPORT}",
     ),
     Xid(
         168,

@@ -81,6 +81,7 @@ class Planted:
     steps: Steps
     weight: float = 1.0
     on_cpu: bool = True
+    of_several: bool = False
     options: type = Given
 
     def command(self) -> Steps:
@@ -319,6 +320,36 @@ def test_of_several_devices_each_has_its_own_share(monkeypatch: pytest.MonkeyPat
 
     lines = answer(ran(monkeypatch, Planted("bandwidth", steps), ids=("cuda:0", "cuda:1"))).headlines
     assert [(one.device, one.share) for one in lines] == [("cuda:0", 4 / 4.8), ("cuda:1", None)]
+
+
+@pytest.mark.parametrize(
+    ("ids", "only", "launched", "planned"),
+    [
+        (("cuda:0", "cuda:1"), (), False, [("bandwidth", "cuda:0"), ("bandwidth", "cuda:1"), ("collective", "cuda:0")]),
+        (("cuda:0",), (), False, [("bandwidth", "cuda:0")]),
+        (("cuda:0",), ("collective",), False, [("collective", "cuda:0")]),
+        # Each of a launcher's processes would start one for every device.
+        (("cuda:0", "cuda:1"), (), True, [("bandwidth", "cuda:0"), ("bandwidth", "cuda:1")]),
+    ],
+)
+def test_one_that_needs_several_devices_runs_once_where_there_are_some(
+    monkeypatch: pytest.MonkeyPatch,
+    ids: tuple[str, ...],
+    only: tuple[str, ...],
+    launched: bool,
+    planned: list[tuple[str, str]],
+) -> None:
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "h")) if launched else ():
+        monkeypatch.setenv(name, value)
+    asked: list[str] = []
+
+    def steps(name: str) -> Steps:
+        return lambda given, emit, shared: asked.append(name)
+
+    several = Planted("collective", steps("collective"), of_several=True)
+    document = ran(monkeypatch, Planted("bandwidth", steps("bandwidth")), several, ids=ids, only=only)
+    assert [(part.id, part.device) for part in document.judged().parts] == planned
+    assert asked == list(dict.fromkeys(name for name, _ in planned))
 
 
 def hidden(streams: int) -> list[Measurement]:

@@ -24,7 +24,7 @@ from gpucheck.machine import accel, child, choose, inventory, speaking, talk
 from gpucheck.machine.child import ChildResult
 from gpucheck.machine.talk import Heard
 from gpucheck.report.events import Progress, Recorder, Skipped
-from gpucheck.report.facts import Device, Facts
+from gpucheck.report.facts import Device, Facts, PciPath
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
 
@@ -225,7 +225,66 @@ For debugging consider passing CUDA_LAUNCH_BLOCKING=1.
     ],
 )
 def test_why_a_child_said_nothing(heard: Heard, reason: str) -> None:
-    assert peer.read(heard) == peer.Answer((), reason)
+    assert peer.read(heard) == peer.Answer((), reason, hangs="did not answer" in reason)
+
+
+PORTS = ("0000:00:01.1", "0000:01:00.0", "0000:02:00.0"), ("0000:00:01.1", "0000:01:00.0", "0000:02:01.0")
+
+
+def box(iommu: str | None, redirecting: tuple[str, ...] | None) -> Facts:
+    """Two GPUs below one switch."""
+    paths = [PciPath(ports, iommu, redirecting) for ports in PORTS]
+    cards = [Device(kind="cuda", id=f"cuda:{index}", pci_path=path) for index, path in enumerate(paths)]
+    return Facts(devices=tuple(cards))
+
+
+def hidden() -> Facts:
+    """Two GPUs of a virtual machine that shows no bridge."""
+    return Facts(devices=tuple(Device(kind="cuda", id=f"cuda:{at}", pci_path=PciPath((), "off")) for at in (0, 1)))
+
+
+def test_a_pair_that_hangs_names_its_bridge_the_iommu_and_what_to_do() -> None:
+    given = replace(together("cuda:0", "cuda:1"), facts=box("translating", ("0000:02:00.0",)))
+    assert list(peer.rows(given, lambda argv, timeout_s: ended(returncode=-9, timed_out=True))) == []
+    first, _ = judged(given)
+    assert first.message == (
+        "its process did not answer within 60 s; they share the PCIe bridge 0000:01:00.0, the IOMMU is translating, "
+        "ACS redirects at 0000:02:00.0"
+    )
+    fix = first.fix or ""
+    assert fix.startswith("set NCCL_P2P_DISABLE=1 until it is fixed")
+    assert "boot with iommu=pt" in fix and "setpci -s 0000:02:00.0 ECAP_ACS+0x6.w=0000" in fix and "Xid" in fix
+    assert first.evidence["way"] == {
+        "bridge": "0000:01:00.0",
+        "iommu": "translating",
+        "redirecting": ("0000:02:00.0",),
+    }
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "asks"),
+    [
+        (box("translating", ()), "they share the PCIe bridge 0000:01:00.0, the IOMMU is translating", "iommu=pt"),
+        (
+            box("off", None),
+            "they share the PCIe bridge 0000:01:00.0, the IOMMU is off, ACS is unknown: only root can read it",
+            "sudo gpucheck doctor",
+        ),
+        (
+            box(None, ()),
+            "they share the PCIe bridge 0000:01:00.0, the state of the IOMMU is unknown",
+            "until it is fixed",
+        ),
+        (Facts(), "", "IOMMU, PCIe ACS"),
+        (hidden(), "no bridge above them is visible here, the IOMMU is off", "until it is"),
+    ],
+)
+def test_a_pair_with_wrong_data_names_them_too(facts: Facts, words: str, asks: str) -> None:
+    (found,) = judge.peer([row(0, 1, 390e9, wrong=7), row(1, 0, 390e9)], facts)
+    assert found.verdict == "fail" and found.message == "; ".join(
+        part for part in ("wrong bytes: cuda:0 to cuda:1 (7)", words) if part
+    )
+    assert asks in (found.fix or "") and ("iommu=pt" in (found.fix or "")) is ("translating" in words)
 
 
 def test_a_child_that_ends_well_and_says_nothing_is_told() -> None:

@@ -29,7 +29,7 @@ FABRIC = "fabric|system not yet initialized"
 @pytest.mark.parametrize(
     ("said", "named"),
     [
-        ("✗ the fabric between the GPUs is not ready: cuInit answers 802", True),
+        ("✗ the fabric between the GPUs is not ready: cuInit returns 802", True),
         ("Cause: \x1b[31mFABRIC\x1b[0m not ready", True),
         ("│ Error 802: system   not yet initialized │", True),
         ("Is CUDA available: False", False),

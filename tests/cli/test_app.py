@@ -29,6 +29,8 @@ COMMANDS = {
     "find-batch-size",
     "model",
     "compare",
+    "judge",
+    "report",
     "schema",
 }
 SHARED = {"--device", "--json", "--output", "--verbose", "--strict", "--quiet", "--config", "--debug"}
@@ -57,8 +59,9 @@ def test_the_version_tells_where_it_is(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize("command", sorted(COMMANDS - {"schema"}))
 def test_every_command_takes_the_shared_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, *command.split(), "--help")
-    # doctor looks at every device that there is; explain, compare and model at none.
-    wanted = SHARED - {"--device"} if command in ("status", "doctor", "explain", "compare", "model") else SHARED
+    # doctor and status look at every device that there is; explain, model and what reads results at none.
+    deviceless = ("status", "doctor", "explain", "compare", "judge", "report", "model")
+    wanted = SHARED - {"--device"} if command in deviceless else SHARED
     assert {option for option in SHARED if f"{option} " in out} == wanted
 
 

@@ -45,8 +45,8 @@ def test_a_known_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert (code, err) == (exits.OK, "")
     assert out.startswith("this torch is built without CUDA\n→ pip uninstall torch, ")
     assert out.endswith(
-        "\nThe wheel is the CPU's: pip took it from an index without CUDA, or another package pulled it in over a CUDA "
-        "one.\nproven by the text itself (torch.cpu_only)\ngpucheck doctor checks this: torch.cpu_build\n"
+        "\nThe wheel is a CPU build: pip took it from an index without CUDA, or another package replaced a CUDA build "
+        "with it.\nproven by the text itself (torch.cpu_only)\ngpucheck doctor checks this: torch.cpu_build\n"
     )
 
 

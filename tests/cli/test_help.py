@@ -101,7 +101,8 @@ def test_examples_are_read_by_their_commands(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (line,) = [part for part in re.split(r" [|>] |2>&1|^srun --\S+ ", text) if part.strip().startswith("gpucheck ")]
+    parts = re.split(r" [|>] |2>&1|^srun --\S+ |^torchrun .* --no-python ", text)
+    (line,) = [part for part in parts if part.strip().startswith("gpucheck ")]
     arguments = shlex.split(line)
     monkeypatch.chdir(tmp_path)
     if "--config" in arguments:

@@ -328,7 +328,7 @@ def test_the_patterns_are_spelled_once() -> None:
 
 def test_an_xid_tells_nvidias_action_in_plain_words() -> None:
     (match,) = find("NVRM: Xid (PCI:0000:b3:00.0): 94, pid=4711", TEXTS)
-    assert match.text.then.startswith("start the program that was hit again; the others go on. Reset the GPU when")
+    assert match.text.then.startswith("restart the affected program; other programs continue. Reset the GPU when")
     assert {one.action for one in xid.BY_NUMBER.values()} <= set(xid.ACTIONS)
     assert len(xid.BY_NUMBER) == len(xid.CATALOGUE) + len(xid.OLDER)
     for one in xid.BY_NUMBER.values():

@@ -341,6 +341,10 @@ Code nvmlDeviceGetGpuFabricInfoV(Handle handle, Fabric *fabric) {
     return code;
 }
 #endif
+Code nvmlDeviceGetP2PStatus(Handle handle, Handle other, unsigned index, unsigned *status) {
+    (void)other;
+    return index ? 2 : small(DEVICE(handle), "p2p", "!3", status);
+}
 typedef struct { unsigned char cluster[16]; Code status; unsigned clique, state; } OldFabric;
 Code nvmlDeviceGetGpuFabricInfo(Handle handle, OldFabric *fabric) {
     fabric->status = 0;

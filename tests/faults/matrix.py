@@ -263,6 +263,10 @@ CHILDREN: dict[str, tuple[tuple[str, int], ...]] = {
         ("gpucheck.batch_size.trial_fake;", 0),
         ("gpucheck.batch_size.trial_fake;", 1),
     ),
+    "bench collective --device cpu --only all-reduce --size 64KiB --time-budget 1h --timeout 1h": (
+        ("gpucheck.bench.collective.rank", 0),
+        ("gpucheck.bench.collective.rank", 2),  # it joins, is ready, and the collective starts
+    ),
     "bench bandwidth --device cpu --size 64KiB --time-budget 2s --runs 2": (
         ("gpucheck.cli.app", 0),
         ("gpucheck.cli.app", 1),

@@ -19,7 +19,7 @@ from gpucheck.fleet import documents, hosts
 from gpucheck.fleet.judge import judge
 from gpucheck.render import fleet as shown
 from gpucheck.render import json as as_json
-from gpucheck.render import terminal, text
+from gpucheck.render import prometheus, terminal, text
 from gpucheck.report.events import Answered, Judged
 from gpucheck.report.report import Collector, Report
 from gpucheck.report.results.fleet import NodeProblem, RefusedFile
@@ -250,8 +250,14 @@ def test_ten_thousand_hostile_documents(seed: int) -> None:
         assert seen == {"good"} or (seen == {"undecided"} and any(one.id == "fleet.modes" for one in report.findings))
         assert all(hosts.is_safe(name) for name in (*fleet.good, *fleet.bad))
         screen = _screen(report)
-        for output in (screen, shown.good(report), shown.bad(report), shown.metrics(report), as_json.document(report)):
+        for output in (
+            screen,
+            shown.good(report),
+            shown.bad(report),
+            prometheus.metrics(report),
+            as_json.document(report),
+        ):
             assert all(one.isprintable() or one == "\n" for one in output)
-        metrics = shown.metrics(report).splitlines()
-        assert all(one.startswith(("# ", "gpucheck_fleet_")) for one in metrics)
+        metrics = prometheus.metrics(report).splitlines()
+        assert all(one.startswith(("# ", "gpucheck_")) for one in metrics)
     assert 100 < read < 900  # both kinds came: those that are refused, and those that are judged

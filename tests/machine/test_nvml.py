@@ -305,7 +305,7 @@ def test_no_watts_are_no_limit(fake_driver: Fake, key: str) -> None:
         key, "power_limit_min_w"
     )
     assert getattr(row.device, name) is None
-    assert row.unknown[name] == "NVML returns 0 W, which is no limit"
+    assert row.unknown[name] == "NVML returns 0 W, which is not a limit"
 
 
 @pytest.mark.parametrize(
@@ -424,6 +424,25 @@ def test_links_that_hang_cost_no_device_its_other_fields(fake_driver: Fake) -> N
     assert (second.device.uuid, second.device.power_w) == (SECOND, 76.5)
     assert (first.device.state, second.device.state) == (None, f"not answering: {late}")
     assert second.unknown == {**USUAL, "fabric": late, "nvlinks": late}
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("p2p=0", "ok"),
+        ("p2p=2", "the GPU does not support it"),
+        ("p2p=3", "they have no common PCIe root that supports it"),
+        ("p2p=99", "unknown"),
+        ("", None),
+    ],
+)
+def test_whether_a_gpu_can_read_the_others(fake_driver: Fake, script: str, told: str | None) -> None:
+    fake_driver(f"nvml.count=3\n{script}\n")
+    first, second, third = read(links=True).devices
+    addresses = [one.device.pci_address for one in (second, third)]
+    assert first.device.peers == (None if told is None else dict.fromkeys(addresses, told))
+    assert first.unknown.get("peers") == (NOT_SUPPORTED if told is None else None)
+    assert read().devices[0].device.peers is None
 
 
 def test_pages_that_were_retired(fake_driver: Fake) -> None:

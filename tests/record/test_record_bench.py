@@ -17,6 +17,8 @@ from failing_card import ECC, Plan
 from recorded import Case, cut, failing, hold, threads, wrote
 
 from gpucheck.bench import devices
+from gpucheck.bench.collective import work as collective
+from gpucheck.bench.collective.judge import Answer
 from gpucheck.cli.app import main
 from gpucheck.machine.child import ChildResult
 
@@ -89,7 +91,41 @@ def in_process(patches: pytest.MonkeyPatch) -> None:
     patches.setattr(devices.repeated, "__kwdefaults__", {**(devices.repeated.__kwdefaults__ or {}), "run_child": run})
 
 
+class Ranks:
+    """Two ranks on the host whose figures are the same every time; all-to-all hangs."""
+
+    is_launched, world = False, 2
+
+    def __init__(self, ids: Sequence[str], *_: Any) -> None:
+        assert len(ids) == self.world
+
+    def begin(self, kind: str) -> list[Answer]:
+        ready = {"room": 2**30, "device": {"id": kind, "uuid": None, "name": "CPU"}, "host": "node1"}
+        return [Answer(rank, {**ready, "version": None, "settings": {}}) for rank in range(self.world)]
+
+    def ask(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
+        if request["collective"] == "all-to-all":
+            return [Answer(rank, None, "its process did not answer within 30 s", "calling", "late") for rank in (0, 1)]
+        seconds = [0.02 * (1 + place % 3 / 100) for place in range(20)]
+        told = {"started": "", "calls": 10, "began_s": [0.0] * 20, "samples_s": seconds, "verified_elements": 4}
+        line = {**told, "wrong_elements": 0, "wrong_from": {}, "memory": {}}
+        return [Answer(rank, line, "", "timing") for rank in (0, 1)]
+
+    def stop(self) -> None:
+        pass
+
+
+COLLECTIVE = "bench collective --only all-reduce --size 64KiB --size 1MiB --device"
 CASES = {
+    "bench_collective": [
+        Case(f"{COLLECTIVE} cpu"),
+        Case(f"{COLLECTIVE} cpu --only all-to-all --json --quiet", note="one hangs", forms=NO_FORMS),
+        Case(f"{COLLECTIVE} cpu --min-busbw 1", note="a gate that decides nothing here", forms=NO_FORMS),
+        Case(f"{COLLECTIVE} cuda:0", forms=NO_FORMS),
+        *usage("collective"),
+        Case("bench collective --only nonsense", forms=NO_FORMS),
+        Case("bench collective --ranks 1", forms=NO_FORMS),
+    ],
     "bench_transfer": [
         Case(f"{TRANSFER} cuda:0"),
         Case(f"{TRANSFER} cpu", forms=("csv",)),
@@ -183,5 +219,6 @@ def test_a_benchmark_writes_what_is_recorded(
         with monkeypatch.context() as patches:
             worlds.settle(patches, *case.plans())
             in_process(patches)
+            patches.setattr(collective, "Alone", Ranks)
             found[case.title] = wrote(case, capsys, patches, folder)
     hold(name, found, write=request.config.getoption("--write-record", False))

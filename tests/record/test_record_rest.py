@@ -144,6 +144,17 @@ CASES = {
         Case("judge", forms=NO_FORMS),
         Case("judge --nonsense", forms=NO_FORMS),
     ],
+    "report": [
+        Case("report {folder}/../old.json --output page.html", forms=("json", "prom")),
+        Case("report {folder}/../old.json {folder}/../new.json --output page.html", forms=NO_FORMS),
+        Case("report nodes --output page.html --json", forms=NO_FORMS),
+        Case("report {folder}/../old.json", forms=NO_FORMS),
+        Case("report {folder}/../none.json --output page.html", forms=NO_FORMS),
+        Case("report mistake.py --output page.html", forms=NO_FORMS),
+        Case("report {folder}/../old.json --output none/page.html", forms=NO_FORMS),
+        Case("report --nonsense", forms=NO_FORMS),
+        Case("report", forms=NO_FORMS),
+    ],
     "fleet_judge": [
         Case("fleet judge nodes"),
         Case("fleet judge nodes --expect n[0-7] --json --quiet", forms=NO_FORMS),
@@ -227,11 +238,11 @@ def test_a_command_writes_what_is_recorded(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.chdir(tmp_path)
-    if name in ("compare", "judge"):
+    if name in ("compare", "judge", "report"):
         documents(tmp_path, monkeypatch, capsys)
     for file, source in SOURCES.items():
         (tmp_path / file).write_text(source, encoding="utf-8")
-    if name == "fleet_judge":
+    if name in ("fleet_judge", "report"):
         (tmp_path / "nodes").mkdir()
         bad = slower(node("n0", exit=1, parts=FAILED, problems=(PROBLEM,)), "cuda:3", 0.2)
         for document in (bad, *(node(f"n{number}") for number in range(1, 6))):

@@ -119,12 +119,12 @@ FIRST: dict[str, list[str]] = {
     "smoke_no_memory": [
         "? 1 inconclusive, 2 passed · H200 (cuda:0)",
         "? numerics.matmul: OutOfMemoryError: CUDA out of memory",
-        "→ gpucheck memory --device cuda:0 shows which processes use memory; then run again",
+        "→ gpucheck memory --device cuda:0 shows which processes use memory; then run",
     ],
     "doctor_healthy": [
         "✓ torch can use 2 GPUs: kernel and matrix product correct on cuda:0, cuda:1",
         "",
-        " rung           state     shown by",
+        " stage          state     shown by",
     ],
     "doctor_cpu_build": [
         "✗ this torch is a CPU-only build and cannot use the GPU",
@@ -154,7 +154,7 @@ FIRST: dict[str, list[str]] = {
     "doctor_no_gpu": [
         "· no NVIDIA GPU here: PCI bus, /dev and driver show none",
         "",
-        " rung    state     shown by",
+        " stage   state     shown by",
     ],
     "doctor_unknown": [
         "? no known cause found, and torch was not seen to use the GPU",

@@ -165,17 +165,17 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
     "a card lost at once": (
         lambda: document("bench transfer", [], parts=begun("transfer"), faults=(ECC,), code=exits.FAILED),
         (
-            "✗ cuda:0 failed in bench transfer",
-            "✗ its memory had an uncorrectable error (ECC)",
-            "→ gpucheck devices shows its counters; sudo dmesg | grep -i xid shows what the",
+            "✗ cuda:0 failed in bench transfer: its memory had an uncorrectable error (ECC)",
+            "✗ AcceleratorError: CUDA error: uncorrectable ECC error encountered",
+            "→ gpucheck devices shows its counters, sudo dmesg | grep -i xid shows the",
         ),
     ),
     "a card lost midway": (
         lambda: document("bench transfer", copies(), ended="fault", faults=(ECC,), code=exits.FAILED),
         (
-            "✗ cuda:0 failed in bench transfer",
-            "✗ its memory had an uncorrectable error (ECC)",
-            "→ gpucheck devices shows its counters; sudo dmesg | grep -i xid shows what the",
+            "✗ cuda:0 failed in bench transfer: its memory had an uncorrectable error (ECC)",
+            "✗ AcceleratorError: CUDA error: uncorrectable ECC error encountered",
+            "→ gpucheck devices shows its counters, sudo dmesg | grep -i xid shows the",
         ),
     ),
     "one of two cards lost": (
@@ -183,9 +183,9 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
             "bench transfer", copies(SECOND), TWO, parts=begun("transfer"), faults=(ECC,), code=exits.FAILED
         ),
         (
-            "✗ cuda:0 failed in bench transfer",
-            "✗ its memory had an uncorrectable error (ECC)",
-            "→ gpucheck devices shows its counters; sudo dmesg | grep -i xid shows what the",
+            "✗ cuda:0 failed in bench transfer: its memory had an uncorrectable error (ECC)",
+            "✗ AcceleratorError: CUDA error: uncorrectable ECC error encountered",
+            "→ gpucheck devices shows its counters, sudo dmesg | grep -i xid shows the",
         ),
     ),
     "corrupted copies": (
@@ -203,7 +203,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         (
             "✗ pinned copies reach 69 % of the link: 43.6 GB/s · H200 (cuda:0), PCIe 5 x16",
             "✗ copies below 50.0 GB/s (--min-gbps): to host 43.6 GB/s; to device 44.0 GB/s",
-            "→ gpucheck devices --processes shows clocks, heat and other programs on the device",
+            "→ gpucheck devices --processes shows clocks, heat and other programs on the",
         ),
     ),
     "noise about a threshold": (
@@ -367,8 +367,8 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         everything_and_a_lost_card,
         (
             "✗ matmul failed, 2 passed, 2 skipped · H200 (cuda:0)",
-            "✗ cuda:0 failed in bench matmul: its memory had an error that could not be",
-            "corrected (ECC)",
+            "✗ cuda:0 failed in bench matmul: its memory had an uncorrectable error (ECC):",
+            "AcceleratorError: CUDA error: uncorrectable ECC error encountered",
         ),
     ),
     "all and two are bad": (

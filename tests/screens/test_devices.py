@@ -53,8 +53,8 @@ ANSWERS = {
         "11:59:58 UTC; Xid 154 asks for: node reboot",
     ),
     "an Xid": (
-        "✗ cuda:2  Xid 95: uncontained memory error: every program on the GPU is in",
-        "doubt, last at 2026-01-31 11:59:58 UTC, 2 times; also Xid 94",
+        "✗ cuda:2  Xid 95: uncontained memory error: results of every program on the GPU",
+        "are in doubt, last at 2026-01-31 11:59:58 UTC, 2 times; also Xid 94",
         "→ end its processes, then sudo nvidia-smi --gpu-reset -i 0000:21:00.0",
     ),
     "an Xid whose action the driver names": (

@@ -78,7 +78,7 @@ def test_the_diagnosis_comes_first_and_the_worst_of_the_rest_next(monkeypatch: p
         "! Xid errors: Xid 31",
         "→ sudo dmesg | grep -i xid",
         "",
-        " rung     state           shown by",
+        " stage    state           shown by",
         "─",
         " cuinit   ✓ holds         cuInit returns 0, CUDA 13.0",
         " torch    ✗ broken        this torch is a CPU-only build and cannot use the GPU",
@@ -102,7 +102,7 @@ def test_rungs_that_do_not_apply_are_one_line(monkeypatch: pytest.MonkeyPatch) -
     absent = [{"rung": name, "state": "absent", "shown_by": "the driver is in Windows"} for name in ("kernel", "nodes")]
     said = "– does not apply: kernel, nodes (the driver is in Windows)"
     assert shown(monkeypatch, rungs=[*absent, RUNGS[0]])[:3] == [
-        " rung     state     shown by",
+        " stage    state     shown by",
         "─",
         " cuinit   ✓ holds   cuInit returns 0, CUDA 13.0",
     ]

@@ -38,12 +38,12 @@ ANSWERS = {
     "a full device": (
         "✗ cuda:0 failed in memory: CUDA out of memory. Tried to allocate 64.00 MiB:",
         "OutOfMemoryError",
-        "→ gpucheck smoke --device cuda:0; sudo dmesg | grep -i xid shows what the driver",
+        "→ gpucheck smoke --device cuda:0; sudo dmesg | grep -i xid shows the driver's",
     ),
     "a device that failed": (
         "✗ cuda:0 failed in memory: CUDA error: an illegal memory access was encountered:",
         "AcceleratorError",
-        "→ gpucheck smoke --device cuda:0; sudo dmesg | grep -i xid shows what the driver",
+        "→ gpucheck smoke --device cuda:0; sudo dmesg | grep -i xid shows the driver's",
     ),
     "cut off": (
         "? cuda:0 (H100): 79 GiB of 80 GiB free; torch's memory figures not checked",

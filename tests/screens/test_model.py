@@ -115,10 +115,9 @@ def test_what_is_wrong_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     run = ClaimedRun(phase="forward", batch_size=2, mismatches=(MISMATCH,))
     head, _, tree = shown(monkeypatch, "fail", run, left_behind=(SCALE,)).partition("\n\n")
     assert head == (
-        "✗ Net on a simulated cuda:0: the forward pass mixes devices in 1 place\n"
-        "✗ net.py:11 in block: `*` needs cuda:0, but block.scale is on the CPU: 8 float32 tensor in a plain\n"
-        "attribute (net.py:7), which .to() does not see\n"
-        '→ net.py:7: self.register_buffer("scale", …)'
+        "✗ Net on a simulated cuda:0: the forward pass mixes devices in 1 place\n✗ net.py:11 in block: `*` needs "
+        "cuda:0, but block.scale is on the CPU: 8 float32 tensor in a plain\nattribute (net.py:7), which .to() does "
+        'not move\n→ net.py:7: self.register_buffer("scale", …)'
     )
     assert tree.endswith(TREE.partition("1 300 000 parameters")[2])
 

@@ -50,14 +50,17 @@ def a_run(busy: float | None, **parts: int) -> RunResult:
     )
 
 
-def screen(result: RunResult, width: int = 80) -> list[str]:
+def document(result: RunResult) -> Report:
     collector = Collector()
     collector(Answered("run", result))
     for finding in judge.findings(result, "/job"):
         collector(Judged(finding))
-    report: Report = collector.report(version="0", command="run", argv=(), started="", elapsed_s=2.0)
+    return collector.report(version="0", command="run", argv=(), started="", elapsed_s=2.0)
+
+
+def screen(result: RunResult, width: int = 80) -> list[str]:
     out = io.StringIO()
-    terminal.show(terminal.plain_console(out, width), text.blocks(report))
+    terminal.show(terminal.plain_console(out, width), text.blocks(document(result)))
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 

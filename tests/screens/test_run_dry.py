@@ -174,7 +174,7 @@ def test_a_program_that_did_nothing_has_shown_nothing() -> None:
     undone = replace(CLEAN, steps=0, ended_after_steps=False, trains=True)
     assert screen(undone)[:2] == [
         "? cuda:0 (simulated GPU): no step was judged · whole program, 0 steps",
-        "? no step was judged: the program made an optimizer and ended before its first step",
+        "? no step was judged: the program created an optimizer and ended before its first step",
     ]
     empty = replace(PEAK, allocated_bytes=0)
     unused = replace(CLEAN, steps=0, memory=replace(MEMORY, peak=empty, total_bytes=None))
@@ -189,8 +189,8 @@ def test_memory_that_does_not_suffice_names_who_asked_and_who_held() -> None:
     lines = screen(replace(CLEAN, memory=replace(MEMORY, peak=first, exceeded=first)), 120)
     assert lines[:2] == [
         "✗ cuda:0 (simulated GPU): out of memory · ended after 2 steps",
-        "✗ out of memory: 200 MiB asked for at a.py:9 in backward, step 2; "
-        "peak 1.07 GiB of 1 GiB; most held by a.py:2 700 MiB",
+        "✗ out of memory: 200 MiB requested at a.py:9 in backward, step 2; peak 1.07 GiB of 1 GiB; most held by "
+        "a.py:2 700 MiB",
     ]
     assert lines[2] == "→ a batch smaller by about 11 %, or checkpointing of the 500 MiB of activations"
 
@@ -220,8 +220,8 @@ RANGE = replace(MEMORY, peak=replace(PEAK, allocated_bytes=512 * MIB), most_byte
     ("total", "verdict", "message"),
     [
         (500, "fail", "peak 512 to 768 MiB of 500 MiB"),
-        (600, "inconclusive", "peak 512 to 768 MiB of 600 MiB: it fits at 512 MiB and not at 768 MiB"),
-        (768, "warn", "peak 512 to 768 MiB of 768 MiB in tensors alone"),
+        (600, "inconclusive", "peak 512 to 768 MiB of 600 MiB: it fits at 512 MiB but not at 768 MiB"),
+        (768, "warn", "peak 512 to 768 MiB of 768 MiB in tensors only"),
         (1024, "pass", "peak 512 to 768 MiB of 1 GiB"),
     ],
 )

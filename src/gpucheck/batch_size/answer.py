@@ -1,4 +1,4 @@
-"""What a search comes to: its result, its measurement and its findings, each a function of its history. Pure.
+"""The answer of a search: its result, its measurement and its findings, each a function of its history. Pure.
 
 First what the answer means for use: the size to train with, speeds, where the memory goes, how far to rely on it.
 """

@@ -54,7 +54,7 @@ def plan(options: FindBatchSizeOptions) -> Plan:
     naming.one_of("--mode", options.mode, MODES)
     if not options.optimizer.removeprefix("torch.optim.").isidentifier():  # only a child can look it up
         raise UsageError(
-            f"--optimizer {options.optimizer!r} is not a name", "", "give sgd, adam, adamw or another of torch.optim"
+            f"--optimizer {options.optimizer!r} is not a name", "", "use sgd, adam, adamw or another of torch.optim"
         )
     if options.dtype is not None:
         naming.one_of("--dtype", options.dtype, FLOATING)

@@ -174,8 +174,8 @@ class Runner:
     def start(self) -> dict[str, Any]:
         """Start a child and return what it says of the device and the workload.
 
-        Raises TargetError for the user's errors, CannotLook where torch cannot use the device, and Refused where
-        there is no room for the model itself.
+        Raises TargetError for the user's errors, CannotLook where torch cannot use the device, and Refused where there
+        is no space for the model itself.
         """
         answer, end = self._begun()
         if end.killed_by in FROM_OUTSIDE:

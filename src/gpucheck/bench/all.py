@@ -12,7 +12,7 @@ import psutil
 from gpucheck.bench.benchmarks import BENCHMARKS, AllOptions, Benchmark
 from gpucheck.bench.devices import ALONE, Shared, begin, out_of_time
 from gpucheck.errors import GpucheckError, UsageError
-from gpucheck.machine import choose, faults, host, inventory, pulse
+from gpucheck.machine import choose, faults, host, inventory, launcher, pulse
 from gpucheck.report.events import Emit, Event, Failed, Measured, Notice, Planned, Progress, Skipped, Started
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import of_error
@@ -66,11 +66,15 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
     for a prefix that fits none, CannotLook where the device asked for is not there, and at the end the first bug.
     """
     began = time.monotonic()
-    todo = [one for one in BENCHMARKS if one.id in options.ids]
     facts = shared.facts or inventory.read()
     emit(Started(facts))
     chosen = choose.choose(options.device, facts)
-    begin(emit, facts, [one.id for one in todo], chosen.ids, shared)
+    todo = [
+        one for one in BENCHMARKS if one.id in options.ids and (not one.of_several or _takes(one, options, chosen.ids))
+    ]
+    begin(emit, facts, [one.id for one in todo if not one.of_several], chosen.ids, shared)
+    if several := tuple(one.id for one in todo if one.of_several):
+        emit(Planned(several, chosen.ids[:1]))  # it has one place in the document
     total_s = options.time_budget_s or default_s(chosen.ids)
     deadline, until_s = began + total_s, pulse.ends_by(total_s, began)
     of_host = host_share()
@@ -102,6 +106,14 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
             bugs += _broken_off(one, error, told, lost, chosen.ids)
     if bugs:
         raise bugs[0]
+
+
+def _takes(one: Benchmark, options: AllOptions, ids: Sequence[str]) -> bool:
+    """Whether it has its place here: one that needs several devices where several are measured, or it was named.
+
+    Where a launcher has started several of us, each would start a process for every device.
+    """
+    return not one.of_several or one.id in options.only or (len(ids) > 1 and launcher.place(os.environ) is None)
 
 
 def asked(one: Benchmark, device: str, budget_s: float, host_share: float) -> object:

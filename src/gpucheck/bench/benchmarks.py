@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpucheck import naming, options
 from gpucheck.bench.bandwidth.options import BandwidthOptions
+from gpucheck.bench.collective.options import CollectiveOptions
 from gpucheck.bench.crossover.options import CrossoverOptions
 from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.bench.overlap.options import OverlapOptions
@@ -22,6 +23,9 @@ if TYPE_CHECKING:  # a help page needs no judge
 class Benchmark:
     """A benchmark. `id` names its folder, its command and how the ids of its findings begin; `help` is the command's.
 
+    One that is `of_several` works on all devices at once, and its findings are of none of them: `bench all` runs it
+    where there are several. Under a launcher its ranks are the launcher's processes.
+
     `weight` is its share of the time in `bench all`: about the seconds that it takes by itself. One that is not
     `on_cpu` says so itself there, and takes no time. Its work is `gpucheck.bench.ID.work.command`, its judge
     `gpucheck.bench.ID.judge.JUDGE`.
@@ -32,6 +36,7 @@ class Benchmark:
     options: type
     weight: float = 0.0
     on_cpu: bool = True
+    of_several: bool = False
 
     def command(self) -> Callable[..., None]:
         """`command(options, emit, shared)` measures; torch comes with it."""
@@ -130,6 +135,19 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         CrossoverOptions,
         weight=24.0,
         on_cpu=False,
+    ),
+    Benchmark(
+        "collective",
+        """Measure collectives: all-reduce and others, among GPUs or nodes.
+
+        Starts a process for each GPU of this machine, or uses those that torchrun, mpirun or srun has started. busbw is
+        what each link carries, as nccl-tests defines it. Every result is verified, and a rank that hangs, dies or gets
+        wrong data is named. On a CPU the ranks exchange data through the host (gloo), and no rate is judged.
+        """,
+        CollectiveOptions,
+        weight=24.0,
+        on_cpu=False,
+        of_several=True,
     ),
     Benchmark(
         ALL,

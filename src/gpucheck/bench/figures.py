@@ -19,6 +19,7 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results import Results
 from gpucheck.report.results.bench import Headline
+from gpucheck.units import GIB
 
 
 def size(one: Measurement) -> int:
@@ -75,6 +76,17 @@ def fastest_products(measurements: Sequence[Measurement]) -> dict[str, Measureme
         dtype = str(one.case["dtype"])
         if dtype not in found or rate(one) > rate(found[dtype]):
             found[dtype] = one
+    return found
+
+
+def largest_collectives(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
+    """The largest array of each collective."""
+    found: dict[str, Measurement] = {}
+    for one in measurements:
+        if one.name == "collective":
+            name = str(one.case["collective"])
+            if name not in found or size(one) > size(found[name]):
+                found[name] = one
     return found
 
 
@@ -221,6 +233,20 @@ def _products_of_peak(measurements: Sequence[Measurement], known: Ceilings) -> l
     return [replace(_NO_PEAK, why=known["products"].doubt if "products" in known else _NO_PEAK.why)]
 
 
+def _collectives(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
+    """All-reduce where it was measured, else every collective; nothing that says little of the links."""
+    found = largest_collectives(measurements)
+    mine = {name: one for name, one in found.items() if name == "all-reduce"} or found
+    return [
+        Figure(name, why="it ran through the host, not between GPUs")
+        if one.case["backend"] == "gloo"
+        else Figure(name, why="the largest array is under 1 GiB")
+        if size(one) < GIB
+        else _rate(name, one)
+        for name, one in mine.items()
+    ]
+
+
 _NO_PEAK = Figure("products", why="the GPU's peak is unknown")
 
 # What reaches it, of what, and the figures.
@@ -232,6 +258,7 @@ TABLE: dict[str, tuple[str, str, Figures]] = {
     "bandwidth.min_percent_of_peak": ("memory operations", " of the memory's peak", _operations_of_peak),
     "matmul.min_tflops": ("products", "", _fastest),
     "matmul.min_percent_of_peak": ("products", " of the dense peak", _products_of_peak),
+    "collective.min_busbw": ("collectives", " of bus bandwidth", _collectives),
 }
 
 
@@ -401,7 +428,7 @@ def _provenance(part: Part) -> dict[str, Any]:
 
 
 def _unknown(finding_id: str, reason: str) -> Finding:
-    return Finding(finding_id, "info", "the part's peak is unknown", reason, {"share": None})
+    return Finding(finding_id, "info", "the GPU's peak is unknown", reason, {"share": None})
 
 
 @dataclass(frozen=True, slots=True)

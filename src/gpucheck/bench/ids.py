@@ -290,6 +290,64 @@ _CROSSOVER = of(
     Id("crossover.time", "everything was measured", _TIME, "--time-budget 5m"),
     Id("crossover.memory", "there was enough memory to measure", _MEMORY, "gpucheck memory"),
 )
+_COLLECTIVE = of(
+    "bench collective",
+    Id(
+        "collective.result",
+        "every rank gets the right data",
+        "The ranks named got other data than was sent. A link, a switch or memory changes it, or peer copies are "
+        "broken: with an IOMMU or PCIe ACS on, some boxes deliver wrong data and report no error.",
+        "gpucheck bench transfer --only peer --device all; NCCL_P2P_DISABLE=1 avoids the links until it is fixed",
+        role="verifies",
+    ),
+    Id(
+        "collective.speed",
+        "the bus bandwidth of each collective",
+        "busbw as nccl-tests defines it, on the largest array. Through the host (gloo) it is no rate of a GPU.",
+    ),
+    Id(
+        "collective.expected",
+        "the bus bandwidth is what this GPU reaches",
+        "From 1 GiB on, in one machine: against published figures of the same part and number of GPUs, where there are "
+        "some; else against torch's copies from each GPU to the next.",
+        "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING shows the algorithm and the paths; nvidia-smi topo -m",
+    ),
+    Id(
+        "collective.rank",
+        "every rank came to the end",
+        "The rank named failed: its process was ended, is stopped or could not be started, or its backend raised an "
+        "error.",
+        "NCCL_DEBUG=INFO, and look for Xid errors and the out-of-memory killer on its host",
+    ),
+    Id(
+        "collective.hang",
+        "no collective hangs",
+        "It did not end within --timeout. Often peer copies do not arrive (IOMMU, PCIe ACS), or ranks cannot reach "
+        "each other over the network interface that NCCL chose.",
+        "gpucheck doctor; then NCCL_P2P_DISABLE=1, and NCCL_SOCKET_IFNAME for the network",
+    ),
+    Id(
+        "collective.not_run",
+        "everything was measured",
+        "After a failure a collective's larger arrays are left out; under a launcher, all that was to come.",
+    ),
+    Id("collective.unsupported", "the backend has the collective", "This torch or this backend does not have it."),
+    Id(
+        "collective.backend",
+        "torch can connect the devices",
+        "This build of torch was made without NCCL, as those for Windows and macOS are, or without torch.distributed.",
+        "install a build with it; --device cpu measures gloo on the host",
+    ),
+    Id("collective.ranks", "there are two ranks", "A collective needs two GPUs at least.", "--device cpu"),
+    Id(
+        "collective.start",
+        "the ranks meet",
+        "A process of the launcher did not reach rank 0's address.",
+        "check MASTER_ADDR and MASTER_PORT",
+    ),
+    Id("collective.time", "everything was measured", _TIME, "--time-budget 10m"),
+    Id("collective.memory", "there was memory to measure", _MEMORY, "a smaller --size"),
+)
 _BENCH = of(
     "bench",
     Id(
@@ -300,7 +358,7 @@ _BENCH = of(
     ),
     Id("runs.child", "every run finished", "A run in a separate process failed.", "run it without --runs"),
 )
-_OF_ONE = (_TRANSFER, _BANDWIDTH, _MATMUL, _OVERLAP, _CROSSOVER)
+_OF_ONE = (_TRANSFER, _BANDWIDTH, _MATMUL, _OVERLAP, _CROSSOVER, _COLLECTIVE)
 IDS = (
     *(one for ids in _OF_ONE for one in ids),
     *(one for ids in _OF_ONE for one in _of_any(ids[0].command)),

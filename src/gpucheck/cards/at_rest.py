@@ -76,7 +76,7 @@ class Story:
 
     @property
     def message(self) -> str:
-        """What the worst is and when, what the driver asks for, and the other numbers that count."""
+        """Return what the worst is and when, what the driver asks for, and the other numbers that count."""
         worst = self.errors[0]
         known = xid.BY_NUMBER.get(worst.number)
         asked = self.asked
@@ -98,7 +98,7 @@ class Story:
 
     @property
     def asked(self) -> str | None:
-        """What the driver itself says that the GPU needs (Xid 154), where that still holds."""
+        """Return what the driver itself says that the GPU needs (Xid 154), where that still holds."""
         return next((one.action for one in self.errors if one.action is not None and not one.is_past), None)
 
     @property
@@ -153,13 +153,14 @@ def story(errors: list[XidError]) -> Story | None:
 
 
 def of_card(device: Device, facts: Facts) -> Story | None:
-    """What the log tells of this card, by its PCI address."""
+    """Return what the log tells of this card, by its PCI address."""
     place = address_of(device, facts)
     return None if place is None else story([one for one in facts.xids or () if one.pci_address == place])
 
 
 def beside(device: Device, facts: Facts) -> Story | None:
-    """What the log tells of a card that is found faulty by other means: its cause, where it is more than a remark."""
+    """Return what the log tells of a card that is found faulty by other means: its cause, where it is more than a
+    remark."""
     told = of_card(device, facts)
     return None if told is None or told.verdict == "info" else told
 

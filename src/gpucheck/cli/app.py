@@ -83,6 +83,7 @@ add(app, "model", commands.model, ModelOptions, device=None)
 add(app, "run", run.run, RunOptions, device=None)
 add(app, "compare", results.compare, results.CompareOptions, device=None)
 add(app, "judge", results.judge, results.JudgeOptions, device=None)
+add(app, "report", results.report, results.ReportOptions, device=None)
 app.add_typer(fleet_app, name="fleet")
 app.command("schema", cls=HelpCommand)(commands.schema)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from gpucheck.bench.benchmarks import BENCHMARKS, Benchmark
 from gpucheck.cli import results
 from gpucheck.cli.common import Common, HelpGroup, add
 from gpucheck.errors import UsageError
+from gpucheck.machine import launcher
 from gpucheck.options import LIMITS, TIME, option
 
 if TYPE_CHECKING:  # a help page needs no report
@@ -66,10 +68,14 @@ def _command(one: Benchmark) -> Callable[[Common, Any, RepeatOptions], int]:
 
         if common.given.get("fail_if_slower") and not repeat.baseline:
             raise UsageError("--fail-if-slower needs a baseline", "", "add --baseline FILE")
+        place = launcher.place(os.environ) if one.of_several else None
         if repeat.baseline or repeat.count > 1:
+            if place is not None:
+                fix = "run the launcher again, and `gpucheck compare` the files"
+                raise UsageError("--runs and --baseline need one process", "a launcher has started several", fix)
             return _again(common, options, repeat)
 
-        def measure(emit: Emit) -> None:
+        def measure(emit: Emit, **more: Any) -> None:
             from gpucheck.machine import installed_torch
 
             # It comes with every benchmark: a signal on the way must not break it half-way.
@@ -77,8 +83,18 @@ def _command(one: Benchmark) -> Callable[[Common, Any, RepeatOptions], int]:
             from gpucheck.bench.devices import Shared
 
             limits = common.settings.thresholds if common.settings is not None else ()
-            one.command()(options, emit, Shared(limits=limits))
+            one.command()(options, emit, Shared(limits=limits), **more)
 
+        if place is not None:
+            from gpucheck.machine import installed_torch
+
+            installed_torch.load(options.time_budget_s)
+            from gpucheck.bench.collective import work
+
+            def report(meeting: work.Meeting) -> int:
+                return session.run(common, lambda emit: measure(emit, meeting=meeting), judge=results.judged)
+
+            return work.led(place, options, report)
         return session.run(common, measure, judge=results.judged)
 
     return run

@@ -38,7 +38,7 @@ class Common:
     verbose: bool = option("Show details: passed checks, methods and remarks.", False, short="-v", group=COMMON)
     json: bool = option("Print the result as one JSON document on stdout.", False, group=COMMON)
     output: tuple[str, ...] = option(
-        "Also write the result to FILE: .json, .xml (JUnit), .md, .csv, .sarif or .svg. Repeatable.",
+        "Also write the result to FILE: .json, .html, .xml (JUnit), .md, .csv, .prom, .sarif or .svg. Repeatable.",
         metavar="FILE",
         repeat=True,
         commas=False,
@@ -97,7 +97,7 @@ OVERVIEW: dict[str, tuple[str, ...]] = {
     "Is my GPU all right?": ("status", "devices", "doctor", "explain", "smoke", "stress", "memory"),
     "How fast, how much?": ("bench", "find-batch-size"),
     "My program:": ("run", "model", "lint"),
-    "Saved results:": ("compare", "judge", "schema"),
+    "Saved results:": ("compare", "judge", "report", "schema"),
     "Cluster:": ("fleet",),
 }
 

@@ -73,6 +73,11 @@ EXAMPLES: dict[str, tuple[str, str, str]] = {
         "gpucheck judge run1.json run2.json run3.json",
         "gpucheck judge result.json --config strict.toml --output result.xml",
     ),
+    "gpucheck report": (
+        "gpucheck report result.json --output page.html",
+        "gpucheck report before.json after.json --output page.html",
+        "gpucheck report /shared/checks --output fleet.html",
+    ),
     "gpucheck fleet": (
         "srun --ntasks-per-node=1 gpucheck fleet check --gather /shared/checks",
         "gpucheck fleet judge /shared/checks",
@@ -122,6 +127,11 @@ EXAMPLES: dict[str, tuple[str, str, str]] = {
         "gpucheck bench crossover",
         "gpucheck bench crossover --only training --time-budget 1m",
         "gpucheck bench crossover --device cuda:1 --output crossover.json",
+    ),
+    "gpucheck bench collective": (
+        "gpucheck bench collective",
+        "gpucheck bench collective --only all-reduce --size 8GiB --min-busbw 400",
+        "torchrun --nproc-per-node 8 --no-python gpucheck bench collective --only all-reduce",
     ),
     "gpucheck bench all": (
         "gpucheck bench all --output today.json",

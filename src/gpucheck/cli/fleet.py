@@ -7,6 +7,7 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -44,24 +45,34 @@ def judge(common: Common, options: FleetJudgeOptions) -> int:
 
     Compares each node and device with the same model on other nodes. A node without a document, or whose check
     stopped, is silent and never good. A model on fewer than 5 nodes is compared within each node only.
+    Also reads the folder of `gpucheck run --output DIR/` under torchrun: which rank holds up the job.
     """
     from gpucheck.cli import session
 
-    def work(emit: Emit) -> None:
-        from gpucheck.report.events import Answered, Judged, Notice
+    return session.run(common, lambda emit: conclude(options, emit), _lists(options.into))
 
-        with _kept():
-            judged, notices = _waited(options, emit)
-        for text in notices:
-            emit(Notice(text))
-        emit(Answered("fleet_judge", judged.result))
-        for finding in judged.findings:
+
+def conclude(options: FleetJudgeOptions, emit: Emit) -> None:
+    """Read the documents and judge them. Raises UsageError, and CannotLook where no node could be judged."""
+    from gpucheck.program.run import ranks
+    from gpucheck.report.events import Answered, Judged, Notice
+
+    if len(options.paths) == 1 and ranks.is_job(options.paths[0]):
+        found = ranks.result(Path(options.paths[0]))
+        emit(Answered("ranks", found))
+        for finding in ranks.findings(found):
             emit(Judged(finding))
-        if judged.result.counts["blind"] == len(judged.result.nodes):
-            what = "no node could be checked" if judged.result.nodes else "no node's document was found"
-            raise CannotLook(what, "nothing was judged", "check the folder given to --gather and the nodes' output")
-
-    return session.run(common, work, _lists(options.into))
+        return
+    with _kept():
+        judged, notices = _waited(options, emit)
+    for text in notices:
+        emit(Notice(text))
+    emit(Answered("fleet_judge", judged.result))
+    for finding in judged.findings:
+        emit(Judged(finding))
+    if judged.result.counts["blind"] == len(judged.result.nodes):
+        what = "no node could be checked" if judged.result.nodes else "no node's document was found"
+        raise CannotLook(what, "nothing was judged", "check the folder given to --gather and the nodes' output")
 
 
 def _waited(options: FleetJudgeOptions, emit: Emit) -> tuple[Judged, tuple[str, ...]]:
@@ -118,13 +129,13 @@ def _lists(folder: str | None) -> list[outputs.Wanted]:
         why = error.strerror or str(error)
         raise CannotLook(f"--into {folder!r} cannot be made", why, "name a folder of yours") from error
     from gpucheck.render import fleet as shown
-    from gpucheck.render import json
+    from gpucheck.render import json, prometheus
 
     contents: dict[str, Callable[[Report], str]] = {
         "good.txt": shown.good,
         "bad.txt": shown.bad,
         "fleet.json": json.document,
-        "fleet.prom": shown.metrics,
+        "fleet.prom": prometheus.metrics,
     }
     return [
         outputs.Wanted("--into", os.path.join(folder, name), {os.path.splitext(name)[1]: content})

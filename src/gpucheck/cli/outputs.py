@@ -46,13 +46,15 @@ class Output:
 
 def formats() -> dict[str, Callable[[Report], str]]:
     """Suffix → renderer. Imported late: a help page needs none of it."""
-    from gpucheck.render import ci, csv, json, terminal, text
+    from gpucheck.render import ci, csv, html, json, prometheus, terminal, text
 
     return {
         ".json": json.document,
+        ".html": html.document,
         ".xml": ci.junit,
         ".md": text.markdown_page,
         ".csv": csv.rows,
+        ".prom": prometheus.metrics,
         ".sarif": ci.sarif,
         ".svg": terminal.svg,
     }
@@ -87,6 +89,10 @@ def _opened(wanted: Wanted) -> Output:
     suffix = next((one for one in wanted.formats if name.endswith(one) and name != one), None)
     if suffix is None:
         raise UsageError(f"{option} {path!r} has an unknown format", "", f"end the name in {', '.join(wanted.formats)}")
+    if suffix == ".html":
+        from gpucheck.render import html
+
+        html.require()
     if target.is_dir():
         raise UsageError(f"{option} {path!r} is a folder", "", "give a file")
     if target.exists() and not os.access(target, os.W_OK):
@@ -105,8 +111,13 @@ def _opened(wanted: Wanted) -> Output:
 
 
 def update(outputs: Sequence[Output], report: Report) -> None:
-    """Write what there is so far. What cannot be written now is tried again, and told, at the end."""
+    """Write what there is so far. What cannot be written now is tried again, and told, at the end.
+
+    A monitor's file waits for the end: it would take half a run for one that failed.
+    """
     for output in outputs:
+        if output.target.suffix.lower() == ".prom":
+            continue
         with contextlib.suppress(OSError):
             _put(output, report)
             # The next one goes the same way: the name is taken again at once, and from nobody.

@@ -1,16 +1,19 @@
-"""The commands on saved results: `gpucheck compare` and `gpucheck judge`."""
+"""The commands on saved results: `gpucheck compare`, `gpucheck judge` and `gpucheck report`."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpucheck.cli.common import Common
-from gpucheck.errors import UsageError
+from gpucheck.errors import CannotLook, UsageError
 from gpucheck.options import option
 
 if TYPE_CHECKING:  # a help page needs no report
+    from collections.abc import Callable
+
     from gpucheck.report.events import Emit
     from gpucheck.report.finding import Finding
     from gpucheck.report.report import Judgement, Report
@@ -177,3 +180,92 @@ def _machine(document: Report) -> set[tuple[str | None, ...]]:
     """The devices that were measured, as exactly as the document knows them."""
     used = {part.device for part in document.parts}
     return {(one.id, one.uuid, one.name, one.serial) for one in document.facts.devices if one.id in used}
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """What to put on the page."""
+
+    files: tuple[str, ...] = option(
+        "Results, written by --output FILE.json or --json, or a folder of `fleet check --gather`.",
+        metavar="FILE...",
+        positional=True,
+        repeat=True,
+        commas=False,
+        required=True,
+    )
+
+
+def report(common: Common, options: ReportOptions) -> int:
+    """Make one HTML page of saved results, to send to somebody.
+
+    It has the verdicts and fixes first, then tables and charts, and needs no network. Two results of the same command
+    are compared. Exits with 0 once the page is written, whatever the results say.
+    """
+    from gpucheck.cli import session
+    from gpucheck.cli.outputs import Wanted
+    from gpucheck.machine.saved import load
+    from gpucheck.render import html
+    from gpucheck.report.codec import visible
+    from gpucheck.report.events import Judged
+    from gpucheck.report.finding import Finding
+
+    pages = [path for path in common.output if path.lower().endswith(".html")]
+    if not pages:
+        raise UsageError("report writes a page", "no file for it was given", "add --output page.html")
+    html.require()
+    folders = tuple(path for path in options.files if os.path.isdir(path))
+    files = [path for path in options.files if path not in folders]
+    named = [(path, load(path)) for path in files] + ([(", ".join(folders), _of_fleet(folders))] if folders else [])
+    try:
+        page = html.sheet(named, _compared([document for _, document in named], common))
+    except _OTHER_SHAPE as error:
+        why = f"a detail is not one that gpucheck writes ({type(error).__name__}: {error})"
+        raise UsageError("the results cannot be shown", visible(why), "measure again") from error
+    told = [f"{path} ({document.command}: {document.summary.verdict})" for path, document in named]
+    title = f"{len(named)} result{'s' * (len(named) != 1)} on {', '.join(pages)}"
+    evidence = {"documents": [[path, document.command, document.summary.verdict] for path, document in named]}
+    others = tuple(path for path in common.output if path not in pages)
+    return session.run(
+        replace(common, output=others),
+        lambda emit: emit(Judged(Finding("report.page", "info", title, ", ".join(told), evidence))),
+        [Wanted("--output", path, {".html": lambda _: page}) for path in pages],
+    )
+
+
+def _of_fleet(folders: tuple[str, ...]) -> Report:
+    """What `fleet judge` makes of the folders. Raises UsageError where no node's document is in them."""
+    from gpucheck.cli import fleet
+    from gpucheck.fleet.options import FleetJudgeOptions
+
+    options = FleetJudgeOptions(folders)
+    whole = _concluded(("fleet", "judge", *folders), 2, lambda emit: fleet.conclude(options, emit))
+    if not whole.results["fleet_judge"].nodes:
+        why = "no node's document is in it"
+        raise UsageError(f"{folders[0]!r} cannot be shown", why, "give the folder of `fleet check --gather`")
+    return whole
+
+
+def _compared(documents: list[Report], common: Common) -> Report | None:
+    """The comparison of two documents of one command; None where there is nothing to compare."""
+    if len(documents) != 2 or documents[0].command != documents[1].command:
+        return None
+    whole = _concluded(("compare",), 1, lambda emit: conclude(documents[0], documents[1], None, emit, common))
+    return whole if whole.results["compare"].rows else None
+
+
+def _concluded(argv: tuple[str, ...], words: int, work: Callable[[Emit], None]) -> Report:
+    """The document of a command that only reads; its name are the first `words` of its command line."""
+    import gpucheck
+    from gpucheck.report.events import Skipped
+    from gpucheck.report.finding import of_error
+    from gpucheck.report.report import Collector
+
+    collector, code = Collector(), None
+    try:
+        work(collector)
+    except CannotLook as error:  # that nothing could be looked at is a page too
+        collector(Skipped(of_error(error)))
+        code = error.exit_code
+    command, version = " ".join(argv[:words]), gpucheck.__version__
+    return collector.report(version=version, command=command, argv=argv, started="", elapsed_s=0.0, code=code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import sys
@@ -32,7 +33,12 @@ def run(common: Common, options: RunOptions) -> int:
     from gpucheck.report.events import Notice
     from gpucheck.report.report import Collector
 
-    files = outputs.prepare([_of_rank(path) for path in common.output])
+    folders = [path for path in common.output if path.endswith(os.sep) or os.path.isdir(path)]
+    paths = [os.path.join(path, "run.json") if path in folders else path for path in common.output]
+    for path in folders:
+        with contextlib.suppress(OSError):  # what is in the way is told where the file is opened
+            os.makedirs(path, exist_ok=True)
+    files = outputs.prepare([_of_rank(path) for path in paths])
     collector = Collector()
     began = time.time()
 
@@ -42,7 +48,7 @@ def run(common: Common, options: RunOptions) -> int:
             say(event.text, head="gpucheck: ")
 
     try:
-        code = command(options, emit)
+        code = command(options, emit, folders[0] if folders else None)
     except BaseException:
         outputs.discard(files)
         raise

@@ -54,6 +54,7 @@ LISTED: dict[str, dict[str, str]] = {
     "devices/mig": {},
     "devices/fabric": {"state": _STATE, "problems": _STATE},
     "devices/nvlinks": {},
+    "devices/pci_path": {"bridges": _PCI, "iommu": _STATE, "redirecting": _PCI},
     "devices/nvlinks/errors": {},
     "devices/violations_s": {},
     "devices/changes": {"lasting_clock_reasons": _STATE},

@@ -27,6 +27,7 @@ CONDITIONS: tuple[Condition, ...] = (
     *conditions_torch.ARCHITECTURE,
     *conditions_masks.ENVIRONMENT,
     *conditions_cards.CARDS,
+    *conditions_cards.PEERS,
     *conditions_cards.LOAD,
     *conditions_kernel.LOG,
 )

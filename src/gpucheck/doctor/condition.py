@@ -1,4 +1,4 @@
-"""What the doctor reads (Evidence), and a condition: one thing that can be wrong, how it shows and how to mend it."""
+"""The evidence that doctor reads, and a condition: a possible fault, its signs and its fix."""
 
 from __future__ import annotations
 

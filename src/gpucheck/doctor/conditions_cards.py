@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from gpucheck import units
+from gpucheck import naming, units
 from gpucheck.cards import checks
 from gpucheck.cards.at_work import HARDWARE, LOW_CLOCK, work
 from gpucheck.cards.card import is_dead, name_of
 from gpucheck.doctor.condition import Certainty, Condition, Evidence, Seen
-from gpucheck.links import is_speed_lost, is_width_lost
+from gpucheck.links import ACS_FIX, IOMMU_FIX, is_speed_lost, is_width_lost
+from gpucheck.machine import numa
 from gpucheck.machine.inventory import unclaimed_bytes
+from gpucheck.machine.numa import Between
 from gpucheck.machine.nvml.fields import applies
 from gpucheck.measure.telemetry import (
     HELD,
@@ -25,6 +27,7 @@ from gpucheck.measure.telemetry import (
     is_below_maximum,
     violation_shares,
 )
+from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import VERDICTS, Verdict, grouped, told_once
 from gpucheck.report.results.short import CardUnderLoad, LoadResult
@@ -457,6 +460,151 @@ CARDS: tuple[Condition, ...] = (
         fix="if they grow, reset the GPUs, then reseat the bridge or the board",
         source="DCGM's health check of NVLink: one replay, recovery or error of the fifth generation fails there, "
         "one checksum error warns. Its rates need monitoring over time, so nothing fails here",
+    ),
+)
+
+
+# -- copies from GPU to GPU over PCIe ----------------------------------------------------------------------------------
+
+
+def _by_pcie(evidence: Evidence) -> list[tuple[Device, Device, Between]]:
+    """The pairs of GPUs whose copies would take PCIe, with their way: without NVLink, and not refused by the driver."""
+    found = []
+    cards = [card for card in evidence.cards if card.parent_uuid is None and not _has_links(card)]
+    for place, one in enumerate(cards):
+        for other in cards[place + 1 :]:
+            way = numa.between(one, other)
+            refused = one.peers is not None and one.peers.get(other.pci_address or "", "ok") != "ok"
+            if way is not None and not refused:
+                found.append((one, other, way))
+    return found
+
+
+def _has_links(card: Device) -> bool:
+    return any(link.active for link in card.nvlinks or ())
+
+
+def _paths(evidence: Evidence) -> Seen | None:
+    """Where each GPU hangs on the bus: node, root port and switch; those in one place together."""
+    cards = [card for card in evidence.cards if card.parent_uuid is None and card.pci_path is not None]
+    if len(cards) < 2:
+        return None
+    places: dict[str, list[str]] = {}
+    for card in cards:
+        path = card.pci_path
+        assert path is not None
+        node = "NUMA node unknown" if card.numa_node is None else f"NUMA node {card.numa_node}"
+        port = f", root port {path.root_port}" if path.root_port else ""
+        places.setdefault(f"{node}{port}{f', switch {path.switch}' if path.switch else ''}", []).append(name_of(card))
+    iommu = {path.iommu for card in cards if (path := card.pci_path) is not None}
+    told = [f"{', '.join(names)}: {place}" for place, names in places.items()]
+    told.append(f"IOMMU {', '.join(sorted(kind or 'unknown' for kind in iommu))}")
+    redirecting = [path.redirecting for card in cards if (path := card.pci_path) is not None]
+    bridges = sorted({bridge for one in redirecting for bridge in one or ()})
+    if bridges:
+        told.append(f"ACS redirects at {', '.join(bridges)}")
+    elif any(path.bridges for card in cards if (path := card.pci_path) is not None):
+        told.append("ACS unknown (only root can read it)" if None in redirecting else "ACS does not redirect")
+    elif iommu == {None}:
+        return None  # a virtual machine that shows nothing of it
+    return Seen("; ".join(told), {"paths": {name_of(card): to_json(card.pci_path) for card in cards}})
+
+
+def _no_access(evidence: Evidence) -> Seen | None:
+    """The pairs that the driver keeps apart, by its reason."""
+    names = {card.pci_address: name_of(card) for card in evidence.cards if card.parent_uuid is None}
+    reasons: dict[str, list[str]] = {}
+    for card in evidence.cards:
+        for address, why in (card.peers or {}).items():
+            # Either way once.
+            if why not in ("ok", "unknown") and address in names and str(card.pci_address) < address:
+                reasons.setdefault(why, []).append(f"{name_of(card)} and {names[address]}")
+    if not reasons:
+        return None
+    return Seen("; ".join(f"{naming.few(pairs)}: {why}" for why, pairs in reasons.items()), {"pairs": reasons})
+
+
+def _iommu(evidence: Evidence) -> Seen | None:
+    pairs = [(one, other) for one, other, way in _by_pcie(evidence) if way.iommu == "translating"]
+    if not pairs:
+        return None
+    names = list(dict.fromkeys(name_of(card) for pair in pairs for card in pair))
+    return Seen(f"the IOMMU translates what {', '.join(names)} send", {"devices": names, "iommu": "translating"})
+
+
+def _acs(evidence: Evidence) -> Seen | None:
+    found = {f"{name_of(one)} and {name_of(other)}": way for one, other, way in _by_pcie(evidence) if way.redirecting}
+    if not found:
+        return None
+    bridges = sorted({bridge for way in found.values() for bridge in way.redirecting or ()})
+    return Seen(
+        f"between {naming.few(list(found))}, at {', '.join(bridges)}",
+        {"pairs": list(found), "bridges": bridges},
+        fix=ACS_FIX.replace("BRIDGE", bridges[0]),
+    )
+
+
+_PEERS_SOURCE = "CUDA C++ Programming Guide, IOMMU on Linux; NCCL, Troubleshooting: PCI Access Control Services"
+PEERS: tuple[Condition, ...] = (
+    Condition(
+        id="peers.iommu",
+        rung=None,
+        verdict="warn",
+        certainty="hint",
+        title="an IOMMU stands between GPUs that copy over PCIe",
+        meaning="On bare metal CUDA does not support copies from GPU to GPU over PCIe while the IOMMU translates "
+        "addresses: they may hang, as NCCL at its start, or deliver wrong data without an error. In a virtual machine "
+        "the host's IOMMU is needed, and this one is the guest's.",
+        settle="`gpucheck bench transfer --only peer --device all` copies between each pair, verified",
+        fix=IOMMU_FIX,
+        judge=_iommu,
+        texts=(
+            r"Missing .{0,3}iommu=pt.{0,3} from kernel command line",
+            r"\bIO_PAGE_FAULT\b.{0,200}(nvidia|nvrm|xid)",
+            r"(nvidia|nvrm).{0,80}(AMD-Vi|DMAR).{0,80}fault",
+            r"NCCL_P2P_DISABLE ?= ?1 (works|helps|fixes|solves|avoids|makes it work)",
+            r"\b(p2p|peer[- ]to[- ]peer) (copy|copies|transfers?|memcpy)\b.{0,40}\b"
+            r"(wrong|incorrect|corrupt\w*|garbage) (values?|data|results?|numbers?)\b",
+        ),
+        source=_PEERS_SOURCE,
+    ),
+    Condition(
+        id="peers.acs",
+        rung=None,
+        verdict="warn",
+        certainty="hint",
+        title="PCIe ACS sends copies between GPUs up to the CPU",
+        meaning="GPUs below one switch could copy to each other within it. Where Access Control Services redirect, "
+        "each copy goes up to the CPU's root port and back: slower, and on some boxes it hangs.",
+        settle="`gpucheck bench transfer --only peer --device all` shows the rate of each pair, and verifies it",
+        fix=ACS_FIX,
+        judge=_acs,
+        texts=(r"\bPCIe? ACS\b.{0,80}\b(nccl|p2p|peer|gpudirect)", r"\bACSCtl ?: ?SrcValid\+"),
+        source=_PEERS_SOURCE,
+    ),
+    Condition(
+        id="peers.access",
+        rung=None,
+        verdict="info",
+        certainty="proof",
+        title="some GPUs cannot copy to each other directly",
+        meaning="The driver does not let one read the other's memory: copies take the way through the host. GeForce "
+        "cards since the RTX 40 series are so on purpose; NCCL takes shared memory there by itself.",
+        fix="nothing, where the cards do not support it; else nvidia-smi topo -p2p r",
+        judge=_no_access,
+        source="NVML, nvmlDeviceGetP2PStatus",
+    ),
+    Condition(
+        id="peers.paths",
+        rung=None,
+        verdict="info",
+        certainty="proof",
+        title="where the GPUs are on the PCI bus",
+        meaning="The NUMA node, the CPU's root port and the lowest switch of each GPU; what the IOMMU does, and which "
+        "bridges' ACS redirects. GPUs below one switch share its way to the CPU and copy to each other within it.",
+        fix="nvidia-smi topo -m shows the same",
+        judge=_paths,
+        source="sysfs: PCI devices, their IOMMU groups and, for root, the bridges' configuration",
     ),
 )
 

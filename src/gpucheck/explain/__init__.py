@@ -1,1 +1,1 @@
-"""What an error text means: texts as people paste them, the table of those that are known, and what to do."""
+"""The meaning of error texts: texts as people paste them, the table of those that are known, and what to do."""

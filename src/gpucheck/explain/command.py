@@ -28,7 +28,7 @@ MOST_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Pasted:
-    """What was given: the text, and how many bytes it was cut from where it was cut."""
+    """The input: the text, and how many bytes it was cut from where it was cut."""
 
     text: str
     cut_from_bytes: int | None = None
@@ -68,7 +68,7 @@ def page(name: str, emit: Emit) -> None:
 
 
 def is_id(text: str) -> bool:
-    """Whether it is written like an id, in small or capital letters."""
+    """Return whether it is written like an id, in small or capital letters."""
     return _ID.fullmatch(text.lower()) is not None
 
 

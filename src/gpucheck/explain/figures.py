@@ -27,7 +27,7 @@ _NO_SIZE = 2**60
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What was read: the numbers, the sentence that they make, and the next step where they give one."""
+    """The figures of a text: the numbers, the sentence that they make, and the next step where they give one."""
 
     numbers: Numbers = field(default_factory=dict)
     says: str = ""
@@ -69,8 +69,8 @@ def _each(given: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _found(said: str, patterns: tuple[str, ...]) -> Numbers | None:
-    """What the named groups of these patterns find first, a later pattern's in place of an earlier one's; None where no
-    pattern is there."""
+    """Return what the named groups of these patterns find first, a later pattern's in place of an earlier one's; None
+    where no pattern is there."""
     matches = [re.search(one.replace("SIZE", _SIZE), said, re.IGNORECASE | re.DOTALL) for one in patterns]
     found: Numbers = {}
     for match in filter(None, matches):
@@ -286,7 +286,8 @@ def _others(found: Numbers) -> list[Numbers]:
 
 
 def _unnamed(found: Numbers) -> int:
-    """What neither is free nor anybody named holds: in torch before 2.1, and without NVML, others are not listed."""
+    """Return what neither is free nor anybody named holds: in torch before 2.1, and without NVML, others are not
+    listed."""
     total, free = found.get("total_bytes"), found.get("free_bytes")
     own = found.get("own_bytes") or found.get("reserved_bytes")
     if len(found.get("own_pids", ())) > 1:
@@ -330,7 +331,7 @@ def _memory_then(name: str, found: Numbers) -> str:
 
 
 def _limit(found: Numbers) -> str:
-    """What to do where the request was refused though the GPU had room for it; empty elsewhere."""
+    """Return what to do where the request was refused though the GPU had room for it; empty elsewhere."""
     requested, free = found.get("requested_bytes"), found.get("free_bytes")
     if requested is None or free is None or free - requested <= _LARGE_OTHER * (found.get("total_bytes") or free):
         return ""
@@ -345,7 +346,7 @@ def _limit(found: Numbers) -> str:
 
 
 def _about_others(listed: list[Numbers], *, is_own_known: bool) -> str:
-    """What to do about memory that others hold. One of them may be this program, or another rank of its job."""
+    """Return what to do about memory that others hold. One of them may be this program, or another rank of its job."""
     if not listed:
         return "nvidia-smi shows whether another program holds memory: use another GPU, or end that program"
     pids = [str(one["pid"]) for one in listed[:3]]

@@ -67,7 +67,8 @@ class Match:
 
     @property
     def certainty(self) -> Certainty:
-        """How sure it is: less so for a part of a text, for what names no cause, and beside what speaks against it."""
+        """Return how sure it is: less so for a part of a text, for what names no cause, and beside what speaks against
+        it."""
         return "hint" if self.cut or self.doubt or self.text.symptom else self.text.certainty
 
 
@@ -82,14 +83,14 @@ class _Place:
     cut: bool = False
 
     def within(self, other: _Place) -> bool:
-        """Whether a longer one covers it that says as much, and that is not what follows from it."""
+        """Return whether a longer one covers it that says as much, and that is not what follows from it."""
         covered = other.start <= self.start and self.end <= other.end
         longer = other.end - other.start > self.end - self.start
         brought_about = self.text.id.startswith(other.text.follows)
         return covered and longer and not brought_about and (self.text.symptom or not other.text.symptom)
 
     def adds_nothing(self, other: _Place) -> bool:
-        """Whether it is a symptom on a line that says more, or covers what brings it about."""
+        """Return whether it is a symptom on a line that says more, or covers what brings it about."""
         covers = self.touches(other) and other.text.id.startswith(self.text.follows) and self.text.id != other.text.id
         return covers or (self.text.symptom and not other.text.symptom and self.line == other.line)
 
@@ -106,7 +107,7 @@ class _Near:
         self._longest = max((place.end - place.start for place in places), default=0)
 
     def to(self, place: _Place) -> Sequence[_Place]:
-        """Those that may touch `place` or stand on its line, as far as a text is long."""
+        """Return those that may touch `place` or stand on its line, as far as a text is long."""
         first = bisect.bisect_left(self._starts, place.start - self._longest - _SAME_LINE)
         return self._places[first : bisect.bisect_right(self._starts, place.end + _SAME_LINE)]
 
@@ -156,7 +157,7 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
 
 
 def _unknown_errors(normal: Normal, found: Sequence[_Place]) -> Literal["none", "some", "all"]:
-    """How many of the exceptions in the paste are not known."""
+    """Return how many of the exceptions in the paste are not known."""
     raised = [line for line in normal.lines if line.kind == "exception"]
     # A message goes on below the line that begins it, up to the next frame or traceback.
     known = {line.number for place in found for line in normal.lines_of(place.start, place.end)}
@@ -204,7 +205,8 @@ _LATE: tuple[Kind, ...] = ("frame",)
 
 
 def _order(place: _Place, found: Mapping[str, Line]) -> tuple[bool | int, ...]:
-    """What comes first: what was said as an error, what brings the rest about, what is surer, and what came earlier.
+    """Return what comes first: what was said as an error, what brings the rest about, what is surer, and what came
+    earlier.
 
     `found` is the first line of each id. What is only deprecated comes after what failed.
     """
@@ -230,7 +232,7 @@ def _order(place: _Place, found: Mapping[str, Line]) -> tuple[bool | int, ...]:
 
 
 def _is_effect(name: str, one: Line, place: _Place) -> bool:
-    """Whether a line of the kernel's log was written after a text's and is not what brought that about.
+    """Return whether a line of the kernel's log was written after a text's and is not what brought that about.
 
     Among Xids the line does not decide: the driver ends programs by 43 and 45 before it names the fault.
     """
@@ -270,7 +272,7 @@ def _weak_places(normal: Normal, texts: Sequence[Text]) -> list[_Place]:
 
 
 def _holds(normal: Normal, source: str) -> bool:
-    """Whether a pattern is anywhere in the text, in the form that it is for."""
+    """Return whether a pattern is anywhere in the text, in the form that it is for."""
     pattern = compiled(source)
     return pattern.regex.search(normal.spaced if pattern.by_word else normal.solid) is not None
 

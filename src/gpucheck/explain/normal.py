@@ -156,18 +156,19 @@ def _runs(parts: list[tuple[str, str]]) -> list[tuple[str, bool, bool]]:
 
 
 def is_cut(text: str, pattern: Pattern) -> bool:
-    """Whether the text, without spaces, ends in the midst of the pattern or begins there, in words of its own."""
+    """Return whether the text, without spaces, ends in the midst of the pattern or begins there, in words of its
+    own."""
     ends, begins = text[-_MOST:].rstrip(".…"), text[:_MOST].lstrip(".…")
     return _is_begun(ends, pattern.head) or _is_ended(begins, pattern.tail)
 
 
 def _is_begun(text: str, run: str) -> bool:
-    """Whether the text ends with how `run` begins, and with enough of what is its own."""
+    """Return whether the text ends with how `run` begins, and with enough of what is its own."""
     return any(text.endswith(run[:length]) and _is_own(run, slice(0, length)) for length in _lengths(run))
 
 
 def _is_ended(text: str, run: str) -> bool:
-    """Whether the text begins with how `run` ends, and with enough of what is its own."""
+    """Return whether the text begins with how `run` ends, and with enough of what is its own."""
     return any(text.startswith(run[-length:]) and _is_own(run, slice(-length, None)) for length in _lengths(run))
 
 
@@ -176,7 +177,7 @@ def _lengths(run: str) -> range:
 
 
 def _is_own(run: str, part: slice) -> bool:
-    """Whether a part of a run says enough that no other program says, and speaks of GPUs or torch there."""
+    """Return whether a part of a run says enough that no other program says, and speaks of GPUs or torch there."""
     return sum(_own(run)[part]) >= CUT_CHARACTERS and _PARTICULAR.search(run[part]) is not None
 
 
@@ -237,7 +238,7 @@ class _Reader:
         return match.group()
 
     def _next(self) -> list[str]:
-        """What one letter, class or group may be, with how often it comes."""
+        """Return what one letter, class or group may be, with how often it comes."""
         is_group = False
         if self._takes(r"\\[bBAZ]|[\^$]"):
             return [""]
@@ -449,7 +450,7 @@ def _bare(line: str) -> tuple[str, bool]:
 
 
 def _classed(lines: Sequence[tuple[int, tuple[str, bool]]]) -> list[Line]:
-    """What each line is. Tracebacks that are chained are one group; what follows a new one is the next."""
+    """Return what each line is. Tracebacks that are chained are one group; what follows a new one is the next."""
     found: list[Line] = []
     group, chained, frame_before = 0, False, False
     for number, (text, quiet) in lines:

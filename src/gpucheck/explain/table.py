@@ -1,4 +1,4 @@
-"""What is known: the pages of what commands find, from the ids that each package declares, and every text: those of the
+"""The known entries: the pages of findings, from the ids that each package declares, and every text: those of the
 conditions of `gpucheck doctor`, which have pages of their own, and those for what it cannot see."""
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _SMOKE = of(
     "smoke",
     Id(
         "device.required",
-        "an accelerator of a kind is required",
-        "`--require` asks for a kind of device that torch cannot use here.",
+        "a kind of accelerator is required",
+        "`--require` requires a kind of device that torch cannot use here.",
         "gpucheck doctor",
     ),
     Id(
         "device.count",
-        "at least so many devices are required",
-        "`--min-devices` asks for more than torch can use here.",
+        "a minimum number of devices is required",
+        "`--min-devices` requires more devices than torch can use here.",
         "gpucheck devices; then gpucheck doctor",
     ),
 )
@@ -45,16 +45,16 @@ _FAULTS = of(
     Id(
         "device.error",
         "the device works",
-        "The device, its driver or a library of its failed in the middle of the work: an error that is known as a "
-        "device's, a small kernel that fails in a fresh process too, or no answer at all. What was measured before is "
-        "kept and judged; a threshold is not met by it.",
+        "The device, its driver or one of its libraries failed during the work: a known device error, a small kernel "
+        "that fails in a fresh process too, or no answer. Earlier measurements are kept and judged, but they do not "
+        "meet a threshold.",
         "follow the fix in the finding; else gpucheck smoke; sudo dmesg | grep -i xid",
     ),
     Id(
         "device.memory",
-        "there was memory to work in",
-        "Memory ran out on the device or the host in the middle of the work: mostly another process took it.",
-        "gpucheck memory shows whose it is; run it again when there is more",
+        "there was enough memory to work",
+        "Memory ran out on the device or the host during the work. Usually another process took it.",
+        "gpucheck memory shows which processes use it; run again when more is free",
     ),
 )
 _BUG = of(
@@ -62,7 +62,7 @@ _BUG = of(
     Id(
         "gpucheck.error",
         "gpucheck itself works",
-        "An error of gpucheck's own ended the command. What was found until then is in the report.",
+        "A bug in gpucheck ended the command. The results so far are in the report.",
         "report it with the traceback at the project's issue tracker",
     ),
 )
@@ -71,7 +71,7 @@ _JUDGE = of(
     Id(
         "judge.incomplete",
         "every run came to its end",
-        "A document was written by a run that was cut off: what it did not measure is not known.",
+        "The document comes from an interrupted run. Results that it did not measure are unknown.",
         "measure it again",
     ),
 )
@@ -82,7 +82,7 @@ def _of_threshold(one: Threshold) -> Id:
     usual = f" Without it: {one.usual}." if one.usual else ""
     return Id(
         one.id,
-        f"a threshold of your own, in {one.kind}",
+        f"your threshold, in {one.kind}",
         f"{one.direction} so much, of {one.judges}.{usual}",
         f"set it with {option}[thresholds] in gpucheck.toml",
         command=one.command,

@@ -63,8 +63,8 @@ CUDA_SAYS = (
 
 
 def by_code(*numbers: int) -> str:
-    """How programs that give CUDA's error by its number alone write it: torch and others, caffe, torch before 1.0,
-    CUDA's samples, ollama, OpenMM, numba."""
+    """Return how programs that give CUDA's error by its number alone write it: torch and others, caffe, torch before
+    1.0, CUDA's samples, ollama, OpenMM, numba."""
     either = "|".join(map(str, numbers))
     call = "cu(Init|Mem|Module|Link|Ctx|Launch|Stream|Event|Device|Func|Occupancy)"
     return (
@@ -105,7 +105,7 @@ _KERNELS = ("cuda.illegal", "cuda.misaligned", "cuda.launch_failure", "cuda.devi
 # torch's ROCm builds name this variable where CUDA's name CUDA_LAUNCH_BLOCKING.
 SERIALIZE = (
     "AMD_SERIALIZE_KERNEL=3 python …: the traceback then ends at the line that failed; sudo dmesg | grep -i amdgpu "
-    "shows what the driver noted"
+    "shows the driver's messages"
 )
 
 # What to do there in place of a text's own step: by the platform and the beginnings of ids, the first that fits.

@@ -1,4 +1,4 @@
-"""What the CUDA runtime says while kernels run."""
+"""Errors of the CUDA runtime while kernels run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ARCHITECTURES = (
 TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.illegal_access",
-        "a kernel touched memory that is not its own",
+        "a kernel accessed memory outside its own",
         (
             r"\bCUDA (illegal memory access|illegal address)\b",
             r"Failed to encode tensor map: 700",
@@ -32,9 +32,9 @@ TEXTS: tuple[Text, ...] = (
             by_code(700, 77),
             r"Warp Illegal Address",
         ),
-        "Mostly an index out of range, a tensor freed too early, or a custom kernel's bug; now and then out of memory "
-        "that a library did not notice. The line in the traceback is where it was noticed, not where it happened. The "
-        "process cannot use the GPU any more.",
+        "Usually an index is out of range, a tensor was freed too early, or a custom kernel has a bug. Sometimes a "
+        "library did not notice that memory ran out. The traceback shows the line that noticed the error, not the "
+        "line that caused it. The process can no longer use the GPU.",
         _SANITIZER,
         "proof",
         source=_RUNTIME,
@@ -43,14 +43,15 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "cuda.misaligned",
-        "a kernel read at an address that is not a multiple of its element",
+        "a kernel read from a misaligned address",
         (
             r"CUDA_ERROR_MISALIGNED_ADDRESS",
             r"cudaErrorMisalignedAddress",
             r"Address 0x[0-9a-f]+ is misaligned",
             by_code(716, 74),
         ),
-        "A custom or compiled kernel got a view that begins at an odd offset. The process cannot use the GPU any more.",
+        "A custom or compiled kernel got a view that begins at a misaligned offset. The process can no longer use "
+        "the GPU.",
         _SANITIZER + "; a .contiguous() or .clone() before the call works around it",
         "proof",
         source=_RUNTIME,
@@ -58,14 +59,14 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "cuda.illegal_instruction",
-        "a kernel met an instruction that the GPU does not know",
+        "a kernel used an instruction that the GPU does not know",
         (
             r"an illegal instruction was encountered",
             r"CUDA_ERROR_ILLEGAL_INSTRUCTION",
             r"cudaErrorIllegalInstruction",
             by_code(715, 73),
         ),
-        "A kernel's bug, or code that was built for another architecture; seldom the hardware.",
+        "A bug in a kernel, or code built for another architecture. Rarely the hardware.",
         "rebuild or reinstall the package whose kernel the traceback names, for this GPU and torch; gpucheck smoke "
         "--device cuda on that machine tests the GPU itself",
         source=_RUNTIME,
@@ -79,16 +80,17 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorLaunchFailure",
             by_code(719),
         ),
-        "Mostly memory that it may not touch; the driver knows no more. The process cannot use the GPU any more.",
-        _SANITIZER + "; sudo dmesg | grep -i xid shows what the driver noted",
+        "Usually it accessed memory outside its own. The driver gives no details. The process can no longer use the "
+        "GPU.",
+        _SANITIZER + "; sudo dmesg | grep -i xid shows the driver's messages",
         source=_RUNTIME,
     ),
     Text(
         "cuda.device_assert",
         "a check inside a kernel failed",
         (*messages.BY_ID["cuda.device_assert"].patterns, r"hipErrorAssert", by_code(710, 59)),
-        "A kernel found a value that it must not get: mostly an index or a label out of range. Which one stands in "
-        "the lines 'Assertion … failed' above, and the same step on the CPU says it in plain words.",
+        "A kernel got an invalid value, usually an index or a label out of range. The lines 'Assertion … failed' "
+        "above name it, and the same step on the CPU raises a clear error.",
         "run the step on the CPU, or " + _BLOCKING,
         "proof",
         symptom=True,
@@ -118,7 +120,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "assert.label",
-        "a label is no class of the loss",
+        "a label is not a class of the loss",
         (
             r"t >= 0 && t < n_classes",
             r"cur_target >= 0 && cur_target < n_classes",
@@ -127,7 +129,7 @@ TEXTS: tuple[Text, ...] = (
             r"ClassNLLCriterion\.cu.{0,100}Assertion",
         ),
         "cross_entropy or nll_loss got a target that is negative or not below the number of classes. Labels begin at "
-        "0; what is to be left out is ignore_index, −100.",
+        "0. To exclude a label, use ignore_index (−100).",
         "print(target.min(), target.max(), logits.shape[1])",
         "proof",
     ),
@@ -148,9 +150,9 @@ TEXTS: tuple[Text, ...] = (
             r"cumdist\[size - 1\] > .{0,40}0",
             r"sampleMultinomial\w*: block: .{0,60}Assertion",
         ),
-        "The model's output is not finite: mostly float16 that overflowed, a wrong attention mask, or weights that "
-        "did not load.",
-        "torch.isfinite(logits).all() before the sampling; bfloat16 in place of float16 overflows far later",
+        "The model's output is not finite, usually because float16 overflowed, the attention mask is wrong, or "
+        "weights did not load.",
+        "torch.isfinite(logits).all() before the sampling; bfloat16 instead of float16 overflows much later",
         "proof",
     ),
     Text(
@@ -180,9 +182,9 @@ TEXTS: tuple[Text, ...] = (
             r"no kernel image is available",
             by_code(98, 8, 209, 48),
         ),
-        "The wheel, or the extension that the traceback names, was built for other architectures than this GPU's. "
+        "The wheel, or the extension in the traceback, was built for other architectures than this GPU's. "
         "`torch.cuda.get_arch_list()` shows torch's own.",
-        _ARCHITECTURES + "; an extension (flash-attn, xformers, mmcv …) has to be built for the GPU, with "
+        _ARCHITECTURES + "; an extension (flash-attn, xformers, mmcv …) must be built for the GPU, with "
         "TORCH_CUDA_ARCH_LIST set",
         "proof",
         source="pytorch issue 167244",
@@ -204,8 +206,8 @@ TEXTS: tuple[Text, ...] = (
             by_code(200, 300, 302, 500),
             r"Error named symbol not found at line \d+ in file",
         ),
-        "The code was found and is not for this driver: mostly it was compiled by a newer CUDA (Triton brings a ptxas "
-        "of its own) than the driver serves; else it is for another architecture, or its cache is damaged.",
+        "The code was found but does not fit this driver. Usually a newer CUDA compiled it than the driver supports "
+        "(Triton includes its own ptxas). Otherwise it is for another architecture, or its cache is damaged.",
         "update the driver, or use the torch whose CUDA nvidia-smi shows; rm -r ~/.triton/cache and "
         "/tmp/torchinductor_$USER",
         "strong",
@@ -214,7 +216,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "cuda.resources",
-        "a kernel wants more registers or threads than a multiprocessor has",
+        "a kernel needs more registers or threads than a multiprocessor has",
         (
             r"too many resources requested for launch",
             r"cudaErrorLaunchOutOfResources",
@@ -224,8 +226,8 @@ TEXTS: tuple[Text, ...] = (
             r"hipErrorLaunchOutOfResources",
             by_code(701, 7, 720),
         ),
-        "The kernel was compiled for larger blocks than this GPU can start: mostly an extension built for another GPU, "
-        "or a block size that was chosen by hand. More memory does not help.",
+        "The kernel was compiled for larger blocks than this GPU can start. Usually an extension was built for "
+        "another GPU, or a block size was chosen by hand. More memory does not help.",
         "use a smaller block size in that kernel, or an extension built for this GPU (TORCH_CUDA_ARCH_LIST); "
         + _BLOCKING,
         source=_RUNTIME,
@@ -265,15 +267,15 @@ TEXTS: tuple[Text, ...] = (
             r"Minimum and Maximum cuda capability supported by this version of PyTorch",
             r"(compute|cuda) capability .{0,40}(too low|too old|not supported|no longer supported)",
         ),
-        "The GPU is newer or older than every architecture that the wheel was built for. torch.cuda.is_available() is "
-        "True all the same.",
+        "The GPU is newer or older than every architecture that the wheel was built for. torch.cuda.is_available() "
+        "is nevertheless True.",
         _ARCHITECTURES,
         "proof",
         source="torch/cuda/__init__.py; pytorch issue 167244",
     ),
     Text(
         "cuda.ordinal",
-        "there is no GPU of this number",
+        "no GPU has this number",
         (
             r"invalid device ordinal",
             r"Device index value \d+ is out of index range",
@@ -285,9 +287,9 @@ TEXTS: tuple[Text, ...] = (
             by_code(101, 10),
             r"The requested CUDA device could not be loaded",
         ),
-        "The program asks for cuda:N and fewer than N + 1 are visible. CUDA_VISIBLE_DEVICES renumbers from 0; a "
+        "The program uses cuda:N, but fewer than N + 1 GPUs are visible. CUDA_VISIBLE_DEVICES renumbers from 0; a "
         "launcher may also have started more processes than there are GPUs.",
-        "as many processes as GPUs (--nproc-per-node), and device numbers from 0 within CUDA_VISIBLE_DEVICES; "
+        "start as many processes as GPUs (--nproc-per-node), and device numbers from 0 within CUDA_VISIBLE_DEVICES; "
         "python -c 'import torch; print(torch.cuda.device_count())', or gpucheck devices, shows how many there are",
         "proof",
         follows=("cuinit.", "nvml.", "xid.79", "bus."),
@@ -297,9 +299,9 @@ TEXTS: tuple[Text, ...] = (
         "cuda.count_assert",
         "torch's count of GPUs contradicts CUDA's",
         (r"device < num_gpus.{0,60}INTERNAL ASSERT FAILED",),
-        "torch counted with NVML and CUDA shows fewer: a MIG instance, or CUDA_VISIBLE_DEVICES that the two read "
-        "differently.",
-        "unset CUDA_VISIBLE_DEVICES and try again; with MIG give it one instance's UUID; gpucheck doctor on that "
+        "torch counted with NVML, but CUDA shows fewer GPUs: because of a MIG instance, or because the two read "
+        "CUDA_VISIBLE_DEVICES differently.",
+        "unset CUDA_VISIBLE_DEVICES and try again (with MIG, set it to one instance's UUID); gpucheck doctor on that "
         "machine compares what NVML and CUDA see",
         source="pytorch issues 110000 and 130181",
     ),
@@ -307,8 +309,8 @@ TEXTS: tuple[Text, ...] = (
         "cuda.initialization",
         "CUDA was used in a process that was forked after CUDA had started",
         (CUDA_SAYS + r"initialization error", r"cudaErrorInitializationError"),
-        "A forked child inherits a CUDA that it cannot use. Mostly a DataLoader worker, or multiprocessing's fork, "
-        "touches a CUDA tensor.",
+        "A forked child inherits a CUDA context that it cannot use. Usually a DataLoader worker, or "
+        "multiprocessing's fork, uses a CUDA tensor.",
         'keep CUDA out of Dataset and collate_fn, or multiprocessing.set_start_method("spawn")',
     ),
     Text(
@@ -319,7 +321,7 @@ TEXTS: tuple[Text, ...] = (
             r"Lightning can'?t create new processes if CUDA is already initialized",
             r"avoid running any instruction using .{0,4}torch\.cuda",
         ),
-        "CUDA had started in the parent, be it by torch.cuda.is_available() alone, and the child was forked.",
+        "CUDA had started in the parent (torch.cuda.is_available() is enough), and then the child was forked.",
         'multiprocessing.set_start_method("spawn") first of all, or touch CUDA only in the children; '
         "PYTORCH_NVML_BASED_CUDA_CHECK=1 makes is_available() harmless",
         "proof",
@@ -342,13 +344,13 @@ TEXTS: tuple[Text, ...] = (
             r"hipErrorPeerAccessUnsupported",
             by_code(217, 711),
         ),
-        "Direct copies between these two are not possible here, or too many are mapped (eight at most).",
+        "Direct copies between these GPUs are not possible here, or too many are mapped (at most eight).",
         "NCCL_P2P_DISABLE=1, and --disable-custom-all-reduce for vLLM and SGLang; `gpucheck bench transfer --device "
         "all` shows which pairs can",
     ),
     Text(
         "cuda.ecc",
-        "the GPU's memory had an error that it could not correct",
+        "the GPU's memory had an uncorrectable error",
         (
             r"uncorrectable ECC error encountered",
             CUDA_SAYS + r"uncorrectable ECC error",
@@ -357,7 +359,7 @@ TEXTS: tuple[Text, ...] = (
             r"hipErrorECCNotCorrectable",
             by_code(214, 39),
         ),
-        "Data were lost. The process has to end; if it comes again the card is failing.",
+        "Data were lost. The process must end. If it happens again, the GPU is failing.",
         "take the GPU out of use (drain or cordon the node), then sudo nvidia-smi --gpu-reset -i INDEX with nothing "
         "running on it, or reboot; gpucheck devices shows the counters before and after",
         "proof",
@@ -365,7 +367,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "cuda.nvlink",
-        "NVLink had an error that it could not correct",
+        "NVLink had an uncorrectable error",
         (
             r"uncorrectable NVLink error",
             r"CUDA_ERROR_NVLINK_UNCORRECTABLE",
@@ -373,7 +375,7 @@ TEXTS: tuple[Text, ...] = (
             by_code(220),
         ),
         "A link between GPUs lost data.",
-        "drain the node; nvidia-smi nvlink -e shows which link; then reset all GPUs that NVLink joins, together "
+        "drain the node; nvidia-smi nvlink -e shows which link. Then reset all GPUs that NVLink joins, together "
         "(sudo nvidia-smi --gpu-reset -i INDEX,INDEX,…), or reboot",
         "proof",
         source=_RUNTIME,
@@ -387,37 +389,37 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorHardwareStackError",
             by_code(714),
         ),
-        "A stack that was overwritten, or the hardware.",
+        "A kernel overwrote its stack, or the hardware is faulty.",
         _SANITIZER + "; gpucheck smoke --device cuda on that machine tests the GPU itself",
         "hint",
         source=_RUNTIME,
     ),
     Text(
         "cuda.program_counter",
-        "a kernel left its own code",
+        "a kernel jumped outside its own code",
         (
             *messages.BY_ID["cuda.program_counter"].patterns,
             r"cudaErrorInvalid(Pc|AddressSpace)\b",
             by_code(717, 718),
         ),
-        "A function pointer or a kernel's memory was overwritten; seldom the hardware. The process cannot use the GPU "
-        "any more.",
+        "A function pointer or a kernel's memory was overwritten. Rarely the hardware is the cause. The process can "
+        "no longer use the GPU.",
         _SANITIZER,
         "strong",
         source=_RUNTIME,
     ),
     Text(
         "cuda.contained",
-        "the GPU's hardware reported an error of its own",
+        "the GPU's hardware reported an error",
         (
             *messages.BY_ID["cuda.contained"].patterns,
             r"Invalid access of peer GPU memory over nvlink",
             r"async error has occur?red in external entity outside of CUDA",
             by_code(226, 911, 914),
         ),
-        "Data of this process were lost, and the error was kept from others. The process has to end; if it comes again "
-        "the card is failing.",
-        "gpucheck devices; sudo dmesg | grep -i xid shows what the driver noted",
+        "Data of this process were lost, but other processes were not affected. The process must end. If it happens "
+        "again, the GPU is failing.",
+        "gpucheck devices; sudo dmesg | grep -i xid shows the driver's messages",
         source=_RUNTIME,
     ),
     Text(
@@ -432,13 +434,13 @@ TEXTS: tuple[Text, ...] = (
             r"hipErrorInvalidHandle",
             by_code(201, 400, 33, 709),
         ),
-        "Mostly a stream or event that was made on another GPU, or a process that was forked.",
-        "make streams under torch.cuda.device(N) of the tensors that they work on",
+        "Usually a stream or event was created on another GPU, or the process was forked.",
+        "create streams under torch.cuda.device(N) of the tensors that they use",
         common=(r"invalid resource handle",),
     ),
     Text(
         "cuda.argument",
-        "CUDA was called with a value that it does not take",
+        "CUDA was called with an invalid value",
         (
             r"\bCUDA (error[;,-] ?)?invalid argument",
             CUDA_SAYS + r"invalid argument",
@@ -451,20 +453,19 @@ TEXTS: tuple[Text, ...] = (
             r"HIP error: invalid argument",
             r"hipErrorInvalidValue",
         ),
-        "The message does not say which. Common causes are an extension built for another torch, and memory that is "
-        "pinned twice.",
+        "The message does not name the value. Common causes are an extension built for another torch, and memory "
+        "that is pinned twice.",
         _BLOCKING,
         "hint",
     ),
     Text(
         "cuda.unknown",
-        "a CUDA call failed, and the text does not say why",
+        "a CUDA call failed, and the text does not name the cause",
         (r"AcceleratorError\W{0,3}CUDA error(?!:| ?\()",),
-        "The line that names the error is not in the paste, or it names one that has no row here.",
-        "paste the whole message, its first line too; "
+        "The text does not contain the line that names the error, or gpucheck does not know that error.",
+        "paste the whole message, including its first line; "
         + _BLOCKING
-        + "; sudo dmesg | grep -i xid shows what the driver "
-        "noted",
+        + "; sudo dmesg | grep -i xid shows the driver's messages",
         "hint",
         symptom=True,
         weak=(
@@ -478,15 +479,16 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "cuda.not_supported",
-        "the driver does not offer this operation here",
+        "the driver does not support this operation here",
         (
             CUDA_SAYS + r"operation not (supported|permitted)(?! when stream)",
             r"cudaErrorNot(Supported|Permitted)\b",
             by_code(800, 801),
         ),
-        "Not every GPU, driver and system has all of CUDA: virtual GPUs, MIG instances, WSL and Windows lack shared "
-        "handles between processes, unified memory or virtual memory management; counters want administrator's rights.",
-        "leave out what the traceback names: shared CUDA tensors between processes, expandable_segments in "
+        "Not every GPU, driver and system supports all of CUDA: virtual GPUs, MIG instances, WSL and Windows lack "
+        "shared handles between processes, unified memory or virtual memory management; counters need administrator "
+        "rights.",
+        "do not use the feature in the traceback: shared CUDA tensors between processes, expandable_segments in "
         "PYTORCH_CUDA_ALLOC_CONF, cudaMallocAsync, unified memory, the profiler",
         "hint",
         source=_RUNTIME,
@@ -580,13 +582,14 @@ TEXTS: tuple[Text, ...] = (
             r"hsa_init.{0,40}(fail|error)",
             r"\bamdgpu\b.{0,80}(requires firmware installed|failed to load ucode)",
         ),
-        "ROCm's runtime and the kernel's driver do not go together, or the user may not open /dev/kfd.",
-        "rocminfo on that machine has to work first; ls -l /dev/kfd /dev/dri; a ROCm that the kernel's amdgpu serves",
+        "ROCm's runtime and the kernel driver do not match, or the user has no permission to open /dev/kfd.",
+        "rocminfo on that machine must work first; check ls -l /dev/kfd /dev/dri, and use a ROCm that the kernel's "
+        "amdgpu supports",
         follows=("hip.none",),
     ),
     Text(
         "hip.none",
-        "ROCm finds no GPU, or may not open it",
+        "ROCm finds no GPU, or has no permission to open it",
         (
             r"no ROCm-capable device is detected",
             r"No HIP GPUs are available",
@@ -600,14 +603,14 @@ TEXTS: tuple[Text, ...] = (
             r"(Failed|Unable) to (open|get).{0,20}/dev/kfd",
             r"(rocminfo|hsa api call failure).{0,120}HSA_STATUS_ERROR_OUT_OF_RESOURCES",
         ),
-        "ROCm needs to read and write /dev/kfd and /dev/dri/render*: the user is not in the groups render and video, a "
-        "container was not given them, or the kernel's amdgpu does not serve this GPU for computing.",
-        "ls -l /dev/kfd /dev/dri; sudo usermod -aG render,video $USER, then log in again; a container: "
-        "--device /dev/kfd --device /dev/dri",
+        "ROCm needs to read and write /dev/kfd and /dev/dri/render*: the user is not in the groups render and video, "
+        "the container did not get them, or the kernel's amdgpu does not support compute on this GPU.",
+        "ls -l /dev/kfd /dev/dri; sudo usermod -aG render,video $USER, then log in again (in a container: --device "
+        "/dev/kfd --device /dev/dri)",
     ),
     Text(
         "hip.fault",
-        "a kernel crashed or touched memory that is not its own (ROCm)",
+        "a kernel crashed or accessed memory outside its own (ROCm)",
         (
             r"\bgfx\d+\w?\b.{0,60}\bpage fault|\bpage fault\b.{0,60}\b(gfx\d+|ROCm|amdgpu)\b",
             r"Memory access fault by GPU node",
@@ -622,8 +625,8 @@ TEXTS: tuple[Text, ...] = (
             r"amdgpu: .{0,60}(no-retry )?page fault",
             r"VM_L2_PROTECTION_FAULT_STATUS",
         ),
-        "The address that was used belongs to no memory of the process: an index out of range, or code that was built "
-        "for another GPU.",
+        "The address does not belong to the process's memory: an index is out of range, or the code was built for "
+        "another GPU.",
         SERIALIZE,
     ),
     Text(
@@ -644,17 +647,17 @@ TEXTS: tuple[Text, ...] = (
             r"reason ?:GPU Hang",
             r"amdgpu.{0,80}SMU: I'?m not done with your previous command",
         ),
-        "A kernel did not end, the card lost power or clocks, or its firmware failed; the driver reset it and every "
-        "program on it lost its memory.",
-        "start the program again with AMD_SERIALIZE_KERNEL=3; if it comes back with another program too: newer "
-        "firmware and ROCm, lower clocks, or another card",
+        "A kernel did not finish, the GPU lost power or clocks, or its firmware failed. The driver reset it, and "
+        "every program on it lost its memory.",
+        "start the program again with AMD_SERIALIZE_KERNEL=3; if it happens with other programs too: newer firmware "
+        "and ROCm, lower clocks, or another GPU",
         source="ROCm/ROCm issues 4021 and 5259",
         weak=(r"\bamdgpu\b.{0,100}(\*ERROR\*|failed|timed? ?out|fault|lost)",),
         follows=("hip.fault",),
     ),
     Text(
         "hip.library",
-        "a library of ROCm's failed",
+        "a ROCm library failed",
         (
             r"\bHSA_STATUS_ERROR(_\w+)?\b",
             r"fail(ed|s)? to call hip\w+",
@@ -667,7 +670,7 @@ TEXTS: tuple[Text, ...] = (
             r"HIPRTC_ERROR_\w+",
         ),
         "MIOpen, rocBLAS or hipBLASLt found no way to compute, or an earlier kernel failed.",
-        "AMD_SERIALIZE_KERNEL=3 and the same again; MIOPEN_FIND_MODE=FAST, TORCH_BLAS_PREFER_HIPBLASLT=0",
+        "run it again with AMD_SERIALIZE_KERNEL=3; MIOPEN_FIND_MODE=FAST, TORCH_BLAS_PREFER_HIPBLASLT=0",
         "hint",
         follows=("hip.fault", "hip.arch", "oom."),
         weak=(
@@ -715,17 +718,17 @@ TEXTS: tuple[Text, ...] = (
             r"\bXPU is not available\b",
             r"libze_loader\.so[.\d]*: cannot open shared object file",
         ),
-        "Intel's driver (Level Zero) or the right to /dev/dri is missing, or the torch is not built for XPU.",
-        "ls -l /dev/dri; sudo usermod -aG render,video $USER, then log in anew; sycl-ls lists what the driver shows",
+        "Intel's driver (Level Zero) or the permission for /dev/dri is missing, or torch is not built for XPU.",
+        "ls -l /dev/dri; sudo usermod -aG render,video $USER, then log in again (sycl-ls lists the driver's devices)",
     ),
     Text(
         "xpu.memory_query",
-        "this Intel GPU does not tell its free memory",
+        "this Intel GPU does not report its free memory",
         (r"doesn'?t support querying the available free memory",),
         "Intel's driver reports free memory only where its management interface (Sysman) is switched on; integrated "
         "GPUs often have none.",
-        "export ZES_ENABLE_SYSMAN=1 before the program; where the device has no such counter, tell the program the "
-        "memory instead of letting it ask",
+        "export ZES_ENABLE_SYSMAN=1 before the program; if the device has no such counter, set the memory size in "
+        "the program",
         "proof",
         source="pytorch, torch/xpu/memory.py",
     ),
@@ -748,7 +751,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "xpu.lost",
-        "the Intel GPU does not answer any more",
+        "the Intel GPU stopped answering",
         (
             r"\bDEVICE_LOST\b.{0,80}\b(Arc|XPU|SYCL|Intel)\b",
             r"\b(XPU|SYCL|Intel|Arc|level[_ ]zero)\b.{0,80}\bDEVICE_LOST\b",
@@ -760,8 +763,7 @@ TEXTS: tuple[Text, ...] = (
             r"UR_RESULT_ERROR_(?!OUT_OF_(DEVICE|HOST))\w+",
             r"-999 \(Unknown PI error\)",
         ),
-        "The driver reset the device, or ran out of its own resources: mostly a kernel that took too long or too much "
-        "memory.",
+        "The driver reset the device or ran out of resources. Usually a kernel took too long or too much memory.",
         "use a smaller batch; sudo dmesg | grep -i -e i915 -e xe",
         "hint",
         weak=(

@@ -1,5 +1,5 @@
-"""What does not fit together: imports, libraries, compilers, Triton and extensions; and the kernel's log: Xid numbers,
-and a GPU that is gone without one."""
+"""Parts that do not match: imports, libraries, compilers, Triton and extensions; and the kernel's log: Xid numbers, and
+a GPU that is gone without one."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _TORCHS = (
     r"gsplat|nvdiffrast|cuda|cudnn|cublas|nvidia|nccl)"
 )
 _BLAMED = {
-    "program": "mostly the program's mistake, not the card's",
-    "device": "the card, its memory, its link or its firmware",
-    "either": "it may be the program, the driver or the card",
+    "program": "usually the program's mistake, not the GPU's",
+    "device": "the GPU, its memory, its link or its firmware",
+    "either": "the cause may be the program, the driver or the GPU",
 }
 
 
@@ -60,7 +60,7 @@ def _of_xid(one: xid.Xid) -> Text:
 TEXTS: tuple[Text, ...] = (
     Text(
         "import.nvjitlink",
-        "a foreign CUDA library is loaded in place of torch's",
+        "another CUDA library is loaded instead of torch's",
         (
             r"versions_helpers\.cc:\d+: operation \w+.{0,60}failed",
             r"undefined symbol: (__nvJitLink|cu(blas|sparse|solver|fft|rand|da)|nccl|nvrtc)\w*",
@@ -188,7 +188,7 @@ TEXTS: tuple[Text, ...] = (
         "import.torch",
         "torch is not installed here",
         (r"\bNo module named '?torch'?(?![\w.])",),
-        "The interpreter that runs has no torch: mostly another environment than the one it was installed in.",
+        "The running interpreter has no torch. Usually torch is installed in another environment.",
         "python -m pip show torch with that very interpreter; then activate the environment that has it, or python -m "
         "pip install torch in a virtual environment",
         "proof",
@@ -196,7 +196,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "build.isolation",
-        "a package is built without a view of the installed torch",
+        "a package is built without access to the installed torch",
         (
             r"(pip-build-env-|get_requires_for_build_wheel|build_meta|Getting requirements to build wheel|pep517|"
             r"build_editable|prepare_metadata_for_build|subprocess-exited-with-error|build-backend|build dependencies|"
@@ -206,7 +206,7 @@ TEXTS: tuple[Text, ...] = (
             r"(Getting requirements to build wheel|get_requires_for_build_wheel|egg_info).{0,3000}Unable to import "
             r"torch",
         ),
-        "pip and uv build a package in an environment of its own, in which torch is not; its setup.py imports torch.",
+        "pip and uv build a package in an isolated environment without torch, but its setup.py imports torch.",
         "install torch first, then the package with pip install --no-build-isolation NAME (uv: "
         "no-build-isolation-package in pyproject.toml; also install its build tools: setuptools wheel packaging ninja)",
         "strong",
@@ -215,7 +215,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "import.torch_too_old",
-        "a package wants another version of torch",
+        "a package needs another version of torch",
         (
             r"module '?torch(\.\w+)*'? has no attribute '?(?!cuda\b|Tensor\b|nn\b|tensor\b|__version__|_cuda_)\w+",
             r"cannot import name '?\w+'? from '?torch\.",
@@ -223,8 +223,7 @@ TEXTS: tuple[Text, ...] = (
             r"(requires|needs) (at least )?(py)?torch ?(version )?(>=|2\.|1\.|or (newer|above|higher))",
             r"Disabling PyTorch because PyTorch >= ?[\d.]+ is required",
         ),
-        "The package calls something that this torch does not have: it is older or newer than the package was made "
-        "for.",
+        "The package uses a function that this torch does not have: torch is older or newer than the package expects.",
         "pip show torch NAME; install the versions of both that the package's release notes name",
         "hint",
         follows=("import.shadowed", "cuinit.", "torch.cpu_only"),
@@ -305,7 +304,8 @@ TEXTS: tuple[Text, ...] = (
         ),
         "The host's memory or a limit (ulimit -v) is reached, /tmp is mounted noexec, or too many libraries use "
         "static thread-local storage.",
-        "free -h; ulimit -v; mount | grep noexec; for a static TLS block import torch before the other packages",
+        "check free -h, ulimit -v and mount | grep noexec; for a static TLS block import torch before the other "
+        "packages",
         "hint",
         common=(messages.NO_SEGMENT, r"cannot allocate memory in static TLS block"),
     ),
@@ -353,8 +353,8 @@ TEXTS: tuple[Text, ...] = (
             r"Command '?\[\W*[\w./+-]*(gcc|cc|clang)\W+/tmp/tmp\w+/\w+\.c",
             r"(gcc|cc|clang)\W+/tmp/tmp\w+/(cuda_utils|main|launcher|__triton_launcher)\.c",
         ),
-        "The compiler is there and failed; what it wrote stands above: mostly Python.h is missing (python3-dev), or "
-        "libcuda.so is not where the linker looks.",
+        "The compiler exists but failed; see its output above. Usually Python.h is missing (python3-dev), or "
+        "libcuda.so is not in the linker's path.",
         "apt-get install python3-dev, of the version that runs; sudo ldconfig, or "
         "TRITON_LIBCUDA_PATH=/folder/of/libcuda",
         "hint",
@@ -393,7 +393,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "compile.resources",
-        "a Triton kernel wants more shared memory than the GPU has",
+        "a Triton kernel needs more shared memory than the GPU has",
         (
             r"out of resource: (shared memory|threads|tensor memory|registers)",
             r"No valid triton configs",
@@ -407,7 +407,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "compile.ptxas",
-        "a compiler of CUDA's does not know this GPU, or refuses the code",
+        "a CUDA compiler does not know this GPU, or rejects the code",
         (
             r"Triton only supports? CUDA [\d.]+ or higher",
             r"Value '?sm_\w+'? is not defined for option",
@@ -440,7 +440,7 @@ TEXTS: tuple[Text, ...] = (
             r"TritonMissing",
             r"A matching Triton is not available",
         ),
-        "torch.compile on a GPU needs Triton; on Windows it is a package of its own.",
+        "torch.compile on a GPU needs Triton. On Windows this is a separate package.",
         "pip install triton (on Windows triton-windows), of the version that this torch asks for",
         "proof",
     ),
@@ -449,7 +449,7 @@ TEXTS: tuple[Text, ...] = (
         "the GPU is too old for torch.compile",
         (r"too old to be supported by the triton GPU compiler", r"GPUTooOldForTriton"),
         "Triton needs compute capability 7.0.",
-        "leave torch.compile out; torch._dynamo.config.suppress_errors = True falls back",
+        "do not use torch.compile; torch._dynamo.config.suppress_errors = True falls back",
         "proof",
     ),
     Text(
@@ -477,7 +477,7 @@ TEXTS: tuple[Text, ...] = (
             r"PassManager::run failed",
             r"Cannot select: intrinsic %llvm\.nvvm",
         ),
-        "The cause stands behind `raised:` in the message.",
+        "The cause follows `raised:` in the message.",
         "explain that line; TORCHDYNAMO_VERBOSE=1 and TORCH_LOGS=+dynamo show more",
         "hint",
         symptom=True,
@@ -489,7 +489,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "nvcc.missing",
-        "there is no CUDA toolkit to build with",
+        "the CUDA toolkit for the build is missing",
         (
             r"RuntimeError: Failed to find CUDA\.?",
             r"CUDA_HOME environment variable is not set",
@@ -511,7 +511,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "nvcc.mismatch",
-        "the CUDA toolkit is not of torch's version",
+        "the CUDA toolkit does not match torch's CUDA version",
         (
             r"detected CUDA version \(.{1,12}\) mismatches the version that was used to compile",
             r"The detected CUDA version \([\d.]+\) mismatches the version that was used to compile\s*PyTorch",
@@ -519,7 +519,7 @@ TEXTS: tuple[Text, ...] = (
             r"CUDAMismatchException",
             r"compiled with a version of Cuda that does not match the version used to compile Pytorch",
         ),
-        "An extension has to be built with the CUDA that torch was built with.",
+        "An extension must be built with the same CUDA version as torch.",
         "install the toolkit version in the message and set CUDA_HOME, or a torch for the toolkit's version",
         "proof",
         source="torch/utils/cpp_extension.py",
@@ -570,17 +570,17 @@ TEXTS: tuple[Text, ...] = (
         (r"\bSXid ?(\(PCI:[0-9a-f:.]+\))?:? ?\d+",),
         "NVSwitches join the GPUs of a machine; their errors are numbered apart from the GPUs' Xid. `Fatal`: programs "
         "that used the links have ended, and the fabric wants a reset.",
-        "take the node out of use (drain or cordon); sudo journalctl -u nvidia-fabricmanager tells which partition; "
-        "reset all GPUs and switches together (sudo nvidia-smi -r with nothing running), or reboot",
+        "take the node out of use (drain or cordon); sudo journalctl -u nvidia-fabricmanager shows which partition. "
+        "Reset all GPUs and switches together (sudo nvidia-smi -r with nothing running), or reboot",
         source="NVIDIA, Fabric Manager user guide, SXid errors",
     ),
     Text(
         "bus.installed",
         "a GPU has fallen off the bus (no Xid was written)",
         (r"installed in this system has (NVRM: ?)?fallen off the bus",),
-        "The driver could not reach the card over PCIe as it started: power, heat, seat or riser, or the slot. Tools "
-        "that look for Xid 79 alone do not see this line.",
-        "drain or cordon the node; power the machine off and on; then reseat the card and check its power",
+        "The driver could not reach the GPU over PCIe at start: power, heat, seat or riser, or the slot. Tools that "
+        "only look for Xid 79 do not see this line.",
+        "drain or cordon the node; power-cycle the machine, then reseat the GPU and check its power",
         "proof",
         source="leptonai/gpud, kmsg.go; NVIDIA/NVSentinel issue 155",
     ),
@@ -594,15 +594,15 @@ TEXTS: tuple[Text, ...] = (
             r"GPU lost from the bus",
             r"\bgpu (has )?(fell|fallen|dropped) off (the )?bus\b",
         ),
-        "The driver could not reach the card over PCIe: power, heat, seat or riser, or the slot.",
-        "drain or cordon the node; power the machine off and on; then reseat the card and check its power",
+        "The driver could not reach the GPU over PCIe: power, heat, seat or riser, or the slot.",
+        "drain or cordon the node; power-cycle the machine, then reseat the GPU and check its power",
         "proof",
         source="leptonai/gpud, kmsg.go; NVIDIA/NVSentinel issue 155",
         follows=("xid.",),
     ),
     Text(
         "kernel.rm_init",
-        "the driver could not start a card",
+        "the driver could not start a GPU",
         (
             r"GSP-FMC reported an error",
             r"Max GSP-RM boot attempts exceeded",
@@ -616,10 +616,10 @@ TEXTS: tuple[Text, ...] = (
             r"NVRM: None of the NVIDIA devices were initialized",
             r"NVRM: Open nvidia\.ko is only ready for use on",
         ),
-        "The card is on the bus and did not start: firmware, memory windows (Above 4G decoding, resizable BAR), "
-        "power, or a card that needs the open kernel module.",
-        "sudo dmesg | grep -i nvrm for the lines before it; a Blackwell card wants the open kernel module "
-        "(nvidia-open), a large one Above 4G decoding in the firmware; then power off and on, and reseat the card",
+        "The GPU is on the bus but did not start: firmware, memory windows (Above 4G decoding, resizable BAR), "
+        "power, or a GPU that needs the open kernel module.",
+        "sudo dmesg | grep -i nvrm for the lines before it; a Blackwell GPU needs the open kernel module "
+        "(nvidia-open), a large GPU Above 4G decoding in the firmware. Then power-cycle and reseat the GPU",
         follows=("nvml.mismatch", "bus.", "kernel.key_rejected", "kernel.nouveau", "driver.open_module_needed", "gpu."),
     ),
     Text(
@@ -649,7 +649,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "A kernel did not end, or the GPU's own processor (GSP) stopped answering. Xids after it follow from it.",
         "drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX, or reboot; if that "
-        "fails, power-cycle the machine; if it comes back, use another driver version",
+        "fails, power-cycle the machine. If it happens again, use another driver version",
         "strong",
         source="NVIDIA/open-gpu-kernel-modules",
         follows=("xid.", "bus."),
@@ -665,9 +665,9 @@ TEXTS: tuple[Text, ...] = (
             r"pcieport [0-9a-f:.]+: AER: (Multiple )?(Un)?correct(ed|able) error (message )?received",
         ),
         "`Uncorrected` or `Fatal`: the link lost data, and what is behind it may fall off the bus next. `Corrected`: "
-        "it sent them again, which costs speed where it is frequent. A line of pcieport does not say whose link it is: "
-        "the GPU's, a disk's or a network card's.",
-        "lspci -tv shows what is behind the address; where it is a GPU: drain the node, reseat the card, leave out the "
+        "it sent them again, which costs speed where it is frequent. A line of pcieport does not say whose link it "
+        "is: the GPU's, a disk's or a network adapter's.",
+        "lspci -tv shows what is behind the address; if it is a GPU: drain the node, reseat the GPU, remove the "
         "riser, and compare with gpucheck bench transfer",
         "hint",
         unless=r"\b(nvme|iwlwifi|ath\d+k?\w*|rtw\w*|r8\d+\w*|e1000e|igb|igc|ixgbe|i40e|ice|mlx\d_core|bnxt_en|"

@@ -65,8 +65,8 @@ TEXTS: tuple[Text, ...] = (
             r"(CUDA error|cublas runtime error ?): (the )?library (was )?not initialized",
             r"BLAS operation using StreamExecutor without BLAS support",
         ),
-        "Mostly the GPU's memory is full as cuBLAS makes its handle; else an earlier kernel has already failed, often "
-        "by an index out of range, or a foreign cuBLAS is loaded.",
+        "Usually the GPU's memory is full when cuBLAS creates its handle. Otherwise an earlier kernel has failed, "
+        "often because of an index out of range, or another cuBLAS is loaded.",
         _OOM_FIRST + "; CUDA_LAUNCH_BLOCKING=1 shows an earlier failure",
         follows=_BEFORE_LIBRARIES,
     ),
@@ -80,7 +80,7 @@ TEXTS: tuple[Text, ...] = (
             r"(CUDA error|cublas runtime error ?): (the GPU program failed to execute|an internal operation failed)",
             r"Blas x?GEMM\w* launch failed",
         ),
-        "An earlier kernel wrote where it must not, or memory is full; a real bug of cuBLAS is rare.",
+        "An earlier kernel wrote outside its memory, or memory is full. A real cuBLAS bug is rare.",
         "CUDA_LAUNCH_BLOCKING=1 python …; " + _OOM_FIRST,
         "hint",
         follows=_BEFORE_LIBRARIES,
@@ -97,15 +97,14 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "cublas.invalid",
-        "cuBLAS was given a shape or pointer that it does not take",
+        "cuBLAS got an invalid shape or pointer",
         (
             r"CUDA error: an unsupported value or parameter was passed",
             r"CUBLAS_STATUS_INVALID_VALUE",
         ),
-        "A dimension of 0, a leading dimension that does not fit, or a foreign cuBLAS that is loaded in place of "
-        "torch's.",
-        "print the shapes before the product; echo $LD_LIBRARY_PATH: a cuBLAS of another version there is loaded in "
-        "place of torch's",
+        "A dimension is 0, a leading dimension is wrong, or another cuBLAS is loaded instead of torch's.",
+        "print the shapes before the product; echo $LD_LIBRARY_PATH: a cuBLAS of another version there is loaded "
+        "instead of torch's",
         follows=_BEFORE_LIBRARIES,
     ),
     Text(
@@ -119,8 +118,8 @@ TEXTS: tuple[Text, ...] = (
             r"CUDNN_?STATUS_?(ARCH_?MISMATCH|RUNTIME_PREREQUISITE_MISSING)",
             r"\bcudnn ?(error|failure|status)( code)?:? ?\(?(1|6|1001)\b",
         ),
-        "Memory is full as cuDNN makes its handle, or its libraries are of another version than torch's.",
-        _OOM_FIRST + "; else echo $LD_LIBRARY_PATH: a cuDNN of another version there is loaded in place of torch's",
+        "Memory is full when cuDNN creates its handle, or its libraries have another version than torch's.",
+        _OOM_FIRST + "; else echo $LD_LIBRARY_PATH: a cuDNN of another version there is loaded instead of torch's",
         follows=_BEFORE_LIBRARIES,
     ),
     Text(
@@ -141,8 +140,8 @@ TEXTS: tuple[Text, ...] = (
         ),
         "cuDNN comes in parts that have to be of one version. One from the system, conda or LD_LIBRARY_PATH is mixed "
         "with the one that torch brings, or torch's own parts are not found.",
-        "pip install the nvidia-cudnn-cu12 (cu13) of exactly the version that `pip show torch` requires; then look "
-        "which copy is found first (LD_DEBUG=libs python -c 'import torch; torch.backends.cudnn.version()'): unset "
+        "pip install nvidia-cudnn-cu12 (cu13) in exactly the version that `pip show torch` requires; then look which "
+        "copy is found first (LD_DEBUG=libs python -c 'import torch; torch.backends.cudnn.version()'): unset "
         "LD_LIBRARY_PATH where it leads to a foreign one, or set it to …/site-packages/nvidia/cudnn/lib where parts "
         "are not found",
         "strong",
@@ -156,8 +155,8 @@ TEXTS: tuple[Text, ...] = (
             r"CUDNN_(STATUS_)?BACKEND_API_FAILED",
             r"\bcudnn ?(error|failure|status)( code)?:? ?\(?([34578]|[245]00\d)\b",
         ),
-        "Memory that is full is the most frequent cause, an earlier kernel that failed the next.",
-        _OOM_FIRST + "; torch.backends.cudnn.enabled = False tells whether it is cuDNN at all",
+        "Full memory is the most frequent cause, a failed earlier kernel the next.",
+        _OOM_FIRST + "; torch.backends.cudnn.enabled = False shows whether cuDNN is the cause",
         "hint",
         weak=(r"\bcudnn\w*.{0,40}(error|fail)|CUDNN_STATUS_(?!SUCCESS)\w+",),
         follows=(*_BEFORE_LIBRARIES, "cudnn.not_initialized"),
@@ -185,8 +184,9 @@ TEXTS: tuple[Text, ...] = (
             r"CUDNN_STATUS_NOT_SUPPORTED.{0,60}(engine|plan|finalize)",
             r"cuDNN .{0,40}(could not|cannot|unable to|no) .{0,20}(algorithm|engine)",
         ),
-        "Mostly no memory for its workspace; else a data type, shape or GPU that it does not know. In attention it is "
-        "torch's cuDNN backend, which not every GPU and torch has (torch 2.5.0 chose it too often).",
+        "Usually there is no memory for its workspace. Otherwise it does not support the data type, shape or GPU. In "
+        "attention it is torch's cuDNN backend, which not every GPU and torch supports (torch 2.5.0 chose it too "
+        "often).",
         _OOM_FIRST + "; for attention torch.backends.cuda.enable_cudnn_sdp(False), or a newer torch",
         source="pytorch issue 138354; ostris/ai-toolkit issue 203",
         follows=_BEFORE_LIBRARIES,
@@ -228,9 +228,9 @@ TEXTS: tuple[Text, ...] = (
         "tensorrt.no_tactic",
         "TensorRT found no way to compute a layer",
         (r"Could not find any implementation for node",),
-        "Every kernel that TensorRT tried for it was ruled out: mostly the workspace is too small or memory is full; "
-        "else the layer's shape or data type is not served by this release on this GPU.",
-        "use a larger workspace (config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, N); trtexec "
+        "TensorRT rejected every kernel that it tried. Usually the workspace is too small or memory is full. "
+        "Otherwise this release does not support the layer's shape or data type on this GPU.",
+        "use a larger workspace (config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, N), or trtexec "
         "--memPoolSize=workspace:N), with nothing else on the GPU; then a newer TensorRT, or the layer in float32",
         "hint",
         source="NVIDIA/TensorRT issues 1917 and 2929",
@@ -279,8 +279,8 @@ TEXTS: tuple[Text, ...] = (
             r"NCCL error:? unhandled cuda error",
             r"ncclUnhandledCudaError",
         ),
-        "NCCL passes on what CUDA said; the line `Last error:` or NCCL_DEBUG=INFO says what: out of memory, a GPU "
-        "used twice, peer access.",
+        "NCCL passes on CUDA's error; the line `Last error:` or NCCL_DEBUG=INFO says what: out of memory, a GPU used "
+        "twice, peer access.",
         _DEBUG,
         symptom=True,
         follows=(*_RANK_ENDED, "nccl.duplicate", "nccl.shared_memory", "nccl.interface", "nccl.infiniband"),
@@ -317,7 +317,7 @@ TEXTS: tuple[Text, ...] = (
             _NCCL + "unhandled system error",
             r"NCCL error:? unhandled system error",
         ),
-        "Sockets, /dev/shm or InfiniBand: mostly a wrong network interface or a firewall.",
+        "Sockets, /dev/shm or InfiniBand failed. Usually a wrong network interface or a firewall is the cause.",
         _DEBUG + "; NCCL_SOCKET_IFNAME=eth0 chooses the interface",
         symptom=True,
         follows=(*_RANK_ENDED, "nccl.shared_memory", "nccl.interface", "nccl.infiniband"),
@@ -380,11 +380,13 @@ TEXTS: tuple[Text, ...] = (
             r"\bnccl (watchdog )?(timeout|timed out|hang|hangs)\b",
             r"Heartbeat monitor timed out! ?Process will be terminated",
         ),
-        "One rank did not come to the collective: it crashed, hangs, or does something else (an uneven number of "
-        "batches, a branch of its own, a checkpoint that takes long). The link itself is rarely at fault.",
+        "One rank did not join the collective: it crashed, hangs, or does something else (an uneven number of "
+        "batches, a different branch, a slow checkpoint). The link is rarely the cause.",
         "look in the other ranks' logs for the earliest error; TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
-        "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 write down which rank was where",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 write down which rank was where; where the first collective hangs on one "
+        "machine: `gpucheck bench collective`, and `sudo gpucheck doctor` for IOMMU and ACS",
         "strong",
+        conditions=("peers.iommu", "peers.acs"),
         symptom=True,
         follows=(*_RANK_ENDED, "nccl.", "dist.port"),
         common=(
@@ -465,7 +467,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "dist.environment",
-        "torch.distributed was not told its ranks",
+        "torch.distributed does not know its ranks",
         (
             r"No backend type associated with device type",
             r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set",
@@ -494,8 +496,8 @@ TEXTS: tuple[Text, ...] = (
         "dist.ready_twice",
         "a parameter's gradient was ready twice in one step",
         (r"Expected to mark a variable ready only once", r"has been marked as ready twice"),
-        "DistributedDataParallel counts each gradient once: the parameter was used twice, by checkpointing with "
-        "reentrant backward (mostly), by shared weights, or by two forward passes before one backward.",
+        "DistributedDataParallel counts each gradient once: the parameter was used twice, usually by checkpointing "
+        "with reentrant backward, by shared weights, or by two forward passes before one backward.",
         "gradient_checkpointing_kwargs={'use_reentrant': False} (torch: checkpoint(…, use_reentrant=False)); "
         "find_unused_parameters=False, or ddp static_graph=True",
         "proof",
@@ -548,7 +550,7 @@ TEXTS: tuple[Text, ...] = (
             r"Failed to check the \W?should dump\W? flag on TCPStore",
             r"DistNetworkError.{0,120}(Connection reset by peer|Broken pipe|Connection was likely closed)",
         ),
-        "The process at the other end, mostly rank 0 that holds the store, ended before.",
+        "The process at the other end, usually rank 0 that holds the store, ended earlier.",
         "look in the other ranks' logs, rank 0's first, for the earliest error",
         symptom=True,
         follows=(*_RANK_ENDED, "dist.port", "nccl.interface"),
@@ -579,8 +581,8 @@ TEXTS: tuple[Text, ...] = (
             r"module must have its parameters and buffers on device",
             r"(tensors|model and input|parameters) .{0,30}on different devices",
         ),
-        "One operand was not moved. The message names both devices: the one that is `cpu` is mostly a tensor that was "
-        "made in forward() or a buffer that is no registered buffer.",
+        "One operand was not moved. The message names both devices. The one on `cpu` is usually a tensor created in "
+        "forward(), or a tensor attribute that was never registered as a buffer.",
         _TO + "; torch.zeros(…, device=x.device); self.register_buffer",
         "proof",
     ),

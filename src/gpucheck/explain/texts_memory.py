@@ -6,9 +6,9 @@ from gpucheck import messages
 from gpucheck.explain.text import Text, by_code
 
 _FINDS = "gpucheck find-batch-size path/to/model.py:make_model finds the largest batch that fits"
-_FITS = f"use a smaller batch or a shorter sequence; end other programs on the GPU; {_FINDS}"
+_FITS = f"use a smaller batch or a shorter sequence, end other programs on the GPU; {_FINDS}"
 _SMALLER = "use a smaller batch, a shorter sequence, or activation checkpointing"
-_OTHERS = f"gpucheck devices --processes (or nvidia-smi) shows who else holds memory; {_SMALLER}; {_FINDS}"
+_OTHERS = f"gpucheck devices --processes (or nvidia-smi) shows other processes that hold memory. {_SMALLER}; {_FINDS}"
 # torch 2.9.1 reads the shorter name for the CPU's allocator alone (pytorch issue 183387), newer ones prefer it.
 _SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (newer torch: PYTORCH_ALLOC_CONF, the same value)"
 # What the kernel's log says of a process that is Python's, or of a program that serves models.
@@ -166,7 +166,7 @@ TEXTS: tuple[Text, ...] = (
         "The process asked the system for memory and got none: the machine's, the container's or the shell's limit is "
         "reached. It is RAM, not the GPU's memory.",
         "fewer DataLoader workers, a smaller prefetch_factor or a smaller data set in memory; free -h and gpucheck "
-        "memory --device cpu show the limits; on Windows (WinError 1455) a larger paging file",
+        "memory --device cpu show the limits. On Windows (WinError 1455) use a larger paging file",
         common=(
             r"_ArrayMemoryError",
             r"Unable to allocate .* for an array with shape",
@@ -221,8 +221,8 @@ TEXTS: tuple[Text, ...] = (
             r"\bexit(ed with)?( status| code)?:? ?137\b",
             r"interrupted by signal 9",
         ),
-        "Somebody ended it with signal 9, which leaves no message: mostly the kernel's out-of-memory killer for want "
-        "of RAM (not of GPU memory), else the scheduler's limit of time or memory, or a `kill -9`.",
+        "Signal 9 ended it, which leaves no message. Usually it was the kernel's OOM killer because RAM (not GPU "
+        "memory) was full, otherwise the scheduler's time or memory limit, or a `kill -9`.",
         "sudo dmesg -T | grep -i -e oom -e 'killed process' on that machine tells whether it was memory: then fewer "
         "workers, or a higher limit; the scheduler's log (sacct, kubectl describe pod) tells the rest",
         "strong",
@@ -261,8 +261,9 @@ TEXTS: tuple[Text, ...] = (
             r"NCCL WARN Failed to CUDA (m|c)alloc",
             r"NCCL error.{0,300}Failed to CUDA (m|c)alloc",
         ),
-        "NCCL takes its buffers on the GPU beside torch's. Torch had already taken what it would have needed.",
-        "leave room: a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9) before the first collective",
+        "NCCL allocates its buffers on the GPU beside torch's memory, but torch had already taken that memory.",
+        "leave memory free: use a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9) before the first "
+        "collective",
         "proof",
     ),
     Text(
@@ -273,8 +274,8 @@ TEXTS: tuple[Text, ...] = (
             r"\bcuBLAS (error|failure|status)( code)?:? ?\(?3\b",
             r"(CUDA error|cublas runtime error ?): (the )?resource allocation failed",
         ),
-        "cuBLAS takes memory for its handle and workspace beside torch's cache, and there was none left. It comes "
-        "mostly with the first product in a process whose memory is nearly full.",
+        "cuBLAS needs memory for its handle and workspace beside torch's cache, and none was left. It usually "
+        "happens at the first product of a process whose memory is nearly full.",
         _OTHERS,
     ),
     Text(
@@ -293,8 +294,8 @@ TEXTS: tuple[Text, ...] = (
             r"NVML_SUCCESS == (r\b|DriverAPI)",
             r"NvMapMemAlloc\w* ?: ?.{0,30}error 12",
         ),
-        "As torch made up its out-of-memory message it asked NVML about the device, and NVML does not answer there: "
-        "seen on MIG instances and on Jetson. What happened first is that the memory was full.",
+        "Memory was full first. While torch built its out-of-memory message it called NVML, which does not answer on "
+        "MIG instances and on Jetson.",
         _FITS,
         source="pytorch issues 112377 and 185240",
     ),
@@ -302,13 +303,13 @@ TEXTS: tuple[Text, ...] = (
         "oom.onednn",
         "oneDNN could not set up an operation",
         (messages.ONEDNN,),
-        "On the CPU this is mostly the host's memory; else a shape or data type that oneDNN does not know.",
+        "On the CPU the host's memory is usually full. Otherwise oneDNN does not support the shape or data type.",
         "try a batch of 1: if that works it was memory, and gpucheck find-batch-size --device cpu finds what fits",
         "hint",
     ),
     Text(
         "oom.handles",
-        "a library's handle could not be made",
+        "a library's handle could not be created",
         (messages.HANDLES, messages.NOT_READY),
         "It is seen where the GPU's memory is nearly full, as the first call of a library makes its handle.",
         _OTHERS,
@@ -325,7 +326,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "oom.c10",
-        "memory for a tensor could not be had",
+        "memory for a tensor could not be allocated",
         (r"C10 Out of Memory",),
         "An allocator other than CUDA's could not serve a tensor.",
         _FITS,
@@ -350,8 +351,8 @@ TEXTS: tuple[Text, ...] = (
         ),
         "vLLM sets aside the share gpu_memory_utilization of all memory (SGLang: mem_fraction_static), for the weights "
         "first and the cache of keys and values after. Others hold memory, or the weights leave no room.",
-        "end what else holds the GPU (nvidia-smi); a smaller max_model_len, a quantised or smaller model, more GPUs "
-        "(tensor_parallel_size), or another share",
+        "end other programs on the GPU (nvidia-smi); a smaller max_model_len, a quantised or smaller model, more "
+        "GPUs (tensor_parallel_size), or another share",
         source="vllm-project/vllm",
         logged=True,
     ),
@@ -374,7 +375,7 @@ TEXTS: tuple[Text, ...] = (
             r"\b(train\w*|model|batch|inference|the job) .{0,40}(ran|runs|running|goes|went) (out of memory|oom)\b",
             r"ggml_vulkan: Device memory allocation of size \d+ failed",
         ),
-        "The text does not say whose memory: the GPU's or the host's.",
+        "The text does not say whether the GPU's or the host's memory is full.",
         "paste the whole message: torch's own says whose memory is full; nvidia-smi shows the GPU's, free -h the "
         "host's",
         "hint",
@@ -420,7 +421,7 @@ TEXTS: tuple[Text, ...] = (
         "size.storage",
         "the sizes of a tensor multiply to more than 64 bits hold",
         (messages.STORAGE_SIZE,),
-        "A size is wrong by far: mostly a length that was read as garbage, or a product of two wrong dimensions.",
+        "A size is far too large. Usually a length is garbage, or it is a product of two wrong dimensions.",
         "print the shape before the line that fails",
         "proof",
     ),

@@ -29,21 +29,20 @@ _VULKAN_USERS = r"llama|ggml|gguf|lm ?studio|koboldcpp|whisper|ncnn|torch|vulkan
 TEXTS: tuple[Text, ...] = (
     Text(
         "shm.bus",
-        "a DataLoader worker found no room in /dev/shm",
+        "a DataLoader worker found no space in /dev/shm",
         (
             r"is killed by signal: Bus error",
             r"Unexpected bus error encountered in worker",
             r"dataloader'?s workers are out of shared memory",
             r"insufficient shared memory \(shm\)",
         ),
-        "Workers hand their batches over in shared memory, and a container's /dev/shm is 64 MiB unless it was asked "
-        "for more.",
+        "Workers pass their batches through shared memory, and a container's /dev/shm is 64 MiB by default.",
         _SHM + "; num_workers=0 works without",
         source="torch/csrc/DataLoader.cpp",
     ),
     Text(
         "shm.open",
-        "shared memory for a tensor could not be made",
+        "shared memory for a tensor could not be created",
         (
             r"unable to open (file|shared memory object) </?torch_",
             r"unable to (mmap|resize|allocate) .{0,40}(shared memory|file </?torch)",
@@ -66,7 +65,7 @@ TEXTS: tuple[Text, ...] = (
             r"received \d+ items of ancdata",
             r"Too many open files\. ?Communication with the workers is no longer possible",
         ),
-        "Every tensor that a worker hands over is a file descriptor until it is freed.",
+        "Every tensor that a worker passes uses a file descriptor until it is freed.",
         "ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
         "proof",
         common=(r"\[Errno 24\]", r"Too many open files"),
@@ -76,9 +75,8 @@ TEXTS: tuple[Text, ...] = (
         "loader.killed",
         "a DataLoader worker was killed",
         (r"DataLoader worker \(pid \d+\) is killed by signal: Killed",),
-        "The kernel's out-of-memory killer, or somebody. Each worker has a copy of what the dataset holds in Python "
-        "objects.",
-        "sudo dmesg | grep -i oom; fewer workers, a smaller prefetch_factor, arrays in place of lists",
+        "The OOM killer or a user ended it. Each worker has a copy of the dataset's Python objects.",
+        "sudo dmesg | grep -i oom; fewer workers, a smaller prefetch_factor, arrays instead of lists",
     ),
     Text(
         "loader.crashed",
@@ -88,7 +86,7 @@ TEXTS: tuple[Text, ...] = (
             r"Unexpected (segmentation fault|floating-point exception) encountered in worker",
         ),
         "A library in __getitem__ crashed: OpenCV's threads, a decoder, an HDF5 file opened before the fork.",
-        "num_workers=0 shows where; PYTHONFAULTHANDLER=1; cv2.setNumThreads(0); open files in the worker",
+        "num_workers=0 or PYTHONFAULTHANDLER=1 shows where; cv2.setNumThreads(0), and open files in the worker",
     ),
     Text(
         "loader.exited",
@@ -98,7 +96,7 @@ TEXTS: tuple[Text, ...] = (
             r"DataLoader worker \(pid \d+\) is killed by signal",
             r"Pin memory thread exited unexpectedly",
         ),
-        "The message does not say why. What the worker wrote to stderr before is the cause.",
+        "The message does not name the cause. See the worker's earlier output on stderr.",
         "num_workers=0 shows the real error; sudo dmesg | grep -i -e oom -e killed",
         "proof",
         symptom=True,
@@ -112,7 +110,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "process.main",
-        "a program starts processes as it is imported",
+        "a program starts processes while it is imported",
         (),
         "With spawn, as on Windows and macOS, each child imports the main file again.",
         'put the start of the program under `if __name__ == "__main__":`',
@@ -122,7 +120,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "process.pickle",
-        "an object cannot be handed to a child process",
+        "an object cannot be passed to a child process",
         (r"torch/multiprocessing/reductions?\.py.{0,400}pickle",),
         "With spawn the dataset, collate_fn and hooks have to be pickled: no lambda, no local function, no open file.",
         "move the function to the module's top level",
@@ -136,11 +134,11 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "process.threads",
-        "the system gives no more threads",
+        "the system cannot start more threads",
         (),
-        "The limit of processes (ulimit -u, a container's pids limit) or memory is reached: every worker starts "
-        "threads of its own.",
-        "OMP_NUM_THREADS=1 for workers; ulimit -u; docker run --pids-limit",
+        "The process limit (ulimit -u, a container's pids limit) or the memory limit is reached. Every worker starts "
+        "its own threads.",
+        "OMP_NUM_THREADS=1 for workers; raise ulimit -u or docker run --pids-limit",
         common=(
             r"OpenBLAS blas_thread_init: pthread_create failed",
             r"libgomp: Thread creation failed",
@@ -160,8 +158,8 @@ TEXTS: tuple[Text, ...] = (
             r"\A\W*(fatal python error: )?(segfault|segmentation fault)( \(core dumped\))?\W*\Z",
             r"ERROR: Unexpected segmentation fault encountered in worker",
         ),
-        "Libraries that do not belong together (extensions built for another torch), or a driver that fails.",
-        "python -X faulthandler … shows the line; then the same in a fresh environment with torch alone",
+        "Libraries do not match (extensions built for another torch), or a driver fails.",
+        "python -X faulthandler … shows the line; then run it in a fresh environment with only torch",
         "hint",
         symptom=True,
         common=(
@@ -184,13 +182,13 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "crash.abort",
-        "the process ended itself in compiled code (SIGABRT)",
+        "the process aborted in compiled code (SIGABRT)",
         (
             r"Signal 6 \(SIGABRT\)",
             r"exitcode ?: ?-6\b",
         ),
-        "A library found something that it cannot go on with, and wrote before that what it was: an exception of C++ "
-        "(`what():`), an assertion, or NCCL's watchdog.",
+        "A library found an error that it cannot handle and printed it before: a C++ exception (`what():`), an "
+        "assertion, or NCCL's watchdog.",
         "explain the lines before the abort: they name the cause",
         "hint",
         symptom=True,
@@ -208,12 +206,12 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "crash.bus",
-        "the process read memory that is not there",
+        "the process read memory that does not exist",
         (
             r"Signal 7 \(SIGBUS\)|exitcode ?: ?-7\b|exits with return code = -7\b",
             r"\A\W*bus error( \(core dumped\))?\W*\Z",
         ),
-        "Mostly /dev/shm is full; else a memory-mapped file that was cut while it was read.",
+        "Usually /dev/shm is full. Otherwise a memory-mapped file was truncated while it was read.",
         _SHM,
         symptom=True,
         common=(
@@ -263,8 +261,8 @@ TEXTS: tuple[Text, ...] = (
             r"flash_attn.{0,300}(error: subprocess-exited-with-error|CUDA_HOME|RuntimeError: Error compiling objects)",
             r"undefined symbol: \w*flash\w*",
         ),
-        "flash-attn is compiled code: a wheel serves one torch, one CUDA, one Python and one C++ ABI, and without a "
-        "fitting one pip compiles it for an hour with nvcc.",
+        "flash-attn is compiled code: a wheel fits one torch, one CUDA, one Python and one C++ ABI. Without a "
+        "matching wheel pip compiles it for an hour with nvcc.",
         'attn_implementation="sdpa" does without it; else the wheel of its releases page whose name has your torch, '
         "CUDA, Python and cxx11abi (pip list | grep -i torch), or MAX_JOBS=4 pip install flash-attn "
         "--no-build-isolation with the CUDA toolkit of torch's CUDA",
@@ -320,14 +318,14 @@ TEXTS: tuple[Text, ...] = (
         ),
         "bitsandbytes brings a library for each CUDA version and loads the one of torch's: that one is not in this "
         "release, it cannot load CUDA's runtime, or torch is built for the CPU or sees no GPU.",
-        "python -m bitsandbytes says what it looked for; pip install -U bitsandbytes; python -c 'import torch; "
-        "print(torch.version.cuda, torch.cuda.is_available())' has to name a CUDA and say True",
+        "python -m bitsandbytes shows what it needs; pip install -U bitsandbytes; python -c 'import torch; "
+        "print(torch.version.cuda, torch.cuda.is_available())' must print a CUDA version and True",
         source="bitsandbytes-foundation/bitsandbytes issues 82, 427 and 1559",
         follows=("cuinit.1", "cuinit.8", "cuinit.9", "cuinit.too_old", "torch.cpu_only", "import.libcuda"),
     ),
     Text(
         "vllm.start",
-        "vLLM did not start, and the text does not say why",
+        "vLLM did not start, and the text does not name the cause",
         (
             r"RPC call to \w+ timed out",
             r"No available shared memory broadcast block found",
@@ -344,10 +342,10 @@ TEXTS: tuple[Text, ...] = (
             r"Model architectures? .{0,80}failed to be inspected",
             r"Background loop is stopped",
         ),
-        "The server's engine runs in processes of its own; this is what their parent says. The cause is in the first "
-        "error of (EngineCore…) or (Worker…) above it.",
+        "The server's engine runs in separate processes, and this message comes from their parent. The cause is the "
+        "first error of (EngineCore…) or (Worker…) above it.",
         "explain the whole log, from the first ERROR on: vllm serve … 2>&1 | tee vllm.log, then gpucheck explain < "
-        "vllm.log; --enforce-eager and VLLM_LOGGING_LEVEL=DEBUG tell compile and graph failures apart",
+        "vllm.log; --enforce-eager and VLLM_LOGGING_LEVEL=DEBUG distinguish compile and graph failures",
         "hint",
         symptom=True,
         source="vllm-project/vllm issues 17618, 19002 and 23176",
@@ -356,7 +354,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "sglang.start",
-        "SGLang did not start, and the text does not say why",
+        "SGLang did not start, and the text does not name the cause",
         (
             r"Scheduler watchdog timeout",
             r"Scheduler hit an exception",
@@ -368,8 +366,8 @@ TEXTS: tuple[Text, ...] = (
             r"sglang.{0,200}scheduler process .{0,40}(died|exited|failed)",
             r"TP rank \d+ could finish the model loading, but there are other ranks",
         ),
-        "The server's schedulers run in processes of their own; this is what their parent says. The cause is in the "
-        "traceback behind 'Scheduler hit an exception', mostly of the first rank.",
+        "The server's schedulers run in separate processes, and this message comes from their parent. The cause is "
+        "in the traceback after 'Scheduler hit an exception', usually of the first rank.",
         "explain the whole log: python -m sglang.launch_server … 2>&1 | tee sglang.log, then gpucheck explain < "
         "sglang.log",
         "strong",
@@ -437,14 +435,14 @@ TEXTS: tuple[Text, ...] = (
         ),
         "Each compiler of a CUDA extension takes gigabytes, and ninja starts one for each core: the machine's memory, "
         "RAM and not the GPU's, was full.",
-        "MAX_JOBS=2 (and NVCC_THREADS=1) before the same command; or a wheel in place of a build",
+        "MAX_JOBS=2 (and NVCC_THREADS=1) before the same command; or use a wheel instead of a build",
         "strong",
         source="Dao-AILab/flash-attention, README",
         common=(r"Killed signal terminated program", r"virtual memory exhausted", r"cc1plus: out of memory"),
     ),
     Text(
         "build.ninja",
-        "ninja is missing, which torch builds extensions with",
+        "ninja is missing, which torch needs to build extensions",
         (
             r"Ninja is required to load C\+\+ extensions",
             r"verify_ninja_availability",
@@ -472,9 +470,8 @@ TEXTS: tuple[Text, ...] = (
             r"No module named \W?(fused_(adam|lamb|lion)|cpu_(adam|adagrad|lion)|apex_C|amp_C|syncbn|\w+_cuda_ext)\b",
             r"Error compiling the CUDA|Error in building the CUDA",
         ),
-        "The compiler's own words stand above: the first line with `error:`, or with FAILED.",
-        "explain the lines from the first `error:` on; mostly the CUDA toolkit, the compiler and torch do not belong "
-        "together",
+        "The compiler's message is above: the first line with `error:` or FAILED.",
+        "explain the lines from the first `error:` on; usually the CUDA toolkit, the compiler and torch do not match",
         "hint",
         symptom=True,
         follows=("nvcc.", "build.", "compile.", "import.", "attention.package"),
@@ -497,8 +494,8 @@ TEXTS: tuple[Text, ...] = (
         ),
         "The version is not on the index that pip looks at (a +cu… build is on PyTorch's own index alone), or it has "
         "no wheel for this Python, this system or this processor.",
-        "python --version against the release's list of Pythons; the command of the selector on pytorch.org, with its "
-        "index; pip index versions torch shows what is there",
+        "compare python --version with the release's Python versions; use the command of the selector on "
+        "pytorch.org, with its index. pip index versions torch shows the available versions",
         "proof",
     ),
     Text(
@@ -514,7 +511,7 @@ TEXTS: tuple[Text, ...] = (
             r"unsatisfiable)",
             r"(conflict|incompatible|unsatisfiable).{0,600}depends on (torch|torchvision|torchaudio|triton)\W?[=<>!~]",
         ),
-        "pip finds no version that serves both; or it installed one and tells that another package wanted a different "
+        "pip finds no version that fits both, or it installed one and reports that another package needs a different "
         "one.",
         "pip install 'torch==X' 'torchvision==Y' of one release first (its release notes name the pair), the other "
         "package "
@@ -547,9 +544,9 @@ TEXTS: tuple[Text, ...] = (
         "The numbers overflowed or were undefined: a learning rate that is too high, float16 where its range (65 504) "
         "is too small, a logarithm or division by zero, a batch that is masked whole, or data that hold NaN. A faulty "
         "GPU is the rarest cause.",
-        "torch.autograd.set_detect_anomaly(True) names the operation; bfloat16 in place of float16, a lower learning "
-        "rate with warm-up, clip_grad_norm_; torch.isfinite on the batch; the same step on another GPU rules the "
-        "hardware out (gpucheck bench matmul compares results)",
+        "torch.autograd.set_detect_anomaly(True) names the operation. Try bfloat16 instead of float16, a lower "
+        "learning rate with warm-up, clip_grad_norm_, and torch.isfinite on the batch. The same step on another GPU "
+        "excludes the hardware (gpucheck bench matmul compares results)",
         "strong",
         logged=True,
         common=(
@@ -594,10 +591,10 @@ TEXTS: tuple[Text, ...] = (
             r"Failed to run cutlass",
             r"Failed to open: .{0,200}sm_?\d+a?_\w+\.cuh",
         ),
-        "Its kernels were built for other architectures, or it builds them on the way with a CUDA toolkit that does "
+        "Its kernels were built for other architectures, or it builds them at run time with a CUDA toolkit that does "
         "not know this GPU. Torch itself may support the GPU.",
-        "update vLLM, SGLang or FlashInfer to a release that lists this GPU; for kernels that are built on the way a "
-        "CUDA toolkit that knows it (12.8 or newer for sm_100 and sm_120); else another backend "
+        "update vLLM, SGLang or FlashInfer to a release that lists this GPU. For kernels that are built at run time "
+        "use a CUDA toolkit that knows it (12.8 or newer for sm_100 and sm_120); else another backend "
         "(VLLM_ATTENTION_BACKEND=FLASH_ATTN, --attention-backend triton)",
         source="flashinfer-ai/flashinfer, compilation_context.py; vllm-project/vllm issues 38423 and 42393",
         follows=("cuda.capability", "nvcc.arch"),
@@ -618,13 +615,13 @@ TEXTS: tuple[Text, ...] = (
         "DeepEP and other libraries that let GPUs write to each other use it. It needs memory for its own heap and a "
         "transport between the machines (IBGDA needs settings of the driver).",
         "NVSHMEM_DEBUG=INFO shows which step fails: a heap that is too large (NVSHMEM_SYMMETRIC_SIZE) or a transport "
-        "(NVSHMEM_REMOTE_TRANSPORT=none on one machine; for IBGDA NVreg_EnableStreamMemOPs=1 and "
+        "(NVSHMEM_REMOTE_TRANSPORT=none on one machine, for IBGDA NVreg_EnableStreamMemOPs=1 and "
         "NVreg_RegistryDwords='PeerMappingOverride=1;')",
         source="deepseek-ai/DeepEP, third-party/README.md",
     ),
     Text(
         "llamacpp.start",
-        "llama.cpp's server ended, and the text does not say why",
+        "llama.cpp's server ended, and the text does not name the cause",
         (
             r"ggml_\w+_compute_forward: \w+ failed|\bggml_cuda_error \(",
             r"llama runner (was |has )?terminated",
@@ -635,7 +632,7 @@ TEXTS: tuple[Text, ...] = (
             r"llama runner process (has terminated|no longer running)",
             r"llama-server.{0,40}(exited|terminated|crashed) (with|unexpectedly)",
         ),
-        "The program that shows the model starts llama.cpp in a process of its own; this is what it says of its end.",
+        "The program starts llama.cpp in a separate process, and this message reports the end of that process.",
         "explain the server's own log, from where the model is loaded (ollama: journalctl -u ollama; OLLAMA_DEBUG=1 "
         "says more)",
         "hint",
@@ -648,9 +645,9 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "vulkan.lost",
-        "the GPU was lost in the middle of work (Vulkan)",
+        "the GPU was lost during work (Vulkan)",
         (r"ggml_vulkan: device lost", r"vk::DeviceLostError", r"vk::\w+::\w+: ErrorDeviceLost"),
-        "The driver reset the GPU: a kernel ran too long or touched memory that is not its own, or the driver failed.",
+        "The driver reset the GPU: a kernel ran too long or accessed memory outside its own, or the driver failed.",
         "a smaller batch or context (llama.cpp: -ub 128), then a newer driver or Mesa; the kernel's or the system's "
         "log names the driver's reason",
         source="Vulkan specification, Lost Device",
@@ -667,8 +664,8 @@ TEXTS: tuple[Text, ...] = (
         ),
         "The driver's Vulkan half is not installed, not visible in the container (for NVIDIA the capability graphics), "
         "or older than what the program asks for.",
-        "vulkaninfo --summary where the program runs; apt-get install mesa-vulkan-drivers for AMD and Intel; "
-        "NVIDIA_DRIVER_CAPABILITIES=all in a container",
+        "vulkaninfo --summary where the program runs; for AMD and Intel apt-get install mesa-vulkan-drivers. In a "
+        "container set NVIDIA_DRIVER_CAPABILITIES=all",
         common=(
             r"\bVK_ERROR_(INCOMPATIBLE_DRIVER|EXTENSION_NOT_PRESENT|INITIALIZATION_FAILED)",
             r"(vkCreateInstance|vulkaninfo).{0,120}(no drivers?|Could not find|Failed to|not found)",
@@ -726,8 +723,8 @@ TEXTS: tuple[Text, ...] = (
         "checkpoint.weights_only",
         "torch.load refuses a file that holds more than tensors",
         (r"Weights only load failed", r"WeightsUnpickler error"),
-        "Since torch 2.6 torch.load reads tensors and plain containers alone, because a pickle can run any code. The "
-        "message names the class that it refused.",
+        "Since torch 2.6, torch.load reads only tensors and plain containers, because a pickle can run any code. The "
+        "message names the rejected class.",
         "torch.serialization.add_safe_globals([…]) with the class that is named; weights_only=False only for a file "
         "whose author you trust",
         "proof",

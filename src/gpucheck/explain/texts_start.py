@@ -18,7 +18,7 @@ _TYPED, _END = r"\A.{0,40}?\b", r"\b.{0,30}\Z"
 
 
 def _code(number: int) -> tuple[str, ...]:
-    """How programs beside torch tell the number that the driver answered."""
+    """Return how programs beside torch tell the number that the driver answered."""
     return (
         rf"\b(cuInit|cudaGetDeviceCount|cudaSetDevice|cuDeviceGetCount|cudaGetDevice)\b\W{{0,4}}"
         rf"(failed|returned|error|status|code|with|:|->| |=|\(){{1,8}}{number}\b",
@@ -39,8 +39,8 @@ TEXTS: tuple[Text, ...] = (
             r"cuInit failed: initialization error",
             r"failed call to cuInit: CUDA_ERROR_NOT_INITIALIZED",
         ),
-        "cuInit answers 3. With the open kernel module and some kernels it is its memory management (HMM) that does "
-        "not start, and nvidia-smi works all the same.",
+        "cuInit returns 3. With the open kernel module and some kernels its memory management (HMM) does not start, "
+        "although nvidia-smi works.",
         "sudo dmesg | grep -i -e hmm -e request_free_mem; where it is HMM: options nvidia_uvm uvm_disable_hmm=1 in "
         "/etc/modprobe.d, then reboot. " + _DOCTOR,
         source="NVIDIA/open-gpu-kernel-modules issues 797, 901 and 947",
@@ -56,14 +56,14 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorStubLibrary",
             by_code(34),
         ),
-        "A CUDA toolkit's stubs folder is in LD_LIBRARY_PATH, and its libcuda was loaded in place of the driver's.",
-        "take the folder that ends in /stubs out of LD_LIBRARY_PATH",
+        "A CUDA toolkit's stubs folder is in LD_LIBRARY_PATH, and its libcuda was loaded instead of the driver's.",
+        "remove the folder that ends in /stubs from LD_LIBRARY_PATH",
         "proof",
         source="NVIDIA/warp issue 219",
     ),
     Text(
         "cuinit.46",
-        "another process has the GPU for itself",
+        "another process uses the GPU exclusively",
         (
             *_code(46),
             r"all CUDA-capable devices are busy or unavailable",
@@ -74,7 +74,8 @@ TEXTS: tuple[Text, ...] = (
             r"device doesn'?t have valid Grid license",
             r"(cudaErrorDevice|CUDA_ERROR_DEVICE_)Not_?Licensed",
         ),
-        "The GPU's compute mode lets one process at a time use it, or none; a virtual GPU without licence says so too.",
+        "The GPU's compute mode allows one process at a time, or none. A virtual GPU without a licence gives the "
+        "same error.",
         "nvidia-smi -q -d COMPUTE shows the mode and nvidia-smi who is on it; sudo nvidia-smi -i INDEX -c 0 lets "
         "several in",
         source=_DRIVER,
@@ -95,7 +96,7 @@ TEXTS: tuple[Text, ...] = (
             r"(found|available|detected)",
             r"ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device",
         ),
-        "cuInit answers 100: CUDA_VISIBLE_DEVICES hides every GPU, MIG is on without an instance, a container has "
+        "cuInit returns 100: CUDA_VISIBLE_DEVICES hides every GPU, MIG is on without an instance, a container has "
         "none, or the driver sees none.",
         "nvidia-smi -L where the program runs: lists it the GPU, echo $CUDA_VISIBLE_DEVICES is next (unset it); lists "
         "it none, a container wants --gpus all, a cluster's job a GPU in its request. " + _DOCTOR,
@@ -104,7 +105,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "cuinit.no_driver",
-        "there is no NVIDIA driver for torch to find",
+        "torch finds no NVIDIA driver",
         (
             r"The NVIDIA Driver was not detected\. ?GPU functionality will not be available",
             r"Found no NVIDIA driver on your system",
@@ -136,9 +137,9 @@ TEXTS: tuple[Text, ...] = (
             r"requires? .{0,20}driver .{0,12}(>=|or newer|or later).{0,40}(cuda|nvidia)",
             r"Found CUDA version \d+, but JAX was built against version \d+, which is newer",
         ),
-        "The driver serves CUDA up to the number that nvidia-smi shows, and the wheel is of a newer major version: "
-        "13.x needs 580 or newer, 12.x 525, 11.x 450. `driver version is insufficient` alone proves no old driver: a "
-        "container without a GPU, or with a libcuda that is not the host's, says the same.",
+        "The driver supports CUDA up to the version that nvidia-smi shows, and the wheel needs a newer major "
+        "version: 13.x needs 580 or newer, 12.x 525, 11.x 450. `driver version is insufficient` alone does not prove "
+        "an old driver: a container without a GPU, or with a libcuda that is not the host's, reports the same.",
         "nvidia-smi where the program runs: fails it, hand the GPU into the container (--gpus all); else update the "
         "driver, or install a torch whose wheel is of a CUDA that it serves",
         "strong",
@@ -147,19 +148,19 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "cuinit.101",
-        "CUDA_VISIBLE_DEVICES names a GPU that is not there",
+        "CUDA_VISIBLE_DEVICES names a GPU that does not exist",
         (r"Error 101: invalid device ordinal",),
-        "The list was read and one of its entries is no device.",
+        "One entry of the list is not a device.",
         "nvidia-smi -L shows the indices and UUIDs that exist; export CUDA_VISIBLE_DEVICES with those, or unset it",
     ),
     Text(
         "mask.mig",
-        "a program takes the name of a MIG instance or GPU for a number",
+        "a program reads the UUID of a MIG instance or GPU as a number",
         (r"invalid literal for int\(\) with base 10: '?(MIG|GPU)-",),
         "CUDA_VISIBLE_DEVICES holds a UUID (MIG-… or GPU-…), as CUDA allows it and as a cluster's device plugin sets "
         "it, and the program wants indices.",
-        "update the program (vLLM and others parse it today); for a whole GPU its index: CUDA_VISIBLE_DEVICES=0. A MIG "
-        "instance has no index of its own: where only one was handed in, unset the variable",
+        "update the program (vLLM and others parse it today); for a whole GPU its index: CUDA_VISIBLE_DEVICES=0. A "
+        "MIG instance has no index: if only one was passed in, unset the variable",
         "proof",
         source="vllm-project/vllm issues 13815, 17047 and 41848",
     ),
@@ -175,7 +176,7 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorSystemNotReady",
             *_code(802),
         ),
-        "cuInit answers 802: on machines with NVSwitch the fabric manager does not run, or is not of exactly the "
+        "cuInit returns 802: on machines with NVSwitch the fabric manager does not run, or is not of exactly the "
         "driver's version; in a confidential virtual machine the GPUs are not set ready.",
         "systemctl status nvidia-fabricmanager; then gpucheck doctor",
         source="pytorch issue 35710; huggingface_hub issue 4134",
@@ -188,7 +189,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "cuinit.803",
-        "libcuda and the kernel module are of different versions",
+        "the versions of libcuda and the kernel module differ",
         (
             r"unsupported display driver / cuda driver combination",
             r"\A\W*(cuda |cuinit )?error 803\W*\Z",
@@ -196,7 +197,7 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorSystemDriverMismatch",
             *_code(803),
         ),
-        "cuInit answers 803: the driver was updated and not reloaded, or a container or LD_LIBRARY_PATH brings "
+        "cuInit returns 803: the driver was updated and not reloaded, or a container or LD_LIBRARY_PATH brings "
         "another libcuda.",
         "restart the container, or reboot; gpucheck doctor shows both versions",
         source=_DRIVER,
@@ -204,7 +205,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "cuinit.804",
-        "the forward-compatibility libcuda does not serve this GPU",
+        "the forward-compatibility libcuda does not support this GPU",
         (
             r"forward compatibility was attempted on non.?supported HW",
             r"\A\W*(cuda |cuinit )?error 804\W*\Z",
@@ -212,15 +213,15 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorCompatNotSupported",
             *_code(804),
         ),
-        "cuInit answers 804: a folder called compat brings a newer libcuda, which works on data-centre GPUs alone.",
-        "take the compat folder out of LD_LIBRARY_PATH (or of the image), or update the driver",
+        "cuInit returns 804: a folder called compat brings a newer libcuda, which works only on data-centre GPUs.",
+        "remove the compat folder from LD_LIBRARY_PATH (or from the image), or update the driver",
         "proof",
         source=_DRIVER,
         common=(r"\bError 804\b",),
     ),
     Text(
         "cuinit.mps",
-        "the MPS daemon does not serve this process",
+        "the MPS daemon does not accept this process",
         (
             r"CUDA_ERROR_MPS_\w+",
             r"cudaErrorMps\w+",
@@ -235,9 +236,9 @@ TEXTS: tuple[Text, ...] = (
             r"hardware resources required to (create MPS client|support device connections) have been exhausted",
             r"MPS client has been terminated",
         ),
-        "CUDA_MPS_PIPE_DIRECTORY, or its usual place, leads to a daemon that is not there, belongs to another user, or "
-        "takes no more clients.",
-        "start nvidia-cuda-mps-control -d, or unset CUDA_MPS_PIPE_DIRECTORY; gpucheck doctor tells which it is",
+        "CUDA_MPS_PIPE_DIRECTORY, or its usual place, leads to a daemon that does not run, belongs to another user, "
+        "or accepts no more clients.",
+        "start nvidia-cuda-mps-control -d, or unset CUDA_MPS_PIPE_DIRECTORY; gpucheck doctor shows which",
         source=_DRIVER,
         common=(r"\bError (80[5-9]|810)\b",),
     ),
@@ -256,7 +257,7 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA: unknown error",
             r"cudaErrorUnknown\b",
         ),
-        "cuInit answers 999: /dev/nvidia-uvm is missing or not allowed, the memory module lost its state in a "
+        "cuInit returns 999: /dev/nvidia-uvm is missing or not allowed, the memory module lost its state in a "
         "suspend, or CUDA_VISIBLE_DEVICES was changed after CUDA had started.",
         "ls -l /dev/nvidia-uvm; where it is missing: sudo nvidia-modprobe -c 0 -u; after a suspend: sudo rmmod "
         "nvidia_uvm && sudo modprobe nvidia_uvm. " + _DOCTOR,
@@ -272,7 +273,7 @@ TEXTS: tuple[Text, ...] = (
             r"cuInit.{0,20}(failed|returned|error)",
             r"CUDA initialization: .{0,20}error",
         ),
-        "cuInit's code stands behind the word Error at the end of the message.",
+        "cuInit's code follows the word Error at the end of the message.",
         "explain the whole message: its end says why. " + _DOCTOR,
         "hint",
         symptom=True,
@@ -297,10 +298,10 @@ TEXTS: tuple[Text, ...] = (
             r"Tried to instantiate dummy base class (CUDAGraph|Event|Stream|_?Cuda\w*)",
             r"has no attribute '?_Cuda\w+",
         ),
-        "The wheel is the CPU's: pip took it from an index without CUDA, or another package pulled it in over a CUDA "
-        "one.",
-        "pip uninstall torch, then install the same version of torch from PyTorch's index of your CUDA (the selector "
-        "on pytorch.org; in conda a CUDA build); gpucheck doctor on that machine names the command",
+        "The wheel is a CPU build: pip took it from an index without CUDA, or another package replaced a CUDA build "
+        "with it.",
+        "pip uninstall torch, then install the same version of torch from PyTorch's index of your CUDA (see the "
+        "selector on pytorch.org, in conda a CUDA build); gpucheck doctor on that machine names the command",
         "proof",
         source="torch/cuda/__init__.py; pytorch issue 30528",
     ),
@@ -338,8 +339,8 @@ TEXTS: tuple[Text, ...] = (
             r"Device type CUDA is not supported for torch\.Generator",
             r"(Error|Exception): .{0,40}torch\.cuda\.is_available\(\) (returned|is|==) False",
         ),
-        "Something asked for the accelerator (pinned memory, mixed precision, a trainer's GPU) and torch sees none: a "
-        "torch built for the CPU, no driver, a container or job without a GPU, or CUDA_VISIBLE_DEVICES.",
+        "The program requested the accelerator (pinned memory, mixed precision, a trainer's GPU), but torch sees "
+        "none: a torch built for the CPU, no driver, a container or job without a GPU, or CUDA_VISIBLE_DEVICES.",
         "python -c 'import torch; print(torch.version.cuda, torch.cuda.device_count())' and nvidia-smi, where the "
         "program "
         "runs: None is a torch for the CPU, and where nvidia-smi fails it is the driver or the container. " + _DOCTOR,
@@ -359,7 +360,7 @@ TEXTS: tuple[Text, ...] = (
             r"NVML_ERROR_LIB_RM_VERSION_MISMATCH",
             r"kernel (module )?version .{0,40}does not match DSO version",
         ),
-        "The driver was updated and the old kernel module is still loaded; or a container brings libraries of its own.",
+        "The driver was updated but the old kernel module is still loaded, or a container brings its own libraries.",
         "end what uses the GPUs (drain the node), then reboot, or unload and load the modules: sudo rmmod nvidia_uvm "
         "nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia",
         "proof",
@@ -403,8 +404,8 @@ TEXTS: tuple[Text, ...] = (
             r"Failed to initialize the NVIDIA kernel module",
             r"nvidia-persistenced failed to initialize",
         ),
-        "After a kernel update the module was not built for the new one, nouveau has the card, or Secure Boot refuses "
-        "it.",
+        "After a kernel update the module was not built for the new kernel, nouveau controls the GPU, or Secure Boot "
+        "rejects the module.",
         "sudo modprobe nvidia says why, then sudo dmesg | grep -i nvrm; after a kernel update sudo dkms autoinstall "
         "and a reboot",
         source=_NVML,
@@ -446,9 +447,9 @@ TEXTS: tuple[Text, ...] = (
             r"NVRM: No NVIDIA (GPU|graphics adapter) found",
             r"could not insert '?nvidia\w*'?: No such device",
         ),
-        "The module is loaded and no card answers it: Blackwell needs the open kernel module, a card may be handed to "
-        "a virtual machine or have failed to start.",
-        "sudo dmesg | grep -i nvrm says what the module met: for a Blackwell card install the open kernel module "
+        "The module is loaded, but no GPU answers it: Blackwell needs the open kernel module, or a GPU is assigned "
+        "to a virtual machine or failed to start.",
+        "sudo dmesg | grep -i nvrm shows the module's errors: for a Blackwell GPU install the open kernel module "
         "(nvidia-open); for RmInitAdapter see gpucheck explain kernel.rm_init",
         source="NVIDIA/open-gpu-kernel-modules issues 862 and 872",
         follows=("kernel.", "bus.", "xid.", "driver.open_module_needed", "driver.unsupported_card", "gpu."),
@@ -463,9 +464,9 @@ TEXTS: tuple[Text, ...] = (
             r"NVMLError_GpuIsLost",
             r"ERROR_GPU_IS_LOST",
         ),
-        "The card was there and is gone: fallen off the bus, mostly by power, heat or its seat.",
-        "drain or cordon the node; sudo dmesg | grep -i -e xid -e 'fallen off'; then power the machine off and on (a "
-        "reboot alone may not bring it back)",
+        "The GPU has fallen off the bus, usually because of power, heat or a bad seat.",
+        "drain or cordon the node; sudo dmesg | grep -i -e xid -e 'fallen off'; then power-cycle the machine (a "
+        "reboot may not be enough)",
         "proof",
         source=_NVML,
         follows=("xid.", "bus."),
@@ -479,7 +480,7 @@ TEXTS: tuple[Text, ...] = (
             r"NVMLError_ResetRequired",
             r"GPU recovery action .{0,40}reset",
         ),
-        "The driver stopped using the card after an error that it could not clear.",
+        "The driver stopped using the GPU after an error that it could not clear.",
         "drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX (with NVLink all "
         "joined GPUs at once); nvidia-smi -q shows the recovery action that the driver asks for",
         "proof",
@@ -497,8 +498,9 @@ TEXTS: tuple[Text, ...] = (
             r"NVML_ERROR_NOT_SUPPORTED",
             r"\bnvml\w*.{0,60}: Not Supported\b",
         ),
-        "Not every card has every counter: a GeForce has no serial number, an integrated GPU no memory of its own, a "
-        "MIG instance no utilization; an older driver lacks newer functions (FunctionNotFound). The GPU is well.",
+        "Not every GPU has every counter: a GeForce has no serial number, an integrated GPU no dedicated memory, and "
+        "a MIG instance no utilization. An older driver lacks newer functions (FunctionNotFound). The GPU is not "
+        "faulty.",
         "catch pynvml.NVMLError_NotSupported around that call, or leave the value out (for memory on an integrated GPU "
         "torch.cuda.mem_get_info())",
         "strong",
@@ -577,8 +579,8 @@ TEXTS: tuple[Text, ...] = (
         ),
         "The hardware's counters have one user at a time: a profiler (Nsight, ncu), or another DCGM, has them; or DCGM "
         "is older than the driver or the GPU.",
-        "dcgmi discovery -l, then dcgmi diag -r 1, where it runs; end other profilers and a second nv-hostengine; "
-        "leave the DCGM_FI_PROF_… fields out of its list of counters; a newer DCGM",
+        "dcgmi discovery -l, then dcgmi diag -r 1, where it runs; end other profilers and a second nv-hostengine. "
+        "Remove the DCGM_FI_PROF_… fields from its list of counters, or use a newer DCGM",
         "hint",
         follows=("nvml.", "xid.", "bus."),
         weak=(r"\b(dcgm[\w-]*|nv-hostengine)\b.{0,120}(error|fail)",),
@@ -599,20 +601,20 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "kernel.nouveau",
-        "nouveau has the card, and NVIDIA's driver cannot take it",
+        "nouveau controls the GPU, so NVIDIA's driver cannot use it",
         (
             r"Nouveau kernel driver is currently in use",
             r"NVIDIA probe routine was not called for \d+ device",
             r"nouveau, rivafb, nvidiafb or rivatv",
         ),
-        "Linux' own driver for NVIDIA's cards is loaded, and one card has one driver.",
+        "The Linux kernel's driver for NVIDIA GPUs is loaded, and a GPU has only one driver.",
         "echo 'blacklist nouveau' | sudo tee /etc/modprobe.d/nouveau.conf; sudo update-initramfs -u (Fedora: dracut "
         "--force); then reboot",
         "proof",
     ),
     Text(
         "mig.no_room",
-        "there is no room for another MIG instance",
+        "there is no space for another MIG instance",
         (
             r"(error creating|Unable to create a?|Failed to create) (GPU|compute|MIG) (instance|"
             r"device).{0,120}Insufficient Resources",
@@ -629,7 +631,8 @@ TEXTS: tuple[Text, ...] = (
         "nvml.wsl",
         "Windows does not let WSL use the GPU",
         (r"GPU access blocked by the operating system",),
-        "Windows' driver is too old, the card is in TCC mode, or a Linux driver inside WSL hides Windows' library.",
+        "The Windows driver is too old, the GPU is in TCC mode, or a Linux driver inside WSL hides the Windows "
+        "library.",
         "update NVIDIA's driver in Windows and remove every nvidia package inside WSL",
         source="microsoft/WSL issues 9938 and 11865",
     ),
@@ -680,8 +683,8 @@ TEXTS: tuple[Text, ...] = (
         ),
         "podman, and docker with CDI, take the devices from a file in /etc/cdi or /var/run/cdi that NVIDIA's toolkit "
         "writes. It is missing, not where the engine looks, or of the driver of before an update.",
-        "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml; nvidia-ctk cdi list shows what is described; "
-        "again after each update of the driver",
+        "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml; nvidia-ctk cdi list shows the devices. Repeat "
+        "after each driver update",
         "proof",
         source="NVIDIA/nvidia-container-toolkit issues 146, 885 and 1853",
     ),

@@ -19,10 +19,10 @@ from pathlib import Path
 import gpucheck
 from gpucheck import exits, units
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, UsageError
-from gpucheck.fleet import documents, hosts, launcher
+from gpucheck.fleet import documents, hosts
 from gpucheck.fleet.judge import gpus_text
 from gpucheck.fleet.options import FleetCheckOptions
-from gpucheck.machine import child, readings, talk
+from gpucheck.machine import child, launcher, readings, talk
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress
 from gpucheck.report.facts import Device, Facts
@@ -81,6 +81,7 @@ PARTS: Mapping[str, Part] = {
     "memory": Part(lambda limit_s: ["memory"], 1.0),
     "transfer": Part(_timed("bench", "transfer", "--device", "all", share=0.5), 3.0),
     "overlap": Part(_timed("bench", "overlap", "--device", "all", share=0.5), 2.0),
+    "collective": Part(_timed("bench", "collective", share=0.5), 3.0),
     "stress": Part(_timed("stress", "--device", "all", option="--duration", share=0.5), 6.0),
 }
 

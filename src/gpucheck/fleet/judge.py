@@ -89,7 +89,10 @@ def judge(
     beside = _beside_siblings(nodes)
     fewer = _fewer_devices(nodes) if devices is None else _not_so_many(nodes, devices)
     rows = [
-        _node(document, beside.slow.get(host, ()), fewer.get(host), beside.modes.get(host))
+        replace(
+            _node(document, beside.slow.get(host, ()), fewer.get(host), beside.modes.get(host)),
+            ratios=beside.ratios.get(host, {}),
+        )
         for host, document in nodes.items()
     ]
     broken = _names_of_files(refused, chosen)
@@ -376,13 +379,14 @@ def gpus_text(count: int, must: int) -> str:
 @dataclass(frozen=True, slots=True)
 class _Beside:
     """The result of the comparison: slow devices and nodes by host, why a host is in the slower of two modes, the
-    groups, the hosts that were compared with other nodes, and what is to be said of it all."""
+    groups, the hosts that were compared with other nodes, what is to be said of it all, and the ratios by host."""
 
     slow: Mapping[str, Sequence[SlowDevice]]
     modes: Mapping[str, str]
     groups: Sequence[FleetGroup]
     compared: frozenset[str]
     told: Sequence[Finding]
+    ratios: Mapping[str, dict[str, float]]
 
 
 def _beside_siblings(nodes: Mapping[str, NodeDocument]) -> _Beside:
@@ -397,10 +401,13 @@ def _beside_siblings(nodes: Mapping[str, NodeDocument]) -> _Beside:
         if host not in by_node:
             by_node[host] = [replace(one, certain=False) for one in maybe]
     groups: list[FleetGroup] = []
+    ratios: dict[str, dict[str, float]] = defaultdict(dict)
     for (model, label, unit), members in figures.items():
         group = siblings.place(
             [siblings.Figure(host, one.device, one.rate, one.error or 0.0) for host, one in members], comparisons
         )
+        for host, one in members:
+            ratios[host][label] = min(round(one.rate / group.centre, 4), ratios[host].get(label, math.inf))
         found = 0
         for standing, (host, one) in zip(group.placed, members, strict=False):
             # A node that is slow as a whole is one fault, not as many as it has devices.
@@ -429,7 +436,7 @@ def _beside_siblings(nodes: Mapping[str, NodeDocument]) -> _Beside:
     if impossible:
         title = "rates above the GPU's peak were left out"
         told.append(_warning("fleet.impossible", title, _few(sorted(impossible)), tuple(sorted(impossible))))
-    return _Beside(slow, modes, groups, frozenset(host for rows in judged for host, _ in rows), told)
+    return _Beside(slow, modes, groups, frozenset(host for rows in judged for host, _ in rows), told, ratios)
 
 
 # How a slow node stands among its slow devices.

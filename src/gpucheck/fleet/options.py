@@ -17,6 +17,7 @@ TITLES = {
     "memory": "processes that use GPU memory; needs --with or --only",
     "transfer": "copies between host and device; needs --with or --only",
     "overlap": "copies beside products; needs --with or --only",
+    "collective": "data exchanged among all GPUs of the node; needs --with or --only",
     "stress": "correct results under load; needs --with or --only",
 }
 PARTS = ("devices", "doctor", "smoke", "bench")
@@ -50,7 +51,7 @@ class FleetCheckOptions:
     only: tuple[str, ...] = options.only("parts", metavar="PART")
     skip: tuple[str, ...] = options.skip("parts", metavar="PART")
     more: tuple[str, ...] = option(
-        "Also run memory, transfer or overlap. Repeatable.",
+        "Also run memory, transfer, overlap, collective or stress. Repeatable.",
         name="--with",
         metavar="PART",
         choices=MORE_PARTS,

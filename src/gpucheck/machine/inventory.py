@@ -18,14 +18,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpucheck.machine import host, installed_torch, kernel_driver
+from gpucheck.machine import host, installed_torch, kernel_driver, numa
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
 from gpucheck.machine.host import AT_WORK_PERCENT
 from gpucheck.machine.installed_torch import TorchDevices
 from gpucheck.machine.nvml.fields import LINKS, MEMORY, NOT_ACCESSIBLE, NVML_ONLY, applies, unclaimed_counts
 from gpucheck.machine.readings import CudaDoor, DeviceReading, DriverReading, NvmlDoor
 from gpucheck.machine.talk import Start
-from gpucheck.report.facts import Changes, Device, Driver, Ecc, Facts, Host, Link, Process, Python, TorchBuild
+from gpucheck.report.facts import Changes, Device, Driver, Ecc, Facts, Host, Link, PciPath, Process, Python, TorchBuild
 
 Counted = TypeVar("Counted", int, float)
 # The kernel's lines about NVIDIA's driver, or None and why they cannot be read.
@@ -67,6 +67,7 @@ UNIFIED = re.compile(r"\b(GB10|Orin|Thor|Xavier|Tegra)\b", re.IGNORECASE)
 ASLEEP = "asleep (not woken)"
 ONE_READING = "the GPU was read once"
 NOT_COUNTED = "this device or driver does not count it"
+NO_PATH = "the system does not show the device on its PCI bus"
 NOT_REPORTED = "NVML does not report it here"
 # Asked for by `devices --processes` alone.
 NO_DETAILS = "not asked for, or not readable by this user"
@@ -83,6 +84,7 @@ class Around:
     torch: TorchBuild
     kernel: Driver = field(default_factory=Driver)
     numa_nodes: Mapping[str, int] = field(default_factory=dict)
+    pci_paths: Mapping[str, PciPath] = field(default_factory=dict)
 
 
 def join(
@@ -204,6 +206,7 @@ def _completed(
         device = replace(device, id=f"cuda:{device.cuda_index}")
     if device.numa_node is None and device.pci_address is not None:
         device = replace(device, numa_node=around.numa_nodes.get(device.pci_address))
+    device = replace(device, pci_path=around.pci_paths.get(device.pci_address or ""))
     total, available = around.host.memory_total_bytes, around.host.memory_available_bytes
     # Without libcuda the name alone tells; a part with memory of its own (GH200, GB200) has NVML's figures.
     shares = device.integrated or (device.integrated is None and UNIFIED.search(device.name or "") is not None)
@@ -241,11 +244,13 @@ def _reasons(row: DeviceReading) -> dict[str, str]:
                 found.setdefault(name, "told for the whole GPU, not for its MIG instances")
     if device.processes and device.memory_of_processes_bytes is None:
         found["memory_of_processes_bytes"] = NOT_REPORTED
-    for name in ("processes", "memory_of_processes_bytes", "node_holders", *LINKS):
+    for name in ("processes", "memory_of_processes_bytes", "node_holders", *LINKS, "peers"):
         if getattr(device, name) is None:
             found.setdefault(name, NOT_ASKED)
     if device.changes is None:
         found["changes"] = ONE_READING
+    if device.pci_path is None:
+        found["pci_path"] = NO_PATH
     for name, value in (device.violations_s or {}).items():
         if value is None:
             found.setdefault(f"violations_s/{name}", NOT_COUNTED)
@@ -467,6 +472,7 @@ def _around(torch: TorchBuild, root: Path) -> Around:
         torch=torch,
         kernel=host.kernel_driver(root),
         numa_nodes=host.numa_nodes(machine.nvidia_pci_addresses, root),
+        pci_paths={one: path for one in machine.nvidia_pci_addresses if (path := numa.pci_path(one, root)) is not None},
     )
 
 
@@ -522,6 +528,7 @@ def again(facts: Facts, timeout_s: float | None = None) -> Facts:
         torch=facts.torch or TorchBuild(),
         kernel=driver,
         numa_nodes={address: node for address, node in nodes.items() if address is not None},
+        pci_paths={one.pci_address: one.pci_path for one in facts.devices if one.pci_address and one.pci_path},
     )
     told = _with_holders(join(named, _as_libcuda_told(facts), around, facts.environment), kernel_driver.ROOT)
     kept = {pointer: reason for pointer, reason in facts.unknown.items() if not pointer.startswith("/devices/")}

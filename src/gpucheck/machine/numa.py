@@ -20,6 +20,7 @@ from pathlib import Path
 
 from gpucheck.errors import CannotLook
 from gpucheck.machine.kernel_driver import ROOT, text_of
+from gpucheck.report.facts import Device, PciPath
 
 # The kernel's system call tables (arch/x86/entry/syscalls/syscall_64.tbl; include/uapi/asm-generic/unistd.h).
 SYSTEM_CALLS = {
@@ -121,6 +122,86 @@ def bridges(address: str | None, root: Path = ROOT) -> tuple[str, ...]:
         return ()
     parts = [part for part in link.resolve().parts if _PCI_ADDRESS.fullmatch(part)]
     return tuple(parts[:-1])
+
+
+def pci_path(address: str, root: Path = ROOT) -> PciPath | None:
+    """The way of a device to the CPU, its IOMMU, and the bridges that redirect; None where sysfs has no such device."""
+    way = bridges(address, root)
+    if not way and not (root / "sys/bus/pci/devices" / address).exists():
+        return None
+    told = {bridge: redirects(bridge, root) for bridge in way}
+    redirecting = tuple(bridge for bridge in way if told[bridge])
+    # A virtual machine may show no bridge at all: nothing is known of the host's then.
+    known = redirecting or (way and None not in told.values())
+    return PciPath(way, iommu(address, root), redirecting if known else None)
+
+
+def iommu(address: str, root: Path = ROOT) -> str | None:
+    """What the kernel's IOMMU does with what a device sends: `off`, `passthrough`, `translating`; None: not told."""
+    groups = root / "sys/kernel/iommu_groups"
+    group = root / "sys/bus/pci/devices" / address / "iommu_group"
+    if not group.exists():
+        # No group at all: no IOMMU is in use. A device beside the groups of others is not told of.
+        return "off" if groups.is_dir() and not any(groups.iterdir()) else None
+    kind = text_of(group / "type").strip()
+    if kind:
+        return {"identity": "passthrough"}.get(kind, "translating" if kind.startswith("DMA") else None)
+    asked = text_of(root / "proc/cmdline").split()
+    passes = "iommu=pt" in asked or "iommu.passthrough=1" in asked
+    # What a kernel does unasked is a choice of whoever built it.
+    return "passthrough" if passes else "translating" if "iommu.passthrough=0" in asked else None
+
+
+# PCI Express Base Specification: where the extended capabilities begin, ACS among them, its control register, and the
+# bits that send requests and completions between devices below upwards.
+_EXTENDED, _ACS, _ACS_CONTROL, _ACS_REDIRECTS = 0x100, 0x000D, 6, 0b11100
+
+
+def redirects(bridge: str, root: Path = ROOT) -> bool | None:
+    """Whether a bridge's ACS sends copies between devices below it up to the CPU; None where only root may know."""
+    try:
+        data = (root / "sys/bus/pci/devices" / bridge / "config").read_bytes()
+    except OSError:
+        return None
+    if len(data) <= _EXTENDED:
+        return None
+    at, seen = _EXTENDED, set()
+    while _EXTENDED <= at <= len(data) - _ACS_CONTROL - 2 and at not in seen:
+        seen.add(at)
+        head = int.from_bytes(data[at : at + 4], "little")
+        if head & 0xFFFF == _ACS:
+            return bool(int.from_bytes(data[at + _ACS_CONTROL : at + _ACS_CONTROL + 2], "little") & _ACS_REDIRECTS)
+        at = head >> 20 & 0xFFC
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """What copies between two devices meet: the lowest bridge above both, the IOMMU, the bridges that redirect.
+
+    `bridge` is None for two root ports, and where no bridge is visible; None else is what is not known.
+    """
+
+    bridge: str | None
+    iommu: str | None
+    redirecting: tuple[str, ...] | None
+
+
+def between(one: Device, other: Device) -> Between | None:
+    """The way from a device to another over PCIe; None where it is not known."""
+    first, second = one.pci_path, other.pci_path
+    if first is None or second is None:
+        return None
+    common = [bridge for bridge in first.bridges if bridge in second.bridges]
+    translates = "translating" in (first.iommu, second.iommu)
+    kind = "translating" if translates else first.iommu if first.iommu == second.iommu else None
+    redirecting: tuple[str, ...] | None = None
+    if not common and first.bridges and second.bridges:
+        redirecting = ()  # the way leads through the CPU anyhow
+    elif first.redirecting is not None and second.redirecting is not None:
+        below = [bridge for path in (first, second) for bridge in path.redirecting or () if bridge not in common]
+        redirecting = tuple(dict.fromkeys(below))
+    return Between(common[-1] if common else None, kind, redirecting)
 
 
 def shared(ways: Mapping[str, Sequence[str]]) -> list[tuple[str, tuple[str, ...]]]:

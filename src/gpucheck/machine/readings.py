@@ -110,7 +110,8 @@ def _with_links(row: DeviceReading, links: DeviceReading) -> DeviceReading:
     # A card that was lost between its two lines is lost.
     state = row.device.state or links.device.state
     unknown = {name: reason for name, reason in row.unknown.items() if name not in LINKS}
-    return DeviceReading(replace(row.device, state=state, **told), {**unknown, **links.unknown})
+    peers = links.device.peers
+    return DeviceReading(replace(row.device, state=state, peers=peers, **told), {**unknown, **links.unknown})
 
 
 def _links_unread(row: DeviceReading, broken: str, *, is_guilty: bool) -> DeviceReading:

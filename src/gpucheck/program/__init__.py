@@ -1,1 +1,1 @@
-"""What a program does to the device: tensors that claim one, what an operation says to that, and whose line it was."""
+"""A program's use of the device: simulated tensors, the rules of operations, and the lines of source."""

@@ -74,7 +74,7 @@ def text_of(place: Place | None) -> str | None:
 
 
 def is_ours(file: str) -> bool:
-    """Whether a file is gpucheck's own."""
+    """Return whether a file is gpucheck's own."""
     return os.path.abspath(file).startswith(_OURS)
 
 
@@ -126,7 +126,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What is known of a storage. `device` None is not known: it settles with the first operation that knows."""
+    """The claim of a storage. `device` None is not known: it settles with the first operation that knows."""
 
     device: torch.device | None
     origin: Origin | None = None
@@ -150,7 +150,7 @@ class Claims:
         return storage in self._claims
 
     def of(self, tensor: Tensor) -> Claim:
-        """What is known of a tensor; for one that has no storage of its own nothing is."""
+        """Return what is known of a tensor; for one that has no storage of its own nothing is."""
         storage = storage_of(tensor)
         if tensor.device.type != "cpu":  # a meta tensor says so itself, unless it stands for one without values
             claim = None if storage is None else self._claims.get(storage)
@@ -222,7 +222,7 @@ class Cause:
 
 
 def cause(frame: FrameType, tensor: Tensor, origin: Origin | None, expected: str, device_of: DeviceOf) -> Cause:
-    """What is known of an operand that is not on the device `expected`."""
+    """Return what is known of an operand that is not on the device `expected`."""
     origin = _of_optimizer(frame, tensor) or _of_module(frame, tensor, origin) or origin
     variable = _variable(frame, tensor)
     if origin is None or origin.place is None or origin.kind not in ("made", "moved"):
@@ -243,7 +243,7 @@ def _same(one: Any, tensor: Tensor) -> bool:
 
 
 def _variable(frame: FrameType, tensor: Tensor) -> str | None:
-    """How the failing line names a tensor: `x`, `self.scale`, `batch["x"]`."""
+    """Return how the failing line names a tensor: `x`, `self.scale`, `batch["x"]`."""
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
     for name, value in _ways(frame):
         if _same(value, tensor) and re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", line):
@@ -287,7 +287,7 @@ def _is_device(value: Any, expected: str) -> bool:
 
 
 def _is_set(code: CodeType, name: str, line: int) -> bool:
-    """Whether a name of a function or module has its value before a line: an argument, or assigned above."""
+    """Return whether a name of a function or module has its value before a line: an argument, or assigned above."""
     if name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
         return True
     first = _first_line(code, name)

@@ -29,7 +29,7 @@ def command(options: ModelOptions, emit: Emit) -> None:
     """
     facts = inventory.read()
     emit(Started(facts))
-    emit(Progress("load the model and run it on claimed devices", 0, 2 if _has_gpu(facts) else 1))
+    emit(Progress("running the model on simulated devices", 0, 2 if _has_gpu(facts) else 1))
     result = from_json(ModelResult, _asked(options, on_device=False))
     if result.run is not None and _has_gpu(facts):
         emit(Progress("run it on the GPU", 1, 2))
@@ -37,19 +37,19 @@ def command(options: ModelOptions, emit: Emit) -> None:
             ran = _asked(options, on_device=True)
             result = replace(result, on_device=None if ran is None else from_json(DeviceRun, ran))
         except CannotLook as error:
-            emit(Notice(f"the run on the GPU itself ended early: {error}", "warning"))
+            emit(Notice(f"the run on the real GPU ended early: {error}", "warning"))
     emit(Answered("model", result))
     for finding in judge.findings(result):
         emit(Judged(finding))
 
 
 def _has_gpu(facts: Facts) -> bool:
-    """Whether torch can use a CUDA device here."""
+    """Return whether torch can use a CUDA device here."""
     return any(device.id == "cuda:0" for device in facts.devices)
 
 
 def _asked(options: ModelOptions, *, on_device: bool) -> Any:
-    """What the child answers."""
+    """Return what the child answers."""
     request = {
         "target": options.target,
         "inputs": options.inputs,
@@ -79,7 +79,7 @@ def _ended(ending: talk.Ending, answer: talk.Line, target: str) -> Exception:
     """Why there is no answer."""
     said = ending.last_words
     if ending.how == "late":
-        return CannotLook(f"{target} did not end within {ending.limit_s:g} s", said, "give a smaller --batch-size")
+        return CannotLook(f"{target} did not finish within {ending.limit_s:g} s", said, "give a smaller --batch-size")
     if ending.signal is not None:
         why = "out of memory, most likely" if ending.signal == "SIGKILL" else said
         return CannotLook(f"the process that ran {target} was ended by {ending.signal}", why)

@@ -125,7 +125,7 @@ def _uncounted(world: World) -> Iterator[None]:
 
 
 def patches(world: World) -> list[tuple[Any, str, Any]]:
-    """What takes the place of torch's functions. TorchScript knows each by the operator that it stands for."""
+    """Return what takes the place of torch's functions. TorchScript knows each by the operator that it stands for."""
     functional, made = torch.nn.functional, []
     attention = functools.partial(_attention, world, functional.scaled_dot_product_attention)
     made.append((functional, "scaled_dot_product_attention", _named(attention, "scaled_dot_product_attention")))
@@ -210,7 +210,7 @@ def _attention(
 
 
 def _is_fused(query: Tensor, key: Tensor, value: Tensor, mask: Any, grouped: bool) -> bool:
-    """Whether one of CUDA's fused kernels takes it: flash attention, or the memory-efficient one."""
+    """Return whether one of CUDA's fused kernels takes it: flash attention, or the memory-efficient one."""
     tensors = (query, key, value)
     if any(one.dim() != 4 or one.stride(-1) != 1 or one.dtype != query.dtype for one in tensors):
         return False
@@ -326,7 +326,7 @@ class PerThread(threading.local):
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a program may read of the GPU that is not here."""
+    """The properties that a program may read of the simulated GPU."""
 
     name: str = "simulated GPU"
     capability: tuple[int, int] = (9, 0)
@@ -389,7 +389,7 @@ class World:
 
     @contextlib.contextmanager
     def calling(self, name: str, device: torch.device | None) -> Iterator[None]:
-        """What is made without a device of its own until this ends lies on `device`."""
+        """Yield what is made without a device of its own until this ends lies on `device`."""
         self.here.calls.append(Call(name, device))
         try:
             yield
@@ -437,7 +437,7 @@ class World:
         raise RuntimeError(text)
 
     def is_forked(self) -> bool:
-        """Whether this process came from the one that the world was made in."""
+        """Return whether this process came from the one that the world was made in."""
         return self.made_by != os.getpid()
 
     def use(self, *, by_kernel: bool = False) -> None:
@@ -459,7 +459,7 @@ class World:
                 self.in_fork(place, text)
 
     def stands_in(self, tensor: Tensor) -> bool:
-        """Whether a meta tensor stands for one on a claimed device, which has no values here."""
+        """Return whether a meta tensor stands for one on a claimed device, which has no values here."""
         return not self.has_values and tensor.is_meta and str(self.claims.device(tensor)) != "meta"
 
     def assume(self, what: str, value: Any) -> Any:
@@ -468,7 +468,7 @@ class World:
         place = place_of(frame) if frame is not None else None
         self.asked_at[place] += 1
         if self.asked_at[place] > MOST_ASSUMED:
-            raise NotImplementedError(f"{MOST_ASSUMED} values were asked for; a loop seems to wait for one of them")
+            raise NotImplementedError(f"the program read {MOST_ASSUMED} values; a loop seems to wait for one of them")
         self.assumed.append(Assumed(what, value, place))
         return value
 

@@ -1,5 +1,5 @@
-"""What is wrong with a model on its way to a GPU: findings of what was seen, each with its line and the fix; and the
-ids of the findings of `model`, `run` and `run --dry`, and what each stands for. Pure."""
+"""Judge a model's move to a GPU: findings from the run, each with its line and the fix; and the ids of the findings of
+`model`, `run` and `run --dry`, and what each stands for. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WORDS = {"forward": "the forward pass", "step": "the training step"}
 _HOLDERS = {
     "attribute": "a plain attribute",
     "container": "a plain list or dictionary",
-    "object": "an object that is no module",
+    "object": "an object that is not a module",
     "closure": "a variable that a function closes over",
     "hook": "a hook",
     "class": "an attribute of the class",
@@ -80,8 +80,8 @@ def _left_behind(things: tuple[LeftBehind, ...]) -> Iterator[Finding]:
 def _left(one: LeftBehind) -> Finding:
     verdicts: dict[str, Verdict] = {"mismatched": "fail", "unknown": "fail", "copied": "warn", "unread": "info"}
     ends = {
-        "copied": "the forward copies it to the GPU each time",
-        "unread": "nothing in the forward reads it on the GPU",
+        "copied": "the forward pass copies it to the GPU each time",
+        "unread": "the forward pass does not read it on the GPU",
     }
     why = [f"{one.what} {_reason(one)}"]
     if one.use in ends:
@@ -101,17 +101,17 @@ def _reason(one: LeftBehind) -> str:
         return "made before the model moved"
     if one.replaced:
         return f"in {_HOLDERS[one.holder]}{at}, not moved by {one.replaced}"
-    return f"in {_HOLDERS[one.holder]}{at}, which .to() does not see"
+    return f"in {_HOLDERS[one.holder]}{at}, which .to() does not move"
 
 
 def _fix(one: LeftBehind) -> str:
     at = f"{one.place}: " if one.place else ""
     if one.kind == "optimizer-state":
-        return "make the optimizer after model.to(device)"
+        return "create the optimizer after model.to(device)"
     if one.replaced:
         if one.kind == "parameter":
-            return f"let {one.replaced} call the method of super() too"
-        return f"override _apply(self, fn, recurse=True), which a module above calls too, not only {one.replaced}"
+            return f"call the method of super() in {one.replaced} too"
+        return f"override _apply(self, fn, recurse=True), which parent modules call too, not only {one.replaced}"
     if one.kind == "module":
         held = {"container": "keep it in nn.ModuleList or nn.ModuleDict"}
         return at + held.get(one.holder, "assign it to an attribute of the module")
@@ -135,8 +135,8 @@ def _untied(one: Tie) -> Finding:
     return Finding(
         "model.untied",
         "fail",
-        f"{' and '.join(one.names)} come apart",
-        f"they share memory before .to() and not after it{at}: each is a tensor of its own",
+        f"{' and '.join(one.names)} are no longer tied",
+        f"they share memory before .to() but not after it{at}: each is a separate tensor",
         asdict(one),
         fix=f"share the Parameter itself, as in {one.names[-1]} = {one.names[0]}",
     )
@@ -190,8 +190,8 @@ def _cause(operand: MismatchedTensor) -> str:
         "parameter": "a parameter",
         "buffer": "a buffer",
         "input": "an input of the model",
-        "made": f"made{at} by {operand.origin_name}" if operand.by_maker or not at else f"made{at}",
-        "attribute": f"a plain attribute{at}, which .to() does not see",
+        "made": f"created{at} by {operand.origin_name}" if operand.by_maker or not at else f"made{at}",
+        "attribute": f"a plain attribute{at}, which .to() does not move",
         "state": "made before the model moved",
         "moved": f"moved there{at}",
     }
@@ -236,7 +236,7 @@ def _run(run: ClaimedRun | None, not_run: str | None) -> Iterator[Finding]:
         evidence = {"stopped": run.stopped, "stopped_at": run.stopped_at}
         yield Finding("model.forward", "inconclusive", f"{what} is not judged{at}", run.stopped, evidence)
     elif not run.mismatches:
-        yield Finding("model.forward", "pass", f"{what} runs", f"batch of {run.batch_size}, on claimed devices")
+        yield Finding("model.forward", "pass", f"{what} runs", f"batch size {run.batch_size}, on simulated devices")
     if run.note:
         yield Finding("model.note", "warn", run.note)
     if run.unjudged:
@@ -250,12 +250,12 @@ def _on_device(ran: DeviceRun | None, run: ClaimedRun | None) -> Iterator[Findin
         return
     what = _WORDS[run.phase]
     if ran.error is None:
-        yield Finding("model.on_device", "pass", f"{what} runs on {ran.device} itself")
+        yield Finding("model.on_device", "pass", f"{what} runs on the real {ran.device}")
         return
     at = f" at {ran.place}" if ran.place else ""
     # A full GPU says nothing of the model.
     verdict: Verdict = "inconclusive" if "out of memory" in ran.error.lower() else "fail"
-    yield Finding("model.on_device", verdict, f"{what} fails on {ran.device} itself{at}", ran.error, asdict(ran))
+    yield Finding("model.on_device", verdict, f"{what} fails on the real {ran.device}{at}", ran.error, asdict(ran))
 
 
 def _device(device: str) -> str:
@@ -271,79 +271,81 @@ _MODEL = of(
     Id(
         "model.left_behind",
         "all tensors of the module move",
-        ".to() moves parameters, buffers and submodules. A plain attribute, a list or a closure stays where it is.",
-        "register_buffer, nn.ParameterList or nn.ModuleList, as the finding says by line",
+        ".to() moves parameters, buffers and submodules. Tensors in a plain attribute, a list or a closure stay on "
+        "their device.",
+        "register_buffer, nn.ParameterList or nn.ModuleList, as the finding shows for each line",
     ),
     Id(
         "model.unregistered",
         "all submodules are registered",
-        "A module in a plain list or dictionary is none of .to()'s, of parameters()'s or of state_dict()'s.",
+        "A module in a plain list or dictionary is not part of .to(), parameters() or state_dict().",
         "keep it in nn.ModuleList or nn.ModuleDict",
     ),
     Id(
         "model.replaced_move",
         "no module keeps tensors from moving",
-        "The module has a .to() or an _apply() of its own that does not move everything.",
-        "call super() there, and override _apply(), which a module above calls too",
+        "The module overrides .to() or _apply(), and the override does not move everything.",
+        "call super() there, and override _apply(), which parent modules call too",
     ),
     Id(
         "model.optimizer_state",
         "the optimizer's state is on the model's device",
-        "State that was made before the model moved stays behind.",
-        "make the optimizer after model.to(device)",
+        "State created before the model moved stays on the old device.",
+        "create the optimizer after model.to(device)",
     ),
     Id(
         "model.untied",
         "tied weights stay tied",
-        "They share memory before .to() and not after it: each becomes a tensor of its own.",
+        "They share memory before .to() but not after it: each becomes a separate tensor.",
         "share the Parameter itself",
     ),
     Id(
         "model.meta",
         "every parameter has data",
-        "Tensors on the meta device have shapes alone: .to() cannot copy them.",
+        "Tensors on the meta device have only shapes: .to() cannot copy them.",
         "model.to_empty(device=…), then load or initialise the weights",
     ),
     Id(
         "model.devices",
         "all parameters are on one device",
-        "Some stay on another. A model that is split on purpose moves its activations between them.",
-        "move the whole model, or leave the split to what made it",
+        "Some parameters stay on another device. A model that is split on purpose moves its activations between "
+        "devices.",
+        "move the whole model, or keep the split and let its own code move the activations",
     ),
     Id(
         "model.placement",
         "the whole model moves",
-        "Every parameter, buffer and tensor that was found arrives on the device.",
+        "Every parameter, buffer and tensor that gpucheck found moves to the device.",
     ),
     Id(
         "model.mismatch",
         "no operation mixes devices",
-        "An operation was given tensors of two devices; on a GPU it raises. It was found with tensors on the CPU "
-        "that claim to be on the GPU.",
-        "make or move the operand that is named as wrong",
+        "An operation got tensors on two devices, which raises an error on a GPU. The run used CPU tensors on a "
+        "simulated GPU.",
+        "create the named operand on the right device, or move it",
     ),
     Id(
         "model.forward",
         "the forward pass, or the training step, runs to its end",
-        "It was not run, or not followed to its end; the finding says from which line on.",
-        "add --input; gpucheck run sees the program as it runs",
+        "It was not run, or the analysis stopped; the finding names the line.",
+        "add --input; gpucheck run measures the program while it runs",
     ),
     Id(
         "model.unjudged",
         "every operation could be judged",
-        "An operation of another library was not: it may take tensors of any device.",
+        "An operation of another library was not judged. It may accept tensors on any device.",
         "run it once on a GPU",
     ),
     Id(
         "model.note",
         "a training step could be run",
-        "No parameter takes a gradient: only the forward pass was run.",
-        "leave out --train, or unfreeze what should train",
+        "No parameter requires a gradient, so only the forward pass was run.",
+        "remove --train, or unfreeze the parameters that should train",
     ),
     Id(
         "model.on_device",
-        "the model runs on the GPU that is here",
-        "It raised there, or memory ran out; claimed devices cannot show missing kernels and full memory.",
+        "the model runs on this machine's GPU",
+        "It raised an error there, or memory ran out. Simulated devices cannot show missing kernels or full memory.",
         "gpucheck explain with the error's text",
     ),
 )
@@ -352,18 +354,18 @@ _RUN_DRY = of(
     Id(
         "run.dry.placement",
         "no tensor is on the wrong device",
-        "Every operation that was seen had its tensors where it needs them; the finding says how far it looked.",
+        "Every operation that ran had its tensors on the right device. The finding states how far the run went.",
     ),
     Id(
         "run.dry.mismatch",
         "no operation mixes devices",
-        "An operation was given tensors of two devices: on a GPU it raises there.",
-        "make or move the operand that is named as wrong",
+        "An operation got tensors on two devices, which raises an error on a GPU.",
+        "create the named operand on the right device, or move it",
     ),
     Id(
         "run.dry.dtype",
         "operands have one data type",
-        "An operation was given operands of data types that it does not take together.",
+        "An operation got operands whose data types it does not accept together.",
         "convert one of them, or put the line under autocast",
     ),
     Id(
@@ -374,30 +376,30 @@ _RUN_DRY = of(
     ),
     Id(
         "run.dry.memory",
-        "tensors fit into the memory asked for",
-        "What tensors take, by phase and line. Not counted: workspaces of cuDNN, cuBLAS and attention's backward pass; "
-        "buffers of NCCL; the CUDA context (300 to 600 MiB for each process); memory that the allocator keeps or "
+        "tensors fit into the given memory",
+        "Memory of tensors, by phase and line. Not counted: workspaces of cuDNN, cuBLAS and attention's backward pass; "
+        "buffers of NCCL, the CUDA context (300 to 600 MiB for each process), and memory that the allocator keeps or "
         "that is fragmented.",
-        "what the finding says: batch, checkpointing or data type first",
+        "follow the finding: batch size, checkpointing or data type first",
     ),
     Id(
         "run.dry.followed",
-        "the script could be followed to its end",
-        "From the line that is named on nothing is judged: it does what claimed devices cannot.",
+        "the script was analysed to its end",
+        "The analysis stopped at the named line, which does something that simulated devices cannot do.",
         "a run on a GPU sees the rest",
     ),
-    Id("run.dry.remark", "nothing else is to be said of the script", "A remark on how it was run."),
+    Id("run.dry.remark", "no other remarks on the script", "A remark on how it was run."),
     Id(
         "run.dry.assumed",
-        "no value was asked for that is not there",
-        "Under --no-values tensors have no data: values asked for were taken as 0 or False, and what follows such "
-        "a branch is info.",
+        "the program read no missing value",
+        "Under --no-values tensors have no data. Values that the program reads are 0 or False, and findings after "
+        "such a value are info.",
         "leave out --no-values",
     ),
     Id(
         "run.dry.unjudged",
         "every operation could be judged",
-        "An operation of another library was not: it may take tensors of any device.",
+        "An operation of another library was not judged. It may accept tensors on any device.",
         "run it once on a GPU",
     ),
 )
@@ -406,20 +408,45 @@ _RUN = of(
     Id(
         "run.time",
         "what the program waits for",
-        "Shares of the time since torch was loaded: in the DataLoader, in copies, in waits, and how busy the "
-        "device was. Where none stands out it is inconclusive.",
-        "the lines below the verdict; gpucheck run --trace 3 shows more",
+        "Shares of the time since torch was loaded: in the DataLoader, in copies, in waits, and how busy the device "
+        "was. If none dominates, the verdict is inconclusive.",
+        "see the lines below the verdict; gpucheck run --trace 3 shows more",
+    ),
+    Id(
+        "run.ranks.straggler",
+        "no rank holds up the job",
+        "Under torchrun: when each rank arrives at each collective, by torch's flight recorder. A rank is named "
+        "that takes longer than its siblings since all were released, by 2 % of a step and 1 ms, over 60 steps.",
+        "what the rank does before it; gpucheck fleet judge FOLDER reads the files of run --output DIR/",
+    ),
+    Id(
+        "run.ranks.hang",
+        "no collective hangs",
+        "A rank waited in a collective for half the smallest timeout of its groups (--hang-after) for others.",
+        "look at the line where the missing rank is",
+    ),
+    Id(
+        "run.ranks.mismatch",
+        "all ranks make the same collectives",
+        "The same number in a group was another operation, size or dtype on some ranks.",
+        "make the same collectives in the same order on all ranks",
+    ),
+    Id(
+        "run.ranks.ended",
+        "no rank ends before the others",
+        "A rank failed first; what the others raise then is its consequence.",
+        "read that rank's own traceback",
     ),
     Id(
         "run.copies.discarded",
         "the result of .to() is kept",
-        "A tensor does not move in place: the copy was made and thrown away.",
+        "A tensor does not move in place: the copy was made and discarded.",
         "x = x.to(device)",
     ),
     Id(
         "run.copies.back",
         "no tensor goes there and back unchanged",
-        "What comes back is bit for bit what was sent.",
+        "The copy that comes back is identical to the original.",
         "keep the tensor that was copied",
     ),
     Id(
@@ -430,21 +457,21 @@ _RUN = of(
     ),
     Id(
         "run.copies.made_on_host",
-        "tensors are made where they are used",
-        "One is made on the host in every step and then moved.",
+        "tensors are created on the device that uses them",
+        "A tensor is created on the host in every step and then moved.",
         "torch.zeros(…, device=device)",
     ),
     Id(
         "run.copies.unpinned",
         "non_blocking copies come from pinned memory",
-        "From pageable memory they block all the same.",
+        "From pageable memory they still block.",
         "pin_memory=True in the DataLoader",
     ),
     Id(
         "run.copies.pageable",
         "copies do not block the program",
-        "Copies from pageable memory do, and take a part of the time that can be seen.",
-        "pin_memory=True in the DataLoader and non_blocking=True; gpucheck bench transfer shows what it gains",
+        "Copies from pageable memory block the program and take a visible part of the time.",
+        "pin_memory=True in the DataLoader and non_blocking=True; gpucheck bench transfer shows the gain",
     ),
     Id(
         "run.copies.small",
@@ -455,32 +482,37 @@ _RUN = of(
     Id(
         "run.empty_cache",
         "empty_cache() is not called in a loop",
-        "What it frees is asked of the driver again in the next step.",
+        "The next step requests the freed memory from the driver again.",
         "leave it out",
     ),
     Id(
         "run.waits",
         "no line waits for the device in every step",
-        ".item(), bool(), printing and the like wait until the device has done all that was asked of it.",
-        "read it every so many steps, or once at the end",
+        ".item(), bool(), printing and similar calls wait until the device has finished its work.",
+        "read it every N steps, or once at the end",
     ),
     Id(
         "run.memory.full",
         "memory does not run out",
-        "Who held it, what was asked for at once, and whether size, fragmentation or another process is to blame.",
-        "what the finding says; gpucheck find-batch-size",
+        "The finding shows which tensors held memory, the failed request, and whether size, fragmentation or another "
+        "process is the cause.",
+        "follow the finding; gpucheck find-batch-size",
     ),
     Id(
         "run.memory.growth",
         "memory does not grow from step to step",
-        "Something keeps tensors: a list of losses with their graphs, often.",
+        "An object keeps tensors, often a list of losses with their graphs.",
         "gpucheck run --memory names the line; keep loss.item()",
     ),
-    Id("run.ended", "the program comes to its end", "It raised, or a signal ended it. Its own status is kept."),
+    Id(
+        "run.ended",
+        "the program comes to its end",
+        "It raised an error, or a signal ended it. Its own exit status is kept.",
+    ),
     Id(
         "run.not_seen",
-        "gpucheck could look into the program",
-        "It ran as always, and nothing was seen of it: another start-up file, or -S and -I, kept gpucheck out.",
+        "gpucheck could measure the program",
+        "The program ran normally but was not measured: another start-up file, or -S and -I, disabled gpucheck.",
     ),
 )
 IDS = (

@@ -1,4 +1,4 @@
-"""What `model` and `run` can be asked for. Pure: read before torch is."""
+"""Options of `model` and `run`. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEPTH = 3
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """What the user asked for, as text where only the child that loads the target knows what it means."""
+    """The user's options, as text where only the child that loads the target knows what it means."""
 
     target: str = option(
         "package.module:factory, path/to/file.py:factory, mlp, convnet or transformer.",
@@ -28,14 +28,17 @@ class ModelOptions:
     )
     inputs: tuple[str, ...] = option(
         "NAME:SHAPE:DTYPE[:LOW..HIGH], the shape without the batch, like image:3x224x224:float32 or "
-        "ids:1024:int64:0..50256. Repeatable. Without it only the weights are looked at.",
+        "ids:1024:int64:0..50256. Repeatable. Without it, only the weights are checked.",
         name="--input",
         metavar="SPEC",
         repeat=True,
     )
     train: bool = option("Run a whole training step instead of a forward pass.", False)
     optimizer: str = option(
-        "sgd, adam, adamw or another of torch.optim; a target's own wins.", "adamw", metavar="NAME", shown="adamw"
+        "sgd, adam, adamw or another of torch.optim; the target's own optimizer takes precedence.",
+        "adamw",
+        metavar="NAME",
+        shown="adamw",
     )
     dtype: str | None = option("float32, float16, bfloat16 or float64.", metavar="DTYPE", choices=FLOATING)
     amp: str | None = option("Mixed precision with autocast: bfloat16 or float16.", metavar="DTYPE", choices=AMP)
@@ -51,7 +54,7 @@ class ModelOptions:
                 raise UsageError(f"--input {one.name} names a dimension {name!r}", "", "give its length")
         if not self.optimizer.removeprefix("torch.optim.").isidentifier():
             raise UsageError(
-                f"--optimizer {self.optimizer!r} is not a name", "", "give sgd, adam, adamw or another of torch.optim"
+                f"--optimizer {self.optimizer!r} is not a name", "", "use sgd, adam, adamw or another of torch.optim"
             )
         if self.amp is not None and self.dtype not in (None, "float32"):
             raise UsageError(f"--amp {self.amp} and --dtype {self.dtype} exclude each other", "", "give one of them")
@@ -142,10 +145,10 @@ def _gib(name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What the user asked for."""
+    """The user's options."""
 
     program: tuple[str, ...] = option(
-        "The program and its arguments, as python takes them.",
+        "The program and its arguments, as for python.",
         name="SCRIPT",
         metavar="SCRIPT [ARGS]...",
         positional=True,
@@ -154,16 +157,28 @@ class RunOptions:
         required=True,
         verbatim=True,
     )
-    module: bool = option("SCRIPT is a module, run as python -m runs it.", False, short="-m")
+    module: bool = option("SCRIPT is a module, as for python -m.", False, short="-m")
     trace: int | None = option(
-        "Look at N steps with everything: who makes and keeps memory, by line. Slows these steps.",
+        "Trace N steps in detail: which lines create and keep memory. Slows these steps.",
         metavar="N",
         parse=units.Whole(largest=1000),
     )
     memory: bool = option("The same as --trace 5; on CUDA also record a snapshot for torch's viewer.", False)
 
+    hang_after_s: float | None = option(
+        "Under torchrun: call a collective a hang after TIME. [default: half the smallest timeout, at most 5m]",
+        name="--hang-after",
+        metavar="TIME",
+        parse=units.parse_duration,
+    )
+    end_on_hang: bool = option("Under torchrun: end a job that hangs, once it is known where.", False)
+    device_arrival: bool = option(
+        "Under torchrun with NCCL: time collectives on the device; torch warns that this may provoke watchdog hangs.",
+        False,
+    )
+
     dry: Device | None = option(
-        "Run without a GPU, on one that tensors claim: cuda, with its memory or part cuda:80GiB or cuda:H200.",
+        "Run without a GPU, on a simulated one: cuda, with its memory cuda:80GiB, or as a part cuda:H200.",
         metavar="cuda[:SIZE|:NAME]",
         parse=parse_device,
     )
@@ -173,7 +188,7 @@ class RunOptions:
         parse=units.Whole(largest=1_000_000),
     )
     no_values: bool = option("With --dry: tensors on the device have no data, for a model larger than the host.", False)
-    scratch: bool = option("With --dry: run in a copy of this folder, so that relative writes land there.", False)
+    scratch: bool = option("With --dry: run in a copy of this folder, so that relative writes go there.", False)
 
     def check(self) -> None:
         """Raises UsageError for options that do not go together."""
@@ -187,7 +202,7 @@ class RunOptions:
 
     @property
     def traced(self) -> int:
-        """How many steps to look at with everything."""
+        """Return how many steps to look at with everything."""
         return self.trace if self.trace is not None else TRACED if self.memory else 0
 
 

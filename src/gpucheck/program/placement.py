@@ -70,7 +70,8 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleT
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a model holds: its qualified name, the `value` with its `tensors`, what holds it, and the line that did it.
+    """A part that a model holds: its qualified name, the `value` with its `tensors`, what holds it, and the line that
+    did it.
 
     `owner` is the registered module that holds it, by name, and `attribute` the name under which.
     """
@@ -126,7 +127,7 @@ def line_of(value: Any) -> Place | None:
 
 
 def _is_users(kind: type) -> bool:
-    """Whether a class is of the user's own source or of an installed package other than torch."""
+    """Return whether a class is of the user's own source or of an installed package other than torch."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     return file is not None and rank(file) < 2
 
@@ -148,7 +149,7 @@ class _Walk:
         self._met: dict[int, Any] = {id(one): one for one in own}
 
     def module(self, owner: str, module: nn.Module) -> None:
-        """What one registered module holds."""
+        """Search one registered module."""
         for name, value in vars(module).items():
             if name in _BOOKS:
                 continue
@@ -191,7 +192,7 @@ class _Walk:
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any, Holder]]:
-    """What a container, a function or an object holds, each with how a person would write the way to it."""
+    """Yield what a container, a function or an object holds, each with how a person would write the way to it."""
     if isinstance(value, Mapping):
         if len(value) <= LONGEST:
             yield from ((f"[{key!r}]", item, "container") for key, item in list(value.items()))
@@ -225,7 +226,8 @@ def _captured(function: types.FunctionType) -> Iterator[tuple[str, Any, Holder]]
 
 
 def _is_of_interest(kind: type) -> bool:
-    """Whether objects of a class may hold a user's tensors: those of user code and packages, and distributions."""
+    """Return whether objects of a class may hold a user's tensors: those of user code and packages, and
+    distributions."""
     module = kind.__module__
     if module.startswith("torch.distributions"):
         return True
@@ -288,7 +290,8 @@ _READS = (
 
 
 def read_use(model: nn.Module, name: str) -> Use:
-    """What the model's own classes do with an attribute: copy it wherever they read it, never read it, or else."""
+    """Return what the model's own classes do with an attribute: copy it wherever they read it, never read it, or
+    else."""
     kinds = {kind for module in model.modules() for kind in type(module).__mro__}
     loads: list[str] = []
     for kind in kinds:
@@ -340,7 +343,7 @@ class _Node:
 
     @property
     def shape(self) -> object:
-        """What two modules have alike that are told as one."""
+        """Return what two modules have alike that are told as one."""
         return (replace(self.row, name=""), [(one.row.name.rpartition(".")[2], one.shape) for one in self.below])
 
 
@@ -415,7 +418,7 @@ def totals(model: nn.Module) -> Totals:
 
 
 def training(groups: Sequence[tuple[Sequence[nn.Parameter], MakeOptimizer]], text: str) -> TrainingBytes:
-    """What gradients and the optimizer's state take: the real optimizer steps on tensors without memory.
+    """Return what gradients and the optimizer's state take: the real optimizer steps on tensors without memory.
 
     `groups` are the trained parameters, each group with what makes its optimizer.
     """
@@ -477,7 +480,7 @@ OF_THE_DEVICE = (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What to look at, and how far: a forward, or with `train` a whole step; `batch_size` samples of it."""
+    """The request: a forward, or with `train` a whole step; `batch_size` samples of it."""
 
     target: Target
     inputs: tuple[Any, ...]
@@ -594,7 +597,7 @@ class _Examination:
         return [*found, *self._optimizer_states()]
 
     def _is_behind(self, tensor: Tensor) -> bool:
-        """Whether a tensor is on the CPU where it matters: a number may lie there."""
+        """Return whether a tensor is on the CPU where it matters: a number may lie there."""
         return self.world.claims.device(tensor) == CPU and tensor.dim() > 0 and not tensor.is_meta
 
     def _optimizer_states(self) -> Iterator[Held]:
@@ -637,7 +640,7 @@ class _Examination:
         )
 
     def _use(self, one: Held, run: ClaimedRun | None) -> Use:
-        """What the run did with it; without a whole run what the source says."""
+        """Return what the run did with it; without a whole run what the source says."""
         origins = [self.world.claims.of(tensor).origin for tensor in one.tensors]
         entries = run.mismatches if run is not None else ()
         wrong = {operand.origin_name for entry in entries for operand in entry.operands if operand.is_wrong}
@@ -728,7 +731,7 @@ class _Examination:
                 ),
                 stopped=stopped[0] if stopped else None,
                 stopped_at=text_of(stopped[1]) if stopped else None,
-                note="no parameter takes a gradient: no training step" if asked.train and not train else None,
+                note="no parameter requires a gradient: no training step" if asked.train and not train else None,
             ),
             None,
         )
@@ -857,7 +860,7 @@ def _shared(model: nn.Module) -> list[tuple[str, ...]]:
 
 
 def _like(kind: Any, options: dict[str, Any]) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
-    """What makes an optimizer of a kind with a group's options."""
+    """Return what makes an optimizer of a kind with a group's options."""
     known = {key: value for key, value in options.items() if key in inspect.signature(kind.__init__).parameters}
     return lambda parameters: kind(parameters, **known)
 

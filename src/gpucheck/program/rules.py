@@ -46,12 +46,12 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What an operation allows beyond the default, by the names of its arguments in torch's schema.
+    """The placement rule of an operation beyond the default, by the names of its arguments in torch's schema.
 
     `free` may lie on the CPU whatever the rest; with `anywhere` on any device. `host` must lie on the CPU. `strict`
-    takes no 0-dim CPU tensor for a number. `on_host` are the positions of results that are always on the CPU.
-    `follows` is the argument whose device the results have, where it is not the common one. `by_position` judges the
-    entries of several lists at one position together, and each position by itself.
+    takes no 0-dim CPU tensor for a number. `on_host` are the positions of results that are always on the CPU. `follows`
+    is the argument whose device the results have, where it is not the common one. `by_position` judges the entries of
+    several lists at one position together, and each position by itself.
     """
 
     operations: tuple[str, ...]
@@ -78,8 +78,8 @@ RULES: tuple[Rule, ...] = (
         follows="self",
     ),
     Rule(("_foreach_copy_", "_foreach_copy"), "it copies between devices", anywhere=("self", "src")),
-    Rule(("fill_", "fill", "full_like"), "the value is read as a number", anywhere=("value",), follows="self"),
-    Rule(("masked_fill", "masked_fill_"), "a 0-dim value is read as a number", free=("value",)),
+    Rule(("fill_", "fill", "full_like"), "the value counts as a number", anywhere=("value",), follows="self"),
+    Rule(("masked_fill", "masked_fill_"), "a 0-dim value counts as a number", free=("value",)),
     Rule(
         ("is_set_to", "is_same_size", "view_as", "reshape_as", "expand_as"), "only the shape is read", anywhere=("*",)
     ),
@@ -129,13 +129,13 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 _BY_NAME = {name: rule for rule in RULES for name in rule.operations}
-_DEFAULT = Rule((), "all operands lie on one device")
-_FOREACH = Rule((), "lists are worked on position by position", by_position=True)
+_DEFAULT = Rule((), "all operands must be on one device")
+_FOREACH = Rule((), "lists are processed element by element", by_position=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What an operation says to its operands. `device` is where its results lie, None where that is not known.
+    """The verdict of an operation on its operands. `device` is where its results lie, None where that is not known.
 
     `wrong` are the operands that do not lie where they must, `expected` the device where they must; `on_host` are
     results that lie on the CPU whatever the rest. An operation of others is not `judged`.
@@ -157,7 +157,7 @@ def rule_of(operation: str) -> Rule | None:
 
 
 def judge(operation: str, operands: Sequence[Operand]) -> Verdict:
-    """What `operation` (`aten::add`, without its overload) says to these operands."""
+    """Return what `operation` (`aten::add`, without its overload) says to these operands."""
     rule = rule_of(operation)
     if rule is None:
         return Verdict(_common(operands), judged=False)

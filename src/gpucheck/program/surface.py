@@ -1,4 +1,4 @@
-"""What a program asks of torch, answered as a machine with a GPU would: moves, factories, `.device`, `torch.cuda`.
+"""Answer a program's calls to torch as a machine with a GPU would: moves, factories, `.device`, `torch.cuda`.
 
 The function mode sees every call of torch's Python interface, before the arguments meet a build that has no such
 device. What is asked past it (module-level functions of `torch.cuda`, classes) is replaced while the engine runs.
@@ -352,7 +352,7 @@ def _deepcopy(surface: Surface, tensor: Tensor, memo: Any) -> Any:
 
 
 def _parse_to(surface: Surface, *args: Any, **kwargs: Any) -> Any:
-    """What `Module.to` reads its arguments with: its `device` makes nothing."""
+    """Return what `Module.to` reads its arguments with: its `device` makes nothing."""
     return torch._C._nn._parse_to(*args, **kwargs)
 
 
@@ -441,7 +441,7 @@ class _Waits:
         return None
 
     def query(self) -> bool:
-        """Whether it is done."""
+        """Return whether it is done."""
         return True
 
     def elapsed_time(self, other: Any) -> float:
@@ -449,7 +449,7 @@ class _Waits:
         return 0.0
 
     def is_capturing(self) -> bool:
-        """Whether a graph is recorded."""
+        """Return whether a graph is recorded."""
         return False
 
     def record_event(self, event: Any = None) -> Any:
@@ -494,7 +494,7 @@ def _constant(value: Any) -> Callable[..., Any]:
 
 
 def _cuda_functions(world: World) -> dict[str, Any]:
-    """What `torch.cuda` answers."""
+    """Return what `torch.cuda` answers."""
     card = world.card
     major, minor = card.capability
     properties = types.SimpleNamespace(
@@ -558,7 +558,7 @@ def _starting(world: World, answer: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _memory_functions(counted: Memory[Place] | None, total: int) -> dict[str, Any]:
-    """What `torch.cuda` answers of its memory: as it was counted, and 0 where it is not."""
+    """Return what `torch.cuda` answers of its memory: as it was counted, and 0 where it is not."""
     memory = counted or Memory[Place]()
 
     def reset(*args: Any) -> None:
@@ -582,7 +582,7 @@ def _memory_functions(counted: Memory[Place] | None, total: int) -> dict[str, An
 
 
 def _accelerator_functions() -> dict[str, Any]:
-    """What `torch.accelerator` answers."""
+    """Return what `torch.accelerator` answers."""
     return {
         "is_available": _constant(True),
         "device_count": _constant(1),

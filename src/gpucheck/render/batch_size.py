@@ -499,7 +499,15 @@ def _whole(size: int | None) -> str:
 
 
 def curves(found: FoundBatchSize) -> list[Block]:
-    """The peak of each size under the budget, and the samples per second; what has too few points is left out.
+    """The peak of each size under the budget, and the samples per second; what has too few points is left out."""
+    (memory, name), speeds = series_of(found)
+    axis = found.axis_name
+    size, rate = (axis, f"{axis}/s") if axis else ("batch size", "samples/s")
+    return [*_drawn(memory, size, name), *_drawn([speeds], size, rate)]
+
+
+def series_of(found: FoundBatchSize) -> tuple[tuple[list[Series], str], Series]:
+    """The peak of each size with the budget above it, and their unit; and the samples per second.
 
     Beside the peaks that were measured stand those that the calibrated prediction gave.
     """
@@ -515,10 +523,7 @@ def curves(found: FoundBatchSize) -> list[Block]:
     scale, unit = _scale(budget)
     memory = [_series("peak", peaks, scale), _series("budget", ends, scale)]
     memory += [_series("predicted", predicted, scale)] if predicted else []
-    axis = found.axis_name
-    size, rate = (axis, f"{axis}/s") if axis else ("batch size", "samples/s")
-    drawn = [_drawn(memory, sizes, size, f"memory, {unit}"), _drawn([_series("", speeds)], speeds, size, rate)]
-    return [block for pair in drawn for block in pair]
+    return (memory, f"memory, {unit}"), _series("", speeds)
 
 
 def _peaks(trials: Sequence[TrialEntry]) -> dict[int, float]:
@@ -535,8 +540,8 @@ def _series(name: str, points: Mapping[int, float], scale: float = 1.0) -> Serie
     return Series(name, tuple((size, value / scale) for size, value in sorted(points.items())))
 
 
-def _drawn(series: list[Series], sizes: Mapping[int, float], size: str, name: str) -> list[Block]:
-    if len(sizes) < FEWEST_SIZES:
+def _drawn(series: list[Series], size: str, name: str) -> list[Block]:
+    if len({x for one in series for x, _ in one.points}) < FEWEST_SIZES:
         return []
     whole: Callable[[float], str] = "{:.0f}".format
     drawn = curve(series, x_name=size, y_name=name, x_text=whole, height=CURVE_HEIGHT)

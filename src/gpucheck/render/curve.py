@@ -58,7 +58,7 @@ def curve(
     rows = height - 3 - len(_legend(series, y_name, width, several=len(series) > 1, plain=1))
     if len(xs) < 2 or rows < LEAST_HEIGHT:
         return None
-    labels = _y_labels(max(y for _, y in points), min(_MOST_LABELS, (rows + 1) // 2))
+    labels = round_steps(max(y for _, y in points), min(_MOST_LABELS, (rows + 1) // 2))
     margin = max(len(y_text(value)) for value in labels) + 1
     columns = width - margin - 1
     if columns < LEAST_WIDTH:
@@ -101,7 +101,7 @@ def _plot(cells: _Cells, number: int, places: Sequence[tuple[int, int]]) -> None
             cells.setdefault(at, _JOIN)
 
 
-def _y_labels(most: float, wanted: int) -> list[float]:
+def round_steps(most: float, wanted: int) -> list[float]:
     """Round numbers from 0 to at least `most`, no more than `wanted` of them."""
     if most <= 0:
         return [0.0, 1.0]

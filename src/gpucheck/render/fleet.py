@@ -1,4 +1,4 @@
-"""`gpucheck fleet check` and `fleet judge` as blocks, and the lists and metrics of a fleet."""
+"""`gpucheck fleet check` and `fleet judge` as blocks, and the lists of a fleet."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from gpucheck.render.blocks import (
     table,
     verdict_cell,
 )
+from gpucheck.render.run import ranks_page
 from gpucheck.render.text import said
 from gpucheck.report.finding import WORST_FIRST, Verdict
 from gpucheck.report.report import Report
@@ -27,7 +28,7 @@ from gpucheck.report.results.fleet import FleetGroup, FleetNode, FleetResult, No
 # Nobody reads more rows at once; the JSON and the lists have all.
 MOST_ROWS = 40
 
-_VERDICTS: dict[NodeState, tuple[Verdict, str]] = {
+VERDICTS: dict[NodeState, tuple[Verdict, str]] = {
     "bad": ("fail", "bad"),
     "silent": ("fail", "silent"),
     "blind": ("skip", "could not look"),
@@ -57,6 +58,8 @@ def page(report: Report) -> Page:
     judged, checked = report.results.get("fleet_judge"), report.results.get("fleet_check")
     if judged is not None:
         return _fleet(report, judged)
+    if "ranks" in report.results:
+        return ranks_page(report)
     if checked is not None:
         return _node(report, checked)
     worst = min(report.findings, key=lambda one: WORST_FIRST.index(one.verdict), default=None)
@@ -84,14 +87,14 @@ def _fleet(report: Report, fleet: FleetResult) -> Page:
 
 
 def _row(row: FleetNode) -> Sequence[str | Cell]:
-    verdict, word = _VERDICTS[row.state]
+    verdict, word = VERDICTS[row.state]
     # In one cell: at 80 columns a column of its own would be the first to go.
     cause = f"{row.cause or UNKNOWN} {ADVICE}{row.fix}" if row.fix else row.cause or UNKNOWN
     return [row.host, verdict_cell(verdict, word), cause]
 
 
 def _counts(fleet: FleetResult) -> str:
-    counted = [f"{fleet.counts[state]} {word}" for state, (_, word) in _VERDICTS.items() if fleet.counts.get(state)]
+    counted = [f"{fleet.counts[state]} {word}" for state, (_, word) in VERDICTS.items() if fleet.counts.get(state)]
     devices = sum(row.devices for row in fleet.nodes)
     nodes = f"{_number(len(fleet.nodes), 'node')} ({', '.join(counted)})" if counted else "no nodes"
     return f"run {fleet.run or UNKNOWN}: {nodes}, {_number(devices, 'device')}"
@@ -153,34 +156,3 @@ def _lines(report: Report, which: str) -> str:
     fleet = report.results.get("fleet_judge")
     names: tuple[str, ...] = getattr(fleet, which) if fleet is not None else ()
     return "".join(f"{name}\n" for name in names)
-
-
-def metrics(report: Report) -> str:
-    """The fleet in Prometheus' text format, for a node exporter's folder of text files."""
-    fleet = report.results.get("fleet_judge")
-    if fleet is None:
-        return ""
-    lines = [
-        "# HELP gpucheck_fleet_nodes Nodes of the run by state.",
-        "# TYPE gpucheck_fleet_nodes gauge",
-        *(f'gpucheck_fleet_nodes{{state="{state}"}} {count}' for state, count in fleet.counts.items()),
-        "# HELP gpucheck_fleet_suspect 1: more nodes are bad than --max-bad allows.",
-        "# TYPE gpucheck_fleet_suspect gauge",
-        f"gpucheck_fleet_suspect {int(fleet.suspect)}",
-        "# HELP gpucheck_fleet_node_state 1 for the state that the node is in.",
-        "# TYPE gpucheck_fleet_node_state gauge",
-        *(f'gpucheck_fleet_node_state{{node="{_label(row.host)}",state="{row.state}"}} 1' for row in fleet.nodes),
-        "# HELP gpucheck_fleet_rate_ratio Rate of a slow device over that of its siblings, or of the part's peak.",
-        "# TYPE gpucheck_fleet_rate_ratio gauge",
-    ]
-    for row in fleet.nodes:
-        for one in row.slow:
-            labels = (("node", row.host), ("device", one.device), ("figure", one.figure), ("against", one.against))
-            text = ",".join(f'{name}="{_label(value)}"' for name, value in labels)
-            lines.append(f"gpucheck_fleet_rate_ratio{{{text}}} {one.ratio:.6g}")
-    return "\n".join(lines) + "\n"
-
-
-def _label(text: str) -> str:
-    """A label's value: the format knows three escapes."""
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -48,7 +48,7 @@ FLAGS: dict[str, tuple[str, str]] = {
     "short-window": ("short windows", "under 1 ms: the clock's resolution counts"),
     "link-below-max": ("slow link", "the link runs below what GPU and slot support"),
     "clock-held": ("clock held", "a setting holds the clock below its maximum"),
-    "power-limited": ("power limit", "the power limit held the clock, which is normal at full load"),
+    "power-limited": ("power limit", "the power limit lowered the clock, which is normal at full load"),
     "call-bound": ("latency", "the call itself takes more than 1 % of the time: a latency, no rate"),
     "launch-bound": ("latency", "the device waited for the host: a latency, no rate"),
     "emulated": ("emulated", "the device has no hardware for this dtype"),
@@ -317,7 +317,8 @@ def _fitting(answer: Answer, before: str) -> str:
 
 
 def _place(answer: Answer, text: str) -> str:
-    named = f"{short_name(answer.device)} ({answer.device.id})"
+    name, device_id = short_name(answer.device), answer.device.id
+    named = f"{name} ({device_id})" if name != device_id else device_id
     return named if len(text) + len(named) + 5 <= WIDTH else answer.device.id
 
 

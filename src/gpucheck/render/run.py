@@ -17,12 +17,14 @@ from gpucheck.render.blocks import (
     by_column,
     column_of_numbers,
     finding_line,
+    finding_text,
     table,
 )
 from gpucheck.render.text import said
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.model import ModelResult, ModuleRow
+from gpucheck.report.results.ranks import RanksResult
 from gpucheck.report.results.run import DryLine, DryMemory, DryResult, RunLine, RunResult, TimeShares
 
 # Rows of a table for which a screen of 24 lines has room beside the rest; all of them are shown with -v.
@@ -47,6 +49,7 @@ def page(report: Report) -> Page:
     if "run_dry" in report.results:
         return _dry_page(report)
     result = report.results.get("run")
+    of_ranks = [one for one in report.findings if one.id.startswith("run.ranks.")]
     time_found = next((one for one in report.findings if one.id == "run.time"), None)
     if result is None or time_found is None:
         return Page(None, findings=report.findings)
@@ -55,6 +58,10 @@ def page(report: Report) -> Page:
     main = next((one for one in report.findings if one.id == "run.memory.full"), time_found)
     text = f"{main.title}: {main.message}" + (f" · {where}" if where else "")
     body: list[Block] = list(_time(result))
+    # A job's own verdict comes first, and this rank's follows it.
+    if "ranks" in report.results and main is time_found and of_ranks[0].verdict != "inconclusive":
+        main, body = of_ranks[0], [*ranks_page(report).body, Line(), Line(f"rank 0: {text}"), *body]
+        text = finding_text(main)
     folder = os.getcwd()
     rows = list(costly(result))
     if rows:
@@ -67,9 +74,60 @@ def page(report: Report) -> Page:
         body.append(Line(f"history of memory: {result.snapshot}, for https://pytorch.org/memory_viz"))
     ended = [finding_line(one) for one in report.findings if one.id == "run.ended" and main is time_found]
     others = [one for one in report.findings if one is not main and one.id != "run.ended"]
+    others = [one for one in others if one is not time_found]
     details: list[Block] = [Line(f"not seen from Python: {one}") for one in result.not_seen]
     details += [_lines(rows, folder)] if len(rows) > _MOST_LINES else []
     return Page(answer(main.verdict, text), [*ended, *body], details, others, main)
+
+
+# -- ranks -------------------------------------------------------------------------------------------------------------
+
+_MOST_RANKS = 8
+
+
+def ranks_page(report: Report) -> Page:
+    """Which rank holds up a job, and what each does in a step: the latest first."""
+    result, found = report.results["ranks"], report.findings
+    main = next(one for one in found if one.id.startswith("run.ranks."))
+    body: list[Block] = []
+    if any(one.late_s is not None for one in result.ranks):
+        body.append(_ranks(result))
+        if len(result.ranks) > _MOST_RANKS:
+            body.append(Line(f"{len(result.ranks) - _MOST_RANKS} more ranks in the JSON", "dim"))
+    if result.arrival != "arrival":
+        how = "when the host issued them" if result.arrival == "host issue" else "the time inside them"
+        body.append(Line(f"collectives by {how}; gpucheck was never tried on NCCL", "dim"))
+    details = [Line(f"not seen: {one}") for one in result.not_seen]
+    return Page(
+        answer(main.verdict, finding_text(main)), body, details, [one for one in found if one is not main], main
+    )
+
+
+def _ranks(result: RanksResult) -> Block:
+    rows = sorted(result.ranks, key=lambda one: -(one.late_s or 0.0))[:_MOST_RANKS]
+    columns = (
+        Column("rank"),
+        Column("host", "left", keep=3),
+        Column("last"),
+        Column("late, ms"),
+        *(Column(head, keep=keep) for head, keep in _RANK_TIMES.values()),
+    )
+    times = [column_of_numbers([getattr(one, name) for one in rows], 1e-3) for name in ("late_s", *_RANK_TIMES)]
+    shares = [UNKNOWN if one.last_share is None else units.percent(one.last_share) for one in rows]
+    cells = [
+        (str(one.rank), one.host, share, *numbers)
+        for one, share, numbers in zip(rows, shares, zip(*times, strict=True), strict=True)
+    ]
+    return table(columns, cells)
+
+
+_RANK_TIMES = {
+    "data_s": ("data, ms", 8),
+    "forward_s": ("forward, ms", 7),
+    "backward_s": ("backward, ms", 6),
+    "optimizer_s": ("optimizer, ms", 4),
+    "queued_s": ("queued, ms", 5),
+}
 
 
 def _time(result: RunResult) -> Iterator[Block]:

@@ -23,10 +23,12 @@ LAYOUTS = {
     "bench matmul": "matmul",
     "bench overlap": "overlap",
     "bench crossover": "crossover",
+    "bench collective": "collective",
     "bench all": "bench_all",
     "find-batch-size": "batch_size",
     "model": "run.model_page",
     "compare": "compare",
+    "report": "html",
     "fleet check": "fleet",
     "fleet judge": "fleet",
     "lint": "explain.lint_page",
@@ -41,11 +43,18 @@ _WORST_FIRST: tuple[Verdict, ...] = ("fail", "inconclusive", "warn")
 
 def blocks(report: Report, *, verbose: bool = False) -> list[Block]:
     """The report as its command lays it out; `verbose` adds what asks for nothing: passes, methods, curves."""
+    laid_out: list[Block] = []
+    for part in parts_of(report, verbose=verbose):
+        laid_out += [Line(), *part] if laid_out and part else part
+    return laid_out
+
+
+def parts_of(report: Report, *, verbose: bool) -> list[Sequence[Block]]:
+    """The same in its parts, of which the first is the answer with what asks for something."""
     file, _, function = LAYOUTS[report.command].partition(".")
     page_of: Callable[[Report], Page] = getattr(importlib.import_module(f"gpucheck.render.{file}"), function or "page")
     page = page_of(report)
-    laid_out = head(page, complete=report.summary.complete)
-    parts: list[Sequence[Block]] = [page.body]
+    parts: list[Sequence[Block]] = [head(page, complete=report.summary.complete), page.body]
     if report.command != "compare" and "compare" in report.results:
         # Measured and compared in one go: what was measured, then what changed.
         from gpucheck.render import compare
@@ -54,9 +63,7 @@ def blocks(report: Report, *, verbose: bool = False) -> list[Block]:
     if verbose:
         at_rest = [one for one in page.findings if one.verdict not in _WORST_FIRST and one is not page.cause]
         parts += [said(at_rest), page.details]
-    for part in parts:
-        laid_out += [Line(), *part] if laid_out and part else part
-    return laid_out
+    return parts
 
 
 def head(page: Page, *, complete: bool = True) -> list[Block]:

@@ -169,6 +169,29 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
+class PciPath:
+    """The way of a device to the CPU. None is what the system does not tell.
+
+    `bridges` are the addresses from the root port down. `iommu` is what the kernel's IOMMU does with what the device
+    sends: `off`, `passthrough` or `translating`. `redirecting` are those bridges whose ACS sends copies between devices
+    below them up to the CPU; only root can read that.
+    """
+
+    bridges: tuple[str, ...] = ()
+    iommu: str | None = None
+    redirecting: tuple[str, ...] | None = None
+
+    @property
+    def root_port(self) -> str | None:
+        return self.bridges[0] if self.bridges else None
+
+    @property
+    def switch(self) -> str | None:
+        """The upstream port of the lowest switch: between it and the device is the switch's downstream port."""
+        return self.bridges[-2] if len(self.bridges) > 2 else None
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """One device. `id` is what torch calls it (`cuda:0`, `cpu`); None where torch cannot name it.
 
@@ -183,6 +206,8 @@ class Device:
     `temperature_margin_celsius` is what NVML says is left until the card slows down. `power_limit_w` is the limit in
     force, beside the card's own default, least and most. `fan_percent` is the speed that is asked of the fan, and may
     exceed 100. `performance_state` is 0 for the highest clocks to 15.
+
+    `peers` are the other GPUs by their PCI addresses: `ok` where the driver lets this one read them, else why not.
 
     `violations_s` are the seconds since the driver was loaded for which each limit held the clock. `read_at_s` is when
     the counters were read, on the host's monotonic clock; `changes` what grew since the reading before, where one
@@ -254,6 +279,8 @@ class Device:
     fabric: Fabric | None = None
     nvlinks: tuple[NvLink, ...] | None = None
     numa_node: int | None = None
+    pci_path: PciPath | None = None
+    peers: dict[str, str] | None = None
     persistence_mode: bool | None = None
     compute_mode: str | None = None
     processes: tuple[Process, ...] | None = None
@@ -333,7 +360,7 @@ class Driver:
     serves; `libcuda_version` is what the libcuda that was loaded says of itself. `nvml_code` and `cuinit_code` are the
     libraries' own answers to their start, 0 for success. `nvml_start_s` is loading NVML and nvmlInit, `cuinit_start_s`
     loading libcuda and cuInit. `confidential_computing` is off, ready or not ready: until then CUDA does not start.
-    `xids` are the Xid errors in the kernel's log; None where it could not be read, or there is no NVIDIA GPU.
+    `xids` are the Xid errors in the kernel log; None where it could not be read, or there is no NVIDIA GPU.
     """
 
     version: str | None = None
@@ -375,5 +402,5 @@ class Facts:
 
     @property
     def xids(self) -> tuple[XidError, ...] | None:
-        """The Xid errors in the kernel's log; None where nobody knows."""
+        """The Xid errors in the kernel log; None where nobody knows."""
         return None if self.driver is None else self.driver.xids

@@ -104,7 +104,7 @@ def _device(fault: Fault) -> Finding:
             "; a fresh process can use it" if fault.fresh == "works" else f"; nor in a fresh process: {fault.fresh}"
         )
     fix = BY_ID[fault.cause].fix if fault.cause is not None else ""
-    fix = fix or f"gpucheck smoke{_option(fault)}; sudo dmesg | grep -i xid shows what the driver noted"
+    fix = fix or f"gpucheck smoke{_option(fault)}; sudo dmesg | grep -i xid shows the driver's messages"
     return Finding(DEVICE_ERROR, "fail", in_words(fault), message, _evidence(fault), fix=fix)
 
 

@@ -1,4 +1,4 @@
-"""What `smoke` can be asked for, and its checks, a row each. Pure: read before torch is."""
+"""Options of `smoke`, and its checks, one row each. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 

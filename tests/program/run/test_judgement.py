@@ -147,7 +147,7 @@ def test_the_line_that_keeps_most_is_in_the_finding_of_growth() -> None:
     held = replace(kept, line=9, kept_bytes_per_step=4.0, held_by="list losses of 9")
     traced = Traced(5, 2**21, 2.0, (held, kept))
     told = {one.id: one for one in judge.findings(replace(empty, growth=leak, traced=traced), "/here")}
-    text = "1 MiB a step over 50 steps, 50 MiB in all; most is made at train.py:7, kept by list losses of 9"
+    text = "1 MiB a step over 50 steps, 50 MiB in all; most is created at train.py:7, kept by list losses of 9"
     assert told["run.memory.growth"].message == text
 
 

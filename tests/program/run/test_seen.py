@@ -181,4 +181,4 @@ def test_a_program_that_is_not_there_is_the_users_mistake(tmp_path: Path) -> Non
         env={**os.environ, "PYTHONPATH": SOURCE},
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert sentence(done.stderr) == "there is no program 'no_such.py'; give the path of a Python program"
+    assert sentence(done.stderr) == "there is no program 'no_such.py'; use the path of a Python program"

@@ -1,4 +1,4 @@
-"""What measured products say: wrong precision or a wrong result fails, whatever the speed. Pure.
+"""Judge measured products: wrong precision or a wrong result fails, whatever the speed. Pure.
 
 A first result is held against float64, later ones against the first. Every run is judged: one that is wrong makes the
 product wrong, however many others were right.

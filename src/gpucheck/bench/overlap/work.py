@@ -296,7 +296,7 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
 def _compute(accel: Accel, emit: Emit) -> Compute:
     """Return what the copies hide behind, in float32 where the library has no kernel for the fastest dtype.
 
-    Raises CannotLook where the device has no room for it.
+    Raises CannotLook where the device has no space for it.
     """
     fastest = fast_dtype(accel)
     try:

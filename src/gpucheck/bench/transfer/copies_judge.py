@@ -1,4 +1,4 @@
-"""Judge measured copies: whether they arrived, what share of the link they reach, what pinned memory gains.
+"""Judge measured copies: whether they arrived, what share of the link they reach, the speed-up of pinned memory.
 
 Pure functions on measurements. What the link carries follows from what was read of it under load.
 

@@ -1,4 +1,4 @@
-"""What `bench transfer` comes to: what the judges of its parts say of the rows of each. Pure.
+"""Judge `bench transfer` by the judges of its parts. Pure.
 
 Copies between host and device have `copies_judge.py`; those of several devices, as a matrix from device to device and
 of all at once, stand first here.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpucheck import stats, units
+from gpucheck import links, stats, units
 from gpucheck.bench import figures, remarks
 from gpucheck.bench.figures import Ceiling, Ceilings, Judge, Seen, headline
 from gpucheck.bench.transfer import copies_judge
@@ -75,8 +75,37 @@ def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     verified = remarks.verification(PEER, [row for one, name in named for row in remarks.compared(one, name, name)], "")
     if verified.verdict == "inconclusive":
         return [replace(verified, evidence={**evidence, **verified.evidence})]
-    verdict, title, fix = _verdict(rates, paths, bool(wrong), bool(slow), bool(mixed))
+    mend = ""
+    if wrong:
+        words, mend, evidence["way"] = way(next(iter(wrong)), facts)
+        told.insert(1, words)
+    verdict, title, fix = _verdict(rates, paths, mend, bool(slow), bool(mixed))
     return [Finding(PEER, verdict, title, "; ".join(text for text in told if text), evidence, fix)]
+
+
+def way(pair: Pair, facts: Facts) -> tuple[str, str, dict[str, Any]]:
+    """What a pair that hangs or delivers wrong data meets on its way: in words, what to do, and the evidence."""
+    known = {one.id: one for one in facts.devices}
+    ends = [known[name] for name in pair if name in known]
+    path = numa.between(*ends) if len(ends) == 2 else None
+    if path is None:
+        return "", f"{links.WITHOUT_PEERS}; usual causes: IOMMU, PCIe ACS (`sudo gpucheck doctor`)", {}
+    is_hidden = path.bridge is None and path.redirecting is None
+    apart = "no bridge above them is visible here" if is_hidden else "they are below different root ports"
+    told = [f"they share the PCIe bridge {path.bridge}" if path.bridge else apart]
+    told.append("the state of the IOMMU is unknown" if path.iommu is None else f"the IOMMU is {_IOMMU[path.iommu]}")
+    fixes = [links.IOMMU_FIX] if path.iommu == "translating" else []
+    if path.redirecting:
+        told.append(f"ACS redirects at {', '.join(path.redirecting)}")
+        fixes.append(links.ACS_FIX.replace("BRIDGE", path.redirecting[0]))
+    elif path.redirecting is None and not is_hidden:
+        told.append("ACS is unknown: only root can read it")
+        fixes.append("run `sudo gpucheck doctor`: root reads ACS")
+    evidence = {"bridge": path.bridge, "iommu": path.iommu, "redirecting": path.redirecting}
+    return ", ".join(told), "; ".join([links.WITHOUT_PEERS, *fixes]), evidence
+
+
+_IOMMU = {"off": "off", "passthrough": "in passthrough", "translating": "translating"}
 
 
 def slower(rates: dict[Pair, float], paths: dict[Pair, str | None]) -> list[Pair]:
@@ -115,11 +144,10 @@ def matrix(rows: Sequence[Measurement]) -> dict[str, Any]:
 
 
 def _verdict(
-    rates: dict[Pair, float], paths: dict[Pair, str | None], wrong: bool, slow: bool, mixed: bool
+    rates: dict[Pair, float], paths: dict[Pair, str | None], wrong: str, slow: bool, mixed: bool
 ) -> tuple[Verdict, str, str | None]:
     if wrong:
-        fix = "set NCCL_P2P_DISABLE=1 until fixed; usual cause: IOMMU or PCIe ACS settings"
-        return "fail", "copies from device to device arrived corrupted", fix
+        return "fail", "copies from device to device arrived corrupted", wrong
     if not rates:
         return "inconclusive", "inconclusive: no pair of devices has a rate", "rerun on an idle machine"
     if slow or mixed:

@@ -1,4 +1,4 @@
-"""What `bench transfer` can be asked for, what a part of it is, and what it is given to work on. Read before torch is.
+"""Options of `bench transfer`, its parts, and their input. Read before torch is loaded.
 
 A part's measurements have a name of their own, by which its judge and its renderer pick them.
 """

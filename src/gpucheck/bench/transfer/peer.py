@@ -17,6 +17,7 @@ from gpucheck import units
 from gpucheck.bench import buffers
 from gpucheck.bench.buffers import ASSUMED_CACHE_BYTES, COLD_FACTOR, VERIFYING_SHARE, Copies, allocate, no_room
 from gpucheck.bench.transfer.judge import PEER as NAME
+from gpucheck.bench.transfer.judge import Pair, way
 from gpucheck.bench.transfer.options import Together
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, child, kept, speaking, talk
@@ -26,6 +27,7 @@ from gpucheck.measure import row, timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Progress, Skipped
+from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.units import GIB, KIB, MIB
@@ -55,10 +57,14 @@ _ERROR = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)\b")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of a child: its measurements, and why there are not more of them; empty where nothing went wrong."""
+    """The answer of a child: its measurements, and why there are not more of them; empty where nothing went wrong.
+
+    `hangs` is whether it did not finish: often its copies never arrive.
+    """
 
     measurements: tuple[Measurement, ...]
     reason: str = ""
+    hangs: bool = False
 
 
 def applies(ids: Sequence[str]) -> bool:
@@ -94,7 +100,7 @@ def rows(together: Together, run_child: RunChild = talk.run) -> Iterator[Measure
         for source, destination in ((first, second), (second, first)):
             seen = {one.case["what"] for one in answer.measurements if one.case["source"] == source}
             if seen < WHAT:
-                together.emit(Skipped(_missing(source, destination, seen, answer.reason or "no reason was given")))
+                together.emit(Skipped(_missing((source, destination), seen, answer, together.facts)))
 
 
 def read(heard: Heard) -> Answer:
@@ -104,19 +110,27 @@ def read(heard: Heard) -> Answer:
     words = next((line for line in reversed(ending.stderr.splitlines()) if _ERROR.match(line.strip())), None)
     told = replace(ending, stderr=words) if words is not None else ending
     reason = "" if ending.how == "returned" else told.in_words
-    return Answer(measurements, str(heard.merged.get("error", reason)))
+    return Answer(measurements, str(heard.merged.get("error", reason)), ending.how == "late")
 
 
-def _missing(source: str, destination: str, seen: set[str], reason: str) -> Finding:
+def _missing(pair: Pair, seen: set[str], answer: Answer, facts: Facts) -> Finding:
+    source, destination = pair
+    reason = answer.reason or "no reason was given"
+    fix = f"run `gpucheck devices`; if {source} and {destination} look healthy there, look for Xid errors in the "
+    fix += "system log"
+    evidence: dict[str, Any] = {"source": source, "destination": destination, "reason": reason}
+    message = reason
+    if answer.hangs:
+        words, mend, evidence["way"] = way(pair, facts)
+        message, fix = "; ".join(part for part in (reason, words) if part), f"{mend}; {fix}"
     what = " and ".join(sorted(WHAT - seen, reverse=True))
     return Finding(
         NAME,
         "inconclusive",
         f"the {what} of copies from {source} to {destination} was not measured",
-        reason,
-        {"source": source, "destination": destination, "reason": reason},
-        fix=f"run `gpucheck devices`; if {source} and {destination} look healthy there, look for Xid errors in the "
-        "system log",
+        message,
+        evidence,
+        fix=fix,
     )
 
 

@@ -403,6 +403,32 @@ def read_links(pynvml: Any, handle: Any) -> Row:
     return row
 
 
+# nvmlGpuP2PStatus_t of nvml.h, asked for reading.
+PEER_STATUS = {
+    0: "ok",
+    1: "the chipset does not support it",
+    2: "the GPU does not support it",
+    3: "they have no common PCIe root that supports it",
+    4: "a setting of the driver switches it off",
+    5: "not supported",
+}
+P2P_READ = 0  # NVML_P2P_CAPS_INDEX_READ
+
+
+def read_peers(pynvml: Any, handle: Any, others: dict[str, Any], row: Row) -> None:
+    """The field `peers` of one device: whether it can read each of the others, and why not."""
+    found = {}
+    for address, other in others.items():
+        try:
+            status = call(pynvml, "nvmlDeviceGetP2PStatus", handle, other, P2P_READ)
+        except Refused as refused:
+            row.refuse("peers", refused)
+            return
+        found[address] = PEER_STATUS.get(status, "unknown")
+    if found:
+        row.put("peers", found)
+
+
 def _fabric(pynvml: Any, handle: Any) -> dict[str, Any]:
     """The state of the fabric that this GPU belongs to. Raises Refused, also where it belongs to none."""
     info = _fabric_info(pynvml, handle)
@@ -512,6 +538,8 @@ def answer(
     for place, (_, handle) in enumerate(rows):
         if with_links and handle is not None:
             links = read_links(pynvml, handle)
+            others = {row.device.get("pci_address"): one for row, one in rows if one is not None and one is not handle}
+            read_peers(pynvml, handle, {address: one for address, one in others.items() if address}, links)
             say({"links_of": place, "device": links.device, "unknown": links.unknown})
 
 

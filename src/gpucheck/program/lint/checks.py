@@ -1,5 +1,5 @@
-"""What is known while a file is walked through: of values, of a whole function, of the file, and at one place in it;
-and the checks of the rules, each of which looks at one place."""
+"""Knowledge while a file is analysed: of values, of a whole function, of the file, and at one place in it; and the
+checks of the rules, each of which looks at one place."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ AT_LEAST_ONE = -1
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What is known of a value.
+    """The known facts of a value.
 
     `kind` is empty for unknown, or none, number, device, tensor, parameter, module, items (a list, tuple or dict),
     batch (what a DataLoader gives), loader, self, or name (imported, and no value yet). `place` is empty for unknown,
-    or cpu, cuda, default (the CPU because nothing named a device), or input (where a module and its inputs are).
-    `ndim` is None where even a scalar is possible. `made` is the expression that made it, `attribute` the attribute of
-    `self` that it was read from. `graph` says that it carries an autograd graph, `leaf` that it was made with
+    or cpu, cuda, default (the CPU because nothing named a device), or input (where a module and its inputs are). `ndim`
+    is None where even a scalar is possible. `made` is the expression that made it, `attribute` the attribute of `self`
+    that it was read from. `graph` says that it carries an autograd graph, `leaf` that it was made with
     `requires_grad=True`, `moved` is the move that turned a leaf or a parameter into a plain tensor, `pending` the copy
     to the host that may not be complete. `item` stands for every element, `parts` for each where they are known.
     `stateful` modules have something that must move.
@@ -56,12 +56,12 @@ class Value:
 
     @property
     def is_tensor(self) -> bool:
-        """Whether it is a tensor; a parameter is one."""
+        """Return whether it is a tensor; a parameter is one."""
         return self.kind in ("tensor", "parameter")
 
     @property
     def has_dimensions(self) -> bool:
-        """Whether it is surely no 0-dimensional tensor: those may lie on the CPU beside any other."""
+        """Return whether it is surely no 0-dimensional tensor: those may lie on the CPU beside any other."""
         return self.ndim is not None and self.ndim != 0
 
 
@@ -71,7 +71,7 @@ NUMBER = Value("number")
 
 
 def join(one: Value, other: Value) -> Value:
-    """What is known of a value that is the one or the other."""
+    """Return what is known of a value that is the one or the other."""
     if one == other or other.kind == "none":
         return one
     if one.kind == "none":
@@ -121,7 +121,7 @@ def _joined_tensors(one: Value, other: Value) -> Value:
 
 
 def all_of(values: list[Value]) -> Value | None:
-    """What holds for each of these; None for none."""
+    """Return what holds for each of these; None for none."""
     if not values:
         return None
     known = values[0]
@@ -132,7 +132,7 @@ def all_of(values: list[Value]) -> Value | None:
 
 @dataclass(slots=True)
 class Flow:
-    """What is known at one place: of names (`x`, `self.x`), and of the device.
+    """The state at one place: of names (`x`, `self.x`), and of the device.
 
     `started` is what has started CUDA, None where nothing has. A `dead` flow has returned, raised or left its loop.
     """
@@ -205,7 +205,7 @@ class Facts:
         return found
 
     def evaluates(self) -> bool:
-        """Whether a model is set to evaluate here: no backward follows."""
+        """Return whether a model is set to evaluate here: no backward follows."""
         return any(isinstance(one, ast.Call) and called_name(one) == "eval" and not one.args for one in walk(self.body))
 
     def backwards(self, within: Loop | None) -> frozenset[str]:
@@ -226,11 +226,11 @@ class Facts:
                     )
 
     def has_backward(self, loop: Loop) -> bool:
-        """Whether backward is called in this loop."""
+        """Return whether backward is called in this loop."""
         return bool(self.backwards(loop))
 
     def is_plain(self, names: set[str], loop: Loop) -> bool:
-        """Whether one of these names is made a number or loses its graph in the loop: `loss = loss.item()`."""
+        """Return whether one of these names is made a number or loses its graph in the loop: `loss = loss.item()`."""
         for node in walk(loop):
             if isinstance(node, ast.Assign) and any(
                 isinstance(one, ast.Name) and one.id in names for one in node.targets
@@ -250,7 +250,8 @@ class Facts:
         return False
 
     def is_taken(self, key: str) -> bool:
-        """Whether a value goes anywhere but to a screen or a number: returned, passed on, or backward is called."""
+        """Return whether a value goes anywhere but to a screen or a number: returned, passed on, or backward is
+        called."""
         for node in walk(self.body):
             if not (
                 isinstance(node, (ast.Name, ast.Attribute, ast.Subscript))
@@ -262,7 +263,7 @@ class Facts:
         return False
 
     def _sinks(self, node: ast.AST) -> bool:
-        """Whether all that comes of it is shown or becomes a number."""
+        """Return whether all that comes of it is shown or becomes a number."""
         parent = self.parent(node)
         match parent:
             case ast.BinOp() | ast.UnaryOp() | ast.FormattedValue() | ast.JoinedStr() | ast.Compare() | ast.IfExp():
@@ -295,7 +296,7 @@ class Facts:
         return self._parents.get(id(node))
 
     def is_steps(self, loop: Loop) -> bool:
-        """Whether each pass of a loop is a step: it calls backward, an optimizer's step, or a model."""
+        """Return whether each pass of a loop is a step: it calls backward, an optimizer's step, or a model."""
         for node in walk(loop):
             if isinstance(node, ast.Call):
                 name = called_name(node)
@@ -347,13 +348,13 @@ class Given:
         return next((one.value for one in self.node.keywords if one.arg == name), None)
 
     def is_true(self, name: str) -> bool:
-        """Whether this is given as True."""
+        """Return whether this is given as True."""
         return getattr(self.argument(name), "value", None) is True
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a call of a function does: what it returns, where it starts CUDA, and what it does before that.
+    """The effect of calling a function: what it returns, where it starts CUDA, and what it does before that.
 
     `sets` is where it sets CUDA_VISIBLE_DEVICES before it starts CUDA, `on_gpu` where it makes or moves tensors on one.
     """
@@ -413,7 +414,7 @@ class Scope:
 
 
 class Place:
-    """What is known at one place of a function (or of the file itself) while it is walked through: what checks ask."""
+    """The place in a function (or of the file itself) while it is walked through: what checks ask."""
 
     def __init__(self, scope: Scope, owner: Class | None, body: ast.AST, name: str, outer: Mapping[str, Value]) -> None:
         self.scope, self.owner, self.name, self.outer = scope, owner, name, outer
@@ -473,7 +474,7 @@ class Place:
         return self.scope.file.dotted(node)
 
     def is_guarded(self, node: ast.AST, loop: Loop) -> bool:
-        """Whether not every pass of the loop comes here: behind a condition, or in an error's handler."""
+        """Return whether not every pass of the loop comes here: behind a condition, or in an error's handler."""
         inner = self.facts.parent(node)
         while inner is not None and inner is not loop:
             if isinstance(inner, ast.ExceptHandler):
@@ -486,7 +487,7 @@ class Place:
         return False
 
     def is_outside(self, target: ast.expr, loop: Loop) -> bool:
-        """Whether a total lives on from one pass to the next: nothing in the loop sets it anew."""
+        """Return whether a total lives on from one pass to the next: nothing in the loop sets it anew."""
         text = ast.unparse(target)
         for node in walk(loop):
             is_set = isinstance(node, ast.Assign) and any(ast.unparse(one) == text for one in node.targets)
@@ -537,7 +538,7 @@ def discarded(run: Place, node: ast.expr) -> None:
 
 
 def _is_kept(run: Place, node: ast.expr) -> bool:
-    """Whether an expression begins with a value that has a name: `x`, `self.x`, `batch["x"].float()`."""
+    """Return whether an expression begins with a value that has a name: `x`, `self.x`, `batch["x"].float()`."""
     while not isinstance(node, ast.Name):
         if isinstance(node, ast.Call):
             node = node.func
@@ -568,7 +569,7 @@ def _tell_apart(run: Place, node: ast.expr, one: Value) -> None:
         return
     text = run.scope.source.text(made)
     if not one.attribute:
-        fix = "name the device where it is made: device=x.device, of a tensor that it is used with"
+        fix = "create it on the right device: device=x.device"
         run.report(IN_FORWARD, made, name=text, line=node.lineno, fix=fix)
         return
     fix = f'self.register_buffer("{one.attribute}", {text})'
@@ -607,7 +608,9 @@ def wrapped(run: Place, known: Value) -> None:
     """A parameter that is about to be an attribute, and was moved after it was made."""
     if known.moved is not None and known.is_tensor:
         name = run.scope.source.text(known.moved)
-        run.report(MOVED_PARAMETER, known.moved, name=name, fix="move first, wrap then: nn.Parameter(t.to(device))")
+        run.report(
+            MOVED_PARAMETER, known.moved, name=name, fix="move it first, then wrap it: nn.Parameter(t.to(device))"
+        )
 
 
 def moved_leaf(run: Place, known: Value) -> None:
@@ -618,12 +621,12 @@ def moved_leaf(run: Place, known: Value) -> None:
             MOVED_PARAMETER,
             known.moved,
             name=name,
-            fix="make it on the device: device=…, requires_grad=True, or call .requires_grad_() after the move",
+            fix="create it on the device: device=…, requires_grad=True, or call .requires_grad_() after the move",
         )
 
 
 def optimized(run: Place, values: Iterable[Value]) -> None:
-    """What an optimizer gets."""
+    """Check the parameters that an optimizer gets."""
     for one in values:
         for inner in (one, *one.parts, one.item or UNKNOWN):
             moved_leaf(run, inner)
@@ -663,7 +666,7 @@ def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
         return
     argument = node.args[-1] if isinstance(node, ast.Call) and node.args else node
     text = run.scope.source.text(argument)
-    run.report(KEPT_GRAPH, node, name=key, fix=f"keep the number: {text}.item(), or {text}.detach()")
+    run.report(KEPT_GRAPH, node, name=key, fix=f"keep only the number: {text}.item(), or {text}.detach()")
 
 
 def summed_loss(run: Place, node: ast.stmt, target: ast.expr, added: ast.expr, known: Value, before: Value) -> None:
@@ -750,14 +753,14 @@ def method(run: Place, given: Given, func: ast.Attribute) -> None:
 
 
 def names_variable(node: ast.expr | None) -> bool:
-    """Whether this is the variable's name, or a dict with it."""
+    """Return whether this is the variable's name, or a dict with it."""
     if isinstance(node, ast.Dict):
         return any(names_variable(key) for key in node.keys)
     return isinstance(node, ast.Constant) and node.value == _VARIABLE
 
 
 def sets_variable(run: Place, target: ast.expr) -> bool:
-    """Whether this assigns to os.environ["CUDA_VISIBLE_DEVICES"]."""
+    """Return whether this assigns to os.environ["CUDA_VISIBLE_DEVICES"]."""
     is_environ = isinstance(target, ast.Subscript) and run.dotted(target.value) == "os.environ"
     return is_environ and isinstance(target, ast.Subscript) and names_variable(target.slice)
 
@@ -787,7 +790,7 @@ def _forked(run: Place, node: ast.Call) -> None:
 
 
 def _uses_gpu(run: Place, node: ast.Call) -> bool:
-    """Whether a call, by its words alone, uses a GPU."""
+    """Return whether a call, by its words alone, uses a GPU."""
     if isinstance(node.func, ast.Attribute) and (
         node.func.attr == "cuda" or run.dotted(node.func) in names.STARTS_CUDA
     ):

@@ -36,7 +36,7 @@ _NOTEBOOK = "notebooks are not read"
 
 @dataclass(slots=True)
 class _Counts:
-    """What was looked at so far."""
+    """The counts so far."""
 
     files: int = 0
     ignored: int = 0
@@ -152,7 +152,7 @@ def _below(given: str) -> Iterator[str]:
 
 
 def _is_skipped(folder: str, name: str) -> bool:
-    """Whether a folder holds no source of the project: hidden, made by tools, or a virtual environment."""
+    """Return whether a folder holds no source of the project: hidden, made by tools, or a virtual environment."""
     return name.startswith(".") or name in _SKIPPED or Path(folder, name, "pyvenv.cfg").exists()
 
 
@@ -188,7 +188,7 @@ class Run(Expressions):
         self.classes: list[ast.ClassDef] = []
 
     def effect(self) -> Effect:
-        """What a call of this does, once it has been walked through."""
+        """Return what a call of this does, once it has been walked through."""
         returns = UNKNOWN if not self.returned else self.returned[0]
         for one in self.returned[1:]:
             returns = join(returns, one)
@@ -277,7 +277,7 @@ class Run(Expressions):
                 return
 
     def tried(self, node: ast.expr) -> Value:
-        """What an expression is, without a second look at its mistakes."""
+        """Return what an expression is, without a second look at its mistakes."""
         self.quiet += 1
         known = self.value(node)
         self.quiet -= 1
@@ -301,7 +301,7 @@ class Run(Expressions):
             self.flow.names[key] = replace(result, moved=before.moved, leaf=before.leaf) if before.is_tensor else result
 
     def _loaded(self, target: ast.expr) -> Value:
-        """What a target holds before it is assigned to."""
+        """Return what a target holds before it is assigned to."""
         key = self.key(target)
         if key in self.flow.names:
             return self.flow.names[key]
@@ -437,7 +437,7 @@ def effect_of(
 
 
 def end(run: Run) -> None:
-    """What was defined on the way: functions and classes, with what is known at the end."""
+    """Finish the functions and classes, with what is known at the end."""
     for function in run.nested:
         effect_of(run.scope, function, None, run.visible())
     for node in run.classes:
@@ -493,7 +493,7 @@ def _bound_in(function: Function) -> set[str]:
 
 
 def _parameters(run: Run, function: Function, is_method: bool) -> None:
-    """What the parameters are: by annotation, by default, and in forward by name."""
+    """Set the parameters: by annotation, by default, and in forward by name."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     static = any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in function.decorator_list)
@@ -589,7 +589,7 @@ def judge_class(scope: Scope, node: ast.ClassDef, outer: Mapping[str, Value]) ->
 
 
 def _gather(scope: Scope, owner: Class, outer: Mapping[str, Value]) -> None:
-    """What a class's methods that set it up leave in self, and which modules are registered there."""
+    """Gather the attributes that a class's set-up methods leave in self, and which modules are registered there."""
     name = owner.node.name
     if name in scope.attributes:
         return

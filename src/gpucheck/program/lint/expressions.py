@@ -1,4 +1,4 @@
-"""What an expression is, as far as that is known: a function for each kind of expression and of call."""
+"""Evaluate expressions, as far as they are known: a function for each kind of expression and of call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Expressions(Place):
     """The expressions of one function (or of the file itself), in the order in which they are evaluated."""
 
     def has_state(self, made: Class) -> bool:
-        """Whether objects of a class of the file hold parameters, buffers, or modules with them."""
+        """Return whether objects of a class of the file hold parameters, buffers, or modules with them."""
         members = list(family(self.scope.file, made))
         for name in (name for one in members for name in one.bases):
             if name not in self.scope.file.classes and name not in names.MODULE_BASES:
@@ -33,7 +33,7 @@ class Expressions(Place):
         return False
 
     def value(self, node: ast.expr | None) -> Value:
-        """What this expression is. Its calls are checked on the way."""
+        """Return what this expression is. Its calls are checked on the way."""
         if node is None:
             return UNKNOWN
         how = _KINDS.get(type(node))
@@ -57,7 +57,7 @@ class Expressions(Place):
         return self._by_name(node.id) if known is None or known == UNKNOWN else known
 
     def _by_name(self, name: str) -> Value:
-        """What is called a loader is taken for one: what it gives, unpacked, are tensors."""
+        """Return what is called a loader is taken for one: what it gives, unpacked, are tensors."""
         last = name.lower().rpartition("_")[2]
         return Value("loader") if last in ("loader", "dataloader", "dl", "trainloader", "testloader") else UNKNOWN
 
@@ -229,14 +229,14 @@ class Expressions(Place):
         return UNKNOWN
 
     def _index(self, node: ast.expr) -> Value:
-        """What stands between the brackets; of several a tensor where one is."""
+        """Return what stands between the brackets; of several a tensor where one is."""
         if isinstance(node, ast.Tuple):
             parts = [self.value(one) for one in node.elts]
             return next((one for one in parts if one.is_tensor), UNKNOWN)
         return self.value(node)
 
     def element(self, base: Value) -> Value:
-        """What a loop over this gives."""
+        """Return what a loop over this gives."""
         match base.kind:
             case "items":
                 return base.item or UNKNOWN
@@ -303,7 +303,7 @@ def _indexed(ndim: int | None, index: ast.expr, known: Value) -> int | None:
 
 
 def call(run: Expressions, node: ast.Call) -> Value:
-    """What the call returns; the checks that look at calls are made here."""
+    """Return what the call returns; the checks that look at calls are made here."""
     func = node.func
     dotted = run.dotted(func)
     method = isinstance(func, ast.Attribute) and not dotted
@@ -462,7 +462,7 @@ def _of_torch_function(run: Expressions, given: Given, name: str) -> Value:
 
 
 def _has_graph(run: Expressions, args: list[Value]) -> bool:
-    """Whether a loss of these has a graph: of what is not known it has one, of plain tensors it has none."""
+    """Return whether a loss of these has a graph: of what is not known it has one, of plain tensors it has none."""
     return not run.no_graph and any(one.graph or one.kind in ("", "parameter") for one in args[:1])
 
 
@@ -496,7 +496,7 @@ def _place_of(run: Expressions, given: Given) -> str:
 
 
 def _dimensions(given: Given, name: str) -> int | None:
-    """How many dimensions it has: None where none is possible, -1 for at least one."""
+    """Return how many dimensions it has: None where none is possible, -1 for at least one."""
     args = given.nodes
     first = args[0] if args else given.argument("size") or given.argument("data")
     if name in names.ONE_DIMENSION:
@@ -729,7 +729,7 @@ def _moved(run: Expressions, given: Given, receiver: Value, name: str) -> Value:
 
 
 def _is_type(run: Expressions, given: Given) -> bool:
-    """Whether only a data type is asked for: `.to(torch.float16)`, `.to(x.dtype)`."""
+    """Return whether only a data type is asked for: `.to(torch.float16)`, `.to(x.dtype)`."""
     if "device" in given.named:
         return False
     if not given.nodes:
@@ -756,7 +756,7 @@ def _copied(run: Expressions, given: Given, receiver: Value) -> Value:
 
 
 def _in_place(run: Expressions, given: Given, result: Value) -> Value:
-    """What a method leaves in the name that it was called on."""
+    """Return what a method leaves in the name that it was called on."""
     func = given.node.func
     key = run.key(func.value) if isinstance(func, ast.Attribute) else ""
     if key:

@@ -178,7 +178,7 @@ INPUT_NAMES = words(
 
 
 def is_module_class(name: str) -> bool:
-    """Whether a dotted name is a class of torch.nn whose objects are modules."""
+    """Return whether a dotted name is a class of torch.nn whose objects are modules."""
     last = name.rpartition(".")[2]
     if not name.startswith("torch.nn.") or not last[:1].isupper() or ".functional." in name or ".utils." in name:
         return False
@@ -186,7 +186,7 @@ def is_module_class(name: str) -> bool:
 
 
 def holds_state(name: str) -> bool:
-    """Whether a module of this class of torch.nn holds parameters or buffers that must move."""
+    """Return whether a module of this class of torch.nn holds parameters or buffers that must move."""
     last = name.rpartition(".")[2]
     return last in _WITH_STATE or not any(part in last for part in _EMPTY_PARTS)
 
@@ -399,7 +399,7 @@ def _look_at_calls(file: File, calls: list[ast.Call]) -> None:
 
 
 def _has_workers(call: ast.Call) -> bool:
-    """Whether a DataLoader has workers that are forked."""
+    """Return whether a DataLoader has workers that are forked."""
     given = {one.arg: one.value for one in call.keywords}
     if None in given:
         return False
@@ -458,7 +458,7 @@ class Source:
         return max(len(line) - self.column(node) + 1, 1)
 
     def is_ignored(self, node: ast.AST, rule: str) -> bool:
-        """Whether a comment on one of the node's lines names the rule, or all."""
+        """Return whether a comment on one of the node's lines names the rule, or all."""
         first = getattr(node, "lineno", 1)
         for line in range(first, (getattr(node, "end_lineno", None) or first) + 1):
             ids = self.ignored.get(line)

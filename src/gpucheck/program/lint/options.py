@@ -48,7 +48,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         DISCARDED,
         "fail",
-        "the result of a tensor's .to() is thrown away",
+        "the result of a tensor's .to() is discarded",
         "`{name}` does not change: a tensor's .to() and .cuda() return a new tensor",
         "assign the result: {fix}",
         "`tensor.to()` and `tensor.cuda()` return a new tensor; only a module moves in place.",
@@ -62,7 +62,7 @@ RULES: tuple[Rule, ...] = (
         "modules in `{name}` are not registered: .to(), parameters() and state_dict() miss them",
         "{fix}",
         "A module registers the modules that are its attributes, and those in `ModuleList`, `ModuleDict` and "
-        "`Sequential`. It does not look into lists, tuples and dicts.",
+        "`Sequential`. It does not search lists, tuples and dicts.",
         "from torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.layers = [nn.Linear(8, 8) for _ in range(4)]\n",
         "from torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
@@ -74,7 +74,7 @@ RULES: tuple[Rule, ...] = (
         "a tensor that forward uses is a plain attribute",
         "`{name}` does not move with the module, and line {line} uses it beside tensors that do",
         "{fix}",
-        "`Module.to()` moves parameters and buffers. A tensor that is a plain attribute stays behind.",
+        "`Module.to()` moves parameters and buffers. A tensor in a plain attribute stays behind.",
         "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n"
         "        super().__init__()\n        self.scale = torch.ones(8)\n\n    def forward(self, x):\n"
         "        return x * self.scale\n",
@@ -86,10 +86,10 @@ RULES: tuple[Rule, ...] = (
         MOVED_PARAMETER,
         "fail",
         "a parameter is moved after it was wrapped",
-        "`{name}` is no parameter: the move returns a plain tensor that optimizers and state_dict() do not get",
+        "`{name}` is not a parameter: the move returns a plain tensor, which optimizers and state_dict() do not see",
         "{fix}",
-        "`nn.Parameter(t).to(device)` is the result of an operation, not a parameter. The same holds for a leaf made "
-        "with `requires_grad=True` and then moved: its `.grad` stays None.",
+        "`nn.Parameter(t).to(device)` is the result of an operation, not a parameter. The same applies to a leaf "
+        "created with `requires_grad=True` and then moved: its `.grad` stays None.",
         "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self, device):\n"
         "        super().__init__()\n        self.scale = nn.Parameter(torch.ones(8)).to(device)\n",
         "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self, device):\n"
@@ -98,10 +98,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         IN_FORWARD,
         "fail",
-        "forward makes a CPU tensor and uses it with the inputs",
+        "forward creates a CPU tensor and uses it with the inputs",
         "`{name}` is on the CPU, and line {line} combines it with tensors on the module's device",
         "{fix}",
-        "A factory without `device=` makes its tensor on the CPU. Beside an input on a GPU it raises.",
+        "A factory without `device=` creates its tensor on the CPU. Combined with an input on a GPU it raises an "
+        "error.",
         "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
         "        return x + torch.randn(x.shape)\n",
         "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
@@ -114,8 +115,7 @@ RULES: tuple[Rule, ...] = (
         "{name}: CUDA cannot be used in a process that was forked",
         "{fix}",
         "DataLoader workers are forked on Linux. CUDA fails in a forked process once its parent has started it, and "
-        "otherwise each worker pays for a context of its own. Return CPU tensors and move the batch in the main "
-        "process.",
+        "otherwise each worker creates its own context. Return CPU tensors and move the batch in the main process.",
         "import torch\nfrom torch.utils.data import DataLoader, Dataset\n\n\nclass Rows(Dataset):\n"
         "    def __len__(self):\n        return 8\n\n    def __getitem__(self, index):\n"
         '        return torch.zeros(8, device="cuda")\n\n\nloader = DataLoader(Rows(), num_workers=4)\n',
@@ -139,7 +139,7 @@ RULES: tuple[Rule, ...] = (
         "fail",
         "a non-blocking copy to the host is read without a wait",
         "line {line} reads `{name}` before the copy is known to be complete",
-        "torch.cuda.synchronize() before the read, or leave non_blocking=True out",
+        "torch.cuda.synchronize() before the read, or remove non_blocking=True",
         "A non-blocking copy to the host returns before the data is there, and reading it does not wait.",
         'import torch\n\nx = torch.zeros(8, device="cuda")\ny = x.to("cpu", non_blocking=True)\nprint(y.numpy())\n',
         'import torch\n\nx = torch.zeros(8, device="cuda")\ny = x.to("cpu", non_blocking=True)\n'
@@ -151,7 +151,7 @@ RULES: tuple[Rule, ...] = (
         "empty_cache() in a loop",
         "each call waits for the GPU, and the next step allocates its memory again",
         "call it once, after the loop; gpucheck run shows what it costs",
-        "`empty_cache()` gives cached memory back to the driver. In a loop the next pass has to ask for it again.",
+        "`empty_cache()` returns cached memory to the driver. In a loop the next pass must request it again.",
         "import torch\n\n\ndef train(model, loader):\n    for x in loader:\n        model(x).sum().backward()\n"
         "        torch.cuda.empty_cache()\n",
         "import torch\n\n\ndef train(model, loader):\n    for x in loader:\n        model(x).sum().backward()\n"
@@ -176,7 +176,7 @@ BY_ID = {rule.id: rule for rule in RULES}
 
 @dataclass(frozen=True, slots=True)
 class LintOptions:
-    """What was asked. `only` and `skip` are prefixes of rule ids."""
+    """The user's options. `only` and `skip` are prefixes of rule ids."""
 
     paths: tuple[str, ...] = option(
         "Files and folders with Python source; - reads standard input. [default: .]",

@@ -96,7 +96,7 @@ assert RING_AT + MOST_KEPT * len(STEP) <= CELLS
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What stood on the board: the head by place, rows by field, and the lines of text."""
+    """The contents of the board: the head by place, rows by field, and the lines of text."""
 
     head: tuple[int, ...]
     devices: dict[int, dict[str, int]]
@@ -134,7 +134,7 @@ def write_of_fork(memory: mmap.mmap | memoryview | bytearray, cells: memoryview,
 
 
 def read(memory: mmap.mmap | memoryview | bytearray) -> Read:
-    """What stands there now."""
+    """Return what stands there now."""
     with cells_of(memory) as cells:
         length = min(max(cells[TEXT_LENGTH], 0), TEXT_BYTES)
         text = bytes(memory[CELLS * 8 : CELLS * 8 + length])

@@ -26,7 +26,7 @@ from gpucheck.exits import FAILED
 from gpucheck.machine.child import LineChild, Program, interpreter_argv, python_argv
 from gpucheck.measure.telemetry import Watch
 from gpucheck.program.options import STEPS, UNGIVEN_BYTES, Device, RunOptions
-from gpucheck.program.run import board, judge
+from gpucheck.program.run import board, judge, ranks
 from gpucheck.report.events import Answered, Emit, Judged, Notice
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import exit_code
@@ -49,9 +49,10 @@ from gpucheck.report.results.run import (
 _LOOK_EVERY_S = 1.0
 
 
-def command(options: RunOptions, emit: Emit) -> int:
+def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
     """Run the program to its end and answer with what was seen; how it ended, negative for a signal.
 
+    As a rank of a job its collectives are looked at too; `folder` is where the files of all ranks stay.
     Raises UsageError where there is no such program, and CannotLook where it cannot be started. Whatever goes wrong
     after that is a finding: the program's own end counts.
     """
@@ -60,10 +61,20 @@ def command(options: RunOptions, emit: Emit) -> int:
     if options.dry is not None:
         return _dry(options, options.dry, emit)
     snapshot = os.path.abspath(f"gpucheck-memory-{os.getpid()}.pickle") if options.memory else ""
+    job = ranks.job(folder, options.hang_after_s, ends=options.end_on_hang)
+    added = {} if job is None else ranks.enlarged(os.environ, device_arrival=options.device_arrival)
     cpu_before, began = _cpu_s(), time.perf_counter_ns()
     try:
-        with started(script, arguments, module=options.module, trace=options.traced, snapshot=snapshot) as running:
-            code, busy, unknown = _watched(running)
+        with started(
+            script,
+            arguments,
+            module=options.module,
+            trace=options.traced,
+            snapshot=snapshot,
+            ranks=None if job is None else job.asked(),
+            added=added,
+        ) as running:
+            code, busy, unknown = _watched(running, job, emit)
             ended = Ended(
                 program=options.program,
                 exit=code,
@@ -75,7 +86,7 @@ def command(options: RunOptions, emit: Emit) -> int:
                 busy_unknown=unknown,
                 snapshot=snapshot if snapshot and os.path.exists(snapshot) else None,
             )
-            _answer(running, ended, emit)
+            _answer(running, ended, emit, job)
     except OSError as error:
         raise CannotLook(f"{script} cannot be started", os.strerror(error.errno or 0)) from error
     return code
@@ -83,7 +94,7 @@ def command(options: RunOptions, emit: Emit) -> int:
 
 def _check(script: str, *, module: bool) -> None:
     if not module and script != "-" and not os.path.exists(script):
-        hint = f"gpucheck run -m {script}" if script.isidentifier() else "give the path of a Python program"
+        hint = f"gpucheck run -m {script}" if script.isidentifier() else "use the path of a Python program"
         raise UsageError(f"there is no program {script!r}", "", hint)
 
 
@@ -112,7 +123,7 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
                     pass
                 failure = running.failure()
                 if failure is not None:
-                    emit(Judged(Finding("run.not_seen", "skip", "gpucheck could not look into the program", failure)))
+                    emit(Judged(Finding("run.not_seen", "skip", "gpucheck could not measure the program", failure)))
                     return code
                 read = board.read(running.memory)
                 if not read.head[board.TORCH_NS]:
@@ -134,11 +145,16 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
 
 def _warning(place: Scratch | None) -> str:
     if place is None:
-        return "dry run: no GPU is used, but what the program writes is real (--scratch: relative writes go to a copy)"
-    return f"dry run in a copy of this folder, {place.path}: relative writes land there, absolute ones are real"
+        return (
+            "dry run: no GPU is used, but files that the program writes are real (--scratch: relative writes go to "
+            "a copy)"
+        )
+    return f"dry run in a copy of this folder, {place.path}: relative writes go there, absolute writes are real"
 
 
-def _watched(running: Started) -> tuple[int, tuple[tuple[float, float], ...], str | None]:
+def _watched(
+    running: Started, job: ranks.Job | None, emit: Emit
+) -> tuple[int, tuple[tuple[float, float], ...], str | None]:
     """Wait for the end of the program; beside it read how busy its device is, from when it uses one."""
     watch: Watch | None = None
     busy: list[tuple[float, float]] = []
@@ -148,6 +164,10 @@ def _watched(running: Started) -> tuple[int, tuple[tuple[float, float], ...], st
                 watch = Watch(uuid, start=_sampler)
             if watch is not None:
                 busy += _loads(watch)
+            if job is not None:
+                job.tick(running.program.pid, lambda text: emit(Notice(text)))
+                if (number := job.ends_by()) is not None:
+                    os.kill(running.program.pid, number)
         if watch is not None:
             busy += _loads(watch)
     finally:
@@ -172,19 +192,33 @@ def _loads(watch: Watch) -> list[tuple[float, float]]:
     ]
 
 
-def _answer(running: Started, ended: Ended, emit: Emit) -> None:
+def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -> None:
     failure = running.failure()
+    result = None if failure is not None else answer(board.read(running.memory), ended)
+    if job is not None:
+        lines = () if result is None else [(one.kind, one.file, one.line, one.time_s) for one in result.lines[:20]]
+        steps = 0 if result is None or result.steps is None else result.steps.count
+        job.ended(ended.exit or 0, steps, lines)
+        try:
+            together = job.result()
+        except CannotLook as error:
+            together = None
+            emit(Judged(Finding("run.ranks.straggler", "skip", "the ranks' files could not be read", str(error))))
+        if together is not None:
+            emit(Answered("ranks", together))
+            for finding in ranks.findings(together):
+                emit(Judged(finding))
     if failure is not None:
-        emit(Judged(Finding("run.not_seen", "skip", "gpucheck could not look into the program", failure)))
+        emit(Judged(Finding("run.not_seen", "skip", "gpucheck could not measure the program", failure)))
         return
-    result = answer(board.read(running.memory), ended)
+    assert result is not None
     emit(Answered("run", result))
     for finding in judge.findings(result, os.getcwd()):
         emit(Judged(finding))
 
 
 def _usage() -> Any:
-    """What the processes that have ended under this one took; None where the system does not tell."""
+    """Return what the processes that have ended under this one took; None where the system does not tell."""
     if sys.platform == "win32":
         return None
     import resource
@@ -237,7 +271,7 @@ def scratch(*, enabled: bool) -> Iterator[Scratch | None]:
     size = _size(here)
     if size > LARGEST:
         told = f"{units.capacity(size)} are more than {units.capacity(LARGEST)}"
-        raise UsageError(f"--scratch cannot copy {here}", told, "start it in a folder with the program alone")
+        raise UsageError(f"--scratch cannot copy {here}", told, "start it in a folder that contains only the program")
     with tempfile.TemporaryDirectory(prefix="gpucheck-scratch-", ignore_cleanup_errors=True) as place:
         path = os.path.join(os.path.realpath(place), os.path.basename(here) or "root")
         shutil.copytree(here, path, symlinks=False, ignore=_LEFT_OUT, ignore_dangling_symlinks=True)
@@ -285,7 +319,7 @@ class Started:
     def failure(self) -> str | None:
         """Why nothing can be told of the program; None where it is looked at."""
         if not self.memory[0]:
-            return "the program's process did not come to its start"
+            return "the program's process did not start"
         if not self.memory[1]:
             return None
         return bytes(self.memory[board.SIZE - 1000 :]).strip(b"\0").decode("ascii", "replace")
@@ -301,22 +335,32 @@ def started(
     snapshot: str = "",
     dry: Mapping[str, Any] | None = None,
     folder: str | None = None,
+    ranks: Mapping[str, Any] | None = None,
+    added: Mapping[str, str] | None = None,
 ) -> Iterator[Started]:
     """Start `python SCRIPT ARGS…`, or with `module` `python -m SCRIPT ARGS…`. Raises OSError.
 
     `trace` is how many steps are looked at with everything, `snapshot` the file for CUDA's history of memory.
     `dry` is what `dry.begin` is asked, where the program runs on a claimed device. It runs in `folder`, else in this.
+    `ranks` is what `recorder.begin` is asked in a rank of a job, `added` what its environment has besides.
     """
     path = _board_file()
     try:
         with open(path, "r+b") as file:
             memory = mmap.mmap(file.fileno(), board.SIZE)
         before = os.environ.get("PYTHONPATH")
-        env = dict(os.environ)
+        env = {**os.environ, **(added or {})}
         env["PYTHONPATH"] = os.pathsep.join([str(_HOOK), *([] if before is None else [before])])
         given = "" if before is None else f"={before}"
         env["GPUCHECK_RUN"] = "\n".join(
-            (path, str(_ROOT), str(trace), snapshot, "" if dry is None else json.dumps(dry), given)
+            (
+                path,
+                str(_ROOT),
+                str(trace),
+                snapshot,
+                *("" if one is None else json.dumps(one) for one in (dry, ranks)),
+                given,
+            )
         )
         if dry is not None:  # nothing may reach a GPU that is here: what claims it has its data on the CPU
             env |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
@@ -354,7 +398,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the source says of one line."""
+    """The source of one line."""
 
     text: str | None = None
     in_loop: bool | None = None
@@ -368,7 +412,7 @@ class Sources:
         self._files: dict[str, tuple[list[str], ast.Module | None]] = {}
 
     def said(self, file: str, line: int) -> Said:
-        """What the source says of this line."""
+        """Return what the source says of this line."""
         lines, tree = self._file(file)
         text = lines[line - 1].strip() if 0 < line <= len(lines) else None
         if tree is None:
@@ -480,7 +524,7 @@ NOT_SEEN = (
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a run ended, and what was read from outside meanwhile.
+    """The end of a run, and the readings from outside meanwhile.
 
     `at_ns` is on the board's clock; `busy` are times in seconds of that clock with the part in which kernels ran.
     """
@@ -592,7 +636,7 @@ def _shares(read: board.Read, ended: Ended, window: Sequence[RunStep], begins_ns
     data_share, copies, waits = (min(part / whole, 1.0) for part in parts)
     rest = max(1.0 - data_share - copies - waits, 0.0)
     inside = [share for at_s, share in ended.busy if begins_ns / 1e9 <= at_s <= ends_ns / 1e9]
-    unknown = None if inside else ended.busy_unknown or "no reading of the device fell into the window"
+    unknown = None if inside else ended.busy_unknown or "the window contains no reading of the device"
     # The process's own time in the steps; without steps that since torch was loaded, of its workers too.
     cpu = sum(one.cpu_s for one in window) / whole if window else None
     if cpu is None and ended.cpu_s is not None:
@@ -603,7 +647,7 @@ def _shares(read: board.Read, ended: Ended, window: Sequence[RunStep], begins_ns
 
 
 def waits_of(shares: TimeShares | None, device_used: bool) -> tuple[WaitsFor, str]:
-    """What the program waits for, and why this is said."""
+    """Return what the program waits for, and why this is said."""
     if shares is None:
         return "inconclusive", "the program did not load torch"
     data, copies, waits = (units.percent(one) for one in (shares.data, shares.copies, shares.waits))
@@ -776,8 +820,8 @@ def _out_of_memory(read: board.Read) -> OutOfMemory | None:
 def blame(
     asked: int | None, total: int | None, allocated: int | None, reserved: int | None, others: int | None
 ) -> str | None:
-    """What is to blame: `fragmentation` where what torch keeps unused is enough for the request, `other-processes`
-    where what these hold is, else `size`; None where it cannot be known."""
+    """Return what is to blame: `fragmentation` where what torch keeps unused is enough for the request,
+    `other-processes` where what these hold is, else `size`; None where it cannot be known."""
     if asked is None:
         return None
     if allocated is not None and reserved is not None and reserved - allocated >= asked:

@@ -120,7 +120,7 @@ def _theirs(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _of_caller(shown: Any) -> Any:
-    """What prints a warning, at the user's line where torch took one of ours for it."""
+    """Return what prints a warning, at the user's line where torch took one of ours for it."""
 
     def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
         if is_ours(filename) and (place := here()) is not None:
@@ -152,7 +152,7 @@ def _is_pinned(tensor: Any) -> bool:
 
 
 def _substitutes() -> list[tuple[Any, str, Any]]:
-    """What runs in another way here, each said once where it is used."""
+    """Return what runs in another way here, each said once where it is used."""
     distributed = torch.distributed
     found: list[tuple[Any, str, Any]] = []
     if distributed.is_available():
@@ -178,7 +178,7 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
 
 def _uncompiled(model: Any = None, **options: Any) -> Any:
     """`torch.compile` here: the model itself. Compiled code is not seen operation by operation."""
-    _remark("torch.compile is left out: the program runs eagerly, which may hold more memory")
+    _remark("torch.compile is skipped: the program runs eagerly, which may use more memory")
     return (lambda function: function) if model is None else model
 
 
@@ -191,7 +191,7 @@ def _remark(text: str) -> None:
 
 
 def _is_done() -> bool:
-    """Whether the steps that were asked for are behind: the counted ones, with all that follows each."""
+    """Return whether the steps that were asked for are behind: the counted ones, with all that follows each."""
     return bool(look.cells[board.STEPS] >= _steps) and look.memory is not None
 
 

@@ -31,7 +31,7 @@ _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether nobody is told of a look at the tensor's properties."""
+    """Return whether nobody is told of a look at the tensor's properties."""
     return type(tensor) in _PLAIN and not _modes()
 
 
@@ -48,7 +48,7 @@ def device_of(tensor: Any) -> str | None:
 
 
 def is_used() -> bool:
-    """Whether this process uses an accelerator: only then a call that waits for it waits."""
+    """Return whether this process uses an accelerator: only then a call that waits for it waits."""
     return any(
         (module := getattr(torch, name, None)) is not None and module.is_initialized() for name in ("cuda", "xpu")
     ) or (torch.backends.mps.is_available() and torch.mps.current_allocated_memory() > 0)
@@ -90,7 +90,7 @@ class Lines:
         return name if name.startswith("<") else os.path.normpath(os.path.join(self.folder, name))
 
     def is_users(self, path: str) -> bool:
-        """Whether a file is the user's: neither of a library nor made up by one as it runs."""
+        """Return whether a file is the user's: neither of a library nor made up by one as it runs."""
         if path.startswith("<"):
             return path == "<stdin>"
         real = os.path.realpath(path)
@@ -481,7 +481,7 @@ def _made_by(func: Any, result: Any) -> list[Any]:
 
 
 def _name_of(container: Any) -> str | None:
-    """What the program calls it: a variable of its main module, or of a function that is at work."""
+    """Return what the program calls it: a variable of its main module, or of a function that is at work."""
     places: list[dict[str, Any]] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -1,7 +1,7 @@
-"""What a run comes to: findings from its answer, each from what was counted; and a dry run's answer from the board,
-with the findings from that. Pure but for the program's source.
+"""Judge a run: findings from its answer, each from what was counted; and a dry run's answer from the board, with the
+findings from that. Pure but for the program's source.
 
-No saving is promised: what a line cost is known, what its removal would bring is not.
+It measures what a line costs, not what you would save by removing it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def findings(result: RunResult, folder: str = "") -> list[Finding]:
 
 
 def of_lines(result: RunResult, folder: str) -> list[Finding]:
-    """What the counts of each line show: a warning where the line takes a part of the time that can be seen."""
+    """Return what the counts of each line show: a warning where the line takes a part of the time that can be seen."""
     found = []
     for line in result.lines:
         verdict: Verdict = "warn" if line.time_s >= _WORTH * window_s(result) else "info"
@@ -80,7 +80,7 @@ def at(file: str | None, line: int | None, folder: str) -> str:
 
 
 def time_finding(result: RunResult) -> Finding:
-    """What the program waits for. A wait that can be cured is a warning."""
+    """Return what the program waits for. A wait that can be cured is a warning."""
     titles = {
         "data": "the program waits for data",
         "host": "the device waits for the host",
@@ -102,7 +102,7 @@ def _end(result: RunResult, folder: str) -> Finding:
         where = at(error.file, error.line, folder)
         return Finding("run.ended", "info", f"the program ended with {error.kind} at {where}", first)
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-    why = "often the system's out-of-memory killer: sudo dmesg tells" if name == "SIGKILL" else ""
+    why = "often the OOM killer: see sudo dmesg" if name == "SIGKILL" else ""
     if result.cut_off_in is not None:
         file, _, line = result.cut_off_in.rpartition(":")
         why = f"it waited for data at {at(file, int(line), folder)}"
@@ -121,11 +121,11 @@ def _growth(result: RunResult, folder: str) -> Finding:
     fix = None
     if kept:
         worst = max(kept, key=lambda one: one.kept_bytes_per_step)
-        message += f"; most is made at {at(worst.file, worst.line, folder)}"
+        message += f"; most is created at {at(worst.file, worst.line, folder)}"
         held_by = worst.held_by or next((one.held_by for one in kept if one.held_by), None)
         message += f", kept by {held_by}" if held_by else ""
     else:
-        fix = "gpucheck run --memory … names the line that makes what stays"
+        fix = "gpucheck run --memory … names the line that creates the remaining tensors"
     return Finding("run.memory.growth", "warn", f"{of} grows from step to step", message, fix=fix)
 
 
@@ -139,7 +139,7 @@ def memory_finding(seen: OutOfMemory, folder: str) -> Finding:
         "activations and the rest": seen.unnamed_bytes or 0,
     }
     held = ", ".join(f"{name} {capacity(size)}" for name, size in parts.items() if size) or "no tensor was alive"
-    asked = "" if seen.asked_bytes is None else f"{capacity(seen.asked_bytes)} asked for at once in {seen.phase}; "
+    asked = "" if seen.asked_bytes is None else f"{capacity(seen.asked_bytes)} requested at once in {seen.phase}; "
     message = f"{asked}{held}"
     if seen.holders:
         most = seen.holders[0]
@@ -153,7 +153,8 @@ def memory_finding(seen: OutOfMemory, folder: str) -> Finding:
 
 
 def advice_of(seen: OutOfMemory) -> str | None:
-    """What to change first, and by how much where that can be reckoned: to first order, as all such figures are."""
+    """Return what to change first, and by how much where that can be reckoned: to first order, as all such figures
+    are."""
     if seen.blame == "fragmentation":
         return "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     if seen.blame == "other-processes":
@@ -170,7 +171,7 @@ def advice_of(seen: OutOfMemory) -> str | None:
         states = seen.optimizer_bytes > seen.parameters_bytes
         if states:
             kept = capacity(seen.optimizer_bytes)
-            return f"optimizer states ({kept}) are the largest part: 8-bit states or SGD before a smaller batch"
+            return f"optimizer states ({kept}) are the largest part: try 8-bit states or SGD before a smaller batch"
         return f"weights and gradients ({capacity(fixed)}) are the largest part: bfloat16 halves them"
     short = max(asked - (seen.free_bytes or 0), 0)
     share = short / (moving + asked) if moving + asked else 0.0
@@ -180,7 +181,7 @@ def advice_of(seen: OutOfMemory) -> str | None:
 
 
 def _is_a_heap(seen: OutOfMemory) -> bool:
-    """Whether one list or dictionary of the user's holds more than all that training needs."""
+    """Return whether one list or dictionary of the user's holds more than all that training needs."""
     fixed = seen.parameters_bytes + seen.gradients_bytes + seen.optimizer_bytes
     most = seen.holders[0]
     return most.kind in ("list", "dict", "tuple", "set", "deque") and most.bytes > fixed
@@ -201,7 +202,7 @@ def _cost(line: RunLine) -> str:
 
 
 def _is_habit(line: RunLine, result: RunResult, count: int | None = None) -> bool:
-    """Whether it happens step by step, and not once at the beginning or now and then."""
+    """Return whether it happens step by step, and not once at the beginning or now and then."""
     steps = result.steps.count if result.steps is not None else 0
     often = (line.count if count is None else count) >= _OFTEN
     return often and (line.steps >= _MOST_STEPS * steps if steps >= _OFTEN else line.in_loop is not False)
@@ -211,22 +212,22 @@ def _needless(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[_S
     """Copies that need not be: thrown away, unchanged back or again, of what could be made on the device."""
     if line.discarded and line.kind in _COPIES:
         fix = "assign it: x = x.to(device); a tensor does not move in place"
-        yield "run.copies.discarded", "warn", "the result of .to() is thrown away", fix
+        yield "run.copies.discarded", "warn", "the result of .to() is discarded", fix
     if line.unchanged_back >= _OFTEN:
-        title = f"{line.unchanged_back} tensors go back unchanged to where they came from"
+        title = f"{line.unchanged_back} tensors are copied back unchanged"
         yield "run.copies.back", verdict, title, "keep the tensor that was copied"
     if line.unchanged_again >= _OFTEN and line.kind != "data":
         title = f"the same unchanged tensor is copied {line.unchanged_again + 1} times"
         yield "run.copies.again", verdict, title, "copy it once before the loop; in a module: register_buffer"
     if line.made_by is not None and _is_habit(line, result):
-        title = f"{line.made_by} makes a tensor on the host, and it is moved each time"
+        title = f"{line.made_by} creates a tensor on the host, which is moved each time"
         yield "run.copies.made_on_host", verdict, title, f"{line.made_by}(…, device=device)"
 
 
 def _waiting(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[_Said]:
-    """What holds the program up: copies that block or are too many, and waits for the device."""
+    """Yield what holds the program up: copies that block or are too many, and waits for the device."""
     if line.unpinned_async >= _OFTEN:
-        title = f"non_blocking=True from memory that is not pinned: {line.unpinned_async} copies"
+        title = f"non_blocking=True from pageable memory: {line.unpinned_async} copies"
         yield "run.copies.unpinned", verdict, title, "pin_memory=True in the DataLoader, or tensor.pin_memory()"
     is_pageable = line.kind == "to_device" and line.pageable >= _OFTEN and not line.unpinned_async and not line.made_by
     is_other = line.unchanged_again >= _OFTEN or verdict == "info"
@@ -239,10 +240,10 @@ def _waiting(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[_Sa
         size = capacity(line.bytes / line.count)
         yield "run.copies.small", verdict, f"many small copies of {size}", "stack them and copy once"
     if line.kind == "empty_cache" and _is_habit(line, result):
-        fix = "leave it out of the loop: what is freed is asked of the driver again"
+        fix = "remove it from the loop: the freed memory is requested from the driver again"
         yield "run.empty_cache", "warn", "empty_cache in a loop", fix
     if line.kind not in (*_COPIES, "data", "empty_cache") and _is_habit(line, result):
-        fix = "read it every so many steps, or once at the end"
+        fix = "read it every N steps, or once at the end"
         yield "run.waits", "info", f"{line.kind} waits for the device", fix
 
 
@@ -254,14 +255,17 @@ def costly(result: RunResult) -> Iterator[RunLine]:
             yield line
 
 
-_FORK_FIX = "in a DataLoader's worker return CPU tensors and move the batch in the main process; else start by spawn"
-_UNPUBLISHED = "cuDNN publishes no size for what an RNN keeps"
+_FORK_FIX = (
+    "in a DataLoader's worker return CPU tensors and move the batch in the main process; else start processes "
+    "with spawn"
+)
+_UNPUBLISHED = "cuDNN does not publish how much memory an RNN keeps"
 # `work.storages` sums tensors, in blocks as CUDA's allocator hands them out.
 _NOT_COUNTED = (
     "workspaces of cuDNN, cuBLAS and attention's backward pass",
     "buffers of NCCL",
-    "the CUDA context (some 300 to 600 MiB for each process)",
-    "memory that the allocator keeps or that is fragmented",
+    "the CUDA context (about 300 to 600 MiB for each process)",
+    "memory that the allocator caches or fragments",
 )
 # From this part of the memory on what is not counted decides.
 _CLOSE = 0.9
@@ -369,7 +373,7 @@ def _mismatches(result: DryResult) -> Iterator[Finding]:
         message = made.message
         if one.assumed:
             verdict = "inconclusive" if one.ended else "warn"
-            message = f"{message}; {one.assumed} values had been assumed before"
+            message = f"{message}; {one.assumed} values were assumed before"
         if not one.ended:
             message = f"{message}; {_caught(one.times)}" + (f" and ended with status {status}" if status else "")
         evidence = {**made.evidence, "ended": one.ended, "times": one.times}
@@ -383,7 +387,7 @@ def _mismatches(result: DryResult) -> Iterator[Finding]:
 
 
 def _in_forks(seen: CaughtError) -> Finding:
-    """What a process that the program forked met, such as a DataLoader's worker, and the program went on."""
+    """Return what a process that the program forked met, such as a DataLoader's worker, and the program went on."""
     place = seen.place or "an unknown line"
     kinds = {rules.APART: ("run.dry.mismatch", f"{place}: bring both to one device")}
     kinds |= dict.fromkeys((rules.FORKED, rules.FORKED_KERNEL), ("run.dry.fork", _FORK_FIX))
@@ -406,15 +410,15 @@ def _undone(result: DryResult) -> Iterator[Finding]:
     if result.memory is None or result.stopped is not None or any(one.ended for one in result.mismatches):
         return
     if result.trains and not result.steps:
-        why = "the program made an optimizer and ended before its first step"
+        why = "the program created an optimizer and ended before its first step"
         yield Finding("run.dry.followed", "inconclusive", "no step was judged", why)
     elif not result.memory.peak.allocated_bytes:
-        why = "it may take its device from an option"
+        why = "the device may be set by an option"
         yield Finding("run.dry.followed", "inconclusive", "the program put no tensor on the device", why)
 
 
 def _stop(result: DryResult, folder: str) -> Iterator[Finding]:
-    """What ended the program before its end. Only a dtype that CUDA refuses as well is a fault."""
+    """Yield what ended the program before its end. Only a dtype that CUDA refuses as well is a fault."""
     stop = result.stopped
     if stop is None:
         code = result.exit or 0
@@ -440,7 +444,7 @@ def _stop(result: DryResult, folder: str) -> Iterator[Finding]:
         return
     text = f"{stop.kind}: {stop.text}" if stop.text else stop.kind
     if not result.has_values and stop.of_device:
-        text = f"values are needed here, and --no-values has none ({text})"
+        text = f"values are needed here, but --no-values has none ({text})"
     yield Finding("run.dry.followed", "inconclusive", f"not judged from {place} on", text, evidence)
 
 
@@ -456,17 +460,17 @@ def _memory_findings(result: DryResult) -> Iterator[Finding]:
         first = memory.exceeded
         held = ", ".join(f"{one.place or 'unknown'} {capacity(one.bytes)}" for one in first.held[:3])
         where = first.place or "an unknown line"
-        message = f"{capacity(first.asked_bytes)} asked for at {where} in {first.phase}, step {first.step + 1}; {most}"
+        message = f"{capacity(first.asked_bytes)} requested at {where} in {first.phase}, step {first.step + 1}; {most}"
         evidence |= {"place": first.place}
         verdict: Verdict = "info" if result.assumed_count and not result.has_values and not result.steps else "fail"
         yield Finding(
             "run.dry.memory", verdict, "out of memory", f"{message}; most held by {held}", evidence, _advice_of(memory)
         )
     elif highest > total:
-        message = f"{most}: it fits at {capacity(peak.allocated_bytes)} and not at {capacity(highest)}; {_UNPUBLISHED}"
+        message = f"{most}: it fits at {capacity(peak.allocated_bytes)} but not at {capacity(highest)}; {_UNPUBLISHED}"
         yield Finding("run.dry.memory", "inconclusive", "memory may run out", message, evidence)
     elif highest >= _CLOSE * total:
-        message = f"{most} in tensors alone; workspaces, the context and fragmentation come on top"
+        message = f"{most} in tensors only; workspaces, the context and fragmentation are extra"
         yield Finding("run.dry.memory", "warn", "memory is close to full", message, evidence)
     else:
         share = percent(highest / total)
@@ -484,7 +488,8 @@ def peak_text(memory: DryMemory) -> str:
 
 
 def _advice_of(memory: DryMemory) -> str | None:
-    """What to change first, as `run` says it, from what was held at the peak: gradients and states may come later."""
+    """Return what to change first, as `run` says it, from what was held at the peak: gradients and states may come
+    later."""
     first = memory.peak
     there = {"backward": memory.gradients_bytes or 0, "step": memory.optimizer_bytes or 0}
     held = [min(size, first.made_in.get(phase, 0)) if first.made_in else size for phase, size in there.items()]
@@ -513,7 +518,7 @@ def _advice_of(memory: DryMemory) -> str | None:
 
 
 def _advice(counted: RunResult, folder: str) -> Iterator[Finding]:
-    """What `run` advises on copies and waits, for lines whose times are not known."""
+    """Yield what `run` advises on copies and waits, for lines whose times are not known."""
     untimed = replace(counted, lines=tuple(replace(one, time_s=0.0, longest_s=0.0) for one in counted.lines))
     for one in of_lines(untimed, folder):
         evidence = {key: value for key, value in one.evidence.items() if key != "time_s"}
@@ -530,7 +535,7 @@ def _remarks(result: DryResult) -> Iterator[Finding]:
         yield Finding("run.dry.assumed", "info", title, f"{first}: 0 or False each")
     if result.unjudged:
         told = ", ".join(one.operation + (f" ({one.place})" if one.place else "") for one in result.unjudged)
-        yield Finding("run.dry.unjudged", "info", "operations outside of aten were not judged", told)
+        yield Finding("run.dry.unjudged", "info", "operations outside aten were not judged", told)
 
 
 def relative(result: DryResult, folder: str) -> DryResult:

@@ -100,7 +100,7 @@ _kept_codes: list[Any] = []
 
 
 def _is_discarded(frame: FrameType) -> bool:
-    """Whether the statement that the frame is in throws the call's result away."""
+    """Return whether the statement that the frame is in throws the call's result away."""
     # Where the call is inlined, the place is that of the caches behind the instruction.
     following = (one for one in dis.get_instructions(frame.f_code) if one.offset > frame.f_lasti)
     return next((one.opname == "POP_TOP" for one in following), False)
@@ -151,7 +151,7 @@ def _waited(kind: str, began: int, tensor: Any, frame: FrameType) -> None:
 
 
 def _reader(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """What reads a tensor's value, measured where that is a device's.
+    """Return what reads a tensor's value, measured where that is a device's.
 
     One wait, however many there are in it: printing a tensor reads it many times.
     """
@@ -251,7 +251,7 @@ def _called(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _mover(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What makes a tensor on another device of this one, or returns it as it is."""
+    """Return what makes a tensor on another device of this one, or returns it as it is."""
 
     @functools.wraps(original)
     def move(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -356,7 +356,7 @@ def _follow(moved: Any, result: Any, site: int, at: int) -> None:
 
 
 def is_pinned(tensor: Any) -> bool:
-    """Whether the host's side of a copy is page-locked: the device can then read it while the host goes on."""
+    """Return whether the host's side of a copy is page-locked: the device can then read it while the host goes on."""
     pinned: bool = tensor.is_pinned()
     return pinned
 
@@ -429,6 +429,8 @@ class _Steps:
         self.others = 0
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.inside = 0
+        # Who is told of each step: its row, as it stands on the board.
+        self.listener: Callable[[tuple[int, ...]], None] | None = None
 
     def stepping(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer begins its step."""
@@ -469,6 +471,8 @@ class _Steps:
         else:
             _keep(number, row)
         cells[board.STEPS] = number + 1
+        if self.listener is not None:
+            self.listener(row)
         if _tracing is not None:
             _trace(number + 1)
             ended, totals, cpu = now(), [cells[place] for place in _TOTALS], time.process_time_ns()
@@ -630,6 +634,7 @@ def _forked() -> None:
     global memory, cells
     memory = bytearray(board.SIZE)
     cells = board.cells_of(memory)
+    _steps.listener = None
     atexit.unregister(_end)
 
 

@@ -1,6 +1,6 @@
-"""What commands answer beyond their measurements and findings: the type of each entry of a report's `results`.
+"""The answers of commands beyond measurements and findings: the type of each entry of a report's `results`.
 
-The types lie in a file for each command with a long answer, and are loaded where an answer is made or read.
+Each command with a long answer has its own module, which is loaded only if its answer is made or read.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpucheck.report.results.find_batch_size import EstimatedBatchSize, FoundBatchSize, FoundBatchSizes
     from gpucheck.report.results.fleet import FleetResult, NodeDocument
     from gpucheck.report.results.model import ModelResult
+    from gpucheck.report.results.ranks import RanksResult
     from gpucheck.report.results.run import DryResult, RunResult
     from gpucheck.report.results.short import Comparison, DoctorResult, ExplainResult, LintResult, MemoryStep
     from gpucheck.report.results.stress import StressResult
@@ -48,6 +49,7 @@ class Results(TypedDict, total=False):
     fleet_check: NodeDocument
     fleet_judge: FleetResult
     model: ModelResult
+    ranks: RanksResult
     run: RunResult
     stress: StressResult
     run_dry: DryResult

@@ -112,7 +112,10 @@ class SlowDevice:
 
 @dataclass(frozen=True, slots=True)
 class FleetNode:
-    """A node: what is wrong with it and what to do. `step` is the last that it reached, empty at its end."""
+    """A node: what is wrong with it and what to do. `step` is the last that it reached, empty at its end.
+
+    `ratios` has for each figure the rate of its slowest device over the median of that model.
+    """
 
     host: str
     state: NodeState
@@ -122,6 +125,7 @@ class FleetNode:
     attempt: int | None = None
     devices: int = 0
     slow: tuple[SlowDevice, ...] = ()
+    ratios: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

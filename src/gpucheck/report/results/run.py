@@ -203,8 +203,8 @@ class Traced:
 class RunResult:
     """One run of a program. `exit` is its status, or the negative number of the signal that ended it.
 
-    `lines` begin with what cost most time; `lines_lost` is how many there was no room for. `not_seen` names what is not
-    counted. `cut_off_in` is the line that waited for data when the program ended.
+    `lines` begin with what cost most time; `lines_lost` is how many there was no space for. `not_seen` names what is
+    not counted. `cut_off_in` is the line that waited for data when the program ended.
     """
 
     program: tuple[str, ...]

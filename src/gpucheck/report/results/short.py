@@ -1,4 +1,4 @@
-"""What `memory`, `doctor`, `explain`, `lint` and `compare` answer: the commands whose answers are short."""
+"""The answers of `memory`, `doctor`, `explain`, `lint` and `compare`, which are short."""
 
 from __future__ import annotations
 

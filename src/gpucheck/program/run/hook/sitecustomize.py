@@ -72,7 +72,7 @@ def _shared(path):
 
 def _begin():
     here = os.path.dirname(os.path.abspath(__file__))
-    path, root, trace, snapshot, dry, before = os.environ.pop("GPUCHECK_RUN").split("\n")
+    path, root, trace, snapshot, dry, ranks, before = os.environ.pop("GPUCHECK_RUN").split("\n")
     folder = os.getcwd()
     if before:
         os.environ["PYTHONPATH"] = before[1:]
@@ -95,6 +95,12 @@ def _begin():
                 from gpucheck.program.run import look
 
                 look.begin(memory, folder, int(trace), snapshot)
+                if ranks:
+                    import json
+
+                    from gpucheck.program.run import recorder
+
+                    recorder.begin(json.loads(ranks))
         except Exception as error:  # noqa: BLE001 (whatever fails of ours must not fail the program)
             memory[1] = 1  # and the program goes on as if nothing had been
             text = repr(error).encode("ascii", "replace")[:1000]

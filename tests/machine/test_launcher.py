@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.fleet import launcher
-from gpucheck.fleet.launcher import Launch
+from gpucheck.errors import UsageError
+from gpucheck.machine import launcher
+from gpucheck.machine.launcher import Launch, Place
 
 SRUN = {"SLURM_JOB_ID": "77", "SLURM_PROCID": "9", "SLURM_STEP_ID": "0", "SLURM_NNODES": "4", "SLURM_LOCALID": "1",
         "SLURMD_NODENAME": "node003"}  # fmt: skip
@@ -86,3 +87,51 @@ def test_a_lock_that_another_user_has_made_keeps_nobody_from_working(
     first, second = (Launch("srun", "1", 0, 1, None, True, rank, "1.0") for rank in (0, 1))
     with launcher.elected(first, "n") as one, launcher.elected(second, "n") as other:
         assert (one, other) == (True, False)
+
+
+SLURM = {"SLURM_PROCID": "3", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7"}
+OMPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        (
+            {
+                "RANK": "1",
+                "WORLD_SIZE": "4",
+                "LOCAL_RANK": "1",
+                "MASTER_ADDR": "n0",
+                "MASTER_PORT": "4711",
+                "TORCHELASTIC_USE_AGENT_STORE": "True",
+                "TORCHELASTIC_RESTART_COUNT": "2",
+            },
+            Place(1, 4, 1, "n0", 4711, "2", is_kept=True),
+        ),
+        ({**SLURM, "SLURM_STEP_NODELIST": "gpu[007-009,012]"}, Place(3, 16, 1, "gpu007", 29500)),
+        ({**SLURM, "SLURM_JOB_NODELIST": "a-1,b[2-3]"}, Place(3, 16, 1, "a-1", 29500)),
+        ({**SLURM, "SLURM_STEP_NODELIST": "r1n[3]-ib,x", "MASTER_PORT": "1"}, Place(3, 16, 1, "r1n3-ib", 1)),
+        ({**SLURM, "MASTER_ADDR": "head", "SLURM_STEP_NODELIST": "x"}, Place(3, 16, 1, "head", 29500)),
+        ({**OMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, Place(1, 2, 0, "127.0.0.1", 29500)),
+        ({**OMPI, "LSB_MCPU_HOSTS": "h1 4 h2 4"}, Place(1, 2, 0, "h1", 29500)),
+        ({"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MASTER_ADDR": "m"}, Place(5, 8, 1, "m", 29500)),
+        # One process, an allocation without a step, and none of it.
+        ({**SLURM, "SLURM_NTASKS": "1"}, None),
+        ({name: value for name, value in SLURM.items() if name != "SLURM_STEP_ID"}, None),
+        ({}, None),
+    ],
+)
+def test_the_place_among_a_launchers_processes(environment: dict[str, str], place: Place | None) -> None:
+    assert launcher.place(environment) == place
+
+
+@pytest.mark.parametrize("more", [{}, {"SLURM_STEP_NODELIST": "[0-3]"}, {"PBS_NODEFILE": "/nowhere"}])
+def test_ranks_that_cannot_know_where_they_meet_are_wrong_usage(more: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="rank 1 of 2 does not know the host of rank 0"):
+        launcher.place({**OMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "1", **more})
+
+
+def test_the_first_host_of_a_file_is_rank_0s(tmp_path: Path) -> None:
+    (tmp_path / "nodes").write_text("p1\np1\np2\n", encoding="utf-8")
+    found = launcher.place({**OMPI, "PBS_NODEFILE": str(tmp_path / "nodes")})
+    assert found is not None and found.host == "p1"

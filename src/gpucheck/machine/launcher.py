@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from gpucheck.errors import UsageError
 
 # A rank that starts later than this after another one of its node has ended belongs to another start.
 SAME_START_S = 60.0
@@ -86,6 +89,77 @@ def _kubernetes(environment: Mapping[str, str]) -> Launch:
     attempt = _number(environment, "JOBSET_RESTART_ATTEMPT") or 0
     nodes = _number(environment, "JOB_COMPLETIONS")
     return Launch("kubernetes", run, attempt, nodes, _first(environment, "NODE_NAME"))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """This process among those that a launcher has started, and where they meet.
+
+    `attempt` tells a start from one before it; `is_kept` whether the launcher keeps a store of torch's there itself.
+    """
+
+    rank: int
+    world: int
+    local_rank: int
+    host: str
+    port: int
+    attempt: str = "0"
+    is_kept: bool = False
+
+
+# The variables of rank, number of ranks and rank on this machine: torchrun's, Open MPI's, MPICH's and Slurm's.
+_PLACES = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+)
+# What torch.distributed.run listens on where nobody says it.
+_PORT = 29500
+
+
+def place(environment: Mapping[str, str]) -> Place | None:
+    """The place that torchrun, mpirun or srun gave this process; None where it is alone.
+
+    Raises UsageError where it is one of several, and nothing says where they meet.
+    """
+    for names in _PLACES:
+        rank, world, local = (_number(environment, name) for name in names)
+        if rank is None or world is None or (names[0] == "SLURM_PROCID" and "SLURM_STEP_ID" not in environment):
+            continue
+        if world < 2:
+            return None
+        host = environment.get("MASTER_ADDR") or _first_host(environment)
+        if host is None:
+            raise UsageError(
+                f"rank {rank} of {world} does not know the host of rank 0",
+                "MASTER_ADDR is not set, and the launcher lists no nodes",
+                "set MASTER_ADDR for every rank",
+            )
+        return Place(
+            rank,
+            world,
+            rank if local is None else local,
+            host,
+            _number(environment, "MASTER_PORT") or _PORT,
+            environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
+            environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        )
+    return None
+
+
+def _first_host(environment: Mapping[str, str]) -> str | None:
+    """The first host of the launcher's list, which is rank 0's; this machine where all ranks are on it."""
+    if listed := _first(environment, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"):
+        # node[03-07,12]-ib,login: the first name, with the first number of its brackets, which keeps its zeros.
+        first = re.match(r"([\w.-]+)(?:\[(\d+)[^\]]*\]([\w.-]*))?(?:,|$)", listed)
+        return None if first is None else "".join(part or "" for part in first.groups())
+    if hosts := environment.get("LSB_MCPU_HOSTS", "").split():
+        return hosts[0]
+    with contextlib.suppress(OSError, KeyError, IndexError, UnicodeDecodeError):
+        return Path(environment["PBS_NODEFILE"]).read_text(encoding="utf-8").split()[0]
+    world, local = (_number(environment, f"OMPI_COMM_WORLD_{name}SIZE") for name in ("", "LOCAL_"))
+    return "127.0.0.1" if world is not None and world == local else None
 
 
 def _first(environment: Mapping[str, str], *names: str) -> str | None:

@@ -1,0 +1,1 @@
+"""`bench collective`: how fast devices exchange data, in one machine or in many."""

@@ -1,0 +1,269 @@
+"""One rank of `bench collective`: a process that joins the others, and times and verifies the collectives it is told.
+
+It speaks lines with its parent (`ranks`): at each step that it reaches, one, so that the parent knows where it hangs.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gpucheck.bench.buffers import no_room
+from gpucheck.bench.collective.options import COLLECTIVES, ITEM, PEER_COPY
+from gpucheck.errors import CannotLook
+from gpucheck.machine import accel, host, kept
+from gpucheck.machine.speaking import Say, claim_stdout, requests
+from gpucheck.report.codec import to_json
+from gpucheck.report.fault import first_line
+
+BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
+# The first calls of a size open channels and register buffers.
+WARM_UP = 3
+# Long beside the wait for its end and beside the ranks' unequal starts (some 20 µs, over a network 100).
+WINDOW_S = 0.02
+MOST_CALLS, LEAST_WINDOWS, MOST_WINDOWS = 1000, 3, 20
+# Compared at a time; indices and expected values take some times this.
+SLICE = 1 << 22
+# A prime, so that data from a wrong place differs; and so many tags that sums of 1024 ranks are exact in float32.
+PERIOD, TAGS = 251, 64
+# What tells which algorithm NCCL takes.
+SETTINGS = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")
+# Of a device's free memory: an array and its copy are half of it, and NCCL's own buffers have room.
+DEVICE_SHARE = 0.25
+
+
+def main() -> int:
+    """Join the others, then answer each line until stdin ends. 0 also where it could not be, which is then said."""
+    say = claim_stdout()
+    asked = requests()
+    try:
+        rank = Rank(next(asked), say)
+        for told in asked:
+            rank.measure(str(told["collective"]), int(told["size"]), float(told["for_s"]))
+    except CannotLook as error:
+        say({"error": str(error), "end": True})
+    except RuntimeError as error:  # torch's, for whatever its backend and driver answer
+        kept.saw(error)
+        say({"error": _told(error), "end": True})
+    # The others may be gone, and whoever says good-bye to them waits.
+    kept.leave(0)
+
+
+class Rank:
+    """A device, and its place among the others. Raises CannotLook and torch's errors."""
+
+    def __init__(self, setup: dict[str, Any], say: Say) -> None:
+        self.say, self.rank, self.world = say, int(setup["rank"]), int(setup["world"])
+        kind = str(setup["kind"])
+        ids = setup["devices"]
+        self.accel = accel.open_device(ids[self.rank] if ids else _by_local_rank(kind, int(setup["local_rank"])))
+        self.accel.make_current()
+        self.next = torch.device(ids[(self.rank + 1) % self.world]) if ids else None
+        say({"step": "joining"})
+        store = dist.TCPStore(
+            setup["host"], int(setup["port"]), None, False, datetime.timedelta(seconds=setup["limit_s"])
+        )
+        # The parent's limit ends a hang; torch's own would end the process without a word.
+        longest = datetime.timedelta(hours=1)
+        place = dist.PrefixStore(setup["prefix"], store)
+        dist.init_process_group(BACKENDS[kind], store=place, rank=self.rank, world_size=self.world, timeout=longest)
+        self.word = torch.zeros(1, device=self.accel.device)
+        self.together()
+        version = torch.cuda.nccl.version() if kind == "cuda" else None
+        say(
+            {
+                "ready": True,
+                "room": self._room(float(setup["host_share"])),
+                "device": to_json(self.accel.ref),
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "version": ".".join(map(str, version)) if isinstance(version, tuple) else version,
+                "settings": {name: os.environ[name] for name in SETTINGS if name in os.environ},
+                "end": True,
+            }
+        )
+
+    def _room(self, host_share: float) -> int:
+        info = self.accel.memory_info()
+        if info is None:  # the ranks of a machine share its memory; each has an array and its copy
+            return int(host.memory().usable * host_share / (2 * int(os.environ.get("LOCAL_WORLD_SIZE", self.world))))
+        return int(info[0] * DEVICE_SHARE)
+
+    def together(self) -> None:
+        """Wait until every rank is here."""
+        dist.all_reduce(self.word)
+        self.accel.synchronize()
+
+    def slowest(self, seconds: float) -> float:
+        """The largest figure of all ranks: what they must agree on is decided by it."""
+        figure = torch.full((1,), seconds, device=self.accel.device)
+        dist.all_reduce(figure, dist.ReduceOp.MAX)
+        return float(figure.item())
+
+    def measure(self, collective: str, size: int, for_s: float) -> None:
+        """Time a collective for about `for_s` seconds, verified before and after."""
+        count = size // ITEM
+        self.accel.empty_cache()
+        with no_room(self.accel, "not enough memory for the buffers", "collective.memory", fix=""):
+            work = Work(collective, self.rank, self.world, count, self.accel.device, self.next)
+        self.say({"step": "starting"})
+        self.accel.reset_peak()
+        self.together()
+        self.say({"step": "calling"})
+        wrong = self._verified(work, 1)
+        self.say({"step": "timing"})
+        for _ in range(WARM_UP - 1):
+            work.call()
+        self.accel.synchronize()
+        began = self.accel.host_now()
+        work.call()
+        self.accel.synchronize()
+        each_s = self.slowest(self.accel.host_now() - began)
+        calls = min(max(round(WINDOW_S / max(each_s, 1e-6)), 1), MOST_CALLS)
+        windows = min(max(int(for_s / (each_s * calls)), LEAST_WINDOWS), MOST_WINDOWS)
+        started = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        began_s, samples_s = [], []
+        for _ in range(windows):
+            self.together()
+            began = self.accel.host_now()
+            for _ in range(calls):
+                work.call()
+            self.accel.synchronize()
+            began_s.append(began)
+            samples_s.append(self.accel.host_now() - began)
+            self.say({"step": "timing"})
+        # Sums of sums have grown by then, and mean nothing: verified is one call more.
+        for source, number in self._verified(work, 2).items():
+            wrong[source] = wrong.get(source, 0) + number
+        self.say(
+            {
+                "started": started,
+                "calls": calls,
+                "began_s": began_s,
+                "samples_s": samples_s,
+                "verified_elements": 2 * work.out.numel(),
+                "wrong_elements": sum(wrong.values()),
+                "wrong_from": {str(source): number for source, number in wrong.items() if source is not None},
+                "memory": to_json(self.accel.memory()),
+                "end": True,
+            }
+        )
+
+    def _verified(self, work: Work, turn: int) -> dict[int | None, int]:
+        """The wrong elements of one call, by the rank that they come from where that can be told."""
+        work.fill(turn)
+        self.accel.synchronize()
+        # Nobody sends before all have filled: a copy writes into the neighbour's memory by itself.
+        self.together()
+        work.call()
+        self.accel.synchronize()
+        return work.wrong(turn)
+
+
+def _told(error: RuntimeError) -> str:
+    """What a backend says of its failure; NCCL's own words stand below torch's."""
+    text = str(error)
+    _, found, last = text.partition("Last error:")
+    return first_line(last if found and last.strip() else text) or type(error).__name__
+
+
+def _by_local_rank(kind: str, local_rank: int) -> str:
+    """The device of a rank that a launcher has started: by its number, or the only one that it was given."""
+    if kind == "cpu":
+        return kind
+    count = accel.device_count(kind)
+    if local_rank >= count > 1 or not count:
+        raise CannotLook(f"rank {local_rank} of this machine has no GPU", f"torch sees {count}", "start fewer ranks")
+    return f"{kind}:{local_rank if count > 1 else 0}"
+
+
+class Work:
+    """A collective on arrays of `count` elements in all, on one rank: what goes in, what comes out, and the call."""
+
+    def __init__(
+        self, collective: str, rank: int, world: int, count: int, device: torch.device, neighbour: torch.device | None
+    ) -> None:
+        self.collective, self.rank, self.world, self.count = collective, rank, world, count
+        self.before, self.behind = (rank - 1) % world, (rank + 1) % world
+        # In place, as programs call them.
+        in_place = collective in ("all-reduce", "broadcast")
+        part = count // world
+        there = neighbour if collective == PEER_COPY and neighbour is not None else device
+        self.out = torch.empty(part if collective == "reduce-scatter" else count, device=there)
+        self.given = self.out if in_place else torch.empty(part if collective == "all-gather" else count, device=device)
+        self.call: Callable[[], object] = {
+            "all-reduce": lambda: dist.all_reduce(self.out),
+            "all-gather": lambda: dist.all_gather_into_tensor(self.out, self.given),
+            "reduce-scatter": lambda: dist.reduce_scatter_tensor(self.out, self.given),
+            "all-to-all": lambda: dist.all_to_all_single(self.out, self.given),
+            "broadcast": lambda: dist.broadcast(self.out, 0),
+            "send-receive": self._pass_on,
+            PEER_COPY: lambda: self.out.copy_(self.given, non_blocking=True),
+        }[collective]
+
+    def _pass_on(self) -> None:
+        sends = dist.P2POp(dist.isend, self.given, self.behind), dist.P2POp(dist.irecv, self.out, self.before)
+        for one in dist.batch_isend_irecv(list(sends)):
+            one.wait()
+
+    def fill(self, turn: int) -> None:
+        """Write what this rank gives, and poison what it gets."""
+        self.out.fill_(torch.nan)
+        if self.collective == "broadcast" and self.rank:
+            return
+        for start, places in self._slices(self.given):
+            self.given[start : start + SLICE] = _value(places, turn, self.rank)
+
+    def wrong(self, turn: int) -> dict[int | None, int]:
+        """The elements that are not what they must be, by the rank that they come from; None for sums."""
+        found: dict[int | None, int] = {}
+        for start, places in self._slices(self.out):
+            wanted, sources = self._wanted(places, turn)
+            bad = self.out[start : start + SLICE] != wanted
+            if not bool(bad.any()):
+                continue
+            if sources is None:
+                found[None] = found.get(None, 0) + int(bad.sum())
+                continue
+            for source, number in zip(*sources[bad].unique(return_counts=True), strict=True):
+                found[int(source)] = found.get(int(source), 0) + int(number)
+        return found
+
+    def _wanted(self, places: torch.Tensor, turn: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        part = self.count // self.world
+        if self.collective in ("all-reduce", "reduce-scatter"):
+            shift = self.rank * part if self.collective == "reduce-scatter" else 0
+            tags = sum(_tag(turn, rank) for rank in range(self.world))
+            return ((places + shift) % PERIOD * self.world + tags).to(torch.float32), None
+        if self.collective in ("all-gather", "all-to-all"):
+            sources = places // part
+            shift = self.rank * part if self.collective == "all-to-all" else 0
+            values = places % part + shift
+            return (values % PERIOD + (sources + turn) % TAGS * 256).to(torch.float32), sources
+        source = {"broadcast": 0, "send-receive": self.before, PEER_COPY: self.rank}[self.collective]
+        return _value(places, turn, source), torch.full_like(places, source)
+
+    def _slices(self, array: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+        for start in range(0, array.numel(), SLICE):
+            yield start, torch.arange(start, min(start + SLICE, array.numel()), device=array.device)
+
+
+def _tag(turn: int, rank: int) -> int:
+    return (rank + turn) % TAGS * 256
+
+
+def _value(places: torch.Tensor, turn: int, rank: int) -> torch.Tensor:
+    """What a rank gives at these places; another one each turn. Whole numbers, which float32 adds without error."""
+    return (places % PERIOD + _tag(turn, rank)).to(torch.float32)
+
+
+def size_of(collective: str, size: int, world: int) -> int:
+    """The nearest size below that the collective can have among so many ranks, and not nothing."""
+    grain = ITEM * (world if COLLECTIVES[collective].parts else 1)
+    return max(size // grain, 1) * grain

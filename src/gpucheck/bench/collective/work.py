@@ -1,0 +1,540 @@
+"""The command `bench collective`: a process for each rank, here or wherever a launcher has started this command.
+
+Each process of a launcher starts one rank as its child, and so outlives one that hangs. The first of them leads: it
+asks all ranks through a store, judges and reports; the others follow (`follow`) and end with its exit status.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol
+
+import psutil
+import torch.distributed as dist
+
+from gpucheck import exits, units
+from gpucheck.bench import devices
+from gpucheck.bench.collective import judge
+from gpucheck.bench.collective.judge import Answer
+from gpucheck.bench.collective.options import (
+    BUDGET_S,
+    COLLECTIVES,
+    CPU_BUDGET_S,
+    DEVICES,
+    PEER_COPY,
+    CollectiveOptions,
+)
+from gpucheck.bench.collective.rank import BACKENDS, WARM_UP, size_of
+from gpucheck.bench.devices import ALONE, Shared
+from gpucheck.errors import CannotLook, GpucheckError, UsageError
+from gpucheck.machine import choose, inventory, launcher, pulse, talk
+from gpucheck.machine.child import LineChild, python_argv
+from gpucheck.machine.launcher import Place
+from gpucheck.machine.talk import Line, Talk
+from gpucheck.measure import row, timing
+from gpucheck.report.codec import from_json
+from gpucheck.report.events import Began, Emit, Finished, Measured, Notice, Progress, Skipped, Started
+from gpucheck.report.facts import Facts
+from gpucheck.report.fault import first_line
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Run
+from gpucheck.units import GIB, KIB, MIB
+
+# This module's main() is the child's.
+CHILD = "gpucheck.bench.collective.rank"
+# What the literature gives rates for, and between them what shows where latency ends.
+SIZES = (8, 32 * KIB, MIB, 64 * MIB, GIB, 4 * GIB, 16 * GIB)
+# Below this an array's size hardly counts.
+LATENCY_BYTES = MIB
+# On the host a call of more takes a second and says nothing new.
+CPU_MOST = 64 * MIB
+# Importing torch and opening a device, for every rank at once; CUDA may compile for a new architecture.
+START_S = 120.0
+# From one rank's failure on: the others hang in the collective, or say what they see of it.
+AFTER_A_FAILURE_S = 5.0
+POLL_S = 0.01
+# A launcher's processes start within a minute or two of each other; after that, lines take milliseconds.
+MEET_S, LINE_S, LEAVE_S = 300.0, 15.0, 10.0
+# The time that a row has beside its windows: filling, comparing, connections.
+ROW_S = 0.5
+# How long a row is timed, and the calls that it makes at least, warm-ups and verified ones among them.
+LEAST_S, MOST_S, CALLS = 0.05, 1.0, 8
+
+
+# -- the ranks ---------------------------------------------------------------------------------------------------------
+
+
+class Start(Protocol):
+    """Starts the child that is this rank. Raises OSError."""
+
+    def __call__(self, rank: int) -> LineChild: ...
+
+
+def start(rank: int) -> LineChild:
+    """A fresh interpreter that is one rank."""
+    return LineChild(python_argv(CHILD), env=_environment(os.environ))
+
+
+def _environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """A rank's: gloo of one machine needs no network, and the machine's name may not resolve."""
+    given = dict(environment)
+    if sys.platform == "linux" and launcher.place(environment) is None:
+        given.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    return given
+
+
+class Ranks:
+    """The ranks that are this process's children: all of them alone, one under a launcher."""
+
+    def __init__(self, mine: Sequence[int], setup: Mapping[str, Any], start: Start) -> None:
+        self.mine, self.setup, self.start_child = mine, setup, start
+        self.children: dict[int, Talk] = {}
+        self.unstarted: dict[int, Answer] = {}
+
+    def start(self, turn: int) -> None:
+        """Start them; `turn` tells this group of processes from one before it."""
+        self.unstarted = {}
+        for rank in self.mine:
+            try:
+                self.children[rank] = Talk(lambda rank=rank: self.start_child(rank))  # type: ignore[misc]
+            except talk.Lost as lost:
+                self.unstarted[rank] = Answer(rank, None, lost.ending.in_words, "", lost.ending.how)
+        self._tell({**self.setup, "prefix": f"{self.setup['prefix']}/{turn}"})
+
+    def ask(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
+        """Every rank's answer; one that says nothing for `limit_s` is late."""
+        self._tell(request)
+        return self.hear(limit_s)
+
+    def _tell(self, request: Mapping[str, Any]) -> None:
+        for rank, child in self.children.items():
+            with contextlib.suppress(talk.Lost):  # heard next
+                child.send({**request, "rank": rank})
+
+    def hear(self, limit_s: float) -> list[Answer]:
+        """The answers to what was asked last. Where one rank fails, the others have a little more time."""
+        found = dict(self.unstarted)
+        steps = dict.fromkeys(self.mine, "")
+        until = time.monotonic() + (AFTER_A_FAILURE_S if found else limit_s)
+        while (waiting := [rank for rank in self.mine if rank not in found]) and time.monotonic() < until:
+            for rank in waiting:
+                failed = any(one.line is None for one in found.values())
+                try:
+                    line = self.children[rank].receive(POLL_S)
+                except talk.Lost as lost:
+                    found[rank] = Answer(rank, None, lost.ending.in_words, steps[rank], lost.ending.how)
+                else:
+                    if line is None:
+                        continue
+                    steps[rank] = str(line.get("step", steps[rank]))
+                    if "error" in line:
+                        found[rank] = Answer(rank, None, str(line["error"]), steps[rank])
+                    elif "end" in line:
+                        found[rank] = Answer(rank, line, "", steps[rank])
+                if not failed:
+                    gone = rank in found and found[rank].line is None
+                    until = time.monotonic() + (AFTER_A_FAILURE_S if gone else limit_s)
+        return [found.get(rank) or self._late(rank, steps[rank], limit_s) for rank in self.mine]
+
+    def _late(self, rank: int, step: str, limit_s: float) -> Answer:
+        with contextlib.suppress(psutil.Error):
+            if psutil.Process(self.children[rank].pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
+                return Answer(rank, None, "its process is stopped (SIGSTOP, or a debugger)", step, "stopped")
+        return Answer(rank, None, f"its process did not answer within {limit_s:.0f} s", step, "late")
+
+    def stop(self) -> None:
+        """End them all."""
+        while self.children:
+            self.children.popitem()[1].stop()
+
+
+class Alone:
+    """A group whose ranks are all this process's children. After a failure new processes go on."""
+
+    is_launched = False
+
+    def __init__(self, ids: Sequence[str], options: CollectiveOptions, start: Start) -> None:
+        # Kept here: the store outlives whichever rank fails.
+        self.store = dist.TCPStore("127.0.0.1", 0, None, True, datetime.timedelta(seconds=LINE_S))
+        setup = _setup(options, ids, len(ids), "127.0.0.1", self.store.port, "alone")
+        self.ranks, self.world, self.turn = Ranks(range(len(ids)), setup, start), len(ids), 0
+
+    def begin(self, kind: str) -> list[Answer]:
+        """Start the ranks; what each says of itself."""
+        self.ranks.stop()
+        self.turn += 1
+        self.ranks.start(self.turn)
+        return self.ranks.hear(START_S)
+
+    def ask(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
+        """What every rank comes to."""
+        return self.ranks.ask(request, limit_s)
+
+    def stop(self) -> None:
+        """End the ranks."""
+        self.ranks.stop()
+
+
+class Meeting:
+    """The processes of a launcher, each with one rank as its child; they meet in a store. Raises CannotLook.
+
+    What rank 0 asks stands there under a number, and under it each one's answer.
+    """
+
+    is_launched = True
+
+    def __init__(self, place: Place, options: CollectiveOptions, start: Start = start) -> None:
+        self.place, self.options, self.start_child, self.world = place, options, start, place.world
+        self.ranks: Ranks | None = None
+        self.number = 0
+        keeps = place.rank == 0 and not place.is_kept
+        try:
+            self.store = dist.TCPStore(place.host, place.port, None, keeps, datetime.timedelta(seconds=MEET_S))
+        except RuntimeError as error:
+            raise CannotLook(
+                f"rank {place.rank} cannot meet the others at {place.host}:{place.port}",
+                first_line(str(error)),
+                "check MASTER_ADDR and MASTER_PORT; a firewall may block the port",
+                finding="collective.start",
+            ) from error
+
+    def begin(self, kind: str) -> list[Answer]:
+        """Let every process start its rank; what each says of itself."""
+        return self._asked({"begin": kind}, START_S)
+
+    def ask(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
+        """What every rank comes to."""
+        return self._asked({"ask": dict(request), "limit_s": limit_s}, limit_s)
+
+    def dismiss(self, code: int) -> None:
+        """Let every process end with this exit status, and stay until they know it: the store may be this process's."""
+        with contextlib.suppress(RuntimeError):  # whoever is gone does not ask any more
+            self._say(f"ask/{self.number}", {"exit": code})
+            until = time.monotonic() + LEAVE_S
+            for rank in range(1, self.world):
+                self._hear(f"left/{rank}", until - time.monotonic())
+
+    def follow(self) -> int:
+        """Do what rank 0 asks until it dismisses; the exit status that it says."""
+        patience_s = MEET_S
+        try:
+            while True:
+                told = self._hear(f"ask/{self.number}", patience_s)
+                if told is None:
+                    sys.stderr.write(f"gpucheck: rank {self.place.rank}: rank 0 does not answer\n")
+                    return exits.UNDECIDED
+                if "exit" in told:
+                    self._say(f"left/{self.place.rank}", {})
+                    return int(told["exit"])
+                self._answer(told)
+                patience_s = self.options.limit_s + START_S + LINE_S
+        except RuntimeError as error:
+            sys.stderr.write(f"gpucheck: rank {self.place.rank} has lost rank 0: {first_line(str(error))}\n")
+            return exits.UNDECIDED
+        finally:
+            self.stop()
+
+    def _asked(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
+        number = self.number
+        self._say(f"ask/{number}", request)
+        self._answer(request)
+        until = time.monotonic() + LINE_S
+        found = []
+        for rank in range(self.world):
+            # The first lines wait for whoever starts last; later ones begin as rank 0's do.
+            left_s = (MEET_S if number == 0 else 0.0) + max(until - time.monotonic(), 0.1)
+            told = self._hear(f"answer/{number}/{rank}", left_s)
+            found.append(Answer(rank, None, "its host does not answer", "", "late") if told is None else Answer(**told))
+        return found
+
+    def _answer(self, told: Mapping[str, Any]) -> None:
+        """Let this process's rank do what was asked, and write down what it comes to."""
+        place = self.place
+        if "begin" in told:
+            setup = _setup(self.options, (), place.world, place.host, place.port, f"gpucheck/{place.attempt}")
+            setup |= {"kind": told["begin"], "local_rank": place.local_rank}
+            self.ranks = Ranks([place.rank], setup, self.start_child)
+            self.ranks.start(0)
+            (mine,) = self.ranks.hear(START_S)
+        else:
+            assert self.ranks is not None
+            (mine,) = self.ranks.ask(told["ask"], float(told["limit_s"]))
+        self._say(f"answer/{self.number}/{place.rank}", asdict(mine))
+        self.number += 1
+
+    def _say(self, key: str, told: Mapping[str, Any]) -> None:
+        self.store.set(f"gpucheck/{self.place.attempt}/{key}", json.dumps(told))
+
+    def _hear(self, key: str, limit_s: float) -> dict[str, Any] | None:
+        """What stands under a key, once it does; None where nothing does within so many seconds."""
+        name = f"gpucheck/{self.place.attempt}/{key}"
+        until = time.monotonic() + limit_s
+        while not self.store.check([name]):
+            if time.monotonic() >= until:
+                return None
+            time.sleep(POLL_S)
+        told: dict[str, Any] = json.loads(self.store.get(name))
+        return told
+
+    def stop(self) -> None:
+        """End this process's rank."""
+        if self.ranks is not None:
+            self.ranks.stop()
+
+
+def _setup(
+    options: CollectiveOptions, ids: Sequence[str], world: int, host: str, port: int, prefix: str
+) -> dict[str, Any]:
+    return {
+        "devices": list(ids),
+        "kind": ids[0].partition(":")[0] if ids else "cpu",
+        "world": world,
+        "local_rank": 0,
+        "host": host,
+        "port": port,
+        "prefix": prefix,
+        "limit_s": START_S,
+        "host_share": options.host_share,
+    }
+
+
+def led(place: Place, options: CollectiveOptions, report: Callable[[Meeting], int]) -> int:
+    """Lead the processes of a launcher, of which rank 0 reports, or follow; the exit status, the same in each."""
+    meeting = Meeting(place, options)
+    if place.rank:
+        return meeting.follow()
+    code = exits.BUG
+    try:
+        code = report(meeting)
+    except GpucheckError as error:
+        code = error.exit_code
+        raise
+    finally:
+        meeting.dismiss(code)
+    return code
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def command(
+    options: CollectiveOptions, emit: Emit, shared: Shared = ALONE, meeting: Meeting | None = None, start: Start = start
+) -> None:
+    """Measure the collectives among all devices, or among the ranks that a launcher started.
+
+    Raises UsageError, and CannotLook where there are no two ranks or torch has nothing to connect them with.
+    """
+    began = time.monotonic()
+    facts = shared.facts or inventory.read()
+    emit(Started(facts))
+    ids = _ids(options, facts, emit, meeting)
+    kind, device = ids[0].partition(":")[0], ids[0]
+    _check_backend(kind)
+    if not shared.is_planned:
+        devices.begin(emit, facts, ["collective"], [device], shared)
+    budget_s = options.time_budget_s or (CPU_BUDGET_S if kind == "cpu" else BUDGET_S)
+    until_s = pulse.ends_by(budget_s, began) if shared.until_s is None else shared.until_s
+    emit(Began("collective", device))
+    group = Alone(ids, options, start) if meeting is None else meeting
+    run = _Run(options, emit, group, ids, facts, min(began + budget_s, until_s))
+    why = "fault"
+    try:
+        why = run.every_row()
+    except pulse.OutOfTime:
+        emit(Skipped(devices.out_of_time("collective", "some rows were not measured", device)))
+        why = "time"
+    finally:
+        group.stop()
+    emit(Finished("collective", device, why))
+
+
+def _ids(options: CollectiveOptions, facts: Facts, emit: Emit, meeting: Meeting | None) -> list[str]:
+    """The device of each rank; of a launcher's, rank 0's. Raises UsageError and CannotLook."""
+    if options.device not in DEVICES:
+        what = f"--device {options.device!r} is one device, and a collective needs several"
+        raise UsageError(what, "", f"give {', '.join(DEVICES)}; CUDA_VISIBLE_DEVICES selects GPUs")
+    if meeting is not None:
+        if options.ranks is not None:
+            raise UsageError(
+                "--ranks is for processes that gpucheck starts", "a launcher has started these", "leave it out"
+            )
+        return [choose.choose(options.device if options.device != "all" else "auto", facts).ids[0]]
+    chosen = choose.choose("cpu" if options.device == "cpu" else "all", facts)
+    if chosen.notice:
+        emit(Notice(chosen.notice))
+    if chosen.ids == ("cpu",) and options.device in ("auto", "all", "cpu"):
+        return ["cpu"] * (options.ranks or 2)
+    kind = chosen.ids[0].partition(":")[0] if options.device in ("auto", "all") else options.device
+    ids = [one for one in chosen.ids if one.partition(":")[0] == kind]
+    if len(ids) < (options.ranks or 2):
+        raise CannotLook(
+            f"{len(ids)} GPU{'s' * (len(ids) != 1)} for {options.ranks or 2} ranks",
+            "a collective needs a GPU for each",
+            "--device cpu measures processes on the host",
+            finding="collective.ranks",
+        )
+    return ids[: options.ranks]
+
+
+def _check_backend(kind: str) -> None:
+    """Raises CannotLook where torch cannot connect devices of this kind."""
+    name = BACKENDS.get(kind)
+    if name is not None and dist.is_available() and dist.is_backend_available(name):
+        return
+    told = (name or f"backend for {kind}").upper() if name != "gloo" else "gloo"
+    raise CannotLook(
+        f"collective: torch has no {told}",
+        "this build of torch was made without it" if name else "torch connects no such devices",
+        "install a build with it (NCCL: the CUDA builds for Linux); --device cpu measures gloo on the host",
+        finding="collective.backend",
+    )
+
+
+@dataclass(slots=True)
+class _Run:
+    """The rows of one command."""
+
+    options: CollectiveOptions
+    emit: Emit
+    group: Alone | Meeting
+    ids: Sequence[str]
+    facts: Facts
+    deadline: float
+    ready: list[Line] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        return self.ids[0].partition(":")[0]
+
+    def every_row(self) -> str:
+        """Measure every row; why not, as `Finished` says it: empty, `time`, or `fault` where one failed."""
+        if not self._begin():
+            return "fault"
+        todo = self._todo()
+        left_out: list[str] = []
+        broken: set[str] = set()
+        # By collective: the size before, and what a call of it took.
+        before: dict[str, tuple[int, float]] = {}
+        for done, (collective, size) in enumerate(todo):
+            name = f"{collective}, {units.capacity(size)}"
+            if collective in broken:
+                continue
+            left_s = self.deadline - time.monotonic()
+            last_size, last_s = before.get(collective, (size, 0.0))
+            # Small arrays all take a call's latency.
+            needs_s = CALLS * last_s * max(size / max(last_size, LATENCY_BYTES), 1.0)
+            if done and left_s <= needs_s:
+                left_out.append(name)
+                continue
+            self.emit(Progress(name, done, len(todo)))
+            for_s = min(max(left_s / (len(todo) - done) - ROW_S, LEAST_S), MOST_S)
+            request = {"collective": collective, "size": size, "for_s": for_s}
+            answers = self.group.ask(request, self.options.limit_s)
+            lines = [one.line for one in answers if one.line is not None]
+            if len(lines) == self.group.world:
+                one = self._row(collective, size, lines)
+                self.emit(Measured(one))
+                before[collective] = size, one.time_s.median if one.time_s else 0.0
+                continue
+            broken.add(collective)
+            self.emit(Skipped(judge.failed(name, answers, self.ready, self.kind)))
+            rest = todo[done + 1 :]
+            # Its larger arrays would hang as long again.
+            goes_on = not self.group.is_launched and self._begin()
+            self._not_run([one for one in rest if one[0] == collective or (not goes_on and one[0] not in broken)])
+            if not goes_on:
+                return "fault"
+        if left_out:
+            what = f"{len(left_out)} of {len(todo)} rows were not measured"
+            finding = devices.out_of_time("collective", what, self.ids[0])
+            self.emit(Skipped(replace(finding, evidence={"rows": left_out})))
+        return "fault" if broken else "time" if left_out else ""
+
+    def _begin(self) -> bool:
+        """Start the ranks; False where they do not come together."""
+        self.emit(Progress(f"{self.group.world} ranks start"))
+        answers = self.group.begin(self.kind)
+        self.ready = [one.line for one in answers if one.line is not None]
+        if len(self.ready) < self.group.world:
+            self.emit(Skipped(judge.failed("the start", answers, (), self.kind)))
+            return False
+        return True
+
+    def _todo(self) -> list[tuple[str, int]]:
+        """The collectives and their sizes, as the rank with the least memory has room for them."""
+        room = min(int(one["room"]) for one in self.ready)
+        usual = [size for size in SIZES if self.kind != "cpu" or size <= CPU_MOST]
+        largest = () if self.kind == "cpu" or room < GIB else (1 << (room.bit_length() - 1),)
+        sizes = self.options.sizes or sorted({*usual, *largest})
+        todo: list[tuple[str, int]] = []
+        for collective in self.options.collectives:
+            if collective == PEER_COPY and (self.group.is_launched or self.kind == "cpu"):
+                continue
+            mine = dict.fromkeys(size_of(collective, size, self.group.world) for size in sizes if size <= room)
+            todo += [(collective, size) for size in mine]
+        if too_large := [size for size in self.options.sizes if size > room]:
+            what = f"not enough memory for {', '.join(units.capacity(size) for size in too_large)}"
+            why = f"an array may take {units.capacity(room)}: a quarter of what is free"
+            self.emit(Skipped(Finding("collective.memory", "skip", what, why, fix="give a smaller --size")))
+        return todo
+
+    def _not_run(self, rows: Sequence[tuple[str, int]]) -> None:
+        """Tell what a failure before has cost."""
+        if rows:
+            what = f"{len(rows)} more row{'s' * (len(rows) != 1)} not run"
+            why = "a collective failed before" + (", and its ranks are gone" if self.group.is_launched else "")
+            names = [f"{collective}, {units.capacity(size)}" for collective, size in rows]
+            self.emit(Skipped(Finding("collective.not_run", "skip", what, why, {"rows": names})))
+
+    def _row(self, collective: str, size: int, lines: Sequence[Line]) -> Measurement:
+        """The row of all ranks' samples: a window is over when its last rank is through."""
+        first, world = lines[0], self.group.world
+        together = tuple(max(window) for window in zip(*(one["samples_s"] for one in lines), strict=True))
+        taken = Run(first["started"], int(first["calls"]), together, tuple(first["began_s"]))
+        known = next((one for one in self.facts.devices if one.id == self.ids[0]), None)
+        opened = self.ready[0]["device"]
+        ranks = [
+            {
+                "rank": place,
+                "host": ready["host"],
+                "device": ready["device"]["id"],
+                "samples_s": line["samples_s"],
+                "wrong_elements": line["wrong_elements"],
+                "wrong_from": line["wrong_from"],
+            }
+            for place, (ready, line) in enumerate(zip(self.ready, lines, strict=True))
+        ]
+        few = ("few-samples",) if len(together) < timing.WANTED_SAMPLES else ()
+        factor = COLLECTIVES[collective].factor(world)
+        return row.measurement(
+            "collective",
+            DeviceRef(self.ids[0], known.uuid if known else opened["uuid"], opened["name"]),
+            timing.Timed(taken, "host", "host", few),
+            row.Beside(),
+            case={
+                "collective": collective,
+                "size_bytes": size,
+                "ranks": world,
+                "hosts": len({one["host"] for one in self.ready}),
+                "backend": BACKENDS[self.kind],
+            },
+            work=("bytes", size * factor, "B/s"),
+            memory=from_json(MemoryFigures, first["memory"]),
+            cache="warm",
+            details={
+                "bus_factor": factor,
+                "transport": "host" if self.kind == "cpu" else "device",
+                "warm_up_calls": WARM_UP,
+                "version": self.ready[0]["version"],
+                "settings": self.ready[0]["settings"],
+                "verified_elements": sum(one["verified_elements"] for one in lines),
+                "ranks": ranks,
+            },
+        )

@@ -1,0 +1,341 @@
+"""Which rank holds up a job: from when each rank arrived at each collective. Pure, and free of torch.
+
+A rank that is late at one collective makes its siblings late at the next, and they wait inside their own phases: so
+neither lateness nor durations name anybody. What names a rank is how long it took since it was last released, beside
+its siblings: a collective that all wait for releases all of its ranks when the last one arrives.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gpucheck import stats
+
+# Below so many steps 8 blocks hold too few of them.
+FEWEST_STEPS = 60
+# The first steps load, compile and fill caches, and DDP lays out its buckets anew.
+APART = 3
+# What a rank must cost before it is named: a share of a step, and a time that nobody's clock or scheduler makes.
+LEAST_SHARE, LEAST_S = 0.02, 1e-3
+# Of all ranks together: so often may a rank of a sound job be named.
+LEVEL = 0.001
+# Where ranks run ahead of the last in more than this share of the steps, they did not wait for it.
+AHEAD = 0.02
+
+Outcome = Literal["straggler", "alternating", "alike", "not_decided"]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One collective: its group, the step it is in, and when each rank arrived, in seconds of one clock.
+
+    `waits` is whether all ranks of such a call wait for the last; a broadcast's source does not.
+    """
+
+    group: str
+    step: int
+    arrivals: Mapping[int, float]
+    waits: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What is judged: `clock_error_s` is how far a rank's clock may be off, `inside` that the arrivals are the time
+    inside the call, negated, of ranks that have no clock in common."""
+
+    ranks: tuple[int, ...]
+    steps: int
+    step_s: float
+    calls: Sequence[Call]
+    clock_error_s: Mapping[int, float] = field(default_factory=dict)
+    inside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Who holds up the job. `cost_s` is a step's cost, `late_s` by how much each rank is later than its siblings."""
+
+    outcome: Outcome
+    ranks: tuple[int, ...] = ()
+    cost_s: float = 0.0
+    last_share: float = 0.0
+    late_s: Mapping[int, float] = field(default_factory=dict)
+    reason: str = ""
+    # In which part of the steps each rank is last, and the collective of a step at which the named one is latest, by
+    # its group and place among those of the group.
+    shares: Mapping[int, float] = field(default_factory=dict)
+    where: tuple[str, int] | None = None
+
+
+def judge(table: Table) -> Verdict:
+    """The verdict."""
+    if table.steps < FEWEST_STEPS:
+        return Verdict("not_decided", reason=f"{table.steps} steps: fewer than {FEWEST_STEPS}")
+    if len(table.ranks) < 2 or not table.calls:
+        return Verdict("not_decided", reason="no collective was seen on more than one rank")
+    lateness = _lateness(table)
+    late, steps = lateness.late, sorted(lateness.lost)
+    if len(steps) < FEWEST_STEPS - APART:
+        return Verdict("not_decided", reason=f"collectives of {len(steps)} steps were seen: fewer than {FEWEST_STEPS}")
+    means = {rank: statistics.fmean(rows.get(step, 0.0) for step in steps) for rank, rows in late.items()}
+    least = max(LEAST_SHARE * table.step_s, LEAST_S)
+    level = 1 - 2 * LEVEL / len(table.ranks)
+    errors = _errors({rank: [rows.get(step, 0.0) for step in steps] for rank, rows in late.items()}, level)
+    named = tuple(
+        rank
+        for rank in sorted(late, key=lambda one: -means[one])
+        if means[rank] - _clock(table, rank) > max(least, errors[rank])
+    )
+    costs = lateness.costs(named)
+    cost = [costs.get(step, 0.0) for step in steps]
+    shares = {rank: sum(lateness.last[step] == rank for step in steps) / len(steps) for rank in late}
+    others = max((shares[rank] for rank in late if rank not in named), default=0.0)
+    alone = bool(named) and others < max(shares[rank] for rank in named) / 2
+    if alone and (len(named) == 1 or not _alternate(named, late, steps)):
+        share = sum(shares[rank] for rank in named)
+        at = lateness.at[named[0]]
+        where = max(at, key=at.__getitem__)
+        return Verdict("straggler", tuple(sorted(named)), statistics.fmean(cost), share, means, "", shares, where)
+    lost = [lateness.lost[step] for step in steps]
+    if statistics.fmean(lost) - max(_clock(table, rank) for rank in late) > least:
+        share = sum(shares[rank] for rank in named)
+        return Verdict("alternating", tuple(sorted(named)), statistics.fmean(lost), share, means, "", shares)
+    apart = _apart(table) - 2 * max(_clock(table, rank) for rank in late)
+    if apart > 2 * least:
+        reason = f"ranks arrive {apart * 1e3:.3g} ms apart, and nobody was seen to wait"
+        return Verdict("not_decided", reason=reason, late_s=means, shares=shares)
+    return Verdict("alike", late_s=means, shares=shares)
+
+
+def _apart(table: Table) -> float:
+    """How far behind the middle the last of a step arrives, whoever waits for it; the mean of the steps."""
+    most: dict[int, float] = {}
+    for call in table.calls:
+        if call.step >= APART and len(call.arrivals) > 1:
+            ordered = sorted(call.arrivals.values())
+            most[call.step] = max(most.get(call.step, 0.0), ordered[-1] - ordered[(len(ordered) - 1) // 2])
+    return statistics.fmean(most.values())
+
+
+def _errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, float]:
+    """How far each rank's mean may be off at this level (t), from 8 to 16 blocks of consecutive steps.
+
+    Blocks are widened until neighbours correlate little, and what correlation stays widens the error. Ranks of a job
+    are alike: together they tell the spread of a block better than one alone, unless it varies more than twice as much.
+    """
+    blocks: dict[int, list[float]] = {}
+    correlation = 0.0
+    for count in range(stats.MOST_BLOCKS, stats.FEWEST_BLOCKS - 1, -2):
+        for rank, values in series.items():
+            size = len(values) // count
+            rest = values[len(values) - size * count :]
+            blocks[rank] = [statistics.fmean(rest[n * size : (n + 1) * size]) for n in range(count)]
+        seen = statistics.fmean(map(_lag1, blocks.values()))
+        # A short series seems to correlate less than it does, by (1 + 3 r) / n (Marriott and Pope 1954).
+        correlation = seen + (1 + 3 * max(seen, 0.0)) / count
+        if correlation < stats.LARGEST_CORRELATION:
+            break
+    correlation = min(max(correlation, 0.0), 0.8)
+    count = len(next(iter(blocks.values())))
+    widened = math.sqrt((1 + correlation) / (1 - correlation) / count)
+    own = {rank: statistics.variance(means) for rank, means in blocks.items()}
+    found = {}
+    for rank, mine in own.items():
+        others = statistics.fmean(one for other, one in own.items() if other != rank)
+        alone = len(own) == 2 or mine > 4 * others
+        freedom = (count - 1) * (1 if alone else min(len(own) - 1, 8))
+        found[rank] = widened * math.sqrt(mine if alone else others) * stats.student_quantile(level, freedom)
+    return found
+
+
+def _lag1(values: Sequence[float]) -> float:
+    """The correlation of each value with the next."""
+    mean = statistics.fmean(values)
+    spread = sum((value - mean) ** 2 for value in values)
+    along = sum((a - mean) * (b - mean) for a, b in itertools.pairwise(values))
+    return along / spread if spread else 0.0
+
+
+def _clock(table: Table, rank: int) -> float:
+    """How far a rank may seem later than its siblings because clocks differ."""
+    others = [table.clock_error_s.get(one, 0.0) for one in table.ranks if one != rank]
+    return table.clock_error_s.get(rank, 0.0) + statistics.median(others)
+
+
+def _alternate(named: Sequence[int], late: Mapping[int, Mapping[int, float]], steps: Sequence[int]) -> bool:
+    """Whether these ranks are late in different steps, rather than together."""
+    alone = 0
+    for step in steps:
+        rows = sorted((late[rank].get(step, 0.0) for rank in named), reverse=True)
+        alone += rows[1] < rows[0] / 2
+    return alone > len(steps) / 2
+
+
+# -- lateness ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Lateness:
+    """By step: how much later each rank was than its siblings, who was last, and what waiting for the last cost."""
+
+    late: dict[int, dict[int, float]]
+    lost: dict[int, float]
+    last: dict[int, int]
+    # The time of each rank since its release, at each call that released it.
+    own: list[tuple[int, dict[int, float]]]
+    # The same lateness of each rank by the place of the call in a step.
+    at: dict[int, dict[tuple[str, int], float]]
+
+    def costs(self, ranks: Iterable[int]) -> dict[int, float]:
+        """What a step would have been shorter by, had these ranks arrived with the last of the others."""
+        found: dict[int, float] = defaultdict(float)
+        chosen = frozenset(ranks)
+        for step, own in self.own:
+            others = [value for rank, value in own.items() if rank not in chosen]
+            mine = [value for rank, value in own.items() if rank in chosen]
+            if others and mine:
+                found[step] += max(max(mine) - max(others), 0.0)
+        return found
+
+
+def _lateness(table: Table) -> _Lateness:
+    calls = [one for one in table.calls if len(one.arrivals) > 1]
+    if not table.inside:
+        # A call that ranks wait for is behind all that its ranks did before, wherever other groups are.
+        calls.sort(key=lambda one: max(one.arrivals.values()))
+    positions = _positions(calls)
+    # Two clocks that are off make a rank seem to go on before the last has come.
+    slack = 2 * max(table.clock_error_s.values(), default=0.0)
+    releasing = [True] * len(calls) if table.inside else _releasing(calls, positions, slack)
+    nowhere: dict[int, dict[tuple[str, int], float]] = {rank: defaultdict(float) for rank in table.ranks}
+    found = _Lateness({rank: {} for rank in table.ranks}, defaultdict(float), {}, [], nowhere)
+    released: dict[int, float] = {}
+    largest: dict[int, float] = {}
+    for call, position, releases in zip(calls, positions, releasing, strict=True):
+        if not releases:
+            continue
+        arrivals = call.arrivals
+        # A group that meets for the first time: lateness from before is nobody's that can be known.
+        known = table.inside or all(rank in released for rank in arrivals)
+        if known and call.step >= APART:
+            own = {rank: at - (0.0 if table.inside else released[rank]) for rank, at in arrivals.items()}
+            _add(found, call.step, position, own, largest)
+        last = max(arrivals.values())
+        for rank in arrivals:
+            released[rank] = last
+    return found
+
+
+def _add(
+    found: _Lateness, step: int, position: tuple[str, int], own: dict[int, float], largest: dict[int, float]
+) -> None:
+    """Count one call: each rank beside the median of the others in its group."""
+    ordered = sorted(own.values())
+    for rank, value in own.items():
+        at = bisect.bisect_left(ordered, value)
+        rows, later = found.late[rank], value - _median_without(ordered, at)
+        rows[step] = rows.get(step, 0.0) + later
+        found.at[rank][position] += later
+    lost = ordered[-1] - ordered[(len(ordered) - 1) // 2]
+    found.lost[step] += lost
+    gap = ordered[-1] - ordered[-2]
+    if step not in largest or gap > largest[step]:
+        largest[step] = gap
+        found.last[step] = max(own, key=own.__getitem__)
+    found.own.append((step, own))
+
+
+def _median_without(ordered: Sequence[float], at: int) -> float:
+    """The median of sorted values without the one at `at`."""
+    count = len(ordered) - 1
+    middle = count // 2
+    high = ordered[middle + (middle >= at)]
+    return high if count % 2 else (ordered[middle - 1 + (middle - 1 >= at)] + high) / 2
+
+
+def _positions(calls: Sequence[Call]) -> list[tuple[str, int]]:
+    """Each call's group, and its place among the group's calls of its step."""
+    counted: Counter[tuple[str, int]] = Counter()
+    found = []
+    for call in calls:
+        found.append((call.group, counted[call.group, call.step]))
+        counted[call.group, call.step] += 1
+    return found
+
+
+def _releasing(calls: Sequence[Call], positions: Sequence[tuple[str, int]], slack: float) -> list[bool]:
+    """Whether the ranks of each call went on only when its last had arrived.
+
+    DDP's buckets are handed over one after another, and only the last is waited for. The last call of a group in a
+    step is: what it brings is needed for the next.
+    """
+    final: dict[tuple[str, int], int] = {}
+    orders: dict[int, list[tuple[float, int]]] = defaultdict(list)
+    for index, call in enumerate(calls):
+        if call.waits:
+            final[call.group, call.step] = index
+        for rank, at in call.arrivals.items():
+            orders[rank].append((at, index))
+    lasts, since = [max(call.arrivals.values()) for call in calls], [0.0] * len(calls)
+    for order in orders.values():
+        order.sort()
+        for (_, index), (at, following) in itertools.pairwise(order):
+            if at == lasts[following]:
+                since[following] = at - lasts[index]
+    gaps: dict[tuple[str, int], dict[int, list[_Gap]]] = defaultdict(lambda: defaultdict(list))
+    # How long the last rank of each call took to its own next one.
+    of_last = {
+        index: at - own
+        for order in orders.values()
+        for (own, index), (at, _) in itertools.pairwise(order)
+        if own == lasts[index]
+    }
+    for rank, order in orders.items():
+        for (own, index), (at, following) in itertools.pairwise(order):
+            if calls[index].step != calls[following].step or calls[index].step < APART:
+                continue
+            arrivals = calls[index].arrivals
+            last = lasts[index]
+            if own < last:
+                others = [value for one, value in arrivals.items() if one != rank]
+                apart = last - statistics.median(others) if len(others) > 1 else since[index]
+                gaps[positions[index]][rank].append((at - own, last - own, apart, of_last.get(index, at - own)))
+    waited = {position: _is_waited_for(rows, slack) for position, rows in gaps.items()}
+    ends = set(final.values())
+    return [
+        call.waits and (index in ends or waited.get(position, False))
+        for index, (call, position) in enumerate(zip(calls, positions, strict=True))
+    ]
+
+
+# How long a rank took to its next call, how much earlier than the last it was, and how late the last was by itself:
+# beside the others, or with two ranks since all had arrived at its call before; and how long the last took to its next.
+_Gap = tuple[float, float, float, float]
+
+
+def _is_waited_for(rows: Mapping[int, Sequence[_Gap]], slack: float) -> bool:
+    """Whether ranks wait for the last of a call: where they do, it is no longer last at the next call, or the next
+    call of each moves with the last of this one, with slope 1 and not 0.
+
+    How late the last is by itself has nothing to do with what the rank does, and so tells the one from the other.
+    """
+    pairs = [one for each in rows.values() for one in each]
+    if sum(gap < wait - slack for gap, wait, *_ in pairs) > AHEAD * len(pairs):
+        return False
+    # Where the last is no longer last at its next call, the others have waited, or it made up for all of it.
+    if statistics.median(gap - last for gap, _, _, last in pairs) > statistics.median(one[1] for one in pairs) / 2:
+        return True
+    moved = together = 0.0
+    for each in rows.values():
+        gap, wait, apart, _ = (statistics.fmean(values) for values in zip(*each, strict=True))
+        for one in each:
+            moved += (one[2] - apart) * (one[0] - gap)
+            together += (one[2] - apart) * (one[1] - wait)
+    return moved > together / 2 > 0

@@ -1,0 +1,777 @@
+"""The ranks of a job: a file for each, what they come to together, and the findings. Free of torch.
+
+Every rank appends lines of JSON to its own file in a folder that all share, so that what ends one costs nothing that
+it had written. What is read may be cut off at any place: a line that is none is left out.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import socket
+import stat
+import statistics
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpucheck import units
+from gpucheck.errors import CannotLook
+from gpucheck.program import ranks_judge
+from gpucheck.program.ranks_judge import Call, Table
+from gpucheck.report.codec import visible
+from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.results.ranks import Collective, JobHang, JobMismatch, JobRank, RanksResult
+
+# The recorder's own size, where the user has not set one. Each torch warns of the name that is not its own.
+SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+RENAMED = (2, 9)
+# Reading one entry takes 7 to 25 µs, and all are read each time: 4096 stall a program for 0.1 s at most.
+ENTRIES = 4096
+# A rank at a hang: its thread writes within a second or two, then its stack is asked for, then all is read.
+ASKED_S, READ_S, ENDED_S = 3.0, 5.0, 8.0
+# Ranks of a job end within seconds of each other; a launcher that ends them all gives them 30 s.
+PATIENCE_S = 10.0
+# Two ticks of the recorder's thread, and its reading.
+FLUSH_S = 1.5
+MOST_BYTES = 512 * 2**20
+_TIMES = ("data", "copies", "waits", "backward", "optimizer", "gc", "queued")
+# Clocks of servers may run off by this much between two readings.
+DRIFT = 50e-6
+# Every rank of such a call waits for the last; the others have a root that does not.
+_WAITED = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier|all_?to_?all", re.IGNORECASE)
+# Of these all ranks must give as many elements.
+_EQUAL = re.compile(r"all_?reduce|broadcast|_(all_?gather|reduce_?scatter)_base|:reduce$", re.IGNORECASE)
+_FILE = re.compile(r"rank(\d{1,6})\.jsonl")
+
+
+# -- beside the program ------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Job:
+    """This rank's end, in the process that watches the program."""
+
+    rank: int
+    world: int
+    folder: Path
+    is_kept: bool
+    hang_after_s: float | None
+    ends: bool
+    asked_at: float | None = None
+    has_asked: bool = False
+    has_told: bool = False
+    has_shown: bool = False
+
+    @property
+    def path(self) -> Path:
+        """This rank's file."""
+        return self.folder / f"rank{self.rank}.jsonl"
+
+    def asked(self) -> dict[str, Any]:
+        """What the recorder in the program's process is asked."""
+        return {
+            "path": str(self.path),
+            "stack": str(self.path.with_suffix(".stack")),
+            "hang_mark": str(self.folder / "hang"),
+            "end_mark": str(self.folder / "failed"),
+            "hang_after_s": self.hang_after_s,
+            "hosts": _has_hosts(self.world),
+        }
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Append a line. A folder that is gone, or full, costs the line."""
+        with contextlib.suppress(OSError), open(self.path, "ab", buffering=0) as file:
+            file.write((json.dumps(line) + "\n").encode())
+
+    def tick(self, pid: int, tell: Callable[[str], None]) -> None:
+        """Look for a hang that any rank has marked: tell where this one is; rank 0 tells all."""
+        if not (self.folder / "hang").exists():
+            return
+        now = time.monotonic()
+        self.asked_at = self.asked_at or now
+        waited = now - self.asked_at
+        if waited >= ASKED_S and not self.has_asked:
+            self.has_asked = True
+            state = _state(pid)
+            self.write({"say": "process", "state": state})
+            _ask_stack(pid, state)
+        if waited >= READ_S and not self.has_told:
+            self.has_told = True
+            self.write({"say": "where", "frames": _frames(self.path.with_suffix(".stack"))})
+        if waited >= ENDED_S and self.rank == 0 and not self.has_shown:
+            self.has_shown = True
+            with contextlib.suppress(CannotLook):  # told at the end
+                for finding in findings(result(self.folder, self.world)):
+                    if finding.id in ("run.ranks.hang", "run.ranks.mismatch"):
+                        tell(f"{finding.title}: {finding.message}")
+
+    def ends_by(self) -> int | None:
+        """The signal that ends the program now, because the job hangs and that was asked for: at last the one that a
+        stopped process cannot keep."""
+        if not self.ends or self.asked_at is None:
+            return None
+        waited = time.monotonic() - self.asked_at - ENDED_S
+        return None if waited < 1 else signal.SIGTERM if waited < PATIENCE_S else signal.SIGKILL
+
+    def ended(self, code: int, steps: int, lines: Sequence[tuple[str, str, int, float]]) -> None:
+        """The program has ended; `lines` are those that took most time: kind, file, line, seconds.
+
+        Where it failed the others are given a moment to write what they had done: the launcher ends them next, and this
+        process too, which has its report to write within the launcher's patience.
+        """
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
+        self.write({"say": "end", "exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines})
+        if code:
+            with contextlib.suppress(OSError):
+                (self.folder / "failed").touch(exist_ok=False)
+                time.sleep(FLUSH_S)
+            self.write({"say": "where", "frames": _frames(self.path.with_suffix(".stack"))})
+
+    def result(self) -> RanksResult | None:
+        """What the job comes to, by rank 0, once the others have ended or are late; None for other ranks.
+
+        Raises CannotLook.
+        """
+        if self.rank != 0:
+            return None
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline and not _have_all_ended(self.folder, self.world):
+            time.sleep(0.2)
+        found = result(self.folder, self.world)
+        if not self.is_kept:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return found
+
+
+def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | None:
+    """This rank's end of the job that a launcher's environment tells of; None where there is none of several ranks.
+
+    Without a folder the ranks of one host meet in a temporary one. Raises CannotLook for a folder that cannot be made.
+    """
+    rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    if not (rank.isdigit() and world.isdigit()) or int(world) < 2 or os.name != "posix":
+        return None
+    path = Path(folder) if folder is not None else _meeting()
+    found = Job(int(rank), int(world), path, folder is not None, hang_after_s, ends)
+    try:
+        path.mkdir(mode=0o777 if found.is_kept else 0o700, parents=found.is_kept, exist_ok=True)
+        made = path.lstat()
+        if not found.is_kept and not (stat.S_ISDIR(made.st_mode) and made.st_uid == os.getuid()):
+            return None  # somebody else's, or a link to where nothing of ours belongs
+        if found.rank == 0:
+            for name in ("hang", "failed"):
+                (path / name).unlink(missing_ok=True)
+        found.path.with_suffix(".stack").unlink(missing_ok=True)
+        found.path.write_text("", encoding="ascii")
+    except OSError as error:
+        if not found.is_kept:  # what nobody asked for keeps no program from running
+            return None
+        why = os.strerror(error.errno or 0)
+        raise CannotLook(f"{str(path)!r} cannot be written", why, "give another folder") from error
+    local = os.environ.get("LOCAL_RANK", "")
+    host = {"host": socket.gethostname(), "local_rank": local, "at_ns": time.time_ns()}
+    found.write({"say": "rank", "rank": found.rank, "world": found.world, "hosts": _has_hosts(found.world), **host})
+    return found
+
+
+def _has_hosts(world: int) -> bool:
+    """Whether the ranks are on several hosts, as torchrun tells it."""
+    return os.environ.get("LOCAL_WORLD_SIZE", str(world)) != str(world)
+
+
+def _restart() -> str:
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+
+def _meeting() -> Path:
+    """A folder whose name all ranks of a job on this host make alike."""
+    names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "WORLD_SIZE")
+    text = "\n".join(os.environ.get(name, "") for name in names) + _restart()
+    return Path(tempfile.gettempdir()) / f"gpucheck-{os.getuid()}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def enlarged(env: Mapping[str, str], *, device_arrival: bool) -> dict[str, str]:
+    """The environment that the program's flight recorder is asked by, with what the user has set left as it is."""
+    version = RENAMED
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        major, minor, *_ = map(int, re.findall(r"\d+", importlib.metadata.version("torch")))
+        version = major, minor
+    added = {} if any(name in env for name in SIZES) else {SIZES[version < RENAMED]: str(ENTRIES)}
+    return added | ({"TORCH_NCCL_ENABLE_TIMING": "1"} if device_arrival else {})
+
+
+def _have_all_ended(folder: Path, world: int) -> bool:
+    for rank in range(world):
+        try:
+            with open(folder / f"rank{rank}.jsonl", "rb") as file:
+                file.seek(max(file.seek(0, os.SEEK_END) - 8192, 0))
+                if b'"say": "end"' not in file.read():
+                    return False
+        except OSError:
+            return False
+    return True
+
+
+def _status(pid: int) -> dict[str, str]:
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+def _state(pid: int) -> str:
+    """`S (sleeping)`, `T (stopped)`; empty where the system does not tell."""
+    return _status(pid).get("State", "")
+
+
+def _ask_stack(pid: int, state: str) -> None:
+    """Have the program write where it is, if it can: a process without our handler would end by this signal."""
+    number = getattr(signal, "SIGRTMIN", None)
+    if number is None or state[:1] in ("T", "t", "Z", "X", ""):
+        return
+    caught = int(_status(pid).get("SigCgt", "0"), 16)
+    if caught >> (number + 7 - 1) & 1:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number + 7)
+
+
+def _frames(path: Path) -> list[tuple[str, int, str]]:
+    """The frames of the main thread, innermost first, of what faulthandler wrote."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")[-100_000:]
+    except OSError:
+        return []
+    threads = re.split(r"^(?=Thread 0x|Current thread 0x)", text, flags=re.MULTILINE)
+    current = [one for one in threads if one.startswith("Current thread")] or threads
+    found = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', current[-1], flags=re.MULTILINE)
+    return [(file, int(line), function) for file, line, function in found[:50]]
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+# A line of source: its file, its number, and whether a backward pass was at work.
+_Place = tuple[str, int, bool]
+
+
+@dataclass(slots=True)
+class Read:
+    """One rank's file. Calls are by (group, number), each with its kind and when it was made."""
+
+    rank: int
+    world: int = 0
+    host: str = ""
+    local: str = ""
+    hosts: bool = False
+    calls: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    inside: dict[tuple[str, int], float] = field(default_factory=dict)
+    kinds: dict[int, dict[str, Any]] = field(default_factory=dict)
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    steps: list[list[int]] = field(default_factory=list)
+    clocks: list[tuple[int, int, int]] = field(default_factory=list)
+    # Calls that had not come to their end when the rank was asked; None: it was not, or did not answer.
+    pending: set[tuple[str, int]] | None = None
+    places: dict[tuple[str, int], _Place] = field(default_factory=dict)
+    of_kind: dict[int, _Place] = field(default_factory=dict)
+    lines: list[tuple[str, str, int, float]] = field(default_factory=list)
+    frames: list[tuple[str, int, str]] = field(default_factory=list)
+    state: str = ""
+    exit: int | None = None
+    ended_ns: int | None = None
+    done: int = 0
+    lost: int = 0
+    p2p: int = 0
+    failed: str = ""
+    # Where a group was made again its numbers begin anew.
+    _made: dict[str, int] = field(default_factory=dict)
+    _latest: dict[str, int] = field(default_factory=dict)
+
+    def key(self, kind: int, number: int) -> tuple[str, int]:
+        """A call by its group and number."""
+        group = str(self.kinds[kind]["group"])
+        made = self._made.get(group, 0)
+        return f"{group}#{made}" if made else group, number
+
+    def take(self, line: dict[str, Any]) -> None:
+        """One line of the file. Raises KeyError, TypeError and ValueError for one that is none of ours."""
+        say = line["say"]
+        if say == "rank":
+            self.world, self.host, self.local = int(line["world"]), visible(str(line["host"])), str(line["local_rank"])
+            self.hosts = bool(line["hosts"])
+        elif say == "kind":
+            self.kinds[int(line["kind"])] = {name: line[name] for name in ("group", "name", "sizes", "dtypes")}
+        elif say == "group":
+            self.groups[str(line["name"])] = tuple(int(one) for one in line["ranks"])
+        elif say == "calls":
+            self.lost, self.p2p = self.lost + int(line["lost"]), self.p2p + int(line["p2p"])
+            for row in line["rows"]:
+                self._call(*row)
+        elif say == "steps":
+            self.steps += [[int(one) for one in row] for row in line["rows"] if len(row) == 2 + len(_TIMES)]
+        elif say == "clock":
+            self.clocks.append((int(line["at_ns"]), int(line["offset_ns"]), int(line["error_ns"])))
+        elif say == "pending":
+            self.pending = {self.key(kind, number) for kind, number in line["rows"]}
+        elif say == "lines":
+            for kind, number, file, at, back in line["rows"]:
+                place = visible(str(file)), int(at), bool(back)
+                self.places[self.key(kind, number)] = self.of_kind[kind] = place
+        elif say == "where":
+            self.frames = [(visible(str(file)), int(at), str(function)) for file, at, function in line["frames"]]
+        elif say == "process":
+            self.state = visible(str(line["state"]))
+        elif say == "end":
+            self.exit, self.ended_ns, self.done = int(line["exit"]), int(line["at_ns"]), int(line["steps"])
+            self.lines = [(str(a), visible(str(b)), int(c), float(d)) for a, b, c, d in line["lines"]]
+        elif say == "failed":
+            self.failed = visible(str(line["why"]))
+
+    def _call(self, kind: int, number: int, created_ns: int, duration_ms: float | None = None) -> None:
+        group = str(self.kinds[kind]["group"])
+        if number <= self._latest.get(group, 0):
+            self._made[group] = self._made.get(group, 0) + 1
+        self._latest[group] = number
+        key = self.key(kind, number)
+        self.calls[key] = kind, created_ns
+        if duration_ms is not None:
+            self.inside[key] = float(duration_ms) / 1e3
+
+    def offset(self, at_ns: int) -> tuple[float, float]:
+        """What is added to this rank's time, and how far that may be off, in seconds: between two readings a line."""
+        if not self.clocks:
+            return 0.0, math.inf if self.hosts else 0.0
+        place = bisect.bisect(self.clocks, (at_ns, 0, 0))
+        near = self.clocks[max(place - 1, 0) : place + 1]
+        if len(near) == 2:
+            (before, low, error), (after, high, other) = near
+            share = (at_ns - before) / max(after - before, 1)
+            age = min(at_ns - before, after - at_ns)
+            return (low + share * (high - low)) / 1e9, (max(error, other) + DRIFT * max(age, 0)) / 1e9
+        at, offset, error = near[0]
+        return offset / 1e9, (error + (DRIFT * abs(at_ns - at) if error else 0)) / 1e9
+
+
+def is_job(path: str) -> bool:
+    """Whether a folder has files of ranks."""
+    try:
+        return os.path.isdir(path) and any(_FILE.fullmatch(name) for name in os.listdir(path))
+    except OSError:
+        return False
+
+
+def read(folder: Path, world: int | None = None) -> list[Read]:
+    """The files of a folder, by rank. Those of a larger job before are left out. Raises CannotLook."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        match = _FILE.fullmatch(path.name)
+        if match is None or (world is not None and int(match[1]) >= world):
+            continue
+        if path.is_symlink() or not path.is_file() or path.stat().st_size > MOST_BYTES:
+            raise CannotLook(f"{str(path)!r} is no file of a rank", "a link, or too large")
+        rank = Read(int(match[1]))
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                # What was being written when its process was killed.
+                with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError, RecursionError):
+                    rank.take(json.loads(line))
+        found.append(rank)
+    return sorted(found, key=lambda one: one.rank)
+
+
+# -- together ----------------------------------------------------------------------------------------------------------
+
+
+def result(folder: Path, world: int | None = None) -> RanksResult:
+    """What the ranks come to. Raises CannotLook."""
+    try:
+        ranks = read(folder, world)
+    except OSError as error:
+        raise CannotLook(f"{str(folder)!r} cannot be read", os.strerror(error.errno or 0)) from error
+    return fold(ranks, folder)
+
+
+def fold(ranks: Sequence[Read], folder: Path | None = None) -> RanksResult:
+    """The same of what was read."""
+    world = max([one.world for one in ranks] + [one.rank + 1 for one in ranks], default=0)
+    by_rank = {one.rank: one for one in ranks}
+    has_inside = any(one.inside for one in ranks)
+    of_nccl = any(str(kind["name"]).startswith("nccl") for one in ranks for kind in one.kinds.values())
+    table, positions = _table(ranks, has_inside=has_inside)
+    verdict = ranks_judge.judge(table)
+    if verdict.outcome != "not_decided" and any(math.isinf(one) for one in table.clock_error_s.values()):
+        verdict = ranks_judge.Verdict("not_decided", reason="the clocks of the hosts could not be compared")
+    reason = verdict.reason
+    if len(ranks) < world and verdict.outcome == "not_decided":
+        reason = f"{len(ranks)} of {world} ranks wrote here"
+    means = {one.rank: _means(one) for one in ranks}
+    activity = _activity(verdict.ranks, means, by_rank, positions.get(verdict.where or ("", 0)), verdict.cost_s)
+    rows = tuple(_row(one, means[one.rank], verdict) for one in ranks)
+    decided = verdict.outcome in ("straggler", "alternating")
+    mismatch = _mismatch(ranks)
+    return RanksResult(
+        world=world,
+        outcome=verdict.outcome,
+        reason=reason,
+        arrival="inside" if has_inside else "host issue" if of_nccl else "arrival",
+        steps=table.steps,
+        step_s=table.step_s or None,
+        late=verdict.ranks,
+        cost_s=verdict.cost_s if decided else None,
+        last_share=verdict.last_share if decided else None,
+        activity=activity[0],
+        activity_s=activity[1],
+        place=activity[2],
+        ranks=rows,
+        hang=_hang(ranks, world, folder),
+        mismatch=mismatch,
+        not_seen=tuple(_not_seen(ranks, world)),
+    )
+
+
+def _not_seen(ranks: Sequence[Read], world: int) -> Iterator[str]:
+    missing = sorted(set(range(world)) - {one.rank for one in ranks})
+    if missing:
+        yield f"{_names(missing)} wrote nothing here: give all ranks one folder with --output DIR/"
+    yield from sorted({one.failed for one in ranks if one.failed})
+    if lost := sum(one.lost for one in ranks):
+        yield f"{lost} collectives that were recorded and overwritten between two readings"
+    if p2p := sum(one.p2p for one in ranks):
+        yield f"{p2p} sends and receives, which are not judged"
+    yield "replays of CUDA graphs, members of coalesced calls, gloo's sends and receives"
+
+
+def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tuple[str, int], _Place | None]]:
+    """The arrivals of calls that all ranks of their group have made, and for each position in a step its line."""
+    arrivals: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
+    starts = min((created for one in ranks for _, created in one.calls.values()), default=0)
+    errors: dict[int, float] = {}
+    for one in ranks:
+        middle = sorted(created for _, created in one.calls.values())
+        errors[one.rank] = max((one.offset(at)[1] for at in middle[:: max(len(middle) // 16, 1)]), default=0.0)
+        for key, (_, created) in one.calls.items():
+            if not has_inside:
+                arrivals[key][one.rank] = (created - starts) / 1e9 + one.offset(created)[0]
+            elif key in one.inside:
+                arrivals[key][one.rank] = -one.inside[key]
+    ends = {one.rank: [row[0] for row in one.steps] for one in ranks}
+    by_rank = {one.rank: one for one in ranks}
+    calls: list[Call] = []
+    positions: dict[tuple[str, int], _Place | None] = {}
+    counted: Counter[tuple[str, int]] = Counter()
+    for key in sorted(arrivals, key=lambda one: (one[0], one[1])):
+        times = arrivals[key]
+        first = by_rank[min(times)]
+        expected = first.groups.get(key[0])
+        if len(times) < 2 or (expected is not None and len(times) < len(set(expected) & set(by_rank))):
+            continue
+        kind, created = first.calls[key]
+        step = bisect.bisect(ends[first.rank], created)
+        if step >= len(ends[first.rank]):  # behind the last step
+            continue
+        # One kind of call may stand at several lines: the last calls have their own.
+        place = first.places.get(key)
+        if place is not None or step >= ranks_judge.APART:
+            positions.setdefault((key[0], counted[key[0], step]), first.of_kind.get(kind))
+            positions[key[0], counted[key[0], step]] = place or positions[key[0], counted[key[0], step]]
+        counted[key[0], step] += 1
+        calls.append(Call(key[0], step, times, bool(_WAITED.search(str(first.kinds[kind]["name"])))))
+    steps = min((len(one.steps) for one in ranks), default=0)
+    durations = [row[1] / 1e9 for one in ranks for row in one.steps[ranks_judge.APART :]]
+    step_s = statistics.median(durations) if durations else 0.0
+    return Table(tuple(one.rank for one in ranks), steps, step_s, calls, errors, has_inside), positions
+
+
+def _means(one: Read) -> dict[str, float]:
+    """A step's mean times in seconds, without the first steps; empty where none were seen."""
+    rows = one.steps[ranks_judge.APART :]
+    if not rows:
+        return {}
+    columns = [statistics.fmean(column) / 1e9 for column in list(zip(*rows, strict=True))[1:]]
+    told = dict(zip(("step", *_TIMES), columns, strict=True))
+    busy = sum(told[name] for name in ("data", "copies", "waits", "backward", "optimizer"))
+    return told | {"forward": max(told["step"] - busy, 0.0)}
+
+
+# What is named before a phase that contains it.
+_ACTIVITIES = {
+    "data": "DataLoader",
+    "copies": "copies to the device",
+    "gc": "Python's garbage collection",
+    "queued": "waiting for a processor",
+    "optimizer": "the optimizer's step",
+    "forward": "the forward pass and what is around it",
+}
+
+
+def _activity(
+    late: Sequence[int],
+    means: Mapping[int, Mapping[str, float]],
+    by_rank: Mapping[int, Read],
+    at: _Place | None,
+    cost_s: float,
+) -> tuple[str | None, float | None, str | None]:
+    """What the late rank does for longer than its siblings, by how much, and where."""
+    others = [mean for rank, mean in means.items() if rank not in late and mean]
+    if not late or not others or not means.get(late[0]):
+        return None, None, None
+    mine = means[late[0]]
+    more = {name: mine[name] - statistics.median(one[name] for one in others) for name in _ACTIVITIES}
+    for name, text in _ACTIVITIES.items():
+        if more[name] >= cost_s / 2:
+            return text, more[name], _line_of(by_rank[late[0]], name)
+    if at is None:
+        return None, None, None
+    file, line, back = at
+    return "the backward pass" if back else "computing before a collective", None, f"{_short(file)}:{line}"
+
+
+def _line_of(one: Read, activity: str) -> str | None:
+    kinds = {"data": ("data",), "copies": ("to_device", "between")}.get(activity, ())
+    rows = [row for row in one.lines if row[0] in kinds]
+    return f"{_short(rows[0][1])}:{rows[0][2]}" if rows else None
+
+
+def _short(path: str) -> str:
+    """The path from where the user is."""
+    inside = path.startswith(os.path.join(os.getcwd(), ""))
+    return os.path.relpath(path) if inside else path
+
+
+def _row(one: Read, means: Mapping[str, float], verdict: ranks_judge.Verdict) -> JobRank:
+    offset = one.offset(one.ended_ns)[0] if one.ended_ns is not None and one.clocks else 0.0
+    return JobRank(
+        rank=one.rank,
+        host=one.host,
+        device=f"cuda:{one.local}"
+        if any(str(kind["name"]).startswith("nccl") for kind in one.kinds.values())
+        else "cpu",
+        steps=max(len(one.steps), one.done),
+        late_s=verdict.late_s.get(one.rank),
+        last_share=verdict.shares.get(one.rank),
+        **{
+            f"{name}_s": means.get(name)
+            for name in ("data", "copies", "forward", "backward", "optimizer", "gc", "queued")
+        },
+        exit=one.exit,
+        ended_ns=None if one.ended_ns is None else one.ended_ns + int(offset * 1e9),
+        state=one.state or None,
+        place=_place(one),
+    )
+
+
+def _place(one: Read) -> str | None:
+    """The user's line where a rank was at a hang: the innermost frame that is in no library."""
+    for file, line, _ in one.frames:
+        if not re.search(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<", file):
+            return f"{_short(file)}:{line}"
+    return None
+
+
+# -- hangs and calls that do not match ---------------------------------------------------------------------------------
+
+
+def _collective(one: Read, key: tuple[str, int]) -> Collective:
+    kind, _ = one.calls[key]
+    told = one.kinds[kind]
+    place = one.places.get(key) or one.of_kind.get(kind)
+    where = None if place is None else f"{_short(place[0])}:{place[1]}"
+    dtypes = "/".join(str(dtype) for dtype in told["dtypes"])
+    name = visible(str(told["name"]).partition(":")[2] or str(told["name"]))
+    return Collective(
+        name=name, group=key[0], number=key[1], sizes=visible(f"{told['sizes']} {dtypes}".strip()), place=where
+    )
+
+
+def _mismatch(ranks: Sequence[Read]) -> JobMismatch | None:
+    """The first call of a group that ranks make differently."""
+    for key in sorted({key for one in ranks for key in one.calls}, key=lambda one: one[1]):
+        made = {one.rank: _signature(one.kinds[one.calls[key][0]]) for one in ranks if key in one.calls}
+        if len(set(made.values())) < 2:
+            continue
+        # Of two ranks neither is the odd one: the later is told beside the first.
+        usual = Counter(made.values()).most_common(1)[0][0]
+        by_rank = {one.rank: one for one in ranks}
+        odd = tuple(rank for rank, signature in made.items() if signature != usual)
+        other = next(rank for rank, signature in made.items() if signature == usual)
+        call, expected = _collective(by_rank[odd[0]], key), _collective(by_rank[other], key)
+        return JobMismatch(ranks=odd, call=call, expected=expected)
+    return None
+
+
+def _signature(kind: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What must be the same on all ranks: the operation and, where it must, elements and dtypes."""
+    name = str(kind["name"])
+    if not _EQUAL.search(name):
+        return (name,)
+    return name, tuple(map(str, kind["dtypes"])), tuple(math.prod(one) for one in kind["sizes"])
+
+
+def _hang(ranks: Sequence[Read], world: int, folder: Path | None) -> JobHang | None:
+    """The call that was waited for, where a rank has marked a hang."""
+    try:
+        at_ns, waited = (folder / "hang").read_text(encoding="ascii").split() if folder is not None else ("", "")
+        marked_ns, waited_s = int(at_ns), float(waited)
+    except (OSError, ValueError):
+        return None
+    waiting = [(one.calls[key][1], one, key) for one in ranks for key in one.pending or () if key in one.calls]
+    if not waiting:
+        return None
+    _, first, key = min(waiting, key=lambda one: (one[0], one[1].rank))
+    members = set(first.groups.get(key[0].partition("#")[0], range(world)))
+    inside = {one.rank for one in ranks if key in one.calls and one.calls[key][1] <= marked_ns}
+    # A rank that does not answer may be in the call: its Python is blocked, or its file is elsewhere.
+    known = {
+        one.rank for one in ranks if one.pending is not None or one.exit is not None or one.state[:1] in ("T", "t")
+    }
+    unknown = members - known - inside
+    # It came to an end all the same where a rank went on from it.
+    resumed = any(
+        number > key[1] and created > marked_ns
+        for one in ranks
+        for (group, number), (_, created) in one.calls.items()
+        if group == key[0]
+    )
+    return JobHang(
+        call=_collective(first, key),
+        waited_s=waited_s,
+        inside=tuple(sorted(inside & members)),
+        missing=tuple(sorted(members - inside - unknown)),
+        unknown=tuple(sorted(unknown)),
+        resumed=resumed,
+    )
+
+
+# -- findings ----------------------------------------------------------------------------------------------------------
+
+
+def findings(found: RanksResult) -> list[Finding]:
+    """What is to be said, the worst first."""
+    told = [made for made in (_of_mismatch(found), _of_hang(found), _of_end(found)) if made is not None]
+    return [*told, _of_ranks(found)]
+
+
+def _names(ranks: Iterable[int]) -> str:
+    """`rank 3`, `ranks 0, 2 and 5`, `ranks 0–3`."""
+    listed = sorted(ranks)
+    if not listed:
+        return "no rank"
+    if len(listed) == 1:
+        return f"rank {listed[0]}"
+    if len(listed) > 2 and listed[-1] - listed[0] == len(listed) - 1:
+        return f"ranks {listed[0]}–{listed[-1]}"
+    last = f"{len(listed) - 8} more" if len(listed) > 8 else str(listed.pop())
+    return f"ranks {', '.join(map(str, listed[:8]))} and {last}"
+
+
+def _call(call: Collective) -> str:
+    where = f" at {call.place}" if call.place else ""
+    return f"{call.name} {call.sizes}{where}"
+
+
+def _of_mismatch(found: RanksResult) -> Finding | None:
+    seen = found.mismatch
+    if seen is None:
+        return None
+    title = f"{_names(seen.ranks)} and the others make different calls"
+    one = "makes" if len(seen.ranks) == 1 else "make"
+    message = f"call {seen.call.number} of group {seen.call.group}: {_names(seen.ranks)} {one} {_call(seen.call)}, "
+    message += f"others {_call(seen.expected)}"
+    fix = "make the same collectives in the same order on all ranks: a branch may depend on the rank or its data"
+    return Finding("run.ranks.mismatch", "fail", title, message, {"ranks": list(seen.ranks)}, fix)
+
+
+def _of_hang(found: RanksResult) -> Finding | None:
+    seen = found.hang
+    if seen is None:
+        return None
+    rows = {one.rank: one for one in found.ranks}
+    call = f"{seen.call.name} number {seen.call.number} of group {seen.call.group}"
+    where = f" at {seen.call.place}" if seen.call.place else ""
+    waits = f"{_names(seen.inside)} {'waits' if len(seen.inside) == 1 else 'wait'} in {call}{where}"
+    parts = []
+    for rank in seen.missing[:4]:
+        row = rows[rank]
+        is_stopped = (row.state or "").startswith(("T", "t"))
+        ended = f" had ended (exit {row.exit})" if row.exit is not None and row.exit >= 0 else ""
+        state = " is stopped (SIGSTOP or a debugger)" if is_stopped else ""
+        place = f" is at {row.place}" if row.place else ""
+        parts.append(f"rank {rank}{state or place or ended or ' has not come to it'}")
+    if seen.unknown:
+        places = [f"rank {rank} is at {rows[rank].place}" for rank in seen.unknown if rank in rows and rows[rank].place]
+        parts.append(", ".join((f"{_names(seen.unknown)} did not answer", *places[:4])))
+    if not parts:
+        parts.append("all ranks are in it: the network or the devices, not one rank's program")
+    message = f"{waits} for {units.duration(seen.waited_s)}; {'; '.join(parts)}"
+    evidence = {"missing": list(seen.missing), "inside": list(seen.inside)}
+    if seen.resumed:
+        title = f"the job waited for {_names(seen.missing)}" if seen.missing else "the job waited"
+        return Finding("run.ranks.hang", "warn", title, message + "; it went on later", evidence)
+    title = f"the job hangs: {_names(seen.missing)} missing" if seen.missing else "the job hangs"
+    return Finding("run.ranks.hang", "fail", title, message, evidence)
+
+
+def _of_end(found: RanksResult) -> Finding | None:
+    """Who ended first, where the job failed: the others fail because of it."""
+    failed = [one for one in found.ranks if one.exit and one.ended_ns is not None]
+    if not failed:
+        return None
+    first = min(failed, key=lambda one: one.ended_ns or 0)
+    code = first.exit or 0
+    known = {int(one): one.name for one in signal.Signals}
+    how = f"exit {code}" if code > 0 else f"by {known.get(-code, f'signal {-code}')}"
+    why = "often the system's out-of-memory killer: sudo dmesg shows it" if code == -9 else ""
+    others = [one for one in failed if one is not first]
+    message = f"after {first.steps} steps" + (
+        f"; {_names(one.rank for one in others)} failed after it" if others else ""
+    )
+    title = f"rank {first.rank} ended first, {how}"
+    return Finding("run.ranks.ended", "warn", title, message + (f"; {why}" if why else ""), {"rank": first.rank})
+
+
+def _of_ranks(found: RanksResult) -> Finding:
+    """Who holds the job up."""
+    verdicts: dict[str, Verdict] = {"straggler": "warn", "alternating": "info", "alike": "pass"}
+    verdict = verdicts.get(found.outcome, "inconclusive")
+    evidence = {"late": list(found.late), "cost_s": found.cost_s}
+    name = "run.ranks.straggler"
+    word = {"arrival": "last", "host issue": "last to issue", "inside": "last"}[found.arrival]
+    if found.outcome == "not_decided":
+        return Finding(name, verdict, "which rank holds up the job is inconclusive", found.reason, evidence)
+    step = units.duration(found.step_s or 0.0)
+    if found.outcome == "alike":
+        return Finding(
+            name, verdict, "no rank holds up the job", f"{found.world} ranks, {found.steps} steps of {step}", evidence
+        )
+    cost = units.duration(found.cost_s or 0.0)
+    if found.outcome == "alternating":
+        who = f", mostly {_names(found.late)}" if found.late else ""
+        title = "ranks take turns in being last"
+        return Finding(name, verdict, title, f"waiting for the last costs {cost} of a step of {step}{who}", evidence)
+    rows = {one.rank: one for one in found.ranks}
+    one = rows[found.late[0]]
+    who = f"rank {one.rank} ({one.device}, {one.host})" if len(found.late) == 1 else _names(found.late)
+    is_are = "is" if len(found.late) == 1 else "are"
+    share = units.percent(found.last_share or 0.0)
+    message = f"{who} {is_are} {word} in {share} of steps and costs {cost} of a step of {step}"
+    if found.activity is not None:
+        more = (
+            "" if found.activity_s is None else f" takes {units.duration(found.activity_s)} longer than on its siblings"
+        )
+        place = f" at {found.place}" if found.place else ""
+        message += f"; before it, {found.activity}{place}{more}" if more else f"; it is late in {found.activity}{place}"
+    title = f"{_names(found.late)} {'holds' if len(found.late) == 1 else 'hold'} up the job"
+    return Finding(name, verdict, title, message, evidence)

@@ -1,0 +1,343 @@
+"""In a rank's own process: hand on what torch's flight recorder has of its collectives, to the rank's file.
+
+torch records each collective itself, those of DDP's buckets and of compiled code among them. A thread of ours reads
+that, at most every `EVERY_S` seconds and before it wraps; nothing of the program's is replaced. Each step's times come
+from `look`, which counts them already.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import gc
+import json
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gpucheck.program.run import held, look
+
+# The recorder is read at most this often, and so that reading takes this share of the time where it does not overwrite
+# itself: all that it holds is read each time. What ends a program at once costs what was recorded since.
+LEAST_S, EVERY_S, COST = 1.0, 30.0, 0.002
+TICK_S = 0.5
+# Share of the recorder that may be new before it is read.
+FULL = 0.75
+# Hangs are looked for after half the smallest timeout of a group, and no later than this.
+LATEST_HANG_S = 300.0
+# Lines of source are kept for so many of the last calls.
+LINES = 256
+PINGS = 32
+# No program that is known uses it, and faulthandler's own handler needs no lock of Python's.
+STACK_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
+
+
+def boot_id() -> str:
+    """What tells whether two ranks read one clock."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+class Recorder:
+    """The thread, and what it has handed on."""
+
+    def __init__(self, asked: dict[str, Any], dump: Callable[..., bytes], lines: held.Lines) -> None:
+        self.path = asked["path"]
+        self.hang_mark, self.hang_after_s = asked["hang_mark"], asked["hang_after_s"]
+        self.end_mark = asked["end_mark"]
+        self.dump, self.lines = dump, lines
+        self.entries = int(
+            os.environ.get("TORCH_FR_BUFFER_SIZE") or os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE") or 2000
+        )
+        self.pid = os.getpid()
+        self.stop = threading.Event()
+        self.lock = threading.Lock()
+        self.last_id, self.read_at, self.read_count, self.every_s = -1, time.monotonic(), 0, LEAST_S
+        self.kinds: dict[str, int] = {}
+        self.groups: set[str] = set()
+        self.steps: list[tuple[int, ...]] = []
+        self.gc_ns = self.gc_began = self.gc_told = 0
+        self.queued = queued_ns()
+        self.status, self.since = "", time.monotonic()
+        self.timeout_s, self.answered = LATEST_HANG_S * 2, False
+        self.clock: Clock | None = Clock(self.write) if asked["hosts"] else None
+        self.thread = threading.Thread(target=self.run, name="gpucheck", daemon=True)
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Append one line to the rank's file, whole."""
+        text = json.dumps(line, separators=(",", ":")) + "\n"
+        with contextlib.suppress(OSError), open(self.path, "ab", buffering=0) as file:
+            file.write(text.encode())
+
+    def step(self, row: tuple[int, ...]) -> None:
+        """A step has ended: `row` is look's, its times in ns."""
+        queued = queued_ns()
+        self.steps.append((time.time_ns(), *row[1:7], self.gc_ns - self.gc_told, queued - self.queued))
+        self.gc_told, self.queued = self.gc_ns, queued
+
+    def collected(self, phase: str, info: dict[str, int]) -> None:
+        """Python's collector begins or ends."""
+        if phase == "start":
+            self.gc_began = time.perf_counter_ns()
+        elif threading.get_ident() == look._main_thread:
+            self.gc_ns += time.perf_counter_ns() - self.gc_began
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        while not self.stop.wait(TICK_S):
+            try:
+                self.look()
+            except Exception as error:  # noqa: BLE001 (a failure of ours ends the looking, never the program)
+                self.write({"say": "failed", "why": repr(error)[:500]})
+                return
+
+    def look(self) -> None:
+        if "torch.distributed.distributed_c10d" not in sys.modules:
+            return
+        status = pickle.loads(self.dump(includeCollectives=False, includeStackTraces=False, onlyActive=False))
+        groups = status.get("pg_status", {})
+        if not groups:
+            return
+        now = time.monotonic()
+        self.say_groups()
+        if self.clock is not None:
+            try:
+                self.clock.tick()
+            except (OSError, RuntimeError) as error:
+                self.clock = None
+                self.write({"say": "failed", "why": f"the clocks of the hosts were not compared: {error}"[:500]})
+        if (seen := repr(groups)) != self.status:
+            self.status, self.since = seen, now
+        counts = [
+            (int(one["last_enqueued_collective"]), int(one["last_completed_collective"])) for one in groups.values()
+        ]
+        new = sum(enqueued for enqueued, _ in counts) - self.read_count
+        if new and (now - self.read_at >= self.every_s or new >= FULL * self.entries):
+            self.read_count = sum(enqueued for enqueued, _ in counts)
+            self.read(stacks=False)
+            self.read_at = time.monotonic()
+            self.every_s = min(max((self.read_at - now) / COST, LEAST_S), EVERY_S)
+        after_s = self.hang_after_s or min(self.timeout_s / 2, LATEST_HANG_S)
+        is_waiting = any(enqueued > completed for enqueued, completed in counts)
+        if is_waiting and now - self.since >= after_s and not os.path.exists(self.hang_mark):
+            with contextlib.suppress(OSError), open(self.hang_mark, "x", encoding="ascii") as file:
+                file.write(f"{time.time_ns()} {now - self.since:.1f}")
+        if not self.answered and (os.path.exists(self.hang_mark) or os.path.exists(self.end_mark)):
+            self.answered = True
+            self.read(stacks=True)
+
+    def read(self, *, stacks: bool) -> None:
+        """Hand on what is new in the recorder."""
+        with self.lock:
+            told = pickle.loads(self.dump(includeCollectives=True, includeStackTraces=stacks, onlyActive=False))
+            entries = told.get("entries", [])
+            rows: list[list[Any]] = []
+            unseen = 0
+            for one in entries:
+                if one["record_id"] <= self.last_id:
+                    continue
+                if one["is_p2p"]:
+                    unseen += 1
+                    continue
+                duration = one.get("duration_ms")
+                row = [self.kind(one), one["collective_seq_id"], one["time_created_ns"]]
+                rows.append(row if duration is None else [*row, duration])
+            lost = max(entries[0]["record_id"] - self.last_id - 1, 0) if entries else 0
+            if entries:
+                self.last_id = max(self.last_id, entries[-1]["record_id"])
+                self.timeout_s = min(one["timeout_ms"] for one in entries) / 1e3
+            if rows or lost:
+                self.write({"say": "calls", "lost": lost, "p2p": unseen, "rows": rows})
+            steps, self.steps = self.steps, []
+            if steps:
+                self.write({"say": "steps", "rows": steps})
+            if stacks:
+                pending = [(self.kind(one), one["collective_seq_id"]) for one in entries if not one["retired"]]
+                self.write({"say": "pending", "at_ns": time.time_ns(), "rows": pending})
+                lines = [line for one in entries[-LINES:] if (line := self.line(one)) is not None]
+                self.write({"say": "lines", "rows": lines})
+
+    def kind(self, one: dict[str, Any]) -> int:
+        """The number of this operation with these shapes; told once."""
+        what = {
+            "group": str(one["process_group"][0]),
+            "name": one["profiling_name"],
+            "sizes": one["input_sizes"],
+            "dtypes": one["input_dtypes"],
+        }
+        key = json.dumps(what)
+        if key not in self.kinds:
+            self.kinds[key] = len(self.kinds)
+            self.write({"say": "kind", "kind": self.kinds[key], **what})
+        return self.kinds[key]
+
+    def line(self, one: dict[str, Any]) -> list[Any] | None:
+        """The user's line that made a call, and whether that was in a backward pass."""
+        frames = one.get("frames", [])
+        back = any(frame["name"] == "_engine_run_backward" for frame in frames)
+        for frame in frames:
+            path = os.path.normpath(os.path.join(self.lines.folder, frame["filename"]))
+            if self.lines.is_users(path):
+                return [self.kind(one), one["collective_seq_id"], path, frame["line"], back]
+        return None
+
+    def say_groups(self) -> None:
+        """Which ranks a group has: the recorder does not know it of gloo's."""
+        from torch.distributed import distributed_c10d
+
+        world = distributed_c10d._world
+        for group, ranks in list(world.pg_group_ranks.items()):
+            name = str(world.pg_names.get(group))
+            line = {"say": "group", "name": name, "ranks": sorted(ranks)}
+            if (key := json.dumps(line)) not in self.groups:
+                self.groups.add(key)
+                self.write(line)
+
+    def end(self) -> None:
+        """The program ends by itself: what is left, with its lines."""
+        if os.getpid() != self.pid:
+            return
+        self.stop.set()
+        self.thread.join(TICK_S * 2)
+        if "torch.distributed.distributed_c10d" in sys.modules:
+            self.read(stacks=True)
+
+
+def queued_ns() -> int:
+    """How long the main thread waited for a processor until now; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/schedstat", "rb", buffering=0) as file:
+            return int(file.read(100).split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+# -- clocks of other hosts ---------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """How far this host's clock is from rank 0's: the shortest of repeated round trips tells best.
+
+    The address goes through the job's own store, by a client of its own, so that no call of the program's waits.
+    """
+
+    def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
+        self.write = write
+        self.store: Any = None
+        self.asked_at = -EVERY_S
+
+    def tick(self) -> None:
+        """Join, then answer or ask."""
+        from torch.distributed import distributed_c10d
+
+        if self.store is None:
+            if not torch.distributed.is_initialized():
+                return
+            store = distributed_c10d._get_default_store()
+            if not hasattr(store, "clone"):
+                return
+            self.store = distributed_c10d.PrefixStore("gpucheck", store.clone())
+            if torch.distributed.get_rank() == 0:
+                self._serve()
+        if torch.distributed.is_initialized() and torch.distributed.get_rank() == 0:
+            return
+        if time.monotonic() - self.asked_at >= EVERY_S and self.store.check(["clock"]):
+            self.asked_at = time.monotonic()
+            boot, host, port, secret = self.store.get("clock").decode().split(" ")
+            told = (0, 0) if boot == boot_id() else offset_ns(host, int(port), secret)
+            self.write({"say": "clock", "at_ns": time.time_ns(), "offset_ns": told[0], "error_ns": told[1]})
+
+    def _serve(self) -> None:
+        server = socket.socket()
+        server.bind(("", 0))
+        server.listen(64)
+        secret = os.urandom(16).hex()
+        host = os.environ.get("MASTER_ADDR", socket.gethostname())
+        threading.Thread(target=serve, args=(server, secret), name="gpucheck clock", daemon=True).start()
+        self.store.set("clock", f"{boot_id()} {host} {server.getsockname()[1]} {secret}")
+        self.write({"say": "clock", "at_ns": time.time_ns(), "offset_ns": 0, "error_ns": 0})
+
+
+def serve(server: socket.socket, secret: str) -> None:
+    """Answer each ask with this host's time, one rank after another."""
+    while True:
+        try:
+            client, _ = server.accept()
+        except OSError:  # closed
+            return
+        with client, contextlib.suppress(OSError):
+            client.settimeout(5.0)
+            if client.recv(len(secret), socket.MSG_WAITALL) != secret.encode():
+                continue
+            while client.recv(1):
+                client.sendall(time.time_ns().to_bytes(8, "little"))
+
+
+def offset_ns(host: str, port: int, secret: str, pings: int = PINGS) -> tuple[int, int]:
+    """What is to be added to this host's time, and how far that may be off: half the shortest round trip."""
+    best: tuple[int, int] | None = None
+    with socket.create_connection((host, port), timeout=5.0) as server:
+        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        server.sendall(secret.encode())
+        for _ in range(pings):
+            began = time.time_ns()
+            server.sendall(b"?")
+            told = int.from_bytes(server.recv(8, socket.MSG_WAITALL), "little")
+            ended = time.time_ns()
+            if best is None or ended - began < 2 * best[1]:
+                best = told - (began + ended) // 2, (ended - began + 1) // 2
+    assert best is not None
+    return best
+
+
+# -- beginning ---------------------------------------------------------------------------------------------------------
+
+
+def begin(asked: dict[str, Any]) -> None:
+    """Read the flight recorder from now on, where this torch has one."""
+    dump = None
+    with contextlib.suppress(ImportError):
+        from torch._C import _distributed_c10d as native
+
+        dump = getattr(native, "_dump_fr_trace", None) or getattr(native, "_dump_nccl_trace", None)
+    if dump is None:
+        with open(asked["path"], "a", encoding="ascii") as file:
+            file.write('{"say":"failed","why":"this torch has no flight recorder that can be read"}\n')
+        return
+    recorder = Recorder(asked, dump, look.lines)
+    recorder.write({"say": "program", "pid": recorder.pid, "torch": torch.__version__})
+    look._steps.listener = recorder.step
+    gc.callbacks.append(recorder.collected)
+    if STACK_SIGNAL is not None:
+        # Far from the numbers that the program's own files get.
+        handle = os.open(asked["stack"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        high = _high(handle)
+        faulthandler.register(STACK_SIGNAL, high, all_threads=True, chain=False)
+        if not faulthandler.is_enabled():  # an abort inside a backend leaves no other word of where it was
+            faulthandler.enable(high, all_threads=True)
+    atexit.register(recorder.end)
+    recorder.thread.start()
+
+
+def _high(handle: int) -> int:
+    import fcntl
+
+    try:
+        high = fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, 500)
+    except OSError:  # a limit below that
+        return handle
+    os.close(handle)
+    return high

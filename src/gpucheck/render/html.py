@@ -1,0 +1,374 @@
+"""Saved reports as one HTML page: without a request, without a script that it needs, light, dark and on paper.
+
+The page is a template with escaping on (`page/`), filled with plain data. What reports say is text there and never
+markup; the two files that are markup, the style and the script, are ours, and the page allows that script alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import html
+import importlib.util
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gpucheck
+from gpucheck import units
+from gpucheck.errors import CannotLook
+from gpucheck.render import charts, devices, text
+from gpucheck.render.blocks import ADVICE, SIGNS, UNKNOWN, Block, Drawing, Line, Page, Table, finding_line
+from gpucheck.render.fleet import VERDICTS
+from gpucheck.report.codec import to_json, visible
+from gpucheck.report.finding import WORST_FIRST, Verdict
+from gpucheck.report.report import Report
+from gpucheck.report.results.fleet import FleetNode, FleetResult
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from markupsafe import Markup
+
+FOLDER = Path(__file__).with_name("page")
+# A page is to be sent by mail: so much raw JSON, so many rows of a table and characters of a text leave it below 1 MB,
+# so many nodes below 5 MB.
+MOST_RAW, MOST_ROWS, MOST_TEXT, MOST_NODES = 400_000, 300, 2000, 4096
+# A cell of more characters may be broken into lines.
+LONG = 40
+# From so many nodes on, a row each of the map.
+MAP_COLUMNS, CELL = 32, 11
+# A slowest device's rate over the median of its model: below each of these a cell is a step darker. 3 % is the distance
+# from which `fleet judge` calls a device slow.
+STEPS = (0.99, 0.97, 0.9)
+
+
+def require() -> None:
+    """Raise CannotLook where Jinja2, which fills the page, is not installed."""
+    if importlib.util.find_spec("jinja2") is None:
+        raise CannotLook(
+            "an HTML page cannot be written",
+            "Jinja2 is not installed",
+            "install it (pip install jinja2), or give a file that ends in .md",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a sentence; `code` where it stood between backticks."""
+
+    text: str
+    code: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Badge:
+    """A verdict: its name, sign and word."""
+
+    verdict: Verdict
+    sign: str
+    word: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A cell of the map: its place, its step of shade or state, the letter in it, and what it says."""
+
+    x: int
+    y: int
+    shade: str
+    letter: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """A cell for each node."""
+
+    title: str
+    nodes: tuple[Node, ...]
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A fleet's maps and a row for each node, those that stand out first."""
+
+    maps: tuple[Map, ...]
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, Badge, tuple[str, ...]], ...]
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One document on the page. `raw` is its JSON as text; `raw_note` says what is missing there."""
+
+    title: str
+    badge: Badge
+    complete: bool
+    answer: str
+    meta: tuple[tuple[str, str], ...]
+    head: Sequence[Block]
+    body: Sequence[Sequence[Block]]
+    details: Sequence[Sequence[Block]]
+    devices: Table | None
+    charts: Sequence[charts.Chart]
+    fleet: Fleet | None
+    raw: Markup | None
+    raw_note: str
+
+
+def page(report: Report) -> Page:
+    """`gpucheck report` on screen: what is on the page."""
+    return Page(None if not report.findings else finding_line(report.findings[0]))
+
+
+def document(report: Report) -> str:
+    """The page of one report."""
+    return sheet([("", report)])
+
+
+def sheet(reports: Sequence[tuple[str, Report]], compared: Report | None = None) -> str:
+    """One page of these reports, each from the file of that name, below how two of them compare.
+
+    Raises CannotLook without Jinja2, and what a renderer raises for a detail that no gpucheck writes.
+    """
+    from markupsafe import Markup
+
+    template, style, script = _template()
+    shown = [*([("", compared)] if compared is not None else []), *reports]
+    sections = [_section(report, file, most_raw=MOST_RAW // len(shown)) for file, report in shown]
+    # How two compare is no verdict on either.
+    worst = min((one.badge for one in sections[-len(reports) :]), key=lambda one: WORST_FIRST.index(one.verdict))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    written: str = template.render(
+        title=sections[0].title if len(sections) == 1 else f"gpucheck: {len(reports)} results",
+        worst=worst,
+        sections=sections,
+        version=gpucheck.__version__,
+        # Both are ours, and neither contains a closing tag.
+        style=Markup(style),
+        script=Markup(script),
+        digest=digest,
+        WIDTH=charts.WIDTH,
+        HEIGHT=charts.HEIGHT,
+        LEFT=charts.LEFT,
+        RIGHT=charts.RIGHT,
+        TOP=charts.TOP,
+        BOTTOM=charts.BOTTOM,
+        CELL=CELL,
+    )
+    return written.lstrip()
+
+
+@functools.cache
+def _template() -> tuple[Template, str, str]:
+    """The template, the style and the script. Raises CannotLook without Jinja2."""
+    require()
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_plain,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["pieces"] = _pieces
+    environment.filters["table"] = _table
+    environment.tests["table"] = lambda block: isinstance(block, Table)
+    environment.tests["text"] = lambda block: isinstance(block, Line) and bool(block.text)
+    style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    return environment.get_template("page.html"), style, script
+
+
+def _plain(value: Any) -> Any:
+    """What the template prints: text of a length that fits, without characters that do not print."""
+    if type(value) is not str:
+        return value
+    return visible(value if len(value) <= MOST_TEXT else f"{value[:MOST_TEXT]}…")
+
+
+def _section(report: Report, file: str, *, most_raw: int) -> Section:
+    quiet = text.parts_of(report, verbose=False)
+    details = text.parts_of(report, verbose=True)[len(quiet) :]
+    answer = next((block.text for block in quiet[0] if isinstance(block, Line)), "")
+    fleet = report.results.get("fleet_judge")
+    with_devices = report.facts.devices and report.command != "devices"
+    body = quiet[1:]
+    if fleet is not None:
+        # Its own table has every node, and is searched.
+        body = [[block for block in part if not isinstance(block, Table)] for part in body]
+    raw, note = _raw(report, most_raw)
+    return Section(
+        title=_title(report),
+        badge=_badge(_verdict(report, answer)),
+        complete=report.summary.complete,
+        answer=answer,
+        meta=tuple(_meta(report, file)),
+        head=quiet[0],
+        body=body,
+        details=[part for part in details if any(not isinstance(block, Drawing) for block in part)],
+        devices=devices.devices_table(report.facts.devices, report.findings) if with_devices else None,
+        charts=charts.of(report),
+        fleet=None if fleet is None else _fleet(fleet),
+        raw=raw,
+        raw_note=note,
+    )
+
+
+def _verdict(report: Report, answer: str) -> Verdict:
+    """The document's verdict, or the answer's where that is worse: a comparison may be open and nothing have failed."""
+    said, _, _ = _pieces(answer)
+    verdicts = [report.summary.verdict, *([said.verdict] if said is not None else [])]
+    asking = [one for one in verdicts if one in ("fail", "inconclusive", "warn")]
+    return min(asking or verdicts[:1], key=WORST_FIRST.index)
+
+
+def _badge(verdict: Verdict, word: str = "") -> Badge:
+    return Badge(verdict, SIGNS[verdict][0], word or verdict)
+
+
+def _title(report: Report) -> str:
+    names = dict.fromkeys(device.name for device in report.facts.devices if device.name and device.kind != "cpu")
+    names = names or dict.fromkeys(device.name for device in report.facts.devices if device.name)
+    return f"gpucheck {report.command}" + (f" on {', '.join(map(str, list(names)[:3]))}" if names else "")
+
+
+def _meta(report: Report, file: str) -> list[tuple[str, str]]:
+    """Where the document comes from."""
+    facts = report.facts
+    system = " ".join(filter(None, (facts.host.system, facts.host.release))) if facts.host else ""
+    torch = facts.torch.version if facts.torch else None
+    told = (
+        ("file", file),
+        ("command", shlex.join(("gpucheck", *(report.argv or (report.command,))))),
+        ("started", report.started),
+        ("took", units.duration(report.elapsed_s) if report.elapsed_s > 0 else ""),
+        ("system", system),
+        ("driver", (facts.driver.version if facts.driver else None) or ""),
+        ("torch", torch or ""),
+        ("Python", facts.python.version if facts.python else ""),
+        ("gpucheck", report.gpucheck),
+    )
+    return [(name, value) for name, value in told if value]
+
+
+def _raw(report: Report, most: int) -> tuple[Markup | None, str]:
+    """The document's JSON, without the samples where they are too long, and what is missing."""
+    from markupsafe import Markup
+
+    bare = replace(
+        report,
+        measurements=tuple(
+            replace(row, runs=tuple(replace(run, samples_s=(), started_monotonic_s=()) for run in row.runs))
+            for row in report.measurements
+        ),
+    )
+    for shown, indent, note in (
+        (report, 1, ""),
+        (report, None, ""),
+        (bare, 1, "The samples are left out here: the JSON file has them."),
+        (bare, None, "The samples are left out here: the JSON file has them."),
+    ):
+        written = visible(json.dumps(to_json(shown), indent=indent, ensure_ascii=False))
+        if len(written) <= most:
+            # In text, quotes need no escape: every second character of JSON is one.
+            return Markup(html.escape(written, quote=False)), note
+    return None, "The JSON is too long for a page: see the JSON file."
+
+
+# -- for the template --------------------------------------------------------------------------------------------------
+
+
+def _pieces(line: str) -> tuple[Badge | None, bool, list[Piece]]:
+    """A line of a screen: its verdict's sign, whether it is advice, and its text with what is code."""
+    badge = next((_badge(verdict) for verdict, (sign, _, _) in SIGNS.items() if line.startswith(f"{sign} ")), None)
+    advice = line.startswith(ADVICE)
+    rest = line[2:] if badge is not None else line.removeprefix(ADVICE)
+    parts = rest.split("`")
+    if len(parts) % 2 == 0:
+        parts = [rest]
+    return badge, advice, [Piece(part, place % 2 == 1) for place, part in enumerate(parts) if part]
+
+
+def _table(table: Table) -> dict[str, Any]:
+    """Heads and rows, without columns of bars, which say in characters what the next column says in figures."""
+    kept = [place for place, column in enumerate(table.columns) if column.head or not _is_bar(table, place)]
+    rows = [[row[place] for place in kept] for row in table.rows[:MOST_ROWS]]
+    columns = [table.columns[place] for place in kept]
+    longest = [max((len(row[place].text) for row in rows), default=0) for place in range(len(kept))]
+    return {
+        "heads": [column.head for column in columns],
+        # What is short stays on one line: a table that is too wide is moved sideways.
+        "kinds": [
+            "right" if column.align == "right" else "long" if most > LONG else "short"
+            for column, most in zip(columns, longest, strict=True)
+        ],
+        "rows": rows,
+        "left_out": len(table.rows) - len(rows),
+    }
+
+
+def _is_bar(table: Table, place: int) -> bool:
+    return all(set(row[place].text) <= set("█░▏▎▍▌▋▊▉ ") for row in table.rows)
+
+
+# -- a fleet -----------------------------------------------------------------------------------------------------------
+
+
+def _fleet(result: FleetResult) -> Fleet:
+    """The map of states, one for each figure that was compared, and the nodes, the worst first."""
+    nodes = result.nodes[:MOST_NODES]
+    # On a map a node keeps its place by its name, so that neighbours in a rack stand beside each other.
+    placed = sorted(nodes, key=lambda node: node.host)
+    figures = list(dict.fromkeys(name for node in nodes for name in node.ratios))[:6]
+    maps = [_map("state", [(node, *_state(node)) for node in placed])]
+    for figure in figures:
+        maps.append(_map(figure, [(node, *_ratio(node, figure)) for node in placed]))
+    rows = tuple(
+        (
+            node.host,
+            _badge(*VERDICTS[node.state]),
+            (
+                _joined(node.cause, node.fix),
+                *(f"{node.ratios[name]:.3f}" if name in node.ratios else UNKNOWN for name in figures),
+            ),
+        )
+        for node in nodes
+    )
+    return Fleet(tuple(maps), ("cause → what to do", *figures), rows, len(result.nodes) - len(nodes))
+
+
+def _joined(cause: str, fix: str | None) -> str:
+    return f"{cause} {ADVICE}{fix}" if fix else cause
+
+
+def _map(title: str, cells: Sequence[tuple[FleetNode, str, str, str]]) -> Map:
+    columns = min(MAP_COLUMNS, max(len(cells), 1))
+    nodes = tuple(
+        Node(place % columns * CELL, place // columns * CELL, shade, letter, f"{node.host}: {said}")
+        for place, (node, shade, letter, said) in enumerate(cells)
+    )
+    return Map(title, nodes, columns * CELL, -(-len(cells) // columns) * CELL)
+
+
+def _state(node: FleetNode) -> tuple[str, str, str]:
+    verdict, word = VERDICTS[node.state]
+    said = f"{word}, {node.cause}" if node.cause else word
+    return verdict, "" if node.state == "good" else SIGNS[verdict][0], said
+
+
+def _ratio(node: FleetNode, figure: str) -> tuple[str, str, str]:
+    ratio = node.ratios.get(figure)
+    if ratio is None:
+        return "skip", UNKNOWN, "not measured"
+    step = sum(ratio < limit for limit in STEPS)
+    below = min(round(100 * (1 - ratio)), 99)
+    return f"h{step}", str(below) if step > 1 else "", f"slowest device {ratio:.3f} of the median"

@@ -1,0 +1,208 @@
+"""A report in Prometheus' text format, for node_exporter's folder of text files.
+
+Units are base units, labels are names and never texts, and no line has a time of its own: node_exporter refuses those.
+A metric once named keeps its name and its meaning.
+"""
+
+from __future__ import annotations
+
+import calendar
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpucheck import exits
+from gpucheck.report.codec import to_json
+from gpucheck.report.facts import Device
+from gpucheck.report.finding import VERDICTS, WORST_FIRST, Verdict
+from gpucheck.report.measurement import DeviceRef, Measurement
+from gpucheck.report.report import Report
+from gpucheck.report.results.find_batch_size import FoundBatchSize
+from gpucheck.report.results.fleet import FleetResult
+
+PREFIX = "gpucheck_"
+Labels = Mapping[str, str | None]
+Sample = tuple[str, Labels, float | None]
+
+# Every metric: its name behind the prefix, its type and its help. One file may have any of them.
+METRICS: dict[str, tuple[str, str]] = {
+    "success": ("gauge", "1: the command was completed and nothing failed."),
+    "exit_code": ("gauge", "Exit status of the command."),
+    "last_run_timestamp_seconds": ("gauge", "When the command ended, in seconds since 1970."),
+    "duration_seconds": ("gauge", "How long the command took."),
+    "build_info": ("gauge", "Versions of gpucheck, torch and the driver; always 1."),
+    "check_verdict": ("gauge", "1 for the verdict that the check has, 0 for the others."),
+    "device_info": ("gauge", "Name and place of a device; always 1."),
+    "device_memory_total_bytes": ("gauge", "Memory of the device."),
+    "device_memory_used_bytes": ("gauge", "Memory in use on the device."),
+    "device_utilization_ratio": ("gauge", "Share of the time with a kernel at work."),
+    "device_temperature_celsius": ("gauge", "Temperature of the device."),
+    "device_power_watts": ("gauge", "Power that the device draws."),
+    "device_power_limit_watts": ("gauge", "Power limit in force."),
+    "device_sm_clock_hertz": ("gauge", "Clock of the multiprocessors."),
+    "device_pcie_replays_total": ("counter", "Packets sent again over PCIe since the driver was loaded."),
+    "device_ecc_corrected_total": ("counter", "Corrected memory errors since the driver was loaded."),
+    "device_ecc_uncorrected_total": ("counter", "Uncorrected memory errors since the driver was loaded."),
+    "measurement_seconds": ("gauge", "Median time of a call."),
+    "measurement_bytes_per_second": ("gauge", "Median rate in bytes."),
+    "measurement_flop_per_second": ("gauge", "Median rate in floating-point operations."),
+    "measurement_operations_per_second": ("gauge", "Median rate in operations on whole numbers."),
+    "measurement_per_second": ("gauge", "Median rate in samples, launches or what else the benchmark counts."),
+    "batch_size_max": ("gauge", "Largest batch size that passed."),
+    "batch_size_recommended": ("gauge", "Batch size that leaves the headroom free."),
+    "batch_size_peak_bytes": ("gauge", "Peak memory at the largest batch size."),
+    "stress_steps": ("gauge", "Steps of the stress test."),
+    "stress_wrong_steps": ("gauge", "Steps of the stress test with a wrong result."),
+    "run_time_ratio": ("gauge", "Share of the program's time by what it waited for."),
+    "run_step_seconds": ("gauge", "Median time of a step of the program."),
+    "run_peak_allocated_bytes": ("gauge", "Peak memory in tensors on the device."),
+    "fleet_nodes": ("gauge", "Nodes of the run by state."),
+    "fleet_suspect": ("gauge", "1: more nodes are bad than --max-bad allows."),
+    "fleet_node_state": ("gauge", "1 for the state that the node is in."),
+    "fleet_rate_ratio": ("gauge", "Rate of a slow device over that of its siblings, or of the part's peak."),
+}
+_RATES = {
+    "B/s": "measurement_bytes_per_second",
+    "FLOP/s": "measurement_flop_per_second",
+    "OP/s": "measurement_operations_per_second",
+    "1/s": "measurement_per_second",
+}
+# What is read of a device, by metric.
+_READINGS: dict[str, Callable[[Device], float | None]] = {
+    "device_memory_total_bytes": lambda one: one.memory_total_bytes,
+    "device_memory_used_bytes": lambda one: one.memory_used_bytes,
+    "device_utilization_ratio": lambda one: None if one.utilization_percent is None else one.utilization_percent / 100,
+    "device_temperature_celsius": lambda one: one.temperature_celsius,
+    "device_power_watts": lambda one: one.power_w,
+    "device_power_limit_watts": lambda one: one.power_limit_w,
+    "device_sm_clock_hertz": lambda one: one.sm_clock_hz,
+    "device_pcie_replays_total": lambda one: one.pcie.replays if one.pcie else None,
+    "device_ecc_corrected_total": lambda one: one.ecc.volatile_corrected if one.ecc else None,
+    "device_ecc_uncorrected_total": lambda one: one.ecc.volatile_uncorrected if one.ecc else None,
+}
+
+
+@dataclass(slots=True)
+class _Page:
+    """Samples by metric, each series once: a second one of the same labels would make the whole file invalid."""
+
+    samples: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def add(self, name: str, labels: Labels, value: float | None) -> None:
+        if value is not None:
+            said = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items() if text)
+            self.samples.setdefault(name, {}).setdefault(f"{{{said}}}" if said else "", value)
+
+    def text(self) -> str:
+        lines = []
+        for name, (kind, help) in METRICS.items():
+            if found := self.samples.get(name):
+                lines += [f"# HELP {PREFIX}{name} {help}", f"# TYPE {PREFIX}{name} {kind}"]
+                lines += [f"{PREFIX}{name}{labels} {_number(value)}" for labels, value in found.items()]
+        return "\n".join(lines) + "\n"
+
+
+def metrics(report: Report) -> str:
+    """What the command came to, its checks, devices, rates and answers."""
+    page = _Page()
+    for name, labels, value in _samples(report):
+        page.add(name, labels, value)
+    return page.text()
+
+
+def _samples(report: Report) -> Iterator[Sample]:
+    command = {"command": report.command}
+    yield "success", command, float(report.summary.complete and report.summary.exit == exits.OK)
+    yield "exit_code", command, report.summary.exit
+    yield "last_run_timestamp_seconds", command, _ended(report)
+    yield "duration_seconds", command, report.elapsed_s
+    facts = report.facts
+    torch = facts.torch.version if facts.torch else None
+    driver = facts.driver.version if facts.driver else None
+    yield "build_info", {**command, "gpucheck": report.gpucheck, "torch": torch, "driver": driver}, 1
+    uuids = {one.id: one.uuid for one in facts.devices if one.id is not None}
+    yield from _verdicts(report, uuids)
+    for device in facts.devices:
+        named = {"UUID": device.uuid, "device": device.id or device.pci_address or device.kind}
+        yield "device_info", {**command, **named, "name": device.name, "pci_bus_id": device.pci_address}, 1
+        for name, value in _READINGS.items():
+            yield name, {**command, **named}, value(device)
+    for row in report.measurements:
+        yield from _rates(row, command)
+    yield from _answers(report, command)
+    if (fleet := report.results.get("fleet_judge")) is not None:
+        yield from _of_fleet(fleet)
+
+
+def _ended(report: Report) -> float | None:
+    try:
+        return calendar.timegm(time.strptime(report.started, "%Y-%m-%dT%H:%M:%SZ")) + report.elapsed_s
+    except ValueError:
+        return None
+
+
+def _verdicts(report: Report, uuids: Mapping[str, str | None]) -> Iterator[Sample]:
+    """The worst verdict of each check on each device: a check may say something of several places."""
+    worst: dict[tuple[str, str | None], Verdict] = {}
+    for one in report.findings:
+        before = worst.get((one.id, one.device), one.verdict)
+        worst[one.id, one.device] = min(before, one.verdict, key=WORST_FIRST.index)
+    for (check, device), verdict in worst.items():
+        for state in VERDICTS:
+            labels = {"check": check, "UUID": uuids.get(device or ""), "device": device, "state": state}
+            yield "check_verdict", {"command": report.command, **labels}, float(state == verdict)
+
+
+def _of(device: DeviceRef) -> Labels:
+    return {"UUID": device.uuid, "device": device.id}
+
+
+def _rates(row: Measurement, command: Labels) -> Iterator[Sample]:
+    case = ",".join(f"{key}={value}" for key, value in to_json(row.case).items())
+    labels = {**command, "benchmark": row.name, "case": case, "cache": row.method.cache, **_of(row.device)}
+    yield "measurement_seconds", labels, row.time_s.median if row.time_s else None
+    if row.rate is not None:
+        yield _RATES.get(row.rate.unit, "measurement_per_second"), labels, row.rate.median
+
+
+def _answers(report: Report, command: Labels) -> Iterator[Sample]:
+    results = report.results
+    several, one = results.get("find_batch_size_devices"), results.get("find_batch_size")
+    found: Iterable[FoundBatchSize] = several.devices if several is not None else [one] if one is not None else []
+    for each in found:
+        labels = {**command, **_of(each.device)}
+        yield "batch_size_max", labels, each.largest
+        yield "batch_size_recommended", labels, each.recommended.batch_size if each.recommended else None
+        yield "batch_size_peak_bytes", labels, each.peak_bytes
+    if (stress := results.get("stress")) is not None:
+        for device in stress.devices:
+            labels = {**command, **_of(device.device), "part": device.name}
+            yield "stress_steps", labels, device.steps
+            yield "stress_wrong_steps", labels, device.wrong_steps
+    if (run := results.get("run")) is not None:
+        for part in ("data", "copies", "waits", "rest"):
+            yield "run_time_ratio", {**command, "part": part}, getattr(run.shares, part) if run.shares else None
+        yield "run_step_seconds", command, run.steps.median_s if run.steps else None
+        for used in run.devices:
+            yield "run_peak_allocated_bytes", {**command, "device": used.id}, used.peak_allocated_bytes
+
+
+def _of_fleet(fleet: FleetResult) -> Iterator[Sample]:
+    for state, count in fleet.counts.items():
+        yield "fleet_nodes", {"state": state}, count
+    yield "fleet_suspect", {}, float(fleet.suspect)
+    for row in fleet.nodes:
+        yield "fleet_node_state", {"node": row.host, "state": row.state}, 1
+        for one in row.slow:
+            labels = {"node": row.host, "device": one.device, "figure": one.figure, "against": one.against}
+            yield "fleet_rate_ratio", labels, one.ratio
+
+
+def _label(value: Any) -> str:
+    """A label's value: the format knows three escapes."""
+    return str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))

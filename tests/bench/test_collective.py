@@ -1,0 +1,517 @@
+"""Collectives: what a rank gives and expects, real processes with one of them in trouble, and the judge."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from bench_scenes import GIB, H200, KIB, MIB, document, row, shown
+from judged import Document, run
+
+from gpucheck import exits
+from gpucheck.bench import figures
+from gpucheck.bench import judge as benches
+from gpucheck.bench.collective import judge, work
+from gpucheck.bench.collective.judge import JUDGE, Answer
+from gpucheck.bench.collective.options import COLLECTIVES, PEER_COPY, CollectiveOptions
+from gpucheck.bench.collective.rank import Work, size_of
+from gpucheck.bench.devices import Shared
+from gpucheck.bench.figures import Seen
+from gpucheck.cli.app import main
+from gpucheck.errors import CannotLook, UsageError
+from gpucheck.machine import child
+from gpucheck.machine.child import LineChild, python_argv
+from gpucheck.report.facts import Device, Facts, TorchBuild
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import DeviceRef, Measurement
+from gpucheck.thresholds import Limit
+
+CPU = torch.device("cpu")
+
+
+# what a rank gives, and what it expects
+
+
+def exchanged(collective: str, ranks: list[Work]) -> None:
+    """What the collective does, written by its definition."""
+    given, world = [one.given.clone() for one in ranks], len(ranks)
+    part = ranks[0].count // world
+    for rank, one in enumerate(ranks):
+        if collective == "all-reduce":
+            one.out.copy_(torch.stack(given).sum(0))
+        elif collective == "reduce-scatter":
+            one.out.copy_(torch.stack(given).sum(0)[rank * part : (rank + 1) * part])
+        elif collective == "all-gather":
+            one.out.copy_(torch.cat(given))
+        elif collective == "all-to-all":
+            one.out.copy_(torch.cat([array[rank * part : (rank + 1) * part] for array in given]))
+        elif collective == "broadcast":
+            one.out.copy_(given[0])
+        elif collective == "send-receive":
+            one.out.copy_(given[rank - 1])
+        else:
+            one.call()
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_a_rank_takes_the_collective_as_it_is_defined_for_right(collective: str) -> None:
+    ranks = [Work(collective, rank, 3, 3 * 600, CPU, CPU) for rank in range(3)]
+    for turn in (1, 2):
+        for one in ranks:
+            one.fill(turn)
+        assert all(sum(one.wrong(turn).values()) for one in ranks if (collective, one.rank) != ("broadcast", 0))
+        exchanged(collective, ranks)
+        assert [one.wrong(turn) for one in ranks] == [{}, {}, {}]
+        # What was right the turn before is not right now.
+        assert all(sum(one.wrong(turn + 1).values()) == one.out.numel() for one in ranks)
+
+
+@pytest.mark.parametrize(
+    ("collective", "sender"),
+    [
+        ("all-reduce", None),
+        ("reduce-scatter", None),
+        ("all-gather", 2),
+        ("all-to-all", 2),
+        ("broadcast", 0),
+        ("send-receive", 0),
+        (PEER_COPY, 1),
+    ],
+)
+def test_a_wrong_element_is_counted_and_its_sender_named(collective: str, sender: int | None) -> None:
+    ranks = [Work(collective, rank, 3, 3 * 600, CPU, CPU) for rank in range(3)]
+    for one in ranks:
+        one.fill(1)
+    exchanged(collective, ranks)
+    ranks[1].out[-1] += 1
+    assert [one.wrong(1) for one in ranks] == [{}, {sender: 1}, {}]
+    # Data from another place, by a power of two as addresses go wrong, is wrong too.
+    ranks[0].out[:256] = ranks[0].out[256:512].clone()
+    assert sum(ranks[0].wrong(1).values()) == 256
+
+
+def test_sizes_are_those_that_the_collective_can_have() -> None:
+    assert [size_of("all-reduce", 8, 8), size_of("all-gather", 8, 8), size_of("all-to-all", 100, 3)] == [8, 32, 96]
+
+
+@pytest.mark.parametrize(
+    ("collective", "factor"),
+    [("all-reduce", 1.75), ("all-gather", 0.875), ("all-to-all", 0.875), ("broadcast", 1.0), ("send-receive", 1.0)],
+)
+def test_the_factors_are_those_of_nccl_tests(collective: str, factor: float) -> None:
+    assert COLLECTIVES[collective].factor(8) == factor
+
+
+# real processes on the host
+
+
+def start(bad: int, fault: str, at: int = 1) -> work.Start:
+    """Starts the ranks, one of them with a fault."""
+
+    def started(rank: int) -> LineChild:
+        if rank == bad and fault == "unstarted":
+            raise OSError(11, "Resource temporarily unavailable")
+        environment = work._environment(os.environ)
+        if rank != bad:
+            return LineChild(python_argv(work.CHILD), env=environment)
+        fakes = str(Path(__file__).parents[1] / "fakes")
+        more = {"FAULT": fault, "AT": str(at), "PYTHONPATH": fakes}
+        return LineChild(python_argv("bad_rank"), env={**environment, **more})
+
+    return started
+
+
+def measured(options: CollectiveOptions, start: work.Start = work.start) -> Document:
+    document = Document("bench collective")
+    work.command(options, document, start=start)
+    return document
+
+
+def options(**more: Any) -> CollectiveOptions:
+    given = {"only": ("all-reduce", "all-to-all"), "sizes": (64 * KIB, 128 * KIB), "ranks": 3, "device": "cpu"}
+    return CollectiveOptions(**{**given, "limit_s": 60.0, "time_budget_s": 300.0, **more})
+
+
+def verdicts(findings: Any) -> list[tuple[str, str, str]]:
+    return [(one.id, one.verdict, one.title) for one in findings]
+
+
+@pytest.mark.slow
+def test_processes_on_the_host_are_measured_and_no_rate_is_judged() -> None:
+    document = measured(options(only=(), sizes=(8, 3 * 512)))
+    rows = document.measurements
+    names = [name for name in COLLECTIVES if name != PEER_COPY]
+    assert list(dict.fromkeys(one.case["collective"] for one in rows)) == names
+    assert [one.case["size_bytes"] for one in rows[:4]] == [8, 1536, 12, 1536]
+    for one in rows:
+        assert one.case["ranks"] == 3 and one.case["backend"] == "gloo" and one.method.details["transport"] == "host"
+        ranks = one.method.details["ranks"]
+        assert [(each["rank"], each["wrong_elements"]) for each in ranks] == [(0, 0), (1, 0), (2, 0)]
+        # The row's time is that of the last rank, window by window.
+        assert one.runs[0].samples_s == tuple(
+            max(window) for window in zip(*(r["samples_s"] for r in ranks), strict=True)
+        )
+        assert one.rate is not None and one.time_s is not None
+        factor = COLLECTIVES[one.case["collective"]].factor(3)
+        assert one.rate.median == pytest.approx(one.case["size_bytes"] * factor / one.time_s.median)
+    report = document.judged((Limit("collective.min_busbw", 1.0, "B/s", "--min-busbw"),))
+    assert [(one.id, one.verdict) for one in report.findings] == [
+        ("collective.min_busbw", "inconclusive"),
+        ("collective.result", "pass"),
+        ("collective.speed", "info"),
+    ]
+    assert report.findings[2].evidence["transport"] == "host"
+
+
+@pytest.mark.slow
+def test_wrong_data_on_one_rank_fails_and_names_it() -> None:
+    report = measured(options(), start(1, "wrong")).judged()
+    result = report.findings[0]
+    assert (result.id, result.verdict, result.title) == ("collective.result", "fail", "wrong data on rank 1")
+    assert result.message == "rank 1 (cpu): 2 elements in all-reduce, 64 KiB"
+    assert report.summary.exit == exits.FAILED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "finding", "why"),
+    [
+        ("SIGKILL", "collective.rank", "rank 1 (cpu): its process was ended by SIGKILL"),
+        ("SIGSEGV", "collective.rank", "rank 1 (cpu): its process was ended by SIGSEGV"),
+        ("SIGSTOP", "collective.rank", "rank 1 (cpu): its process is stopped (SIGSTOP, or a debugger)"),
+        ("raise", "collective.rank", "rank 1 (cpu): NCCL error in: a test, unhandled system error"),
+        ("hang", "collective.hang", "every rank entered it, and none finished: "),
+    ],
+)
+def test_after_a_failure_new_processes_go_on_with_the_next_collective(fault: str, finding: str, why: str) -> None:
+    # From the second size on, so that a rank which hangs or stops has been well.
+    document = measured(options(limit_s=8.0), start(1, fault, at=40 if fault == "hang" else 2))
+    told = document.skips[0]
+    assert (told.id, told.verdict) == (finding, "inconclusive")
+    assert told.message.startswith(why)
+    assert {one.case["collective"] for one in document.measurements} >= {"all-to-all"}
+    assert document.judged().summary.exit == exits.UNDECIDED
+
+
+@pytest.mark.slow
+def test_a_rank_that_cannot_be_started_is_named_and_nothing_is_measured() -> None:
+    document = measured(options(), start(2, "unstarted"))
+    (told,) = document.skips
+    assert verdicts([told]) == [("collective.rank", "inconclusive", "the start: rank 2 failed")]
+    assert told.message == "rank 2: its process cannot be started (Resource temporarily unavailable)"
+    assert document.judged().summary.exit == exits.UNDECIDED
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="torchrun, as on clusters")
+@pytest.mark.parametrize("missed", [False, True])
+def test_under_torchrun_one_rank_reports_and_all_end_alike(missed: bool, tmp_path: Path) -> None:
+    target = tmp_path / "x.json"
+    given = [
+        "bench",
+        "collective",
+        "--device",
+        "cpu",
+        "--only",
+        "all-reduce",
+        "--size",
+        "64KiB",
+        "--time-budget",
+        "60s",
+    ]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"]
+    more = ["--min-busbw", "1"] if missed else []
+    command = [*launcher, sys.executable, "-m", "gpucheck", *given, *more, "--output", str(target), "--json", "--quiet"]
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    source = str(Path(__file__).parents[2] / "src")
+    ended = child.run(command, 240.0, env={**environment, "PYTHONPATH": source})
+    # torchrun's own status is 1 for any other than 0 of a rank's.
+    assert ended.returncode == (1 if missed else 0), ended.stderr
+    document = json.loads(ended.stdout)  # one document
+    assert document == json.loads(target.read_text(encoding="utf-8"))
+    assert document["summary"]["exit"] == (exits.UNDECIDED if missed else exits.OK)
+    assert [one["rank"] for one in document["measurements"][0]["method"]["details"]["ranks"]] == [0, 1]
+    if missed:
+        assert ended.stderr.count("exitcode  : 4") >= 1
+
+
+# who is to blame
+
+
+READY = [{"device": {"id": f"cuda:{rank}"}, "host": f"n{rank // 2}"} for rank in range(4)]
+
+
+def blamed(*answers: Answer, kind: str = "cuda") -> Finding:
+    return judge.failed("all-reduce, 1 GiB", answers, READY, kind)
+
+
+def test_a_rank_that_never_entered_is_named_and_where_all_entered_none() -> None:
+    late = [Answer(rank, None, "no answer", "calling", "late") for rank in range(4)]
+    one = blamed(*late[:2], Answer(2, None, "no answer", "starting", "late"), late[3])
+    assert verdicts([one]) == [("collective.hang", "fail", "all-reduce, 1 GiB hangs: rank 2 failed")]
+    assert one.message == "rank 2 (cuda:2, n1): no answer"
+    every = blamed(*late)
+    assert verdicts([every]) == [("collective.hang", "fail", "all-reduce, 1 GiB hangs")]
+    assert every.message == "every rank entered it, and none finished: no answer"
+    # On a busy host nothing of it is the hardware's.
+    assert blamed(*late, kind="cpu").verdict == "inconclusive"
+
+
+def test_the_rank_that_died_is_named_and_not_those_that_saw_it() -> None:
+    seen = [Answer(rank, None, "Connection closed by peer [10.0.0.1]", "calling") for rank in (0, 1)]
+    one = blamed(*seen, Answer(2, None, "its process was ended by SIGKILL", "calling", "killed"), Answer(3, {}))
+    assert (one.verdict, one.message) == ("inconclusive", "rank 2 (cuda:2, n1): its process was ended by SIGKILL")
+    crashed = blamed(*seen, Answer(2, None, "its process was ended by SIGSEGV", "calling", "crashed"))
+    assert crashed.verdict == "fail"
+    spoke = blamed(*seen, Answer(2, None, "unhandled cuda error", "calling"))
+    assert (spoke.verdict, spoke.evidence["blamed"]) == ("fail", [2])
+
+
+def test_what_the_backend_does_not_have_is_left_out() -> None:
+    one = blamed(*(Answer(rank, None, "gloo does not support all_to_all", "calling") for rank in range(4)))
+    assert (one.id, one.verdict) == ("collective.unsupported", "skip")
+
+
+# the rows of GPUs
+
+
+def of(
+    collective: str = "all-reduce",
+    busbw: float = 480e9,
+    size: int = 8 * GIB,
+    ranks: int = 8,
+    device: DeviceRef = H200,
+    hosts: int = 1,
+    wrong: dict[int, dict[str, int]] | None = None,
+    **settings: str,
+) -> Measurement:
+    factor = COLLECTIVES[collective].factor(ranks)
+    case = {"collective": collective, "size_bytes": size, "ranks": ranks, "hosts": hosts, "backend": "nccl"}
+    told = [
+        {
+            "rank": rank,
+            "host": f"n{rank * hosts // ranks}",
+            "device": f"cuda:{rank}",
+            "wrong_elements": sum((wrong or {}).get(rank, {}).values()),
+            "wrong_from": (wrong or {}).get(rank, {}),
+        }
+        for rank in range(ranks)
+    ]
+    details: dict[str, Any] = {
+        "cache": "warm",
+        "ranks": told,
+        "settings": settings,
+        "version": "2.27.5",
+        "verified_elements": 10,
+        "bus_factor": factor,
+    }
+    work = size * factor
+    return row("collective", device, case, work / busbw, ("bytes", work), "B/s", **details)
+
+
+def found(*rows: Measurement) -> list[Finding]:
+    return JUDGE.together([Seen("cuda:0", rows)], Facts(), ())
+
+
+def expected(*rows: Measurement) -> list[tuple[str, str]]:
+    return [(one.verdict, one.title) for one in found(*rows) if one.id == "collective.expected"]
+
+
+FAST, SLOW = "all-reduce is as fast as it should be", "all-reduce is slower than it should be"
+A100, NVL = DeviceRef("cuda:0", None, "NVIDIA A100-SXM4-80GB"), DeviceRef("cuda:0", None, "NVIDIA H200 NVL")
+L40S = DeviceRef("cuda:0", None, "NVIDIA L40S")
+
+
+@pytest.mark.parametrize(
+    ("one", "told"),
+    [
+        (of(), [("pass", FAST)]),
+        (of(busbw=430e9), [("pass", FAST)]),
+        (of(busbw=365e9), [("warn", "all-reduce does without NVLS")]),
+        (of(busbw=300e9), [("warn", SLOW)]),
+        # Who has switched it off gets what he wants.
+        (of(busbw=365e9, NCCL_NVLS_ENABLE="0"), [("pass", FAST)]),
+        (of(busbw=365e9, NCCL_ALGO="Ring"), [("pass", FAST)]),
+        # Four GPUs reach the ring's rate either way.
+        (of(busbw=363e9, ranks=4), [("pass", FAST)]),
+        (of("all-gather", 361e9), [("pass", "all-gather is as fast as it should be")]),
+        (of(busbw=235e9, device=A100), [("pass", FAST)]),
+        # No figure: too small, too many hosts, another number of GPUs, a PCIe board, a collective without one.
+        (of(busbw=100e9, size=GIB - 4), []),
+        (of(busbw=100e9, hosts=2), []),
+        (of(busbw=100e9, ranks=3), []),
+        (of(busbw=100e9, device=NVL), []),
+        (of("all-to-all", 100e9), []),
+    ],
+)
+def test_the_expected_bus_bandwidth(one: Measurement, told: list[tuple[str, str]]) -> None:
+    assert expected(one) == told
+
+
+def test_a_box_without_a_figure_is_held_against_its_own_copies() -> None:
+    copies = of(PEER_COPY, 22e9, device=L40S)
+    assert expected(of(busbw=20e9, device=L40S), copies) == [("pass", "all-reduce uses the links as copies do")]
+    assert expected(of(busbw=6e9, device=L40S), copies) == [("warn", "all-reduce reaches 27 % of copies")]
+
+
+def test_wrong_data_fails_and_its_one_sender_is_told() -> None:
+    (result, *_) = found(of("all-to-all", ranks=4, wrong={0: {"3": 2}, 2: {"3": 5}}), of(ranks=4))
+    assert (result.verdict, result.title) == ("fail", "wrong data on rank 0, 2")
+    assert result.message == (
+        "what has one sender came from rank 3; rank 0 (cuda:0): 2 elements in all-to-all, 8 GiB; and 1 more"
+    )
+
+
+def test_between_hosts_the_rate_on_the_wire_is_told() -> None:
+    (speed,) = (one for one in found(of(busbw=382e9, ranks=32, hosts=4)) if one.id == "collective.speed")
+    assert speed.title == "bus bandwidth of 32 ranks on 4 hosts"
+    # ml-engineering: 37 GB/s on each accelerator's 50.
+    assert speed.evidence["least_between_hosts_bytes_per_s"]["all-reduce"] == pytest.approx(37e9, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("rows", "verdict"),
+    [
+        ([of(busbw=470e9), of("all-to-all", 100e9)], "pass"),
+        ([of(busbw=390e9)], "fail"),
+        ([of("all-gather", 470e9), of("all-to-all", 390e9)], "fail"),
+        ([of(busbw=10e9, size=64 * MIB)], "inconclusive"),
+    ],
+)
+def test_the_threshold_is_of_all_reduce_where_there_is_one(rows: list[Measurement], verdict: str) -> None:
+    limit = Limit("collective.min_busbw", 400e9, "B/s", "--min-busbw")
+    assert [one.verdict for one in benches.gated([], rows, [limit], H200, {})] == [verdict]
+
+
+def test_the_largest_of_each_stands_for_it_in_bench_all() -> None:
+    rows = [of(size=MIB, busbw=40e9), of(), of("broadcast", 300e9)]
+    told = JUDGE.headlines(Seen("cuda:0", rows), {})
+    assert [one.case for one in told] == ["all-reduce, 8 GiB", "broadcast, 8 GiB"]
+    assert [one.value for one in told] == pytest.approx([480e9, 300e9])
+    assert list(figures.largest_collectives(rows)) == ["all-reduce", "broadcast"]
+
+
+# what can not be
+
+
+def gpus(count: int) -> Facts:
+    cards = tuple(Device(kind="cuda", id=f"cuda:{index}", name="NVIDIA H200") for index in range(count))
+    return Facts(devices=(*cards, Device(kind="cpu", id="cpu")), torch=TorchBuild(version="2.9", built_for="cuda"))
+
+
+def ids(facts: Facts, **more: Any) -> list[str]:
+    events: list[Any] = []
+    return work._ids(CollectiveOptions(**more), facts, events.append, None)
+
+
+def test_every_gpu_is_a_rank_or_the_first_ones() -> None:
+    assert ids(gpus(3)) == ids(gpus(3), device="cuda") == ["cuda:0", "cuda:1", "cuda:2"]
+    assert ids(gpus(3), ranks=2) == ["cuda:0", "cuda:1"]
+    assert ids(gpus(1), device="cpu", ranks=4) == ["cpu"] * 4
+    with pytest.raises(CannotLook, match="1 GPU for 2 ranks"):
+        ids(gpus(1))
+    with pytest.raises(UsageError, match="is one device, and a collective needs several"):
+        ids(gpus(3), device="cuda:1")
+
+
+def test_a_torch_without_nccl_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_backend_available", lambda name: name == "gloo")
+    with pytest.raises(CannotLook) as raised:
+        run(lambda emit: work.command(CollectiveOptions(), emit, Shared(facts=gpus(2))))
+    assert (raised.value.what, raised.value.finding) == ("collective: torch has no NCCL", "collective.backend")
+    work._check_backend("cpu")
+
+
+def test_under_a_launcher_runs_and_ranks_are_the_launchers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    assert main(["bench", "collective", "--device", "cpu"]) == exits.USAGE
+    assert "rank 1 of 2 does not know the host of rank 0" in capsys.readouterr().err
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    assert main(["bench", "collective", "--device", "cpu", "--runs", "2"]) == exits.USAGE
+    assert "--runs and --baseline need one process" in capsys.readouterr().err
+
+
+class Group:
+    """Two ranks that answer as planned."""
+
+    world = 2
+
+    def __init__(self, *answers: dict[str, Any] | None, is_launched: bool = False) -> None:
+        self.answers, self.is_launched, self.begun = list(answers), is_launched, 0
+
+    def begin(self, kind: str) -> list[Answer]:
+        self.begun += 1
+        ready = {"room": GIB, "device": {"id": "cpu", "uuid": None, "name": "CPU"}, "host": "n"}
+        return [Answer(rank, {**ready, "version": None, "settings": {}}) for rank in range(2)]
+
+    def ask(self, request: Any, limit_s: float) -> list[Answer]:
+        line = self.answers.pop(0)
+        return [Answer(rank, line, "" if line else "late", "calling", "" if line else "late") for rank in range(2)]
+
+
+def line(seconds: float = 0.02) -> dict[str, Any]:
+    told = {"started": "", "calls": 1, "began_s": [0.0] * 3, "samples_s": [seconds] * 3, "verified_elements": 1}
+    return {**told, "wrong_elements": 0, "wrong_from": {}, "memory": {}}
+
+
+def ran(group: Group, deadline_s: float) -> tuple[Document, str]:
+    document = Document()
+    left = time.monotonic() + deadline_s
+    run = work._Run(options(), document, group, ["cpu", "cpu"], Facts(), left)  # type: ignore[arg-type]
+    return document, run.every_row()
+
+
+def test_a_failure_costs_the_larger_arrays_and_under_a_launcher_all_the_rest() -> None:
+    rows = ["all-reduce, 128 KiB", "all-to-all, 64 KiB", "all-to-all, 128 KiB"]
+    for is_launched, lost in ((True, rows), (False, rows[:1])):
+        group = Group(None, line(), line(), is_launched=is_launched)
+        document, why = ran(group, 60.0)
+        assert why == "fault"
+        assert [one.id for one in document.skips] == ["collective.hang", "collective.not_run"]
+        assert document.skips[1].evidence["rows"] == lost
+        assert (len(document.measurements), group.begun) == ((0, 1) if is_launched else (2, 2))
+
+
+def test_rows_for_which_there_is_no_time_are_told() -> None:
+    document, why = ran(Group(line(), line(), line(), line()), -1.0)
+    assert (len(document.measurements), why) == (1, "time")
+    # A call of 20 s leaves none for the next size, and time for another collective.
+    document, why = ran(Group(line(20.0), line(), line()), 100.0)
+    assert [one.case["collective"] for one in document.measurements] == ["all-reduce", "all-to-all", "all-to-all"]
+    assert [(one.id, one.title) for one in document.skips] == [("collective.time", "1 of 4 rows were not measured")]
+    assert document.skips[0].evidence["rows"] == ["all-reduce, 128 KiB"]
+
+
+# the screen
+
+
+def test_the_screen_is_of_all_gpus_together() -> None:
+    rows = [of(size=MIB, busbw=40e9), of(), of("all-gather", 361e9)]
+    lines = shown(document("bench collective", rows))
+    assert lines[0] == "✓ all-reduce of 8 GiB: busbw 480 GB/s (nccl) · 8 × H200"
+    assert [line.split() for line in lines[4:7]] == [
+        ["all-reduce", "1", "MiB", "45.9", "µs", "22.9", "40.0", "30"],
+        ["8", "GiB", "31.3", "ms", "274.3", "480.0", "30"],
+        ["all-gather", "8", "GiB", "20.8", "ms", "412.6", "361.0", "30"],
+    ]
+
+
+def test_a_failure_names_its_rank_and_no_other_gpu() -> None:
+    lines = shown(document("bench collective", [of(ranks=4, hosts=2, wrong={3: {}, 2: {"1": 5}})]))
+    assert lines[0] == "✗ wrong data on rank 2 · 4 × H200, 2 hosts"
+    missed = Limit("collective.min_busbw", 500e9, "B/s", "--min-busbw")
+    lines = shown(document("bench collective", [of()], limits=(missed,)))
+    assert lines[:2] == [
+        "✗ all-reduce of 8 GiB: busbw 480 GB/s (nccl) · 8 × H200",
+        "✗ collectives below 500 GB/s of bus bandwidth (--min-busbw): all-reduce 480 GB/s",
+    ]

@@ -1,0 +1,110 @@
+"""Copies from GPU to GPU over PCIe: what stands in their way, judged by evidence made by hand."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from healthy import HEALTHY, card, with_cards, without_gpu
+
+from gpucheck.doctor import conditions_cards, ladder
+from gpucheck.doctor.condition import Condition, Evidence, Seen
+from gpucheck.report.facts import Device, NvLink, PciPath
+
+CONDITIONS: dict[str, Condition] = {one.id: one for one in conditions_cards.PEERS}
+SWITCH = ("0000:00:01.1", "0000:01:00.0")
+SUPPORTED, REFUSED = "ok", "the GPU does not support it"
+
+
+def below(index: int, iommu: str | None = "off", acs: bool | None = False, **more: object) -> Device:
+    """A GPU below a switch that others are below as well."""
+    port = f"0000:02:0{index}.0"
+    redirecting = None if acs is None else (port,) if acs else ()
+    return card(index, numa_node=0, pci_path=PciPath((*SWITCH, port), iommu, redirecting), **more)
+
+
+def judged(condition: str, *cards: Device) -> Seen | None:
+    return CONDITIONS[condition].judge(with_cards(*cards))
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_it_is_not_seen_where_nothing_is_known_nor_of_one_gpu(condition: str) -> None:
+    for evidence in (HEALTHY, Evidence(), without_gpu(), with_cards(below(0, "translating", True))):
+        assert CONDITIONS[condition].judge(evidence) is None
+
+
+def peers(why: str, *others: int) -> dict[str, str]:
+    return {f"0000:{index + 1}1:00.0": why for index in others}
+
+
+UP, DOWN = NvLink(0, True), NvLink(0, False)
+
+
+@pytest.mark.parametrize(
+    ("one", "is_seen"),
+    [
+        (below(0, "translating"), True),
+        (below(0, "translating", peers=peers(SUPPORTED, 1)), True),
+        (below(0, "translating", nvlinks=(DOWN,)), True),
+        (below(0, "passthrough"), False),
+        (below(0, None), False),
+        # Copies take NVLink, or the host's memory.
+        (below(0, "translating", nvlinks=(UP,)), False),
+        (below(0, "translating", peers=peers(REFUSED, 1)), False),
+    ],
+)
+def test_an_iommu_that_translates(one: Device, is_seen: bool) -> None:
+    assert (judged("peers.iommu", one, below(1, "passthrough")) is not None) is is_seen
+    if is_seen:
+        told = judged("peers.iommu", one, below(1, "translating"))
+        assert told is not None and told.message == "the IOMMU translates what cuda:0, cuda:1 send"
+
+
+def test_acs_that_redirects_below_a_switch_that_both_share() -> None:
+    told = judged("peers.acs", below(0, acs=True), below(1))
+    assert told is not None and told.message == "between cuda:0 and cuda:1, at 0000:02:00.0"
+    assert told.fix is not None and "setpci -s 0000:02:00.0 ECAP_ACS+0x6.w=0000" in told.fix
+    assert judged("peers.acs", below(0), below(1)) is None
+    assert judged("peers.acs", below(0, acs=None), below(1)) is None
+    # Below another root port the way leads through the CPU anyhow.
+    elsewhere = card(1, pci_path=PciPath(("0000:80:01.0",), "off", ("0000:80:01.0",)))
+    assert judged("peers.acs", below(0, acs=True), elsewhere) is None
+
+
+def test_pairs_that_the_driver_keeps_apart_are_told_with_its_reason() -> None:
+    cards = [card(index, peers=peers(REFUSED, *({0, 1, 2} - {index}))) for index in range(3)]
+    told = judged("peers.access", *cards)
+    words = f"cuda:0 and cuda:1; cuda:0 and cuda:2; and 1 more: {REFUSED}"
+    assert told is not None and told.message == words
+    assert judged("peers.access", *(replace(one, peers=peers(SUPPORTED, 0, 1, 2)) for one in cards)) is None
+
+
+def test_where_each_gpu_is() -> None:
+    alone = card(2, numa_node=1, pci_path=PciPath(("0000:80:01.0",), "off", None))
+    told = judged("peers.paths", below(0), below(1), alone)
+    assert told is not None and told.message == (
+        "cuda:0, cuda:1: NUMA node 0, root port 0000:00:01.1, switch 0000:01:00.0; "
+        "cuda:2: NUMA node 1, root port 0000:80:01.0; IOMMU off; ACS unknown (only root can read it)"
+    )
+    hidden = [card(index, numa_node=0, pci_path=PciPath((), "off")) for index in range(2)]
+    seen = judged("peers.paths", *hidden)
+    assert seen is not None and seen.message == "cuda:0, cuda:1: NUMA node 0; IOMMU off"
+    assert judged("peers.paths", *(replace(one, pci_path=PciPath()) for one in hidden)) is None
+    seen = judged("peers.paths", below(0, "translating", acs=True), below(1, "translating"))
+    assert seen is not None and seen.message.endswith("IOMMU translating; ACS redirects at 0000:02:00.0")
+
+
+def test_it_breaks_no_rung() -> None:
+    evidence = with_cards(below(0, "translating", True), below(1, "translating"))
+    diagnosis = ladder.diagnose(evidence, list(CONDITIONS.values()))
+    assert diagnosis.first is None
+    assert {one.id: one.verdict for one in ladder.findings(diagnosis)} == {
+        "peers.iommu": "warn",
+        "peers.acs": "warn",
+        "peers.paths": "info",
+    }

@@ -1,0 +1,460 @@
+"""Which rank holds up a job: the judge on tables made by hand, the files of ranks, and the recorder on saved dumps.
+
+`test_real_jobs` starts torchrun with gloo.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pickle
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucheck.program import ranks_judge
+from gpucheck.program.ranks_judge import Call, Table, Verdict
+from gpucheck.program.run import held, ranks, recorder
+from gpucheck.render import run as shown
+from gpucheck.render import text
+from gpucheck.report.codec import from_json, to_json
+from gpucheck.report.report import Collector, Report
+from gpucheck.report.results.ranks import RanksResult
+
+ROOT = Path(__file__).resolve().parents[3]
+STEP_S = 0.1
+# Lateness without a pattern, the same in every run of the tests: multiples of 0.1 ms.
+NOISE = (3, -2, 5, 0, -4, 1, 2, -5, 4, -1, -3)
+
+
+def noise(rank: int, step: int, part: int = 0) -> float:
+    return NOISE[(rank * 7 + step * step + part * 3) % len(NOISE)] * 1e-4
+
+
+def table(
+    own: Callable[[int, int], Sequence[float]],
+    ranks_: int = 4,
+    steps: int = 80,
+    *,
+    waits: bool = True,
+    error: float = 0.0,
+) -> Table:
+    """A job of one group: `own` is how long a rank takes to each collective of a step. Those before the last are waited
+    for where `waits`."""
+    at = [0.0] * ranks_
+    calls = []
+    for step in range(steps):
+        parts = [own(rank, step) for rank in range(ranks_)]
+        for part in range(len(parts[0])):
+            at = [begun + parts[rank][part] for rank, begun in enumerate(at)]
+            calls.append(Call("0", step, dict(enumerate(at))))
+            if waits or part == len(parts[0]) - 1:
+                at = [max(at)] * ranks_
+    errors = {rank: error if rank >= ranks_ // 2 else 0.0 for rank in range(ranks_)}
+    return Table(tuple(range(ranks_)), steps, STEP_S, calls, errors)
+
+
+def test_the_rank_that_takes_longer_is_named_with_its_cost() -> None:
+    verdict = ranks_judge.judge(table(lambda rank, step: [STEP_S + noise(rank, step) + 0.02 * (rank == 2)]))
+    assert (verdict.outcome, verdict.ranks, verdict.where) == ("straggler", (2,), ("0", 0))
+    assert verdict.cost_s == pytest.approx(0.02, abs=1e-3)
+    assert verdict.last_share == 1.0
+
+
+def test_a_sound_job_and_one_that_is_late_by_less_than_two_percent_name_nobody() -> None:
+    assert ranks_judge.judge(table(lambda rank, step: [STEP_S + noise(rank, step)])).outcome == "alike"
+    late = table(lambda rank, step: [STEP_S + noise(rank, step) + 0.0015 * (rank == 2)])
+    assert ranks_judge.judge(late).ranks == ()
+
+
+def test_few_steps_are_not_judged() -> None:
+    verdict = ranks_judge.judge(table(lambda rank, step: [STEP_S + 0.1 * (rank == 2)], steps=59))
+    assert (verdict.outcome, verdict.reason) == ("not_decided", "59 steps: fewer than 60")
+    assert ranks_judge.judge(Table((0, 1), 100, STEP_S, [])).outcome == "not_decided"
+
+
+def test_one_delay_is_counted_once_for_all_buckets_that_it_delays() -> None:
+    def own(rank: int, step: int) -> list[float]:
+        first = 0.06 + 0.02 * (rank == 1) + noise(rank, step)
+        return [first, *(0.005 + noise(rank, step, part) / 10 for part in range(1, 6))]
+
+    handed_over = ranks_judge.judge(table(own, waits=False))
+    assert (handed_over.ranks, handed_over.outcome) == ((1,), "straggler")
+    assert handed_over.cost_s == pytest.approx(0.02, abs=2e-3)
+
+
+def test_delays_between_collectives_that_are_waited_for_add_up() -> None:
+    verdict = ranks_judge.judge(
+        table(lambda rank, step: [0.03 + noise(rank, step, part) + 0.01 * (rank == 3) for part in range(3)])
+    )
+    assert verdict.ranks == (3,)
+    assert verdict.cost_s == pytest.approx(0.03, abs=3e-3)
+
+
+def test_who_waited_for_a_late_rank_in_one_group_is_not_blamed_in_the_next() -> None:
+    calls = []
+    at = [0.0] * 4
+    for step in range(80):
+        at = [begun + STEP_S + noise(rank, step) + 0.02 * (rank == 1) for rank, begun in enumerate(at)]
+        for pair in ((0, 1), (2, 3)):
+            calls.append(Call(f"p{pair[0]}", step, {rank: at[rank] for rank in pair}))
+            for rank in pair:
+                at[rank] = max(at[one] for one in pair) + 0.001
+        calls.append(Call("0", step, dict(enumerate(at))))
+        at = [max(at)] * 4
+    verdict = ranks_judge.judge(Table((0, 1, 2, 3), 80, STEP_S, calls))
+    assert (verdict.outcome, verdict.ranks) == ("straggler", (1,))
+
+
+def test_ranks_that_take_turns_are_no_straggler_and_late_ones_together_are() -> None:
+    turns = ranks_judge.judge(table(lambda rank, step: [STEP_S + noise(rank, step) + 0.02 * (rank == step % 2)]))
+    assert (turns.outcome, set(turns.ranks) <= {0, 1}) == ("alternating", True)
+    node = table(lambda rank, step: [STEP_S + noise(rank, step) + 0.02 * (rank in (2, 3))], 8)
+    assert ranks_judge.judge(node).ranks == (2, 3)
+
+
+def test_what_clocks_may_be_off_is_no_lateness() -> None:
+    def own(rank: int, step: int) -> list[float]:
+        return [STEP_S + noise(rank, step) + 0.004 * (rank == 3)]
+
+    assert ranks_judge.judge(table(own)).ranks == (3,)
+    assert ranks_judge.judge(table(own, error=0.005)).ranks == ()
+
+
+def test_lateness_that_nobody_waits_for_is_no_pass() -> None:
+    # Rank 1 is late at the first collective, and early by as much in what follows: the others may have waited or not.
+    calls = []
+    for step in range(80):
+        first = {rank: step * STEP_S + 0.02 * (rank == 1) for rank in range(4)}
+        calls.append(Call("0", step, first, waits=False))
+        calls.append(Call("0", step, {rank: step * STEP_S + 0.03 + noise(rank, step) for rank in range(4)}))
+    verdict = ranks_judge.judge(Table((0, 1, 2, 3), 80, STEP_S, calls))
+    assert (verdict.outcome, verdict.ranks) == ("not_decided", ())
+
+
+def test_by_the_time_inside_the_shortest_is_the_straggler() -> None:
+    calls = [
+        Call("0", step, {rank: -(0.03 - 0.02 * (rank == 1) + noise(rank, step)) for rank in range(4)})
+        for step in range(80)
+    ]
+    verdict = ranks_judge.judge(Table((0, 1, 2, 3), 80, STEP_S, calls, inside=True))
+    assert verdict.ranks == (1,)
+
+
+# -- files of ranks ----------------------------------------------------------------------------------------------------
+
+
+def write(folder: Path, rank: int, lines: Sequence[dict[str, Any]], *, hosts: bool = False, world: int = 3) -> None:
+    head = {
+        "say": "rank",
+        "rank": rank,
+        "world": world,
+        "hosts": hosts,
+        "host": "node1",
+        "local_rank": str(rank),
+        "at_ns": 0,
+    }
+    text_ = "".join(json.dumps(line) + "\n" for line in (head, *lines))
+    (folder / f"rank{rank}.jsonl").write_text(text_ + '{"say": "calls", "rows": [[0, ', encoding="ascii")  # cut off
+
+
+KIND = {"say": "kind", "kind": 0, "group": "0", "name": "gloo:all_reduce", "sizes": [[8]], "dtypes": ["Float"]}
+GROUP = {"say": "group", "name": "0", "ranks": [0, 1, 2]}
+MS = 1_000_000
+
+
+def steps_of(rank: int, late: int, count: int = 80) -> list[dict[str, Any]]:
+    """A rank's lines: one collective in each step of 100 ms; the DataLoader of rank `late` takes 20 ms longer."""
+    calls, steps = [], []
+    for step in range(count):
+        end = (step + 1) * 120 * MS
+        is_late = rank == late
+        at = end - 30 * MS + (20 * MS if is_late else 0) + int(noise(rank, step) * 1e9)
+        calls.append([0, step + 1, at])
+        steps.append([end, 120 * MS, (25 if is_late else 5) * MS, 0, 0, 40 * MS, MS, 0, 0])
+    lines = [["data", "/job/train.py", 31, 2.0]] if rank == late else []
+    end_line = {"say": "end", "exit": 0, "at_ns": 10**10, "steps": count, "lines": lines}
+    return [
+        KIND,
+        GROUP,
+        {"say": "calls", "lost": 0, "p2p": 0, "rows": calls},
+        {"say": "steps", "rows": steps},
+        end_line,
+    ]
+
+
+def report_of(result: RanksResult) -> Report:
+    collector = Collector()
+    from gpucheck.report.events import Answered, Judged
+
+    collector(Answered("ranks", result))
+    for finding in ranks.findings(result):
+        collector(Judged(finding))
+    return collector.report(
+        version="1", command="fleet judge", argv=(), started="2026-01-01T00:00:00Z", elapsed_s=1.0, settings=None
+    )
+
+
+def test_the_late_rank_is_told_with_what_it_does(tmp_path: Path) -> None:
+    for rank in range(3):
+        write(tmp_path, rank, steps_of(rank, 1))
+    result = ranks.result(tmp_path)
+    assert (result.outcome, result.late, result.steps, result.activity) == ("straggler", (1,), 80, "DataLoader")
+    assert result.place == "/job/train.py:31"
+    assert result.activity_s == pytest.approx(0.02)
+    (finding,) = ranks.findings(result)
+    assert finding.verdict == "warn"
+    assert finding.title == "rank 1 holds up the job"
+    assert finding.message == (
+        "rank 1 (cpu, node1) is last in 100 % of steps and costs 20.0 ms of a step of 120 ms; before it, DataLoader at "
+        "/job/train.py:31 takes 20.0 ms longer than on its siblings"
+    )
+    page = text.blocks(report_of(result), verbose=False)
+    assert len(page) <= 24
+    assert shown.ranks_page(report_of(result)).cause == finding
+    assert from_json(RanksResult, json.loads(json.dumps(to_json(result)))) == result
+
+
+def test_clocks_of_hosts_that_were_not_compared_decide_nothing(tmp_path: Path) -> None:
+    for rank in range(3):
+        write(tmp_path, rank, steps_of(rank, 1), hosts=True)
+    result = ranks.result(tmp_path)
+    assert (result.outcome, result.late) == ("not_decided", ())
+    clock = {"say": "clock", "at_ns": 0, "offset_ns": 0, "error_ns": 0}
+    for rank in range(3):
+        write(tmp_path, rank, [clock, *steps_of(rank, 1)], hosts=True)
+    assert ranks.result(tmp_path).late == (1,)
+
+
+def test_another_hosts_time_is_moved_by_what_lies_between_two_readings() -> None:
+    one = ranks.Read(1, hosts=True, clocks=[(0, 1000, 50), (10**9, 3000, 50)])
+    offset, error = one.offset(5 * 10**8)
+    assert offset == pytest.approx(2e-6)
+    assert error == pytest.approx(50e-9 + 50e-6 * 0.5)
+    assert one.offset(3 * 10**9)[1] == pytest.approx(50e-9 + 50e-6 * 2)
+
+
+def test_ranks_that_wrote_nothing_are_named(tmp_path: Path) -> None:
+    write(tmp_path, 0, steps_of(0, 1))
+    result = ranks.result(tmp_path)
+    assert result.outcome == "not_decided"
+    assert result.reason == "1 of 3 ranks wrote here"
+    assert result.not_seen[0] == "ranks 1 and 2 wrote nothing here: give all ranks one folder with --output DIR/"
+
+
+def test_a_call_with_other_elements_is_named_by_its_line(tmp_path: Path) -> None:
+    for rank in range(3):
+        odd = rank == 2
+        kind = KIND | {"sizes": [[16]] if odd else [[2, 4]]}
+        rows = {"say": "calls", "lost": 0, "p2p": 0, "rows": [[0, 1, MS]]}
+        line = {"say": "lines", "rows": [[0, 1, "/job/train.py", 40 + rank, False]]}
+        write(tmp_path, rank, [kind, GROUP, rows, line])
+    seen = ranks.result(tmp_path).mismatch
+    assert seen is not None
+    assert (seen.ranks, seen.call.place, seen.expected.place) == ((2,), "/job/train.py:42", "/job/train.py:40")
+    # All-gathers of unequal parts are NCCL's business, and elements in another shape are the same elements.
+    for rank in range(3):
+        kind = KIND | {"name": "nccl:all_gather", "sizes": [[rank]]}
+        write(tmp_path, rank, [kind, GROUP, {"say": "calls", "lost": 0, "p2p": 0, "rows": [[0, 1, MS]]}])
+    assert ranks.result(tmp_path).mismatch is None
+
+
+def hang(folder: Path, state: str, frames: Sequence[Any], *, goes_on: bool = False) -> RanksResult:
+    for rank in range(3):
+        rows = [[0, 1, MS], *([[0, 2, 2 * MS]] if rank != 1 or goes_on else [])]
+        if goes_on:
+            rows.append([0, 3, 10**9])
+        calls = {"say": "calls", "lost": 0, "p2p": 0, "rows": rows}
+        pending = {"say": "pending", "at_ns": 0, "rows": [[0, 2]] if rank != 1 else []}
+        where: dict[str, Any] = {"say": "where", "frames": frames}
+        write(folder, rank, [KIND, GROUP, calls, pending, *([{"say": "process", "state": state}, where] * (rank == 1))])
+    (folder / "hang").write_text(f"{10 * MS} 5.0")
+    return ranks.result(folder)
+
+
+def test_a_hang_tells_who_is_missing_and_where(tmp_path: Path) -> None:
+    frames = [
+        ("/usr/lib/python3.11/socket.py", 706, "recv"),
+        ("/job/load.py", 12, "read"),
+        ("/job/train.py", 3, "<module>"),
+    ]
+    result = hang(tmp_path, "S (sleeping)", frames)
+    assert result.hang is not None
+    assert (result.hang.inside, result.hang.missing, result.hang.call.number) == ((0, 2), (1,), 2)
+    finding = ranks.findings(result)[0]
+    assert (finding.verdict, finding.title) == ("fail", "the job hangs: rank 1 missing")
+    assert finding.message == (
+        "ranks 0 and 2 wait in all_reduce number 2 of group 0 for 5.00 s; rank 1 is at /job/load.py:12"
+    )
+    (tmp_path / "rank1.jsonl").write_text(
+        "".join(
+            line for line in (tmp_path / "rank1.jsonl").read_text().splitlines(keepends=True) if "pending" not in line
+        )
+    )
+    silent = ranks.result(tmp_path)
+    assert silent.hang is not None
+    assert (silent.hang.missing, silent.hang.unknown) == ((), (1,))
+    assert "rank 1 did not answer, rank 1 is at /job/load.py:12" in ranks.findings(silent)[0].message
+    stopped = ranks.findings(hang(tmp_path, "T (stopped)", []))[0]
+    assert "rank 1 is stopped (SIGSTOP or a debugger)" in stopped.message
+
+
+def test_a_wait_that_came_to_its_end_is_no_hang(tmp_path: Path) -> None:
+    finding = ranks.findings(hang(tmp_path, "", [], goes_on=True))[0]
+    assert (finding.id, finding.verdict) == ("run.ranks.hang", "warn")
+
+
+def test_who_failed_first_is_told(tmp_path: Path) -> None:
+    for rank in range(3):
+        end: dict[str, Any] = {
+            "say": "end",
+            "exit": -9 if rank == 1 else 1,
+            "at_ns": 10 + (rank != 1),
+            "steps": 7,
+            "lines": [],
+        }
+        write(tmp_path, rank, [KIND, GROUP, end])
+    finding = next(one for one in ranks.findings(ranks.result(tmp_path)) if one.id == "run.ranks.ended")
+    assert finding.title == "rank 1 ended first, by SIGKILL"
+    assert finding.message.startswith(
+        "after 7 steps; ranks 0 and 2 failed after it; often the system's out-of-memory killer"
+    )
+
+
+def test_a_group_that_is_made_again_begins_its_numbers_anew() -> None:
+    one = ranks.Read(0)
+    one.take(KIND)
+    one.take({"say": "calls", "lost": 0, "p2p": 0, "rows": [[0, 1, 5], [0, 2, 6], [0, 1, 7]]})
+    assert list(one.calls) == [("0", 1), ("0", 2), ("0#1", 1)]
+
+
+# -- beside the program ------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_what_the_launcher_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    assert ranks.job(None, None, ends=False) is None
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    (tmp_path / "rank1.jsonl").write_text("of a job before")
+    found = ranks.job(str(tmp_path), None, ends=False)
+    assert found is not None
+    assert found.path == tmp_path / "rank1.jsonl"
+    (line,) = found.path.read_text().splitlines()
+    assert json.loads(line)["rank"] == 1
+    assert found.result() is None
+    assert ranks.is_job(str(tmp_path))
+
+
+def test_the_recorders_size_is_the_users_where_it_was_set() -> None:
+    assert ranks.enlarged({"TORCH_FR_BUFFER_SIZE": "10"}, device_arrival=False) == {}
+    assert list(ranks.enlarged({}, device_arrival=False).values()) == ["4096"]
+    assert ranks.enlarged({}, device_arrival=True)["TORCH_NCCL_ENABLE_TIMING"] == "1"
+
+
+def entry(record: int, number: int, **more: Any) -> dict[str, Any]:
+    return {
+        "record_id": record,
+        "process_group": ("0", "default_pg"),
+        "collective_seq_id": number,
+        "profiling_name": "gloo:all_reduce",
+        "time_created_ns": number * MS,
+        "input_sizes": [[8]],
+        "input_dtypes": ["Float"],
+        "retired": True,
+        "timeout_ms": 60_000,
+        "is_p2p": False,
+        "frames": [{"name": "step", "filename": "/job/train.py", "line": 9}],
+        **more,
+    }
+
+
+def recorder_of(folder: Path, entries: list[dict[str, Any]]) -> recorder.Recorder:
+    asked: dict[str, Any] = {
+        "path": str(folder / "rank0.jsonl"),
+        "hang_mark": str(folder / "hang"),
+        "hang_after_s": None,
+    }
+    asked |= {"end_mark": str(folder / "failed"), "hosts": False}
+
+    def dump(*, includeCollectives: bool, includeStackTraces: bool, onlyActive: bool) -> bytes:
+        return pickle.dumps({"entries": entries})
+
+    return recorder.Recorder(asked, dump, held.Lines(str(folder), None))
+
+
+def test_the_recorder_hands_on_what_is_new_and_says_what_was_overwritten(tmp_path: Path) -> None:
+    entries = [entry(0, 1), entry(1, 2), entry(2, 3, is_p2p=True)]
+    made = recorder_of(tmp_path, entries)
+    made.read(stacks=False)
+    entries[:] = [entry(5, 6), entry(6, 7, retired=False)]
+    made.read(stacks=True)
+    lines = [json.loads(line) for line in (tmp_path / "rank0.jsonl").read_text().splitlines()]
+    calls = [line for line in lines if line["say"] == "calls"]
+    assert calls[0]["rows"] == [[0, 1, MS], [0, 2, 2 * MS]]
+    assert (calls[0]["p2p"], calls[1]["lost"], calls[1]["rows"][0]) == (1, 2, [0, 6, 6 * MS])
+    assert next(line["rows"] for line in lines if line["say"] == "pending") == [[0, 7]]
+    assert next(line["rows"][0] for line in lines if line["say"] == "lines") == [0, 6, "/job/train.py", 9, False]
+    assert made.timeout_s == 60
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="jobs of several ranks are looked at on POSIX systems")
+def test_the_offset_of_a_clock_is_half_a_round_trip_or_better() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(1)
+        threading.Thread(target=recorder.serve, args=(server, "secret"), daemon=True).start()
+        offset, error = recorder.offset_ns("127.0.0.1", server.getsockname()[1], "secret")
+    assert abs(offset) <= error
+
+
+def test_a_process_without_the_handler_is_sent_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr("os.kill", lambda pid, number: sent.append(number))
+    number = getattr(signal, "SIGRTMIN", 34) + 7
+    for caught, state, expected in (
+        (0, "S", []),
+        (1 << (number - 1), "T (stopped)", []),
+        (1 << (number - 1), "S", [number]),
+    ):
+        monkeypatch.setattr(ranks, "_status", lambda pid, caught=caught: {"SigCgt": f"{caught:x}"})
+        sent.clear()
+        ranks._ask_stack(1, state)
+        assert sent == expected
+
+
+# -- real --------------------------------------------------------------------------------------------------------------
+
+
+def benchmark() -> Any:
+    spec = importlib.util.spec_from_file_location("benchmark_ranks", ROOT / "benchmarks" / "ranks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+def test_made_tables_are_judged_as_the_bounds_ask() -> None:
+    assert benchmark().tables(120, 5)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="torchrun with signals, as on clusters")
+@pytest.mark.parametrize("fault", ["data", "backward", "skipped", "killed", "stopped", "shapes", "sound"])
+def test_real_jobs(fault: str) -> None:
+    made = benchmark()
+    document = made.job(fault, world=3, steps=70, delay=0.04, step_s=0.05, culprit=1)
+    is_right, said = made.right(fault, document)
+    assert is_right, said or document["screen"]
+
+
+def test_a_verdict_of_nobody_has_no_ranks() -> None:
+    assert Verdict("alike").ranks == ()

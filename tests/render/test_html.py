@@ -1,0 +1,300 @@
+"""The HTML page: whole without a request or a script, harmless whatever a document says, small, and readable."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import browser as chromium
+import pages
+import pytest
+
+from gpucheck.errors import CannotLook
+from gpucheck.render import html, text
+from gpucheck.render.blocks import Line
+from gpucheck.report.codec import to_json
+
+REPORTS = pages.everything()
+# An axe-core that npm installed, as `.ci/run` does.
+AXE = Path(os.environ.get("AXE_CORE", "axe.min.js"))
+needs_chromium = pytest.mark.skipif(bool(chromium.WHY_NOT), reason=chromium.WHY_NOT)
+
+
+class Parsed(HTMLParser):
+    """The tags of a page, its texts, and where each stands."""
+
+    VOID = ("meta", "link", "input")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append((self.open[-1] if self.open else "", data))
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_page_is_well_formed_and_small(name: str) -> None:
+    text = html.document(REPORTS[name])
+    parsed = Parsed(text)
+    assert text.startswith("<!doctype html>\n") and parsed.open == []
+    assert len(text.encode()) < 1_000_000
+    headings = [tag for tag, _ in parsed.tags if re.fullmatch("h[1-6]", tag)]
+    assert headings[0] == "h1" and headings.count("h1") == 1
+    named = [attributes["id"] for _, attributes in parsed.tags if "id" in attributes]
+    assert len(named) == len(set(named))
+
+
+def test_the_answer_and_its_fix_come_first() -> None:
+    texts = Parsed(html.document(REPORTS["doctor"])).texts
+    seen = " ".join(" ".join(text for tag, text in texts if tag not in ("style", "script")).split())
+    answer = seen.index("driver libraries and loaded kernel module differ in version")
+    assert seen.index("fail") < answer < seen.index("To do:") < seen.index("Devices") < seen.index("Origin")
+
+
+def test_the_script_is_allowed_by_its_hash_alone() -> None:
+    parsed = Parsed(html.document(REPORTS["run"]))
+    (script,) = [text for tag, text in parsed.texts if tag == "script"]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    (policy,) = [a["content"] for tag, a in parsed.tags if tag == "meta" and "http-equiv" in a]
+    assert policy == (
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+        f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )
+    assert len(script) < 60_000
+    style = (html.FOLDER / "page.css").read_text(encoding="utf-8")
+    assert "</" not in script + style and "url(" not in style and "@import" not in style
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_hostile_text_stays_text(name: str) -> None:
+    """The tags of the page are those of the harmless one: what a document says makes no tag and no attribute."""
+    made = html.document(pages.hostile(REPORTS[name], html.document))
+    parsed = Parsed(made)
+    assert {(tag, *sorted(a)) for tag, a in parsed.tags} <= EVERY
+    assert "owned=1" in made
+    assert not any(key.startswith("on") for _, a in parsed.tags for key in a)
+    links = [a["href"] for tag, a in parsed.tags if a.get("href")]
+    assert all(re.fullmatch(r"data:,|#d\d+", str(link)) for link in links)
+    assert "\x00" not in made and "\x1b" not in made and "\u202e" not in made
+    assert "49" not in re.findall(r"owned=1&gt;(\S{2})", made)
+
+
+# Every tag of a page with the attributes that it may have.
+EVERY = {(tag, *sorted(a)) for report in REPORTS.values() for tag, a in Parsed(html.document(report)).tags}
+
+
+def test_the_json_on_the_page_is_the_document() -> None:
+    (raw,) = [text for tag, text in Parsed(html.document(REPORTS["find-batch-size"])).texts if tag == "pre"]
+    assert json.loads(raw) == to_json(REPORTS["find-batch-size"])
+
+
+def test_json_that_is_too_long_loses_its_samples_and_then_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = REPORTS["bench copies that reach the link"]
+    whole = len(json.dumps(to_json(report), ensure_ascii=False))
+    monkeypatch.setattr(html, "MOST_RAW", whole - 1)
+    texts = Parsed(html.document(report)).texts
+    assert "The samples are left out here: the JSON file has them." in [text for _, text in texts]
+    (raw,) = [text for tag, text in texts if tag == "pre"]
+    assert all(run["samples_s"] == [] for row in json.loads(raw)["measurements"] for run in row["runs"])
+    monkeypatch.setattr(html, "MOST_RAW", 100)
+    texts = Parsed(html.document(report)).texts
+    assert "The JSON is too long for a page: see the JSON file." in [text for _, text in texts]
+    assert not any(tag == "pre" for tag, _ in texts)
+
+
+def test_two_documents_are_compared_above_both() -> None:
+    first, second = REPORTS["smoke"], REPORTS["devices"]
+    compared = (
+        REPORTS["answer compare_open"]
+        if "answer compare_open" in REPORTS
+        else next(report for name, report in REPORTS.items() if report.command == "compare")
+    )
+    parsed = Parsed(html.sheet([("a.json", first), ("b.json", second)], compared))
+    titles = [text for tag, text in parsed.texts if tag == "h2" and text.strip()]
+    assert [title.partition(" on ")[0].strip() for title in titles] == [
+        "1. gpucheck compare",
+        "2. gpucheck smoke",
+        "3. gpucheck devices",
+    ]
+    # The page's own verdict is the worse of the two documents'.
+    assert [text for tag, text in parsed.texts if tag == "title"] == ["fail: gpucheck: 2 results"]
+
+
+def test_an_open_comparison_is_not_called_a_pass() -> None:
+    opened = [one for one in REPORTS.values() if one.command == "compare" and one.summary.verdict == "pass"]
+    for report in opened:
+        first = text.parts_of(report, verbose=False)[0][0]
+        assert isinstance(first, Line)
+        said = html._pieces(first.text)[0]
+        badge = html._section(report, "", most_raw=0).badge
+        assert badge.verdict == (said.verdict if said and said.verdict in ("warn", "inconclusive", "fail") else "pass")
+
+
+def test_a_fleet_of_1000_nodes_is_below_5_mb_and_names_those_that_stand_out() -> None:
+    text = html.document(pages.fleet(1000))
+    assert len(text.encode()) < 5_000_000
+    parsed = Parsed(text)
+    rows = [a for tag, a in parsed.tags if tag == "tr" and a.get("class") == "node"]
+    assert len(rows) == 1000
+    heads = [text for tag, text in parsed.texts if tag == "th" and text.startswith("n0")]
+    assert heads[:3] == ["n0005", "n0007", "n0102"]
+    marked = re.findall(r"<g class=\"h3\"><title>n0005: slowest device (0\.\d+) of the median", text)
+    assert len(marked) == 2 and all(0.79 < float(ratio) < 0.82 for ratio in marked)
+
+
+def test_without_jinja_one_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(CannotLook) as caught:
+        html.require()
+    assert str(caught.value) == (
+        "an HTML page cannot be written; Jinja2 is not installed; "
+        "install it (pip install jinja2), or give a file that ends in .md"
+    )
+
+
+# -- in a browser ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Browser]:
+    with chromium.browser(tmp_path_factory.mktemp("browser")) as one:
+        yield one
+
+
+def kept(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "page.html"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+SHOWN = [
+    "doctor",
+    "find-batch-size",
+    "run",
+    "fleet",
+    "bench copies that reach the link",
+    "stress wrong, falling and hung",
+]
+SIZES = [(1280, False), (1280, True), (320, False), (320, True)]
+
+
+@pytest.mark.slow
+@needs_chromium
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_browser_asks_for_nothing_and_complains_of_nothing(
+    name: str, window: chromium.Browser, tmp_path: Path
+) -> None:
+    page = kept(tmp_path, html.document(REPORTS[name]))
+    for width, dark in SIZES:
+        window.open(page, width, dark=dark)
+        assert window.requests() == [page.as_uri()]
+        assert window.complaints() == []
+        # Nothing sticks out to the side: what is too wide scrolls in its own frame.
+        assert window.run("return document.documentElement.scrollWidth") <= width
+        window.picture(tmp_path / "page.png")
+        assert (tmp_path / "page.png").stat().st_size > 10_000
+        paper = window.run("return getComputedStyle(document.body).backgroundColor")
+        assert paper == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")
+
+
+@pytest.mark.slow
+@needs_chromium
+@pytest.mark.parametrize("name", SHOWN)
+def test_hostile_text_does_nothing_in_a_browser(name: str, window: chromium.Browser, tmp_path: Path) -> None:
+    page = kept(tmp_path, html.document(pages.hostile(REPORTS[name], html.document)))
+    window.open(page)
+    assert window.run("return [typeof owned, document.scripts.length, document.images.length]") == ["undefined", 1, 0]
+    assert (window.requests(), window.complaints()) == ([page.as_uri()], [])
+
+
+@needs_chromium
+def test_a_browser_would_have_told_of_a_script_and_a_request(window: chromium.Browser, tmp_path: Path) -> None:
+    """The two tests above can fail: the same text as markup is refused by the policy, and without one it runs."""
+    page = html.document(REPORTS["smoke"]).replace("</main>", "<script>owned=1</script><img src=x:y></main>")
+    window.open(kept(tmp_path, page))
+    assert window.run("return typeof owned") == "undefined"
+    assert any("Content Security Policy" in complaint for complaint in window.complaints())
+    window.open(kept(tmp_path, re.sub("<meta http-equiv[^>]*>", "", page)))
+    assert window.run("return typeof owned") == "number"
+
+
+@needs_chromium
+def test_the_search_finds_nodes_by_name_state_and_cause(window: chromium.Browser, tmp_path: Path) -> None:
+    window.open(kept(tmp_path, html.document(pages.fleet(30))))
+    search = """
+        const input = document.querySelector("input[type=search]");
+        input.value = arguments[0];
+        input.dispatchEvent(new Event("input"));
+        const rows = Array.from(document.querySelectorAll("tr.node")).filter(row => !row.hidden);
+        return [rows.map(row => row.cells[0].textContent), document.querySelector(".search output").textContent,
+                document.querySelectorAll(".map g:not(.off)").length];
+    """
+    assert window.run(search, "N0012") == [["n0012"], "1 of 30 nodes", 3]
+    assert window.run(search, "bad")[0] == ["n0005", "n0007"]
+    assert window.run(search, "cuda:3 bad")[0] == ["n0005"]
+    assert window.run(search, "")[1:] == ["", 90]
+
+
+@needs_chromium
+def test_a_chart_tells_its_figures_to_a_keyboard(window: chromium.Browser, tmp_path: Path) -> None:
+    window.open(kept(tmp_path, html.document(REPORTS["find-batch-size"])))
+    told = window.run("""
+        const svg = document.querySelectorAll("svg.lines")[1];
+        svg.focus();
+        const press = key => svg.dispatchEvent(new KeyboardEvent("keydown", {key}));
+        press("ArrowLeft");
+        const first = svg.parentElement.querySelector(".readout").textContent;
+        press("ArrowRight");
+        return [first, svg.parentElement.querySelector(".readout").textContent, document.activeElement === svg];
+    """)
+    assert told == ["batch size about 162: 113 samples/s", "batch size about 643: 241 samples/s", True]
+
+
+@needs_chromium
+def test_it_prints_on_a4(window: chromium.Browser, tmp_path: Path) -> None:
+    window.open(kept(tmp_path, html.document(REPORTS["stress wrong, falling and hung"])))
+    window.paper(tmp_path / "page.pdf")
+    printed = (tmp_path / "page.pdf").read_bytes()
+    boxes = {
+        tuple(round(float(side)) for side in box.split()) for box in re.findall(rb"/MediaBox ?\[([^\]]+)\]", printed)
+    }
+    assert boxes == {(0, 0, 595, 842)}
+
+
+@pytest.mark.slow
+@needs_chromium
+@pytest.mark.skipif(not AXE.exists(), reason="no axe-core here: npm install axe-core, and AXE_CORE=…/axe.min.js")
+@pytest.mark.parametrize("name", [*SHOWN, "several"])
+def test_axe_finds_no_violation(name: str, window: chromium.Browser, tmp_path: Path) -> None:
+    named = [(f"{key}.json", REPORTS[key]) for key in SHOWN]
+    page = kept(tmp_path, html.sheet(named) if name == "several" else html.document(REPORTS[name]))
+    for width, dark in SIZES:
+        window.open(page, width, dark=dark)
+        window.run("for (const one of document.querySelectorAll('details')) one.open = true")
+        window.run(AXE.read_text(encoding="utf-8"))
+        found = window.later(
+            "const done = arguments[arguments.length - 1];"
+            "axe.run(document).then(seen => done(seen.violations.map(one => [one.id, one.nodes.map(n => n.html)])))"
+        )
+        assert found == []
