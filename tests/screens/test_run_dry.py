@@ -152,11 +152,11 @@ CAUGHT = replace(MISMATCH, ended=False, times=32)
 def test_what_the_program_caught_is_in_the_first_line() -> None:
     other = replace(MISMATCH.mismatch, place="train.py:40")
     twice = replace(CLEAN, mismatches=(CAUGHT, replace(CAUGHT, mismatch=other, times=1)))
-    assert screen(twice, 160)[:2] == [
+    assert screen(twice, 170)[:2] == [
         "! cuda:0 (simulated GPU): 2 tensors on the wrong device, caught by the program (33 times) · "
         "ended after 2 steps",
         "! train.py:30: F.cross_entropy needs cuda:0, but its argument target is on the CPU: created at train.py:8 "
-        "by torch.randint; the program caught the error",
+        "by torch.randint; the program caught the error 32 times",
     ]
     mixed = replace(CLEAN, mixed=(CaughtError(text="got Half and Float", place="train.py:9", times=2),))
     assert screen(mixed, 150)[:2] == [
