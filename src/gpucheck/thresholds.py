@@ -58,7 +58,7 @@ THRESHOLDS: tuple[Threshold, ...] = (
         "bench transfer",
         "percent",
         "at least",
-        "the fastest large pinned copy of each direction, of what the link carries",
+        "the fastest large pinned copy of each direction, as a share of the link's rate",
         usual="a warning below 65 %, of NVLink-C2C below 50 %",
     ),
     Threshold(
