@@ -121,7 +121,9 @@ def test_shared_options_have_one_order_behind_a_commands_own() -> None:
 def test_what_is_selected_can_be_listed_and_what_measures_has_a_budget() -> None:
     for command, rows in PARAMETERS.items():
         names = {one.name for one in rows}
-        assert ("--only" in names) <= ({"--skip", "--list"} <= names or command == "bench crossover"), command
+        assert ("--only" in names) <= (
+            {"--skip", "--list"} <= names or command in ("bench crossover", "bench collective")
+        ), command
         measures = command.startswith("bench ") or command in ("find-batch-size", "smoke", "doctor")
         assert ("--time-budget" in names) == measures, command
 

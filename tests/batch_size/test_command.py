@@ -616,7 +616,7 @@ def test_a_length_that_the_model_cannot_take(scenario: Scenario) -> None:
     ("options", "text"),
     [
         ({"mode": "trian"}, "--mode 'trian' is unknown; did you mean train?"),
-        ({"optimizer": "my lion"}, "--optimizer 'my lion' is not a name; give sgd, adam, adamw or another"),
+        ({"optimizer": "my lion"}, "--optimizer 'my lion' is not a name; use sgd, adam, adamw or another"),
         ({"amp": "bf16"}, "--amp 'bf16' is unknown; did you mean bfloat16?"),
         ({"amp": "int8"}, "--amp 'int8' is unknown; give bfloat16 or float16"),
         (

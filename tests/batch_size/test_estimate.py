@@ -58,8 +58,8 @@ def test_an_estimate_leaves_room_for_what_is_no_tensor(scenario: Scenario) -> No
     assert (finding.id, finding.verdict) == ("batch_size.estimate", "info")
     assert finding.title == "estimate: a batch of 774 fits 80 GiB"
     assert finding.message == (
-        "tensors take 76.6 GiB at peak; 3.39 GiB set aside for context, workspaces and margin; "
-        "nothing was run; error unknown"
+        "tensors take 76.6 GiB at peak; 3.39 GiB set aside for context, workspaces and margin. "
+        "Nothing was run; error unknown"
     )
 
 
@@ -68,7 +68,7 @@ def test_a_cpu_has_no_context(scenario: Scenario) -> None:
     found, finding = estimated(2 * GIB, "cpu", axis="T")
     assert (found["budget_bytes"], found["max_batch_size"]) == (2 * GIB, 10)
     assert finding.title == "estimate: a length of T of 10 fits 2 GiB"
-    assert finding.message == "tensors take 1.98 GiB at peak; nothing was run; error unknown"
+    assert finding.message == "tensors take 1.98 GiB at peak. Nothing was run; error unknown"
     assert (found["error"], found["error_reason"]) == (None, "no search along another dimension is on record")
 
 
@@ -78,7 +78,7 @@ def test_on_a_cpu_the_error_is_what_searches_found_of_their_estimates(scenario: 
     known = EXPERIENCE["cpu"]
     assert (found["error"], found["error_reason"]) == (asdict(known), None)
     said = f"{known.searches} searches found {known.low * 100:.0f} to {known.high * 100:.0f} % of such estimates"
-    assert finding.message.endswith(f"nothing was run; {said} ({known.source})")
+    assert finding.message.endswith(f"Nothing was run; {said} ({known.source})")
 
 
 def test_the_experience_is_that_of_the_searches_kept() -> None:

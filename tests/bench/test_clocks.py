@@ -64,7 +64,7 @@ def test_the_advice_is_of_the_cause(reason: str, word: str) -> None:
 def test_a_setting_and_the_power_limit_are_remarks() -> None:
     held = judged(row("clock-held", reasons=("applications_clocks_setting",)))
     assert (held.verdict, held.title) == ("info", "a setting keeps the GPU clock below its maximum")
-    assert held.fix == "`nvidia-smi -q -d CLOCK` shows the setting, `nvidia-smi -i INDEX -rac` and `-rgc` reset it"
+    assert held.fix == "`nvidia-smi -q -d CLOCK` shows the setting; `nvidia-smi -i INDEX -rac` and `-rgc` reset it"
     limited = judged(row("power-limited", reasons=("sw_power_cap",), seconds={"power": 0.5}))
     assert limited.verdict == "info" and limited.fix is None
 

@@ -303,7 +303,7 @@ def test_the_title_is_about_single_lines_to_the_device() -> None:
 
 def test_other_work_beside_it_is_told() -> None:
     found = judged(*RAW, replace(row("to", 6e-3), flags=("cpu-busy",)))["transfer.idioms"]
-    assert found.message == "1 of 3 were timed on a busy machine"
+    assert found.message == "machine busy for 1 of 3 rows"
 
 
 def test_each_direction_has_its_own() -> None:

@@ -239,7 +239,7 @@ def test_judges_load_no_torch() -> None:
         "print([one.judge() and one.id for one in BENCHMARKS if one.id != ALL], 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "['transfer', 'bandwidth', 'matmul', 'overlap', 'crossover'] False"
+    assert done.stdout.strip() == "['transfer', 'bandwidth', 'matmul', 'overlap', 'crossover', 'collective'] False"
 
 
 # -- whether results were verified ------------------------------------------------------------------------------------

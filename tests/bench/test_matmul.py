@@ -583,4 +583,4 @@ def test_others_took_the_memory_only_where_the_drivers_free_memory_shows_it(afte
     device: Any = Filling(free=after[0], reserved=after[1])
     told, fix = why_full(device, "its matrices take 1 GiB", 40 * GIB)
     assert told == why
-    assert ("stop other users" in fix) == ("other processes" in why)
+    assert ("stop other programs" in fix) == ("other processes" in why)

@@ -126,8 +126,8 @@ def test_sizes_are_bounded_by_the_memory_there_is() -> None:
     with pytest.raises(UsageError) as raised:
         work.fitting(TransferOptions(sizes=(MIB, 2 * GIB)), room, 2)
     assert str(raised.value) == (
-        "--size 2 GiB does not fit; it needs 2 × 2 GiB of host memory, but only 1 are available GiB, and the device "
-        "can spare 300 MiB; use at most 300 MiB"
+        "--size 2 GiB does not fit; it needs 2 × 2 GiB of host memory, but only 1 GiB are available, and 300 MiB on "
+        "the device; use at most 300 MiB"
     )
 
 
@@ -139,8 +139,8 @@ def test_pinned_buffers_count_as_the_power_of_two_that_torch_pins_for_them() -> 
     with pytest.raises(UsageError) as raised:
         work.fitting(TransferOptions(sizes=(2560 * MIB,)), room, 2)
     assert str(raised.value) == (
-        "--size 2.5 GiB does not fit; it needs 2 × 2.5 GiB of host memory, pinned in powers of two, but only 6 are "
-        "available GiB, and the device can spare 64 GiB; use at most 2 GiB"
+        "--size 2.5 GiB does not fit; it needs 2 × 2.5 GiB of host memory, pinned in powers of two, but only 6 GiB are "
+        "available, and 64 GiB on the device; use at most 2 GiB"
     )
 
 

@@ -578,7 +578,7 @@ def test_cards_of_which_the_same_is_said_share_a_line() -> None:
     facts = node(*(card(index, compute_mode="prohibited") for index in (0, 1, 2, 5)))
     (group,) = grouped([one for one in judge(facts) if one.verdict == "info"])
     assert group.devices == ("cuda:0 to cuda:2", "cuda:5")
-    assert group.message == "cuda:0 to cuda:2, cuda:5: no program may use the card"
+    assert group.message == "cuda:0 to cuda:2, cuda:5: no program may use the GPU"
     assert len(group.fixes) == 4
 
 

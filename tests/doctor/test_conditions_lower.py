@@ -536,7 +536,7 @@ def test_803_of_a_libcuda_through_the_variable_names_it_and_blames_no_update(
     assert diagnosis.first is not None and diagnosis.first.condition.id == "library.other_version"
     seen = diagnosis.first.seen
     assert seen.message == (
-        "cuInit returns 803 (words); LD_LIBRARY_PATH brought /opt/old/libcuda.so.1 instead of /lib/libcuda.so.1"
+        "cuInit returns 803 (words); LD_LIBRARY_PATH brought /opt/old/libcuda.so.1 in place of /lib/libcuda.so.1"
     )
     assert seen.fix == "remove /opt/old from LD_LIBRARY_PATH"
     assert "driver.mismatch" not in [one.condition.id for one in diagnosis.consequences]

@@ -101,9 +101,9 @@ CASES: list[tuple[str, Evidence, str]] = [
     (
         "mask.malformed",
         masked("0;1", 0),
-        "has entries that are neither numbers nor UUIDs and shows 1 GPU: '0;1' is read as 0",
+        "has entries that are neither numbers nor UUIDs and shows 1 GPU: CUDA reads '0;1' as 0",
     ),
-    ("mask.malformed", masked("0x1", 0), "'0x1' is read as 0"),
+    ("mask.malformed", masked("0x1", 0), "CUDA reads '0x1' as 0"),
     (
         "mask.shows_fewer",
         masked("0,5,1", 0),

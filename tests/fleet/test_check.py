@@ -48,7 +48,7 @@ def said(verdict: str, code: int) -> str:
         (ended(said("fail", 1), 1), 1, "a\\x1btitle"),
         (ended(said("skip", 3), 3), 3, "a\\x1btitle"),
         (ended(said("inconclusive", 4), 4), 4, "a\\x1btitle"),
-        (ended("", None, timed_out=True), 4, "did not end within 10 s"),
+        (ended("", None, timed_out=True), 4, "did not finish within 10 s"),
         (ended("", -11), 4, "ended by SIGSEGV"),
         (ended("", -9, stderr="x\nKilled"), 4, "ended by SIGKILL: Killed"),
         (ended('{"half', 0), 4, "ended with status 0"),
@@ -192,7 +192,7 @@ def test_a_part_that_never_returns_is_ended_in_its_time(monkeypatch: pytest.Monk
     given = ["fleet", "check", "--quiet", "--host", "n1", "--only", "devices", "--within", "2s"]
     assert main([*given, "--run", "r", "--gather", str(tmp_path)]) == 4
     ((_, left),) = documents.read([str(tmp_path)]).documents
-    assert (left.parts[0].ended or "").startswith("did not end within")  # what was left of 2 s as it began
+    assert (left.parts[0].ended or "").startswith("did not finish within")  # what was left of 2 s as it began
 
 
 def test_on_a_log_a_line_at_the_start_and_one_at_the_end(

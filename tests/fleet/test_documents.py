@@ -112,9 +112,9 @@ def _nested(depth: int) -> bytes:
         (b'{"a":1,"a":2}', "duplicate key"),
         (b'{"a":NaN}', "NaN is not a JSON number"),
         (b" " * (documents.MOST_BYTES + 1), "larger than"),
-        (b"[]", "not a node's document"),
+        (b"[]", "not a document of a node"),
         (b"\xff\xfe", "not JSON"),
-        (b'{"schema":"gpucheck.report/1"}', "not a node's document"),
+        (b'{"schema":"gpucheck.report/1"}', "not a document of a node"),
         (b"9" * 10_000, "truncated, or not JSON"),
     ],
 )

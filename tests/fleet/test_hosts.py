@@ -62,7 +62,7 @@ def test_a_list_is_as_long_as_it_is_and_comes_before_a_path(tmp_path: Path, monk
         Path(name).write_text("other\n")
     assert hosts.expected("n[1-2]") == ("n1", "n2") and hosts.expected("a,b") == ("a", "b")
     assert hosts.expected("c") == ("other",)
-    with pytest.raises(UsageError, match="is no host name"):
+    with pytest.raises(UsageError, match="is not a host name"):
         hosts.expected("x" * 300)
     with pytest.raises(UsageError, match="more than 8 brackets"):
         hosts.expected("n" + "[1]" * 3000)

@@ -86,6 +86,7 @@ def text(said: str, *, figures: bool) -> str:
     said = re.sub(r"#version \(.*/gpucheck\)", "#version (#folder)", said)
     said = re.sub(r"Python \d[\w.+]*", "Python #version", said)
     said = re.sub(r' time="[\d.]+"', ' time="#"', said)
+    said = re.sub(r"(_timestamp_seconds\S*) \d[\d.e+]*", r"\1 #", said)
     said = COMPUTED.sub("#", said)
     if figures:
         return said

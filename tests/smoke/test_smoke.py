@@ -482,7 +482,7 @@ PLANTED: tuple[tuple[Callable[[DeviceUnderTest], Passed], Plant, str], ...] = (
     (smoke_numerics.training_step, approximate, "the gradient of 0.weight is off by "),
     (smoke_numerics.training_step, never_learn, "0.weight after the step is off by "),
     (smoke_numerics.autocast, stay_in_float32, "a product under autocast is torch.float32, not torch.bfloat16"),
-    (smoke_memory.one_pebibyte, raise_another, "raised RuntimeError, which does not say that memory ran out"),
+    (smoke_memory.one_pebibyte, raise_another, "raised RuntimeError, which does not report that memory ran out"),
     (smoke_memory.one_pebibyte, raise_nothing, "an allocation of 1 PiB raised no error"),
     (smoke_data.non_blocking, copy_too_little, "1 of 1048576 elements wrong on the device"),
 )

@@ -177,5 +177,5 @@ def test_a_real_child_says_what_it_is_and_ends(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_dtype_that_the_device_lacks_is_left_out_with_its_reason() -> None:
-    with pytest.raises(CannotLook, match=r"cpu has no tf32; a CPU has no TF32; give another --dtype"):
+    with pytest.raises(CannotLook, match=r"cpu has no tf32; a CPU has no TF32; use another --dtype"):
         device_module.refuse("tf32", accel.open_device("cpu"))

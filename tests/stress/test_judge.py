@@ -12,7 +12,7 @@ from gpucheck.report.results.stress import StressWrong
 from gpucheck.stress import judge
 
 SEEDS = range(60)
-AGAIN = " read again after all the rest was written"
+AGAIN = " read again after all other memory was written"
 
 
 def slow(*devices: object) -> list[tuple[str, str | None]]:
@@ -148,7 +148,7 @@ def wrong(**more: object) -> StressWrong:
 def test_a_wrong_step_is_a_failure_that_names_device_step_and_element() -> None:
     (found,) = judge.wrong(result([device(0), device(1, wrong=(wrong(),), wrong_steps=1)]))
     assert (found.verdict, found.device, found.title) == ("fail", "cuda:1", "cuda:1: wrong results in 1 of 4000 steps")
-    assert found.message == "products at 12.0 s (step 40): 1 element wrong at place 70; 1 instead of 0"
+    assert found.message == "products at 12.0 s (step 40): 1 element wrong at index 70; 1 instead of 0"
     assert found.fix is not None and "gpucheck stress --device cuda:1" in found.fix
 
 

@@ -588,9 +588,9 @@ PEERS: tuple[Condition, ...] = (
         verdict="info",
         certainty="proof",
         title="some GPUs cannot copy to each other directly",
-        meaning="The driver does not let one read the other's memory: copies take the way through the host. GeForce "
-        "cards since the RTX 40 series are so on purpose; NCCL takes shared memory there by itself.",
-        fix="nothing, where the cards do not support it; else nvidia-smi topo -p2p r",
+        meaning="The driver does not let one read the other's memory: copies go through the host. GeForce "
+        "GPUs since the RTX 40 series do not support it, and NCCL uses shared memory there.",
+        fix="nothing, if the GPUs do not support it; else nvidia-smi topo -p2p r",
         judge=_no_access,
         source="NVML, nvmlDeviceGetP2PStatus",
     ),

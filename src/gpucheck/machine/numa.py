@@ -137,7 +137,7 @@ def pci_path(address: str, root: Path = ROOT) -> PciPath | None:
 
 
 def iommu(address: str, root: Path = ROOT) -> str | None:
-    """What the kernel's IOMMU does with what a device sends: `off`, `passthrough`, `translating`; None: not told."""
+    """Return the mode of the IOMMU for a device: `off`, `passthrough` or `translating`; None: unknown."""
     groups = root / "sys/kernel/iommu_groups"
     group = root / "sys/bus/pci/devices" / address / "iommu_group"
     if not group.exists():
@@ -158,7 +158,7 @@ _EXTENDED, _ACS, _ACS_CONTROL, _ACS_REDIRECTS = 0x100, 0x000D, 6, 0b11100
 
 
 def redirects(bridge: str, root: Path = ROOT) -> bool | None:
-    """Whether a bridge's ACS sends copies between devices below it up to the CPU; None where only root may know."""
+    """Return whether a bridge's ACS sends copies between devices below it up to the CPU; None if only root may know."""
     try:
         data = (root / "sys/bus/pci/devices" / bridge / "config").read_bytes()
     except OSError:
@@ -177,7 +177,7 @@ def redirects(bridge: str, root: Path = ROOT) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """What copies between two devices meet: the lowest bridge above both, the IOMMU, the bridges that redirect.
+    """The path of copies between two devices: the lowest bridge above both, the IOMMU, the bridges that redirect.
 
     `bridge` is None for two root ports, and where no bridge is visible; None else is what is not known.
     """

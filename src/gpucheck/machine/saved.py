@@ -126,7 +126,7 @@ def _no_constant(text: str) -> Any:
 
 # -- reports -----------------------------------------------------------------------------------------------------------
 
-_FIX = "give a file written by `gpucheck … --output FILE.json`"
+_FIX = "use a file written by `gpucheck … --output FILE.json`"
 
 
 def load(path: str) -> Report:

@@ -47,8 +47,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What is judged: `clock_error_s` is how far a rank's clock may be off, `inside` that the arrivals are the time
-    inside the call, negated, of ranks that have no clock in common."""
+    """The input of the judge: `clock_error_s` is how far a rank's clock may be off. With `inside`, the arrivals are the
+    time inside the call, negated, of ranks that have no clock in common."""
 
     ranks: tuple[int, ...]
     steps: int
@@ -194,7 +194,7 @@ class _Lateness:
     at: dict[int, dict[tuple[str, int], float]]
 
     def costs(self, ranks: Iterable[int]) -> dict[int, float]:
-        """What a step would have been shorter by, had these ranks arrived with the last of the others."""
+        """The time that a step would have been shorter if these ranks had arrived with the last of the others."""
         found: dict[int, float] = defaultdict(float)
         chosen = frozenset(ranks)
         for step, own in self.own:

@@ -61,6 +61,6 @@ def _method(rows: list[Measurement]) -> str:
     """How the numbers came about, in one line."""
     by = " ".join(str(part) for part in (rows[0].case["backend"], rows[0].method.details["version"]) if part)
     return (
-        f"{by}, float32, by the host's clock as in nccl-tests; a window ends with its last rank; busbw = algbw times "
-        f"what a ring sends on a link; verified before and after; the spread covers {measured.covered(rows)}"
+        f"{by}, float32, by the host's clock as in nccl-tests. A window ends with its last rank. busbw = algbw times "
+        f"what a ring sends on a link. Verified before and after; the spread covers {measured.covered(rows)}"
     )

@@ -104,7 +104,7 @@ class _Page:
 
 
 def metrics(report: Report) -> str:
-    """What the command came to, its checks, devices, rates and answers."""
+    """The outcome of the command, its checks, devices, rates and answers."""
     page = _Page()
     for name, labels, value in _samples(report):
         page.add(name, labels, value)

@@ -1,4 +1,4 @@
-"""What collectives say: whether the data is right, how fast they were, of what their part reaches, and which rank
+"""Judge collectives: whether the data is right, their rate, the share of what the part reaches, and the rank that
 failed. Pure."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpucheck.report.results.bench import Headline
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a rank came to: the line that ended its answer, or None and `why`; `step` is the last that it reached.
+    """The outcome of a rank: the line that ended its answer, or None and `why`; `step` is the last that it reached.
 
     `how` is what ended its process, as `talk.How` has it; empty where it still runs or its parent did not say.
     """
@@ -166,7 +166,7 @@ def label(one: Measurement) -> str:
 
 
 def together(seen: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> list[Finding]:
-    """What the rows of all ranks say."""
+    """Judge the rows of all ranks."""
     rows = [row for one in seen for row in one.rows]
     if not rows:
         return []

@@ -1,4 +1,4 @@
-"""What `bench collective` can be asked for, and the collectives there are. Pure: read before torch is."""
+"""Options of `bench collective`, and the known collectives. Pure: read before torch is loaded."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ COLLECTIVES: Mapping[str, Collective] = {
 
 @dataclass(frozen=True, slots=True)
 class CollectiveOptions:
-    """What the user asked for; no sizes means those from 8 B to a quarter of memory."""
+    """The options; no sizes means those from 8 B to a quarter of memory."""
 
     only: tuple[str, ...] = options.only("collectives", metavar="COLLECTIVE")
     list_all: bool = options.list_all("collectives")
@@ -81,7 +81,7 @@ class CollectiveOptions:
 
     @property
     def collectives(self) -> list[str]:
-        """Those that begin with one of `only`; all without it. Raises UsageError for one that fits none."""
+        """The collectives that begin with one of `only`; all without it. Raises UsageError for one that fits none."""
         nothing = "nothing would be measured"
         return naming.select(tuple(COLLECTIVES), str, self.only, (), noun="collective", nothing=nothing)
 

@@ -174,7 +174,7 @@ class Alone:
         return self.ranks.hear(START_S)
 
     def ask(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
-        """What every rank comes to."""
+        """Return the outcome of every rank."""
         return self.ranks.ask(request, limit_s)
 
     def stop(self) -> None:
@@ -210,7 +210,7 @@ class Meeting:
         return self._asked({"begin": kind}, START_S)
 
     def ask(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
-        """What every rank comes to."""
+        """Return the outcome of every rank."""
         return self._asked({"ask": dict(request), "limit_s": limit_s}, limit_s)
 
     def dismiss(self, code: int) -> None:

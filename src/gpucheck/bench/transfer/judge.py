@@ -84,7 +84,7 @@ def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
 
 
 def way(pair: Pair, facts: Facts) -> tuple[str, str, dict[str, Any]]:
-    """What a pair that hangs or delivers wrong data meets on its way: in words, what to do, and the evidence."""
+    """Describe the path of a pair that hangs or delivers wrong data: in words, the fix, and the evidence."""
     known = {one.id: one for one in facts.devices}
     ends = [known[name] for name in pair if name in known]
     path = numa.between(*ends) if len(ends) == 2 else None

@@ -214,7 +214,7 @@ def fitting(options: TransferOptions, room: Room, host_buffers: int) -> tuple[li
     fits = [size for size in wanted if size <= most]
     if options.sizes and len(fits) < len(wanted):
         size = max(wanted)
-        where = "" if room.device is None else f", but the device has only {units.capacity(room.device)} available"
+        where = "" if room.device is None else f", and {units.capacity(room.device)} on the device"
         raise UsageError(
             f"--size {units.capacity(size)} does not fit",
             f"it needs {host_buffers + (room.device is None)} × {units.capacity(size)} of host "

@@ -450,7 +450,7 @@ class Source:
         return len(line.encode()[: getattr(node, "col_offset", 0)].decode("utf-8", "replace")) + 1
 
     def width(self, node: ast.AST) -> int:
-        """How many characters the node takes of its first line, at least one."""
+        """Return the length of the node on its first line, at least one character."""
         first = getattr(node, "lineno", 1)
         line = self.lines[first - 1].rstrip()
         if getattr(node, "end_lineno", None) == first:

@@ -81,7 +81,7 @@ class Job:
         return self.folder / f"rank{self.rank}.jsonl"
 
     def asked(self) -> dict[str, Any]:
-        """What the recorder in the program's process is asked."""
+        """Options of the recorder in the program's process."""
         return {
             "path": str(self.path),
             "stack": str(self.path.with_suffix(".stack")),
@@ -141,7 +141,7 @@ class Job:
             self.write({"say": "where", "frames": _frames(self.path.with_suffix(".stack"))})
 
     def result(self) -> RanksResult | None:
-        """What the job comes to, by rank 0, once the others have ended or are late; None for other ranks.
+        """Judge the job, by rank 0, once the others have ended or are late; None for other ranks.
 
         Raises CannotLook.
         """
@@ -351,7 +351,7 @@ class Read:
             self.inside[key] = float(duration_ms) / 1e3
 
     def offset(self, at_ns: int) -> tuple[float, float]:
-        """What is added to this rank's time, and how far that may be off, in seconds: between two readings a line."""
+        """The correction of this rank's time and its uncertainty, in seconds: between two readings a line."""
         if not self.clocks:
             return 0.0, math.inf if self.hosts else 0.0
         place = bisect.bisect(self.clocks, (at_ns, 0, 0))
@@ -366,7 +366,7 @@ class Read:
 
 
 def is_job(path: str) -> bool:
-    """Whether a folder has files of ranks."""
+    """Return whether a folder has files of ranks."""
     try:
         return os.path.isdir(path) and any(_FILE.fullmatch(name) for name in os.listdir(path))
     except OSError:
@@ -396,7 +396,7 @@ def read(folder: Path, world: int | None = None) -> list[Read]:
 
 
 def result(folder: Path, world: int | None = None) -> RanksResult:
-    """What the ranks come to. Raises CannotLook."""
+    """Judge the ranks' files. Raises CannotLook."""
     try:
         ranks = read(folder, world)
     except OSError as error:
@@ -659,7 +659,7 @@ def _hang(ranks: Sequence[Read], world: int, folder: Path | None) -> JobHang | N
 
 
 def findings(found: RanksResult) -> list[Finding]:
-    """What is to be said, the worst first."""
+    """The findings, the worst first."""
     told = [made for made in (_of_mismatch(found), _of_hang(found), _of_end(found)) if made is not None]
     return [*told, _of_ranks(found)]
 

@@ -42,7 +42,7 @@ STACK_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
 
 
 def boot_id() -> str:
-    """What tells whether two ranks read one clock."""
+    """The id that two ranks with one clock share."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -217,7 +217,7 @@ class Recorder:
 
 
 def queued_ns() -> int:
-    """How long the main thread waited for a processor until now; 0 where the system does not tell."""
+    """The time that the main thread has waited for a processor; 0 if the system does not report it."""
     try:
         with open("/proc/self/schedstat", "rb", buffering=0) as file:
             return int(file.read(100).split()[1])
@@ -229,7 +229,7 @@ def queued_ns() -> int:
 
 
 class Clock:
-    """How far this host's clock is from rank 0's: the shortest of repeated round trips tells best.
+    """Measure the offset of this host's clock from rank 0's: the shortest of repeated round trips is the most exact.
 
     The address goes through the job's own store, by a client of its own, so that no call of the program's waits.
     """
@@ -287,7 +287,7 @@ def serve(server: socket.socket, secret: str) -> None:
 
 
 def offset_ns(host: str, port: int, secret: str, pings: int = PINGS) -> tuple[int, int]:
-    """What is to be added to this host's time, and how far that may be off: half the shortest round trip."""
+    """The correction of this host's time and its uncertainty: half the shortest round trip."""
     best: tuple[int, int] | None = None
     with socket.create_connection((host, port), timeout=5.0) as server:
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,4 +1,4 @@
-"""What the ranks of a job come to: who holds it up, where it hangs, which calls do not match."""
+"""The answer about the ranks of a job: who holds it up, where it hangs, which calls do not match."""
 
 from __future__ import annotations
 
