@@ -100,6 +100,8 @@ def probe(root: Path, arguments: list[str], begin: str = "") -> list[str]:
     if done.returncode or not done.stdout.strip():
         raise SystemExit(f"{' '.join(arguments)} ended with {done.returncode}: {done.stderr[-2000:]}")
     found: list[str] = json.loads(done.stdout.strip().splitlines()[-1])["files"]
+    if not found:
+        raise SystemExit(f"{' '.join(arguments)}: no {begin} ran, so nothing was counted")
     return found
 
 
@@ -140,10 +142,13 @@ def places(trees: dict[Path, ast.Module], name: str) -> int:
     """Parameters, fields, keywords and option texts that carry an option's name."""
     option, count = f"--{name.replace('_', '-')}", 0
     for tree in trees.values():
+        # zip's `strict` is no option of ours.
+        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+        of_zip = {keyword for call in calls if getattr(call.func, "id", "") == "zip" for keyword in call.keywords}
         for node in ast.walk(tree):
             count += (
                 (isinstance(node, ast.arg) and node.arg == name)
-                or (isinstance(node, ast.keyword) and node.arg == name)
+                or (isinstance(node, ast.keyword) and node.arg == name and node not in of_zip)
                 or (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name)
                 or (isinstance(node, ast.Constant) and node.value == option)
             )

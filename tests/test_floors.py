@@ -311,9 +311,11 @@ class Route:
 
 ROUTES = (
     Route("model TARGET", ("cli.commands", "program.placement", "work.target", "machine.accel", "report.measurement")),
-    Route("find-batch-size TARGET", ("cli.fit", "batch_size.trial", "work.target", "machine.accel", "report.finding")),
-    Route("devices", ("cli.look", "devices.command", "machine.inventory", "report.facts", "units")),
-    Route("smoke", ("cli.check", "smoke.command", "work.reference", "machine.accel", "errors")),
+    Route(
+        "find-batch-size TARGET", ("cli.commands", "batch_size.trial", "work.target", "machine.accel", "report.finding")
+    ),
+    Route("devices", ("cli.commands", "devices.command", "machine.inventory", "report.facts", "units")),
+    Route("smoke", ("cli.commands", "smoke.command", "work.reference", "machine.accel", "errors")),
 )
 
 
@@ -324,6 +326,7 @@ def path_of(module: str) -> str:
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.command)
 def test_the_plan_lets_the_command_down_and_never_up(route: Route) -> None:
     """Each of these commands was drawn into the plan on purpose: its way exists, and no step of it can be reversed."""
+    assert [module for module in route.modules if not (SOURCE / path_of(module)).is_file()] == []
     for upper, lower in zip(route.modules, route.modules[1:], strict=False):
         assert faults(path_of(upper), f"from gpucheck.{lower} import thing") == []
         (fault,) = faults(path_of(lower), f"from gpucheck.{upper} import thing")
