@@ -170,6 +170,8 @@ def test_an_nvml_that_does_not_start_beside_a_torch_that_works_leaves_health_unk
     evidence = with_driver(with_cards(*silent), nvml_code=18, nvml_error="Driver/library version mismatch")
     words = "NVML does not report cuda:0, cuda:1: Driver/library version mismatch"
     assert told("devices.unread", evidence) == ("inconclusive", words)
+    many = with_driver(with_cards(*(card(index, nvml_index=None) for index in range(8))), nvml_error="x")
+    assert told("devices.unread", many) == ("inconclusive", "NVML does not report cuda:0 to cuda:7: x")
     # On a Jetson there is no NVML, and where torch does not work the rung that is broken is told.
     assert judged("devices.unread", with_stack(evidence, jetson=True)) is None
     assert judged("devices.unread", with_torch(evidence, kernels=(KernelRun("cuda:0", "x"),))) is None

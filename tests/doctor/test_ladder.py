@@ -264,6 +264,12 @@ def test_one_kernel_that_failed_is_not_a_rung_that_holds() -> None:
     assert states(partly)["run"] == "broken"
 
 
+def test_eight_devices_that_ran_are_named_as_one_run() -> None:
+    ran = with_torch(kernels=tuple(KernelRun(f"cuda:{index}") for index in range(8)))
+    (run,) = [one for one in ladder.standings(ran, ladder.diagnose(ran, catalogue.CONDITIONS)) if one.rung == "run"]
+    assert run.shown_by == "kernel and matrix product correct on cuda:0 to cuda:7"
+
+
 def test_code_for_the_card_holds_whether_or_not_its_kernel_ran() -> None:
     failed = (KernelRun("cuda:0", "RuntimeError: x"), KernelRun("cuda:1", "RuntimeError: x"))
     assert states(with_torch(kernels=failed))["architecture"] == "held"

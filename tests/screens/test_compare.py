@@ -127,3 +127,8 @@ def test_rows_of_several_devices_name_theirs() -> None:
     rows = row("slower"), row("slower", new_device="cuda:1")
     out = shown("compare", Comparison(rows, (), (), (), (), 0.01, 0.05))
     assert "1 MiB (cuda:1)" in out and "on cuda:0, cuda:1" in out
+
+
+def test_a_single_run_is_in_the_singular() -> None:
+    once = shown("compare", Comparison((row("cannot tell", old_runs=1, new_runs=1),), (), (), (), (), 0.01, 0.05))
+    assert "transfer on cuda:0, 1 run each\n" in once

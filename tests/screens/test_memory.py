@@ -70,3 +70,8 @@ def test_a_figure_shows_what_is_expected_where_it_differs() -> None:
     (row,) = [line for line in lines if line.startswith(" empty_cache")]
     assert row.split() == ["empty_cache", "0", "100.001", "118", "(expected", "0)", "118", "✗", "fail"]
     assert not any("expected" in line for line in shown(text.blocks(MEMORY["exact"]())))
+
+
+def test_the_reason_of_a_skipped_step_is_not_cut_at_80_columns() -> None:
+    (row,) = [line for line in shown(text.blocks(MEMORY["on the CPU"]()), 80) if line.startswith(" empty_cache")]
+    assert row.endswith("– no cache on the CPU")

@@ -29,7 +29,7 @@ from gpucheck.measure.telemetry import (
 )
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device
-from gpucheck.report.finding import VERDICTS, Verdict, grouped, told_once
+from gpucheck.report.finding import VERDICTS, Verdict, grouped, in_short, told_once
 from gpucheck.report.results.short import CardUnderLoad, LoadResult
 
 # A context of CUDA's takes a few hundred MiB, the one of the torch that is being asked among them.
@@ -142,7 +142,7 @@ def _unread(evidence: Evidence) -> Seen | None:
     # A Jetson has no NVML.
     if silent and not evidence.stack.jetson:
         why = evidence.driver.nvml_error or "it does not list them"
-        return Seen(f"NVML does not report {', '.join(silent)}: {why}", {"devices": silent, "reason": why})
+        return Seen(f"NVML does not report {', '.join(in_short(silent))}: {why}", {"devices": silent, "reason": why})
     return _of_every_card("devices.unread")(evidence)
 
 

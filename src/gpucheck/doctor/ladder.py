@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Certainty, Condition, Evidence, Rung, Seen
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import Finding, Verdict, in_short
 from gpucheck.report.results.short import RungStanding
 
 # Only these break a rung; the rest is worth saying and lets one climb on.
@@ -230,7 +230,7 @@ def _run(evidence: Evidence) -> str | None:
     probe = evidence.torch
     if probe is None or not probe.kernels or any(run.error for run in probe.kernels):
         return None
-    return f"kernel and matrix product correct on {', '.join(run.device for run in probe.kernels)}"
+    return f"kernel and matrix product correct on {', '.join(in_short([run.device for run in probe.kernels]))}"
 
 
 _SHOWN: dict[Rung, Callable[[Evidence], str | None]] = {

@@ -8,7 +8,7 @@ from gpucheck.explain.text import Text, by_code
 _FINDS = "gpucheck find-batch-size path/to/model.py:make_model finds the largest batch that fits"
 _FITS = f"use a smaller batch or a shorter sequence, end other programs on the GPU; {_FINDS}"
 _SMALLER = "use a smaller batch, a shorter sequence, or activation checkpointing"
-_OTHERS = f"gpucheck devices --processes (or nvidia-smi) shows other processes that hold memory. {_SMALLER}; {_FINDS}"
+_OTHERS = f"gpucheck devices --processes (or nvidia-smi) shows other processes that hold memory; {_SMALLER}; {_FINDS}"
 # torch 2.9.1 reads the shorter name for the CPU's allocator alone (pytorch issue 183387), newer ones prefer it.
 _SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (newer torch: PYTORCH_ALLOC_CONF, the same value)"
 # What the kernel's log says of a process that is Python's, or of a program that serves models.

@@ -120,7 +120,7 @@ def _subject(compared: Comparison, gate: Finding | None) -> str:
     devices = ", ".join(dict.fromkeys(row.new_device for row in rows))
     counts = {row.old_runs for row in rows}, {row.new_runs for row in rows}
     old, new = (str(min(side)) if len(side) == 1 else f"{min(side)} to {max(side)}" for side in counts)
-    runs = f"{old} runs each" if old == new else f"{old} old and {new} new runs"
+    runs = f"{old} run{'s' * (old != '1')} each" if old == new else f"{old} old and {new} new runs"
     limit = "" if gate is None else f", limit {(gate.evidence['limit'] - 1) * 100:g} %"
     same = {key: value for key, value in rows[0].case.items() if key in _same(rows)}
     cases = f", {case_text(same, ' ')}" if same else ""

@@ -269,7 +269,7 @@ def _steps(steps: Sequence[MemoryStep]) -> Block:
     names = list(dict.fromkeys(row.figure for step in steps for row in step.figures))
     columns = [Column("step", "left"), Column("what it does", "left", keep=1)]
     columns += [Column(_head(name, names), keep=4 if name.startswith("max_") else 9) for name in names]
-    columns += [Column("verdict", "left", cropped=7)]
+    columns += [Column("verdict", "left")]
     now = [name for name in names if not name.startswith("max_")]
     few = [Column("step", "left"), *(Column(_head(name, now)) for name in now)]
     rows: list[list[str | Cell]] = []
