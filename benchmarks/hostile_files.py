@@ -82,10 +82,16 @@ NO_DOCUMENTS: tuple[Make, ...] = (_repeated(*PIECES), _repeated(b'"'), _noise, _
 
 def _places(data: Any) -> Iterator[tuple[Any, Any]]:
     """Every key and index of nested data, with what holds it."""
-    for key, value in list(data.items()) if isinstance(data, dict) else enumerate(data):
-        yield data, key
-        if isinstance(value, (dict, list)):
-            yield from _places(value)
+    left, seen = [data], set()
+    while left:
+        held = left.pop()
+        if id(held) in seen:  # a value that was moved may lie within itself
+            continue
+        seen.add(id(held))
+        for key, value in list(held.items()) if isinstance(held, dict) else enumerate(held):
+            yield held, key
+            if isinstance(value, (dict, list)):
+                left.append(value)
 
 
 def _changed(chance: random.Random, document: bytes) -> bytes:

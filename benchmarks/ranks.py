@@ -268,11 +268,11 @@ def right(fault: str, document: dict[str, Any]) -> tuple[bool, str]:
     if fault == "stopped":
         hang = result["hang"] or {}
         return hang.get("missing") == [culprit] and "stopped" in said, said
-    # With two ranks either may be the one that differs.
+    # With two ranks, or two whose record is there, either may be the one that differs: both are named, none blamed.
     seen = result["mismatch"]
     if fault == "skipped" and seen is None:
         return (result["hang"] or {}).get("missing") == [culprit], said
-    return seen is not None and (seen["ranks"] == [culprit] or result["world"] == 2) and seen["call"][
+    return seen is not None and (seen["ranks"] == [culprit] or not seen["has_majority"]) and seen["call"][
         "place"
     ] is not None, said
 

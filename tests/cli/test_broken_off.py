@@ -199,7 +199,7 @@ def test_wherever_the_device_fails_it_is_the_device(
     if command != "smoke":
         assert told == ["device.error"]
         (one,) = [one for one in document["findings"] if one["id"] == "device.error"]
-        assert one["title"].startswith(f"cuda:0 failed in {command}: its memory had an error")
+        assert one["title"].startswith(f"cuda:0 failed in {command}: its memory had an uncorrectable error")
         assert (one["evidence"]["cause"], one["evidence"]["where"]) == ("cuda.ecc", command)
         assert one["fix"]
         assert document["summary"] == {"verdict": "fail", "exit": 1, "complete": False}

@@ -242,7 +242,7 @@ def test_no_answer_of_nvmls_ends_in_a_traceback_nor_is_taken_for_health(
         patched.setattr(inventory, "read", lambda *_, facts=facts, **__: facts)
         patched.setattr(inventory, "again", lambda facts: facts)
         seen = loaded(module, facts)
-        patched.setattr(command, "run", lambda *_, seen=seen: seen)
+        patched.setattr(command, "run_load", lambda *_, seen=seen: seen)
         told = collected(lambda collector: doctor.command(DoctorOptions(), collector))
         unanswered = must_not_be_healthy(faults, (*AT_REST, *OF_LINKS, *UNDER_LOAD))
         assert not unanswered or told != "pass", (seed, unanswered)
@@ -265,7 +265,7 @@ def test_without_a_fault_all_is_healthy(patched: pytest.MonkeyPatch, capsys: pyt
     facts = read(module, links=True)
     patched.setattr(inventory, "read", lambda *_, **__: facts)
     patched.setattr(inventory, "again", lambda facts: facts)
-    patched.setattr(command, "run", lambda *_: loaded(module, facts))
+    patched.setattr(command, "run_load", lambda *_: loaded(module, facts))
     patched.setattr(devices, "Inventory", lambda **_: Once(facts))
     for arguments in (["doctor"], ["devices"]):
         told = document(arguments, capsys)

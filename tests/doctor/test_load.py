@@ -391,7 +391,7 @@ def test_a_load_that_fails_or_hangs(fake_driver: Fake, tmp_path: Path, monkeypat
     report = diagnosed(DoctorOptions(python=broken))
     (failed,) = [one for one in report.findings if one.id == "load.failed"]
     assert failed.message == "RuntimeError: CUDA error: device-side (as it began)"
-    monkeypatch.setattr(command, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(command, "LOAD_TIMEOUT_S", 1.0)
     (tmp_path / "hangs").mkdir()
     hangs = interpreter(tmp_path / "hangs", torch_of(tmp_path / "hangs", load="__import__('time').sleep(600)"))
     report = diagnosed(DoctorOptions(python=hangs, time_budget_s=4.0))

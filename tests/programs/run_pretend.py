@@ -52,8 +52,8 @@ def start():
     torch.cuda.synchronize = lambda device=None: time.sleep(0.001)
     torch.cuda.empty_cache = lambda: None
     if look is not None:
-        look.rule.device_of = look.device_of = lambda tensor: "cuda" if isinstance(tensor, Pretend) else None
-        look.rule.is_used = lambda: True
+        look.held.device_of = look.device_of = lambda tensor: "cuda" if isinstance(tensor, Pretend) else None
+        look.held.is_used = lambda: True
         look.install()
 
 

@@ -364,4 +364,4 @@ def test_a_loop_that_waits_for_a_value_ends(tmp_path: Path) -> None:
     document = dry(tmp_path, "--no-values", str(script), status=None)
     (found,) = [one for one in document["findings"] if one["id"] == "run.dry.followed"]
     assert found["verdict"] == "inconclusive" and "waits.py:4" in found["title"]
-    assert "5000 values were asked for" in found["message"]
+    assert "the program read 5000 values" in found["message"]

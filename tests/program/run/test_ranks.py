@@ -248,6 +248,16 @@ def test_ranks_that_wrote_nothing_are_named(tmp_path: Path) -> None:
     assert result.not_seen[0] == "ranks 1 and 2 wrote nothing here: give all ranks one folder with --output DIR/"
 
 
+def test_of_two_known_ranks_that_differ_neither_is_blamed(tmp_path: Path) -> None:
+    for rank in (1, 2):  # the record of rank 0 was lost
+        kind = KIND | {"sizes": [[16]] if rank == 1 else [[2, 4]]}
+        write(tmp_path, rank, [kind, GROUP, {"say": "calls", "lost": 0, "p2p": 0, "rows": [[0, 1, MS]]}])
+    found = ranks.result(tmp_path)
+    assert found.mismatch is not None and (found.mismatch.ranks, found.mismatch.has_majority) == ((1, 2), False)
+    (told,) = [finding for finding in ranks.findings(found) if finding.id == "run.ranks.mismatch"]
+    assert told.title == "ranks 1 and 2 make different calls" and ": some make all_reduce" in told.message
+
+
 def test_a_call_with_other_elements_is_named_by_its_line(tmp_path: Path) -> None:
     for rank in range(3):
         odd = rank == 2

@@ -602,13 +602,16 @@ def _mismatch(ranks: Sequence[Read]) -> JobMismatch | None:
         made = {one.rank: _signature(one.kinds[one.calls[key][0]]) for one in ranks if key in one.calls}
         if len(set(made.values())) < 2:
             continue
-        # Of two ranks neither is the odd one: the later is told beside the first.
-        usual = Counter(made.values()).most_common(1)[0][0]
+        # Where as many ranks make each, two alone or two of a job whose others left no record, neither is the odd one.
+        (usual, most), (_, next_most) = Counter(made.values()).most_common(2)
         by_rank = {one.rank: one for one in ranks}
         odd = tuple(rank for rank, signature in made.items() if signature != usual)
         other = next(rank for rank, signature in made.items() if signature == usual)
         call, expected = _collective(by_rank[odd[0]], key), _collective(by_rank[other], key)
-        return JobMismatch(ranks=odd, call=call, expected=expected)
+        has_majority = most > next_most
+        return JobMismatch(
+            ranks=odd if has_majority else tuple(made), call=call, expected=expected, has_majority=has_majority
+        )
     return None
 
 
@@ -686,9 +689,9 @@ def _of_mismatch(found: RanksResult) -> Finding | None:
     seen = found.mismatch
     if seen is None:
         return None
-    title = f"{_names(seen.ranks)} and the others make different calls"
-    one = "makes" if len(seen.ranks) == 1 else "make"
-    message = f"call {seen.call.number} of group {seen.call.group}: {_names(seen.ranks)} {one} {_call(seen.call)}, "
+    title = f"{_names(seen.ranks)}{' and the others' * seen.has_majority} make different calls"
+    who, one = _names(seen.ranks) if seen.has_majority else "some", "makes" if len(seen.ranks) == 1 else "make"
+    message = f"call {seen.call.number} of group {seen.call.group}: {who} {one} {_call(seen.call)}, "
     message += f"others {_call(seen.expected)}"
     fix = "make the same collectives in the same order on all ranks: a branch may depend on the rank or its data"
     return Finding("run.ranks.mismatch", "fail", title, message, {"ranks": list(seen.ranks)}, fix)

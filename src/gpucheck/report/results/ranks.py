@@ -58,11 +58,15 @@ class JobHang:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMismatch:
-    """Ranks that make different calls where the same one is due: `ranks` make `call`, most make `expected`."""
+    """Ranks that make different calls where the same one is due: `ranks` make `call`, most make `expected`.
+
+    Without `has_majority` as many of the known ranks make each call: `ranks` are all of them, and none is to blame.
+    """
 
     ranks: tuple[int, ...]
     call: Collective
     expected: Collective
+    has_majority: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
