@@ -17,6 +17,7 @@ import io
 import json
 import os
 import random
+import re
 import sys
 import tempfile
 import time
@@ -194,6 +195,10 @@ def quotes_beside_numbers() -> float:
     return best[0] / best[1]
 
 
+# One sentence of what is wrong, what to do, and the usage; long lines go on below, indented.
+SAID = re.compile(r"error: .*(\n +.*)*\nusage: .*(\n +.*)*\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=FILES)
@@ -214,7 +219,7 @@ def main() -> int:
             codes[command, code] += 1
             slowest = max(slowest, (took_s, f"{number} {command}"))
             # What is still a document is judged, and its devices are not here (3).
-            is_right = code in (0, 1, 3, 4) if code != 2 else said.count("\n") == 1
+            is_right = code in (0, 1, 3, 4) if code != 2 else bool(SAID.fullmatch(said))
             if not is_right or took_s > LONGEST_S:
                 wrong.append(f"{number} {command}: {code} after {took_s:.1f} s: {said.strip()[-300:]}")
     for (command, code), count in sorted(codes.items()):
