@@ -113,7 +113,7 @@ class BatchSize:
 
     @property
     def confirmed(self) -> bool:
-        """Return whether that size passed again in a process of its own."""
+        """Return whether that size passed again in a fresh process."""
         return self._found is not None and self._found.confirmed
 
     @property

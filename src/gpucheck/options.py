@@ -125,10 +125,9 @@ def option(
         range=range,
         verbatim=verbatim,
     )
-    default = one.default
     if required:
         return dataclasses.field(metadata={_KEY: one})
-    return dataclasses.field(default=default, metadata={_KEY: one})
+    return dataclasses.field(default=one.default, metadata={_KEY: one})
 
 
 def declared(*classes: type) -> Iterator[Option]:
@@ -207,6 +206,11 @@ def grouped(options: Sequence[Option]) -> list[tuple[str, list[Option]]]:
 # -- the options that several commands share --------------------------------------------------------------------------
 
 
+def words(text: str, *, metavar: str, name: str = "", required: bool = False) -> Any:
+    """The field of positional arguments, such as files: any number, and a comma in one does not separate."""
+    return option(text, name=name, metavar=metavar, positional=True, repeat=True, commas=False, required=required)
+
+
 def only(noun: str, *, metavar: str = "PREFIX", named: str = "name") -> Any:
     """The field of `--only`; `noun` is what is selected, in the plural, and `named` what of it counts."""
     text = f"Run only {noun} whose {named} starts with {metavar}. Repeatable."
@@ -215,8 +219,9 @@ def only(noun: str, *, metavar: str = "PREFIX", named: str = "name") -> Any:
 
 def skip(noun: str, *, metavar: str = "PREFIX", named: str = "name") -> Any:
     """The field of `--skip`, as `only` has it."""
-    text = f"Skip {noun} whose {named} starts with {metavar}. Repeatable."
-    return option(text, metavar=metavar, repeat=True, group=SELECTION)
+    return option(
+        f"Skip {noun} whose {named} starts with {metavar}. Repeatable.", metavar=metavar, repeat=True, group=SELECTION
+    )
 
 
 def list_all(noun: str) -> Any:

@@ -187,7 +187,7 @@ def accumulate(effective: int, limit: int) -> Accumulation:
 SLOPE_APART = 0.75
 # Of the growth; a loss over all pairs is a quarter off, what an allocator rounds stays below.
 CURVED = 0.10
-# What rules the memory of a size so many times smaller is gone at the largest.
+# At a size so many times smaller, other allocations decide the peak than at the largest size.
 FAR_BELOW = 16
 # Two sizes always lie on a line.
 LEAST_SIZES = 3

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING
 from gpucheck import options
 from gpucheck.cli.common import Common
 from gpucheck.errors import UsageError
-from gpucheck.options import option
+from gpucheck.options import words
 
 if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.explain.command import Pasted
@@ -27,14 +27,11 @@ _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 class ExplainOptions:
     """What to explain."""
 
-    text: tuple[str, ...] = option(
+    text: tuple[str, ...] = words(
         "An error message, a traceback, a log or an ID. Without TEXT, read standard input from a pipe or file; with -, "
         "also from a terminal.",
         name="TEXT",
         metavar="[TEXT | ID | -]",
-        positional=True,
-        repeat=True,
-        commas=False,
     )
     list_all: bool = options.list_all("IDs with their titles")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpucheck.cli.common import Common
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.options import option
+from gpucheck.options import option, words
 
 if TYPE_CHECKING:  # a help page needs no report
     from collections.abc import Callable
@@ -89,12 +89,9 @@ def limit_of(text: str | None) -> float | None:
 class JudgeOptions:
     """The documents."""
 
-    files: tuple[str, ...] = option(
+    files: tuple[str, ...] = words(
         "Benchmark results, written by --output FILE.json or --json.",
         metavar="FILE...",
-        positional=True,
-        repeat=True,
-        commas=False,
         required=True,
     )
 
@@ -186,12 +183,9 @@ def _machine(document: Report) -> set[tuple[str | None, ...]]:
 class ReportOptions:
     """What to put on the page."""
 
-    files: tuple[str, ...] = option(
+    files: tuple[str, ...] = words(
         "Results, written by --output FILE.json or --json, or a folder of `fleet check --gather`.",
         metavar="FILE...",
-        positional=True,
-        repeat=True,
-        commas=False,
         required=True,
     )
 

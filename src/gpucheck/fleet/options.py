@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpucheck import naming, options, units
 from gpucheck.errors import UsageError
 from gpucheck.fleet import hosts
-from gpucheck.options import LIMITS, SELECTION, TIME, option
+from gpucheck.options import LIMITS, SELECTION, TIME, option, words
 
 TITLES = {
     "devices": "devices and the driver's view of them",
@@ -118,12 +118,9 @@ class FleetCheckOptions:
 class FleetJudgeOptions:
     """Which documents, which nodes are expected, and where the lists go."""
 
-    paths: tuple[str, ...] = option(
+    paths: tuple[str, ...] = words(
         "Folders that --gather wrote to, single documents, or logs of --gather -. - reads stdin.",
         metavar="DIR|FILE...",
-        positional=True,
-        repeat=True,
-        commas=False,
         required=True,
     )
     run: str | None = option("Judge the run with this ID.", metavar="ID", parse=_run, shown="newest", group=SELECTION)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpucheck import naming
 from gpucheck.errors import UsageError
-from gpucheck.options import list_all, only, option, skip
+from gpucheck.options import list_all, only, skip, words
 
 if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.report.finding import Verdict
@@ -178,13 +178,10 @@ BY_ID = {rule.id: rule for rule in RULES}
 class LintOptions:
     """The user's options. `only` and `skip` are prefixes of rule ids."""
 
-    paths: tuple[str, ...] = option(
+    paths: tuple[str, ...] = words(
         "Files and folders with Python source; - reads standard input. [default: .]",
         name="PATH",
         metavar="[PATH...]",
-        positional=True,
-        repeat=True,
-        commas=False,
     )
     only: tuple[str, ...] = only("rules", named="ID")
     skip: tuple[str, ...] = skip("rules", named="ID")
