@@ -24,13 +24,13 @@ from gpucheck.bench.collective.rank import Work, size_of
 from gpucheck.bench.devices import Shared
 from gpucheck.bench.figures import Seen
 from gpucheck.cli.app import main
+from gpucheck.config import Limit
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import child
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.report.facts import Device, Facts, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement
-from gpucheck.thresholds import Limit
 
 CPU = torch.device("cpu")
 

@@ -14,10 +14,10 @@ from whole import TWO_GPUS, interpreter, root, torch_of
 
 from gpucheck import exits
 from gpucheck.cli.app import main, with_command
-from gpucheck.devices import status
+from gpucheck.devices import command
 from gpucheck.doctor.condition import Evidence
 from gpucheck.machine import child
-from gpucheck.machine.torch_probe import KernelRun, TorchProbe
+from gpucheck.machine.stack import KernelRun, TorchProbe
 from gpucheck.render import terminal, text
 from gpucheck.report.events import Answered, Judged, Started
 from gpucheck.report.facts import Facts, Host
@@ -50,7 +50,7 @@ def idle(index: int, **changes: Any) -> Any:
 def reported(evidence: Evidence, **how: bool) -> Report:
     """What the command makes of it."""
     collector = Collector()
-    result, found = status.judge(evidence, **how)
+    result, found = command.status_judge(evidence, **how)
     collector(Started(evidence.facts))
     collector(Answered("doctor", result))
     for finding in found:
@@ -102,7 +102,7 @@ def test_a_torch_without_cuda_is_the_first_line_and_its_fix_the_second() -> None
 
 
 def test_a_torch_that_has_not_answered_is_undecided() -> None:
-    late = TorchProbe(stage="import", executable="/x/bin/python", prefix="/x", not_awaited=status._late("torch"))
+    late = TorchProbe(stage="import", executable="/x/bin/python", prefix="/x", not_awaited=command._late("torch"))
     report = reported(Evidence(machine(idle(0)), torch=late))
     assert report.summary.exit == exits.UNDECIDED
     assert shown(report, 80)[:2] == ["? torch has not answered yet: it was given 8 s", "→ gpucheck doctor"]
@@ -110,7 +110,7 @@ def test_a_torch_that_has_not_answered_is_undecided() -> None:
 
 def test_what_versions_suggest_is_no_failure_before_torch_has_answered() -> None:
     """A torch that runs would refute it."""
-    late = TorchProbe(stage="import", executable="/x/bin/python", prefix="/x", not_awaited=status._late("torch"))
+    late = TorchProbe(stage="import", executable="/x/bin/python", prefix="/x", not_awaited=command._late("torch"))
     for mask in ("7", "GPU-nothing"):
         facts = machine(idle(0, cuda_index=None, id=None), environment={"CUDA_VISIBLE_DEVICES": mask})
         report = reported(Evidence(facts, torch=late))
@@ -208,7 +208,7 @@ def test_a_torch_that_hangs_costs_the_limit_and_no_more(
     fake_driver: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_driver(TWO_GPUS)
-    monkeypatch.setattr(status, "LIMIT_S", 2.0)
+    monkeypatch.setattr(command, "STATUS_LIMIT_S", 2.0)
     python = interpreter(tmp_path, torch_of(tmp_path, top="import time; time.sleep(600)"))
     assert main(["--python", python]) == exits.UNDECIDED
     assert capsys.readouterr().out.startswith("? torch has not answered yet")

@@ -32,7 +32,7 @@ from gpucheck.devices.options import DevicesOptions
 from gpucheck.doctor import command
 from gpucheck.doctor import command as doctor
 from gpucheck.doctor.options import DoctorOptions
-from gpucheck.machine import inventory, stack, torch_probe
+from gpucheck.machine import inventory, stack
 from gpucheck.machine.inventory import Around
 from gpucheck.machine.nvml import read as nvml
 from gpucheck.machine.nvml import sampler as nvml_sampler
@@ -200,7 +200,7 @@ def patched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.
     monkeypatch.setattr(nvml, "_why_not_loaded", lambda: "no such file")
     monkeypatch.setattr(nvml, "mapped_library", lambda name: f"/lib/{name}.1")
     monkeypatch.setattr(stack, "read", lambda *_, **__: STACK)
-    monkeypatch.setattr(torch_probe, "probe", lambda *_, **__: PROBE)
+    monkeypatch.setattr(stack, "probe", lambda *_, **__: PROBE)
     yield monkeypatch
 
 

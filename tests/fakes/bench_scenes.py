@@ -12,7 +12,7 @@ from typing import Any
 
 from gpucheck import exits
 from gpucheck.bench import judge
-from gpucheck.config import Settings
+from gpucheck.config import Limit, Settings
 from gpucheck.render import terminal, text
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.fault import Fault
@@ -20,7 +20,6 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.report import Part, Report, Summary
 from gpucheck.report.results import Results
-from gpucheck.thresholds import Limit
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 H200, SECOND = DeviceRef("cuda:0", "GPU-1", "NVIDIA H200"), DeviceRef("cuda:1", "GPU-2", "NVIDIA H200")

@@ -35,7 +35,7 @@ from bench_scenes import (
     throttled,
 )
 
-from gpucheck import exits, thresholds
+from gpucheck import config, exits
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef
@@ -61,9 +61,9 @@ def begun(name: str, device: str | None = "cuda:0", ended: str | None = "fault")
     return (Part(name, device, True, ended),)
 
 
-def least(name: str, text: str) -> tuple[thresholds.Limit, ...]:
-    rule = thresholds.BY_ID[name]
-    return (thresholds.limit(rule, text, rule.option or name),)
+def least(name: str, text: str) -> tuple[config.Limit, ...]:
+    rule = config.BY_ID[name]
+    return (config.limit(rule, text, rule.option or name),)
 
 
 def corrupted() -> Report:

@@ -32,8 +32,8 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import MemoryFigures
 from gpucheck.smoke import command as smoke
 from gpucheck.smoke import data as smoke_data
+from gpucheck.smoke import data as smoke_memory
 from gpucheck.smoke import data as smoke_tensors
-from gpucheck.smoke import memory as smoke_memory
 from gpucheck.smoke import numerics as smoke_numerics
 from gpucheck.smoke import options
 from gpucheck.smoke.check import DeviceUnderTest, Passed, Unavailable, Wrong, dedicated_memory, unchanged

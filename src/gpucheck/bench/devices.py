@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from gpucheck import exits
 from gpucheck.bench import judge, remarks
+from gpucheck.config import Limit
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Undecided, UsageError
 from gpucheck.machine import child, choose, faults, inventory, kept, pulse, talk
 from gpucheck.machine.accel import Accel
@@ -38,7 +39,6 @@ from gpucheck.report.fault import Fault, not_run
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report, events_of
-from gpucheck.thresholds import Limit
 
 # What the next row may take, by the one before: a larger size or another operation takes longer.
 AS_LONG = 2.0

@@ -228,7 +228,7 @@ def _wrong_usage(error: Exception, given: Sequence[str]) -> UsageError:
 def _tip(command: str, name: str, sentence: str) -> str:
     """What was likely meant; empty where nothing is near."""
     from gpucheck import naming
-    from gpucheck.thresholds import THRESHOLDS
+    from gpucheck.config import THRESHOLDS
 
     if "command" in sentence:
         group = f"{command} " if command else ""

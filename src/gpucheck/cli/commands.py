@@ -32,9 +32,9 @@ def status(common: Common, options: StatusOptions) -> int:
     from gpucheck.cli import session
 
     def look(emit: Emit) -> None:
-        from gpucheck.devices.status import command
+        from gpucheck.devices import command
 
-        command(options, emit)
+        command.status(options, emit)
 
     return session.run(common, look)
 

@@ -14,12 +14,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from gpucheck import exits, thresholds
+from gpucheck import config, exits
 from gpucheck.cli import pages
-from gpucheck.cli.examples import EXAMPLES
+from gpucheck.cli.pages import EXAMPLES
+from gpucheck.config import THRESHOLDS
 from gpucheck.errors import GpucheckError, TargetError, UsageError
 from gpucheck.options import COMMON, LIMITS, Option, declared, grouped, option, read, refuse_empty
-from gpucheck.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:  # a help page needs no settings
     from gpucheck.config import Settings
@@ -138,7 +138,7 @@ def thresholds_of(command: str) -> Iterator[Option]:
     for one in THRESHOLDS:
         if one.option and one.command == command:
             name = one.option.removeprefix("--").replace("-", "_")
-            yield Option(name, one.option, one.help, one.metavar, group=LIMITS, range=thresholds.range_of(one.kind))
+            yield Option(name, one.option, one.help, one.metavar, group=LIMITS, range=config.range_of(one.kind))
 
 
 def add(

@@ -18,11 +18,10 @@ from gpucheck.doctor.catalogue import CONDITIONS, select
 from gpucheck.doctor.condition import Condition, Evidence
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import UsageError
-from gpucheck.machine import child, choose, installed_torch, inventory, load_child, stack, talk, torch_probe
+from gpucheck.machine import child, choose, installed_torch, inventory, load_child, stack, talk
 from gpucheck.machine.choose import Usable
 from gpucheck.machine.host import held_bytes
-from gpucheck.machine.stack import Stack
-from gpucheck.machine.torch_probe import TorchProbe, how_it_ended, said
+from gpucheck.machine.stack import Stack, TorchProbe, how_it_ended, said
 from gpucheck.measure.telemetry import Sample, Watch, summarise
 from gpucheck.report.events import Answered, Emit, Judged, Progress, Started
 from gpucheck.report.facts import Device, Facts, TorchBuild
@@ -97,9 +96,8 @@ def read(options: DoctorOptions, emit: Emit, *, driver_timeout_s: float | None =
     # The driver in this thread, which an interrupt reaches; torch is cut off by it.
     cut = child.Cut()
     with ThreadPoolExecutor(max_workers=1) as beside:
-        asked = beside.submit(
-            torch_probe.probe, options.python, timeout_s=options.time_budget_s or torch_probe.TIMEOUT_S, cut=cut
-        )
+        limit_s = options.time_budget_s or stack.TORCH_TIMEOUT_S
+        asked = beside.submit(stack.probe, options.python, timeout_s=limit_s, cut=cut)
         try:
             facts, seen = _around(options.root, cut, driver_timeout_s)
             probe = _answer(asked, options.python)
@@ -130,7 +128,7 @@ def _no_answer(python: str, probe: TorchProbe) -> UsageError:
 
     What a program that is no Python printed is left out: most repeat the script that they were given.
     """
-    version = torch_probe.python_version(python)
+    version = stack.python_version(python)
     if version is None:
         return UsageError(f"--python {python} is not a Python interpreter", "", _GIVE)
     if version < OLDEST:

@@ -4,6 +4,7 @@ conditions of `gpucheck doctor`, which have pages of their own, and those for wh
 from __future__ import annotations
 
 from gpucheck.bench import ids as bench
+from gpucheck.config import THRESHOLDS, Threshold
 from gpucheck.doctor.catalogue import CONDITIONS
 from gpucheck.doctor.condition import Condition
 from gpucheck.explain import (
@@ -21,7 +22,6 @@ from gpucheck.program.lint.options import RULES
 from gpucheck.report.finding import Id, of
 from gpucheck.smoke.options import CHECKS
 from gpucheck.stress import judge as stress
-from gpucheck.thresholds import THRESHOLDS, Threshold
 
 # What no check asks, but an option of the command.
 _SMOKE = of(
