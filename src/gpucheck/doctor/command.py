@@ -18,7 +18,7 @@ from gpucheck.doctor.catalogue import CONDITIONS, select
 from gpucheck.doctor.condition import Condition, Evidence
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import UsageError
-from gpucheck.machine import child, choose, installed_torch, inventory, load_child, stack, talk
+from gpucheck.machine import child, choose, installed_torch, inventory, stack, talk
 from gpucheck.machine.choose import Usable
 from gpucheck.machine.host import held_bytes
 from gpucheck.machine.stack import Stack, TorchProbe, how_it_ended, said
@@ -273,10 +273,10 @@ def run_load(evidence: Evidence, python: str | None) -> LoadResult:
 def _run_load(
     loaded: dict[str, str | None], left_out: dict[str, str], python: str | None, timeout_s: float
 ) -> LoadResult:
-    text = Path(load_child.__file__).read_text(encoding="utf-8")
+    text = stack.TORCH_PROGRAM.read_text(encoding="utf-8")
     argv = [python or sys.executable, "-c", text, str(SETTLE_S), str(LOAD_S), *loaded]
-    with ExitStack() as stack:
-        watches = {name: stack.enter_context(Watch(uuid)) for name, uuid in loaded.items()}
+    with ExitStack() as opened:
+        watches = {name: opened.enter_context(Watch(uuid)) for name, uuid in loaded.items()}
         heard = talk.run(argv, timeout_s)
         samples = {name: watch.take() for name, watch in watches.items()}
         unseen = {name: watch.reason for name, watch in watches.items() if watch.reason}
