@@ -37,9 +37,8 @@ def made(
     name: str, rung: Rung | None, verdict: Verdict = "fail", certainty: Certainty = "proof", seen: Seen | None = None
 ) -> Condition:
     """A condition that holds everywhere."""
-    return Condition(
-        name, rung, verdict, certainty, f"title of {name}", "", f"mend {name}", lambda _: seen or Seen(name)
-    )
+    title, fix = f"title of {name}", f"mend {name}"
+    return Condition(name, title, "", fix, lambda _: seen or Seen(name), rung, verdict, certainty)
 
 
 def test_the_lowest_rung_is_named_and_the_others_are_its_consequences() -> None:

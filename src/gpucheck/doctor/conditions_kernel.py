@@ -9,7 +9,7 @@ from typing import Literal
 from gpucheck import xid
 from gpucheck.cards import at_rest
 from gpucheck.cards.card import address_of, name_of
-from gpucheck.doctor.condition import Condition, Evidence, Seen
+from gpucheck.doctor.condition import Condition, Evidence, Seen, on
 from gpucheck.machine import kernel_driver
 from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.kernel_driver import PciDevice
@@ -42,10 +42,6 @@ def why_absent(evidence: Evidence) -> Absent | None:
         return None
     if evidence.in_container:
         return "host"
-    return _why_not_loaded(evidence)
-
-
-def _why_not_loaded(evidence: Evidence) -> Absent:
     stack = evidence.stack
     if evidence.logged(REJECTED):
         return "rejected"
@@ -58,11 +54,8 @@ def _why_not_loaded(evidence: Evidence) -> Absent:
     return "no_driver"
 
 
-def _absent(why: Absent) -> Callable[[Evidence], Seen | None]:
-    def judge(evidence: Evidence) -> Seen | None:
-        return _SAID[why](evidence) if why_absent(evidence) == why else None
-
-    return judge
+def _absent(why: Absent, said: Callable[[Evidence], Seen]) -> Callable[[Evidence], Seen | None]:
+    return lambda evidence: said(evidence) if why_absent(evidence) == why else None
 
 
 def addresses(gpus: tuple[PciDevice, ...]) -> str:
@@ -87,9 +80,8 @@ def _elsewhere(evidence: Evidence) -> Seen:
 
 
 def _rejected(evidence: Evidence) -> Seen:
-    return Seen(
-        evidence.logged(REJECTED)[-1], {"log": evidence.logged(REJECTED), "secure_boot": evidence.stack.secure_boot}
-    )
+    found = evidence.logged(REJECTED)
+    return Seen(found[-1], {"log": found, "secure_boot": evidence.stack.secure_boot})
 
 
 def _unsigned(evidence: Evidence) -> Seen:
@@ -102,46 +94,23 @@ def _unsigned(evidence: Evidence) -> Seen:
 def _not_loaded(evidence: Evidence) -> Seen:
     stack = evidence.stack
     where = f"its file exists for {stack.running}" if stack.built_for else "its libraries are installed"
-    return Seen(
-        f"{addresses(stack.gpus)} on the PCI bus; the module is not loaded, and {where}", _module_seen(evidence)
-    )
+    return _on_the_bus(evidence, f"the module is not loaded, and {where}")
 
 
 def _no_driver(evidence: Evidence) -> Seen:
-    gpus = evidence.stack.gpus
-    no_file = (
-        "no kernel on this disk has its file"
-        if evidence.stack.built_for == ()
-        else ("none of its libraries is installed")
-    )
-    return Seen(
-        f"{addresses(gpus)} on the PCI bus; NVIDIA's module is not loaded, and {no_file}", _module_seen(evidence)
-    )
+    known = evidence.stack.built_for == ()
+    no_file = "no kernel on this disk has its file" if known else "none of its libraries is installed"
+    return _on_the_bus(evidence, f"NVIDIA's module is not loaded, and {no_file}")
 
 
 def _on_the_host(evidence: Evidence) -> Seen:
-    gpus = evidence.stack.gpus
-    return Seen(f"{addresses(gpus)} on the PCI bus; the host's kernel has not loaded it", _module_seen(evidence))
+    return _on_the_bus(evidence, "the host's kernel has not loaded it")
 
 
-def _module_seen(evidence: Evidence) -> dict[str, object]:
-    return {
-        "pci_addresses": [gpu.address for gpu in evidence.stack.gpus],
-        "kernel_module_loaded": evidence.driver.kernel_module_loaded,
-        "nvml_code": evidence.driver.nvml_code,
-    }
-
-
-_SAID: dict[Absent, Callable[[Evidence], Seen]] = {
-    "nouveau": _held,
-    "guests": _held,
-    "other_kernel": _elsewhere,
-    "rejected": _rejected,
-    "unsigned": _unsigned,
-    "not_loaded": _not_loaded,
-    "no_driver": _no_driver,
-    "host": _on_the_host,
-}
+def _on_the_bus(evidence: Evidence, more: str) -> Seen:
+    gpus, driver = evidence.stack.gpus, evidence.driver
+    told = {"kernel_module_loaded": driver.kernel_module_loaded, "nvml_code": driver.nvml_code}
+    return Seen(f"{addresses(gpus)} on the PCI bus; {more}", {"pci_addresses": [gpu.address for gpu in gpus], **told})
 
 
 # -- NVIDIA's module has a card and cannot bring it up, mostly by the kernel's log -------------------------------------
@@ -244,41 +213,36 @@ def _not_started(evidence: Evidence) -> Seen | None:
     return _logged(NOT_STARTED)(evidence)
 
 
-KERNEL: tuple[Condition, ...] = (
+KERNEL = on(
+    "kernel",
     Condition(
         id="driver.nouveau",
-        rung="kernel",
-        verdict="fail",
         certainty="proof",
         title="nouveau controls the GPU, so NVIDIA's driver cannot use it",
         meaning="nouveau is the Linux kernel's driver for NVIDIA GPUs. It drives displays but not CUDA. While it "
         "controls the GPU, NVIDIA's module cannot use it.",
         fix="printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' | sudo tee /etc/modprobe.d/nouveau.conf && "
         "sudo update-initramfs -u (Fedora, RHEL: sudo dracut --force); install NVIDIA's driver, and reboot",
-        judge=_absent("nouveau"),
+        judge=_absent("nouveau", _held),
         texts=(r"NVIDIA probe routine was not called for \d+ device", r"nouveau, rivafb, nvidiafb or rivatv"),
     ),
     Condition(
         id="driver.passed_through",
-        rung="kernel",
-        verdict="fail",
         certainty="proof",
         title="the GPU is reserved for a virtual machine",
         meaning="A driver such as vfio-pci reserves the GPU for a virtual machine. This system cannot use it "
         "meanwhile.",
         fix="use it inside the virtual machine; or remove its IDs from vfio-pci's options in /etc/modprobe.d and the "
         "kernel command line, and reboot",
-        judge=_absent("guests"),
+        judge=_absent("guests", _held),
     ),
     Condition(
         id="driver.not_installed",
-        rung="kernel",
-        verdict="fail",
         certainty="proof",
         title="NVIDIA's driver is not installed",
         meaning="A GPU is on the PCI bus, but this system has no driver for it.",
         fix="sudo ubuntu-drivers install --gpgpu (Ubuntu; elsewhere NVIDIA's package of the distribution), and reboot",
-        judge=_absent("no_driver"),
+        judge=_absent("no_driver", _no_driver),
         texts=(
             r"Found no NVIDIA driver on your system",
             r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
@@ -286,34 +250,27 @@ KERNEL: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.other_kernel",
-        rung="kernel",
-        verdict="fail",
-        certainty="strong",
         title="NVIDIA's module was built for another kernel",
         meaning="The kernel was updated, but the driver's module was not built for the new kernel, usually because "
         "the kernel headers are missing.",
         settle="`dkms status` lists the kernels for which it was built",
         fix="install the headers of the running kernel, sudo dkms autoinstall, then sudo modprobe nvidia",
-        judge=_absent("other_kernel"),
+        judge=_absent("other_kernel", _elsewhere),
         texts=(r"modprobe: FATAL: Module nvidia not found in directory",),
     ),
     Condition(
         id="driver.signature_rejected",
-        rung="kernel",
-        verdict="fail",
         certainty="proof",
         title="the kernel rejects NVIDIA's unsigned module (Secure Boot)",
         meaning="With Secure Boot the kernel loads only modules signed with a key that the firmware knows. A module "
         "built on this machine is signed with the machine's own key, which must be enrolled once.",
         fix="sudo mokutil --import /var/lib/shim-signed/mok/MOK.der (Debian and others: /var/lib/dkms/mok.pub), "
         "reboot, and enrol the key at the blue screen; or switch Secure Boot off in the firmware",
-        judge=_absent("rejected"),
+        judge=_absent("rejected", _rejected),
         texts=(r"insert '?nvidia\w*'?: Key was rejected by service", r"nvidia.{0,60}module.{0,40}key is rejected"),
     ),
     Condition(
         id="driver.secure_boot",
-        rung="kernel",
-        verdict="fail",
         certainty="hint",
         title="NVIDIA's module is not loaded, and Secure Boot is on",
         meaning="With Secure Boot the kernel loads only signed modules. The module exists but is not loaded. A "
@@ -321,36 +278,30 @@ KERNEL: tuple[Condition, ...] = (
         settle="`sudo modprobe nvidia` says `Key was rejected by service`",
         fix="sudo modprobe nvidia; if the key is rejected, sudo mokutil --import /var/lib/shim-signed/mok/MOK.der "
         "(Debian and others: /var/lib/dkms/mok.pub), reboot, and enrol the key",
-        judge=_absent("unsigned"),
+        judge=_absent("unsigned", _unsigned),
     ),
     Condition(
         id="driver.not_loaded",
-        rung="kernel",
-        verdict="fail",
-        certainty="strong",
         title="NVIDIA's kernel module is not loaded",
         meaning="The driver is installed, but its kernel module is not loaded: it was unloaded, is blacklisted, or "
         "failed to load.",
         settle="`sudo modprobe nvidia` loads it or shows the reason",
         fix="sudo modprobe nvidia; if that fails, sudo dmesg | grep -i nvidia",
-        judge=_absent("not_loaded"),
+        judge=_absent("not_loaded", _not_loaded),
         nvml=(9,),
         texts=(r"NVML_ERROR_DRIVER_NOT_LOADED|\bDriver Not Loaded\b",),
     ),
     Condition(
         id="container.host_driver",
-        rung="kernel",
-        verdict="fail",
         certainty="proof",
         title="the host of this container has no NVIDIA driver running",
         meaning="A container uses the host's kernel and cannot load a module into it.",
         fix="on the host: sudo modprobe nvidia, or install NVIDIA's driver there; then recreate the container",
-        judge=_absent("host"),
+        judge=_absent("host", _on_the_host),
     ),
     Condition(
         id="gpu.fallen_off",
         rung="hardware",
-        verdict="fail",
         certainty="proof",
         title="the GPU has fallen off the bus",
         meaning="The GPU stopped answering on PCI Express: it overheated, lost power, is badly seated, or is broken. "
@@ -370,7 +321,6 @@ KERNEL: tuple[Condition, ...] = (
     Condition(
         id="gpu.no_power",
         rung="hardware",
-        verdict="fail",
         certainty="proof",
         title="GPU power cable not connected",
         meaning="The GPU needs auxiliary power and will not start without it.",
@@ -381,7 +331,6 @@ KERNEL: tuple[Condition, ...] = (
     Condition(
         id="gpu.no_address_space",
         rung="hardware",
-        verdict="fail",
         certainty="proof",
         title="the firmware gave the GPU no address space",
         meaning="The GPU's memory window (BAR) has no addresses, usually because the firmware keeps all windows "
@@ -394,8 +343,6 @@ KERNEL: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.unsupported_card",
-        rung="kernel",
-        verdict="fail",
         certainty="proof",
         title="this driver does not support the GPU",
         meaning="The GPU is newer than the driver, or so old that only a legacy driver supports it.",
@@ -405,9 +352,6 @@ KERNEL: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.open_module_needed",
-        rung="kernel",
-        verdict="fail",
-        certainty="strong",
         title="this GPU needs the open kernel module",
         meaning="From Blackwell on (RTX 50, B200), NVIDIA's proprietary kernel module does not start a GPU. The open "
         "module of the same driver does.",
@@ -419,9 +363,6 @@ KERNEL: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.card_not_started",
-        rung="kernel",
-        verdict="fail",
-        certainty="strong",
         title="NVIDIA's module cannot start the GPU",
         meaning="The module found the GPU but could not start it. The numbers after `RmInitAdapter failed` show "
         "NVIDIA the place. For a user, a firmware file that does not match, a GPU that needs a power cycle, and a "
@@ -470,9 +411,6 @@ def _unreadable(evidence: Evidence) -> Seen | None:
 LOG: tuple[Condition, ...] = (
     Condition(
         id="log.xid",
-        rung=None,
-        verdict="fail",
-        certainty="strong",
         title="Xid errors in the kernel log",
         meaning="The driver reports GPU errors to the kernel as Xid numbers. It is a failure if NVIDIA's catalogue "
         "asks for a reset, a reboot or a mechanical check and the driver was not reloaded since. It is a remark if "
@@ -486,7 +424,6 @@ LOG: tuple[Condition, ...] = (
     ),
     Condition(
         id="log.unreadable",
-        rung=None,
         verdict="skip",
         certainty="proof",
         title="the kernel log could not be read: Xid errors unknown",

@@ -211,9 +211,9 @@ def _malformed(evidence: Evidence) -> Seen | None:
     if found is None or not _shown(evidence) or not found[1].is_malformed:
         return None
     value, reading = found
-    return _seen(
-        evidence, reading, value, f"has entries that are neither numbers nor UUIDs and shows {_count(evidence)}"
-    )
+    count = len(_shown(evidence))
+    told = f"has entries that are neither numbers nor UUIDs and shows {count} GPU{'s' * (count != 1)}"
+    return _seen(evidence, reading, value, told)
 
 
 def _shows_fewer(evidence: Evidence) -> Seen | None:
@@ -226,11 +226,6 @@ def _shows_fewer(evidence: Evidence) -> Seen | None:
     if asked <= shown:
         return None
     return _seen(evidence, reading, value, f"asks for {asked} GPUs and shows {shown}")
-
-
-def _count(evidence: Evidence) -> str:
-    count = len(_shown(evidence))
-    return f"{count} GPU{'s' * (count != 1)}"
 
 
 def _order(evidence: Evidence) -> Seen | None:
@@ -275,17 +270,15 @@ def _not_listed(evidence: Evidence) -> Seen | None:
     if found is None:
         return None
     # One that the kernel's log calls fallen is lost, whatever the driver lists.
-    fallen = [address for address in found.evidence["pci_addresses"] if _has_fallen(address, evidence)]
+    lines = evidence.logged(FALLEN)
+    addresses = found.evidence["pci_addresses"]
+    fallen = [address for address in addresses if any(address.rpartition(".")[0] in line for line in lines)]
     if not fallen:
         return Seen(found.message, found.evidence, found.fix, title=found.title)
     message = f"{', '.join(fallen)} fell off the bus, according to the kernel log; {found.message}"
     title = f"{len(fallen)} GPU{'s' * (len(fallen) != 1)} lost: fell off the bus"
     fix = "power-cycle the machine; if it happens again, reseat the GPU and its power cables"
     return Seen(message, {**found.evidence, "fallen": fallen}, fix, verdict="fail", title=title)
-
-
-def _has_fallen(address: str, evidence: Evidence) -> bool:
-    return any(address.rpartition(".")[0] in line for line in evidence.logged(FALLEN))
 
 
 def _nvml_check(evidence: Evidence) -> Seen | None:
@@ -317,7 +310,6 @@ MASKS: tuple[Condition, ...] = (
     Condition(
         id="mask.hides_all",
         rung="devices",
-        verdict="fail",
         certainty="proof",
         title="CUDA_VISIBLE_DEVICES hides every GPU",
         meaning="CUDA shows a process only the GPUs that this variable names. An empty value, -1, or a first entry "
@@ -353,7 +345,6 @@ MASKS: tuple[Condition, ...] = (
     ),
     Condition(
         id="devices.order",
-        rung=None,
         verdict="warn",
         certainty="proof",
         title="CUDA and nvidia-smi number the GPUs differently",
@@ -365,7 +356,6 @@ MASKS: tuple[Condition, ...] = (
     ),
     Condition(
         id="devices.one_instance",
-        rung=None,
         verdict="info",
         certainty="proof",
         title="CUDA shows one MIG instance of several",
@@ -378,8 +368,6 @@ MASKS: tuple[Condition, ...] = (
     Condition(
         id="devices.cuda_shows_fewer",
         rung="devices",
-        verdict="fail",
-        certainty="strong",
         title="NVML lists GPUs that CUDA does not show",
         meaning="Both use the same driver and should agree. CUDA leaves out a GPU that it cannot open: its device "
         "node is missing or not allowed in this container, another process uses it exclusively, or it has failed.",
@@ -389,7 +377,6 @@ MASKS: tuple[Condition, ...] = (
     ),
     Condition(
         id="devices.unlisted",
-        rung=None,
         verdict="warn",
         certainty="proof",
         title="the driver does not list all NVIDIA devices on the PCI bus",
@@ -401,7 +388,6 @@ MASKS: tuple[Condition, ...] = (
     ),
     Condition(
         id="devices.nvml_check",
-        rung=None,
         verdict="warn",
         certainty="proof",
         title="torch says CUDA is available, but CUDA does not start",
@@ -414,7 +400,6 @@ MASKS: tuple[Condition, ...] = (
     Condition(
         id="devices.count",
         rung="devices",
-        verdict="fail",
         certainty="proof",
         title="torch and CUDA count different devices",
         meaning="Before CUDA starts, torch counts devices with NVML and its own parser. If the result differs from "
@@ -470,7 +455,6 @@ def _small_shm(evidence: Evidence) -> Seen | None:
 ENVIRONMENT: tuple[Condition, ...] = (
     Condition(
         id="environment.launch_blocking",
-        rung=None,
         verdict="warn",
         certainty="proof",
         title="CUDA_LAUNCH_BLOCKING makes every kernel wait",
@@ -482,7 +466,6 @@ ENVIRONMENT: tuple[Condition, ...] = (
     ),
     Condition(
         id="environment.left_over",
-        rung=None,
         verdict="warn",
         certainty="proof",
         title="variables of a debugger or a profiler are set",
@@ -493,9 +476,7 @@ ENVIRONMENT: tuple[Condition, ...] = (
     ),
     Condition(
         id="environment.small_shm",
-        rung=None,
         verdict="warn",
-        certainty="strong",
         title="this container has little shared memory",
         meaning="A DataLoader's workers pass their batches through /dev/shm. If it is full, they die with a bus error.",
         fix="start the container with --shm-size=8g or --ipc=host",
