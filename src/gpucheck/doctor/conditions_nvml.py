@@ -9,10 +9,9 @@ from collections.abc import Callable
 
 from gpucheck.cards.at_rest import ACTIONS
 from gpucheck.cards.checks import smi_name
-from gpucheck.doctor import conditions_masks, conditions_nodes, fixes
+from gpucheck.doctor import conditions_kernel, conditions_nodes, fixes
 from gpucheck.doctor.condition import Certainty, Condition, Evidence, Seen, answered, answers, on
-from gpucheck.doctor.conditions_kernel import FALLEN, why_absent
-from gpucheck.doctor.conditions_masks import MASK, REFUSED
+from gpucheck.doctor.conditions_kernel import FALLEN, MASK, REFUSED, why_absent
 from gpucheck.doctor.conditions_nodes import lacks_nodes
 from gpucheck.report.facts import Device, Driver
 from gpucheck.report.finding import Verdict
@@ -422,7 +421,7 @@ def _is_masked(evidence: Evidence) -> bool:
     """Return whether CUDA_VISIBLE_DEVICES lets nothing through, of what NVML lists or, without its list, of many."""
     value = evidence.value("CUDA_VISIBLE_DEVICES")
     uuids = [card.uuid for card in evidence.cards if card.nvml_index is not None or card.parent_uuid is not None]
-    return value is not None and not conditions_masks.read_mask(value, uuids or [None] * MANY).shown
+    return value is not None and not conditions_kernel.read_mask(value, uuids or [None] * MANY).shown
 
 
 def _empty_mig(evidence: Evidence) -> Seen | None:

@@ -1,14 +1,20 @@
-"""The ladder: which rung breaks first, what fails only because of it, what stands on its own, and how each rung stands.
-
-Pure.
-"""
+"""The ladder: which rung breaks first, what fails only because of it, what stands on its own, and how each rung stands;
+and every condition, by rung. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from gpucheck.doctor import fixes
+from gpucheck import naming
+from gpucheck.doctor import (
+    conditions_cards,
+    conditions_kernel,
+    conditions_nodes,
+    conditions_nvml,
+    conditions_torch,
+    fixes,
+)
 from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Certainty, Condition, Evidence, Rung, Seen
 from gpucheck.report.finding import Finding, Verdict, in_short
 from gpucheck.report.results.short import RungStanding
@@ -287,3 +293,36 @@ _STANDING: dict[Rung, tuple[Callable[[Evidence], str | None], Callable[[Evidence
     "architecture": (_architecture, _no_kernel, "torch did not report a GPU architecture"),
     "run": (_run, _no_kernel, "no kernel was run"),
 }
+
+
+# -- every condition; a new one is a row in the file of its rung ---------------------------------------------------------
+
+CONDITIONS: tuple[Condition, ...] = (
+    *conditions_kernel.KERNEL,
+    *conditions_nodes.NODES,
+    *conditions_nodes.LIBRARY,
+    *conditions_nvml.NVML,
+    *conditions_nvml.CUINIT,
+    *conditions_kernel.MASKS,
+    *conditions_torch.TORCH,
+    *conditions_torch.PACKAGES,
+    *conditions_torch.ARCHITECTURE,
+    *conditions_kernel.ENVIRONMENT,
+    *conditions_cards.CARDS,
+    *conditions_cards.PEERS,
+    *conditions_cards.LOAD,
+    *conditions_kernel.LOG,
+)
+
+BY_ID = {condition.id: condition for condition in CONDITIONS}
+
+
+def causes(*, cuinit: int | None = None, nvml: int | None = None) -> list[Condition]:
+    """The conditions that an answer of cuInit's or of nvmlInit's may come of; none where it has no usual cause."""
+    return [condition for condition in CONDITIONS if cuinit in condition.cuinit or nvml in condition.nvml]
+
+
+def select(only: Sequence[str], skip: Sequence[str]) -> list[Condition]:
+    """The conditions to ask. Raises UsageError for a prefix that fits none, and where nothing is left."""
+    nothing = "no condition would be checked"
+    return naming.select(CONDITIONS, lambda condition: condition.id, only, skip, noun="condition", nothing=nothing)
