@@ -295,7 +295,7 @@ _STANDING: dict[Rung, tuple[Callable[[Evidence], str | None], Callable[[Evidence
 }
 
 
-# -- every condition; a new one is a row in the file of its rung ---------------------------------------------------------
+# -- every condition; a new one is a row in the file of its rung -------------------------------------------------------
 
 CONDITIONS: tuple[Condition, ...] = (
     *conditions_kernel.KERNEL,

@@ -1,5 +1,5 @@
-"""`gpucheck explain`: from a pasted text, or an id, to what it means; and all that is known: the pages of findings, from
-the ids that each package declares, and every text, those of the doctor's conditions among them."""
+"""`gpucheck explain`: from a pasted text, or an id, to what it means; and all that is known: the pages of findings,
+from the ids that each package declares, and every text, those of the doctor's conditions among them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Which known texts are in what was pasted, the root cause first. Pure.
 
 The text as people paste it is brought into one form, without colours, prefixes, boxes, quotes and line ends, and so are
-the patterns. A terminal wraps in the middle of a word and a mail program at a space, so neither keeps its spaces; quotes
-go too, which Markdown and JSON change. Both are in lower case.
+the patterns. A terminal wraps in the middle of a word and a mail program at a space, so neither keeps its spaces;
+quotes go too, which Markdown and JSON change. Both are in lower case.
 """
 
 from __future__ import annotations
