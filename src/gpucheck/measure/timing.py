@@ -22,7 +22,6 @@ from gpucheck.measure.runs import WITHOUT_TIME
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
 
-
 # -- windows on the device's clock: calls between two time stamps ------------------------------------------------------
 
 
