@@ -226,7 +226,7 @@ def _fault(path: str, room: str, one: Import) -> str | None:
 
 
 def benchmark_of(name: str) -> str | None:
-    """The benchmark whose folder is `bench.transfer`, or has `bench.transfer.options`; None for what is in none."""
+    """The benchmark whose folder is `bench.transfer`, or has `bench.transfer.judge`; None for what is in none."""
     room, _, rest = name.partition(".")
     first = rest.partition(".")[0]
     return first if room == "bench" and first in BENCHMARKS else None
@@ -473,9 +473,9 @@ def test_a_planted_fault_is_found(path: str, text: str, fault: str) -> None:
         ("errors.py", "from gpucheck.exits import USAGE"),
         (
             "bench/overlap/cases.py",
-            "from gpucheck.bench.buffers import Room\nfrom gpucheck.bench.overlap import options",
+            "from gpucheck.bench.buffers import Room\nfrom gpucheck.bench.overlap import judge",
         ),
-        ("bench/benchmarks.py", "from gpucheck.bench.transfer.options import TransferOptions"),
+        ("bench/benchmarks.py", "from gpucheck.bench.transfer import TransferOptions"),
     ],
 )
 def test_what_the_plan_allows_is_no_fault(path: str, text: str) -> None:

@@ -17,8 +17,7 @@ from judged import Document, seen
 
 import document_schema as schema
 from gpucheck.bench import judge as whole_judge
-from gpucheck.bench.crossover import judge, work
-from gpucheck.bench.crossover.options import CrossoverOptions
+from gpucheck.bench.crossover import CrossoverOptions, judge, work
 from gpucheck.bench.crossover.work import OPERATIONS, Operation
 from gpucheck.bench.figures import Seen
 from gpucheck.errors import CannotLook, UsageError

@@ -18,8 +18,7 @@ import document_schema as schema
 from gpucheck.bench import buffers, devices, rounds
 from gpucheck.bench import judge as whole_judge
 from gpucheck.bench.buffers import Buffer, Room, allocate
-from gpucheck.bench.overlap import judge, work
-from gpucheck.bench.overlap.options import OverlapOptions
+from gpucheck.bench.overlap import OverlapOptions, judge, work
 from gpucheck.bench.overlap.work import Balance, Pair
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory

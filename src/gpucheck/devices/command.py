@@ -130,7 +130,7 @@ def _causes(
     """Return what the doctor knows of such an answer: its cause and the fix, or its causes, and who tells them
     apart."""
     # Here and not above: where the driver answers, nobody needs them.
-    from gpucheck.doctor.catalogue import causes
+    from gpucheck.doctor.ladder import causes
 
     # No card in MIG mode: that it is empty is then no cause.
     found = [one for one in causes(cuinit=cuinit, nvml=nvml) if divided or one.id != "gpu.mig_empty"]
@@ -336,7 +336,7 @@ def status_judge(
     interpreter.
     """
     from gpucheck.doctor import command as doctor
-    from gpucheck.doctor.catalogue import select
+    from gpucheck.doctor.ladder import select
 
     result, diagnosed = doctor.diagnosed(evidence, select((), ("load.",)), everything=True)
     facts, whose = evidence.facts, [] if is_chosen else _whose(evidence)
