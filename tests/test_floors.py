@@ -18,7 +18,6 @@ SOURCE = Path(__file__).parent.parent / "src" / "gpucheck"
 FLOORS = {
     "__init__": 0,
     "errors": 0,
-    "exits": 0,
     "units": 0,
     "stats": 0,
     "config": 0,
@@ -54,14 +53,14 @@ FLOORS = {
 # that grows past a figure fails the test; raise the figure in the same commit, with one reason in a comment beside it,
 # and lower it where it shrank.
 SIZES = {
-    ".": (14, 1092),
+    ".": (13, 1090),
     "batch_size": (13, 3191),
     "bench": (43, 6292),
     "cards": (5, 856),
     "cli": (14, 1398),
     "compare": (2, 235),
     "devices": (3, 271),
-    "doctor": (14, 2228),
+    "doctor": (12, 2166),
     "explain": (13, 900),
     "fleet": (8, 1262),
     "machine": (24, 4027),
@@ -470,7 +469,7 @@ def test_a_planted_fault_is_found(path: str, text: str, fault: str) -> None:
         ("machine/child.py", "import subprocess, multiprocessing\nimport os\nos.execv('/bin/true', [])"),
         ("bench/matmul.py", "import torch\nfrom . import transfer\nfrom gpucheck import __version__"),
         ("report/facts.py", "from gpucheck.report.codec import encode\nimport torchvision_lookalike"),
-        ("errors.py", "from gpucheck.exits import USAGE"),
+        ("errors.py", "from gpucheck.errors import USAGE"),
         (
             "bench/overlap/cases.py",
             "from gpucheck.bench.buffers import Room\nfrom gpucheck.bench.overlap import judge",

@@ -14,7 +14,7 @@ import torch
 from bench_scenes import GIB, H200, KIB, MIB, document, row, shown
 from judged import Document, run
 
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.bench import figures
 from gpucheck.bench import judge as benches
 from gpucheck.bench.collective import COLLECTIVES, PEER_COPY, CollectiveOptions, judge, work
@@ -174,7 +174,7 @@ def test_wrong_data_on_one_rank_fails_and_names_it() -> None:
     result = report.findings[0]
     assert (result.id, result.verdict, result.title) == ("collective.result", "fail", "wrong data on rank 1")
     assert result.message == "rank 1 (cpu): 2 elements in all-reduce, 64 KiB"
-    assert report.summary.exit == exits.FAILED
+    assert report.summary.exit == errors.FAILED
 
 
 @pytest.mark.slow
@@ -195,7 +195,7 @@ def test_after_a_failure_new_processes_go_on_with_the_next_collective(fault: str
     assert (told.id, told.verdict) == (finding, "inconclusive")
     assert told.message.startswith(why)
     assert {one.case["collective"] for one in document.measurements} >= {"all-to-all"}
-    assert document.judged().summary.exit == exits.UNDECIDED
+    assert document.judged().summary.exit == errors.UNDECIDED
 
 
 @pytest.mark.slow
@@ -204,7 +204,7 @@ def test_a_rank_that_cannot_be_started_is_named_and_nothing_is_measured() -> Non
     (told,) = document.skips
     assert verdicts([told]) == [("collective.rank", "inconclusive", "the start: rank 2 failed")]
     assert told.message == "rank 2: its process cannot be started (Resource temporarily unavailable)"
-    assert document.judged().summary.exit == exits.UNDECIDED
+    assert document.judged().summary.exit == errors.UNDECIDED
 
 
 @pytest.mark.slow
@@ -234,7 +234,7 @@ def test_under_torchrun_one_rank_reports_and_all_end_alike(missed: bool, tmp_pat
     assert ended.returncode == (1 if missed else 0), ended.stderr
     document = json.loads(ended.stdout)  # one document
     assert document == json.loads(target.read_text(encoding="utf-8"))
-    assert document["summary"]["exit"] == (exits.UNDECIDED if missed else exits.OK)
+    assert document["summary"]["exit"] == (errors.UNDECIDED if missed else errors.OK)
     assert [one["rank"] for one in document["measurements"][0]["method"]["details"]["ranks"]] == [0, 1]
     if missed:
         assert ended.stderr.count("exitcode  : 4") >= 1
@@ -433,10 +433,10 @@ def test_under_a_launcher_runs_and_ranks_are_the_launchers(
     monkeypatch.setenv("SLURM_PROCID", "1")
     monkeypatch.setenv("SLURM_NTASKS", "2")
     monkeypatch.setenv("SLURM_STEP_ID", "0")
-    assert main(["bench", "collective", "--device", "cpu"]) == exits.USAGE
+    assert main(["bench", "collective", "--device", "cpu"]) == errors.USAGE
     assert "rank 1 of 2 does not know the host of rank 0" in capsys.readouterr().err
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    assert main(["bench", "collective", "--device", "cpu", "--runs", "2"]) == exits.USAGE
+    assert main(["bench", "collective", "--device", "cpu", "--runs", "2"]) == errors.USAGE
     assert "--runs and --baseline need one process" in capsys.readouterr().err
 
 

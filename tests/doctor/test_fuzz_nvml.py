@@ -25,7 +25,7 @@ from healthy import CPU, PROBE, STACK
 from whole import TWO_GPUS, interpreter, root, torch_of
 
 import document_schema as schema
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.cli.app import main
 from gpucheck.devices import command as devices
 from gpucheck.devices.options import DevicesOptions
@@ -50,7 +50,7 @@ Fake = Callable[..., Path]
 
 CASES = 1000
 BATCH = 50
-DOCUMENTED = {exits.OK, exits.FAILED, exits.UNDECIDED, exits.COULD_NOT_LOOK}
+DOCUMENTED = {errors.OK, errors.FAILED, errors.UNDECIDED, errors.COULD_NOT_LOOK}
 # "Not supported", "invalid argument" and "no such function": what is asked does not apply, and health stays healthy.
 DOES_NOT_APPLY = (2, 3, 13)
 OTHER_STRUCT = 25  # NVML_ERROR_ARGUMENT_VERSION_MISMATCH

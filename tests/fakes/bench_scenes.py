@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.bench import judge
 from gpucheck.config import Limit, Settings
 from gpucheck.render import terminal, text
@@ -266,7 +266,7 @@ def races(device: DeviceRef = H200, never: Sequence[str] = ("elementwise",), **m
 
 def document(command: str, rows: Sequence[Measurement], facts: Facts = ONE, **more: Any) -> Report:
     """The document of these rows, judged: every benchmark that has rows was begun on its devices and `ended` so."""
-    ended, code = more.pop("ended", ""), more.pop("code", exits.OK)
+    ended, code = more.pop("ended", ""), more.pop("code", errors.OK)
     parts = dict.fromkeys((part, one.device.id) for one in rows for part in _parts(one.name))
     begun = [Part(name, device, True, ended) for name, device in parts]
     limits: tuple[Limit, ...] = more.pop("limits", ())

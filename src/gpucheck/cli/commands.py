@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.cli.common import Common
 from gpucheck.errors import UsageError
 
@@ -173,4 +173,4 @@ def schema() -> int:
     from importlib import resources
 
     sys.stdout.write(resources.files("gpucheck.report").joinpath("schema.json").read_text(encoding="utf-8"))
-    return exits.OK
+    return errors.OK

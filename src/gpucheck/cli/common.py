@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from gpucheck import config, exits
+from gpucheck import config, errors
 from gpucheck.cli import pages
 from gpucheck.cli.pages import EXAMPLES
 from gpucheck.config import THRESHOLDS
@@ -122,7 +122,7 @@ def help_page(command: Any, context: Any, *, exit_codes: bool = True) -> str:
         ],
         commands={heading: [(name, below[name]) for name in names] for heading, names in headings.items()},
         examples=EXAMPLES.get(context.command_path, ()),
-        exit_codes=[(str(row.code), row.meaning) for row in exits.TABLE] if exit_codes and is_root else (),
+        exit_codes=[(str(row.code), row.meaning) for row in errors.EXITS] if exit_codes and is_root else (),
         foot="Exit codes: gpucheck --help" if exit_codes and not is_root else "",
         width=context.terminal_width or pages.width(),
     )
@@ -215,7 +215,7 @@ def begin(function: Callable[..., int], common: Common, options: Any, *beside: A
     width = pages.width() if sys.stdout.isatty() else sys.maxsize
     rows = names()
     print("\n".join(pages.definitions(rows, width, max(len(name) for name, _ in rows))))
-    return exits.OK
+    return errors.OK
 
 
 # Every command's parameters, in the order of its help page: for completion, and for tests.
@@ -275,7 +275,7 @@ def tell(error: GpucheckError, *, debug: bool = False) -> None:
         if isinstance(error, TargetError) and error.trace:
             print(error.trace, file=sys.stderr)
     what, why, fix = (" ".join(part.split()) for part in (error.what, error.why, error.fix))
-    if error.exit_code == exits.USAGE:
+    if error.exit_code == errors.USAGE:
         said = (("error: ", f"{what}: {why}" if why else what), ("  tip: ", fix), ("usage: ", usage(error.command)))
     else:
         said = (("error: ", what), ("cause: ", why), ("  fix: ", fix))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.cards import at_rest
 from gpucheck.cards.card import KEPT_OUT, WSL_NODE, cards, has_gpu, is_dead, is_driver_loaded, is_nvidia_here, unlisted
 from gpucheck.cards.checks import findings, is_usable
@@ -306,7 +306,7 @@ def status(options: StatusOptions, emit: Emit) -> None:
     from gpucheck.doctor import command as doctor
     from gpucheck.doctor.options import DoctorOptions
 
-    began_s = time.monotonic() if exits.began_s is None else exits.began_s
+    began_s = time.monotonic() if errors.began_s is None else errors.began_s
     healthy_s = readings.door_timeout_s(options.root)
     limit_s = min(STATUS_LIMIT_S, healthy_s)
     answer_s = max(began_s + STATUS_LIMIT_S - time.monotonic(), 1.0)

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import psutil
 import torch.distributed as dist
 
-from gpucheck import exits, units
+from gpucheck import errors, units
 from gpucheck.bench import devices
 from gpucheck.bench.collective import (
     BUDGET_S,
@@ -229,7 +229,7 @@ class Meeting:
                 told = self._hear(f"ask/{self.number}", patience_s)
                 if told is None:
                     sys.stderr.write(f"gpucheck: rank {self.place.rank}: rank 0 does not answer\n")
-                    return exits.UNDECIDED
+                    return errors.UNDECIDED
                 if "exit" in told:
                     self._say(f"left/{self.place.rank}", {})
                     return int(told["exit"])
@@ -237,7 +237,7 @@ class Meeting:
                 patience_s = self.options.limit_s + START_S + LINE_S
         except RuntimeError as error:
             sys.stderr.write(f"gpucheck: rank {self.place.rank} has lost rank 0: {first_line(str(error))}\n")
-            return exits.UNDECIDED
+            return errors.UNDECIDED
         finally:
             self.stop()
 
@@ -310,7 +310,7 @@ def led(place: Place, options: CollectiveOptions, report: Callable[[Meeting], in
     meeting = Meeting(place, options)
     if place.rank:
         return meeting.follow()
-    code = exits.BUG
+    code = errors.BUG
     try:
         code = report(meeting)
     except GpucheckError as error:

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gpucheck import units
-from gpucheck.errors import CannotLook, UsageError
-from gpucheck.exits import FAILED
+from gpucheck.errors import FAILED, CannotLook, UsageError
 from gpucheck.machine.child import LineChild, Program, interpreter_argv, python_argv
 from gpucheck.measure.telemetry import Watch
 from gpucheck.program.options import STEPS, UNGIVEN_BYTES, Device, RunOptions
