@@ -62,7 +62,7 @@ SIZES = {
     "devices": (3, 271),
     "doctor": (12, 2166),
     "explain": (13, 900),
-    "fleet": (8, 1262),
+    "fleet": (8, 1219),
     "machine": (24, 4027),
     "measure": (6, 613),
     "memory": (5, 365),
