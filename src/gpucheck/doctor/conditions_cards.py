@@ -409,12 +409,11 @@ CARDS: tuple[Condition, ...] = (
         id="links.inactive",
         verdict="warn",
         title="NVLinks are down",
-        meaning="Some GPUs have more links than their board or bridge connects, so inactive links alone are a "
-        "remark. If another GPU of the same name has more active links, a link was lost: copies between GPUs are "
-        "slower or use another path. It is a failure if all links of one GPU on an NVIDIA board are down and those "
-        "of others are up. It is a warning if all links of all its GPUs are down although the fabric state is "
-        "completed. GPUs without a bridge are not judged, and neither are GPUs in MIG mode, whose links no program "
-        "can use.",
+        meaning="Some GPUs have more links than their board or bridge connects, so inactive links alone are a remark. "
+        "If another GPU of the same name has more active links, a link was lost: copies between GPUs are slower or use "
+        "another path. It is a failure if all links of one GPU on an NVIDIA board are down and those of others are up. "
+        "It is a warning if all links of all its GPUs are down although the fabric state is completed. GPUs without a "
+        "bridge are not judged, and neither are GPUs in MIG mode, whose links no program can use.",
         settle="`nvidia-smi nvlink --status` and `nvidia-smi topo -m` show which GPU a link leads to",
         fix="look for Xid 74, 136 and 144 to 150 in `sudo dmesg`; reset the GPUs, then reseat the bridge or the board",
         source="NVML, nvmlDeviceGetNvLinkState; DCGM's health check fails for a link that is down",
@@ -904,9 +903,8 @@ LOAD: tuple[Condition, ...] = (
         verdict="warn",
         title="the PCIe link is slower than GPU and slot allow",
         meaning="Each generation has twice the rate of the previous one. If the link stays slow while copies run, "
-        "errors or a setting have lowered it. In a virtual machine NVML does not see the slot, so it is a remark "
-        "there if all GPUs of the same name are alike. Judged only under load, because an idle link uses generation "
-        "1.",
+        "errors or a setting have lowered it. In a virtual machine NVML does not see the slot, so it is a remark there "
+        "if all GPUs of the same name are alike. Judged only under load, because an idle link uses generation 1.",
         settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap and LnkSta on both ends",
         fix="reseat the GPU, remove risers, check the slot's firmware setting",
         judge=_below("generation", "max_generation", "generation ", _lost_speed),

@@ -422,9 +422,8 @@ LOG: tuple[Condition, ...] = (
         id="log.xid",
         title="Xid errors in the kernel log",
         meaning="The driver reports GPU errors to the kernel as Xid numbers. It is a failure if NVIDIA's catalogue "
-        "asks for a reset, a reboot or a mechanical check and the driver was not reloaded since. It is a remark if "
-        "the program made a mistake or NVIDIA's catalogue says to ignore it. Xid 154 states which action the GPU "
-        "needs.",
+        "asks for a reset, a reboot or a mechanical check and the driver was not reloaded since. It is a remark if the "
+        "program made a mistake or NVIDIA's catalogue says to ignore it. Xid 154 states which action the GPU needs.",
         settle="NVIDIA's Xid catalogue has the meaning and the immediate action for each error",
         fix="sudo dmesg -T | grep -i xid",
         judge=_xid,

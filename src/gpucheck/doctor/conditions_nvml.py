@@ -746,9 +746,8 @@ CUINIT = on(
     Condition(
         id="driver.fabric",
         title="the fabric between the GPUs is not ready",
-        meaning="GPUs on an NVSwitch start only after the fabric manager has set up the switches, and its version "
-        "must match the driver's exactly. On a rented machine with one of eight GPUs, this is the host's fabric "
-        "manager.",
+        meaning="GPUs on an NVSwitch start only after the fabric manager has set up the switches, and its version must "
+        "match the driver's exactly. On a rented machine with one of eight GPUs, this is the host's fabric manager.",
         settle="`systemctl status nvidia-fabricmanager` shows whether it runs and its version",
         fix="sudo systemctl restart nvidia-fabricmanager; if it does not start, install exactly the driver's version "
         "of it",

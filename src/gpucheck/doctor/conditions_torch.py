@@ -257,9 +257,8 @@ TORCH = on(
         id="torch.hung",
         certainty="proof",
         title="torch does not answer",
-        meaning="Importing torch, or asking torch for its devices, does not finish. Possible causes are a network "
-        "file system that does not answer, a driver that hangs, and a file that is imported instead of another and "
-        "waits.",
+        meaning="Importing torch, or asking torch for its devices, does not finish. Possible causes are a network file "
+        "system that does not answer, a driver that hangs, and a file that is imported instead of another and waits.",
         settle="`python -X faulthandler -X importtime -c 'import torch'` shows where it stops",
         fix="python -X importtime -c 'import torch'",
         judge=_hung,
@@ -296,9 +295,8 @@ TORCH = on(
         certainty="proof",
         title="the driver is too old for this torch",
         meaning="A torch for CUDA 13 needs a driver that supports CUDA 13. Within a major version a newer torch runs "
-        "with an older driver, but not across major versions. `driver version is insufficient` alone does not prove "
-        "an old driver, because CUDA also reports it if no driver is visible, for example in a container without a "
-        "GPU.",
+        "with an older driver, but not across major versions. `driver version is insufficient` alone does not prove an "
+        "old driver, because CUDA also reports it if no driver is visible, for example in a container without a GPU.",
         fix="update the driver, or install a torch for an older CUDA",
         judge=_driver_too_old,
         texts=(

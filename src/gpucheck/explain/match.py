@@ -488,23 +488,18 @@ _WEIGHT: dict[Kind, int] = {"exception": 0, "plain": 1, "frame": 2, "quiet": 3}
 # What a paste speaks of that is ours. What any program prints counts beside one of these.
 _OURS = re.compile(
     r"torch|cuda|cudnn|nvidia|nvrm|nvlink|\bgsp\b|nccl|\bgpus?\b(?! ?process)|\btriton|dataloader|deepspeed|vllm|"
-    r"sglang|\brocm|amdgpu|"
-    r"xformers|diffusers|transformers|safetensors|huggingface|lightning[._]|megatron|tensorflow|\bjax|(?<!\bo)llama|"
-    r"checkpoint shards|\bepoch\b.{0,9}\d|\b([hb][123]00|a100|gb10|gb[23]00|l40s?|mi[23]\d\dx?)\b|"
-    r"\brtx ?(pro ?)?\d{4}|"
-    r"\bgfx\d{3,4}|\bblackwell\b|\bsm_?1[012]\d\b|flash[-_]?infer|flash[-_]?att|llama\.cpp|"
-    r"\bollama\b(?! *\| )|\bggml|comfyui|"
-    r"python[\d.]*,? (-u,? )?[\w./-]*(train|infer|finetun|pretrain|eval)\w*\.py"
+    r"sglang|\brocm|amdgpu|xformers|diffusers|transformers|safetensors|huggingface|lightning[._]|megatron|tensorflow|"
+    r"\bjax|(?<!\bo)llama|checkpoint shards|\bepoch\b.{0,9}\d|\b([hb][123]00|a100|gb10|gb[23]00|l40s?|mi[23]\d\dx?)\b|"
+    r"\brtx ?(pro ?)?\d{4}|\bgfx\d{3,4}|\bblackwell\b|\bsm_?1[012]\d\b|flash[-_]?infer|flash[-_]?att|llama\.cpp|"
+    r"\bollama\b(?! *\| )|\bggml|comfyui|python[\d.]*,? (-u,? )?[\w./-]*(train|infer|finetun|pretrain|eval)\w*\.py"
 )
 # What programs say as they go on without a GPU or a package: no error, where the paste has another one.
 _GOES_ON = re.compile(
     r"will not be used|(default(ing|s)?|fall(ing|s)? ?back|switching|reverting) to (the )?(cpu|eager|slow|python|"
-    r"native|math)|"
-    r"(using|running on|use) (the )?(cpu|slow)|on (the )?cpu instead|skipping registering|much faster with|deprecat|"
-    r"not compiled to use|to enable the following instructions|failed to load image python extension|rebuild "
-    r"tensorflow|"
-    r"could not load dynamic library|ignore above cudart|cannot dlopen some|was not compiled with flash|"
-    r"without specifying a torch dtype|unable to register (cudnn|cublas|cufft)|proceeding without",
+    r"native|math)|(using|running on|use) (the )?(cpu|slow)|on (the )?cpu instead|skipping registering|much faster "
+    r"with|deprecat|not compiled to use|to enable the following instructions|failed to load image python extension|"
+    r"rebuild tensorflow|could not load dynamic library|ignore above cudart|cannot dlopen some|was not compiled with "
+    r"flash|without specifying a torch dtype|unable to register (cudnn|cublas|cufft)|proceeding without",
     re.IGNORECASE,
 )
 # The kernel's log has one writer, so that its lines stand in the order of what happened.

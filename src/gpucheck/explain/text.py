@@ -54,11 +54,10 @@ class Text:
 # How programs begin a message of CUDA's: torch, Triton, CTranslate2, ONNX Runtime, torch before 1.0, caffe, and those
 # that name the call that failed.
 CUDA_SAYS = (
-    r"(CUDA (driver |runtime )?error( ?\(?\d+\)?)? ?:|CUDA failed with error|CUDA failure \d+:|"
-    r"Triton Error \[CUDA\]:|CUDA_?Runtime_?Error ?:?|cudaSuccess ?\(\d+ vs\. 0\)|"
-    r"THCudaCheck FAIL .{1,200}error=\d+ ?:|Runtime API error \d+:|\] CUDA:|\[CUDA\]|"
-    r"cuda(Malloc|Memcpy|Memset|Free|Launch|Stream|Event|Device|Set|Get)\w{0,30}"
-    r"( failed| returned error)( with error)?:?) ?"
+    r"(CUDA (driver |runtime )?error( ?\(?\d+\)?)? ?:|CUDA failed with error|CUDA failure \d+:|Triton Error \[CUDA\]:|"
+    r"CUDA_?Runtime_?Error ?:?|cudaSuccess ?\(\d+ vs\. 0\)|THCudaCheck FAIL .{1,200}error=\d+ ?:|Runtime API error "
+    r"\d+:|\] CUDA:|\[CUDA\]|cuda(Malloc|Memcpy|Memset|Free|Launch|Stream|Event|Device|Set|Get)\w{0,30}( failed| "
+    r"returned error)( with error)?:?) ?"
 )
 
 
