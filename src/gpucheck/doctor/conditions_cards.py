@@ -673,11 +673,13 @@ def _link(evidence: Evidence) -> Iterator[tuple[str, dict[str, Any]]]:
             yield card.device, telemetry["pcie"]
 
 
-def _below(now: str, most: str, sign: str, is_lost: Callable[[Device | None, dict[str, Any]], bool]) -> Judge:
+def _below(now: str, sign: str, is_lost: Callable[[Device | None, dict[str, Any]], bool]) -> Judge:
     """A link that is below what NVML calls possible: a warning where that was lost, else a remark.
 
     It was lost where `is_lost` says so of the card alone, and where a card of the same name has more.
     """
+
+    most = f"max_{now}"
 
     def judge(evidence: Evidence) -> Seen | None:
         links, called = dict(_link(evidence)), {card.id: card.name for card in evidence.cards}
@@ -700,14 +702,6 @@ def _below(now: str, most: str, sign: str, is_lost: Callable[[Device | None, dic
         return Seen("; ".join(said), told, verdict=None if warns else "info")
 
     return judge
-
-
-def _lost_lanes(device: Device | None, link: dict[str, Any]) -> bool:
-    return is_width_lost(link["width"], device.name if device is not None else None)
-
-
-def _lost_speed(device: Device | None, link: dict[str, Any]) -> bool:
-    return is_speed_lost(link["generation"], device.pci_address if device is not None else None)
 
 
 def _slot(evidence: Evidence) -> Seen | None:
@@ -894,7 +888,7 @@ LOAD: tuple[Condition, ...] = (
         "are wired with fewer lanes. Judged only under load, because an idle link may be narrower on purpose.",
         settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap and LnkSta on both ends",
         fix="reseat the GPU, remove risers, check the slot's firmware setting (bifurcation)",
-        judge=_below("width", "max_width", "x", _lost_lanes),
+        judge=_below("width", "x", lambda device, link: is_width_lost(link["width"], device.name if device else None)),
         source="NVML, nvmlDeviceGetCurrPcieLinkWidth and nvmlDeviceGetMaxPcieLinkWidth; the latter is 16 even for an "
         "RTX 3050, Amazon's A10G and laptops, which all have eight lanes",
     ),
@@ -907,7 +901,11 @@ LOAD: tuple[Condition, ...] = (
         "if all GPUs of the same name are alike. Judged only under load, because an idle link uses generation 1.",
         settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap and LnkSta on both ends",
         fix="reseat the GPU, remove risers, check the slot's firmware setting",
-        judge=_below("generation", "max_generation", "generation ", _lost_speed),
+        judge=_below(
+            "generation",
+            "generation ",
+            lambda device, link: is_speed_lost(link["generation"], device.pci_address if device else None),
+        ),
         source="NVML, nvmlDeviceGetCurrPcieLinkGeneration and nvmlDeviceGetMaxPcieLinkGeneration",
     ),
     Condition(

@@ -491,12 +491,9 @@ def _missing_libraries(evidence: Evidence) -> Seen | None:
     said = f"gone: {', '.join(missing[:SHOWN])}{f' and {len(missing) - SHOWN} more' if len(missing) > SHOWN else ''}"
     packages = f", of {', '.join(gone)}" if gone else ""
     needed = parts or [name for name in names if name.startswith(NEEDED)]
-    return Seen(
-        f"{said}{packages}",
-        {"missing_files": gone, "cudnn_missing": list(probe.cudnn_missing)},
-        _missing_fix(evidence, probe, gone),
-        verdict="fail" if needed else None,
-    )
+    told = {"missing_files": gone, "cudnn_missing": list(probe.cudnn_missing)}
+    fix = _missing_fix(evidence, probe, gone)
+    return Seen(f"{said}{packages}", told, fix, verdict="fail" if needed else None)
 
 
 def _missing_fix(evidence: Evidence, probe: TorchProbe, gone: dict[str, list[str]]) -> str:
