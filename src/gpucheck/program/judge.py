@@ -174,9 +174,8 @@ def mismatch(one: DeviceMismatchEntry, behind: Mapping[str, LeftBehind] = _NOTHI
 
 
 def _called(operand: MismatchedTensor) -> str:
-    if operand.origin in ("attribute", "parameter", "buffer", "input", "state") and operand.origin_name:
-        return operand.origin_name
-    return f"its argument {operand.name}"
+    has_name = operand.origin in ("attribute", "parameter", "buffer", "input", "state")
+    return (operand.origin_name if has_name else None) or f"its argument {operand.name}"
 
 
 def _cause(operand: MismatchedTensor) -> str:

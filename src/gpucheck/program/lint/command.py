@@ -298,9 +298,6 @@ class Run(Expressions):
         self.statements(node.orelse)
         self.flow = met(taken, self.flow)
 
-    def _for(self, node: ast.For | ast.AsyncFor) -> None:
-        self._loop(node, node.target, self.value(node.iter))
-
     def _while(self, node: ast.While) -> None:
         self.value(node.test)
         self._loop(node, None, UNKNOWN)
@@ -599,7 +596,7 @@ _STATEMENTS: dict[type[ast.stmt], Callable[[Any, Any], None]] = {
     ast.Return: Run._return,
     **dict.fromkeys((ast.Raise, ast.Break, ast.Continue), Run._leave),
     ast.If: Run._if,
-    **dict.fromkeys((ast.For, ast.AsyncFor), Run._for),
+    **dict.fromkeys((ast.For, ast.AsyncFor), lambda run, node: run._loop(node, node.target, run.value(node.iter))),
     ast.While: Run._while,
     **dict.fromkeys((ast.With, ast.AsyncWith), Run._with),
     **dict.fromkeys((ast.Try, getattr(ast, "TryStar", ast.Try)), Run._try),

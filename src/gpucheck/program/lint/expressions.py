@@ -61,7 +61,7 @@ class Expressions(Place):
         return self._by_name(node.id) if known is None or known == UNKNOWN else known
 
     def _by_name(self, name: str) -> Value:
-        """Return what is called a loader is taken for one: what it gives, unpacked, are tensors."""
+        """Take what is called a loader for one: what it gives, unpacked, are tensors."""
         last = name.lower().rpartition("_")[2]
         return Value("loader") if last in ("loader", "dataloader", "dl", "trainloader", "testloader") else UNKNOWN
 

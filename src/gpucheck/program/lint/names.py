@@ -29,7 +29,6 @@ FACTORIES = frozenset(
 )
 # The shape is in the positional arguments, one for each dimension, or a tuple.
 BY_SHAPE = frozenset(f"torch.{name}" for name in ["empty", "ones", "rand", "randn", "zeros"])
-FIRST_IS_SHAPE = frozenset({"torch.full", "torch.empty_strided"})
 ONE_DIMENSION = frozenset(
     f"torch.{name}"
     for name in words(
@@ -181,8 +180,6 @@ def holds_state(name: str) -> bool:
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-# What makes a child process: CUDA_VISIBLE_DEVICES may then be meant for it.
-_CHILDREN = ("subprocess", "Popen", "Process", "spawn", "ray", "execv", "execve", "mp.", "launch")
 
 
 @dataclass(slots=True)

@@ -310,11 +310,9 @@ def _say_error(error: BaseException) -> None:
         place = next((one for one in reversed(frames) if rank(one.file) == 0), place)
         whole = whole.strip().rpartition("\n")[2]
     text = " ".join(whole.split())[:_MOST_TEXT]
-    of_device = isinstance(error, (NotImplementedError, ImportError)) or any(
-        word in text.lower() for word in placement.OF_THE_DEVICE
-    )
-    row = {"kind": type(error).__name__, "text": text, "place": text_of(place), "of_device": of_device}
-    _say("stopped", **row, autocast=torch.is_autocast_enabled("cpu"))
+    row = {"kind": type(error).__name__, "text": text, "place": text_of(place)}
+    of_device = placement.is_of_device(error, text)
+    _say("stopped", **row, of_device=of_device, autocast=torch.is_autocast_enabled("cpu"))
 
 
 def _told(one: Moment[Place]) -> dict[str, Any]:

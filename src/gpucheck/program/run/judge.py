@@ -163,10 +163,12 @@ def advice_of(seen: OutOfMemory) -> str | None:
         return "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     if seen.blame == "other-processes":
         return "gpucheck devices shows the processes on the device: end one, or use another device"
-    if seen.holders and seen.holders[0].tensors > 1 and _is_a_heap(seen):
-        most = seen.holders[0]
-        return f"{most.name} keeps {most.tensors} tensors: store numbers (loss.item(), .detach().cpu()) instead"
     fixed = seen.parameters_bytes + seen.gradients_bytes + seen.optimizer_bytes
+    for most in seen.holders[:1]:
+        # One list or dictionary of the user's holds more than all that training needs.
+        is_a_heap = most.kind in ("list", "dict", "tuple", "set", "deque") and most.bytes > fixed
+        if most.tensors > 1 and is_a_heap:
+            return f"{most.name} keeps {most.tensors} tensors: store numbers (loss.item(), .detach().cpu()) instead"
     moving = seen.others_bytes + (seen.unnamed_bytes or 0)
     asked = seen.asked_bytes or 0
     if not fixed and not moving:
@@ -181,13 +183,6 @@ def advice_of(seen: OutOfMemory) -> str | None:
     if seen.total_bytes is None or not 0 < share < 1:
         return "a smaller batch first, then activation checkpointing, then bfloat16 autocast"
     return f"a batch smaller by about {percent(share)}, or checkpointing of the {capacity(moving)} of activations"
-
-
-def _is_a_heap(seen: OutOfMemory) -> bool:
-    """Return whether one list or dictionary of the user's holds more than all that training needs."""
-    fixed = seen.parameters_bytes + seen.gradients_bytes + seen.optimizer_bytes
-    most = seen.holders[0]
-    return most.kind in ("list", "dict", "tuple", "set", "deque") and most.bytes > fixed
 
 
 # -- lines ------------------------------------------------------------------------------------------------------------
