@@ -48,9 +48,7 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
     evidence = read(options, emit)
     # A second time, now that torch is no longer at work in a child of ours: what others do now, and what grew.
     evidence = replace(evidence, facts=inventory.again(evidence.facts))
-    # Where torch ran something on a device that NVML could watch.
-    can_load = evidence.torch_works and evidence.torch is not None and evidence.torch.hip is None
-    if can_load and any(condition.id.startswith("load.") for condition in conditions):
+    if any(condition.id.startswith("load.") for condition in conditions) and can_load(evidence):
         emit(Progress("running 1 s of load on the GPUs"))
         evidence = replace(evidence, load=run_load(evidence, options.python))
     emit(Started(evidence.facts))
@@ -244,6 +242,11 @@ SETTLE_S = 0.3
 LOAD_S = 1.0
 # Over this lie importing torch (which was just done), a context for each card and the load itself.
 LOAD_TIMEOUT_S = 60.0
+
+
+def can_load(evidence: Evidence) -> bool:
+    """Return whether torch ran something on a device that NVML could watch."""
+    return evidence.torch_works and evidence.torch is not None and evidence.torch.hip is None
 
 
 def run_load(evidence: Evidence, python: str | None) -> LoadResult:

@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 
 from gpucheck.program import rules
 from gpucheck.program.claims import CPU, Cause, Claims, Place, cause, here, place_of, storage_of, text_of, user_frame
+from gpucheck.program.options import Device
 from gpucheck.report.results.model import DeviceMismatchEntry, MismatchedTensor, Phase
 from gpucheck.report.results.run import AssumedValue
 
@@ -320,16 +321,6 @@ class PerThread(threading.local):
         self.inside = False
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
-    """The properties that a program may read of the simulated GPU."""
-
-    name: str = "simulated GPU"
-    capability: tuple[int, int] = (9, 0)
-    multiprocessors: int = 132
-    total_bytes: int = 80 * 2**30
-
-
 @dataclass(slots=True)
 class Refused:
     """A mismatch that was raised, how many values had been assumed before it, and how often it was raised."""
@@ -362,7 +353,7 @@ class World:
     last: Mismatch | None = None
     refused: dict[Site, Refused] = field(default_factory=dict)
     mixed: Counter[tuple[Place | None, str]] = field(default_factory=Counter)
-    card: Card = Card()
+    card: Device = field(default_factory=Device)
     has_values: bool = True
     assumed: list[AssumedValue] = field(default_factory=list)
     asked_at: Counter[Place | None] = field(default_factory=Counter)

@@ -27,6 +27,7 @@ from torch.utils.data import dataloader
 
 from gpucheck.program import engine, placement, surface
 from gpucheck.program.claims import COUNTED, Claims, Place, here, is_ours, rank, storage_of, text_of
+from gpucheck.program.options import Device
 from gpucheck.program.run import board, held, look
 from gpucheck.report.codec import to_json
 from gpucheck.work.storages import Memory, Moment
@@ -58,18 +59,18 @@ class StepsDone(SystemExit):
 
 
 def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[str, Any]) -> None:
-    """Claim the device from now on, and write to the board. `asked` is as `options.Device` and its options have it."""
+    """Claim the device from now on, and write to the board. `asked` are steps, values and an `options.Device`."""
     global _world, _steps
     for name in _EARLY:
         importlib.import_module(name)
     _steps = asked["steps"]
+    device = Device(**{**asked["device"], "capability": tuple(asked["device"]["capability"])})
     memory = Memory[Place](
-        total_bytes=asked["total_bytes"],
+        total_bytes=device.total_bytes,
         moment=lambda: (board.PHASES[look.cells[board.PHASE]], look.cells[board.STEPS]),
         where=here,
     )
-    card = engine.Card(asked["name"], tuple(asked["capability"]), asked["multiprocessors"], asked["readable_bytes"])
-    _world = engine.World(claims=Claims(memory), card=card, has_values=asked["values"])
+    _world = engine.World(claims=Claims(memory), card=device, has_values=asked["values"])
     if not _world.has_values:
         # A parameter on the CPU cannot take the data of one without: the objects trade places instead.
         torch.__future__.set_swap_module_params_on_conversion(True)
