@@ -320,7 +320,12 @@ class History:
         self.entries.append(entry)
         match entry:
             case Opened():
-                self._open(entry)
+                self.opened, self.parameter_bytes = entry, entry.parameter_bytes
+                self.search.budget_bytes, self.search.minimum = entry.budget.bytes, entry.smallest
+                # One more trial follows on a CPU: with the system's default malloc.
+                self.search.reserve = 1 if self.setup.is_cpu else 0
+                if entry.dangerous:
+                    self.search.seek_failure = False
             case Foreseen(foresight):
                 self.foresight = foresight
                 if self.opened is not None and self.search.start is None:
@@ -346,15 +351,6 @@ class History:
                 self.recommended = entry
             case LogFailed():
                 self.log_failed = entry
-
-    def _open(self, opened: Opened) -> None:
-        self.opened, self.parameter_bytes = opened, opened.parameter_bytes
-        self.search.budget_bytes = opened.budget.bytes
-        self.search.minimum = opened.smallest
-        # One more trial follows on a CPU: with the system's default malloc.
-        self.search.reserve = 1 if self.setup.is_cpu else 0
-        if opened.dangerous:
-            self.search.seek_failure = False
 
     def _learn(self, result: TrialResult, unproven: bool) -> None:
         """Learn from a trial about its size; some trials show nothing, and some end the search."""

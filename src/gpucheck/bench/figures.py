@@ -55,39 +55,39 @@ def largest_copies(measurements: Sequence[Measurement]) -> dict[str, Measurement
     return found
 
 
-def largest_arrays(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """The largest arrays of each operation on memory, cold or warm."""
+def _best(
+    measurements: Sequence[Measurement], name: str, key: str, figure: Callable[[Measurement], float]
+) -> dict[str, Measurement]:
+    """The row of a benchmark with the largest figure for each value that cases have of `key`; of equals the first."""
     found: dict[str, Measurement] = {}
     for one in measurements:
-        if one.name == "bandwidth":
-            operation = str(one.case["operation"])
-            if operation not in found or size(one) > size(found[operation]):
-                found[operation] = one
+        if one.name == name:
+            kind = str(one.case[key])
+            if kind not in found or figure(one) > figure(found[kind]):
+                found[kind] = one
     return found
+
+
+def largest_arrays(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
+    """The largest arrays of each operation on memory, cold or warm."""
+    return _best(measurements, "bandwidth", "operation", size)
 
 
 def fastest_products(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
     """The fastest product of each dtype that was computed in the precision asked for, and not emulated."""
-    found: dict[str, Measurement] = {}
-    for one in measurements:
-        right = one.method.precision_observed == one.method.precision_requested
-        if one.name != "matmul" or one.rate is None or not right or one.case.get("support") == "emulated":
-            continue
-        dtype = str(one.case["dtype"])
-        if dtype not in found or rate(one) > rate(found[dtype]):
-            found[dtype] = one
-    return found
+    right = [
+        one
+        for one in measurements
+        if one.rate is not None
+        and one.method.precision_observed == one.method.precision_requested
+        and one.case.get("support") != "emulated"
+    ]
+    return _best(right, "matmul", "dtype", rate)
 
 
 def largest_collectives(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
     """The largest array of each collective."""
-    found: dict[str, Measurement] = {}
-    for one in measurements:
-        if one.name == "collective":
-            name = str(one.case["collective"])
-            if name not in found or size(one) > size(found[name]):
-                found[name] = one
-    return found
+    return _best(measurements, "collective", "collective", size)
 
 
 # What makes a figure low and is not the device's doing: a miss beside it fails nothing.
@@ -177,36 +177,26 @@ def _gains(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]
     figures = []
     for way, rows in copies(measurements).items():
         called = [one for one in rows if one.case["timed"] == "as_called" and one.time_s is not None]
-        pageable, pinned = ({size(one): one for one in called if one.case["host_memory"] == kind} for kind in KINDS)
+        pageable, pinned = (
+            {size(one): one for one in called if one.case["host_memory"] == kind} for kind in ("pageable", "pinned")
+        )
         both = pageable.keys() & pinned.keys()
         if not both:
             figures.append(Figure(SHORT_WAYS[way], why="no size was copied from both pageable and pinned memory"))
             continue
-        figures.append(_gain(SHORT_WAYS[way], pageable[max(both)], pinned[max(both)]))
+        slow, fast = pageable[max(both)], pinned[max(both)]
+        over, under = slow.time_s, fast.time_s
+        assert over is not None and under is not None
+        figures.append(
+            Figure(
+                SHORT_WAYS[way],
+                over.median / under.median,
+                over.ci_low / under.ci_high if over.ci_low and under.ci_high else None,
+                over.ci_high / under.ci_low if over.ci_high and under.ci_low else None,
+                tuple(dict.fromkeys((*runs.flagged(slow, DISTURBING), *runs.flagged(fast, DISTURBING)))),
+            )
+        )
     return figures
-
-
-KINDS = ("pageable", "pinned")
-
-
-def _gain(label: str, slow: Measurement, fast: Measurement) -> Figure:
-    over, under = slow.time_s, fast.time_s
-    assert over is not None and under is not None
-    return Figure(
-        label,
-        over.median / under.median,
-        over.ci_low / under.ci_high if over.ci_low and under.ci_high else None,
-        over.ci_high / under.ci_low if over.ci_high and under.ci_low else None,
-        tuple(dict.fromkeys((*runs.flagged(slow, DISTURBING), *runs.flagged(fast, DISTURBING)))),
-    )
-
-
-def _operations(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    return _memory(measurements, None)
-
-
-def _operations_of_peak(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    return _memory(measurements, known.get("memory", Ceiling(None, "the GPU's peak is unknown")))
 
 
 def _memory(measurements: Sequence[Measurement], ceiling: Ceiling | None) -> list[Figure]:
@@ -254,8 +244,12 @@ TABLE: dict[str, tuple[str, str, Figures]] = {
     "transfer.min_gbps": ("copies", "", _largest_copies),
     "transfer.link": ("pinned copies", " of the link", _links),
     "transfer.pinned_speedup": ("pinned copies", " the rate of pageable copies", _gains),
-    "bandwidth.min_gbps": ("memory operations", "", _operations),
-    "bandwidth.min_percent_of_peak": ("memory operations", " of the memory's peak", _operations_of_peak),
+    "bandwidth.min_gbps": ("memory operations", "", lambda rows, known: _memory(rows, None)),
+    "bandwidth.min_percent_of_peak": (
+        "memory operations",
+        " of the memory's peak",
+        lambda rows, known: _memory(rows, known.get("memory", Ceiling(None, "the GPU's peak is unknown"))),
+    ),
     "matmul.min_tflops": ("products", "", _fastest),
     "matmul.min_percent_of_peak": ("products", " of the dense peak", _products_of_peak),
     "collective.min_busbw": ("collectives", " of bus bandwidth", _collectives),
@@ -328,13 +322,10 @@ def _without(part: Part, dtypes: Sequence[str]) -> str:
 def share_of_products(measurements: Sequence[Measurement], part: Part | Unknown | None) -> list[Finding]:
     """The fastest product of each dtype as a share of the dense peak. Nothing for a CPU or without a rate."""
     best = fastest_products(measurements)
-    if part is None or not best:
-        return []
-    if isinstance(part, Unknown):
-        return [_unknown("matmul.share_of_peak", part.reason)]
+    ceilings = product_ceilings(best, part)
+    if not isinstance(part, Part) or "products" in ceilings:
+        return [_unknown("matmul.share_of_peak", ceilings["products"].doubt)] if ceilings else []
     known = {dtype: peak for dtype in best if (peak := part.peak(dtype)) is not None}
-    if not known:
-        return [_unknown("matmul.share_of_peak", _without(part, list(best)))]
     shares = {dtype: rate(best[dtype]) / peak.flop_per_s for dtype, peak in known.items()}
     clocks = {dtype: _clock_seen(best[dtype]) for dtype in known}
     # At another clock the part can do as much more or less.
@@ -348,7 +339,15 @@ def share_of_products(measurements: Sequence[Measurement], part: Part | Unknown 
         "share": shares,
         "share_at_clock_seen": at_clock,
         "clock_seen_hz": clocks,
-        "peaks": {dtype: _peak(peak) for dtype, peak in known.items()},
+        "peaks": {
+            dtype: {
+                "flop_per_s": peak.flop_per_s,
+                "accumulator": peak.accumulator,
+                "clock_hz": peak.clock_hz,
+                "flop_per_clock_per_sm": peak.per_clock_per_sm,
+            }
+            for dtype, peak in known.items()
+        },
         "without_peak": without,
         "without_peak_because": _without(part, without) if without else None,
         "remarks": {dtype: REMARKS[dtype] for dtype in known if dtype in REMARKS},
@@ -389,13 +388,11 @@ def _accumulators(known: Mapping[str, Peak]) -> str:
 
 def share_of_memory(rates: dict[str, float], part: Part | Unknown | None) -> list[Finding]:
     """Bytes per second of each operation as a share of the memory's peak. Nothing for a CPU or without a rate."""
-    if part is None or not rates:
+    ceiling = memory_ceiling(part).get("memory")
+    if ceiling is None or not rates:
         return []
-    if isinstance(part, Unknown):
-        return [_unknown("bandwidth.share_of_peak", part.reason)]
-    peak = part.memory_bytes_per_s
-    if peak is None:
-        return [_unknown("bandwidth.share_of_peak", NO_MEMORY_PEAK)]
+    if not isinstance(part, Part) or (peak := ceiling.value) is None:
+        return [_unknown("bandwidth.share_of_peak", ceiling.doubt)]
     shares = {operation: rate / peak for operation, rate in rates.items()}
     told = ", ".join(f"{operation} {units.percent(value)}" for operation, value in shares.items())
     evidence = {
@@ -412,15 +409,6 @@ def share_of_memory(rates: dict[str, float], part: Part | Unknown | None) -> lis
 
 def _kind(part: Part) -> str:
     return "estimated" if part.kind == "estimate" else "data-sheet"
-
-
-def _peak(peak: Peak) -> dict[str, Any]:
-    return {
-        "flop_per_s": peak.flop_per_s,
-        "accumulator": peak.accumulator,
-        "clock_hz": peak.clock_hz,
-        "flop_per_clock_per_sm": peak.per_clock_per_sm,
-    }
 
 
 def _provenance(part: Part) -> dict[str, Any]:

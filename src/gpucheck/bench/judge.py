@@ -12,7 +12,7 @@ recorded could bridge the gap has missed it (`thresholds.BRIDGES`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpucheck import naming, thresholds, units
@@ -76,11 +76,8 @@ def _is_of(part: Part, benchmark: Benchmark) -> bool:
 
 def _devices(parts: Iterable[Part], benchmark: str | None = None) -> list[str]:
     """The devices of the plan, in its order: those of one benchmark, or of all."""
-    return list(
-        dict.fromkeys(
-            part.device for part in parts if part.device is not None and (benchmark is None or part.id == benchmark)
-        )
-    )
+    mine = (part.device for part in parts if benchmark is None or part.id == benchmark)
+    return list(dict.fromkeys(device for device in mine if device is not None))
 
 
 def _seen(document: Report, benchmark: Benchmark, device: str) -> Seen:
@@ -119,31 +116,17 @@ class _Placed:
     """Skips and faults, each given out once: beside the benchmark and the device that it is about."""
 
     document: Report
-    _given: set[int]
-
-    def __init__(self, document: Report) -> None:
-        self.document, self._given = document, set()
+    _given: set[int] = field(default_factory=set)
 
     def skips(self, benchmark: Benchmark, device: str | None = None) -> list[Finding]:
         """Return those of a benchmark on a device, or of none."""
-        return list(
-            self._once(
-                one
-                for one in self.document.skips
-                if one.id.partition(".")[0] == benchmark.id and (device is None or one.device == device)
-            )
-        )
+        mine = (one for one in self.document.skips if one.id.partition(".")[0] == benchmark.id)
+        return list(self._once(one for one in mine if device is None or one.device == device))
 
     def faults(self, benchmark: Benchmark, device: str | None = None) -> list[Finding]:
         """Return what broke a benchmark off on a device, or anywhere."""
-        return [
-            _of_fault(one)
-            for one in self._once(
-                one
-                for one in self.document.faults
-                if one.where == f"bench {benchmark.id}" and (device is None or one.device == device)
-            )
-        ]
+        mine = (one for one in self.document.faults if one.where == f"bench {benchmark.id}")
+        return [_of_fault(one) for one in self._once(one for one in mine if device is None or one.device == device)]
 
     def rest(self) -> list[Finding]:
         """Return what is about no benchmark that was planned."""

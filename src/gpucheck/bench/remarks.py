@@ -132,24 +132,18 @@ _KINDS = (
     ),
 )
 # By the name of a reason or a counter, the most telling first.
-_FIXES: tuple[tuple[frozenset[str], str], ...] = (
-    (
-        frozenset({"hw_power_brake_slowdown"}),
-        "check the power supply: cables, load, the power cap of the chassis",
-    ),
-    (
-        frozenset({"hw_thermal_slowdown", "sw_thermal_slowdown", "thermal"}),
-        "check fans, airflow and inlet temperature; rerun once the GPU is cool",
-    ),
-    (
-        frozenset({"hw_slowdown", "reliability"}),
-        "check power supply and cooling (`nvidia-smi -q -d PERFORMANCE`), then rerun",
-    ),
-    (
-        frozenset({"applications_clocks_setting"}),
-        "`nvidia-smi -q -d CLOCK` shows the setting; `nvidia-smi -i INDEX -rac` and `-rgc` reset it",
-    ),
-)
+_COOL = "check fans, airflow and inlet temperature; rerun once the GPU is cool"
+_SUPPLY = "check power supply and cooling (`nvidia-smi -q -d PERFORMANCE`), then rerun"
+_FIXES = {
+    "hw_power_brake_slowdown": "check the power supply: cables, load, the power cap of the chassis",
+    "hw_thermal_slowdown": _COOL,
+    "sw_thermal_slowdown": _COOL,
+    "thermal": _COOL,
+    "hw_slowdown": _SUPPLY,
+    "reliability": _SUPPLY,
+    "applications_clocks_setting": "`nvidia-smi -q -d CLOCK` shows the setting; `nvidia-smi -i INDEX -rac` and `-rgc` "
+    "reset it",
+}
 
 
 def clock(finding_id: str, measurements: Sequence[Measurement]) -> list[Finding]:
@@ -179,15 +173,14 @@ def _finding(finding_id: str, kind: _Kind, held: Sequence[Measurement], total: i
         **{name: max(_known(seen, name), default=None) for name in ("max_sm_clock_hz", "temperature_celsius")},
     }
     named = {*reasons, *seconds}
-    fix = next((text for names, text in _FIXES if names & named), None)
+    fix = next((text for name, text in _FIXES.items() if name in named), None)
     return Finding(finding_id, kind.verdict, kind.title, _message(evidence, len(held), total), evidence, fix=fix)
 
 
 def _message(evidence: Mapping[str, Any], held: int, total: int) -> str:
-    told: list[str] = []
     causes = [name.replace("_", " ") for name in evidence["clock_reasons"]]
     causes += [f"{units.duration(value)} {name.replace('_', ' ')}" for name, value in evidence["violations_s"].items()]
-    told += [", ".join(causes)] if causes else []
+    told = [", ".join(causes)] if causes else []
     clock, most = evidence["sm_clock_hz"], evidence["max_sm_clock_hz"]
     if clock:
         told.append(f"clock {clock / 1e6:.0f}" + (f" of {most / 1e6:.0f} MHz" if most else " MHz"))

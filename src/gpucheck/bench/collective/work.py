@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 import torch.distributed as dist
@@ -71,10 +71,8 @@ LEAST_S, MOST_S, CALLS = 0.05, 1.0, 8
 # -- the ranks ---------------------------------------------------------------------------------------------------------
 
 
-class Start(Protocol):
-    """Starts the child that is this rank. Raises OSError."""
-
-    def __call__(self, rank: int) -> LineChild: ...
+# Starts the child that is this rank. Raises OSError.
+Start = Callable[[int], LineChild]
 
 
 def start(rank: int) -> LineChild:

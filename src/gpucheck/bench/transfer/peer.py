@@ -219,25 +219,20 @@ def measure(
     by_device = what == "rate" and path != "staged" and source.has_events
     source.reset_peak()
     clock: timing.Clock = "device events" if by_device else "host"
-    taken = buffers.time_copies(source, copies, watch, clock, timing.Limits(budget_s, WARM_UP_S))
-    details: dict[str, Any] = {
-        "path": path,
-        "call": "b.copy_(a, non_blocking=True)",
-        "stream": "the source's",
-        "bytes_counted": "once",
-        "buffers": "preallocated",
-        "rotation_bytes": taken.rotation_bytes,
-        "last_level_cache_bytes": source.l2_cache_bytes,
-        **taken.verified.details,
-    }
-    return timing.measurement(
+    return buffers.measure(
         NAME,
-        source.ref,
-        taken.timed,
-        taken.beside,
+        source,
+        copies,
+        watch,
+        clock,
+        timing.Limits(budget_s, WARM_UP_S),
         case={"source": source.id, "destination": destination.id, "size_bytes": copies.size, "what": what},
-        work=("bytes", float(copies.size), "B/s"),
-        memory=source.memory(),
-        cache="cold" if taken.rotation_bytes >= cold else "warm",
-        details=details,
+        cold=cold,
+        details={
+            "path": path,
+            "call": "b.copy_(a, non_blocking=True)",
+            "stream": "the source's",
+            "bytes_counted": "once",
+            "last_level_cache_bytes": source.l2_cache_bytes,
+        },
     )

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from gpucheck import messages, units
@@ -271,17 +270,12 @@ class Worker:
         )
         self.accel.reset_peak()
         self.copies.prepare(0, 1)
-        began, done = self.accel.host_now(), 0
-        while (now := self.accel.host_now()) - began < WARM_UP_S or not done:
-            self.copies.call()
-            self.accel.synchronize()
-            done += 1
-        self.calls = max(1, round(WINDOW_S * done / (now - began)))
+        self.calls = max(1, round(WINDOW_S / timing.repeated_s(self.accel, self.copies.call, WARM_UP_S)))
         self.watch.take()
 
     def copy(self, at_s: float, for_s: float) -> Windows:
         """Copy from `at_s` on for so long, in windows one right after the other."""
-        self.taken = Windows(datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"), [], [])
+        self.taken = Windows(timing.started_now(), [], [])
         time.sleep(max(at_s - self.accel.host_now(), 0.0))
         now = self.accel.host_now()
         while now < at_s + for_s or not self.taken.began_s:
