@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpucheck import exits
-from gpucheck.bench import judge, remarks
+from gpucheck.bench import judge, judging
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Undecided, UsageError
 from gpucheck.machine import child, choose, faults, inventory, kept, pulse, talk
 from gpucheck.machine.accel import Accel
@@ -191,7 +191,7 @@ class _Run:
             kept.begin(accel)
             try:
                 for one in self.rows(accel, deadline):
-                    self.emit(Measured(replace(one, flags=(*one.flags, remarks.SHARED)) if shared else one))
+                    self.emit(Measured(replace(one, flags=(*one.flags, judging.SHARED)) if shared else one))
                     left_out = "some rows were not measured"
                     # Rows that were timed in turn are told together.
                     together = together - 1 if together else len(one.method.details.get("in_turn_with", ()))

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpucheck import naming, thresholds, units
-from gpucheck.bench import remarks
+from gpucheck.bench import judging
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS, Benchmark
-from gpucheck.bench.figures import TABLE, Ceilings, Figure, Seen
+from gpucheck.bench.judging import TABLE, Ceilings, Figure, Seen
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.fault import Fault, not_run
@@ -36,7 +36,7 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
     """Return what the document of a benchmark, or of all, comes to; by the thresholds that it was measured with, or
     others."""
     asked = document.settings.thresholds if thresholds is None else thresholds
-    found = [one for device in _devices(document.parts) for one in remarks.in_use(document.facts, [device])]
+    found = [one for device in _devices(document.parts) for one in judging.in_use(document.facts, [device])]
     results: dict[str, Any] = {}
     headlines: list[Headline] = []
     ran = [one for one in BENCHMARKS if any(part.id == one.id for part in document.parts)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.bench import figures
+from gpucheck.bench import judging
 from gpucheck.bench.collective.judge import label
 from gpucheck.render import measured
 from gpucheck.render.blocks import Block, Column, Line, Page
@@ -36,7 +36,7 @@ def page(report: Report) -> Page:
     rows = [one for one in report.measurements if one.name == "collective"]
     if not rows:
         return measured.bench_page(report, (), ())
-    largest = figures.largest_collectives(rows)
+    largest = judging.largest_collectives(rows)
     one = largest.get("all-reduce") or next(iter(largest.values()))
     case = one.case
     # No device's figure, but that of all of them.

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gpucheck import stats, units
-from gpucheck.bench import figures, remarks
-from gpucheck.bench.figures import Ceilings, Judge, Seen, headline
+from gpucheck.bench import judging
+from gpucheck.bench.judging import Ceilings, Judge, Seen, headline
 from gpucheck.bench.matmul import Shape
 from gpucheck.measure import runs
 from gpucheck.measure.telemetry import ROW_TOO_SHORT
@@ -149,10 +149,10 @@ def later_results(measurements: Sequence[Measurement]) -> list[Finding]:
             Finding(
                 "matmul.corruption",
                 "inconclusive",
-                remarks.UNVERIFIED,
+                judging.UNVERIFIED,
                 "no result was repeated",
                 evidence,
-                remarks.RERUN,
+                judging.RERUN,
             )
         ]
     title = "repeated results are bit-identical"
@@ -254,22 +254,22 @@ def findings(seen: Seen) -> list[Finding]:
             first_results(usual),
             *later_results(usual),
             *_fastest(usual),
-            *figures.share_of_products(usual, seen.part),
-            *remarks.clock("matmul.clock", usual),
-            *remarks.cpu_busy("matmul.cpu_busy", usual, seen.facts),
+            *judging.share_of_products(usual, seen.part),
+            *judging.clock("matmul.clock", usual),
+            *judging.cpu_busy("matmul.cpu_busy", usual, seen.facts),
         ]
     return [*found, *efficiency(seen.rows), *search(searches, usual), *sustained(seen.rows)]
 
 
 def ceilings(seen: Seen) -> Ceilings:
     """The dense peak of each dtype that was multiplied in."""
-    return figures.product_ceilings(figures.fastest_products(seen.rows), seen.part)
+    return judging.product_ceilings(judging.fastest_products(seen.rows), seen.part)
 
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """The fastest product of each dtype, as a share of its peak: `8192×8192` for square matrices, else M×N×K."""
     found = []
-    for dtype, one in figures.fastest_products(seen.rows).items():
+    for dtype, one in judging.fastest_products(seen.rows).items():
         sides = [str(one.case[side]) for side in "mnk"]
         text = "×".join(sides[:2] if len(set(sides)) == 1 else sides)
         found.append(headline(NAME, f"{dtype}, {text}", one, known.get(dtype), "the peak"))
@@ -300,7 +300,7 @@ def _precision(measurements: Sequence[Measurement], environment: Mapping[str, st
         "a product does not have the requested precision",
         "; ".join(told),
         evidence,
-        fix=remarks.precision_fix(environment),
+        fix=judging.precision_fix(environment),
     )
 
 

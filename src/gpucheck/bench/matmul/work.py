@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 from gpucheck import stats, units
-from gpucheck.bench import devices, figures
+from gpucheck.bench import devices, judging
 from gpucheck.bench.buffers import why_full
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.matmul import MatmulOptions, product, search
@@ -443,7 +443,7 @@ class _Rows:
             yield from self._each(todo, until, watch)
 
     def _sustain(self, there: Sequence[Case], seconds: float, watch: Watch) -> Iterator[Measurement]:
-        fastest = figures.fastest_products(self.measured)
+        fastest = judging.fastest_products(self.measured)
         for dtype, any_shape in {case.dtype: case for case in there}.items():
             if dtype not in fastest:
                 self.emit(Notice(f"{dtype}: no product to sustain", "warning"))

@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import Any
 
 from gpucheck import links, stats, units
-from gpucheck.bench import remarks
+from gpucheck.bench import judging
 from gpucheck.links import WAYS
 from gpucheck.measure import runs
 from gpucheck.report.codec import to_json
@@ -263,15 +263,15 @@ def judge(measurements: Sequence[Measurement], link: LinkUnderLoad, facts: Facts
         ),
         *_speedup(measurements),
         *_on_host(measurements),
-        *remarks.clock("transfer.clock", measurements),
-        *remarks.cpu_busy("transfer.cpu_busy", measurements, facts),
+        *judging.clock("transfer.clock", measurements),
+        *judging.cpu_busy("transfer.cpu_busy", measurements, facts),
     ]
 
 
 def corrupt(measurements: Sequence[Measurement]) -> Finding:
     """Return whether every copy that was compared, in every run, arrived as it was sent."""
-    comparisons = [row for one in measurements for row in remarks.compared(one, label(one), label(one))]
-    return remarks.verification("transfer.corrupt", comparisons, "copies arrived corrupted")
+    comparisons = [row for one in measurements for row in judging.compared(one, label(one), label(one))]
+    return judging.verification("transfer.corrupt", comparisons, "copies arrived corrupted")
 
 
 def label(one: Measurement) -> str:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck import links, stats, units
-from gpucheck.bench import figures, remarks
-from gpucheck.bench.figures import Ceiling, Ceilings, Judge, Seen, headline
+from gpucheck.bench import judging
+from gpucheck.bench.judging import Ceiling, Ceilings, Judge, Seen, headline
 from gpucheck.bench.transfer import copies_judge
 from gpucheck.bench.transfer.copies_judge import LARGE_BYTES, limit_of, link_under_load
 from gpucheck.links import SHORT_WAYS, WAYS
@@ -72,7 +72,7 @@ def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
         ),
     ]
     named = [(one, "{} to {}".format(*_pair(one))) for one in rows]
-    verified = remarks.verification(PEER, [row for one, name in named for row in remarks.compared(one, name, name)], "")
+    verified = judging.verification(PEER, [row for one, name in named for row in judging.compared(one, name, name)], "")
     if verified.verdict == "inconclusive":
         return [replace(verified, evidence={**evidence, **verified.evidence})]
     mend = ""
@@ -245,8 +245,8 @@ def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None
 
 def _judge(direction: str, rows: Sequence[Measurement], measurements: Sequence[Measurement]) -> Finding:
     way = WAYS[direction]
-    comparisons = [row for one in rows for row in remarks.compared(one, one.device.id, f"on {one.device.id}")]
-    found = remarks.verification(TOGETHER, comparisons, f"copies {way} arrived corrupted while several devices copied")
+    comparisons = [row for one in rows for row in judging.compared(one, one.device.id, f"on {one.device.id}")]
+    found = judging.verification(TOGETHER, comparisons, f"copies {way} arrived corrupted while several devices copied")
     if found.verdict != "pass":
         return replace(found, evidence={"direction": direction, **found.evidence})
     rates = {one.device.id: rate for one in rows if (rate := carried(one)) is not None}
@@ -333,8 +333,8 @@ def on_device(measurements: Sequence[Measurement], facts: Facts) -> list[Finding
 def _on_device(one: Measurement, facts: Facts) -> list[Finding]:
     size = units.capacity(one.case["size_bytes"])
     fix = "rerun, then `gpucheck smoke`; if it is wrong twice, the memory is faulty"
-    comparisons = remarks.compared(one, size, f"({size} at a time)")
-    found = remarks.verification(ON_DEVICE, comparisons, "copies within the device arrived corrupted", fix)
+    comparisons = judging.compared(one, size, f"({size} at a time)")
+    found = judging.verification(ON_DEVICE, comparisons, "copies within the device arrived corrupted", fix)
     if found.verdict != "pass":
         return [found]
     if one.rate is None:
@@ -343,7 +343,7 @@ def _on_device(one: Measurement, facts: Facts) -> list[Finding]:
     evidence = {"bytes_per_s": rate, "bytes_copied_per_s": rate / MOVES, "size_bytes": one.case["size_bytes"]}
     message = f"read and written ({size} at a time); nvbandwidth counts half, {units.byte_rate(rate / MOVES)}"
     device = next((device for device in facts.devices if device.id == one.device.id), None)
-    part = figures.part_in(device) if device is not None else None
+    part = judging.part_in(device) if device is not None else None
     if isinstance(part, Part) and part.memory_bytes_per_s and one.method.cache == "cold":
         evidence["share_of_peak"] = rate / part.memory_bytes_per_s
         whose = "estimated peak" if part.kind == "estimate" else "peak"
@@ -357,8 +357,8 @@ def _on_device(one: Measurement, facts: Facts) -> list[Finding]:
 def idioms(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """Return whether every line copied what it must, and what each costs beside the raw copy of its direction."""
     rows = [one for one in measurements if one.name == IDIOM]
-    comparisons = [row for one in rows for row in remarks.compared(one, _call(one), f"after `{_call(one)}`")]
-    found = remarks.verification("transfer.idioms_corrupt", comparisons, "a common idiom copied wrong bytes")
+    comparisons = [row for one in rows for row in judging.compared(one, _call(one), f"after `{_call(one)}`")]
+    found = judging.verification("transfer.idioms_corrupt", comparisons, "a common idiom copied wrong bytes")
     corrupt = [] if not rows or found.verdict == "pass" else [found]
     return [*corrupt, *_ratios([one for one in rows if one.time_s is not None])]
 
@@ -469,10 +469,10 @@ def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding
         compared
         for one in rows
         for prefix, way in (("", one.case["direction"]), ("other_", one.case["other"]))
-        for compared in remarks.compared(one, way, WAYS[way], prefix)
+        for compared in judging.compared(one, way, WAYS[way], prefix)
     ]
     title = "copies in both directions at once arrived corrupted"
-    found = remarks.verification("transfer.both_ways_corrupt", comparisons, title)
+    found = judging.verification("transfer.both_ways_corrupt", comparisons, title)
     corrupt = [] if found.verdict == "pass" else [found]
     return [
         *corrupt,
@@ -614,9 +614,9 @@ def ceilings(seen: Seen) -> Ceilings:
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """The largest pinned copy of each direction; where nothing can be pinned, what was copied."""
     found = []
-    for way, pinned in figures.largest_copies(seen.rows).items():
-        one = pinned or max(figures.copies(seen.rows)[way], key=figures.size)
-        case = f"{one.case['host_memory']} {SHORT_WAYS[way]}, {units.capacity(figures.size(one))}"
+    for way, pinned in judging.largest_copies(seen.rows).items():
+        one = pinned or max(judging.copies(seen.rows)[way], key=judging.size)
+        case = f"{one.case['host_memory']} {SHORT_WAYS[way]}, {units.capacity(judging.size(one))}"
         found.append(headline(NAME, case, one, known.get("link"), "the link"))
     return found
 

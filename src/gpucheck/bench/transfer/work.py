@@ -6,9 +6,11 @@ device, timed and verified.
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Literal
 
 import torch
@@ -42,8 +44,6 @@ from gpucheck.bench.transfer import (
     copies_judge,
     idioms,
     judge,
-    peer,
-    together,
 )
 from gpucheck.bench.transfer.copies_judge import NAME
 from gpucheck.bench.transfer.judge import MOVES, ON_DEVICE
@@ -283,9 +283,16 @@ PARTS: tuple[Part, ...] = (
     # On a CPU that is the copy from host to host.
     Part("on_device", 1.5, rows_on_device, lambda accel: not accel.is_cpu),
 )
+
+
+def _late(part: str) -> ModuleType:
+    """The module of a part that concerns several devices: where there is one device it is not loaded."""
+    return importlib.import_module(f"gpucheck.bench.transfer.{part}")
+
+
 TOGETHER: tuple[TogetherPart, ...] = (
-    TogetherPart("together", 2.0, together.rows),
-    TogetherPart("peer", 3.0, peer.rows, peer.applies),
+    TogetherPart("together", 2.0, lambda several: _late("together").rows(several)),
+    TogetherPart("peer", 3.0, lambda several: _late("peer").rows(several), lambda ids: _late("peer").applies(ids)),
 )
 
 # The command ends within 20 s on a device and 30 s on a CPU, starting torch included.
