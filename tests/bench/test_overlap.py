@@ -24,13 +24,12 @@ from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure import runs as merging
 from gpucheck.options import read
-from gpucheck.render.json import document
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Measured, Notice, Skipped, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
-from gpucheck.report.report import Part, Report, Summary
+from gpucheck.report.report import Part, Report, Summary, document
 from gpucheck.report.results import Results
 from gpucheck.report.results.bench import OverlapResult
 
