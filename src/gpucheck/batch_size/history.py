@@ -381,8 +381,7 @@ class History:
                     self._end("killed")
 
     def _starts_at_two(self, result: TrialResult) -> bool:
-        """Return whether a first batch of 1 that fails may be what fails: a normalisation over the batch needs two
-        samples."""
+        """Return whether a first batch of 1 may fail because a normalisation over the batch needs two samples."""
         first = result.batch_size == 1 == self.search.lowest and not self.search.trials
         return first and self.axis is None and self.search.cap >= 2 and self.setup.mode == "train"
 

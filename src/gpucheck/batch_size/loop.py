@@ -362,12 +362,7 @@ class FollowUp:
     """
 
     def __init__(
-        self,
-        runner: Runner,
-        history: History,
-        emit: Emit,
-        seconds: Callable[[int, int], float],
-        deadline: float,
+        self, runner: Runner, history: History, emit: Emit, seconds: Callable[[int, int], float], deadline: float
     ) -> None:
         self.runner, self.history, self.emit = runner, history, emit
         self.seconds, self.deadline = seconds, deadline
@@ -684,8 +679,7 @@ class Schedule:
         return found
 
     def may_begin(self, attempt: Attempt) -> bool:
-        """Return whether there is time left for a trial; the smallest size is run though there is none, if nothing
-        passed."""
+        """Return whether there is time for a trial; as long as nothing passed, the smallest size always has."""
         return self.left > 0 or (self.search.best is None and attempt.size <= self.search.lowest)
 
     def _above(self, attempt: Attempt, best: TrialEntry) -> Attempt | None:

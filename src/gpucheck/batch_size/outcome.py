@@ -95,11 +95,7 @@ def on_device(limit: MemoryLimit | None, free: int, total: int, *, shared: bool)
 
 
 def _limited(limit: MemoryLimit, room: int, margin: int, free: int, total: int, what: str) -> Budget:
-    asked = {
-        "size": limit.value,
-        "share": limit.value * total,
-        "leave": free - limit.value,
-    }[limit.kind]
+    asked = {"size": limit.value, "share": limit.value * total, "leave": free - limit.value}[limit.kind]
     if asked <= 0:
         raise UsageError(
             f"--memory-limit {limit.text} leaves nothing",

@@ -60,8 +60,7 @@ class Point:
 
     @property
     def phases(self) -> tuple[int, int]:
-        """Return what computing takes, and what the update takes: the whole peak where that is not known apart, or
-        above."""
+        """Return what computing takes, and what the update takes: the whole peak where that is not known apart."""
         peak = self.peak_bytes or 0
         computing = self.compute_peak_bytes or peak
         if self.update_peak_bytes is not None:

@@ -94,8 +94,7 @@ class DeviceGauge:
 
     @property
     def misjudged(self) -> bool:
-        """Return whether the trial passed the budget only because more lies outside the allocator than when it
-        began."""
+        """Return whether the budget was passed only by what came to lie outside the allocator since it began."""
         return self.outside_most > self.set_aside and self.reserved + self.outside_most > self.budget
 
     def level(self) -> int:
@@ -556,8 +555,7 @@ class Session:
         self._forget()
 
     def _is_filled(self, levels: list[int], settled: int, peaks: Peaks) -> bool:
-        """Return whether one more step of memory that grows would pass the budget, given the peaks of the steps
-        `settled`."""
+        """Return whether one more step of memory that grows would pass the budget, by the peaks of `settled` steps."""
         grown = levels[-1] - levels[settled - 1] + levels[-1] - levels[-2]
         return peaks.total is not None and grown > 0 and peaks.total + grown > self.gauge.budget
 

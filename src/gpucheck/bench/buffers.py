@@ -81,8 +81,7 @@ class Room:
         return self.cache if self.cache_known else None
 
     def capacity(self, largest: int, host_buffers: int) -> int:
-        """Return how large each buffer is: enough for the largest size and for cold copies, less where there is less
-        room."""
+        """Return how large each buffer is: enough for the largest size and for cold copies, if there is room."""
         # One slice more than is needed: sizes that do not divide it leave a rest.
         wanted = max(largest, self.cold + min(largest, self.cache), ROTATED_BYTES)
         # A virtual machine may show a last-level cache for each of its CPUs, and pinning takes a second for some GiB.
@@ -105,8 +104,7 @@ class Room:
 
 
 def room_for(accel: Accel, host_share: float) -> Room:
-    """Return what buffers may take here, `host_share` of the host's memory that is left, and what cold copies must
-    exceed."""
+    """Return what buffers may take: of the host's free memory `host_share`; and what cold copies must exceed."""
     cache = host.last_level_cache_bytes()
     info = accel.memory_info()
     return Room(
@@ -264,11 +262,7 @@ class Verified:
     @property
     def details(self) -> dict[str, int | None]:
         """As a row's method has them."""
-        return {
-            "verified_slices": self.slices,
-            "wrong_bytes": self.wrong_bytes,
-            "first_wrong_byte": self.first_wrong,
-        }
+        return {"verified_slices": self.slices, "wrong_bytes": self.wrong_bytes, "first_wrong_byte": self.first_wrong}
 
 
 @dataclass(slots=True)

@@ -33,8 +33,7 @@ _SILENT: tuple[Verdict, ...] = ("skip", "info")
 
 
 def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgement:
-    """Return what the document of a benchmark, or of all, comes to; by the thresholds that it was measured with, or
-    others."""
+    """Judge the document of a benchmark, or of all, by the thresholds that it was measured with, or others."""
     asked = document.settings.thresholds if thresholds is None else thresholds
     found = [one for device in _devices(document.parts) for one in judging.in_use(document.facts, [device])]
     results: dict[str, Any] = {}

@@ -504,8 +504,7 @@ class Compared:
 
 
 def compared(one: Measurement, key: str, where: str, prefix: str = "") -> list[Compared]:
-    """Return what each run of a row of copies compared. A row without a time or a rate says nothing that rests on
-    it."""
+    """Return what each run of a row of copies compared. A row without a time or a rate has nothing to prove."""
     found = []
     for run in runs.each(one):
         slices, wrong, first = (

@@ -37,8 +37,7 @@ ON_THE_HOST = "the device had nothing to do in these windows"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The calls that are timed together: `calls` calls, each waited for, after `untimed` ones. `prepare` runs before,
-    untimed."""
+    """The calls that are timed together: `calls`, each waited for, after `untimed` ones; `prepare` runs before."""
 
     timer: Timer
     call: Callable[[], object]

@@ -480,8 +480,7 @@ def _on_host_clock(
 
 
 def _calls_on_host(timer: Timer, call: Callable[[], object], about_s: float) -> int:
-    """Return how many calls fill a window. A hiccup makes a window longer and never shorter: the shorter of two
-    decides."""
+    """Return how many calls fill a window; of two the shorter decides, since a hiccup only makes one longer."""
     calls = calls_for(about_s, MOST_HOST_CALLS)
     for _ in range(MOST_LENGTHENINGS if about_s < SURELY_LONG_S else 0):
         length = min(host_window(timer, call, calls)[1] for _ in range(2))

@@ -80,12 +80,7 @@ def _result(measurements: Sequence[Measurement]) -> Finding:
     ]
     fix = "rerun, then `gpucheck smoke`; if it is wrong twice, the memory is faulty"
     found = judging.verification(
-        "bandwidth.result",
-        comparisons,
-        "a result is wrong",
-        fix,
-        what="elements",
-        sound_title="all results verified",
+        "bandwidth.result", comparisons, "a result is wrong", fix, what="elements", sound_title="all results verified"
     )
     told = [
         f"{name}: {count} comparisons changed when repeated"
@@ -100,14 +95,7 @@ def _result(measurements: Sequence[Measurement]) -> Finding:
 
 def _speed(best: dict[str, float]) -> list[Finding]:
     if not best:
-        return [
-            Finding(
-                "bandwidth.speed",
-                "skip",
-                "memory rate unknown",
-                "the arrays fit in the cache, or the call takes most of the time",
-                fix="rerun with a larger --size",
-            )
-        ]
+        why, fix = "the arrays fit in the cache, or the call takes most of the time", "rerun with a larger --size"
+        return [Finding("bandwidth.speed", "skip", "memory rate unknown", why, fix=fix)]
     told = ", ".join(f"{operation} {units.byte_rate(rate)}" for operation, rate in best.items())
     return [Finding("bandwidth.speed", "info", "memory", told, {"bytes_per_s": best})]

@@ -296,11 +296,12 @@ def _of_table(name: str, one: Measurement, known: Expected) -> Finding:
     told = f"{units.byte_rate(rate)} of {units.byte_rate(best)} that {known.ranks} {known.part} reach"
     if rate >= LEAST_OF_EXPECTED * best:
         return Finding("collective.expected", "pass", f"{name} is as fast as it should be", told, evidence)
+    title, fix = f"{name} is slower than it should be", _SLOW
     if known.ring is not None and best != known.ring and rate >= LEAST_OF_EXPECTED * known.ring:
         told += f"; {units.byte_rate(known.ring)} is usual without NVLS, the sum in the switch"
         fix = "NCCL_DEBUG=INFO says why NVLS is off; look at Fabric Manager, NCCL's version, virtualisation"
-        return Finding("collective.expected", "warn", f"{name} does without NVLS", told, evidence, fix)
-    return Finding("collective.expected", "warn", f"{name} is slower than it should be", told, evidence, _SLOW)
+        title = f"{name} does without NVLS"
+    return Finding("collective.expected", "warn", title, told, evidence, fix)
 
 
 def _of_copies(one: Measurement, copies: Measurement) -> Finding:
@@ -310,6 +311,5 @@ def _of_copies(one: Measurement, copies: Measurement) -> Finding:
     evidence = {"bytes_per_s": judging.rate(one), "copies_bytes_per_s": judging.rate(copies), "share": share}
     if share >= LEAST_OF_COPIES:
         return Finding("collective.expected", "pass", "all-reduce uses the links as copies do", told, evidence)
-    return Finding(
-        "collective.expected", "warn", f"all-reduce reaches {units.percent(share)} of copies", told, evidence, _SLOW
-    )
+    title = f"all-reduce reaches {units.percent(share)} of copies"
+    return Finding("collective.expected", "warn", title, told, evidence, _SLOW)

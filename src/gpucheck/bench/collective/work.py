@@ -21,15 +21,7 @@ import torch.distributed as dist
 
 from gpucheck import exits, units
 from gpucheck.bench import devices
-from gpucheck.bench.collective import (
-    BUDGET_S,
-    COLLECTIVES,
-    CPU_BUDGET_S,
-    DEVICES,
-    PEER_COPY,
-    CollectiveOptions,
-    judge,
-)
+from gpucheck.bench.collective import BUDGET_S, COLLECTIVES, CPU_BUDGET_S, DEVICES, PEER_COPY, CollectiveOptions, judge
 from gpucheck.bench.collective.judge import Answer
 from gpucheck.bench.collective.rank import BACKENDS, WARM_UP, size_of
 from gpucheck.bench.devices import ALONE, Shared

@@ -107,12 +107,7 @@ def _binary(
         accel.synchronize()
         return right()
 
-    return Sides(
-        lambda: operation(a, b, out=out),
-        lambda: operation(on_a, on_b, out=on_out),
-        transfers,
-        check,
-    )
+    return Sides(lambda: operation(a, b, out=out), lambda: operation(on_a, on_b, out=on_out), transfers, check)
 
 
 def training(size: int, accel: Accel) -> Sides:

@@ -372,8 +372,7 @@ class Search:
     # -- tries --------------------------------------------------------------------------------------------------------
 
     def _try(self, shape: Shape, window_s: float, stage: Stage) -> Generator[Ask, Reading | Refused, Reading | None]:
-        """Yield what a shape gives; None where it has no kernel: it is out of the race, also where it had one
-        before."""
+        """Yield what a shape gives; None where it has no kernel (any more): it is out of the race then."""
         answer = yield Ask(shape, window_s, stage)
         if isinstance(answer, Refused):
             self.refused[shape] = answer.reason
@@ -715,8 +714,7 @@ def largest(grid: Grid, room: int, kind: Kind) -> tuple[int, int, int]:
 
 
 def fitting(case: Case, grid: Grid, room: int, accel: Accel) -> Grid:
-    """The range without what does not fit into these thirds, or as a row of its own with its check, and what the
-    device has no product of."""
+    """The range without what does not fit into these thirds, or as a row with its check, or has no product here."""
     most_a, most_b, most_out = largest(grid, room, case.kind)
 
     def fits(shape: Shape) -> bool:

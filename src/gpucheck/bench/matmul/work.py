@@ -463,8 +463,7 @@ class _Rows:
                 raise result.cut_off
 
     def _guarded(self, case: Case, take: Callable[[], _T]) -> _T | None:
-        """Return what `take` gives; None, and a skip told, where torch has no such product here, or none of this
-        shape."""
+        """Return what `take` gives; None, and a skip, where torch has no such product here, or none of this shape."""
         try:
             return take()
         except (RuntimeError, MemoryError) as error:

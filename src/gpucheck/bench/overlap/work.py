@@ -331,8 +331,7 @@ class Balance:
 
 
 def balanced(timer: Timer, pair: Pair) -> Balance:
-    """Return how many products take as long as the copies; the larger the matrix the better, while that leaves a
-    choice."""
+    """Return how many products take as long as the copies, of matrices as large as leave a choice."""
 
     def copies_take(count: int) -> float:
         return _least(_copies(timer, pair, count))
@@ -367,11 +366,7 @@ def in_turn(timer: Timer, pair: Pair, balance: Balance) -> dict[str, Group]:
         copy.call()
         compute()
 
-    return {
-        "copy": copy,
-        "compute": Group(timer, compute),
-        "both": Group(timer, both, prepare=copy.prepare),
-    }
+    return {"copy": copy, "compute": Group(timer, compute), "both": Group(timer, both, prepare=copy.prepare)}
 
 
 def _copies(timer: Timer, pair: Pair, count: int) -> Group:

@@ -169,12 +169,7 @@ def measure(
         accel.ref,
         timed,
         beside,
-        case={
-            "direction": direction,
-            "host_memory": "pinned",
-            "size_bytes": size,
-            "other": OTHER[direction],
-        },
+        case={"direction": direction, "host_memory": "pinned", "size_bytes": size, "other": OTHER[direction]},
         work=("bytes", float(size), "B/s"),
         memory=accel.memory(),
         cache="cold" if rotation >= room.cold else "warm",

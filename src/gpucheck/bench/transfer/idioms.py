@@ -463,12 +463,7 @@ def measure(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch: Watc
         accel.ref,
         timed,
         beside,
-        case={
-            "idiom": idiom.id,
-            "direction": idiom.direction,
-            "host_memory": idiom.memory,
-            "size_bytes": stage.size,
-        },
+        case={"idiom": idiom.id, "direction": idiom.direction, "host_memory": idiom.memory, "size_bytes": stage.size},
         work=("bytes", float(stage.size), "B/s"),
         memory=memory,
         cache="cold" if rotation >= room.cold else "warm",

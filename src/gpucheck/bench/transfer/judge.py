@@ -129,7 +129,7 @@ def asymmetric(rates: dict[Pair, float]) -> dict[Pair, float]:
 def matrix(rows: Sequence[Measurement]) -> dict[str, Any]:
     """The devices in order, and rate, path and latency from each (down) to each (across); None where there is none."""
     ids = list(dict.fromkeys(one.case[end] for end in ("source", "destination") for one in rows))
-    ids.sort(key=_place)
+    ids.sort(key=lambda name: (name.partition(":")[0], int(name.partition(":")[2] or 0)))
     cells: dict[str, dict[Pair, Any]] = {"bytes_per_s": {}, "path": {}, "latency_s": {}}
     for one in rows:
         if one.case["what"] == "rate":
@@ -185,11 +185,6 @@ def _pair(one: Measurement) -> Pair:
 def _path(one: Measurement) -> str | None:
     path: str | None = one.method.details["path"]
     return path
-
-
-def _place(device_id: str) -> tuple[str, int]:
-    kind, _, index = device_id.partition(":")
-    return kind, int(index or 0)
 
 
 # -- all devices at the same time --------------------------------------------------------------------------------------
@@ -262,7 +257,8 @@ def _judge(direction: str, rows: Sequence[Measurement], measurements: Sequence[M
         "sum_bytes_per_s": total,
         "shared_bridges": [{"bridge": bridge, "devices": list(names)} for bridge, names in bridges],
     }
-    told = ", ".join(_device(name, rate, rates_alone.get(name)) for name, rate in rates.items())
+    beside = {name: f" of {units.byte_rate(rate)} alone" for name, rate in rates_alone.items()}
+    told = ", ".join(f"{name} {units.byte_rate(rate)}{beside.get(name, '')}" for name, rate in rates.items())
     message = f"{units.byte_rate(total)} in total; {told}"
     if not shares or min(shares.values()) >= LEAST_SHARE:
         return Finding(TOGETHER, "info", f"{len(rows)} devices copy {way} at once", message, evidence)
@@ -275,11 +271,6 @@ def _judge(direction: str, rows: Sequence[Measurement], measurements: Sequence[M
         evidence,
         fix="`nvidia-smi topo -m` shows what is shared; spread the load over different switches",
     )
-
-
-def _device(name: str, rate: float, rate_alone: float | None) -> str:
-    told = f"{name} {units.byte_rate(rate)}"
-    return told if rate_alone is None else f"{told} of {units.byte_rate(rate_alone)} alone"
 
 
 def _cause(worst: str, bridges: Sequence[tuple[str, tuple[str, ...]]]) -> str:
@@ -327,28 +318,29 @@ def no_pinned(reason: str, device: str) -> Finding:
 
 def on_device(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """Return whether the copies arrived, and at what rate; beside the memory's peak where the part is known. Pure."""
-    return [finding for one in measurements if one.name == ON_DEVICE for finding in _on_device(one, facts)]
-
-
-def _on_device(one: Measurement, facts: Facts) -> list[Finding]:
-    size = units.capacity(one.case["size_bytes"])
-    fix = "rerun, then `gpucheck smoke`; if it is wrong twice, the memory is faulty"
-    comparisons = judging.compared(one, size, f"({size} at a time)")
-    found = judging.verification(ON_DEVICE, comparisons, "copies within the device arrived corrupted", fix)
-    if found.verdict != "pass":
-        return [found]
-    if one.rate is None:
-        return []
-    rate = one.rate.median
-    evidence = {"bytes_per_s": rate, "bytes_copied_per_s": rate / MOVES, "size_bytes": one.case["size_bytes"]}
-    message = f"read and written ({size} at a time); nvbandwidth counts half, {units.byte_rate(rate / MOVES)}"
-    device = next((device for device in facts.devices if device.id == one.device.id), None)
-    part = judging.part_in(device) if device is not None else None
-    if isinstance(part, Part) and part.memory_bytes_per_s and one.method.cache == "cold":
-        evidence["share_of_peak"] = rate / part.memory_bytes_per_s
-        whose = "estimated peak" if part.kind == "estimate" else "peak"
-        message += f"; {units.percent(evidence['share_of_peak'])} of its memory's {whose}"
-    return [Finding(ON_DEVICE, "info", f"copies within the device at {units.byte_rate(rate)}", message, evidence)]
+    told = []
+    for one in measurements:
+        if one.name != ON_DEVICE:
+            continue
+        size = units.capacity(one.case["size_bytes"])
+        fix = "rerun, then `gpucheck smoke`; if it is wrong twice, the memory is faulty"
+        comparisons = judging.compared(one, size, f"({size} at a time)")
+        found = judging.verification(ON_DEVICE, comparisons, "copies within the device arrived corrupted", fix)
+        if found.verdict != "pass":
+            told.append(found)
+        elif one.rate is not None:
+            rate = one.rate.median
+            evidence = {"bytes_per_s": rate, "bytes_copied_per_s": rate / MOVES, "size_bytes": one.case["size_bytes"]}
+            message = f"read and written ({size} at a time); nvbandwidth counts half, {units.byte_rate(rate / MOVES)}"
+            device = next((device for device in facts.devices if device.id == one.device.id), None)
+            part = judging.part_in(device) if device is not None else None
+            if isinstance(part, Part) and part.memory_bytes_per_s and one.method.cache == "cold":
+                evidence["share_of_peak"] = rate / part.memory_bytes_per_s
+                whose = "estimated peak" if part.kind == "estimate" else "peak"
+                message += f"; {units.percent(evidence['share_of_peak'])} of its memory's {whose}"
+            title = f"copies within the device at {units.byte_rate(rate)}"
+            told.append(Finding(ON_DEVICE, "info", title, message, evidence))
+    return told
 
 
 # -- common ways to write a copy ---------------------------------------------------------------------------------------
@@ -423,14 +415,12 @@ def _pinning(rows: Sequence[Measurement], evidence: dict[str, Any]) -> tuple[lis
     messages, fix = [], None
     if seconds.keys() >= {"to", "pin_then_to"}:
         ratio = evidence["pin_in_loop_over_pageable"] = seconds["pin_then_to"] / seconds["to"]
+        text = "gains nothing over x.to(device)"
         if ratio >= WORTH_TELLING:
-            messages.append(
-                f"x.pin_memory() in the loop costs more than it gains: {_times(ratio)} the time of x.to(device)"
-            )
+            text = f"costs more than it gains: {_times(ratio)} the time of x.to(device)"
         elif ratio <= 1 / WORTH_TELLING:
-            messages.append(f"x.pin_memory() in the loop pays: {_times(1 / ratio)} as fast as x.to(device)")
-        else:
-            messages.append("x.pin_memory() in the loop gains nothing over x.to(device)")
+            text = f"pays: {_times(1 / ratio)} as fast as x.to(device)"
+        messages.append(f"x.pin_memory() in the loop {text}")
     if "pin_memory" in seconds:
         size, one = units.capacity(by_id["pin_memory"].case["size_bytes"]), by_id["pin_memory"]
         evidence["pin_memory_s"] = seconds["pin_memory"]
@@ -566,12 +556,7 @@ def _copies(rows: Sequence[Measurement], facts: Facts) -> list[Finding]:
 
 
 # By the part: asked where it was begun, with every row of the device; of all devices where it concerns several.
-OF_A_DEVICE: dict[str, _OfRows] = {
-    "copies": _copies,
-    "idioms": idioms,
-    "both_ways": both_ways,
-    "on_device": on_device,
-}
+OF_A_DEVICE: dict[str, _OfRows] = {"copies": _copies, "idioms": idioms, "both_ways": both_ways, "on_device": on_device}
 OF_SEVERAL: dict[str, _OfRows] = {"together": together, "peer": peer}
 
 
@@ -588,8 +573,7 @@ def of_several(devices: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> l
 
 
 def answer(seen: Seen) -> TransferResult:
-    """Return what all parts derive from a device's rows: gains and latencies as called, fits, the link, and the
-    idioms."""
+    """Return what all parts derive from a device's rows: gains, latencies as called, fits, the link, idioms."""
     copies = [one for one in seen.rows if one.name == copies_judge.NAME]
     return TransferResult(
         seen.device,

@@ -307,12 +307,7 @@ class Worker:
             self.accel.ref,
             timing.Timed(run, "host", "host", few),
             beside,
-            case={
-                "direction": self.direction,
-                "host_memory": self.memory,
-                "size_bytes": self.size,
-                "devices": devices,
-            },
+            case={"direction": self.direction, "host_memory": self.memory, "size_bytes": self.size, "devices": devices},
             work=("bytes", float(self.size), "B/s"),
             memory=self.accel.memory(),
             cache="cold" if self.copies.span_bytes >= self.room.cold else "warm",

@@ -150,12 +150,7 @@ def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: flo
         watch,
         "device events" if by_device else "host",
         timing.Limits(sampling_s, 0.0 if accel.is_cpu else min(ROW_WARM_UP_S, budget_s / 10)),
-        case={
-            "direction": case.direction,
-            "host_memory": case.memory,
-            "size_bytes": case.size,
-            "timed": case.timed,
-        },
+        case={"direction": case.direction, "host_memory": case.memory, "size_bytes": case.size, "timed": case.timed},
         cold=room.cold,
         details={
             "non_blocking": copies.non_blocking,
