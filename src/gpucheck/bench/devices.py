@@ -225,12 +225,13 @@ class _Run:
         self.emit(Failed(fault))
         if fault.kind == "error" and not faults.is_of_library(error):
             raise error
-        if fault.kind == "device" and (fault.poisons or accel is None or self._is_silent(accel)):
-            self.lost[device_id] = fault
-
-    def _is_silent(self, accel: Accel) -> bool:
-        with pulse.watching(accel, self.where):
-            return accel.why_broken() is not None
+        if fault.kind != "device":
+            return
+        if not fault.poisons and accel is not None:
+            with pulse.watching(accel, self.where):
+                if accel.why_broken() is None:
+                    return
+        self.lost[device_id] = fault
 
 
 def out_of_time(name: str, what: str, device: str | None = None) -> Finding:

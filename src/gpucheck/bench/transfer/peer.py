@@ -90,7 +90,10 @@ def rows(together: Together, run_child: RunChild = talk.run) -> Iterator[Measure
     known = {device.id: device.uuid for device in together.facts.devices}
     for done, (first, second) in enumerate(todo):
         if done and time.monotonic() >= together.deadline:
-            together.emit(Skipped(_no_time(todo[done:], len(todo))))
+            what = f"{len(todo) - done} of {len(todo)} pairs of devices were not measured"
+            evidence = {"pairs": [list(pair) for pair in todo[done:]]}
+            fix = "use a longer --time-budget: about 10 s for each pair"
+            together.emit(Skipped(Finding(NAME, "skip", what, "out of time", evidence, fix=fix)))
             return
         together.emit(Progress(f"{first} and {second}", done, len(todo)))
         argv = child.python_argv(CHILD, first, second)
@@ -131,17 +134,6 @@ def _missing(pair: Pair, seen: set[str], answer: Answer, facts: Facts) -> Findin
         message,
         evidence,
         fix=fix,
-    )
-
-
-def _no_time(left: Sequence[tuple[str, str]], total: int) -> Finding:
-    return Finding(
-        NAME,
-        "skip",
-        f"{len(left)} of {total} pairs of devices were not measured",
-        "out of time",
-        {"pairs": [list(pair) for pair in left]},
-        fix="use a longer --time-budget: about 10 s for each pair",
     )
 
 

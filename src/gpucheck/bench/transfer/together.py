@@ -106,7 +106,12 @@ def rows(together: Together, start: Start = start) -> Iterator[Measurement]:
             cause = messages.cause_of(lost.reason)
             if cause is not None and cause.whose == "device":
                 raise DeviceFailed(f"{lost.who}: {cause.title}", lost.reason, cause.fix, device=lost.who) from lost
-            together.emit(Skipped(_undecided(lost, len(together.ids))))
+            title, evidence = (
+                f"{lost.who} did not copy with the others",
+                {"device": lost.who, "devices": len(together.ids)},
+            )
+            fix = f"run `gpucheck bench transfer --device {lost.who}`, then rerun"
+            together.emit(Skipped(Finding(NAME, "inconclusive", title, lost.reason, evidence, fix=fix)))
 
 
 def _at_once(copiers: Sequence[Copier], direction: str, for_s: float) -> list[Measurement]:
@@ -137,17 +142,6 @@ def _setup(device_id: str, device: Device | None, together: Together, size: int,
         "size": size,
         "host_share": share,
     }
-
-
-def _undecided(lost: Lost, devices: int) -> Finding:
-    return Finding(
-        NAME,
-        "inconclusive",
-        f"{lost.who} did not copy with the others",
-        lost.reason,
-        {"device": lost.who, "devices": devices},
-        fix=f"run `gpucheck bench transfer --device {lost.who}`, then rerun",
-    )
 
 
 # -- the talk with a child ---------------------------------------------------------------------------------------------
