@@ -15,13 +15,13 @@ from bench_scenes import GIB, H200, KIB, MIB, document, row, shown
 from judged import Document, run
 
 from gpucheck import errors
-from gpucheck.bench import figures
 from gpucheck.bench import judge as benches
+from gpucheck.bench import judging
 from gpucheck.bench.collective import COLLECTIVES, PEER_COPY, CollectiveOptions, judge, work
 from gpucheck.bench.collective.judge import JUDGE, Answer
 from gpucheck.bench.collective.rank import Work, size_of
 from gpucheck.bench.devices import Shared
-from gpucheck.bench.figures import Seen
+from gpucheck.bench.judging import Seen
 from gpucheck.cli.app import main
 from gpucheck.config import Limit
 from gpucheck.errors import CannotLook, UsageError
@@ -393,7 +393,7 @@ def test_the_largest_of_each_stands_for_it_in_bench_all() -> None:
     told = JUDGE.headlines(Seen("cuda:0", rows), {})
     assert [one.case for one in told] == ["all-reduce, 8 GiB", "broadcast, 8 GiB"]
     assert [one.value for one in told] == pytest.approx([480e9, 300e9])
-    assert list(figures.largest_collectives(rows)) == ["all-reduce", "broadcast"]
+    assert list(judging.largest_collectives(rows)) == ["all-reduce", "broadcast"]
 
 
 # what can not be

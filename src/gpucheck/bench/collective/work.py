@@ -14,22 +14,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 import torch.distributed as dist
 
 from gpucheck import errors, units
 from gpucheck.bench import devices
-from gpucheck.bench.collective import (
-    BUDGET_S,
-    COLLECTIVES,
-    CPU_BUDGET_S,
-    DEVICES,
-    PEER_COPY,
-    CollectiveOptions,
-    judge,
-)
+from gpucheck.bench.collective import BUDGET_S, COLLECTIVES, CPU_BUDGET_S, DEVICES, PEER_COPY, CollectiveOptions, judge
 from gpucheck.bench.collective.judge import Answer
 from gpucheck.bench.collective.rank import BACKENDS, WARM_UP, size_of
 from gpucheck.bench.devices import ALONE, Shared
@@ -71,10 +63,8 @@ LEAST_S, MOST_S, CALLS = 0.05, 1.0, 8
 # -- the ranks ---------------------------------------------------------------------------------------------------------
 
 
-class Start(Protocol):
-    """Starts the child that is this rank. Raises OSError."""
-
-    def __call__(self, rank: int) -> LineChild: ...
+# Starts the child that is this rank. Raises OSError.
+Start = Callable[[int], LineChild]
 
 
 def start(rank: int) -> LineChild:
