@@ -461,7 +461,7 @@ def test_made_tables_are_judged_as_the_bounds_ask() -> None:
 @pytest.mark.parametrize("fault", ["data", "backward", "skipped", "killed", "stopped", "shapes", "sound"])
 def test_real_jobs(fault: str) -> None:
     made = benchmark()
-    document = made.job(fault, world=3, steps=70, delay=0.04, step_s=0.05, culprit=1)
+    document = made.job(fault, (1,), 0.04, world=3, steps=70, step_s=0.05)
     is_right, said = made.right(fault, document)
     assert is_right, said or document["screen"]
 
