@@ -283,7 +283,8 @@ def _releasing(calls: Sequence[Call], positions: Sequence[tuple[str, int]], slac
             final[call.group, call.step] = index
         for rank, at in call.arrivals.items():
             orders[rank].append((at, index))
-    lasts, since = [max(call.arrivals.values()) for call in calls], [0.0] * len(calls)
+    ordered = [sorted(call.arrivals.values()) for call in calls]
+    lasts, since = [one[-1] for one in ordered], [0.0] * len(calls)
     for order in orders.values():
         order.sort()
         for (_, index), (at, following) in itertools.pairwise(order):
@@ -301,11 +302,11 @@ def _releasing(calls: Sequence[Call], positions: Sequence[tuple[str, int]], slac
         for (own, index), (at, following) in itertools.pairwise(order):
             if calls[index].step != calls[following].step or calls[index].step < APART:
                 continue
-            arrivals = calls[index].arrivals
             last = lasts[index]
             if own < last:
-                others = [value for one, value in arrivals.items() if one != rank]
-                apart = last - statistics.median(others) if len(others) > 1 else since[index]
+                others = ordered[index]
+                middle = _median_without(others, bisect.bisect_left(others, own))
+                apart = last - middle if len(others) > 2 else since[index]
                 gaps[positions[index]][rank].append((at - own, last - own, apart, of_last.get(index, at - own)))
     waited = {position: _is_waited_for(rows, slack) for position, rows in gaps.items()}
     ends = set(final.values())
