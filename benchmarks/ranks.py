@@ -3,6 +3,7 @@
     python benchmarks/ranks.py [--tables N] [--seed S]
     python benchmarks/ranks.py --real [--runs N] [--start N] [--count N] [--output FILE]
     python benchmarks/ranks.py --real --only FAULT [--way WAY] [--ranks N] [--runs N] [--output FILE]
+    python benchmarks/ranks.py --cost [--runs N] [--steps N]
 
 A made job has 2 to 64 ranks and 60 to 2 000 steps of 20 ms to 2 s. Each rank's own time in a step is normal or has a
 long tail, in part from the step before (a correlation of up to 0.9); in a step there are one to four collectives, each
@@ -13,6 +14,10 @@ step or more. Bounds: 95 % of the delayed ranks named, and no other; 1 % of soun
 A real job has steps of 100 ms or more. Which rank is late is drawn from the seed and the run's number. It sleeps for
 5 % of a step, or for three standard deviations of a rank's lateness in the last sound job of its way, if that is more:
 so a sound job comes before each way.
+
+The cost is of a step of about 20 ms with 30 collectives, between readings of the record: the median step of a job under
+torchrun with `gpucheck run` against one without, in pairs of processes in random order. Pairs of two without (A/A) tell
+what the machine's own noise comes to. Bound: 1 %.
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
+from gpucheck import stats  # noqa: E402
 from gpucheck.program import ranks_judge  # noqa: E402
 from gpucheck.program.ranks_judge import Call, Table  # noqa: E402
 from gpucheck.program.run import ranks as files  # noqa: E402
@@ -377,11 +383,81 @@ def real(asked: argparse.Namespace) -> bool:
     return all(good >= (of if fault == "sound" else 0.9 * of) for (fault, *_), (good, of) in counts.items())
 
 
+# -- cost --------------------------------------------------------------------------------------------------------------
+
+# Fixed work: a step takes 20 ms of an idle processor, and about as long by the clock where the ranks have one each.
+COST_JOB = """
+import json, statistics, sys, time
+import torch
+import torch.distributed as dist
+
+steps, path = int(sys.argv[1]), sys.argv[2]
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = torch.nn.Linear(192, 192)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+batch, sent = torch.ones(192, 192), torch.ones(64)
+took = []
+for _ in range(steps):
+    began = time.perf_counter(), time.process_time()
+    for _ in range(10):
+        model(batch).sum().backward()
+        for _ in range(3):
+            dist.all_reduce(sent)
+    optimizer.step()
+    optimizer.zero_grad()
+    took.append((time.perf_counter() - began[0], time.process_time() - began[1]))
+if dist.get_rank() == 0:
+    with open(path, "w") as file:
+        json.dump([statistics.median(column) for column in zip(*took[steps // 10:])], file)
+dist.barrier()
+"""
+MOST_COST = 0.01
+
+
+def cost(asked: argparse.Namespace) -> bool:
+    """Print what a step takes more with `run`, by the clock and of the processor; whether that is within the bound."""
+    order = random.Random(asked.seed)
+    ratios: dict[str, list[tuple[float, float]]] = {"run": [], "A/A": []}
+    for _ in range(asked.runs):
+        for name in order.sample(sorted(ratios), 2):
+            pair = {}
+            for second in order.sample((False, True), 2):
+                pair[second] = step_of(asked.steps, with_run=second and name == "run")
+            (clock, processor), (plain_clock, plain_processor) = pair[True], pair[False]
+            ratios[name].append((clock / plain_clock, processor / plain_processor))
+            entry = {"pair": name, "with": pair[True], "without": pair[False], "load": os.getloadavg()[0]}
+            print(json.dumps(entry), flush=True)
+    within = True
+    for name, pairs in ratios.items():
+        for place, what in enumerate(("by the clock", "of the processor")):
+            logs = [math.log(pair[place]) for pair in pairs]
+            half = stats.student_quantile(0.975, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+            low, middle, high = (math.expm1(statistics.fmean(logs) + by) for by in (-half, 0, half))
+            print(f"{name}, {what}: {middle:+.2%} ({low:+.2%} to {high:+.2%}), {len(logs)} pairs")
+            within &= name == "A/A" or low <= MOST_COST
+    return within
+
+
+def step_of(steps: int, *, with_run: bool) -> tuple[float, float]:
+    """Seconds of the median step of rank 0 of 2: by the clock, and of the processor for all threads."""
+    with tempfile.TemporaryDirectory(prefix="gpucheck-ranks-") as place:
+        script, path = Path(place) / "train.py", Path(place) / "took.json"
+        script.write_text(COST_JOB, encoding="utf-8")
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        command = [*launcher, *(["-m", "gpucheck", "run"] if with_run else []), str(script), str(steps), str(path)]
+        env = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+        subprocess.run(command, env=env, cwd=place, capture_output=True, check=True, timeout=600)
+        clock, processor = json.loads(path.read_text(encoding="utf-8"))
+        return clock, processor
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--real", action="store_true")
+    parser.add_argument("--cost", action="store_true")
     parser.add_argument("--only", action="append", choices=FAULTS)
     parser.add_argument("--way", choices=WAYS, default="ddp")
     parser.add_argument("--ranks", type=int, default=4)
@@ -394,6 +470,8 @@ def main() -> int:
     parser.add_argument("--output", help="append each run's outcome to this file, as a line of JSON")
     parser.add_argument("-v", action="store_true", help="print each made table that was judged wrong")
     asked = parser.parse_args()
+    if asked.cost:
+        return 0 if cost(asked) else 1
     return 0 if (real(asked) if asked.real else tables(asked.tables, asked.seed)) else 1
 
 
