@@ -128,7 +128,8 @@ def _errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, fl
     """How far each rank's mean may be off at this level (t), from 8 to 16 blocks of consecutive steps.
 
     Blocks are widened until neighbours correlate little, and what correlation stays widens the error. Ranks of a job
-    are alike: together they tell the spread of a block better than one alone, unless it varies more than twice as much.
+    are alike: together they tell the spread of a block better than one alone, but one that varies more, as where others
+    use its processor, counts with its own.
     """
     blocks: dict[int, list[float]] = {}
     correlation = 0.0
@@ -151,7 +152,7 @@ def _errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, fl
         others = statistics.fmean(one for other, one in own.items() if other != rank)
         alone = len(own) == 2 or mine > 4 * others
         freedom = (count - 1) * (1 if alone else min(len(own) - 1, 8))
-        found[rank] = widened * math.sqrt(mine if alone else others) * stats.student_quantile(level, freedom)
+        found[rank] = widened * math.sqrt(max(mine, others)) * stats.student_quantile(level, freedom)
     return found
 
 

@@ -48,6 +48,8 @@ PATIENCE_S = 10.0
 FLUSH_S = 1.5
 MOST_BYTES = 512 * 2**20
 _TIMES = ("data", "copies", "waits", "backward", "optimizer", "gc", "queued")
+# GPUs of one part differ by a few percent in the clock that they reach with the same power.
+SLOW_CLOCK = 0.95
 # Clocks of servers may run off by this much between two readings.
 DRIFT = 50e-6
 # Every rank of such a call waits for the last; the others have a root that does not.
@@ -74,6 +76,8 @@ class Job:
     has_asked: bool = False
     has_told: bool = False
     has_shown: bool = False
+    # Of the GPU's clock, while kernels ran.
+    clocks_hz: list[float] = field(default_factory=list)
 
     @property
     def path(self) -> Path:
@@ -133,7 +137,9 @@ class Job:
         process too, which has its report to write within the launcher's patience.
         """
         signal.signal(signal.SIGTERM, lambda number, frame: None)
-        self.write({"say": "end", "exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines})
+        clock_hz = statistics.fmean(self.clocks_hz) if self.clocks_hz else None
+        end = {"say": "end", "exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines}
+        self.write(end | {"sm_clock_hz": clock_hz})
         if code:
             with contextlib.suppress(OSError):
                 (self.folder / "failed").touch(exist_ok=False)
@@ -293,6 +299,7 @@ class Read:
     exit: int | None = None
     ended_ns: int | None = None
     done: int = 0
+    sm_clock_hz: float | None = None
     lost: int = 0
     p2p: int = 0
     failed: str = ""
@@ -337,6 +344,7 @@ class Read:
         elif say == "end":
             self.exit, self.ended_ns, self.done = int(line["exit"]), int(line["at_ns"]), int(line["steps"])
             self.lines = [(str(a), visible(str(b)), int(c), float(d)) for a, b, c, d in line["lines"]]
+            self.sm_clock_hz = float(line.get("sm_clock_hz") or 0.0) or None
         elif say == "failed":
             self.failed = visible(str(line["why"]))
 
@@ -566,6 +574,7 @@ def _row(one: Read, means: Mapping[str, float], verdict: ranks_judge.Verdict) ->
             f"{name}_s": means.get(name)
             for name in ("data", "copies", "forward", "backward", "optimizer", "gc", "queued")
         },
+        sm_clock_hz=one.sm_clock_hz,
         exit=one.exit,
         ended_ns=None if one.ended_ns is None else one.ended_ns + int(offset * 1e9),
         state=one.state or None,
@@ -776,5 +785,14 @@ def _of_ranks(found: RanksResult) -> Finding:
         )
         place = f" at {found.place}" if found.place else ""
         message += f"; before it, {found.activity}{place}{more}" if more else f"; it is late in {found.activity}{place}"
+    message += _slow_clock(one, [row for row in found.ranks if row.rank not in found.late])
     title = f"{_names(found.late)} {'holds' if len(found.late) == 1 else 'hold'} up the job"
     return Finding(name, verdict, title, message, evidence)
+
+
+def _slow_clock(late: JobRank, others: Sequence[JobRank]) -> str:
+    """What a late rank's GPU clock is below its siblings', as text."""
+    known = [row.sm_clock_hz for row in others if row.sm_clock_hz is not None]
+    if late.sm_clock_hz is None or not known or late.sm_clock_hz >= SLOW_CLOCK * (usual := statistics.median(known)):
+        return ""
+    return f"; its GPU's clock is {late.sm_clock_hz / 1e6:.0f} MHz, its siblings' {usual / 1e6:.0f} MHz"
