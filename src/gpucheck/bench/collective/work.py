@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
@@ -419,12 +420,12 @@ class _Run:
             return "fault"
         todo = self._todo()
         left_out: list[str] = []
-        broken: set[str] = set()
+        failures: Counter[str] = Counter()
         # By collective: the size before, and what a call of it took.
         before: dict[str, tuple[int, float]] = {}
         for done, (collective, size) in enumerate(todo):
             name = f"{collective}, {units.capacity(size)}"
-            if collective in broken:
+            if failures[collective] > 1:
                 continue
             left_s = self.deadline - time.monotonic()
             last_size, last_s = before.get(collective, (size, 0.0))
@@ -443,19 +444,20 @@ class _Run:
                 self.emit(Measured(one))
                 before[collective] = size, one.time_s.median if one.time_s else 0.0
                 continue
-            broken.add(collective)
+            failures[collective] += 1
             self.emit(Skipped(judge.failed(name, answers, self.ready, self.kind)))
-            rest = todo[done + 1 :]
-            # Its larger arrays would hang as long again.
             goes_on = not self.group.is_launched and self._begin()
-            self._not_run([one for one in rest if one[0] == collective or (not goes_on and one[0] not in broken)])
+            # What failed with two sizes would with the larger ones, and a hang takes the whole limit each time.
+            is_over = failures[collective] > 1
+            rest = [one for one in todo[done + 1 :] if failures[one[0]] < 2 or one[0] == collective]
+            self._not_run([one for one in rest if not goes_on or (is_over and one[0] == collective)])
             if not goes_on:
                 return "fault"
         if left_out:
             what = f"{len(left_out)} of {len(todo)} rows were not measured"
             finding = devices.out_of_time("collective", what, self.ids[0])
             self.emit(Skipped(replace(finding, evidence={"rows": left_out})))
-        return "fault" if broken else "time" if left_out else ""
+        return "fault" if failures else "time" if left_out else ""
 
     def _begin(self) -> bool:
         """Start the ranks; False where they do not come together."""
