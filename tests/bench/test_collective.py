@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from gpucheck.cli.app import main
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import child
 from gpucheck.machine.child import LineChild, python_argv
+from gpucheck.machine.launcher import Place
 from gpucheck.report.facts import Device, Facts, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement
@@ -239,6 +242,25 @@ def test_under_torchrun_one_rank_reports_and_all_end_alike(missed: bool, tmp_pat
     assert [one["rank"] for one in document["measurements"][0]["method"]["details"]["ranks"]] == [0, 1]
     if missed:
         assert ended.stderr.count("exitcode  : 4") >= 1
+
+
+def test_a_rank_whose_leader_gives_up_waits_for_nobody() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    silent = lambda rank: LineChild([sys.executable, "-c", "import time; time.sleep(600)"])  # noqa: E731
+    leader = work.Meeting(Place(0, 2, 0, "127.0.0.1", port), options())
+    follower = work.Meeting(Place(1, 2, 1, "127.0.0.1", port), options(), silent)
+    # Interrupted while the ranks start, before it has counted what it asked.
+    leader._say("ask/0", {"begin": "cpu"})
+    codes: list[int] = []
+    following = threading.Thread(target=lambda: codes.append(follower.follow()), daemon=True)
+    following.start()
+    while follower.ranks is None or not follower.ranks.children:
+        time.sleep(0.01)
+    leader.dismiss(exits.COULD_NOT_LOOK)
+    following.join(work.START_S / 2)
+    assert codes == [exits.COULD_NOT_LOOK]
 
 
 # who is to blame

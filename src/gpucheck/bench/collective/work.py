@@ -109,22 +109,26 @@ class Ranks:
                 self.unstarted[rank] = Answer(rank, None, lost.ending.in_words, "", lost.ending.how)
         self._tell({**self.setup, "prefix": f"{self.setup['prefix']}/{turn}"})
 
-    def ask(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
+    def ask(
+        self, request: Mapping[str, Any], limit_s: float, is_over: Callable[[], bool] = lambda: False
+    ) -> list[Answer]:
         """Every rank's answer; one that says nothing for `limit_s` is late."""
         self._tell(request)
-        return self.hear(limit_s)
+        return self.hear(limit_s, is_over)
 
     def _tell(self, request: Mapping[str, Any]) -> None:
         for rank, child in self.children.items():
             with contextlib.suppress(talk.Lost):  # heard next
                 child.send({**request, "rank": rank})
 
-    def hear(self, limit_s: float) -> list[Answer]:
+    def hear(self, limit_s: float, is_over: Callable[[], bool] = lambda: False) -> list[Answer]:
         """The answers to what was asked last. Where one rank fails, the others have a little more time."""
         found = dict(self.unstarted)
         steps = dict.fromkeys(self.mine, "")
         until = time.monotonic() + (AFTER_A_FAILURE_S if found else limit_s)
         while (waiting := [rank for rank in self.mine if rank not in found]) and time.monotonic() < until:
+            if is_over():
+                break
             for rank in waiting:
                 failed = any(one.line is None for one in found.values())
                 try:
@@ -195,6 +199,7 @@ class Meeting:
         self.place, self.options, self.start_child, self.world = place, options, start, place.world
         self.ranks: Ranks | None = None
         self.number = 0
+        self.looked_at = time.monotonic()
         keeps = place.rank == 0 and not place.is_kept
         try:
             self.store = dist.TCPStore(place.host, place.port, None, keeps, datetime.timedelta(seconds=MEET_S))
@@ -217,17 +222,18 @@ class Meeting:
     def dismiss(self, code: int) -> None:
         """Let every process end with this exit status, and stay until they know it: the store may be this process's."""
         with contextlib.suppress(RuntimeError):  # whoever is gone does not ask any more
-            self._say(f"ask/{self.number}", {"exit": code})
+            # Not under a number: rank 0 may have been interrupted between two.
+            self._say("exit", {"exit": code})
             until = time.monotonic() + LEAVE_S
             for rank in range(1, self.world):
-                self._hear(f"left/{rank}", until - time.monotonic())
+                self._hear(f"left/{rank}", limit_s=until - time.monotonic())
 
     def follow(self) -> int:
         """Do what rank 0 asks until it dismisses; the exit status that it says."""
         patience_s = MEET_S
         try:
             while True:
-                told = self._hear(f"ask/{self.number}", patience_s)
+                told = self._hear("exit", f"ask/{self.number}", limit_s=patience_s)
                 if told is None:
                     sys.stderr.write(f"gpucheck: rank {self.place.rank}: rank 0 does not answer\n")
                     return exits.UNDECIDED
@@ -251,7 +257,7 @@ class Meeting:
         for rank in range(self.world):
             # The first lines wait for whoever starts last; later ones begin as rank 0's do.
             left_s = (MEET_S if number == 0 else 0.0) + max(until - time.monotonic(), 0.1)
-            told = self._hear(f"answer/{number}/{rank}", left_s)
+            told = self._hear(f"answer/{number}/{rank}", limit_s=left_s)
             found.append(Answer(rank, None, "its host does not answer", "", "late") if told is None else Answer(**told))
         return found
 
@@ -263,21 +269,30 @@ class Meeting:
             setup |= {"kind": told["begin"], "local_rank": place.local_rank}
             self.ranks = Ranks([place.rank], setup, self.start_child)
             self.ranks.start(0)
-            (mine,) = self.ranks.hear(START_S)
+            (mine,) = self.ranks.hear(START_S, self._is_dismissed)
         else:
             assert self.ranks is not None
-            (mine,) = self.ranks.ask(told["ask"], float(told["limit_s"]))
+            (mine,) = self.ranks.ask(told["ask"], float(told["limit_s"]), self._is_dismissed)
         self._say(f"answer/{self.number}/{place.rank}", asdict(mine))
         self.number += 1
 
-    def _say(self, key: str, told: Mapping[str, Any]) -> None:
-        self.store.set(f"gpucheck/{self.place.attempt}/{key}", json.dumps(told))
+    def _is_dismissed(self) -> bool:
+        """Whether rank 0 waits no longer for an answer; asked once a second."""
+        if self.place.rank == 0 or time.monotonic() - self.looked_at < 1.0:
+            return False
+        self.looked_at = time.monotonic()
+        return bool(self.store.check([self._name("exit")]))
 
-    def _hear(self, key: str, limit_s: float) -> dict[str, Any] | None:
-        """What stands under a key, once it does; None where nothing does within so many seconds."""
-        name = f"gpucheck/{self.place.attempt}/{key}"
+    def _name(self, key: str) -> str:
+        return f"gpucheck/{self.place.attempt}/{key}"
+
+    def _say(self, key: str, told: Mapping[str, Any]) -> None:
+        self.store.set(self._name(key), json.dumps(told))
+
+    def _hear(self, *keys: str, limit_s: float) -> dict[str, Any] | None:
+        """What stands under the first of these keys that is there; None where nothing is within so many seconds."""
         until = time.monotonic() + limit_s
-        while not self.store.check([name]):
+        while (name := next((one for one in map(self._name, keys) if self.store.check([one])), None)) is None:
             if time.monotonic() >= until:
                 return None
             time.sleep(POLL_S)
