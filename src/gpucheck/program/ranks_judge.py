@@ -80,6 +80,8 @@ def judge(table: Table) -> Verdict:
         return Verdict("not_decided", reason=f"{table.steps} steps: fewer than {FEWEST_STEPS}")
     if len(table.ranks) < 2 or not table.calls:
         return Verdict("not_decided", reason="no collective was seen on more than one rank")
+    if not table.inside and _ahead(table) > AHEAD:
+        return Verdict("not_decided", reason="ranks go on for a step without the last one: two jobs, or wrong clocks")
     lateness = _lateness(table)
     late, steps = lateness.late, sorted(lateness.lost)
     if len(steps) < FEWEST_STEPS - APART:
@@ -112,6 +114,14 @@ def judge(table: Table) -> Verdict:
         reason = f"ranks arrive {apart * 1e3:.3g} ms apart, and nobody was seen to wait"
         return Verdict("not_decided", reason=reason, late_s=means, shares=shares)
     return Verdict("alike", late_s=means, shares=shares)
+
+
+def _ahead(table: Table) -> float:
+    """In which part of the steps a rank made the last call of the next step before all had come to that of this one."""
+    slack = 2 * max(table.clock_error_s.values(), default=0.0)
+    ends = {(call.group, call.step): call.arrivals.values() for call in table.calls if call.waits}
+    pairs = [(ends[group, step - 1], at) for (group, step), at in ends.items() if (group, step - 1) in ends]
+    return sum(min(after) < max(before) - slack for before, after in pairs) / max(len(pairs), 1)
 
 
 def _apart(table: Table) -> float:

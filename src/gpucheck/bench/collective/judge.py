@@ -63,9 +63,11 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
     if died:
         # A signal from outside, as the kernel's for want of memory, is no fault of what was measured.
         crashed = any(one.how == "crashed" for one in died)
-        fix = "look for the out-of-memory killer and Xid errors: sudo dmesg | tail -50"
-        if died[0].how == "stopped":
-            fix = "rerun without a debugger; look for what sends SIGSTOP, as a scheduler that suspends jobs"
+        fix = (
+            "rerun without a debugger; look for what sends SIGSTOP, as a scheduler that suspends jobs"
+            if died[0].how == "stopped"
+            else "look for the out-of-memory killer and Xid errors: sudo dmesg | tail -50"
+        )
         return _named("collective.rank", blame if crashed else "inconclusive", what, died, ready, evidence, fix)
     if spoke:
         text = spoke[0].why

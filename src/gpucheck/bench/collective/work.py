@@ -126,9 +126,11 @@ class Ranks:
         found = dict(self.unstarted)
         steps = dict.fromkeys(self.mine, "")
         until = time.monotonic() + (AFTER_A_FAILURE_S if found else limit_s)
-        while (waiting := [rank for rank in self.mine if rank not in found]) and time.monotonic() < until:
-            if is_over():
-                break
+        while (
+            (waiting := [rank for rank in self.mine if rank not in found])
+            and time.monotonic() < until
+            and not is_over()
+        ):
             for rank in waiting:
                 failed = any(one.line is None for one in found.values())
                 try:

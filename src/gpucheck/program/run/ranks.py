@@ -118,7 +118,7 @@ class Job:
         if waited >= ENDED_S and self.rank == 0 and not self.has_shown:
             self.has_shown = True
             with contextlib.suppress(CannotLook):  # told at the end
-                for finding in findings(result(self.folder, self.world)):
+                for finding in findings(result(self.folder)):
                     if finding.id in ("run.ranks.hang", "run.ranks.mismatch"):
                         tell(f"{finding.title}: {finding.message}")
 
@@ -156,7 +156,7 @@ class Job:
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline and not _have_all_ended(self.folder, self.world):
             time.sleep(0.2)
-        found = result(self.folder, self.world)
+        found = result(self.folder)
         if not self.is_kept:
             shutil.rmtree(self.folder, ignore_errors=True)
         return found
@@ -188,7 +188,7 @@ def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | 
         why = os.strerror(error.errno or 0)
         raise CannotLook(f"{str(path)!r} cannot be written", why, "give another folder") from error
     local = os.environ.get("LOCAL_RANK", "")
-    host = {"host": socket.gethostname(), "local_rank": local, "at_ns": time.time_ns()}
+    host = {"host": socket.gethostname(), "local_rank": local, "at_ns": time.time_ns(), "job": _job_key()}
     found.write({"say": "rank", "rank": found.rank, "world": found.world, "hosts": _has_hosts(found.world), **host})
     return found
 
@@ -198,15 +198,16 @@ def _has_hosts(world: int) -> bool:
     return os.environ.get("LOCAL_WORLD_SIZE", str(world)) != str(world)
 
 
-def _restart() -> str:
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+def _job_key() -> str:
+    """What all ranks of a job make alike; hosts may spell MASTER_ADDR differently, and count restarts on their own."""
+    names = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "WORLD_SIZE")
+    return hashlib.sha256("\n".join(os.environ.get(name, "") for name in names).encode()).hexdigest()[:16]
 
 
 def _meeting() -> Path:
     """A folder whose name all ranks of a job on this host make alike."""
-    names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "WORLD_SIZE")
-    text = "\n".join(os.environ.get(name, "") for name in names) + _restart()
-    return Path(tempfile.gettempdir()) / f"gpucheck-{os.getuid()}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return Path(tempfile.gettempdir()) / f"gpucheck-{os.getuid()}-{_job_key()}-{attempt}"
 
 
 def enlarged(env: Mapping[str, str], *, device_arrival: bool) -> dict[str, str]:
@@ -283,6 +284,8 @@ class Read:
     host: str = ""
     local: str = ""
     hosts: bool = False
+    # Of which job it is, and when it began.
+    job: tuple[int, str] = (0, "")
     calls: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     inside: dict[tuple[str, int], float] = field(default_factory=dict)
     kinds: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -318,7 +321,7 @@ class Read:
         say = line["say"]
         if say == "rank":
             self.world, self.host, self.local = int(line["world"]), visible(str(line["host"])), str(line["local_rank"])
-            self.hosts = bool(line["hosts"])
+            self.hosts, self.job = bool(line["hosts"]), (int(line["at_ns"]), str(line.get("job", "")))
         elif say == "kind":
             self.kinds[int(line["kind"])] = {name: line[name] for name in ("group", "name", "sizes", "dtypes")}
         elif say == "group":
@@ -381,12 +384,12 @@ def is_job(path: str) -> bool:
         return False
 
 
-def read(folder: Path, world: int | None = None) -> list[Read]:
-    """The files of a folder, by rank. Those of a larger job before are left out. Raises CannotLook."""
+def read(folder: Path) -> list[Read]:
+    """The files of a folder's newest job, by rank. Raises CannotLook."""
     found = []
     for path in sorted(folder.iterdir()):
         match = _FILE.fullmatch(path.name)
-        if match is None or (world is not None and int(match[1]) >= world):
+        if match is None:
             continue
         if path.is_symlink() or not path.is_file() or path.stat().st_size > MOST_BYTES:
             raise CannotLook(f"{str(path)!r} is no file of a rank", "a link, or too large")
@@ -397,16 +400,17 @@ def read(folder: Path, world: int | None = None) -> list[Read]:
                 with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError, RecursionError):
                     rank.take(json.loads(line))
         found.append(rank)
-    return sorted(found, key=lambda one: one.rank)
+    newest = max((one.job for one in found), default=(0, ""))[1]
+    return sorted((one for one in found if one.job[1] == newest), key=lambda one: one.rank)
 
 
 # -- together ----------------------------------------------------------------------------------------------------------
 
 
-def result(folder: Path, world: int | None = None) -> RanksResult:
+def result(folder: Path) -> RanksResult:
     """Judge the ranks' files. Raises CannotLook."""
     try:
-        ranks = read(folder, world)
+        ranks = read(folder)
     except OSError as error:
         raise CannotLook(f"{str(folder)!r} cannot be read", os.strerror(error.errno or 0)) from error
     return fold(ranks, folder)
