@@ -296,12 +296,14 @@ def right(fault: str, document: dict[str, Any]) -> tuple[bool, str]:
         named = result["late"] == [culprit] and (result["activity"] or "").startswith(ACTIVITY[fault])
         return named and not faults, said
     if fault == "alternating":
-        return result["outcome"] == "alternating" and set(result["late"]) <= set(culprits), said
+        return result["outcome"] == "alternating" and set() < set(result["late"]) <= set(culprits), said
     if fault == "killed":
         return findings.get("run.ranks.ended", {}).get("evidence") == {"rank": culprit} and "SIGKILL" in said, said
     if fault == "stopped":
         hang = result["hang"] or {}
         return hang.get("missing") == [culprit] and "stopped" in said, said
+    if set((result["hang"] or {}).get("missing", ())) - {culprit}:
+        return False, said
     # With two ranks, or two whose record is there, either may be the one that differs: both are named, none blamed.
     seen = result["mismatch"]
     if fault == "skipped" and seen is None:

@@ -345,6 +345,18 @@ def test_a_hang_tells_who_is_missing_and_where(tmp_path: Path) -> None:
     assert silent.hang is not None
     assert (silent.hang.missing, silent.hang.unknown) == ((), (1,))
     assert "rank 1 did not answer, rank 1 is at /job/load.py:12" in ranks.findings(silent)[0].message
+    # It was at work in the call itself, perhaps, when it was ended: nobody knows what it had not handed on.
+    hang(tmp_path, "", frames)
+    with open(tmp_path / "rank1.jsonl", "r+") as file:
+        kept = [line for line in file if "pending" not in line and '"process"' not in line][:-1]
+        end = {"say": "end", "exit": -6, "at_ns": 5 * MS, "steps": 1, "lines": []}
+        file.seek(0)
+        file.truncate()
+        file.write("".join(kept) + json.dumps(end) + "\n")
+    died = ranks.result(tmp_path)
+    assert died.hang is not None and (died.hang.missing, died.hang.unknown) == ((), (1,))
+    told = "rank 1 did not answer, rank 1 had ended by SIGABRT at /job/load.py:12"
+    assert told in ranks.findings(died)[0].message
     stopped = ranks.findings(hang(tmp_path, "T (stopped)", []))[0]
     assert "rank 1 is stopped (SIGSTOP or a debugger)" in stopped.message
 

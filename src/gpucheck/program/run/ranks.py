@@ -649,9 +649,11 @@ def _hang(ranks: Sequence[Read], world: int, folder: Path | None) -> JobHang | N
     _, first, key = min(waiting, key=lambda one: (one[0], one[1].rank))
     members = set(first.groups.get(key[0].partition("#")[0], range(world)))
     inside = {one.rank for one in ranks if key in one.calls and one.calls[key][1] <= marked_ns}
-    # A rank that does not answer may be in the call: its Python is blocked, or its file is elsewhere.
+    # A rank that does not answer may be in the call: its Python is blocked, it died there, or its file is elsewhere.
     known = {
-        one.rank for one in ranks if one.pending is not None or one.exit is not None or one.state[:1] in ("T", "t")
+        one.rank
+        for one in ranks
+        if one.pending is not None or (one.exit is not None and one.exit >= 0) or one.state[:1] in ("T", "t")
     }
     unknown = members - known - inside
     # It came to an end all the same where a rank went on from it.
@@ -720,14 +722,9 @@ def _of_hang(found: RanksResult) -> Finding | None:
     waits = f"{_names(seen.inside)} {'waits' if len(seen.inside) == 1 else 'wait'} in {call}{where}"
     parts = []
     for rank in seen.missing[:4]:
-        row = rows[rank]
-        is_stopped = (row.state or "").startswith(("T", "t"))
-        ended = f" had ended (exit {row.exit})" if row.exit is not None and row.exit >= 0 else ""
-        state = " is stopped (SIGSTOP or a debugger)" if is_stopped else ""
-        place = f" is at {row.place}" if row.place else ""
-        parts.append(f"rank {rank}{state or place or ended or ' has not come to it'}")
+        parts.append(f"rank {rank}{_found(rows[rank]) or ' has not come to it'}")
     if seen.unknown:
-        places = [f"rank {rank} is at {rows[rank].place}" for rank in seen.unknown if rank in rows and rows[rank].place]
+        places = [f"rank {rank}{told}" for rank in seen.unknown if rank in rows and (told := _found(rows[rank]))]
         parts.append(", ".join((f"{_names(seen.unknown)} did not answer", *places[:4])))
     if not parts:
         parts.append("all ranks are in it: the network or the devices, not one rank's program")
@@ -740,6 +737,22 @@ def _of_hang(found: RanksResult) -> Finding | None:
     return Finding("run.ranks.hang", "fail", title, message, evidence)
 
 
+def _found(row: JobRank) -> str:
+    """How a rank was found at a hang; empty where nothing is known."""
+    if (row.state or "").startswith(("T", "t")):
+        return " is stopped (SIGSTOP or a debugger)"
+    place = f" is at {row.place}" if row.place else ""
+    if row.exit is None or row.state is not None or (row.exit >= 0 and place):  # it was alive then
+        return place
+    return f" had ended {_how(row.exit)}{place.replace(' is', '', 1)}"
+
+
+def _how(code: int) -> str:
+    """`exit 1`, `by SIGKILL`."""
+    known = {int(one): one.name for one in signal.Signals}
+    return f"exit {code}" if code >= 0 else f"by {known.get(-code, f'signal {-code}')}"
+
+
 def _of_end(found: RanksResult) -> Finding | None:
     """Who ended first, where the job failed: the others fail because of it."""
     failed = [one for one in found.ranks if one.exit and one.ended_ns is not None]
@@ -747,14 +760,12 @@ def _of_end(found: RanksResult) -> Finding | None:
         return None
     first = min(failed, key=lambda one: one.ended_ns or 0)
     code = first.exit or 0
-    known = {int(one): one.name for one in signal.Signals}
-    how = f"exit {code}" if code > 0 else f"by {known.get(-code, f'signal {-code}')}"
     why = "often the system's out-of-memory killer: sudo dmesg shows it" if code == -9 else ""
     others = [one for one in failed if one is not first]
     message = f"after {first.steps} steps" + (
         f"; {_names(one.rank for one in others)} failed after it" if others else ""
     )
-    title = f"rank {first.rank} ended first, {how}"
+    title = f"rank {first.rank} ended first, {_how(code)}"
     return Finding("run.ranks.ended", "warn", title, message + (f"; {why}" if why else ""), {"rank": first.rank})
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-RanksOutcome = Literal["straggler", "alternating", "alike", "not_decided"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRank:
@@ -78,7 +76,7 @@ class RanksResult:
     issued the calls (NCCL), or the time inside them."""
 
     world: int
-    outcome: RanksOutcome
+    outcome: Literal["straggler", "alternating", "alike", "not_decided"]
     reason: str
     arrival: Literal["arrival", "host issue", "inside"]
     steps: int
