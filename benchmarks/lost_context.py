@@ -39,7 +39,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-# As small as each can be: what counts is which calls are made, not how often. A busy machine has the time for late ones.
+# As small as each can be: what counts is which calls are made, not how often. Budgets leave a busy machine time for the
+# later ones.
 COMMANDS = {
     "bench.transfer": "bench transfer --size 4KiB --time-budget 12s",
     "bench.matmul": "bench matmul --dtype float32 --size 64 --time-budget 8s",
