@@ -257,9 +257,9 @@ def test_a_rank_whose_leader_gives_up_waits_for_nobody() -> None:
     following.start()
     while follower.ranks is None or not follower.ranks.children:
         time.sleep(0.01)
-    leader.dismiss(exits.COULD_NOT_LOOK)
+    leader.dismiss(errors.COULD_NOT_LOOK)
     following.join(work.START_S / 2)
-    assert codes == [exits.COULD_NOT_LOOK]
+    assert codes == [errors.COULD_NOT_LOOK]
 
 
 # who is to blame
