@@ -16,7 +16,7 @@ from gpucheck.bench import buffers, judge
 from gpucheck.bench.bandwidth import work as bandwidth
 from gpucheck.bench.benchmarks import BENCHMARKS, AllOptions
 from gpucheck.bench.devices import ALONE, Shared
-from gpucheck.bench.figures import Ceiling, Judge, Seen
+from gpucheck.bench.judging import Ceiling, Judge, Seen
 from gpucheck.config import Limit
 from gpucheck.errors import CannotLook, Undecided, UsageError
 from gpucheck.machine import accel, choose, faults, host, inventory

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpucheck import errors
-from gpucheck.bench import judge, remarks
+from gpucheck.bench import judge, judging
 from gpucheck.config import Limit
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Undecided, UsageError
 from gpucheck.machine import child, choose, faults, inventory, kept, pulse, talk
@@ -191,7 +191,7 @@ class _Run:
             kept.begin(accel)
             try:
                 for one in self.rows(accel, deadline):
-                    self.emit(Measured(replace(one, flags=(*one.flags, remarks.SHARED)) if shared else one))
+                    self.emit(Measured(replace(one, flags=(*one.flags, judging.SHARED)) if shared else one))
                     left_out = "some rows were not measured"
                     # Rows that were timed in turn are told together.
                     together = together - 1 if together else len(one.method.details.get("in_turn_with", ()))
@@ -225,12 +225,13 @@ class _Run:
         self.emit(Failed(fault))
         if fault.kind == "error" and not faults.is_of_library(error):
             raise error
-        if fault.kind == "device" and (fault.poisons or accel is None or self._is_silent(accel)):
-            self.lost[device_id] = fault
-
-    def _is_silent(self, accel: Accel) -> bool:
-        with pulse.watching(accel, self.where):
-            return accel.why_broken() is not None
+        if fault.kind != "device":
+            return
+        if not fault.poisons and accel is not None:
+            with pulse.watching(accel, self.where):
+                if accel.why_broken() is None:
+                    return
+        self.lost[device_id] = fault
 
 
 def out_of_time(name: str, what: str, device: str | None = None) -> Finding:

@@ -12,13 +12,13 @@ recorded could bridge the gap has missed it (`config.BRIDGES`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpucheck import config, naming, units
-from gpucheck.bench import remarks
+from gpucheck.bench import judging
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS, Benchmark
-from gpucheck.bench.figures import TABLE, Ceilings, Figure, Seen
+from gpucheck.bench.judging import TABLE, Ceilings, Figure, Seen
 from gpucheck.config import BY_ID, Limit
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
@@ -33,10 +33,9 @@ _SILENT: tuple[Verdict, ...] = ("skip", "info")
 
 
 def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgement:
-    """Return what the document of a benchmark, or of all, comes to; by the thresholds that it was measured with, or
-    others."""
+    """Judge the document of a benchmark, or of all, by the thresholds that it was measured with, or others."""
     asked = document.settings.thresholds if thresholds is None else thresholds
-    found = [one for device in _devices(document.parts) for one in remarks.in_use(document.facts, [device])]
+    found = [one for device in _devices(document.parts) for one in judging.in_use(document.facts, [device])]
     results: dict[str, Any] = {}
     headlines: list[Headline] = []
     ran = [one for one in BENCHMARKS if any(part.id == one.id for part in document.parts)]
@@ -76,11 +75,8 @@ def _is_of(part: Part, benchmark: Benchmark) -> bool:
 
 def _devices(parts: Iterable[Part], benchmark: str | None = None) -> list[str]:
     """The devices of the plan, in its order: those of one benchmark, or of all."""
-    return list(
-        dict.fromkeys(
-            part.device for part in parts if part.device is not None and (benchmark is None or part.id == benchmark)
-        )
-    )
+    mine = (part.device for part in parts if benchmark is None or part.id == benchmark)
+    return list(dict.fromkeys(device for device in mine if device is not None))
 
 
 def _seen(document: Report, benchmark: Benchmark, device: str) -> Seen:
@@ -119,31 +115,17 @@ class _Placed:
     """Skips and faults, each given out once: beside the benchmark and the device that it is about."""
 
     document: Report
-    _given: set[int]
-
-    def __init__(self, document: Report) -> None:
-        self.document, self._given = document, set()
+    _given: set[int] = field(default_factory=set)
 
     def skips(self, benchmark: Benchmark, device: str | None = None) -> list[Finding]:
         """Return those of a benchmark on a device, or of none."""
-        return list(
-            self._once(
-                one
-                for one in self.document.skips
-                if one.id.partition(".")[0] == benchmark.id and (device is None or one.device == device)
-            )
-        )
+        mine = (one for one in self.document.skips if one.id.partition(".")[0] == benchmark.id)
+        return list(self._once(one for one in mine if device is None or one.device == device))
 
     def faults(self, benchmark: Benchmark, device: str | None = None) -> list[Finding]:
         """Return what broke a benchmark off on a device, or anywhere."""
-        return [
-            _of_fault(one)
-            for one in self._once(
-                one
-                for one in self.document.faults
-                if one.where == f"bench {benchmark.id}" and (device is None or one.device == device)
-            )
-        ]
+        mine = (one for one in self.document.faults if one.where == f"bench {benchmark.id}")
+        return [_of_fault(one) for one in self._once(one for one in mine if device is None or one.device == device)]
 
     def rest(self) -> list[Finding]:
         """Return what is about no benchmark that was planned."""
