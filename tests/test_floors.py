@@ -67,7 +67,7 @@ SIZES = {
     "measure": (4, 611),
     "memory": (5, 365),
     "program": (27, 6669),
-    "render": (24, 3731),
+    "render": (24, 3732),
     "report": (17, 1793),
     "smoke": (6, 909),
     "stress": (6, 1085),
