@@ -144,7 +144,7 @@ FIRST: dict[str, list[str]] = {
     "doctor_lost_card": [
         "✗ torch can use 2 GPUs; 1 failure, 1 warning",
         "✗ a GPU does not answer its driver: cuda:1: GPU is lost",
-        "→ power the node off and on",
+        "→ power-cycle the node",
     ],
     "doctor_throttled": [
         "! torch can use 2 GPUs; 1 warning",
@@ -172,7 +172,7 @@ FIRST: dict[str, list[str]] = {
     "explain_xid": [
         "Xid 79: the GPU has fallen off the bus: GPU 0000:3b:00",
         "→ drain the node",
-        "→ power the machine off and on",
+        "→ power-cycle the machine",
     ],
     "explain_unknown": [
         "? text not known: no known error text is in it; paste the whole traceback",

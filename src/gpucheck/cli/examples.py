@@ -21,7 +21,7 @@ EXAMPLES: dict[str, tuple[str, str, str]] = {
     "gpucheck memory": (
         "gpucheck memory",
         "gpucheck memory --device cuda:1",
-        "gpucheck memory --device all --json",
+        "gpucheck memory --device cuda:1 --json",
     ),
     "gpucheck doctor": (
         "gpucheck doctor",

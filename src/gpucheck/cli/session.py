@@ -298,7 +298,7 @@ def _print(report: Report, common: Common, *, told: bool) -> None:
 
 
 def _is_only_an_error(report: Report) -> bool:
-    """Whether nothing was read off: the sentence on stderr has then said it all."""
+    """Return whether nothing was read: the sentence on stderr has then said it all."""
     return not report.measurements and not report.results and len(report.findings) == 1
 
 

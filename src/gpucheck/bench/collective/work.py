@@ -273,7 +273,7 @@ class Meeting:
         self.store.set(f"gpucheck/{self.place.attempt}/{key}", json.dumps(told))
 
     def _hear(self, key: str, limit_s: float) -> dict[str, Any] | None:
-        """What stands under a key, once it does; None where nothing does within so many seconds."""
+        """Return what stands under a key, once it does; None where nothing does within so many seconds."""
         name = f"gpucheck/{self.place.attempt}/{key}"
         until = time.monotonic() + limit_s
         while not self.store.check([name]):
