@@ -38,9 +38,19 @@ def label(row: Measurement) -> str:
 
 def case_text(case: Mapping[str, Any], between: str = ", ") -> str:
     """Return what a case says, in words; sizes in their units."""
-    return between.join(
-        units.capacity(value) if name.endswith("_bytes") else str(value) for name, value in case.items()
-    )
+    return between.join(filter(None, (_value_text(name, value) for name, value in case.items())))
+
+
+# What a copy's label says of its clock: the whole call needs no word.
+_CLOCKS = {"as_called": "", "link": "the link alone"}
+
+
+def _value_text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return f"{'with' if value else 'without'} {name}"
+    if name == "timed":
+        return _CLOCKS.get(value, str(value))
+    return units.capacity(value) if name.endswith("_bytes") else str(value).replace("_", " ")
 
 
 def _case(row: Measurement) -> tuple[str, str, str]:

@@ -21,6 +21,7 @@ from gpucheck.render.blocks import (
     table,
     verdict_cell,
 )
+from gpucheck.render.measured import FLAGS
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.short import Change, ComparedRow, Comparison
@@ -179,7 +180,7 @@ def _details(compared: Comparison) -> list[Block]:
 
 
 def _cells(row: ComparedRow, *, failed: bool, several: bool) -> Sequence[str | Cell]:
-    notes = [*row.differences, *row.flags]
+    notes = [*row.differences, *(FLAGS.get(flag, (flag, ""))[0] or flag for flag in row.flags)]
     # Too few runs are said once, above.
     if row.why and min(row.old_runs, row.new_runs) >= FEWEST_RUNS:
         notes.insert(0, row.why)

@@ -241,7 +241,7 @@ def devices_table(devices: Sequence[Device], findings: tuple[Finding, ...]) -> T
             for column, cells in filled
             if any(cell.text for cell in cells)
             and not (alike and column.head == "NVML")
-            and not (column.head in _COMPACT_HEADS and _shows(column) not in needed)
+            and not (column.head == "MHz" and _shows(column) not in needed)
         ]
         made = replace(by_column(kept), narrow=made, dense=True)
     assert made is not None
@@ -270,7 +270,7 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]
     )
     compact: tuple[_ColumnOf, ...] = (
         (Column("GPU", "left"), _index),
-        (Column("NVML", "left", keep=3), nvml),
+        (Column("NVML", "left", keep=4), nvml),
         (Column("device", "left", keep=2), _cores_or_name),
         (Column("", "left", keep=1), lambda device: Cell(bar(_memory_share(device), _SHORT_BAR), "cyan")),
         (Column("mem, GiB"), _memory),
@@ -279,7 +279,7 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]
         (Column("power, W"), _of_card(_power)),
         (Column("°C", keep=4), _of_card(_temperature)),
         (Column("MHz"), _of_card(_clock)),
-        (Column("PCIe", "left"), _of_card(lambda card: link(card.pcie).removeprefix("PCIe "))),
+        (Column("PCIe", "left", keep=3), _of_card(lambda card: link(card.pcie).removeprefix("PCIe "))),
         (Column("state", "left", cropped=8), lambda device: _state(device, findings)),
     )
     wide: tuple[_ColumnOf, ...] = (
@@ -364,8 +364,6 @@ def _power(device: Device, unit: str = "", *, limited: bool = True) -> Cell:
 
 
 def _index(device: Device) -> str:
-    if device.cuda_index is not None:
-        return str(device.cuda_index)
     return device.id or UNKNOWN
 
 

@@ -59,7 +59,7 @@ def _all_well(report: Report, result: StressResult) -> str:
     lasted = units.duration(result.duration_s if report.summary.complete else max(for_s, 1.0))
     speed = next((one for one in report.findings if one.id == "stress.slow"), None)
     tails = [memory_tested(result.devices), speed.title if speed is not None else ""]
-    return "; ".join([f"the results of all {steps} steps in {lasted} are right", *filter(None, tails)])
+    return "; ".join([f"the results of all {steps} steps in {lasted} are correct", *filter(None, tails)])
 
 
 def _under(result: StressResult, worst: Finding | None) -> list[Line]:
@@ -159,7 +159,7 @@ def _state(one: StressDevice, findings: Sequence[Finding]) -> Cell:
         for each in mine:
             if each.verdict == verdict and each.id in words:
                 return verdict_cell(verdict, words[each.id])
-    return verdict_cell("inconclusive", "cut off") if one.ended == "signal" else verdict_cell("pass", "right")
+    return verdict_cell("inconclusive", "cut off") if one.ended == "signal" else verdict_cell("pass", "correct")
 
 
 # -- details -----------------------------------------------------------------------------------------------------------
