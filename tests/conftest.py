@@ -4,6 +4,7 @@ those marked `slow` a sample runs."""
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import os
 import signal
@@ -113,6 +114,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = set(slow) - sample(slow)
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
     items[:] = [item for item in items if item.nodeid not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what is there for all of the run: modules, and thousands of tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
