@@ -179,23 +179,23 @@ FIRST: dict[str, list[str]] = {
         "→ gpucheck doctor on the machine where it happened",
     ],
     "compare_slower": [
-        "✗ 2 of 14 rows are slower: transfer host_to_device 1 MiB 1.32× (1.28 to 1.36)",
-        "bench transfer on cuda:0, host_to_device, 7 runs each, limit 5 %",
+        "✗ 2 of 14 rows are slower: transfer host to device 1 MiB 1.32× (1.28 to 1.36)",
+        "bench transfer on cuda:0, host to device, 7 runs each, limit 5 %",
         "",
     ],
     "compare_same": [
         "· no change in 12 rows",
-        "bench transfer on cuda:0, host_to_device, 7 runs each",
+        "bench transfer on cuda:0, host to device, 7 runs each",
         "",
     ],
     "compare_few": [
         "? inconclusive: 1 of 13 rows; none shown to be slower",
-        "bench transfer on cuda:0, host_to_device, 7 old and 1 to 7 new runs",
+        "bench transfer on cuda:0, host to device, 7 old and 1 to 7 new runs",
         "→ measure both with --runs 7",
     ],
     "compare_other_machine": [
         "! no change in 12 rows",
-        "bench transfer on cuda:0, host_to_device, 7 runs each",
+        "bench transfer on cuda:0, host to device, 7 runs each",
         "! the machines differ: cuda:0 is NVIDIA H200 → NVIDIA L4",
     ],
     "compare_nothing": [

@@ -180,6 +180,7 @@ def _outcome(work: Callable[[Emit], None], whole: _Session, common: Common) -> i
         return exits.TERMINATED
     except UsageError as error:
         if not (so_far.measurements or so_far.results):
+            whole.view.close(refused=True)
             raise
         emit(Skipped(of_error(error)))
         whole.view.close()

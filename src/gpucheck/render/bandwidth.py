@@ -19,7 +19,7 @@ _COLUMNS: tuple[ColumnOf[Measurement], ...] = (
     filled(Column("time", keep=5), measured.time_text),
     filled(Column("bytes per call", keep=2), lambda row: units.capacity(row.work["bytes"])),
     filled(Column("samples", keep=1), measured.samples_text),
-    filled(Column("notes", "left", keep=7, cropped=14), lambda row: measured.notes(row, "warm")),
+    filled(Column("notes", "left", keep=7, wraps=True, cropped=14), lambda row: measured.notes(row, "warm")),
 )
 
 

@@ -31,7 +31,7 @@ _COLUMNS = (
     Column("case", "left", cropped=14),
     Column("figure"),
     Column("share", "left", keep=5),
-    Column("notes", "left", keep=7, cropped=14),
+    Column("notes", "left", keep=7, wraps=True, cropped=14),
 )
 _FIGURES: dict[str, Callable[[float], str]] = {
     "B/s": units.byte_rate,

@@ -41,7 +41,8 @@ class Column:
     """A column: its head, how it is aligned, and how long it stays when the screen is narrow (`keep` 0 goes first).
 
     A head may have two lines: the first names a group of columns. Text that `wraps` may take several lines on a screen;
-    one that may be `cropped`, to that many characters (0: never), loses its end there rather than cost another column.
+    one that may be `cropped`, to that many characters (0: never), loses its end there rather than cost another column,
+    or wraps there if it is both.
     """
 
     head: str

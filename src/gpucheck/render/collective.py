@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.bench import figures
 from gpucheck.bench.collective.judge import label
 from gpucheck.render import measured
-from gpucheck.render.blocks import Block, Column, Line, Page
-from gpucheck.render.measured import ColumnOf, filled, numbers, once
+from gpucheck.render.blocks import ALWAYS, UNKNOWN, Block, Column, Line, Page
+from gpucheck.render.measured import ColumnOf, filled, once
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 
@@ -20,14 +21,21 @@ def _algorithm(row: Measurement) -> float | None:
     return None if rate is None else rate / float(row.method.details["bus_factor"])
 
 
+def _rates(head: str, keep: int, value: Callable[[Measurement], float | None]) -> ColumnOf[Measurement]:
+    """A column of rates: small arrays reach a millionth of what large ones do, so each has its own unit."""
+    return filled(
+        Column(head, keep=keep), lambda row: UNKNOWN if (rate := value(row)) is None else units.byte_rate(rate)
+    )
+
+
 _COLUMNS: tuple[ColumnOf[Measurement], ...] = (
     once(Column("collective", "left"), lambda row: str(row.case["collective"])),
     filled(Column("array", "left", keep=8), lambda row: units.capacity(row.case["size_bytes"])),
     filled(Column("time", keep=7), measured.time_text),
-    numbers(Column("algbw GB/s", keep=5), _algorithm, 1e9),
-    numbers(Column("busbw GB/s"), measured.median_rate, 1e9),
+    _rates("algbw", 5, _algorithm),
+    _rates("busbw", ALWAYS, measured.median_rate),
     filled(Column("samples", keep=1), measured.samples_text),
-    filled(Column("notes", "left", keep=6, cropped=14), lambda row: measured.note_cell(row.flags)),
+    filled(Column("notes", "left", keep=6, wraps=True, cropped=14), lambda row: measured.note_cell(row.flags)),
 )
 
 

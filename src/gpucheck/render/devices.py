@@ -261,7 +261,7 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]
         lambda card: Cell(bar(card.utilization_percent and card.utilization_percent / 100, _SHORT_BAR), "cyan")
     )
     narrow: tuple[_ColumnOf, ...] = (
-        (Column("GPU", "left"), _name),
+        (Column("GPU", "left"), lambda device: _name(device).removeprefix("cuda:")),
         (Column("mem", keep=3), lambda device: _percent(_memory_share(device), 100)),
         util,
         (Column("W"), _of_card(lambda card: _power(card, limited=False))),
@@ -288,12 +288,12 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]
         (Column("device", "left"), _whole_name),
         (Column("", "left"), lambda device: Cell(bar(_memory_share(device), _BAR), "cyan")),
         (Column("memory, GiB"), _memory),
-        (Column("", "left", keep=4), util_bar),
+        (Column("", "left", keep=2), util_bar),
         util,
         (Column("power"), _of_card(lambda card: _power(card, " W"))),
         (Column("temp"), _of_card(lambda card: _temperature(card, " °C"))),
         (Column("clock", keep=3), _of_card(lambda card: _clock(card, " MHz"))),
-        (Column("link", "left", keep=2), _of_card(lambda card: link(card.pcie))),
+        (Column("link", "left", keep=4), _of_card(lambda card: link(card.pcie))),
         (Column("state", "left", cropped=14), lambda device: _state(device, findings)),
         (Column("PCI address", "left", keep=1), _of_card(lambda card: Cell(card.pci_address or UNKNOWN, "dim"))),
         (Column("UUID", "left", keep=0), _of_card(lambda card: Cell(card.uuid or UNKNOWN, "dim"))),

@@ -30,7 +30,7 @@ _COLUMNS: tuple[ColumnOf[OverlapResult], ...] = (
     filled(Column("compute", keep=4), lambda answer: units.duration(answer.compute_s)),
     filled(Column("both", keep=5), lambda answer: units.duration(answer.both_s)),
     filled(Column("rounds", keep=1), lambda answer: str(answer.rounds)),
-    filled(Column("notes", "left", keep=7, cropped=14), lambda answer: measured.note_cell(answer.flags)),
+    filled(Column("notes", "left", keep=7, wraps=True, cropped=14), lambda answer: measured.note_cell(answer.flags)),
 )
 
 

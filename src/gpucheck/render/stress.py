@@ -97,7 +97,7 @@ def _rates(result: StressResult, kind: str) -> ColumnOf[StressDevice]:
     values = [value for one in result.devices if (value := _rate(one, kind))]
     unit = next((point.unit for one in result.devices for point in one.points if point.kind == kind), "")
     tera = unit not in ("B/s", "word/s") and bool(values) and max(values) >= 1e12
-    scale, letter = (1e12, "T") if tera else (1e9, "G")
+    scale, letter = (1e12, "T") if tera else (1e6, "M") if values and max(values) < 1e8 else (1e9, "G")
     return numbers(Column(f"{kind}\n{letter}{unit}", keep=6), lambda one: _rate(one, kind), scale)
 
 

@@ -141,8 +141,9 @@ def _flat(out: Console, table: Table) -> Table:
     ]
     table = replace(table, columns=tuple(columns), dense=True)
     while len(kept) > 2 and _width(out, table, kept) > out.width:
-        # The first names the row, and the last has its verdict or its notes.
-        kept.remove(min(kept[1:-1], key=lambda index: (columns[index].keep, -index)))
+        # The first names the row, and the last may be its verdict.
+        last = kept[-1:] if columns[kept[-1]].keep < ALWAYS else []
+        kept.remove(min([*kept[1:-1], *last], key=lambda index: (columns[index].keep, -index)))
     taken = tuple(replace(columns[index], keep=ALWAYS) for index in kept)
     return replace(table, columns=taken, rows=tuple(tuple(row[index] for index in kept) for row in table.rows))
 
@@ -176,12 +177,14 @@ def _asks(row: Sequence[Cell]) -> bool:
 
 
 def _fewer_findings(out: Console, blocks: Sequence[Block], over: int) -> list[Block]:
-    """The blocks without the last findings and what to do about them; the first of all that is said stays."""
+    """The blocks without the last findings and what to do about them; the first of them stays."""
     kept, gone, last = list(blocks), 0, 0
     while over > 0:
-        place = max((place for place, one in enumerate(kept) if isinstance(one, Line) and one.may_go), default=0)
-        if place == 0:
+        places = [place for place, one in enumerate(kept) if isinstance(one, Line) and one.may_go]
+        # A finding and what to do about it are two lines.
+        if len(places) <= 2:
             break
+        place = places[-1]
         # The line that says how many are left out takes one itself.
         over -= _lines_of(out, kept[place]) - (gone == 0)
         gone += not kept.pop(place).text.startswith(ADVICE)  # type: ignore[union-attr]
@@ -250,13 +253,17 @@ def _rich_table(out: Console, table: Table, kept: Sequence[int]) -> rich.table.T
     for index in kept:
         column = table.columns[index]
         laid_out.add_column(
-            Text(writable(out, column.head)), justify=column.align, no_wrap=not column.wraps, overflow="fold"
+            Text(writable(out, column.head)),
+            justify=column.align,
+            no_wrap=not column.wraps,
+            overflow="fold",
+            max_width=rooms.get(index) if column.wraps else None,
         )
     for row in table.rows:
         cells = []
         for index in kept:
             cell = Text(writable(out, row[index].text), style=row[index].style)
-            if cell.cell_len > rooms.get(index, cell.cell_len):
+            if cell.cell_len > rooms.get(index, cell.cell_len) and not table.columns[index].wraps:
                 cell.truncate(rooms[index], overflow="ellipsis" if can_encode(out, "…") else "crop")
             cells.append(cell)
         laid_out.add_row(*cells)

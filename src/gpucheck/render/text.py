@@ -53,7 +53,7 @@ def blocks(report: Report, *, verbose: bool = False) -> list[Block]:
     for part in parts_of(report, verbose=verbose):
         laid_out += [Line(), *part] if laid_out and part else part
     if verbose or report.command in _LISTS:
-        return laid_out
+        return [replace(one, may_go=False) if isinstance(one, Line) else one for one in laid_out]
     return [replace(one, least=LEAST_ROWS) if isinstance(one, Table) else one for one in laid_out]
 
 
