@@ -61,8 +61,8 @@ from typing import Literal
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
+from gpucheck.explain.command import OF_CONDITIONS, TEXTS  # noqa: E402
 from gpucheck.explain.match import Match, find  # noqa: E402
-from gpucheck.explain.table import OF_CONDITIONS, TEXTS  # noqa: E402
 
 CORPUS = ROOT / "benchmarks" / "corpus"
 Set = Literal["tune", "held", "fresh"]

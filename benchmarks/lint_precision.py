@@ -39,9 +39,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
 from gpucheck.program.lint import command  # noqa: E402
-from gpucheck.program.lint.checks import Mistake  # noqa: E402
 from gpucheck.program.lint.command import with_room  # noqa: E402
 from gpucheck.program.lint.names import Unreadable  # noqa: E402
+from gpucheck.report.finding import Finding  # noqa: E402
 
 Half = Literal["tuned", "held"]
 # The files as they were before the first run over either: the set is no longer held once it changes.
@@ -65,10 +65,9 @@ class Case:
     def outcome(self) -> tuple[bool, list[str]]:
         """Whether the mistake is found, and each finding that is false, as text."""
         found, twin = command.mistakes(self.wrong.encode()), command.mistakes(self.right.encode())
-        hits = [one for one in found if one.id == self.rule]
-        false = [f"wrong:{one.line} {one.id}" for one in found if one not in hits]
-        false += [f"right:{one.line} {one.id}" for one in twin]
-        return bool(hits) and all(one.id != self.rule for one in twin), false
+        false = [f"wrong:{one.evidence['line']} {one.id}" for one, _ in found if one.id != self.rule]
+        false += [f"right:{one.evidence['line']} {one.id}" for one, _ in twin]
+        return any(one.id == self.rule for one, _ in found) and all(one.id != self.rule for one, _ in twin), false
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +147,11 @@ def of_a_library(folder: Path, with_lines: bool) -> int:
     counts: collections.Counter[str] = collections.Counter()
     files = sorted(folder.rglob("*.py"))
     start, used = time.perf_counter(), time.process_time()
-    found: list[tuple[Path, Mistake]] = []
+    found: list[tuple[Path, Finding]] = []
     with with_room():
         for path in files:
             try:
-                found += [(path, one) for one in command.mistakes(path.read_bytes())]
+                found += [(path, one) for one, _ in command.mistakes(path.read_bytes())]
             except Unreadable as error:
                 counts["not judged"] += 1
                 print(f"{path}: {error.why}")
@@ -160,9 +159,10 @@ def of_a_library(folder: Path, with_lines: bool) -> int:
     counts.update(one.id for _, one in found)
     if with_lines:
         for path, one in found:
-            print(f"\n{path.relative_to(folder)}:{one.line}:{one.column} {one.id} {one.message} → {one.fix}")
+            line, column, end = (one.evidence[name] for name in ("line", "column", "end_line"))
+            print(f"\n{path.relative_to(folder)}:{line}:{column} {one.id} {one.message} → {one.fix}")
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-            print("\n".join(lines[max(one.line - 4, 0) : one.end_line + 3]))
+            print("\n".join(lines[max(line - 4, 0) : end + 3]))
     for name, count in sorted(counts.items()):
         print(f"{name:32} {count}")
     if not files:

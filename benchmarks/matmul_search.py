@@ -100,8 +100,7 @@ def measured(device: str, dtype: str, text: str) -> Outcome:
     import torch
 
     from gpucheck.bench.dtypes import support
-    from gpucheck.bench.matmul import product, search
-    from gpucheck.bench.matmul.options import MatmulOptions
+    from gpucheck.bench.matmul import MatmulOptions, product, search
     from gpucheck.bench.matmul.search import Tries, allocate, fitting
     from gpucheck.machine import accel, host
     from gpucheck.options import read

@@ -12,10 +12,10 @@ from gpucheck import exits
 from gpucheck.cli import pages
 from gpucheck.cli.app import app
 from gpucheck.cli.common import help_page
-from gpucheck.doctor.catalogue import CONDITIONS
 from gpucheck.doctor.condition import RUNGS, Certainty, Condition, Rung
-from gpucheck.explain.normal import readable
-from gpucheck.explain.table import TEXTS
+from gpucheck.doctor.ladder import CONDITIONS
+from gpucheck.explain.command import TEXTS
+from gpucheck.explain.match import readable
 from gpucheck.explain.text import Text
 from gpucheck.program.lint.options import RULES, Rule
 

@@ -59,7 +59,7 @@ SIZES = {
     "batch_size": (13, 3191),
     "bench": (43, 6292),
     "cards": (5, 856),
-    "cli": (15, 1398),
+    "cli": (15, 1400),
     "compare": (2, 235),
     "devices": (4, 277),
     "doctor": (14, 2229),
@@ -69,8 +69,8 @@ SIZES = {
     "measure": (6, 613),
     "memory": (5, 365),
     "program": (27, 6833),
-    "render": (30, 3775),
-    "report": (17, 1790),
+    "render": (24, 3731),
+    "report": (17, 1793),
     "smoke": (7, 916),
     "stress": (6, 1085),
     "work": (8, 878),
@@ -227,7 +227,7 @@ def _fault(path: str, room: str, one: Import) -> str | None:
 
 
 def benchmark_of(name: str) -> str | None:
-    """The benchmark whose folder is `bench.transfer`, or has `bench.transfer.options`; None for what is in none."""
+    """The benchmark whose folder is `bench.transfer`, or has `bench.transfer.judge`; None for what is in none."""
     room, _, rest = name.partition(".")
     first = rest.partition(".")[0]
     return first if room == "bench" and first in BENCHMARKS else None
@@ -474,9 +474,9 @@ def test_a_planted_fault_is_found(path: str, text: str, fault: str) -> None:
         ("errors.py", "from gpucheck.exits import USAGE"),
         (
             "bench/overlap/cases.py",
-            "from gpucheck.bench.buffers import Room\nfrom gpucheck.bench.overlap import options",
+            "from gpucheck.bench.buffers import Room\nfrom gpucheck.bench.overlap import judge",
         ),
-        ("bench/benchmarks.py", "from gpucheck.bench.transfer.options import TransferOptions"),
+        ("bench/benchmarks.py", "from gpucheck.bench.transfer import TransferOptions"),
     ],
 )
 def test_what_the_plan_allows_is_no_fault(path: str, text: str) -> None:

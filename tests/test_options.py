@@ -10,12 +10,10 @@ import pytest
 from shown import sentence
 
 from gpucheck import units
-from gpucheck.bench import dtypes
+from gpucheck.bench import crossover, dtypes, transfer
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS
-from gpucheck.bench.crossover import options as crossover
 from gpucheck.bench.crossover.work import OPERATIONS
 from gpucheck.bench.matmul.product import KINDS
-from gpucheck.bench.transfer import options as transfer
 from gpucheck.bench.transfer import work as transfer_work
 from gpucheck.cli import app as app_module
 from gpucheck.cli.common import PARAMETERS

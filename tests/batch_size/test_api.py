@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from gpucheck import api
-from gpucheck.render import json as document
 from gpucheck.report.events import Event, Trial
+from gpucheck.report.report import document
 from gpucheck.units import GIB, MIB
 
 Scenario = Callable[..., Path]
@@ -36,7 +36,7 @@ def test_it_returns_the_report_of_the_command(scenario: Scenario) -> None:
     assert found.samples_per_s == pytest.approx(found.max_batch_size * 1000)
     assert found.report.command == "find-batch-size"
     assert found.report.summary.verdict == "pass"
-    assert json.loads(document.document(found.report))["results"]["find_batch_size"] == found.answer
+    assert json.loads(document(found.report))["results"]["find_batch_size"] == found.answer
 
 
 def test_it_tells_its_trials_as_they_end(scenario: Scenario) -> None:

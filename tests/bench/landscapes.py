@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpucheck.bench.matmul.options import Axis, Shape
+from gpucheck.bench.matmul import Axis, Shape
 from gpucheck.bench.matmul.search import Ask, Grid, Reading, Search
 
 Landscape = Callable[[Shape], float]

@@ -10,9 +10,8 @@ import torch
 from judged import Document, seen
 
 from gpucheck.bench import figures
-from gpucheck.bench.bandwidth import judge, work
+from gpucheck.bench.bandwidth import GRAIN, ROW, BandwidthOptions, judge, work
 from gpucheck.bench.bandwidth import work as memory
-from gpucheck.bench.bandwidth.options import GRAIN, ROW, BandwidthOptions
 from gpucheck.bench.bandwidth.work import POISON, Operation, Repeated, Room
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, host, inventory

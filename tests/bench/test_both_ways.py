@@ -16,9 +16,8 @@ from judged import run
 
 from gpucheck.bench import buffers
 from gpucheck.bench.buffers import Buffer, Buffers, Copies, Room, allocate
-from gpucheck.bench.transfer import both_ways, judge, work
+from gpucheck.bench.transfer import Setting, TransferOptions, both_ways, judge, work
 from gpucheck.bench.transfer.both_ways import Lane, ran_beside
-from gpucheck.bench.transfer.options import Setting, TransferOptions
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import Watch

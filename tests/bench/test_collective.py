@@ -17,9 +17,8 @@ from judged import Document, run
 from gpucheck import exits
 from gpucheck.bench import figures
 from gpucheck.bench import judge as benches
-from gpucheck.bench.collective import judge, work
+from gpucheck.bench.collective import COLLECTIVES, PEER_COPY, CollectiveOptions, judge, work
 from gpucheck.bench.collective.judge import JUDGE, Answer
-from gpucheck.bench.collective.options import COLLECTIVES, PEER_COPY, CollectiveOptions
 from gpucheck.bench.collective.rank import Work, size_of
 from gpucheck.bench.devices import Shared
 from gpucheck.bench.figures import Seen

@@ -17,8 +17,7 @@ from judged import Document, seen
 
 import document_schema as schema
 from gpucheck.bench import judge as whole_judge
-from gpucheck.bench.crossover import judge, work
-from gpucheck.bench.crossover.options import CrossoverOptions
+from gpucheck.bench.crossover import CrossoverOptions, judge, work
 from gpucheck.bench.crossover.work import OPERATIONS, Operation
 from gpucheck.bench.figures import Seen
 from gpucheck.errors import CannotLook, UsageError
@@ -27,13 +26,12 @@ from gpucheck.machine.host import HostMemory
 from gpucheck.measure import runs as merging
 from gpucheck.measure.runs import time_stats
 from gpucheck.options import read
-from gpucheck.render.json import document
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Measured, Notice, Skipped
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
-from gpucheck.report.report import Part, Report, Summary
+from gpucheck.report.report import Part, Report, Summary, document
 from gpucheck.report.results import Results
 
 MIB, GIB = 2**20, 2**30

@@ -14,9 +14,8 @@ from fake_device import FakeDevice
 
 from gpucheck.bench import buffers
 from gpucheck.bench.buffers import Buffer, Buffers, Room, allocate
-from gpucheck.bench.transfer import idioms, judge
+from gpucheck.bench.transfer import Setting, TransferOptions, idioms, judge
 from gpucheck.bench.transfer.idioms import IDIOMS, Idiom, Stage, of_device
-from gpucheck.bench.transfer.options import Setting, TransferOptions
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch

@@ -17,15 +17,14 @@ from judged import Document
 from gpucheck import exits
 from gpucheck.bench import all as every
 from gpucheck.bench import figures
+from gpucheck.bench.bandwidth import BandwidthOptions
 from gpucheck.bench.bandwidth import work as bandwidth
-from gpucheck.bench.bandwidth.options import BandwidthOptions
 from gpucheck.bench.benchmarks import AllOptions
 from gpucheck.bench.devices import ALONE
+from gpucheck.bench.matmul import MatmulOptions
 from gpucheck.bench.matmul import work as matmul
-from gpucheck.bench.matmul.options import MatmulOptions
-from gpucheck.bench.transfer import idioms
+from gpucheck.bench.transfer import TransferOptions, idioms
 from gpucheck.bench.transfer import work as transfer
-from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.errors import UsageError
 from gpucheck.machine import choose, inventory, pulse
 from gpucheck.report.events import Emit, Event, Measured

@@ -14,9 +14,8 @@ from products_here import needs, one_run, together
 
 from gpucheck.bench.buffers import why_full
 from gpucheck.bench.dtypes import DTYPES, Dtype, Support, support
-from gpucheck.bench.matmul import product, work
+from gpucheck.bench.matmul import MatmulOptions, product, work
 from gpucheck.bench.matmul.judge import JUDGE
-from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.bench.matmul.product import Case
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, host, inventory
@@ -27,7 +26,7 @@ from gpucheck.report.events import Measured, Notice
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
-from gpucheck.work import freivalds
+from gpucheck.work import reference
 
 GIB, MIB = 2**30, 2**20
 NATIVE = Support("native")
@@ -271,7 +270,7 @@ def test_cold_matrices_are_more_than_twice_the_cache(monkeypatch: pytest.MonkeyP
     shapes = ((512, 512, 512), (4096, 4096, 4096), (16, 16, 16))
     large, larger_than_it, small = product.cases(MatmulOptions(dtypes=("float32",), shapes=shapes, cold=True), CPU)
     assert (large.set_bytes, large.sets, large.cold) == (3 * MIB, 22, True)
-    assert large.bytes == 22 * 3 * MIB + MIB + freivalds.extra_bytes(512, 512, 512)
+    assert large.bytes == 22 * 3 * MIB + MIB + reference.extra_bytes(512, 512, 512)
     assert (larger_than_it.sets, larger_than_it.cold) == (2, True)
     # So many sets are not made: what is left is warm, and said to be.
     assert (small.sets, small.cold) == (1024, False)

@@ -11,8 +11,7 @@ import torch
 from fake_device import FakeDevice
 
 from gpucheck.bench.buffers import Buffer, Copies, Room
-from gpucheck.bench.transfer import judge, work
-from gpucheck.bench.transfer.options import Setting, TransferOptions
+from gpucheck.bench.transfer import Setting, TransferOptions, judge, work
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch

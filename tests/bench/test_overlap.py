@@ -18,20 +18,18 @@ import document_schema as schema
 from gpucheck.bench import buffers, devices, rounds
 from gpucheck.bench import judge as whole_judge
 from gpucheck.bench.buffers import Buffer, Room, allocate
-from gpucheck.bench.overlap import judge, work
-from gpucheck.bench.overlap.options import OverlapOptions
+from gpucheck.bench.overlap import OverlapOptions, judge, work
 from gpucheck.bench.overlap.work import Balance, Pair
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure import runs as merging
 from gpucheck.options import read
-from gpucheck.render.json import document
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Measured, Notice, Skipped, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
-from gpucheck.report.report import Part, Report, Summary
+from gpucheck.report.report import Part, Report, Summary, document
 from gpucheck.report.results import Results
 from gpucheck.report.results.bench import OverlapResult
 

@@ -16,9 +16,8 @@ from fake_device import FakeDevice
 from judged import run
 
 from gpucheck.bench import buffers
-from gpucheck.bench.transfer import judge, peer
+from gpucheck.bench.transfer import Together, TransferOptions, judge, peer
 from gpucheck.bench.transfer import work as command
-from gpucheck.bench.transfer.options import Together, TransferOptions
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, child, choose, inventory, speaking, talk
 from gpucheck.machine.child import ChildResult

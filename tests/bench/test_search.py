@@ -13,8 +13,7 @@ from landscapes import Landscape, Machine, cube, middling, plateau, run, smooth,
 from products_here import one_run, together
 
 from gpucheck.bench.dtypes import Support
-from gpucheck.bench.matmul import judge, product, search, work
-from gpucheck.bench.matmul.options import Axis, MatmulOptions, Shape, parse_axis
+from gpucheck.bench.matmul import Axis, MatmulOptions, Shape, judge, parse_axis, product, search, work
 from gpucheck.bench.matmul.product import Case
 from gpucheck.bench.matmul.search import (
     Ask,

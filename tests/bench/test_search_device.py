@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from simulated import Device
 
-from gpucheck.bench.matmul.options import Shape
+from gpucheck.bench.matmul import Shape
 from gpucheck.bench.matmul.search import Ask, Reading, Refused, Tries
 
 RATE = 100e12

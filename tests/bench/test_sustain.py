@@ -13,8 +13,7 @@ from products_here import needs, one_run, together
 from simulated import Device
 
 from gpucheck.bench.dtypes import Dtype, Support
-from gpucheck.bench.matmul import judge, work
-from gpucheck.bench.matmul.options import MatmulOptions
+from gpucheck.bench.matmul import MatmulOptions, judge, work
 from gpucheck.bench.matmul.product import Case
 from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose, inventory

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from gpucheck.bench.buffers import Room, Verified
-from gpucheck.bench.transfer import judge, together
-from gpucheck.bench.transfer.options import Together, TransferOptions
+from gpucheck.bench.transfer import Together, TransferOptions, judge, together
 from gpucheck.bench.transfer.together import Copier, Lost
 from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import numa

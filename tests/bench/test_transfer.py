@@ -12,9 +12,8 @@ from judged import Document
 
 from gpucheck.bench import buffers
 from gpucheck.bench.buffers import Buffer, Buffers, Copies, Room, allocate
-from gpucheck.bench.transfer import copies_judge, work
+from gpucheck.bench.transfer import Setting, TransferOptions, copies_judge, work
 from gpucheck.bench.transfer.copies_judge import as_read, link_under_load
-from gpucheck.bench.transfer.options import Setting, TransferOptions
 from gpucheck.bench.transfer.work import Case
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, host, inventory

@@ -10,8 +10,7 @@ import pytest
 from fake_device import FakeDevice
 from judged import Document
 
-from gpucheck.bench.transfer import judge, work
-from gpucheck.bench.transfer.options import Part, Setting, Together, TogetherPart, TransferOptions
+from gpucheck.bench.transfer import Part, Setting, Together, TogetherPart, TransferOptions, judge, work
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory, numa
 from gpucheck.report.facts import Facts

@@ -22,7 +22,7 @@ from gpucheck.bench.buffers import Copies
 from gpucheck.bench.matmul import product
 from gpucheck.cli.app import main
 from gpucheck.machine import faults
-from gpucheck.measure import row
+from gpucheck.measure import timing
 from gpucheck.report.measurement import Measurement
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fakes"))
@@ -89,13 +89,13 @@ ERRORS: dict[str, tuple[BaseException, str | None, int, str]] = {
 def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Measurement]]:
     """Every row as it is made, whatever becomes of it."""
     rows: list[Measurement] = []
-    real = row.measurement
+    real = timing.measurement
 
     def measurement(*arguments: Any, **more: Any) -> Measurement:
         rows.append(real(*arguments, **more))
         return rows[-1]
 
-    monkeypatch.setattr(row, "measurement", measurement)
+    monkeypatch.setattr(timing, "measurement", measurement)
     yield rows
 
 

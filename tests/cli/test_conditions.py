@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from generated_pages import conditions
-from gpucheck.doctor.catalogue import CONDITIONS
-from gpucheck.explain.table import TEXTS
+from gpucheck.doctor.ladder import CONDITIONS
+from gpucheck.explain.command import TEXTS
 
 
 def test_the_page_is_not_stale() -> None:

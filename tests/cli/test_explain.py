@@ -18,10 +18,10 @@ from shown import sentence
 from gpucheck import exits
 from gpucheck.cli import app as app_module
 from gpucheck.cli.explain import decoded, read_end
-from gpucheck.doctor.catalogue import CONDITIONS
+from gpucheck.doctor.ladder import CONDITIONS
 from gpucheck.explain import command
 from gpucheck.explain.command import MOST_BYTES
-from gpucheck.explain.normal import readable
+from gpucheck.explain.match import readable
 from gpucheck.report.events import Answered, Judged, Recorder
 
 COMMAND = [sys.executable, "-m", "gpucheck", "explain"]

@@ -20,7 +20,7 @@ from whole import TWO_GPUS, diagnosed, interpreter, root, told, torch_of, worst
 
 from gpucheck.cli.app import main
 from gpucheck.doctor import command as doctor
-from gpucheck.doctor.catalogue import CONDITIONS
+from gpucheck.doctor.ladder import CONDITIONS
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import UsageError
 from gpucheck.machine import readings

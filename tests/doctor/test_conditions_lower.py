@@ -28,7 +28,7 @@ from healthy import (
     without_gpu,
 )
 
-from gpucheck.doctor import catalogue, conditions_kernel, conditions_nodes, conditions_nvml, ladder
+from gpucheck.doctor import conditions_kernel, conditions_nodes, conditions_nvml, ladder
 from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Condition, Evidence, Seen
 from gpucheck.machine.kernel_driver import PciDevice
 from gpucheck.machine.stack import Library, Node
@@ -480,7 +480,7 @@ def test_no_evidence_ends_in_a_traceback_and_success_seen_is_not_denied(seed: in
     random = Random(seed)
     for _ in range(100):
         evidence = shaken(random)
-        diagnosis = ladder.diagnose(evidence, catalogue.CONDITIONS)
+        diagnosis = ladder.diagnose(evidence, ladder.CONDITIONS)
         assert len(ladder.findings(diagnosis)) == (diagnosis.first is not None) + len(diagnosis.consequences) + len(
             diagnosis.aside
         )
@@ -493,12 +493,12 @@ def test_no_evidence_ends_in_a_traceback_and_success_seen_is_not_denied(seed: in
 
 
 def test_ids_are_unique_and_dotted() -> None:
-    ids = [one.id for one in catalogue.CONDITIONS]
+    ids = [one.id for one in ladder.CONDITIONS]
     assert len(set(ids)) == len(ids)
     assert all(re.fullmatch(r"[a-z]+\.[a-z_]+", one) for one in ids)
 
 
-@pytest.mark.parametrize("condition", catalogue.CONDITIONS, ids=lambda one: one.id)
+@pytest.mark.parametrize("condition", ladder.CONDITIONS, ids=lambda one: one.id)
 def test_every_condition_has_a_page(condition: Condition) -> None:
     assert condition.title and condition.meaning and condition.fix
     assert condition.rung in (None, *RUNGS) and condition.certainty in CERTAINTIES
@@ -532,7 +532,7 @@ def test_803_of_a_libcuda_through_the_variable_names_it_and_blames_no_update(
     container: str | None, module: str | None
 ) -> None:
     evidence = with_driver(cuinit(803), libcuda_path=GIVEN, kernel_module_version=module)
-    diagnosis = ladder.diagnose(with_host(given(evidence), container=container), catalogue.CONDITIONS)
+    diagnosis = ladder.diagnose(with_host(given(evidence), container=container), ladder.CONDITIONS)
     assert diagnosis.first is not None and diagnosis.first.condition.id == "library.other_version"
     seen = diagnosis.first.seen
     assert seen.message == (

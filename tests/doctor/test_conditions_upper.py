@@ -29,7 +29,7 @@ from healthy import (
     without_gpu,
 )
 
-from gpucheck.doctor import conditions_cards, conditions_kernel, conditions_masks, conditions_torch
+from gpucheck.doctor import conditions_cards, conditions_kernel, conditions_torch
 from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.machine.torch_probe import KernelRun
 from gpucheck.report.facts import (
@@ -47,11 +47,11 @@ from gpucheck.report.facts import (
 from gpucheck.xid import BY_NUMBER
 
 TABLES = (
-    conditions_masks.MASKS,
+    conditions_kernel.MASKS,
     conditions_torch.TORCH,
     conditions_torch.PACKAGES,
     conditions_torch.ARCHITECTURE,
-    conditions_masks.ENVIRONMENT,
+    conditions_kernel.ENVIRONMENT,
     conditions_cards.CARDS,
     conditions_kernel.LOG,
 )

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from healthy import CARDS, HEALTHY, with_cards, with_driver, with_host, with_stack, with_torch
 
 from gpucheck import messages
-from gpucheck.doctor import catalogue, fixes, ladder
+from gpucheck.doctor import fixes, ladder
 from gpucheck.doctor.condition import Evidence
 from gpucheck.machine.stack import Node
 from gpucheck.report.facts import Host, Mig
@@ -29,7 +29,7 @@ def cuinit(code: int, evidence: Evidence = DOWN) -> Evidence:
 
 
 def fix_of(condition: str, evidence: Evidence) -> str | None:
-    found = ladder.findings(ladder.diagnose(evidence, [catalogue.BY_ID[condition]]))
+    found = ladder.findings(ladder.diagnose(evidence, [ladder.BY_ID[condition]]))
     assert [one.id for one in found] == [condition]
     return found[0].fix
 
@@ -117,7 +117,7 @@ CHANGES_A_CARD = re.compile(r"nvidia-smi (?!-i )[^;|`]*(?:--gpu-reset|-r\b|-c \d
 
 
 def test_no_command_of_a_condition_changes_a_card_that_is_not_named() -> None:
-    told = {one.id: f"{one.fix} {one.settle}" for one in catalogue.CONDITIONS}
+    told = {one.id: f"{one.fix} {one.settle}" for one in ladder.CONDITIONS}
     assert [name for name, text in told.items() if CHANGES_A_CARD.search(text)] == []
 
 
@@ -166,7 +166,7 @@ def test_a_container_is_given_gpus_by_what_runs_it(container: str, told: str) ->
 
 
 def test_podman_is_told_to_make_its_list_of_devices_wherever_it_is_named() -> None:
-    told = [one.fix for one in catalogue.CONDITIONS if "nvidia.com/gpu=all" in one.fix]
+    told = [one.fix for one in ladder.CONDITIONS if "nvidia.com/gpu=all" in one.fix]
     assert told and all("nvidia-ctk cdi generate" in text for text in told)
 
 
@@ -210,13 +210,13 @@ def test_the_open_module_is_that_of_the_branch_which_is_loaded() -> None:
 def test_a_pynvml_that_overwrites_nothing_is_a_remark() -> None:
     for version, verdict, anew in (("11.5.3", "warn", True), ("12.0.0", "info", False), ("13.0.1", "info", False)):
         evidence = with_torch(versions={"pynvml": (version,), "nvidia-ml-py": ("13.580.82",)}, executable="/v/python")
-        (found,) = ladder.findings(ladder.diagnose(evidence, [catalogue.BY_ID["torch.pynvml"]]))
+        (found,) = ladder.findings(ladder.diagnose(evidence, [ladder.BY_ID["torch.pynvml"]]))
         assert (found.verdict, "--force-reinstall" in (found.fix or "")) == (verdict, anew)
         assert (found.fix or "").startswith("/v/python -m pip uninstall -y pynvml")
 
 
 def test_the_torchvision_of_a_vendors_image_is_its_own_matter() -> None:
-    condition = catalogue.BY_ID["torch.torchvision"]
+    condition = ladder.BY_ID["torch.torchvision"]
     evidence = with_torch(HEALTHY, version="2.6.0a0+ecf3bae40a.nv25.01", versions={"torchvision": ("0.20.0a0",)})
     assert condition.judge(evidence) is None
     assert condition.judge(with_torch(HEALTHY, version="2.6.0", versions={"torchvision": ("0.20.0",)})) is not None

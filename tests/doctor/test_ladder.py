@@ -24,7 +24,7 @@ from healthy import (
     without_gpu,
 )
 
-from gpucheck.doctor import catalogue, ladder
+from gpucheck.doctor import ladder
 from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Certainty, Condition, Evidence, Rung, Seen
 from gpucheck.machine.torch_probe import KernelRun
 from gpucheck.report.finding import VERDICTS, Verdict
@@ -37,9 +37,8 @@ def made(
     name: str, rung: Rung | None, verdict: Verdict = "fail", certainty: Certainty = "proof", seen: Seen | None = None
 ) -> Condition:
     """A condition that holds everywhere."""
-    return Condition(
-        name, rung, verdict, certainty, f"title of {name}", "", f"mend {name}", lambda _: seen or Seen(name)
-    )
+    title, fix = f"title of {name}", f"mend {name}"
+    return Condition(name, title, "", fix, lambda _: seen or Seen(name), rung, verdict, certainty)
 
 
 def test_the_lowest_rung_is_named_and_the_others_are_its_consequences() -> None:
@@ -113,8 +112,8 @@ def test_a_judge_that_knows_more_says_it_in_the_conditions_place() -> None:
 
 
 def test_the_catalogue_is_well_formed() -> None:
-    assert len(catalogue.BY_ID) == len(catalogue.CONDITIONS), "an id stands twice"
-    for one in catalogue.CONDITIONS:
+    assert len(ladder.BY_ID) == len(ladder.CONDITIONS), "an id stands twice"
+    for one in ladder.CONDITIONS:
         assert one.rung is None or one.rung in RUNGS
         assert one.verdict in VERDICTS and one.certainty in CERTAINTIES
         assert one.title and one.meaning.endswith(".") and one.fix, one.id
@@ -122,13 +121,13 @@ def test_the_catalogue_is_well_formed() -> None:
 
 
 def test_a_healthy_machine_has_no_finding_at_all() -> None:
-    diagnosis = ladder.diagnose(HEALTHY, catalogue.CONDITIONS)
+    diagnosis = ladder.diagnose(HEALTHY, ladder.CONDITIONS)
     assert ladder.findings(diagnosis) == []
     assert {one.state for one in ladder.standings(HEALTHY, diagnosis)} == {"held"}
 
 
 def test_nothing_known_is_nothing_found() -> None:
-    diagnosis = ladder.diagnose(Evidence(), catalogue.CONDITIONS)
+    diagnosis = ladder.diagnose(Evidence(), ladder.CONDITIONS)
     assert ladder.findings(diagnosis) == []
     assert not {one.state for one in ladder.standings(Evidence(), diagnosis)} & {"held", "broken"}
 
@@ -173,7 +172,7 @@ def test_nothing_known_is_nothing_found() -> None:
     ],
 )  # fmt: skip
 def test_of_two_faults_the_lower_is_named(evidence: Evidence, first: str, follows: list[str]) -> None:
-    diagnosis = ladder.diagnose(evidence, catalogue.CONDITIONS)
+    diagnosis = ladder.diagnose(evidence, ladder.CONDITIONS)
     assert diagnosis.first is not None and diagnosis.first.condition.id == first
     assert [one.condition.id for one in diagnosis.consequences] == follows
 
@@ -182,11 +181,11 @@ def test_of_two_faults_the_lower_is_named(evidence: Evidence, first: str, follow
 
 
 def states(evidence: Evidence) -> dict[str, str]:
-    return {one.rung: one.state for one in ladder.standings(evidence, ladder.diagnose(evidence, catalogue.CONDITIONS))}
+    return {one.rung: one.state for one in ladder.standings(evidence, ladder.diagnose(evidence, ladder.CONDITIONS))}
 
 
 def reasons(evidence: Evidence) -> dict[str, str]:
-    standing = ladder.standings(evidence, ladder.diagnose(evidence, catalogue.CONDITIONS))
+    standing = ladder.standings(evidence, ladder.diagnose(evidence, ladder.CONDITIONS))
     return {one.rung: one.shown_by for one in standing}
 
 
@@ -266,7 +265,7 @@ def test_one_kernel_that_failed_is_not_a_rung_that_holds() -> None:
 
 def test_eight_devices_that_ran_are_named_as_one_run() -> None:
     ran = with_torch(kernels=tuple(KernelRun(f"cuda:{index}") for index in range(8)))
-    (run,) = [one for one in ladder.standings(ran, ladder.diagnose(ran, catalogue.CONDITIONS)) if one.rung == "run"]
+    (run,) = [one for one in ladder.standings(ran, ladder.diagnose(ran, ladder.CONDITIONS)) if one.rung == "run"]
     assert run.shown_by == "kernel and matrix product correct on cuda:0 to cuda:7"
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from fake_machine import DRIVER, RTX_5090, FakeMachine, fake_torch
 
-from gpucheck.doctor.catalogue import BY_ID
 from gpucheck.doctor.command import command
+from gpucheck.doctor.ladder import BY_ID
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.machine import inventory, stack
 from gpucheck.machine.readings import CudaDoor, NvmlDoor

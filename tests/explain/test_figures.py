@@ -8,8 +8,8 @@ import pytest
 from pasted import SAMPLES
 
 from gpucheck.explain import figures
+from gpucheck.explain.command import OF_CONDITIONS, TEXTS
 from gpucheck.explain.match import find
-from gpucheck.explain.table import OF_CONDITIONS, TEXTS
 from gpucheck.units import GIB, KIB, MIB, TIB
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from gpucheck.explain import match as matching
-from gpucheck.explain.match import find
-from gpucheck.explain.normal import Normal, Pattern
-from gpucheck.explain.table import OF_CONDITIONS, TEXTS
+from gpucheck.explain.command import OF_CONDITIONS, TEXTS
+from gpucheck.explain.match import Normal, Pattern, find
 from gpucheck.explain.text import Text
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gpucheck.explain.normal import normalise
+from gpucheck.explain.match import normalise
 
 
 @pytest.mark.parametrize(

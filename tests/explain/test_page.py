@@ -10,7 +10,7 @@ import pytest
 
 import gpucheck
 from gpucheck.bench import ids as bench
-from gpucheck.explain.table import PAGES
+from gpucheck.explain.command import PAGES
 from gpucheck.fleet import ids as fleet
 from gpucheck.program import judge as program
 from gpucheck.report.finding import Id

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gpucheck.explain.normal import compiled, is_cut
+from gpucheck.explain.match import compiled, is_cut
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from gpucheck.explain import command
+from gpucheck.explain.command import OF_CONDITIONS, TEXTS
 from gpucheck.explain.match import find
-from gpucheck.explain.table import OF_CONDITIONS, TEXTS
 from gpucheck.explain.text import PLATFORMS, Platform, marked, step
 from gpucheck.report.events import Answered, Event
 from gpucheck.report.results.short import ExplainResult, TextMatch

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from gpucheck.explain.normal import readable
-from gpucheck.explain.table import OF_CONDITIONS, TEXTS
+from gpucheck.explain.command import OF_CONDITIONS, TEXTS
+from gpucheck.explain.match import readable
 
 PATTERNS = [(pattern, one.number) for one in (*TEXTS, *OF_CONDITIONS) for pattern in (*one.patterns, *one.common)]
 

@@ -12,10 +12,9 @@ from pasted import INNOCENT, MORE, NOT_OURS, SAMPLES
 
 from gpucheck import messages, xid
 from gpucheck.batch_size import outcome
-from gpucheck.doctor.catalogue import BY_ID, CONDITIONS
-from gpucheck.explain.match import find
-from gpucheck.explain.normal import QUOTES, compiled
-from gpucheck.explain.table import OF_CONDITIONS, PAGES, TEXTS
+from gpucheck.doctor.ladder import BY_ID, CONDITIONS
+from gpucheck.explain.command import OF_CONDITIONS, PAGES, TEXTS
+from gpucheck.explain.match import QUOTES, compiled, find
 
 # The seed of what is pasted; any other serves as well.
 SEED = 20260131

@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import explain_corpus
 
+from gpucheck.explain.command import OF_CONDITIONS, TEXTS
 from gpucheck.explain.match import find
-from gpucheck.explain.table import OF_CONDITIONS, TEXTS
 
 # As programs and services write them before each line.
 PREFIXES = {

@@ -18,10 +18,10 @@ from gpucheck.errors import CannotLook, UsageError
 from gpucheck.fleet import documents, hosts
 from gpucheck.fleet.judge import judge
 from gpucheck.render import fleet as shown
-from gpucheck.render import json as as_json
 from gpucheck.render import prometheus, terminal, text
 from gpucheck.report.events import Answered, Judged
 from gpucheck.report.report import Collector, Report
+from gpucheck.report.report import document as as_json
 from gpucheck.report.results.fleet import NodeProblem, RefusedFile
 
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX owners and links")
@@ -255,7 +255,7 @@ def test_ten_thousand_hostile_documents(seed: int) -> None:
             shown.good(report),
             shown.bad(report),
             prometheus.metrics(report),
-            as_json.document(report),
+            as_json(report),
         ):
             assert all(one.isprintable() or one == "\n" for one in output)
         metrics = prometheus.metrics(report).splitlines()

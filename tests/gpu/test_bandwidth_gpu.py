@@ -7,8 +7,8 @@ import torch
 from judged import folded, run
 
 from gpucheck.bench import devices
+from gpucheck.bench.bandwidth import BandwidthOptions
 from gpucheck.bench.bandwidth import work as memory_work
-from gpucheck.bench.bandwidth.options import BandwidthOptions
 from gpucheck.bench.bandwidth.work import command
 from gpucheck.bench.figures import Seen
 from gpucheck.machine import accel, inventory

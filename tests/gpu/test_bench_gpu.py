@@ -10,13 +10,13 @@ from judged import run
 
 from gpucheck.bench.dtypes import Support
 from gpucheck.bench.figures import Seen
+from gpucheck.bench.matmul import MatmulOptions
 from gpucheck.bench.matmul import work as matmul
 from gpucheck.bench.matmul.judge import JUDGE
-from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.bench.matmul.product import Case
 from gpucheck.bench.matmul.work import measure
+from gpucheck.bench.transfer import TransferOptions
 from gpucheck.bench.transfer import work as transfer
-from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.measurement import Measurement

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from gpucheck.bench.buffers import room_for
-from gpucheck.bench.transfer import both_ways, judge, work
+from gpucheck.bench.transfer import HOST_SHARE, Setting, TransferOptions, both_ways, judge, work
 from gpucheck.bench.transfer.both_ways import Lane
-from gpucheck.bench.transfer.options import HOST_SHARE, Setting, TransferOptions
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import Limits

@@ -14,10 +14,10 @@ from judged import run
 
 import document_schema as schema
 from gpucheck.bench.buffers import Copies
+from gpucheck.bench.matmul import MatmulOptions
 from gpucheck.bench.matmul import work as matmul
-from gpucheck.bench.matmul.options import MatmulOptions
+from gpucheck.bench.transfer import TransferOptions
 from gpucheck.bench.transfer import work as transfer
-from gpucheck.bench.transfer.options import TransferOptions
 from gpucheck.machine import accel
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.report import Report

@@ -6,7 +6,7 @@ import pytest
 import torch
 from judged import run
 
-from gpucheck.bench.crossover.options import CrossoverOptions
+from gpucheck.bench.crossover import CrossoverOptions
 from gpucheck.bench.crossover.work import command
 from gpucheck.report.events import Recorder
 

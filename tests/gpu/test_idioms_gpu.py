@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from gpucheck.bench.buffers import Room, allocate_all, room_for
-from gpucheck.bench.transfer import idioms, judge
+from gpucheck.bench.transfer import Setting, TransferOptions, idioms, judge
 from gpucheck.bench.transfer.idioms import Idiom, Stage, of_device
-from gpucheck.bench.transfer.options import Setting, TransferOptions
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Recorder

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from gpucheck.bench.transfer import together
-from gpucheck.bench.transfer.options import Together, TransferOptions
+from gpucheck.bench.transfer import Together, TransferOptions, together
 from gpucheck.machine import inventory
 from gpucheck.report.events import Recorder, Skipped
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from judged import run
 
-from gpucheck.bench.overlap.options import OverlapOptions
+from gpucheck.bench.overlap import OverlapOptions
 from gpucheck.bench.overlap.work import command
 from gpucheck.machine import accel
 

@@ -7,8 +7,7 @@ import time
 import pytest
 import torch
 
-from gpucheck.bench.transfer import judge, peer
-from gpucheck.bench.transfer.options import Together, TransferOptions
+from gpucheck.bench.transfer import Together, TransferOptions, judge, peer
 from gpucheck.machine import inventory
 from gpucheck.report.events import Recorder, Skipped
 

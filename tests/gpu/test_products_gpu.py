@@ -11,9 +11,8 @@ from judged import folded
 from gpucheck.bench import devices
 from gpucheck.bench.dtypes import DTYPES, Dtype
 from gpucheck.bench.figures import Seen
-from gpucheck.bench.matmul import product
+from gpucheck.bench.matmul import MatmulOptions, product
 from gpucheck.bench.matmul.judge import JUDGE
-from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.bench.matmul.product import KINDS, Case, Repeats, bits
 from gpucheck.bench.matmul.work import measure
 from gpucheck.machine import accel, inventory
@@ -21,7 +20,7 @@ from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Opened, Started
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
-from gpucheck.work import freivalds, precision
+from gpucheck.work import precision, reference
 
 pytestmark = [pytest.mark.gpu, pytest.mark.long]
 
@@ -103,13 +102,13 @@ def test_a_wrong_element_in_any_row_is_found_by_sums(device: accel.Accel, dtype:
     with precision.precision("tf32" if dtype == "tf32" else "ieee"):
         KINDS[dtype].bind(one.a, one.b, one.out)()
     seen = "tf32" if dtype == "tf32" else None
-    healthy = freivalds.check_sums(one.a, one.b, one.out, seen)
+    healthy = reference.check_sums(one.a, one.b, one.out, seen)
     assert healthy.passed
     one.out[777, 1999] += 1.1 * healthy.detectable
-    wrong = freivalds.check_sums(one.a, one.b, one.out, seen)
+    wrong = reference.check_sums(one.a, one.b, one.out, seen)
     assert (wrong.passed, wrong.row, wrong.column) == (False, 777, 1984)
     one.out[777, 1999] = math.nan
-    assert freivalds.check_sums(one.a, one.b, one.out, seen).worst == math.inf
+    assert reference.check_sums(one.a, one.b, one.out, seen).worst == math.inf
 
 
 def test_a_rotation_is_larger_than_the_cache_and_no_faster(device: accel.Accel) -> None:

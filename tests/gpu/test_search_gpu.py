@@ -7,8 +7,7 @@ import torch
 from judged import run
 
 from gpucheck.bench.dtypes import Support
-from gpucheck.bench.matmul import search, work
-from gpucheck.bench.matmul.options import Axis, MatmulOptions
+from gpucheck.bench.matmul import Axis, MatmulOptions, search, work
 from gpucheck.bench.matmul.product import Case
 from gpucheck.bench.matmul.search import Ask, Grid
 from gpucheck.machine import accel

@@ -10,10 +10,9 @@ import pytest
 from simulated import Device
 
 from gpucheck.bench import figures
-from gpucheck.measure import row, runs
-from gpucheck.measure.held import MOST_CALLS
+from gpucheck.measure import runs, timing
 from gpucheck.measure.runs import sample_flags, time_stats
-from gpucheck.measure.timing import LOOKS, Limits, Timed, Work, measure
+from gpucheck.measure.timing import LOOKS, MOST_CALLS, Limits, Timed, Work, measure
 from gpucheck.report.measurement import DeviceRef, MemoryFigures
 from gpucheck.report.report import Collector
 
@@ -85,11 +84,11 @@ def test_a_window_at_the_resolution_of_its_clock_has_neither_time_nor_rate(secon
     assert result.flags == ("below-resolution",)
     why = f"a window of {MOST_CALLS} calls takes less than 5 µs, which the clock cannot tell"
     assert result.details["no_time_because"] == why
-    made = row.measurement(
+    made = timing.measurement(
         "matmul",
         DeviceRef("cuda:0"),
         result,
-        row.Beside(),
+        timing.Beside(),
         case={"dtype": "float32", "m": 8192, "n": 8192, "k": 8192, "support": "native"},
         work=("flop", 1e12, "FLOP/s"),
         memory=MemoryFigures(),

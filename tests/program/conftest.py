@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gpucheck.program import judge, placement
+from gpucheck.program.options import ModelOptions
 from gpucheck.report.finding import Finding
 from gpucheck.report.results.model import ModelResult
-from gpucheck.work.spec import parse_inputs, parse_target
 
 Examine = Callable[..., ModelResult]
 
@@ -21,9 +21,7 @@ def examine() -> Examine:
     """`examine("file.py:make", train=True)`."""
 
     def examined(target: str, *inputs: str, **more: Any) -> ModelResult:
-        asked: dict[str, Any] = {"train": False, "optimizer": "adamw", "dtype": None, "amp": None}
-        asked |= {"batch_size": 2, "depth": 3} | more
-        return placement.examine(placement.Asked(parse_target(target), parse_inputs(inputs), **asked))
+        return placement.examine(ModelOptions(target, inputs, **more))
 
     return examined
 

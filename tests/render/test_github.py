@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.render import github
+from gpucheck.render import ci
 from gpucheck.report.events import Judged, Started
 from gpucheck.report.facts import Device, Driver, Facts, TorchBuild
 from gpucheck.report.finding import Finding
@@ -30,7 +30,7 @@ def made(*findings: Finding, complete: bool = True, strict: bool = False) -> Rep
 
 
 def test_annotations_are_escaped_and_a_skip_is_none() -> None:
-    assert github.workflow_commands(made(PASS, FAIL, SKIP, WARN)) == (
+    assert ci.workflow_commands(made(PASS, FAIL, SKIP, WARN)) == (
         "::error title=gpucheck smoke%3A products agree%3A float32%2C bfloat16::"
         "5 %25 off%0D%0Ain row 3%0ATo do: look%0A[numerics.matmul]\n"
         "::warning title=gpucheck smoke%3A a loader delivers::small%0A[data.loader]\n"
@@ -39,23 +39,23 @@ def test_annotations_are_escaped_and_a_skip_is_none() -> None:
 
 def test_a_message_cannot_start_a_command_of_its_own() -> None:
     evil = Finding("a.b", "fail", "t", "x\n::add-mask::secret\x1b[31m\x00")
-    lines = github.workflow_commands(made(evil)).splitlines()
+    lines = ci.workflow_commands(made(evil)).splitlines()
     assert lines == ["::error title=gpucheck smoke%3A t::x%0A::add-mask::secret%0A[a.b]"]
 
 
 def test_under_strict_a_warning_is_an_error() -> None:
-    assert github.workflow_commands(made(WARN, strict=True)).startswith("::error ")
+    assert ci.workflow_commands(made(WARN, strict=True)).startswith("::error ")
 
 
 def test_nothing_to_say_is_no_line_and_a_cut_is_one() -> None:
-    assert github.workflow_commands(made(PASS)) == ""
-    assert github.workflow_commands(made(PASS, complete=False)) == (
+    assert ci.workflow_commands(made(PASS)) == ""
+    assert ci.workflow_commands(made(PASS, complete=False)) == (
         "::error title=gpucheck smoke::cut off: the report is not complete\n"
     )
 
 
 def test_the_summary_has_the_worst_first() -> None:
-    assert github.step_summary(made(PASS, SKIP, FAIL)) == (
+    assert ci.step_summary(made(PASS, SKIP, FAIL)) == (
         "### gpucheck smoke: ✗ fail\n"
         "\n"
         "H200 · torch 2.13.0 · driver 580.1 · 3.2 s\n"
@@ -71,15 +71,15 @@ def test_the_summary_has_the_worst_first() -> None:
 
 def test_nothing_in_a_cell_is_markup() -> None:
     hostile = Finding("a|`b", "fail", "<img src=x>", "a|b `c` [d](http://e) @f __g__ \x1b[1mh\x1b[0m &amp;")
-    text = github.step_summary(made(hostile))
+    text = ci.step_summary(made(hostile))
     assert "| `a\\|'b` | &lt;img src=x&gt; | " in text
     assert "| a\\|b \\`c\\` \\[d\\](http:&#47;&#47;e) &#64;f \\_\\_g\\_\\_ h &amp;amp; |" in text
 
 
 def test_a_summary_stays_below_what_github_takes() -> None:
     many = [Finding(f"a.b{number}", "fail", "t" * 900, "m" * 5000) for number in range(900)]
-    text = github.step_summary(made(*many))
-    assert len(text.encode()) < github.SUMMARY_LIMIT_BYTES
+    text = ci.step_summary(made(*many))
+    assert len(text.encode()) < ci.SUMMARY_LIMIT_BYTES
     shown = text.count("\n| ✗ fail")
     assert 0 < shown < 900
     assert text.endswith(f"\n\n{900 - shown} more findings are left out here.\n\n")
@@ -87,17 +87,17 @@ def test_a_summary_stays_below_what_github_takes() -> None:
 
 def test_it_speaks_only_under_github_actions(tmp_path: Path) -> None:
     out, summary = io.StringIO(), tmp_path / "summary.md"
-    github.announce(made(FAIL), out, {"GITHUB_STEP_SUMMARY": str(summary)})
+    ci.announce(made(FAIL), out, {"GITHUB_STEP_SUMMARY": str(summary)})
     assert (out.getvalue(), summary.exists()) == ("", False)
     summary.write_text("before\n")
-    github.announce(made(FAIL), out, {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)})
-    assert out.getvalue() == github.workflow_commands(made(FAIL))
-    assert summary.read_text(encoding="utf-8") == "before\n" + github.step_summary(made(FAIL))
+    ci.announce(made(FAIL), out, {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)})
+    assert out.getvalue() == ci.workflow_commands(made(FAIL))
+    assert summary.read_text(encoding="utf-8") == "before\n" + ci.step_summary(made(FAIL))
 
 
 def test_a_summary_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:
     out = io.StringIO()
-    github.announce(made(WARN), out, {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(tmp_path)})
+    ci.announce(made(WARN), out, {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(tmp_path)})
     assert out.getvalue().splitlines()[-1].startswith("gpucheck: the step summary could not be written; ")
 
 
@@ -105,5 +105,5 @@ def test_a_summary_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> 
     ("text", "data", "prop"), [("100%25", "100%2525", "100%2525"), ("a:b,c", "a:b,c", "a%3Ab%2Cc")]
 )
 def test_escaping_escapes_the_escape(text: str, data: str, prop: str) -> None:
-    assert github.escape_data(text) == data
-    assert github.escape_property(text) == prop
+    assert ci.escape_data(text) == data
+    assert ci.escape_property(text) == prop

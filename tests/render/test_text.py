@@ -30,7 +30,7 @@ def test_every_command_that_reports_has_a_layout() -> None:
 def test_only_the_layout_that_is_shown_is_loaded() -> None:
     loaded = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout.split()
     layouts = {f"gpucheck.render.{name.partition('.')[0]}" for name in text.LAYOUTS.values()}
-    assert layouts & set(loaded) == {"gpucheck.render.bandwidth"}
+    assert layouts & set(loaded) == {"gpucheck.render.bench"}
     others = ("gpucheck.bench.", "gpucheck.compare.", "gpucheck.doctor.")
     # What a page says of all results is read from their ids.
     assert [name for name in loaded if name.startswith(others)] == ["gpucheck.bench.ids"]

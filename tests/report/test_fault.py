@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.explain import table
-from gpucheck.explain.match import find
-from gpucheck.explain.normal import readable
+from gpucheck.explain import command
+from gpucheck.explain.match import find, readable
 from gpucheck.messages import CAUSES
 from gpucheck.report.events import Failed
 from gpucheck.report.fault import Fault, judge, not_run
@@ -88,11 +87,11 @@ def test_a_report_with_a_fault_is_not_complete() -> None:
 
 def test_what_a_device_says_explain_knows_by_the_same_id() -> None:
     """A text alone may be any program's: beside it stands how torch begins such a message."""
-    texts = {text.id: text for text in (*table.TEXTS, *table.OF_CONDITIONS)}
+    texts = {text.id: text for text in (*command.TEXTS, *command.OF_CONDITIONS)}
     shared = [cause for cause in CAUSES if cause.poisons and cause.id in texts and not cause.id.startswith("cuinit.")]
     assert len(shared) > 10
     for cause in shared:
         begins = "HIP" if cause.id.startswith("hip.") else "CUDA"
         for words in (words for pattern in cause.patterns for words in readable(pattern)):
             pasted = f"RuntimeError: {begins} error: {words.replace('…', 'X')}"
-            assert find(pasted, table.TEXTS, table.OF_CONDITIONS)[0].text.id == cause.id, pasted
+            assert find(pasted, command.TEXTS, command.OF_CONDITIONS)[0].text.id == cause.id, pasted

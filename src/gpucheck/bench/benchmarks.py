@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpucheck import naming, options
-from gpucheck.bench.bandwidth.options import BandwidthOptions
-from gpucheck.bench.collective.options import CollectiveOptions
-from gpucheck.bench.crossover.options import CrossoverOptions
-from gpucheck.bench.matmul.options import MatmulOptions
-from gpucheck.bench.overlap.options import OverlapOptions
-from gpucheck.bench.transfer.options import TransferOptions
+from gpucheck.bench.bandwidth import BandwidthOptions
+from gpucheck.bench.collective import CollectiveOptions
+from gpucheck.bench.crossover import CrossoverOptions
+from gpucheck.bench.matmul import MatmulOptions
+from gpucheck.bench.overlap import OverlapOptions
+from gpucheck.bench.transfer import TransferOptions
 
 if TYPE_CHECKING:  # a help page needs no judge
     from gpucheck.bench.figures import Judge

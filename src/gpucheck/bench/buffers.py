@@ -21,10 +21,9 @@ from gpucheck.links import Direction, HostMemory
 from gpucheck.machine import accel as machine_accel
 from gpucheck.machine import host, kept
 from gpucheck.machine.accel import Accel
-from gpucheck.measure import row, timing
-from gpucheck.measure.row import Beside
+from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timing import Clock, Limits, Timed
+from gpucheck.measure.timing import Beside, Clock, Limits, Timed
 from gpucheck.report.fault import first_line
 from gpucheck.units import GIB, MIB
 from gpucheck.work import reference
@@ -433,7 +432,7 @@ def time_copies(
 ) -> TimedCopies:
     """Time copies, one call each, and compare what they left; `threads` is how many cores a copy uses on the host."""
     work = timing.Work(copies.call, empty=copies.empty, prepare=copies.prepare, forget=copies.forget)
-    timed, beside = row.watched(watch, threads, lambda: timing.measure(accel, work, clock=clock, limits=limits))
+    timed, beside = timing.watched(watch, threads, lambda: timing.measure(accel, work, clock=clock, limits=limits))
     slices = copies.count
     if timed.launch == "graph":
         # A graph replays the slices that it captured and moves no cursor: one copy more, so that something is compared.

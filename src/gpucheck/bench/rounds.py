@@ -11,11 +11,20 @@ from datetime import datetime, timezone
 
 from gpucheck import stats
 from gpucheck.machine import pulse
-from gpucheck.measure import row, runs, telemetry
-from gpucheck.measure.held import LONG_CALL_S, SURELY_LONG_S, UNTIMED_CALLS, Timer, calls_for
-from gpucheck.measure.row import Beside
+from gpucheck.measure import runs, telemetry, timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timing import LOOKS, MOST_HOST_CALLS, WANTED_SAMPLES, Timed
+from gpucheck.measure.timing import (
+    LONG_CALL_S,
+    LOOKS,
+    MOST_HOST_CALLS,
+    SURELY_LONG_S,
+    UNTIMED_CALLS,
+    WANTED_SAMPLES,
+    Beside,
+    Timed,
+    Timer,
+    calls_for,
+)
 from gpucheck.report.measurement import Run, TimeStats
 
 # Below this a comparison of two times gains nothing: they differ by more from process to process.
@@ -127,13 +136,13 @@ def watched(
 
     What a device shows while a group that is only `on_host` runs says nothing of that group.
     """
-    timed, used = row.with_cores_of_others(watch, work)
+    timed, used = timing.with_cores_of_others(watch, work)
     samples = watch.take()
     found = {}
     for name, one in timed.items():
         why_not = ON_THE_HOST if name in on_host else watch.reason
         seen = (None, why_not) if why_not else telemetry.summarise(samples, one.run)
-        found[name] = (one, row.beside(one, threads[name], used, *seen))
+        found[name] = (one, timing.beside(one, threads[name], used, *seen))
     return found
 
 

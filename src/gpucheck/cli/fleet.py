@@ -129,12 +129,13 @@ def _lists(folder: str | None) -> list[outputs.Wanted]:
         why = error.strerror or str(error)
         raise CannotLook(f"--into {folder!r} cannot be made", why, "name a folder of yours") from error
     from gpucheck.render import fleet as shown
-    from gpucheck.render import json, prometheus
+    from gpucheck.render import prometheus
+    from gpucheck.report.report import document
 
     contents: dict[str, Callable[[Report], str]] = {
         "good.txt": shown.good,
         "bad.txt": shown.bad,
-        "fleet.json": json.document,
+        "fleet.json": document,
         "fleet.prom": prometheus.metrics,
     }
     return [

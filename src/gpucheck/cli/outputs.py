@@ -46,10 +46,11 @@ class Output:
 
 def formats() -> dict[str, Callable[[Report], str]]:
     """Suffix → renderer. Imported late: a help page needs none of it."""
-    from gpucheck.render import ci, csv, html, json, prometheus, terminal, text
+    from gpucheck.render import ci, csv, html, prometheus, terminal, text
+    from gpucheck.report.report import document
 
     return {
-        ".json": json.document,
+        ".json": document,
         ".html": html.document,
         ".xml": ci.junit,
         ".md": text.markdown_page,

@@ -92,7 +92,7 @@ def _report(common: Common, files: list[Output], collector: Collector, began: fl
     status = code if code >= 0 else 128 - code
     report = replace(report, summary=Summary(report.summary.verdict, status, complete=True))
     if common.json:
-        from gpucheck.render.json import document
+        from gpucheck.report.report import document
 
         sys.stderr.write(document(report))
     elif not common.quiet and os.environ.get("RANK", "0") == "0":

@@ -268,10 +268,10 @@ def finish(report: Report, common: Common, files: list[outputs.Output], *, told:
         except OSError as error:
             unprinted = error
         if os.environ.get("GITHUB_ACTIONS") == "true":
-            from gpucheck.render import github
+            from gpucheck.render import ci
 
             with contextlib.suppress(OSError):  # nobody reads stderr
-                github.announce(report, sys.stderr)
+                ci.announce(report, sys.stderr)
     except BaseException:
         outputs.discard(files)
         raise
@@ -288,7 +288,7 @@ def finish(report: Report, common: Common, files: list[outputs.Output], *, told:
 
 def _print(report: Report, common: Common, *, told: bool) -> None:
     if common.json:
-        from gpucheck.render.json import document
+        from gpucheck.report.report import document
 
         sys.stdout.write(document(report))
     elif not (told and _is_only_an_error(report)):

@@ -120,7 +120,7 @@ def _causes(
     """Return what the doctor knows of such an answer: its cause and the fix, or its causes, and who tells them
     apart."""
     # Here and not above: where the driver answers, nobody needs them.
-    from gpucheck.doctor.catalogue import causes
+    from gpucheck.doctor.ladder import causes
 
     # No card in MIG mode: that it is empty is then no cause.
     found = [one for one in causes(cuinit=cuinit, nvml=nvml) if divided or one.id != "gpu.mig_empty"]

@@ -13,9 +13,9 @@ from gpucheck.devices.command import judge as judge_devices
 from gpucheck.devices.options import StatusOptions
 from gpucheck.doctor import command as doctor
 from gpucheck.doctor import fixes
-from gpucheck.doctor.catalogue import select
 from gpucheck.doctor.condition import Evidence
 from gpucheck.doctor.conditions_torch import torch_version
+from gpucheck.doctor.ladder import select
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.machine import installed_torch, inventory, readings
 from gpucheck.report.events import Answered, Emit, Judged, Started

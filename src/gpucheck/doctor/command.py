@@ -14,8 +14,8 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.doctor import fixes, ladder
-from gpucheck.doctor.catalogue import CONDITIONS, select
 from gpucheck.doctor.condition import Condition, Evidence
+from gpucheck.doctor.ladder import CONDITIONS, select
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import UsageError
 from gpucheck.machine import child, choose, installed_torch, inventory, load_child, stack, talk, torch_probe

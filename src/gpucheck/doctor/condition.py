@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from gpucheck import units
@@ -141,18 +141,23 @@ class Condition:
     """
 
     id: str
-    rung: Rung | None
-    verdict: Verdict
-    certainty: Certainty
     title: str
     meaning: str
     fix: str
     judge: Callable[[Evidence], Seen | None]
+    rung: Rung | None = None
+    verdict: Verdict = "fail"
+    certainty: Certainty = "strong"
     settle: str = ""
     cuinit: tuple[int, ...] = ()
     nvml: tuple[int, ...] = ()
     texts: tuple[str, ...] = ()
     source: str = ""
+
+
+def on(rung: Rung, *rows: Condition) -> tuple[Condition, ...]:
+    """The rows as conditions of one rung, but for those that name another."""
+    return tuple(replace(row, rung=row.rung or rung) for row in rows)
 
 
 # -- what cuInit answered, as several rungs show it --------------------------------------------------------------------

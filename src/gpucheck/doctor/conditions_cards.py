@@ -14,7 +14,7 @@ from gpucheck import naming, units
 from gpucheck.cards import checks
 from gpucheck.cards.at_work import HARDWARE, LOW_CLOCK, work
 from gpucheck.cards.card import is_dead, name_of
-from gpucheck.doctor.condition import Certainty, Condition, Evidence, Seen
+from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.links import ACS_FIX, IOMMU_FIX, is_speed_lost, is_width_lost
 from gpucheck.machine import numa
 from gpucheck.machine.inventory import unclaimed_bytes
@@ -72,23 +72,9 @@ def _is_the_diagnosis(check: str, evidence: Evidence) -> bool:
     return check == "devices.recovery_action" and evidence.driver.cuinit_code not in (0, None)
 
 
-def _check(
-    *,
-    id: str,
-    verdict: Verdict,
-    certainty: Certainty,
-    title: str,
-    meaning: str,
-    fix: str,
-    settle: str = "",
-    texts: tuple[str, ...] = (),
-    source: str = "",
-) -> Condition:
+def _check(id: str, **row: Any) -> Condition:
     """A check of `gpucheck devices` as a condition of the same id."""
-    judge = _of_every_card(id)
-    return Condition(
-        id, None, verdict, certainty, title, meaning, fix, judge, settle=settle, texts=texts, source=source
-    )
+    return Condition(id, judge=_of_every_card(id), **row)
 
 
 # -- what the doctor asks itself ---------------------------------------------------------------------------------------
@@ -149,7 +135,6 @@ def _unread(evidence: Evidence) -> Seen | None:
 CARDS: tuple[Condition, ...] = (
     Condition(
         id="devices.persistence",
-        rung=None,
         verdict="info",
         certainty="proof",
         title="persistence mode is off: the driver restarts for each program",
@@ -160,9 +145,7 @@ CARDS: tuple[Condition, ...] = (
     ),
     Condition(
         id="devices.foreign_memory",
-        rung=None,
         verdict="warn",
-        certainty="strong",
         title="other processes use GPU memory",
         meaning="You cannot use this memory: batches that fitted before may run out of memory.",
         fix="gpucheck devices --processes",
@@ -171,7 +154,6 @@ CARDS: tuple[Condition, ...] = (
     _check(
         id="devices.unclaimed_memory",
         verdict="warn",
-        certainty="strong",
         title="GPU memory is in use, but no visible process holds it",
         meaning="More than 1 GiB and 5 % of the GPU's memory is in use, but none of the processes that NVML lists "
         "holds it. The cause is a dead process that is not yet gone, a process in a container, or memory that the "
@@ -181,7 +163,6 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="devices.answers",
-        verdict="fail",
         certainty="proof",
         title="a GPU does not answer its driver",
         meaning="NVML lists the GPU, but reading it fails: the GPU fell off the bus, or it needs a reset.",
@@ -191,7 +172,6 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="devices.recovery_action",
-        verdict="fail",
         certainty="proof",
         title="the driver asks for a recovery action",
         meaning="The driver reports which action the GPU needs before its results can be trusted.",
@@ -200,7 +180,6 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="devices.remapped_rows",
-        verdict="fail",
         certainty="proof",
         title="faulty memory rows",
         meaning="A GPU replaces faulty memory rows with spare rows. A row that could not be replaced is a permanent "
@@ -220,7 +199,6 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="devices.sram_ecc",
-        verdict="fail",
         certainty="proof",
         title="errors of the on-chip memory (SRAM)",
         meaning="Caches and registers have no spares. NVML reports when a GPU has more uncorrected errors than its "
@@ -230,7 +208,6 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="devices.retired_pages",
-        verdict="fail",
         certainty="proof",
         title="memory pages were retired",
         meaning="GPUs up to Turing retire faulty memory pages; later GPUs replace rows. A few retired pages are "
@@ -242,7 +219,6 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="devices.ecc",
-        verdict="fail",
         certainty="proof",
         title="uncorrected memory errors",
         meaning="Counted since the driver was loaded. Results since then may be wrong.",
@@ -251,7 +227,6 @@ CARDS: tuple[Condition, ...] = (
     ),
     Condition(
         id="devices.unread",
-        rung=None,
         verdict="inconclusive",
         certainty="proof",
         title="a GPU's health could not be read",
@@ -264,7 +239,6 @@ CARDS: tuple[Condition, ...] = (
     _check(
         id="devices.throttled",
         verdict="warn",
-        certainty="strong",
         title="a busy GPU throttles to protect itself",
         meaning="Heat, the power supply or the driver lowers the clock of a busy GPU (busy for at least half of the "
         "time). It is a failure if the hardware does so in both of two readings: the clock is then at most half.",
@@ -340,7 +314,6 @@ CARDS: tuple[Condition, ...] = (
     _check(
         id="devices.link_width",
         verdict="warn",
-        certainty="strong",
         title="a busy GPU's PCIe link uses fewer lanes than it supports",
         meaning="Copies are slower in proportion. It is a warning if a GPU of the same name has more lanes, if fewer "
         "than four are left, and for GPUs with sixteen lanes by their data sheet. Otherwise it is a remark, because "
@@ -352,7 +325,6 @@ CARDS: tuple[Condition, ...] = (
     _check(
         id="devices.link_generation",
         verdict="warn",
-        certainty="strong",
         title="a busy GPU's PCIe link is slower than GPU and slot allow",
         meaning="Each generation has twice the rate of the previous one. If the link stays slow on a busy GPU, "
         "errors or a setting have lowered it.",
@@ -363,7 +335,6 @@ CARDS: tuple[Condition, ...] = (
     _check(
         id="devices.pcie_replays",
         verdict="warn",
-        certainty="strong",
         title="the PCIe link resends packets (replays)",
         meaning="A link corrects errors by resending, which costs time and is the first sign of a bad contact. It is "
         "a warning if two readings show more replays than a healthy link has in that time, or the counter more than "
@@ -437,7 +408,6 @@ CARDS: tuple[Condition, ...] = (
     _check(
         id="links.inactive",
         verdict="warn",
-        certainty="strong",
         title="NVLinks are down",
         meaning="Some GPUs have more links than their board or bridge connects, so inactive links alone are a "
         "remark. If another GPU of the same name has more active links, a link was lost: copies between GPUs are "
@@ -452,7 +422,6 @@ CARDS: tuple[Condition, ...] = (
     _check(
         id="links.errors",
         verdict="warn",
-        certainty="strong",
         title="NVLinks count errors",
         meaning="Counted since the last reset. A link corrects checksum errors (crc), and a few are a remark. "
         "Replays (data sent again), recoveries (links set up again) and lost packets cost time and may stop a job.",
@@ -470,7 +439,8 @@ CARDS: tuple[Condition, ...] = (
 def _by_pcie(evidence: Evidence) -> list[tuple[Device, Device, Between]]:
     """The pairs of GPUs whose copies would take PCIe, with their way: without NVLink, and not refused by the driver."""
     found = []
-    cards = [card for card in evidence.cards if card.parent_uuid is None and not _has_links(card)]
+    whole = [card for card in evidence.cards if card.parent_uuid is None]
+    cards = [card for card in whole if not any(link.active for link in card.nvlinks or ())]
     for place, one in enumerate(cards):
         for other in cards[place + 1 :]:
             way = numa.between(one, other)
@@ -478,10 +448,6 @@ def _by_pcie(evidence: Evidence) -> list[tuple[Device, Device, Between]]:
             if way is not None and not refused:
                 found.append((one, other, way))
     return found
-
-
-def _has_links(card: Device) -> bool:
-    return any(link.active for link in card.nvlinks or ())
 
 
 def _paths(evidence: Evidence) -> Seen | None:
@@ -548,7 +514,6 @@ _PEERS_SOURCE = "CUDA C++ Programming Guide, IOMMU on Linux; NCCL, Troubleshooti
 PEERS: tuple[Condition, ...] = (
     Condition(
         id="peers.iommu",
-        rung=None,
         verdict="warn",
         certainty="hint",
         title="an IOMMU stands between GPUs that copy over PCIe",
@@ -570,7 +535,6 @@ PEERS: tuple[Condition, ...] = (
     ),
     Condition(
         id="peers.acs",
-        rung=None,
         verdict="warn",
         certainty="hint",
         title="PCIe ACS sends copies between GPUs up to the CPU",
@@ -584,7 +548,6 @@ PEERS: tuple[Condition, ...] = (
     ),
     Condition(
         id="peers.access",
-        rung=None,
         verdict="info",
         certainty="proof",
         title="some GPUs cannot copy to each other directly",
@@ -596,7 +559,6 @@ PEERS: tuple[Condition, ...] = (
     ),
     Condition(
         id="peers.paths",
-        rung=None,
         verdict="info",
         certainty="proof",
         title="where the GPUs are on the PCI bus",
@@ -678,9 +640,7 @@ def _thermal(evidence: Evidence) -> Seen | None:
 
 def _power_limited(evidence: Evidence) -> Seen | None:
     held, readings = _held(evidence, POWER_LIMITED), _readings(evidence)
-    if not held:
-        return None
-    return Seen(_words(held, readings), {"held_by": held, "readings": readings})
+    return Seen(_words(held, readings), {"held_by": held, "readings": readings}) if held else None
 
 
 def _setting(evidence: Evidence) -> Seen | None:
@@ -721,7 +681,7 @@ def _below(now: str, most: str, sign: str, is_lost: Callable[[Device | None, dic
     """
 
     def judge(evidence: Evidence) -> Seen | None:
-        links = dict(_link(evidence))
+        links, called = dict(_link(evidence)), {card.id: card.name for card in evidence.cards}
         found = {card: link for card, link in links.items() if link.get(now) and (link.get(most) or 0) > link[now]}
         if not found:
             return None
@@ -731,7 +691,7 @@ def _below(now: str, most: str, sign: str, is_lost: Callable[[Device | None, dic
             alike = [
                 other[now]
                 for name, other in links.items()
-                if other.get(now) and device is not None and _name(evidence, name) == device.name
+                if other.get(now) and device is not None and called.get(name) == device.name
             ]
             behind = max(alike, default=link[now]) > link[now]
             warns = warns or behind or is_lost(device, link)
@@ -741,11 +701,6 @@ def _below(now: str, most: str, sign: str, is_lost: Callable[[Device | None, dic
         return Seen("; ".join(said), told, verdict=None if warns else "info")
 
     return judge
-
-
-def _name(evidence: Evidence, card: str) -> str | None:
-    device = _device(evidence, card)
-    return None if device is None else device.name
 
 
 def _lost_lanes(device: Device | None, link: dict[str, Any]) -> bool:
@@ -807,7 +762,7 @@ def _not_run(evidence: Evidence) -> Seen | None:
     kept = [(card, f"{why}{_instead(_device(evidence, card))}") for card, why in load.left_out.items()]
     # What torch did not run on: hidden from it, lost, or divided.
     others = [
-        (name_of(card), f"{_why_not_used(card, load.reason or '')}{_instead(card)}")
+        (name_of(card), f"{_why_not_used(card, load.reason)}{_instead(card)}")
         for card in evidence.cards
         if card.nvml_index is not None and card.id not in (*loaded, *load.left_out)
     ]
@@ -819,10 +774,8 @@ def _not_run(evidence: Evidence) -> Seen | None:
 
 def _why_not_used(card: Device, reason: str | None) -> str:
     """Why torch did not run on a card, in few words."""
-    state = card.state or ""
-    if state.startswith("hidden by"):
-        return "hidden by CUDA_VISIBLE_DEVICES"
-    return state or reason or "torch did not run on it"
+    hidden = (card.state or "").startswith("hidden by")
+    return "hidden by CUDA_VISIBLE_DEVICES" if hidden else card.state or reason or "torch did not run on it"
 
 
 def _instead(card: Device | None) -> str:
@@ -862,9 +815,6 @@ _MAXIMA = ("pcie/max_generation", "pcie/max_width", "max_sm_clock_hz")
 LOAD: tuple[Condition, ...] = (
     Condition(
         id="load.failed",
-        rung=None,
-        verdict="fail",
-        certainty="strong",
         title="the load test failed",
         meaning="A single kernel ran, but one second of matrix products and copies failed. A fault of the GPU, its "
         "power or its driver appears only under load.",
@@ -874,9 +824,7 @@ LOAD: tuple[Condition, ...] = (
     ),
     Condition(
         id="load.hardware_slowdown",
-        rung=None,
         verdict="warn",
-        certainty="strong",
         title="the hardware lowers the clock under load",
         meaning="The GPU is too hot, or its power supply requests less power (power brake). It is a failure if at "
         "least half of the readings in a second show it, and a warning if fewer do. A single reading does not count.",
@@ -887,9 +835,7 @@ LOAD: tuple[Condition, ...] = (
     ),
     Condition(
         id="load.thermal",
-        rung=None,
         verdict="warn",
-        certainty="strong",
         title="heat lowers the clock under load",
         meaning="A well-cooled GPU is not that warm after one second of load. Judged by NVML's clock reasons, and by "
         "its counter if that grew by more than 1 % of the time.",
@@ -899,9 +845,7 @@ LOAD: tuple[Condition, ...] = (
     ),
     Condition(
         id="load.hot",
-        rung=None,
         verdict="warn",
-        certainty="strong",
         title="the GPU is at its temperature limit",
         meaning="Read under one second of load and compared with the temperature at which driver or hardware lower "
         "the clock. Within 5 °C of it is a remark.",
@@ -911,7 +855,6 @@ LOAD: tuple[Condition, ...] = (
     ),
     Condition(
         id="load.power_limited",
-        rung=None,
         verdict="info",
         certainty="proof",
         title="the power limit lowers the clock",
@@ -922,7 +865,6 @@ LOAD: tuple[Condition, ...] = (
     ),
     Condition(
         id="load.clock_setting",
-        rung=None,
         verdict="info",
         certainty="proof",
         title="a setting lowers the clock",
@@ -933,7 +875,6 @@ LOAD: tuple[Condition, ...] = (
     ),
     Condition(
         id="load.low_clock",
-        rung=None,
         verdict="warn",
         certainty="hint",
         title="the clock stays below half its maximum for no reported reason",
@@ -946,9 +887,7 @@ LOAD: tuple[Condition, ...] = (
     ),
     Condition(
         id="load.link_width",
-        rung=None,
         verdict="warn",
-        certainty="strong",
         title="the PCIe link uses fewer lanes than the GPU has",
         meaning="Copies are slower in proportion. A badly seated GPU, a dirty contact or a riser can lose lanes. It "
         "is a warning if a GPU of the same name has more lanes, if fewer than four are left, and for GPUs with "
@@ -962,9 +901,7 @@ LOAD: tuple[Condition, ...] = (
     ),
     Condition(
         id="load.link_generation",
-        rung=None,
         verdict="warn",
-        certainty="strong",
         title="the PCIe link is slower than GPU and slot allow",
         meaning="Each generation has twice the rate of the previous one. If the link stays slow while copies run, "
         "errors or a setting have lowered it. In a virtual machine NVML does not see the slot, so it is a remark "
@@ -977,7 +914,6 @@ LOAD: tuple[Condition, ...] = (
     ),
     Condition(
         id="load.slot",
-        rung=None,
         verdict="info",
         certainty="proof",
         title="a faster slot would help the GPU",
@@ -988,7 +924,6 @@ LOAD: tuple[Condition, ...] = (
     ),
     Condition(
         id="load.not_run",
-        rung=None,
         verdict="skip",
         certainty="proof",
         title="not every GPU was tested under load",
@@ -1000,7 +935,6 @@ LOAD: tuple[Condition, ...] = (
     ),
     Condition(
         id="load.unread",
-        rung=None,
         verdict="inconclusive",
         certainty="proof",
         title="a GPU's state under load could not be read",

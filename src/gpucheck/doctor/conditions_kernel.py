@@ -1,18 +1,24 @@
-"""The card and its kernel module: another driver holds it, the module is not there, or it cannot bring the card up."""
+"""The card and its kernel module: another driver holds it, the module is not there, or it cannot bring the card up; and
+what CUDA shows of the cards: masks, order, MIG, and doors that disagree.
+
+CUDA_VISIBLE_DEVICES is read entry by entry: by CUDA's rules, and by torch's where they differ.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from gpucheck import xid
+from gpucheck import units, xid
 from gpucheck.cards import at_rest
-from gpucheck.cards.card import address_of, name_of
-from gpucheck.doctor.condition import Condition, Evidence, Seen
+from gpucheck.cards.card import address_of, name_of, unlisted
+from gpucheck.doctor.condition import Condition, Evidence, Seen, on
 from gpucheck.machine import kernel_driver
 from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.kernel_driver import PciDevice
+from gpucheck.report.facts import Device
 from gpucheck.report.finding import VERDICTS
 
 # -- NVIDIA's module does not drive any card ---------------------------------------------------------------------------
@@ -42,10 +48,6 @@ def why_absent(evidence: Evidence) -> Absent | None:
         return None
     if evidence.in_container:
         return "host"
-    return _why_not_loaded(evidence)
-
-
-def _why_not_loaded(evidence: Evidence) -> Absent:
     stack = evidence.stack
     if evidence.logged(REJECTED):
         return "rejected"
@@ -58,11 +60,8 @@ def _why_not_loaded(evidence: Evidence) -> Absent:
     return "no_driver"
 
 
-def _absent(why: Absent) -> Callable[[Evidence], Seen | None]:
-    def judge(evidence: Evidence) -> Seen | None:
-        return _SAID[why](evidence) if why_absent(evidence) == why else None
-
-    return judge
+def _absent(why: Absent, said: Callable[[Evidence], Seen]) -> Callable[[Evidence], Seen | None]:
+    return lambda evidence: said(evidence) if why_absent(evidence) == why else None
 
 
 def addresses(gpus: tuple[PciDevice, ...]) -> str:
@@ -87,9 +86,8 @@ def _elsewhere(evidence: Evidence) -> Seen:
 
 
 def _rejected(evidence: Evidence) -> Seen:
-    return Seen(
-        evidence.logged(REJECTED)[-1], {"log": evidence.logged(REJECTED), "secure_boot": evidence.stack.secure_boot}
-    )
+    found = evidence.logged(REJECTED)
+    return Seen(found[-1], {"log": found, "secure_boot": evidence.stack.secure_boot})
 
 
 def _unsigned(evidence: Evidence) -> Seen:
@@ -102,46 +100,23 @@ def _unsigned(evidence: Evidence) -> Seen:
 def _not_loaded(evidence: Evidence) -> Seen:
     stack = evidence.stack
     where = f"its file exists for {stack.running}" if stack.built_for else "its libraries are installed"
-    return Seen(
-        f"{addresses(stack.gpus)} on the PCI bus; the module is not loaded, and {where}", _module_seen(evidence)
-    )
+    return _on_the_bus(evidence, f"the module is not loaded, and {where}")
 
 
 def _no_driver(evidence: Evidence) -> Seen:
-    gpus = evidence.stack.gpus
-    no_file = (
-        "no kernel on this disk has its file"
-        if evidence.stack.built_for == ()
-        else ("none of its libraries is installed")
-    )
-    return Seen(
-        f"{addresses(gpus)} on the PCI bus; NVIDIA's module is not loaded, and {no_file}", _module_seen(evidence)
-    )
+    known = evidence.stack.built_for == ()
+    no_file = "no kernel on this disk has its file" if known else "none of its libraries is installed"
+    return _on_the_bus(evidence, f"NVIDIA's module is not loaded, and {no_file}")
 
 
 def _on_the_host(evidence: Evidence) -> Seen:
-    gpus = evidence.stack.gpus
-    return Seen(f"{addresses(gpus)} on the PCI bus; the host's kernel has not loaded it", _module_seen(evidence))
+    return _on_the_bus(evidence, "the host's kernel has not loaded it")
 
 
-def _module_seen(evidence: Evidence) -> dict[str, object]:
-    return {
-        "pci_addresses": [gpu.address for gpu in evidence.stack.gpus],
-        "kernel_module_loaded": evidence.driver.kernel_module_loaded,
-        "nvml_code": evidence.driver.nvml_code,
-    }
-
-
-_SAID: dict[Absent, Callable[[Evidence], Seen]] = {
-    "nouveau": _held,
-    "guests": _held,
-    "other_kernel": _elsewhere,
-    "rejected": _rejected,
-    "unsigned": _unsigned,
-    "not_loaded": _not_loaded,
-    "no_driver": _no_driver,
-    "host": _on_the_host,
-}
+def _on_the_bus(evidence: Evidence, more: str) -> Seen:
+    gpus, driver = evidence.stack.gpus, evidence.driver
+    told = {"kernel_module_loaded": driver.kernel_module_loaded, "nvml_code": driver.nvml_code}
+    return Seen(f"{addresses(gpus)} on the PCI bus; {more}", {"pci_addresses": [gpu.address for gpu in gpus], **told})
 
 
 # -- NVIDIA's module has a card and cannot bring it up, mostly by the kernel's log -------------------------------------
@@ -244,41 +219,36 @@ def _not_started(evidence: Evidence) -> Seen | None:
     return _logged(NOT_STARTED)(evidence)
 
 
-KERNEL: tuple[Condition, ...] = (
+KERNEL = on(
+    "kernel",
     Condition(
         id="driver.nouveau",
-        rung="kernel",
-        verdict="fail",
         certainty="proof",
         title="nouveau controls the GPU, so NVIDIA's driver cannot use it",
         meaning="nouveau is the Linux kernel's driver for NVIDIA GPUs. It drives displays but not CUDA. While it "
         "controls the GPU, NVIDIA's module cannot use it.",
         fix="printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' | sudo tee /etc/modprobe.d/nouveau.conf && "
         "sudo update-initramfs -u (Fedora, RHEL: sudo dracut --force); install NVIDIA's driver, and reboot",
-        judge=_absent("nouveau"),
+        judge=_absent("nouveau", _held),
         texts=(r"NVIDIA probe routine was not called for \d+ device", r"nouveau, rivafb, nvidiafb or rivatv"),
     ),
     Condition(
         id="driver.passed_through",
-        rung="kernel",
-        verdict="fail",
         certainty="proof",
         title="the GPU is reserved for a virtual machine",
         meaning="A driver such as vfio-pci reserves the GPU for a virtual machine. This system cannot use it "
         "meanwhile.",
         fix="use it inside the virtual machine; or remove its IDs from vfio-pci's options in /etc/modprobe.d and the "
         "kernel command line, and reboot",
-        judge=_absent("guests"),
+        judge=_absent("guests", _held),
     ),
     Condition(
         id="driver.not_installed",
-        rung="kernel",
-        verdict="fail",
         certainty="proof",
         title="NVIDIA's driver is not installed",
         meaning="A GPU is on the PCI bus, but this system has no driver for it.",
         fix="sudo ubuntu-drivers install --gpgpu (Ubuntu; elsewhere NVIDIA's package of the distribution), and reboot",
-        judge=_absent("no_driver"),
+        judge=_absent("no_driver", _no_driver),
         texts=(
             r"Found no NVIDIA driver on your system",
             r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
@@ -286,34 +256,27 @@ KERNEL: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.other_kernel",
-        rung="kernel",
-        verdict="fail",
-        certainty="strong",
         title="NVIDIA's module was built for another kernel",
         meaning="The kernel was updated, but the driver's module was not built for the new kernel, usually because "
         "the kernel headers are missing.",
         settle="`dkms status` lists the kernels for which it was built",
         fix="install the headers of the running kernel, sudo dkms autoinstall, then sudo modprobe nvidia",
-        judge=_absent("other_kernel"),
+        judge=_absent("other_kernel", _elsewhere),
         texts=(r"modprobe: FATAL: Module nvidia not found in directory",),
     ),
     Condition(
         id="driver.signature_rejected",
-        rung="kernel",
-        verdict="fail",
         certainty="proof",
         title="the kernel rejects NVIDIA's unsigned module (Secure Boot)",
         meaning="With Secure Boot the kernel loads only modules signed with a key that the firmware knows. A module "
         "built on this machine is signed with the machine's own key, which must be enrolled once.",
         fix="sudo mokutil --import /var/lib/shim-signed/mok/MOK.der (Debian and others: /var/lib/dkms/mok.pub), "
         "reboot, and enrol the key at the blue screen; or switch Secure Boot off in the firmware",
-        judge=_absent("rejected"),
+        judge=_absent("rejected", _rejected),
         texts=(r"insert '?nvidia\w*'?: Key was rejected by service", r"nvidia.{0,60}module.{0,40}key is rejected"),
     ),
     Condition(
         id="driver.secure_boot",
-        rung="kernel",
-        verdict="fail",
         certainty="hint",
         title="NVIDIA's module is not loaded, and Secure Boot is on",
         meaning="With Secure Boot the kernel loads only signed modules. The module exists but is not loaded. A "
@@ -321,36 +284,30 @@ KERNEL: tuple[Condition, ...] = (
         settle="`sudo modprobe nvidia` says `Key was rejected by service`",
         fix="sudo modprobe nvidia; if the key is rejected, sudo mokutil --import /var/lib/shim-signed/mok/MOK.der "
         "(Debian and others: /var/lib/dkms/mok.pub), reboot, and enrol the key",
-        judge=_absent("unsigned"),
+        judge=_absent("unsigned", _unsigned),
     ),
     Condition(
         id="driver.not_loaded",
-        rung="kernel",
-        verdict="fail",
-        certainty="strong",
         title="NVIDIA's kernel module is not loaded",
         meaning="The driver is installed, but its kernel module is not loaded: it was unloaded, is blacklisted, or "
         "failed to load.",
         settle="`sudo modprobe nvidia` loads it or shows the reason",
         fix="sudo modprobe nvidia; if that fails, sudo dmesg | grep -i nvidia",
-        judge=_absent("not_loaded"),
+        judge=_absent("not_loaded", _not_loaded),
         nvml=(9,),
         texts=(r"NVML_ERROR_DRIVER_NOT_LOADED|\bDriver Not Loaded\b",),
     ),
     Condition(
         id="container.host_driver",
-        rung="kernel",
-        verdict="fail",
         certainty="proof",
         title="the host of this container has no NVIDIA driver running",
         meaning="A container uses the host's kernel and cannot load a module into it.",
         fix="on the host: sudo modprobe nvidia, or install NVIDIA's driver there; then recreate the container",
-        judge=_absent("host"),
+        judge=_absent("host", _on_the_host),
     ),
     Condition(
         id="gpu.fallen_off",
         rung="hardware",
-        verdict="fail",
         certainty="proof",
         title="the GPU has fallen off the bus",
         meaning="The GPU stopped answering on PCI Express: it overheated, lost power, is badly seated, or is broken. "
@@ -370,7 +327,6 @@ KERNEL: tuple[Condition, ...] = (
     Condition(
         id="gpu.no_power",
         rung="hardware",
-        verdict="fail",
         certainty="proof",
         title="GPU power cable not connected",
         meaning="The GPU needs auxiliary power and will not start without it.",
@@ -381,7 +337,6 @@ KERNEL: tuple[Condition, ...] = (
     Condition(
         id="gpu.no_address_space",
         rung="hardware",
-        verdict="fail",
         certainty="proof",
         title="the firmware gave the GPU no address space",
         meaning="The GPU's memory window (BAR) has no addresses, usually because the firmware keeps all windows "
@@ -394,8 +349,6 @@ KERNEL: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.unsupported_card",
-        rung="kernel",
-        verdict="fail",
         certainty="proof",
         title="this driver does not support the GPU",
         meaning="The GPU is newer than the driver, or so old that only a legacy driver supports it.",
@@ -405,9 +358,6 @@ KERNEL: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.open_module_needed",
-        rung="kernel",
-        verdict="fail",
-        certainty="strong",
         title="this GPU needs the open kernel module",
         meaning="From Blackwell on (RTX 50, B200), NVIDIA's proprietary kernel module does not start a GPU. The open "
         "module of the same driver does.",
@@ -419,9 +369,6 @@ KERNEL: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.card_not_started",
-        rung="kernel",
-        verdict="fail",
-        certainty="strong",
         title="NVIDIA's module cannot start the GPU",
         meaning="The module found the GPU but could not start it. The numbers after `RmInitAdapter failed` show "
         "NVIDIA the place. For a user, a firmware file that does not match, a GPU that needs a power cycle, and a "
@@ -433,6 +380,9 @@ KERNEL: tuple[Condition, ...] = (
         source="NVIDIA/open-gpu-kernel-modules issues 326 and 789",
     ),
 )
+
+
+# -- the kernel's log --------------------------------------------------------------------------------------------------
 
 
 def _xid(evidence: Evidence) -> Seen | None:
@@ -470,9 +420,6 @@ def _unreadable(evidence: Evidence) -> Seen | None:
 LOG: tuple[Condition, ...] = (
     Condition(
         id="log.xid",
-        rung=None,
-        verdict="fail",
-        certainty="strong",
         title="Xid errors in the kernel log",
         meaning="The driver reports GPU errors to the kernel as Xid numbers. It is a failure if NVIDIA's catalogue "
         "asks for a reset, a reboot or a mechanical check and the driver was not reloaded since. It is a remark if "
@@ -486,12 +433,482 @@ LOG: tuple[Condition, ...] = (
     ),
     Condition(
         id="log.unreadable",
-        rung=None,
         verdict="skip",
         certainty="proof",
         title="the kernel log could not be read: Xid errors unknown",
         meaning="Reading the kernel log usually requires root. A log that cannot be read may still contain errors.",
         fix="sudo dmesg | grep -i xid",
         judge=_unreadable,
+    ),
+)
+
+
+# -- CUDA starts and shows other devices than those that were meant ----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry: the device that it shows, by its place in the order without a mask, else why it shows none."""
+
+    text: str
+    index: int | None = None
+    problem: str | None = None
+    is_odd: bool = False
+
+    @property
+    def told(self) -> str:
+        if self.index is None:
+            return f"{self.text!r} shows nothing: {self.problem}"
+        return f"CUDA reads {self.text!r} as {self.index}" if self.is_odd else f"{self.text!r} shows GPU {self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A whole mask: its entries, and which devices it shows."""
+
+    entries: tuple[Entry, ...]
+    shown: tuple[int, ...]
+
+    @property
+    def is_malformed(self) -> bool:
+        """Return whether an entry is no number and no UUID."""
+        return any(entry.is_odd for entry in self.entries)
+
+
+def read_mask(value: str, uuids: Sequence[str | None]) -> Reading:
+    """The mask by CUDA's rules, on a machine with a GPU for each of `uuids`.
+
+    The first entry that names no GPU ends the list, and one that is named twice empties it (CUDA C++ Programming Guide,
+    CUDA_VISIBLE_DEVICES). A UUID may be cut short as long as it fits one GPU.
+    """
+    entries: list[Entry] = []
+    shown: list[int] = []
+    ended = False
+    for text in value.split(","):
+        entry = _entry(text, uuids)
+        if ended:
+            entries.append(Entry(text, None, "it is after the end of the list", entry.is_odd))
+            continue
+        if entry.index is not None and entry.index in shown:
+            entries.append(Entry(text, None, "a GPU that is listed twice empties the list", entry.is_odd))
+            shown, ended = [], True
+            continue
+        entries.append(entry)
+        if entry.index is None:
+            ended = True
+        else:
+            shown.append(entry.index)
+    return Reading(tuple(entries), tuple(shown))
+
+
+def _entry(text: str, uuids: Sequence[str | None]) -> Entry:
+    word = text.strip()
+    if not word:
+        return Entry(text, None, "it is empty")
+    if re.match(r"(GPU|MIG)-", word):
+        fits = [place for place, uuid in enumerate(uuids) if uuid is not None and uuid.startswith(word)]
+        if len(fits) == 1:
+            return Entry(text, fits[0])
+        return Entry(text, None, "it matches several GPUs" if fits else "no GPU has this UUID")
+    number = leading_number(word)
+    is_odd = re.fullmatch(r"-?\d+", word) is None
+    if number is None:
+        return Entry(text, None, "it is neither a number nor a UUID", is_odd)
+    if number < 0:
+        return Entry(text, None, "a negative number ends the list", is_odd)
+    # A number is a card's: MIG instances have UUIDs alone.
+    count = sum(not (uuid or "").startswith("MIG-") for uuid in uuids)
+    if number >= count:
+        return Entry(text, None, f"{count} GPU{'s' * (count != 1)} exist{'s' * (count == 1)}, counted from 0", is_odd)
+    return Entry(text, number, None, is_odd)
+
+
+def leading_number(word: str) -> int | None:
+    """The number that a word begins with, as C's strtoul reads it: `0x1` is 0 and `1gpu` is 1."""
+    match = re.match(r"[+-]?\d+", word)
+    return int(match[0]) if match else None
+
+
+def torch_count(value: str, uuids: Sequence[str | None]) -> int | None:
+    """Return how many devices torch's own parser makes of it, with which it counts before CUDA starts; None: it does
+    not.
+
+    `_parse_visible_devices` and `_device_count_nvml` of torch/cuda/__init__.py: a list that begins with a UUID takes
+    nothing but UUIDs, one that begins with a number nothing but numbers, and MIG instances are left to CUDA.
+    """
+    if value.startswith("MIG-"):
+        return None
+    if value.startswith("GPU-"):
+        words: list[str] = []
+        for word in value.split(","):
+            if word in words:
+                return 0
+            if not word.startswith("GPU-"):
+                break
+            words.append(word)
+        return len(read_mask(",".join(words), uuids).shown)
+    numbers: list[int] = []
+    for word in value.split(","):
+        number = leading_number(word.strip())
+        number = -1 if number is None else number
+        if number in numbers:
+            return 0
+        if number < 0:
+            break
+        numbers.append(number)
+    return next((place for place, number in enumerate(numbers) if number >= len(uuids)), len(numbers))
+
+
+MASK = "CUDA_VISIBLE_DEVICES"
+# cuInit's answers after which the number of devices is libcuda's honest word: success and CUDA_ERROR_NO_DEVICE.
+HONEST = (0, 100)
+# CUDA_ERROR_INVALID_DEVICE: with a mask, cuInit's word that an entry of it is no device.
+REFUSED = 101
+
+
+def _listed(evidence: Evidence) -> list[Device]:
+    """The cards that NVML lists, without their MIG instances, in its order."""
+    found = [card for card in evidence.cards if card.nvml_index is not None and card.parent_uuid is None]
+    return sorted(found, key=lambda card: card.nvml_index or 0)
+
+
+def _shown(evidence: Evidence) -> list[Device]:
+    return [card for card in evidence.cards if card.cuda_index is not None]
+
+
+def _is_sliced(evidence: Evidence) -> bool:
+    return bool(_instances(evidence)) or any(card.mig is not None and card.mig.enabled for card in evidence.cards)
+
+
+def _instances(evidence: Evidence) -> list[Device]:
+    """MIG instances. One that CUDA does not show has no index at all."""
+    return [device for device in evidence.facts.devices if device.parent_uuid is not None]
+
+
+def _unmasked(evidence: Evidence) -> list[str | None]:
+    """The UUIDs that a mask chooses from. CUDA's order without a mask is not known: for counting any order serves."""
+    return [device.uuid for device in (*_listed(evidence), *_instances(evidence))]
+
+
+def _seen(evidence: Evidence, reading: Reading, value: str, told: str) -> Seen:
+    by_torch = torch_count(value, _unmasked(evidence))
+    message = f"{MASK}={value!r} {told}: {'; '.join(entry.told for entry in reading.entries)}"
+    if by_torch is not None and by_torch != len(reading.shown):
+        message += f"; torch's own parser, which counts before CUDA starts, reads {by_torch}"
+    return Seen(
+        message,
+        {
+            MASK: value,
+            "entries": [{"text": entry.text, "index": entry.index, "why": entry.problem} for entry in reading.entries],
+            "shown": len(_shown(evidence)),
+            "by_cuda_rules": len(reading.shown),
+            "by_torch": by_torch,
+        },
+    )
+
+
+def _mask(evidence: Evidence) -> tuple[str, Reading] | None:
+    """The mask and its reading, where CUDA says honestly what it shows under it."""
+    value = evidence.value(MASK)
+    if value is None or not evidence.is_nvidia_here or evidence.driver.cuinit_code not in (*HONEST, REFUSED):
+        return None
+    return value, read_mask(value, _unmasked(evidence))
+
+
+def _hides_all(evidence: Evidence) -> Seen | None:
+    found = _mask(evidence)
+    if found is None or _shown(evidence):
+        return None
+    value, reading = found
+    if evidence.driver.cuinit_code == REFUSED:
+        return _seen(evidence, reading, value, f"is refused: cuInit returns {REFUSED}")
+    # Without NVML's list every entry looks like too large a number: then only what hides whatever is there counts.
+    if reading.shown or (not _listed(evidence) and not _hides_whatever_is_there(value)):
+        return None
+    count = len(_listed(evidence))
+    return _seen(evidence, reading, value, f"shows CUDA none of {count} GPUs" if count else "shows CUDA nothing")
+
+
+def _hides_whatever_is_there(value: str) -> bool:
+    # With room for any number, an entry fails by its own form alone.
+    return not read_mask(value, [None] * 2**16).shown and not value.strip().startswith(("GPU-", "MIG-"))
+
+
+def _malformed(evidence: Evidence) -> Seen | None:
+    found = _mask(evidence)
+    if found is None or not _shown(evidence) or not found[1].is_malformed:
+        return None
+    value, reading = found
+    count = len(_shown(evidence))
+    told = f"has entries that are neither numbers nor UUIDs and shows {count} GPU{'s' * (count != 1)}"
+    return _seen(evidence, reading, value, told)
+
+
+def _shows_fewer(evidence: Evidence) -> Seen | None:
+    found = _mask(evidence)
+    shown = len(_shown(evidence))
+    if found is None or not shown or found[1].is_malformed or _is_sliced(evidence):
+        return None
+    value, reading = found
+    asked = len(reading.entries)
+    if asked <= shown:
+        return None
+    return _seen(evidence, reading, value, f"asks for {asked} GPUs and shows {shown}")
+
+
+def _order(evidence: Evidence) -> Seen | None:
+    """CUDA counts the fastest first and nvidia-smi by PCI address: with unlike cards the numbers differ."""
+    if evidence.value(MASK) is not None or evidence.value("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
+        return None
+    both = sorted((c for c in _shown(evidence) if c.nvml_index is not None), key=lambda card: card.cuda_index or 0)
+    order = [card.nvml_index for card in both]
+    if order == sorted(order, key=lambda index: index or 0):
+        return None
+    rows = [f"cuda:{card.cuda_index} is nvidia-smi's {card.nvml_index} ({card.name or 'a GPU'})" for card in both]
+    return Seen("; ".join(rows), {"nvml_indices_in_cuda_order": order})
+
+
+def _one_instance(evidence: Evidence) -> Seen | None:
+    instances = _instances(evidence)
+    shown = [card for card in instances if card.cuda_index is not None]
+    if len(instances) < 2 or len(shown) != 1:
+        return None
+    return Seen(f"{len(instances)} instances exist", {"instances": len(instances), "shown": shown[0].uuid})
+
+
+def _cuda_shows_fewer(evidence: Evidence) -> Seen | None:
+    listed, shown = _listed(evidence), _shown(evidence)
+    if evidence.driver.cuinit_code != 0 or evidence.value(MASK) is not None or _is_sliced(evidence):
+        return None
+    usable = [card for card in listed if card.state in (None, "not shown by CUDA")]
+    if not usable or len(shown) >= len(usable):
+        return None
+    left = [card.uuid for card in usable if card.cuda_index is None]
+    return Seen(
+        f"NVML lists {len(listed)}, but CUDA shows {len(shown)}, without a mask",
+        {"nvml": len(listed), "cuda": len(shown), "not_shown": left},
+        verdict="warn" if shown else None,
+    )
+
+
+def _not_listed(evidence: Evidence) -> Seen | None:
+    if not _listed(evidence):
+        return None
+    found = unlisted(evidence.facts)
+    if found is None:
+        return None
+    # One that the kernel's log calls fallen is lost, whatever the driver lists.
+    lines = evidence.logged(FALLEN)
+    addresses = found.evidence["pci_addresses"]
+    fallen = [address for address in addresses if any(address.rpartition(".")[0] in line for line in lines)]
+    if not fallen:
+        return Seen(found.message, found.evidence, found.fix, title=found.title)
+    message = f"{', '.join(fallen)} fell off the bus, according to the kernel log; {found.message}"
+    title = f"{len(fallen)} GPU{'s' * (len(fallen) != 1)} lost: fell off the bus"
+    fix = "power-cycle the machine; if it happens again, reseat the GPU and its power cables"
+    return Seen(message, {**found.evidence, "fallen": fallen}, fix, verdict="fail", title=title)
+
+
+def _nvml_check(evidence: Evidence) -> Seen | None:
+    probe, code = evidence.torch, evidence.driver.cuinit_code
+    asked = evidence.value("PYTORCH_NVML_BASED_CUDA_CHECK")
+    if probe is None or not probe.available or asked in (None, "0") or code in (None, 0):
+        return None
+    return Seen(
+        f"torch.cuda.is_available() is True, but cuInit returns {code}",
+        {"PYTORCH_NVML_BASED_CUDA_CHECK": asked, "cuinit_code": code, "device_count": probe.count},
+    )
+
+
+def _count_disagrees(evidence: Evidence) -> Seen | None:
+    probe = evidence.torch
+    if probe is None or probe.count is None or probe.cuda is None or evidence.driver.cuinit_code != 0:
+        return None
+    shown = len(_shown(evidence))
+    if probe.count == shown or (probe.count == 0 and not probe.available):
+        return None  # a torch that sees none has a reason of its own
+    return Seen(
+        f"torch.cuda.device_count() is {probe.count}, but CUDA shows {shown}",
+        {"torch": probe.count, "cuda": shown},
+        verdict="warn" if evidence.torch_works else None,
+    )
+
+
+MASKS: tuple[Condition, ...] = (
+    Condition(
+        id="mask.hides_all",
+        rung="devices",
+        certainty="proof",
+        title="CUDA_VISIBLE_DEVICES hides every GPU",
+        meaning="CUDA shows a process only the GPUs that this variable names. An empty value, -1, or a first entry "
+        "that matches no GPU hides all of them. torch then finds no GPU and gives no reason.",
+        fix="unset CUDA_VISIBLE_DEVICES",
+        judge=_hides_all,
+        texts=(r"No CUDA GPUs are available",),
+        source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES",
+    ),
+    Condition(
+        id="mask.malformed",
+        rung="devices",
+        verdict="warn",
+        certainty="proof",
+        title="CUDA reads CUDA_VISIBLE_DEVICES differently than expected",
+        meaning="An entry is a number or the beginning of a UUID. CUDA reads any other entry only as far as it is a "
+        "number, or ends the list there, without a message: `0;1` is 0 and `0x1` is 0.",
+        fix="export CUDA_VISIBLE_DEVICES with numbers or UUIDs and commas between them; `nvidia-smi -L` lists both",
+        judge=_malformed,
+        source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES; torch/cuda/__init__.py, _parse_visible_devices",
+    ),
+    Condition(
+        id="mask.shows_fewer",
+        rung="devices",
+        verdict="warn",
+        certainty="proof",
+        title="CUDA_VISIBLE_DEVICES names more GPUs than CUDA shows",
+        meaning="The first entry that matches no GPU ends the list, so the GPUs after it are hidden although they "
+        "exist.",
+        fix="use only GPUs that exist; `nvidia-smi -L` lists them",
+        judge=_shows_fewer,
+        source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES",
+    ),
+    Condition(
+        id="devices.order",
+        verdict="warn",
+        certainty="proof",
+        title="CUDA and nvidia-smi number the GPUs differently",
+        meaning="Unless CUDA_DEVICE_ORDER is PCI_BUS_ID, CUDA counts the fastest GPU first, and nvidia-smi counts by "
+        "PCI address. With different GPU models, `cuda:0` and nvidia-smi's 0 are then different GPUs.",
+        fix="export CUDA_DEVICE_ORDER=PCI_BUS_ID",
+        judge=_order,
+        source="pytorch issue 86539",
+    ),
+    Condition(
+        id="devices.one_instance",
+        verdict="info",
+        certainty="proof",
+        title="CUDA shows one MIG instance of several",
+        meaning="A process can use only one MIG instance.",
+        fix="start one process for each instance, each with its UUID in CUDA_VISIBLE_DEVICES; `nvidia-smi -L` "
+        "lists them",
+        judge=_one_instance,
+        source="NVIDIA Multi-Instance GPU User Guide; pytorch issue 130181",
+    ),
+    Condition(
+        id="devices.cuda_shows_fewer",
+        rung="devices",
+        title="NVML lists GPUs that CUDA does not show",
+        meaning="Both use the same driver and should agree. CUDA leaves out a GPU that it cannot open: its device "
+        "node is missing or not allowed in this container, another process uses it exclusively, or it has failed.",
+        settle="`sudo dmesg` and `nvidia-smi -q -d COMPUTE` show which",
+        fix="ls -l /dev/nvidia*; nvidia-smi -q -d COMPUTE; sudo dmesg | grep -i -e nvrm -e xid",
+        judge=_cuda_shows_fewer,
+    ),
+    Condition(
+        id="devices.unlisted",
+        verdict="warn",
+        certainty="proof",
+        title="the driver does not list all NVIDIA devices on the PCI bus",
+        meaning="The bus has more GPUs than the driver lists. The missing GPU is bound to another kernel driver, is "
+        "not supported by this driver, or failed to start. It is a failure if the kernel log says that it fell off "
+        "the bus.",
+        fix="lspci -k -d 10de:; sudo dmesg | grep -i nvrm",
+        judge=_not_listed,
+    ),
+    Condition(
+        id="devices.nvml_check",
+        verdict="warn",
+        certainty="proof",
+        title="torch says CUDA is available, but CUDA does not start",
+        meaning="With PYTORCH_NVML_BASED_CUDA_CHECK torch asks NVML instead of CUDA. NVML can answer although CUDA "
+        "cannot start, and then the first use of the device fails.",
+        fix="unset PYTORCH_NVML_BASED_CUDA_CHECK",
+        judge=_nvml_check,
+        source="torch/cuda/__init__.py, is_available",
+    ),
+    Condition(
+        id="devices.count",
+        rung="devices",
+        certainty="proof",
+        title="torch and CUDA count different devices",
+        meaning="Before CUDA starts, torch counts devices with NVML and its own parser. If the result differs from "
+        "CUDA's, torch reports a device that does not exist.",
+        fix="export CUDA_VISIBLE_DEVICES with numbers, or with one MIG instance's UUID",
+        judge=_count_disagrees,
+        texts=(r"device >= 0 && device < num_gpus.{0,40}INTERNAL ASSERT",),
+        source="pytorch issues 110000 and 130181",
+    ),
+)
+
+
+# Variables of debuggers and profilers which slow down or change whatever uses CUDA, once they are left over: those that
+# DCGM's software test looks for, and NVIDIA's later names for core dumps. Their values are nobody's business.
+LEFT_OVER = (
+    "NSIGHT_CUDA_DEBUGGER",
+    "CUDA_INJECTION32_PATH",
+    "CUDA_INJECTION64_PATH",
+    "CUDA_AUTO_BOOST",
+    "CUDA_ENABLE_COREDUMP_ON_EXCEPTION",
+    "CUDA_ENABLE_USER_TRIGGERED_COREDUMP",
+    "CUDA_COREDUMP_FILE",
+    "CUDA_DEVICE_WAITS_ON_EXCEPTION",
+    "CUDA_PROFILE",
+    "COMPUTE_PROFILE",
+    "OPENCL_PROFILE",
+)
+# Docker gives a container 64 MiB, of which two workers' batches of images are more than enough to overflow it.
+SMALL_SHM_BYTES = 2**30
+
+
+def _launch_blocking(evidence: Evidence) -> Seen | None:
+    value = evidence.value("CUDA_LAUNCH_BLOCKING")
+    if value in (None, "", "0") or not evidence.is_nvidia_here:
+        return None
+    return Seen(f"CUDA_LAUNCH_BLOCKING={value}: every launch waits for its kernel", {"CUDA_LAUNCH_BLOCKING": value})
+
+
+def _left_over(evidence: Evidence) -> Seen | None:
+    names = [name for name in LEFT_OVER if name in evidence.variables]
+    if not names or not evidence.is_nvidia_here:
+        return None
+    return Seen(f"set here: {', '.join(names)}", {"variables": names}, fix=f"unset {' '.join(names)}")
+
+
+def _small_shm(evidence: Evidence) -> Seen | None:
+    size = evidence.stack.shm_bytes
+    if size is None or size >= SMALL_SHM_BYTES or not evidence.host.container or not evidence.is_nvidia_here:
+        return None
+    return Seen(f"/dev/shm has {units.capacity(size)}", {"shm_bytes": size})
+
+
+ENVIRONMENT: tuple[Condition, ...] = (
+    Condition(
+        id="environment.launch_blocking",
+        verdict="warn",
+        certainty="proof",
+        title="CUDA_LAUNCH_BLOCKING makes every kernel wait",
+        meaning="CUDA_LAUNCH_BLOCKING is for debugging: errors are raised where they occur. It makes everything "
+        "slower, because the host and the device no longer work at the same time.",
+        fix="unset CUDA_LAUNCH_BLOCKING",
+        judge=_launch_blocking,
+        source="CUDA C++ Programming Guide, environment variables",
+    ),
+    Condition(
+        id="environment.left_over",
+        verdict="warn",
+        certainty="proof",
+        title="variables of a debugger or a profiler are set",
+        meaning="They load code into every process that uses CUDA or change how it runs.",
+        fix="unset them",
+        judge=_left_over,
+        source="DCGM, software test, bad environment variables",
+    ),
+    Condition(
+        id="environment.small_shm",
+        verdict="warn",
+        title="this container has little shared memory",
+        meaning="A DataLoader's workers pass their batches through /dev/shm. If it is full, they die with a bus error.",
+        fix="start the container with --shm-size=8g or --ipc=host",
+        judge=_small_shm,
+        texts=(r"DataLoader worker \(pid.*\) is killed by signal: Bus error", r"insufficient shared memory \(shm\)"),
     ),
 )

@@ -11,7 +11,7 @@ from typing import Literal
 
 from gpucheck.cards.card import KEPT_OUT, WSL_NODE
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, answers
+from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, answers, on
 from gpucheck.doctor.conditions_kernel import why_absent
 from gpucheck.machine.stack import (
     ONE_VERSION,
@@ -35,18 +35,18 @@ ASK_THE_SCHEDULER = (
 )
 
 
-def _is_module_there(evidence: Evidence) -> bool:
-    """Return whether NVIDIA's module is loaded and nothing is known to work above it yet, outside WSL."""
-    return bool(evidence.driver.kernel_module_loaded) and not evidence.cuda_works and not evidence.host.wsl
-
-
 def _card_nodes(evidence: Evidence) -> list[Node]:
     return [node for node in evidence.stack.nodes if re.fullmatch(r"/dev/nvidia\d+", node.path)]
 
 
 def lacks_nodes(evidence: Evidence) -> bool:
-    """Return whether the module is loaded and the driver's node, or every card's, is not there."""
-    if not _is_module_there(evidence) or why_absent(evidence) is not None or evidence.stack.devices is None:
+    """Return whether the module is loaded and the driver's node, or every card's, is not there.
+
+    Outside WSL, and where nothing is known to work above it yet.
+    """
+    if not evidence.driver.kernel_module_loaded or evidence.cuda_works or evidence.host.wsl:
+        return False
+    if why_absent(evidence) is not None or evidence.stack.devices is None:
         return False
     no_card = bool(evidence.stack.gpus) and not _card_nodes(evidence) and evidence.in_container
     return evidence.stack.node(CONTROL) is None or no_card
@@ -75,9 +75,9 @@ def _no_gpu_given(evidence: Evidence) -> Seen | None:
 
 
 def _not_made(evidence: Evidence) -> Seen | None:
-    if evidence.in_container or not evidence.stack.gpus or not lacks_nodes(evidence):
-        return None
-    return Seen(f"the module is loaded, but {CONTROL} does not exist", {"kernel_module_loaded": True})
+    missing = not evidence.in_container and evidence.stack.gpus and lacks_nodes(evidence)
+    told = f"the module is loaded, but {CONTROL} does not exist"
+    return Seen(told, {"kernel_module_loaded": True}) if missing else None
 
 
 def _denied(evidence: Evidence) -> Seen | None:
@@ -205,11 +205,10 @@ def _jetson_wheel(evidence: Evidence) -> Seen | None:
     )
 
 
-NODES: tuple[Condition, ...] = (
+NODES = on(
+    "nodes",
     Condition(
         id="container.gpus_kept_out",
-        rung="nodes",
-        verdict="fail",
         certainty="proof",
         title="NVIDIA_VISIBLE_DEVICES hides every GPU from this container",
         meaning="The container toolkit reads this variable when the container starts. With void, none or an empty "
@@ -221,9 +220,6 @@ NODES: tuple[Condition, ...] = (
     ),
     Condition(
         id="container.no_gpu",
-        rung="nodes",
-        verdict="fail",
-        certainty="strong",
         title="this container was started without a GPU",
         meaning="The host has a GPU and its driver runs, but the container did not get the device nodes. CUDA then "
         "often reports an insufficient driver version, although it sees no driver at all.",
@@ -237,9 +233,6 @@ NODES: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.nodes_missing",
-        rung="nodes",
-        verdict="fail",
-        certainty="strong",
         title="the driver's device nodes are missing",
         meaning="The module is loaded, but /dev has no nodes for it. nvidia-modprobe, which must belong to root with "
         "the set-user-ID bit, creates them when a program needs them.",
@@ -249,8 +242,6 @@ NODES: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.node_hangs",
-        rung="nodes",
-        verdict="fail",
         certainty="proof",
         title="opening the driver's device node hangs",
         meaning="Opening the node waits in the kernel and never returns. Every program that uses the GPU hangs.",
@@ -260,9 +251,6 @@ NODES: tuple[Condition, ...] = (
     ),
     Condition(
         id="container.devices_lost",
-        rung="nodes",
-        verdict="fail",
-        certainty="strong",
         title="a control group blocks the driver's device nodes",
         meaning="The container was started with the GPU and lost it. `systemctl daemon-reload` on the host, or any "
         "other change of the container's control group, removes the devices that the runtime had added.",
@@ -277,8 +265,6 @@ NODES: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.nodes_denied",
-        rung="nodes",
-        verdict="fail",
         certainty="proof",
         title="no permission to open the driver's device nodes",
         meaning="CUDA and NVML need to read and write /dev/nvidiactl, /dev/nvidia-uvm and the GPU's node. Their "
@@ -291,9 +277,6 @@ NODES: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.nodes_stale",
-        rung="nodes",
-        verdict="fail",
-        certainty="strong",
         title="the device nodes belong to an earlier driver",
         meaning="The device number of a node belongs to no current driver. /dev/nvidia-uvm gets a new number each "
         "time the module is loaded, but a container keeps the number from its start.",
@@ -304,9 +287,6 @@ NODES: tuple[Condition, ...] = (
     ),
     Condition(
         id="wsl.no_gpu",
-        rung="nodes",
-        verdict="fail",
-        certainty="strong",
         title="Windows gives this WSL no GPU",
         meaning="WSL 2 uses the GPU through /dev/dxg. It is missing under WSL 1, with an old WSL kernel, and if "
         "Windows itself does not use the GPU.",
@@ -330,8 +310,6 @@ NODES: tuple[Condition, ...] = (
     Condition(
         id="wsl.shadowed",
         rung="libraries",
-        verdict="fail",
-        certainty="strong",
         title="a Linux driver's libcuda hides the Windows one",
         meaning="Under WSL, the Windows driver provides libcuda in /usr/lib/wsl/lib. A driver installed inside Linux "
         "brings another libcuda, which needs device nodes that WSL does not have.",
@@ -343,8 +321,6 @@ NODES: tuple[Condition, ...] = (
     Condition(
         id="container.no_compute",
         rung="libraries",
-        verdict="fail",
-        certainty="strong",
         title="this container has NVML but not CUDA's driver",
         meaning="The container toolkit mounts libraries by capability: utility provides nvidia-smi and NVML, compute "
         "provides libcuda. nvidia-smi works, but torch does not.",
@@ -356,7 +332,6 @@ NODES: tuple[Condition, ...] = (
     Condition(
         id="jetson.wheel",
         rung="torch",
-        verdict="fail",
         certainty="hint",
         title="this torch was not built for Jetson",
         meaning="The aarch64 wheels on the public index are for servers. Up to JetPack 6, a Jetson needs NVIDIA's "
@@ -403,26 +378,18 @@ def why_unloaded(evidence: Evidence) -> Unloaded | None:
 def _on_disk(evidence: Evidence) -> Library | None:
     """A usable libcuda that is there and was not loaded."""
     stack = evidence.stack
-    found = [stack.found(LIBCUDA), *(library for library in stack.stray_libraries if library.name == LIBCUDA)]
-    return next(
-        (library for library in found if library is not None and not library.is_stub and not library.is_compat), None
-    )
+    found = [stack.found(LIBCUDA), *(one for one in stack.stray_libraries if one.name == LIBCUDA)]
+    return next((one for one in found if one is not None and not one.is_stub and not one.is_compat), None)
 
 
-def _unloaded(why: Unloaded) -> Callable[[Evidence], Seen | None]:
-    def judge(evidence: Evidence) -> Seen | None:
-        return _SAID[why](evidence) if why_unloaded(evidence) == why else None
-
-    return judge
+def _unloaded(why: Unloaded, said: Callable[[Evidence], Seen]) -> Callable[[Evidence], Seen | None]:
+    return lambda evidence: said(evidence) if why_unloaded(evidence) == why else None
 
 
 def _broken(evidence: Evidence) -> Seen:
     error = evidence.driver.cuinit_error or ""
-    found = [
-        library.path
-        for library in (*evidence.stack.path_libraries, *evidence.stack.libraries)
-        if library.name == LIBCUDA
-    ]
+    libraries = (*evidence.stack.path_libraries, *evidence.stack.libraries)
+    found = [library.path for library in libraries if library.name == LIBCUDA]
     told = {"cuinit_error": error, "libcuda": evidence.driver.libcuda_path, "found": found}
     mend = "remove it if it is empty or does not belong here, else reinstall the driver's libraries; then sudo ldconfig"
     return Seen(error, told, f"ls -l {found[0]}; {mend}" if found else None)
@@ -462,14 +429,6 @@ def _missing(evidence: Evidence) -> Seen:
         {"kernel_module_version": module, "nvml": has_nvml(evidence)},
         fix=f"sudo apt install {package} (Ubuntu; libcuda1 on Debian, nvidia-driver-cuda on Fedora)",
     )
-
-
-_SAID: dict[Unloaded, Callable[[Evidence], Seen]] = {
-    "broken": _broken,
-    "unlinked": _unlinked,
-    "not_searched": _not_searched,
-    "missing": _missing,
-}
 
 
 def _stub(evidence: Evidence) -> Seen | None:
@@ -530,7 +489,9 @@ def _other_version(evidence: Evidence) -> Seen | None:
         return None
     said = [f"libcuda is {versions[0]} and the kernel module {versions[1]}"] if versions is not None else []
     if given is not None:
-        said.append(f"LD_LIBRARY_PATH brought {given.path}{_in_place_of(evidence, given)}")
+        # The libcuda that the loader would take without the variable.
+        own = next((library for library in evidence.stack.libraries if library.name == given.name), None)
+        said.append(f"LD_LIBRARY_PATH brought {given.path}{'' if own is None else f' in place of {own.path}'}")
     told = answered(
         evidence,
         "; ".join(said),
@@ -540,12 +501,6 @@ def _other_version(evidence: Evidence) -> Seen | None:
     )
     # Its version is not in its name: that it is not the driver's is what is known.
     return told if versions is not None else replace(told, title="a libcuda that is not the driver's is loaded")
-
-
-def _in_place_of(evidence: Evidence, given: Library) -> str:
-    """The libcuda that the loader would take without the variable."""
-    own = next((library for library in evidence.stack.libraries if library.name == given.name), None)
-    return "" if own is None else f" in place of {own.path}"
 
 
 def _without(evidence: Evidence, given: Library) -> str:
@@ -565,7 +520,9 @@ def _mismatch(evidence: Evidence) -> Seen | None:
     by_cuda = driver.cuinit_code == 803 and _compat(evidence) is None and _other_version(evidence) is None
     if driver.nvml_code != VERSION_MISMATCH and not by_cuda:
         return None
-    library = version_of(driver.nvml_path) or version_of(driver.libcuda_path) or _version_on_disk(evidence)
+    on_disk = evidence.stack.found(NVML) or evidence.stack.found(LIBCUDA)
+    library = version_of(driver.nvml_path) or version_of(driver.libcuda_path)
+    library = library or (on_disk.version if on_disk is not None else None)
     module = driver.kernel_module_version
     differ = library is not None and module is not None and library != module
     known = f"the libraries are {library}, the loaded module is {module}" if differ else ""
@@ -605,11 +562,6 @@ def _mismatch_fix(evidence: Evidence) -> str | None:
     return ONE_VERSION if library and module and are_mixed_packages(library, module) else None
 
 
-def _version_on_disk(evidence: Evidence) -> str | None:
-    found = evidence.stack.found("libnvidia-ml.so.1") or evidence.stack.found(LIBCUDA)
-    return found.version if found is not None else None
-
-
 def _no_nvml(evidence: Evidence) -> Seen | None:
     """torch does without; what tells of temperature, memory and errors does not. A Jetson may have none."""
     driver = evidence.driver
@@ -619,60 +571,50 @@ def _no_nvml(evidence: Evidence) -> Seen | None:
     return Seen(driver.nvml_error or "", {"nvml_code": 12}, fix=fix)
 
 
-LIBRARY: tuple[Condition, ...] = (
+LIBRARY = on(
+    "libraries",
     Condition(
         id="library.broken",
-        rung="libraries",
-        verdict="fail",
         certainty="proof",
         title="libcuda cannot be loaded",
         meaning="The loader finds a file with this name but rejects it: it is empty, damaged, built for another "
         "processor, or needs a missing library. A container image that was built while the driver was mounted keeps "
         "empty files with these names.",
         fix="ls -l the named file; remove it, or reinstall the driver's libraries, then sudo ldconfig",
-        judge=_unloaded("broken"),
+        judge=_unloaded("broken", _broken),
         texts=(r"libcuda\.so[.\d]*: (?:file too short|invalid ELF header|wrong ELF class)",),
     ),
     Condition(
         id="library.cuda_unlinked",
-        rung="libraries",
-        verdict="fail",
         certainty="proof",
         title="libcuda.so.1 is missing; only the versioned file is installed",
         meaning="Programs load libcuda.so.1, a link to the file with the version in its name. The link is missing "
         "because ldconfig was not run after the files were added, usually in a container.",
         fix="sudo ldconfig",
-        judge=_unloaded("unlinked"),
+        judge=_unloaded("unlinked", _unlinked),
         source="NVIDIA/nvidia-container-toolkit issue 1099; containerd/nerdctl issue 4621",
     ),
     Condition(
         id="library.cuda_not_searched",
-        rung="libraries",
-        verdict="fail",
         certainty="proof",
         title="libcuda is not on the loader's search path",
         meaning="The loader searches LD_LIBRARY_PATH, its cache and its default folders. The driver's libcuda is "
         "elsewhere, or was added after the cache was made.",
         fix="sudo ldconfig",
-        judge=_unloaded("not_searched"),
+        judge=_unloaded("not_searched", _not_searched),
     ),
     Condition(
         id="library.cuda_missing",
-        rung="libraries",
-        verdict="fail",
-        certainty="strong",
         title="libcuda, CUDA's driver library, is missing",
         meaning="The driver's kernel module is installed, but the library that torch loads is not. Distributions "
         "split the driver into packages, and the compute package may be missing.",
         settle="`ldconfig -p | grep libcuda.so.1` shows nothing",
         fix="install the driver's compute package",
-        judge=_unloaded("missing"),
+        judge=_unloaded("missing", _missing),
         texts=(r"libcuda\.so\.1: cannot open shared object file",),
     ),
     Condition(
         id="library.stub",
-        rung="libraries",
-        verdict="fail",
         certainty="proof",
         title="libcuda is a stub",
         meaning="A CUDA toolkit includes a libcuda only for linking, in a folder named stubs. If that folder is in "
@@ -685,8 +627,6 @@ LIBRARY: tuple[Condition, ...] = (
     ),
     Condition(
         id="library.compat_driver",
-        rung="libraries",
-        verdict="fail",
         certainty="proof",
         title="the forward-compatibility package does not match this driver",
         meaning="A cuda-compat package contains a newer driver's libcuda for an older kernel module. Each package "
@@ -698,8 +638,6 @@ LIBRARY: tuple[Condition, ...] = (
     ),
     Condition(
         id="library.compat_card",
-        rung="libraries",
-        verdict="fail",
         certainty="proof",
         title="forward compatibility is not supported on this GPU",
         meaning="Forward compatibility is only for data centre GPUs and a few professional NVIDIA GPUs. On any other "
@@ -716,9 +654,6 @@ LIBRARY: tuple[Condition, ...] = (
     ),
     Condition(
         id="library.other_version",
-        rung="libraries",
-        verdict="fail",
-        certainty="strong",
         title="libcuda and the kernel module differ in version",
         meaning="The driver's libraries and its kernel module must have exactly the same version. The loader finds "
         "another libcuda before the driver's own, through LD_LIBRARY_PATH or left over from another driver.",
@@ -730,8 +665,6 @@ LIBRARY: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.mismatch",
-        rung="libraries",
-        verdict="fail",
         certainty="proof",
         title="driver libraries and loaded kernel module differ in version",
         meaning="The driver was updated, but its old module is still loaded. Every program that starts now fails "
@@ -750,7 +683,6 @@ LIBRARY: tuple[Condition, ...] = (
     ),
     Condition(
         id="library.nvml_missing",
-        rung="libraries",
         verdict="warn",
         certainty="proof",
         title="NVML's library is missing",

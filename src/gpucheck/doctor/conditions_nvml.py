@@ -9,10 +9,9 @@ from collections.abc import Callable
 
 from gpucheck.cards.at_rest import ACTIONS
 from gpucheck.cards.checks import smi_name
-from gpucheck.doctor import conditions_masks, conditions_nodes, fixes
-from gpucheck.doctor.condition import Certainty, Condition, Evidence, Seen, answered, answers
-from gpucheck.doctor.conditions_kernel import FALLEN, why_absent
-from gpucheck.doctor.conditions_masks import MASK, REFUSED
+from gpucheck.doctor import conditions_kernel, conditions_nodes, fixes
+from gpucheck.doctor.condition import Certainty, Condition, Evidence, Seen, answered, answers, on
+from gpucheck.doctor.conditions_kernel import FALLEN, MASK, REFUSED, why_absent
 from gpucheck.doctor.conditions_nodes import lacks_nodes
 from gpucheck.report.facts import Device, Driver
 from gpucheck.report.finding import Verdict
@@ -37,26 +36,18 @@ def _said(evidence: Evidence, more: str = "", *, certainty: Certainty | None = N
     )
 
 
-def _stopped(evidence: Evidence) -> Device | None:
-    """The card at which NVML did not answer in its time, or ended its process."""
-    return next((card for card in evidence.cards if (card.state or "").startswith("not answering")), None)
+def _broken_off(words: str, at: str) -> Callable[[Evidence], Seen | None]:
+    """A judge for NVML's child without an answer, by the words of its error: at its start, or at one card."""
 
+    def judge(evidence: Evidence) -> Seen | None:
+        error, code = evidence.driver.nvml_error or "", evidence.driver.nvml_code
+        # The card at which NVML did not answer in its time, or ended its process.
+        card = next((one for one in evidence.cards if (one.state or "").startswith("not answering")), None)
+        where = f"{at}{_name(card)}" if card is not None else ""
+        known = Seen(f"{error}{where}", {"nvml_code": code}, verdict=_unless_cuda_works(evidence))
+        return known if words in error else None
 
-def _hung(evidence: Evidence) -> Seen | None:
-    """NVML's child had no answer in its time: at its start, or at one card."""
-    driver, card = evidence.driver, _stopped(evidence)
-    if "did not answer within" not in (driver.nvml_error or ""):
-        return None
-    where = f" at {_name(card)}" if card is not None else ""
-    return Seen(f"{driver.nvml_error}{where}", {"nvml_code": driver.nvml_code}, verdict=_unless_cuda_works(evidence))
-
-
-def _crashed(evidence: Evidence) -> Seen | None:
-    driver, card = evidence.driver, _stopped(evidence)
-    if "ended early" not in (driver.nvml_error or ""):
-        return None
-    where = f", at {_name(card)}" if card is not None else ""
-    return Seen(f"{driver.nvml_error}{where}", {"nvml_code": driver.nvml_code}, verdict=_unless_cuda_works(evidence))
+    return judge
 
 
 def _name(card: Device) -> str:
@@ -173,11 +164,10 @@ def _busy(evidence: Evidence) -> Seen | None:
     )
 
 
-NVML: tuple[Condition, ...] = (
+NVML = on(
+    "nvml",
     Condition(
         id="gpu.lost",
-        rung="nvml",
-        verdict="fail",
         certainty="proof",
         title="the driver lost the GPU",
         meaning="NVML reports the GPU as lost: it stopped answering on PCI Express. Only a reset of the machine "
@@ -190,8 +180,6 @@ NVML: tuple[Condition, ...] = (
     ),
     Condition(
         id="gpu.reset_required",
-        rung="nvml",
-        verdict="fail",
         certainty="proof",
         title="the GPU needs a reset",
         meaning="An error left the GPU unusable until it is reset.",
@@ -202,9 +190,6 @@ NVML: tuple[Condition, ...] = (
     ),
     Condition(
         id="gpu.recovery",
-        rung="nvml",
-        verdict="fail",
-        certainty="strong",
         title="CUDA does not start, and the driver reports a recovery action for the GPU",
         meaning="The driver reports a recovery action for each GPU: a reset, a reboot, or an end to its work.",
         settle="CUDA starts after that action",
@@ -214,32 +199,25 @@ NVML: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.nvml_hung",
-        rung="nvml",
-        verdict="fail",
         certainty="proof",
         title="NVML does not answer",
         meaning="A call to NVML did not return in time. nvidia-smi hangs too, usually because a GPU does not answer "
         "the kernel module.",
         settle="`sudo dmesg` shows Xid messages, `ps` processes in state D",
         fix="sudo dmesg | grep -i -e nvrm -e xid; if the driver still hangs, reboot",
-        judge=_hung,
+        judge=_broken_off("did not answer within", " at "),
     ),
     Condition(
         id="driver.nvml_crashed",
-        rung="nvml",
-        verdict="fail",
         certainty="proof",
         title="NVML crashes its process",
         meaning="The process that called NVML ended before the answer. The library is damaged or does not belong to "
         "the driver.",
         fix="reinstall the driver's libraries in the kernel module's version (cat /proc/driver/nvidia/version)",
-        judge=_crashed,
+        judge=_broken_off("ended early", ", at "),
     ),
     Condition(
         id="driver.no_devices_found",
-        rung="nvml",
-        verdict="fail",
-        certainty="strong",
         title="the driver runs but finds no GPU",
         meaning="nvidia-smi reports `No devices were found`. The module is loaded but could not start any GPU on the "
         "bus.",
@@ -251,8 +229,6 @@ NVML: tuple[Condition, ...] = (
     ),
     Condition(
         id="gpu.insufficient_power",
-        rung="nvml",
-        verdict="fail",
         certainty="proof",
         title="the GPU does not get enough power",
         meaning="NVML reports that the GPU's external power cables are not attached properly.",
@@ -264,8 +240,6 @@ NVML: tuple[Condition, ...] = (
     ),
     Condition(
         id="gpu.interrupts",
-        rung="nvml",
-        verdict="fail",
         certainty="proof",
         title="the GPU's interrupts do not arrive",
         meaning="The kernel module found a problem with a GPU's interrupts: the firmware or a virtual machine does "
@@ -278,9 +252,6 @@ NVML: tuple[Condition, ...] = (
     ),
     Condition(
         id="wsl.blocked",
-        rung="nvml",
-        verdict="fail",
-        certainty="strong",
         title="the operating system blocks the GPU",
         meaning="Under WSL the driver is the Windows driver. It blocks the GPU if it is too old for this WSL, if a "
         "Linux driver is also installed, or if the GPU is in TCC mode.",
@@ -294,9 +265,6 @@ NVML: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.nvml_no_permission",
-        rung="nvml",
-        verdict="fail",
-        certainty="strong",
         title="NVML has no permission to use the driver",
         meaning="NVML reports that this user has no permission, although the permissions of the device nodes allow it.",
         settle="if `sudo nvidia-smi` works, it is a permissions problem",
@@ -306,8 +274,6 @@ NVML: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.nvml_not_loaded",
-        rung="nvml",
-        verdict="fail",
         certainty="hint",
         title="NVML cannot reach the kernel module",
         meaning="NVML reports that the driver is not loaded, but the kernel shows its module. Possible causes are "
@@ -319,8 +285,6 @@ NVML: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.nvml_unknown",
-        rung="nvml",
-        verdict="fail",
         certainty="hint",
         title="NVML does not start (unknown error)",
         meaning="nvmlInit returns 999. In a container the usual cause is lost access to the device nodes, elsewhere "
@@ -332,8 +296,6 @@ NVML: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.nvml_refused",
-        rung="nvml",
-        verdict="fail",
         certainty="hint",
         title="NVML does not start, cause unknown",
         meaning="nvmlInit returns a code whose cause gpucheck does not know.",
@@ -344,8 +306,6 @@ NVML: tuple[Condition, ...] = (
     Condition(
         id="gpu.exclusive",
         rung="devices",
-        verdict="fail",
-        certainty="strong",
         title="another process has the GPU in exclusive mode",
         meaning="In exclusive mode a GPU accepts one process at a time, in prohibited mode none. CUDA starts and "
         "counts the GPU, but the first use fails.",
@@ -378,9 +338,7 @@ def _hung_cuinit(evidence: Evidence) -> Seen | None:
 def _crashed_cuinit(evidence: Evidence) -> Seen | None:
     driver = evidence.driver
     error = driver.cuinit_error or ""
-    if "ended early" not in error:
-        return None
-    return Seen(_after_start(driver) + error, {"libcuda": driver.libcuda_path})
+    return Seen(_after_start(driver) + error, {"libcuda": driver.libcuda_path}) if "ended early" in error else None
 
 
 def _after_start(driver: Driver) -> str:
@@ -463,7 +421,7 @@ def _is_masked(evidence: Evidence) -> bool:
     """Return whether CUDA_VISIBLE_DEVICES lets nothing through, of what NVML lists or, without its list, of many."""
     value = evidence.value("CUDA_VISIBLE_DEVICES")
     uuids = [card.uuid for card in evidence.cards if card.nvml_index is not None or card.parent_uuid is not None]
-    return value is not None and not conditions_masks.read_mask(value, uuids or [None] * MANY).shown
+    return value is not None and not conditions_kernel.read_mask(value, uuids or [None] * MANY).shown
 
 
 def _empty_mig(evidence: Evidence) -> Seen | None:
@@ -617,11 +575,10 @@ def _other_cuinit(evidence: Evidence) -> Seen | None:
     return None if by_mask or code in (None, 0, *EXPLAINED_CUINIT) else answered(evidence)
 
 
-CUINIT: tuple[Condition, ...] = (
+CUINIT = on(
+    "cuinit",
     Condition(
         id="driver.hung",
-        rung="cuinit",
-        verdict="fail",
         certainty="proof",
         title="CUDA's driver does not answer",
         meaning="A call to libcuda did not return in time. Every program that calls it hangs, torch included. "
@@ -633,8 +590,6 @@ CUINIT: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.crashed",
-        rung="cuinit",
-        verdict="fail",
         certainty="proof",
         title="CUDA's driver crashes its process",
         meaning="The process that called libcuda ended before the call returned, and so would torch. libcuda is "
@@ -644,8 +599,6 @@ CUINIT: tuple[Condition, ...] = (
     ),
     Condition(
         id="gpu.mig_empty",
-        rung="cuinit",
-        verdict="fail",
         certainty="proof",
         title="MIG mode is on, but no instance exists",
         meaning="In MIG mode the instances are the devices, not the GPU, and none exists. CUDA then behaves as on a "
@@ -657,8 +610,6 @@ CUINIT: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.no_device",
-        rung="cuinit",
-        verdict="fail",
         certainty="hint",
         title="CUDA finds no device, although the machine has one",
         meaning="cuInit returns 100, which torch does not report: is_available() is False without a warning. The "
@@ -671,8 +622,6 @@ CUINIT: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.out_of_memory",
-        rung="cuinit",
-        verdict="fail",
         certainty="hint",
         title="CUDA does not start: no memory or address space",
         meaning="cuInit returns 2 before a program has requested memory. At its start, CUDA reserves addresses for "
@@ -685,9 +634,6 @@ CUINIT: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.uvm_missing",
-        rung="cuinit",
-        verdict="fail",
-        certainty="strong",
         title="nvidia-uvm, which CUDA needs, is missing",
         meaning="CUDA needs /dev/nvidia-uvm; nvidia-smi does not. nvidia-modprobe creates the node when a root "
         "program first needs it. In a container it must be passed in.",
@@ -700,8 +646,6 @@ CUINIT: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.unknown_error",
-        rung="cuinit",
-        verdict="fail",
         certainty="hint",
         title="CUDA does not start (unknown error)",
         meaning="cuInit returns 999 and no other fault is visible. This happens after a suspend, when the memory "
@@ -714,9 +658,6 @@ CUINIT: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.hmm",
-        rung="cuinit",
-        verdict="fail",
-        certainty="strong",
         title="the kernel module's memory management (HMM) does not start",
         meaning="With some kernels the open module finds no address range for heterogeneous memory management. CUDA "
         "then does not start, although nvidia-smi works.",
@@ -732,8 +673,6 @@ CUINIT: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.not_initialised",
-        rung="cuinit",
-        verdict="fail",
         certainty="hint",
         title="CUDA's driver does not initialise",
         meaning="cuInit returns 3 without a reason.",
@@ -745,8 +684,6 @@ CUINIT: tuple[Condition, ...] = (
     ),
     Condition(
         id="gpu.unavailable",
-        rung="cuinit",
-        verdict="fail",
         certainty="hint",
         title="the GPU is in exclusive use or not licensed",
         meaning="cuInit returns 46. A GPU in exclusive mode accepts one process, and in prohibited mode none. A "
@@ -759,8 +696,6 @@ CUINIT: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.toolchain",
-        rung="cuinit",
-        verdict="fail",
         certainty="hint",
         title="the driver is older than the CUDA that compiled the code",
         meaning="The PTX code comes from a newer CUDA than the driver can translate. Triton and NVRTC produce such "
@@ -773,8 +708,6 @@ CUINIT: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.not_permitted",
-        rung="cuinit",
-        verdict="fail",
         certainty="hint",
         title="the driver does not allow CUDA here",
         meaning="cuInit returns 800: the operation is not permitted. The usual causes are a virtual GPU with a "
@@ -787,8 +720,6 @@ CUINIT: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.not_supported",
-        rung="cuinit",
-        verdict="fail",
         certainty="hint",
         title="the driver does not support CUDA on this system",
         meaning="cuInit returns 801: not supported. Possible causes are a virtual GPU with a graphics-only profile "
@@ -803,9 +734,6 @@ CUINIT: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.confidential",
-        rung="cuinit",
-        verdict="fail",
-        certainty="strong",
         title="the GPU of this confidential machine is not in ready state",
         meaning="In confidential computing a GPU accepts no work until it is attested and its ready state is set. "
         "Until then CUDA reports that the system is not ready.",
@@ -817,9 +745,6 @@ CUINIT: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.fabric",
-        rung="cuinit",
-        verdict="fail",
-        certainty="strong",
         title="the fabric between the GPUs is not ready",
         meaning="GPUs on an NVSwitch start only after the fabric manager has set up the switches, and its version "
         "must match the driver's exactly. On a rented machine with one of eight GPUs, this is the host's fabric "
@@ -834,8 +759,6 @@ CUINIT: tuple[Condition, ...] = (
     ),
     Condition(
         id="mps.unreachable",
-        rung="cuinit",
-        verdict="fail",
         certainty="proof",
         title="the MPS server cannot be reached",
         meaning="CUDA shares a GPU through the MPS server if it finds the control daemon's pipes, but the server "
@@ -853,8 +776,6 @@ CUINIT: tuple[Condition, ...] = (
     ),
     Condition(
         id="mps.not_ready",
-        rung="cuinit",
-        verdict="fail",
         certainty="proof",
         title="the MPS server is not ready for new clients",
         meaning="The server is starting, or is recovering from a client's fault.",
@@ -867,8 +788,6 @@ CUINIT: tuple[Condition, ...] = (
     ),
     Condition(
         id="mps.full",
-        rung="cuinit",
-        verdict="fail",
         certainty="proof",
         title="the MPS server accepts no more clients",
         meaning="An MPS server has a limited number of clients and of connections to a device.",
@@ -883,8 +802,6 @@ CUINIT: tuple[Condition, ...] = (
     ),
     Condition(
         id="mps.ended",
-        rung="cuinit",
-        verdict="fail",
         certainty="proof",
         title="the MPS server ended this client",
         meaning="An operator, or the server while it recovered from a fault, ended this client's connection.",
@@ -896,8 +813,6 @@ CUINIT: tuple[Condition, ...] = (
     ),
     Condition(
         id="driver.refused",
-        rung="cuinit",
-        verdict="fail",
         certainty="hint",
         title="CUDA does not start, cause unknown",
         meaning="cuInit returns a code whose cause gpucheck does not know. Check for libraries of several drivers "

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Condition, Evidence, Seen
+from gpucheck.doctor.condition import Condition, Evidence, Seen, on
 from gpucheck.machine.torch_probe import KernelRun, TorchProbe
 from gpucheck.machine.torch_probe_child import version_key
 
@@ -144,21 +145,18 @@ def _import_broken(evidence: Evidence) -> Seen | None:
         return None
     told: dict[str, Any] = {"stage": probe.stage, "path": probe.path}
     broken = dict(probe.missing_files or {})
-    if broken:
-        told["missing_files"] = broken
-        return Seen(f"{_step(probe)}: {probe.error}", told, fixes.packages_again(evidence, broken))
-    return Seen(f"{_step(probe)}: {probe.error}", told, _cuda_build(evidence))
+    told |= {"missing_files": broken} if broken else {}
+    fix = fixes.packages_again(evidence, broken) if broken else _cuda_build(evidence)
+    return Seen(f"{_step(probe)}: {probe.error}", told, fix)
 
 
 def _cpu_build(evidence: Evidence) -> Seen | None:
     if _kind(evidence) != "cpu" or evidence.host.system == "Darwin":
         return None
-    message = f"torch {torch_version(evidence)} is a CPU-only build"
+    message, told = f"torch {torch_version(evidence)} is a CPU-only build", {"version": torch_version(evidence)}
     if evidence.is_nvidia_here:
-        return Seen(message, {"version": torch_version(evidence)}, _cuda_build(evidence))
-    return Seen(
-        message, {"version": torch_version(evidence)}, fix="", verdict="info", title="torch is a CPU-only build"
-    )
+        return Seen(message, told, _cuda_build(evidence))
+    return Seen(message, told, fix="", verdict="info", title="torch is a CPU-only build")
 
 
 def _wrong_backend(evidence: Evidence) -> Seen | None:
@@ -206,11 +204,10 @@ def _sees_none(evidence: Evidence) -> Seen | None:
     )
 
 
-TORCH: tuple[Condition, ...] = (
+TORCH = on(
+    "torch",
     Condition(
         id="torch.missing",
-        rung="torch",
-        verdict="fail",
         certainty="proof",
         title="torch is not installed",
         meaning="The checked interpreter finds no torch. Another environment may have one: check it with `--python "
@@ -221,9 +218,6 @@ TORCH: tuple[Condition, ...] = (
     ),
     Condition(
         id="torch.shadowed",
-        rung="torch",
-        verdict="fail",
-        certainty="strong",
         title="a file in the current folder shadows torch",
         meaning="Python searches the current folder first. It imports a file or folder there that has the name of "
         "torch, or of a standard library module that torch imports.",
@@ -238,9 +232,6 @@ TORCH: tuple[Condition, ...] = (
     ),
     Condition(
         id="torch.undefined_symbol",
-        rung="torch",
-        verdict="fail",
-        certainty="strong",
         title="torch loads libraries of another version",
         meaning="A library that torch loads lacks a function that torch needs. It belongs to another CUDA than "
         "torch's, and usually comes from LD_LIBRARY_PATH or another installation.",
@@ -255,8 +246,6 @@ TORCH: tuple[Condition, ...] = (
     ),
     Condition(
         id="torch.crashed",
-        rung="torch",
-        verdict="fail",
         certainty="proof",
         title="torch crashes on import or start",
         meaning="A signal ends the process when it imports torch or asks torch for its devices. torch's libraries "
@@ -266,8 +255,6 @@ TORCH: tuple[Condition, ...] = (
     ),
     Condition(
         id="torch.hung",
-        rung="torch",
-        verdict="fail",
         certainty="proof",
         title="torch does not answer",
         meaning="Importing torch, or asking torch for its devices, does not finish. Possible causes are a network "
@@ -279,8 +266,6 @@ TORCH: tuple[Condition, ...] = (
     ),
     Condition(
         id="torch.import_broken",
-        rung="torch",
-        verdict="fail",
         certainty="proof",
         title="torch cannot be imported",
         meaning="The import raises an error: parts of torch are missing, damaged or from another version.",
@@ -290,8 +275,6 @@ TORCH: tuple[Condition, ...] = (
     ),
     Condition(
         id="torch.cpu_build",
-        rung="torch",
-        verdict="fail",
         certainty="proof",
         title="this torch is a CPU-only build and cannot use the GPU",
         meaning="The wheel contains no CUDA, regardless of the installed driver and toolkit. `pip install torch` "
@@ -302,8 +285,6 @@ TORCH: tuple[Condition, ...] = (
     ),
     Condition(
         id="torch.wrong_backend",
-        rung="torch",
-        verdict="fail",
         certainty="proof",
         title="this torch is built for another vendor's GPU",
         meaning="A torch for ROCm or XPU cannot use an NVIDIA GPU.",
@@ -312,8 +293,6 @@ TORCH: tuple[Condition, ...] = (
     ),
     Condition(
         id="torch.driver_too_old",
-        rung="torch",
-        verdict="fail",
         certainty="proof",
         title="the driver is too old for this torch",
         meaning="A torch for CUDA 13 needs a driver that supports CUDA 13. Within a major version a newer torch runs "
@@ -330,8 +309,6 @@ TORCH: tuple[Condition, ...] = (
     ),
     Condition(
         id="torch.sees_none",
-        rung="torch",
-        verdict="fail",
         certainty="proof",
         title="torch does not see the GPU that CUDA shows",
         meaning="The driver starts and shows a device to gpucheck, but not to torch in the same environment. torch "
@@ -475,7 +452,6 @@ def _triton(missing: Literal["compiler", "libcuda"]) -> Callable[[Evidence], See
 
 # -- CUDA's libraries in torch's process: which were taken, which are gone, and which are not those it asks for --------
 
-_UNDEFINED_PACKAGES = re.compile(r"undefined symbol: ")
 # More names than these tell nobody more.
 SHOWN = 4
 # Without one of these, operations that everybody uses fail; the others are used by some.
@@ -485,7 +461,7 @@ NEEDED = ("libtorch", "libc10", "libcudart", "libcublas", "libcudnn", "libnvrtc"
 def _foreign(evidence: Evidence) -> Seen | None:
     probe = evidence.torch
     # A torch that cannot be imported because of one has a condition of its own, which names it.
-    if probe is None or not probe.foreign_libraries or _UNDEFINED_PACKAGES.search(probe.error or ""):
+    if probe is None or not probe.foreign_libraries or "undefined symbol: " in (probe.error or ""):
         return None
     paths, folders = probe.foreign_libraries, probe.foreign_folders
     by = f", through LD_LIBRARY_PATH ({', '.join(folders)})" if folders else ""
@@ -571,7 +547,6 @@ def _runtime(evidence: Evidence) -> Seen | None:
 PACKAGES: tuple[Condition, ...] = (
     Condition(
         id="torch.driver_minor",
-        rung=None,
         verdict="info",
         certainty="hint",
         title="the driver is slightly older than torch's CUDA",
@@ -583,9 +558,7 @@ PACKAGES: tuple[Condition, ...] = (
     ),
     Condition(
         id="torch.two_versions",
-        rung=None,
         verdict="warn",
-        certainty="strong",
         title="two versions of torch are mixed in this environment",
         meaning="The installed version on record and the loaded version differ: an installation was interrupted, or "
         "two tools (pip and conda) installed into one environment.",
@@ -595,9 +568,7 @@ PACKAGES: tuple[Condition, ...] = (
     ),
     Condition(
         id="torch.mixed_environments",
-        rung=None,
         verdict="warn",
-        certainty="strong",
         title="the active environment is not the one checked",
         meaning="gpucheck checks the torch of the interpreter that runs it. If gpucheck is installed by pipx or in "
         "another environment, your programs use a different torch.",
@@ -606,7 +577,6 @@ PACKAGES: tuple[Condition, ...] = (
     ),
     Condition(
         id="torch.pynvml",
-        rung=None,
         verdict="warn",
         certainty="proof",
         title="two packages install the module pynvml",
@@ -619,9 +589,7 @@ PACKAGES: tuple[Condition, ...] = (
     ),
     Condition(
         id="torch.torchvision",
-        rung=None,
         verdict="warn",
-        certainty="strong",
         title="torchvision does not match torch",
         meaning="torchvision's compiled code fits one torch version and one build of it.",
         fix="install the matching torchvision from the index that torch came from: python -m pip install "
@@ -632,7 +600,6 @@ PACKAGES: tuple[Condition, ...] = (
     ),
     Condition(
         id="triton.compiler",
-        rung=None,
         verdict="warn",
         certainty="proof",
         title="triton has no C compiler: torch.compile fails",
@@ -644,9 +611,7 @@ PACKAGES: tuple[Condition, ...] = (
     ),
     Condition(
         id="triton.libcuda",
-        rung=None,
         verdict="warn",
-        certainty="strong",
         title="triton cannot find libcuda: torch.compile fails",
         meaning="CUDA starts, but libcuda is not in the loader's cache, where Triton searches for it.",
         fix="sudo ldconfig, or set TRITON_LIBCUDA_PATH to the folder of libcuda.so.1",
@@ -656,9 +621,7 @@ PACKAGES: tuple[Condition, ...] = (
     ),
     Condition(
         id="torch.foreign_libraries",
-        rung=None,
         verdict="warn",
-        certainty="strong",
         title="torch uses CUDA libraries from outside its environment",
         meaning="The environment has its own libraries, or this torch requires them, but other libraries were loaded "
         "instead, usually through LD_LIBRARY_PATH. This causes errors and results that differ between machines.",
@@ -668,7 +631,6 @@ PACKAGES: tuple[Condition, ...] = (
     ),
     Condition(
         id="torch.missing_libraries",
-        rung=None,
         verdict="warn",
         certainty="proof",
         title="libraries that torch loads on demand are missing",
@@ -681,9 +643,7 @@ PACKAGES: tuple[Condition, ...] = (
     ),
     Condition(
         id="torch.cuda_packages",
-        rung=None,
         verdict="warn",
-        certainty="strong",
         title="CUDA packages do not match what torch requires",
         meaning="torch's wheel requires exactly one version of each CUDA library package. Another version, installed "
         "for another package, or a missing package causes missing symbols, a cuDNN that does not match, or a system "
@@ -694,9 +654,7 @@ PACKAGES: tuple[Condition, ...] = (
     ),
     Condition(
         id="torch.runtime_version",
-        rung=None,
         verdict="warn",
-        certainty="strong",
         title="the loaded CUDA runtime is not the one torch was built with",
         meaning="Within a major version a newer libcudart works with an older torch, never the other way round. The "
         "other version comes from another package's requirement or from a search path.",
@@ -736,16 +694,13 @@ def _without_code(evidence: Evidence) -> dict[str, int]:
     return found
 
 
-def _oldest(probe: TorchProbe) -> int:
-    return min((int(digits) for name in probe.architectures or () for digits in re.findall(r"_(\d+)", name)), default=0)
-
-
 def _judged(evidence: Evidence, *, is_old: bool) -> Seen | None:
     probe = evidence.torch
     without = _without_code(evidence)
     if probe is None or not without:
         return None
-    oldest = _oldest(probe)
+    known = [digits for name in probe.architectures or () for digits in re.findall(r"_(\d+)", name)]
+    oldest = min(map(int, known), default=0)
     mine = {device: value for device, value in without.items() if (value < oldest) is is_old}
     if not mine:
         return None
@@ -762,14 +717,6 @@ def _judged(evidence: Evidence, *, is_old: bool) -> Seen | None:
 def _name(probe: TorchProbe, device: str) -> str:
     name = (probe.names or {}).get(device)
     return f"{device} ({name})" if name else device
-
-
-def _missing_architecture(evidence: Evidence) -> Seen | None:
-    return _judged(evidence, is_old=False)
-
-
-def _dropped(evidence: Evidence) -> Seen | None:
-    return _judged(evidence, is_old=True)
 
 
 def _ptx_only(evidence: Evidence) -> Seen | None:
@@ -801,62 +748,44 @@ def _failing(evidence: Evidence) -> list[KernelRun]:
     return [
         run
         for run in evidence.torch.kernels
-        if run.error is not None and run.device not in without and (not shown or _index(run.device) < shown)
+        if run.error is not None
+        and run.device not in without
+        and (not shown or int(run.device.partition(":")[2] or 0) < shown)
     ]
 
 
-def _index(device: str) -> int:
-    return int(device.partition(":")[2] or 0)
-
-
-def _told(failed: list[KernelRun]) -> Seen | None:
-    if not failed:
-        return None
-    said = "; ".join(f"{run.device}: {run.error}" for run in failed)
-    return Seen(said, {"errors": {run.device: run.error for run in failed}})
-
-
-def _out_of_memory(evidence: Evidence) -> Seen | None:
-    return _told([run for run in _failing(evidence) if _OUT_OF_MEMORY.search(run.error or "")])
-
-
-def _kernel_failed(evidence: Evidence) -> Seen | None:
-    return _told([run for run in _failing(evidence) if not _OUT_OF_MEMORY.search(run.error or "")])
-
-
-def _ended(evidence: Evidence) -> TorchProbe | None:
-    """The probe, where it did not come to its end while kernels ran."""
-    probe = evidence.torch
-    return probe if probe is not None and probe.stage == "run" else None
+def _kernel_failed(evidence: Evidence, *, of_memory: bool) -> Seen | None:
+    runs = [run for run in _failing(evidence) if bool(_OUT_OF_MEMORY.search(run.error or "")) is of_memory]
+    errors = {run.device: run.error for run in runs}
+    return Seen("; ".join(f"{run.device}: {run.error}" for run in runs), {"errors": errors}) if runs else None
 
 
 def _crashed_architecture(evidence: Evidence) -> Seen | None:
-    probe = _ended(evidence)
-    if probe is None or probe.error is None:
+    probe = evidence.torch
+    if probe is None or probe.stage != "run" or probe.error is None:
         return None
     how = "ended its process by" if _SIGNAL.match(probe.error) else "raised"
     return Seen(f"a kernel {how} {probe.error}", {"kernels_that_ended": len(probe.kernels)})
 
 
 def _hung_architecture(evidence: Evidence) -> Seen | None:
-    probe = _ended(evidence)
-    if probe is None or not probe.timed_out:
+    probe = evidence.torch
+    if probe is None or probe.stage != "run" or not probe.timed_out:
         return None
     told = f"a kernel did not finish within {evidence.torch_limit}"
     return Seen(told, {"kernels_that_ended": len(probe.kernels), "limit_s": probe.limit_s})
 
 
-ARCHITECTURE: tuple[Condition, ...] = (
+ARCHITECTURE = on(
+    "run",
     Condition(
         id="architecture.missing",
         rung="architecture",
-        verdict="fail",
-        certainty="strong",
         title="this torch has no code for this GPU",
         meaning="A wheel has machine code only for the architectures that it was built for, and this GPU has another "
         "one. torch.cuda.is_available() is True, but the first kernel fails.",
         fix="install a torch that is built for this architecture",
-        judge=_missing_architecture,
+        judge=partial(_judged, is_old=False),
         texts=(
             r"no kernel image is available for execution on the device",
             r"with CUDA capability sm_\d+ is not compatible with the current PyTorch installation",
@@ -867,13 +796,11 @@ ARCHITECTURE: tuple[Condition, ...] = (
     Condition(
         id="architecture.dropped",
         rung="architecture",
-        verdict="fail",
-        certainty="strong",
         title="this torch dropped support for this GPU",
         meaning="Newer CUDA versions drop the oldest architectures: wheels for CUDA 13 start at sm_75, wheels for "
         "CUDA 12.6 at sm_50.",
         fix="install a torch for an older CUDA",
-        judge=_dropped,
+        judge=partial(_judged, is_old=True),
         texts=(r"PyTorch no longer supports this GPU because it is too old",),
         source="torch/cuda/__init__.py, PYTORCH_RELEASES_CODE_CC",
     ),
@@ -881,7 +808,6 @@ ARCHITECTURE: tuple[Condition, ...] = (
         id="architecture.ptx_only",
         rung="architecture",
         verdict="warn",
-        certainty="strong",
         title="torch has only PTX for this GPU: first use compiles kernels",
         meaning="The wheel has no machine code for this architecture, only PTX, which the driver compiles. The first "
         "use takes minutes, and code optimised for the architecture is missing.",
@@ -891,30 +817,23 @@ ARCHITECTURE: tuple[Condition, ...] = (
     ),
     Condition(
         id="run.out_of_memory",
-        rung="run",
-        verdict="fail",
-        certainty="strong",
         title="no GPU memory is left, not even for a tiny kernel",
         meaning="Another process uses the device's memory, or a process that crashed still holds it.",
         settle="`nvidia-smi` shows how much is used and by which process",
         fix="gpucheck devices --processes",
-        judge=_out_of_memory,
+        judge=partial(_kernel_failed, of_memory=True),
     ),
     Condition(
         id="run.kernel_failed",
-        rung="run",
-        verdict="fail",
         certainty="proof",
         title="a kernel fails on this GPU",
         meaning="torch sees the device, but a sum of 64 numbers or a 16 by 16 product raises an error or is wrong.",
         settle="`sudo dmesg` shows Xid messages if the hardware is at fault",
         fix="CUDA_LAUNCH_BLOCKING=1 gpucheck smoke --device cuda; sudo dmesg | grep -i xid",
-        judge=_kernel_failed,
+        judge=partial(_kernel_failed, of_memory=False),
     ),
     Condition(
         id="run.crashed",
-        rung="run",
-        verdict="fail",
         certainty="proof",
         title="torch's first kernel crashes the process",
         meaning="torch sees the device, but the process dies when it uses it.",
@@ -924,8 +843,6 @@ ARCHITECTURE: tuple[Condition, ...] = (
     ),
     Condition(
         id="run.hung",
-        rung="run",
-        verdict="fail",
         certainty="proof",
         title="torch's first kernel does not finish",
         meaning="torch sees the device but waits forever when it uses it. The cause is a stuck driver, or a driver "

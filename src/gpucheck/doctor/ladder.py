@@ -1,14 +1,20 @@
-"""The ladder: which rung breaks first, what fails only because of it, what stands on its own, and how each rung stands.
-
-Pure.
-"""
+"""The ladder: which rung breaks first, what fails only because of it, what stands on its own, and how each rung stands;
+and every condition, by rung. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from gpucheck.doctor import fixes
+from gpucheck import naming
+from gpucheck.doctor import (
+    conditions_cards,
+    conditions_kernel,
+    conditions_nodes,
+    conditions_nvml,
+    conditions_torch,
+    fixes,
+)
 from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Certainty, Condition, Evidence, Rung, Seen
 from gpucheck.report.finding import Finding, Verdict, in_short
 from gpucheck.report.results.short import RungStanding
@@ -33,6 +39,10 @@ class Sighting:
     @property
     def certainty(self) -> Certainty:
         return self.seen.certainty or self.condition.certainty
+
+    @property
+    def title(self) -> str:
+        return self.seen.title or self.condition.title
 
     @property
     def breaks(self) -> bool:
@@ -61,7 +71,12 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
     torch has run a kernel nothing below it can be broken, whatever versions or permissions suggest: what says so all
     the same is left out, since success was seen. On the rungs that are judged by device another one may still fail.
     """
-    seen = [Sighting(c, _fitted(c, found, evidence)) for c in conditions if (found := c.judge(evidence)) is not None]
+    # With a fix that works on this system.
+    seen = [
+        Sighting(one, replace(found, fix=fixes.here(one.fix if found.fix is None else found.fix, evidence.host)))
+        for one in conditions
+        if (found := one.judge(evidence)) is not None
+    ]
     breaking = sorted((sighting for sighting in seen if sighting.breaks), key=_order)
     if evidence.torch_works:
         breaking = [sighting for sighting in breaking if sighting.condition.rung in BY_DEVICE]
@@ -70,11 +85,6 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
         return Diagnosis(None, (), aside)
     first, *others = breaking
     return Diagnosis(first, tuple(others), aside)
-
-
-def _fitted(condition: Condition, seen: Seen, evidence: Evidence) -> Seen:
-    """Return what was seen, with a fix that works on this system."""
-    return replace(seen, fix=fixes.here(condition.fix if seen.fix is None else seen.fix, evidence.host))
 
 
 def _order(sighting: Sighting) -> tuple[int, int]:
@@ -103,7 +113,7 @@ def _finding(sighting: Sighting, verdict: Verdict, *, because: str | None = None
     }
     # What mends the first mends this too: a fix of its own would send its reader astray.
     fix = None if because else seen.fix or None
-    return Finding(condition.id, verdict, seen.title or condition.title, seen.message, evidence, fix)
+    return Finding(condition.id, verdict, sighting.title, seen.message, evidence, fix)
 
 
 # -- how each rung stands, apart from any condition: what was seen to hold, and what nobody knows ----------------------
@@ -115,7 +125,7 @@ def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[RungStanding, .
     for rung in RUNGS:
         if rung == diagnosis.broken:
             assert diagnosis.first is not None
-            found.append(RungStanding(rung, "broken", _title(diagnosis.first)))
+            found.append(RungStanding(rung, "broken", diagnosis.first.title))
             above = True
         elif above:
             found.append(_above(rung, evidence, diagnosis))
@@ -124,23 +134,21 @@ def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[RungStanding, .
     return tuple(found)
 
 
-def _title(sighting: Sighting) -> str:
-    return sighting.seen.title or sighting.condition.title
-
-
 def _above(rung: Rung, evidence: Evidence, diagnosis: Diagnosis) -> RungStanding:
     """A rung above the broken one: it may hold all the same, as NVML does without libcuda."""
     failed = next((sighting for sighting in diagnosis.consequences if sighting.condition.rung == rung), None)
     if failed is not None:
-        return RungStanding(rung, "unreached", _title(failed))
-    shown_by = _SHOWN[rung](evidence)
+        return RungStanding(rung, "unreached", failed.title)
+    shown, answered, _ = _STANDING[rung]
+    shown_by = shown(evidence)
     if shown_by is not None:
         return RungStanding(rung, "held", shown_by)
-    return RungStanding(rung, "unreached", _ANSWERED[rung](evidence) or f"not checked: {diagnosis.broken} is broken")
+    return RungStanding(rung, "unreached", answered(evidence) or f"not checked: {diagnosis.broken} is broken")
 
 
 def _standing(rung: Rung, evidence: Evidence) -> RungStanding:
-    shown_by = _SHOWN[rung](evidence)
+    shown, answered, not_looked_at = _STANDING[rung]
+    shown_by = shown(evidence)
     if shown_by is not None:
         return RungStanding(rung, "held", shown_by)
     looked = rung != "hardware" or evidence.stack.devices is not None
@@ -148,7 +156,7 @@ def _standing(rung: Rung, evidence: Evidence) -> RungStanding:
         return RungStanding(rung, "absent", "no NVIDIA GPU")
     if rung in _BELOW_WINDOWS and (evidence.host.wsl or evidence.host.system == "Windows"):
         return RungStanding(rung, "absent", "the driver is in Windows")
-    return RungStanding(rung, "unknown", _ANSWERED[rung](evidence) or _NOT_LOOKED_AT[rung])
+    return RungStanding(rung, "unknown", answered(evidence) or not_looked_at)
 
 
 # Windows' driver stands where these do on Linux.
@@ -175,10 +183,6 @@ def _kernel(evidence: Evidence) -> str | None:
 def _nodes(evidence: Evidence) -> str | None:
     opened = [node.path for node in evidence.stack.nodes if node.error == 0]
     return ", ".join(opened) if opened else None
-
-
-def _libraries(evidence: Evidence) -> str | None:
-    return evidence.driver.libcuda_path
 
 
 def _nvml(evidence: Evidence) -> str | None:
@@ -233,25 +237,7 @@ def _run(evidence: Evidence) -> str | None:
     return f"kernel and matrix product correct on {', '.join(in_short([run.device for run in probe.kernels]))}"
 
 
-_SHOWN: dict[Rung, Callable[[Evidence], str | None]] = {
-    "hardware": _hardware,
-    "kernel": _kernel,
-    "nodes": _nodes,
-    "libraries": _libraries,
-    "nvml": _nvml,
-    "cuinit": _cuinit,
-    "devices": _devices,
-    "torch": _torch,
-    "architecture": _architecture,
-    "run": _run,
-}
-
-
 # -- what a rung answered that was not seen to hold; None where it was not asked ---------------------------------------
-
-
-def _nothing(_: Evidence) -> str | None:
-    return None
 
 
 def _refused_nodes(evidence: Evidence) -> str | None:
@@ -259,19 +245,11 @@ def _refused_nodes(evidence: Evidence) -> str | None:
     return f"could not be opened: {', '.join(refused)}" if refused else None
 
 
-def _nvml_error(evidence: Evidence) -> str | None:
-    return f"NVML: {evidence.driver.nvml_error}" if evidence.driver.nvml_error else None
-
-
 def _libcuda_error(evidence: Evidence) -> str | None:
     driver = evidence.driver
     if driver.cuinit_code:
         return f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error or 'no text'})"
     return driver.cuinit_error
-
-
-def _no_devices(evidence: Evidence) -> str | None:
-    return evidence.driver.cuinit_error or "CUDA shows none" if evidence.driver.cuinit_code == 0 else None
 
 
 def _torch_said(evidence: Evidence) -> str | None:
@@ -294,27 +272,57 @@ def _no_kernel(evidence: Evidence) -> str | None:
     return "not checked: torch has no GPU" if probe is not None and probe.available is False else None
 
 
-_ANSWERED: dict[Rung, Callable[[Evidence], str | None]] = {
-    "hardware": _nothing,
-    "kernel": _nothing,
-    "nodes": _refused_nodes,
-    "libraries": _libcuda_error,
-    "nvml": _nvml_error,
-    "cuinit": _libcuda_error,
-    "devices": _no_devices,
-    "torch": _torch_said,
-    "architecture": _no_kernel,
-    "run": _no_kernel,
+# What shows that a rung holds, what it answered, and what is told where neither is known.
+_STANDING: dict[Rung, tuple[Callable[[Evidence], str | None], Callable[[Evidence], str | None], str]] = {
+    "hardware": (_hardware, lambda _: None, "the PCI bus cannot be read"),
+    "kernel": (_kernel, lambda _: None, "the kernel does not show the module's version"),
+    "nodes": (_nodes, _refused_nodes, "no device node could be opened"),
+    "libraries": (lambda seen: seen.driver.libcuda_path, _libcuda_error, "path of the loaded libcuda unknown"),
+    "nvml": (
+        _nvml,
+        lambda seen: f"NVML: {seen.driver.nvml_error}" if seen.driver.nvml_error else None,
+        "NVML was not asked",
+    ),
+    "cuinit": (_cuinit, _libcuda_error, "libcuda was not asked"),
+    "devices": (
+        _devices,
+        lambda seen: seen.driver.cuinit_error or "CUDA shows none" if seen.driver.cuinit_code == 0 else None,
+        "libcuda was not asked for its devices",
+    ),
+    "torch": (_torch, _torch_said, "torch did not report whether it sees a GPU"),
+    "architecture": (_architecture, _no_kernel, "torch did not report a GPU architecture"),
+    "run": (_run, _no_kernel, "no kernel was run"),
 }
-_NOT_LOOKED_AT: dict[Rung, str] = {
-    "hardware": "the PCI bus cannot be read",
-    "kernel": "the kernel does not show the module's version",
-    "nodes": "no device node could be opened",
-    "libraries": "path of the loaded libcuda unknown",
-    "nvml": "NVML was not asked",
-    "cuinit": "libcuda was not asked",
-    "devices": "libcuda was not asked for its devices",
-    "torch": "torch did not report whether it sees a GPU",
-    "architecture": "torch did not report a GPU architecture",
-    "run": "no kernel was run",
-}
+
+
+# -- every condition; a new one is a row in the file of its rung -------------------------------------------------------
+
+CONDITIONS: tuple[Condition, ...] = (
+    *conditions_kernel.KERNEL,
+    *conditions_nodes.NODES,
+    *conditions_nodes.LIBRARY,
+    *conditions_nvml.NVML,
+    *conditions_nvml.CUINIT,
+    *conditions_kernel.MASKS,
+    *conditions_torch.TORCH,
+    *conditions_torch.PACKAGES,
+    *conditions_torch.ARCHITECTURE,
+    *conditions_kernel.ENVIRONMENT,
+    *conditions_cards.CARDS,
+    *conditions_cards.PEERS,
+    *conditions_cards.LOAD,
+    *conditions_kernel.LOG,
+)
+
+BY_ID = {condition.id: condition for condition in CONDITIONS}
+
+
+def causes(*, cuinit: int | None = None, nvml: int | None = None) -> list[Condition]:
+    """The conditions that an answer of cuInit's or of nvmlInit's may come of; none where it has no usual cause."""
+    return [condition for condition in CONDITIONS if cuinit in condition.cuinit or nvml in condition.nvml]
+
+
+def select(only: Sequence[str], skip: Sequence[str]) -> list[Condition]:
+    """The conditions to ask. Raises UsageError for a prefix that fits none, and where nothing is left."""
+    nothing = "no condition would be checked"
+    return naming.select(CONDITIONS, lambda condition: condition.id, only, skip, noun="condition", nothing=nothing)

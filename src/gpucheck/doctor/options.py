@@ -30,6 +30,6 @@ class DoctorOptions:
     root: Path = Path("/")
 
     def names(self) -> list[tuple[str, str]]:
-        from gpucheck.doctor.catalogue import select
+        from gpucheck.doctor.ladder import select
 
         return [(one.id, one.title) for one in select(self.only, self.skip)]

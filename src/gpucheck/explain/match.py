@@ -1,16 +1,481 @@
-"""Which known texts are in what was pasted, the root cause first. Pure."""
+"""Which known texts are in what was pasted, the root cause first. Pure.
+
+The text as people paste it is brought into one form, without colours, prefixes, boxes, quotes and line ends, and so are
+the patterns. A terminal wraps in the middle of a word and a mail program at a space, so neither keeps its spaces;
+quotes go too, which Markdown and JSON change. Both are in lower case.
+"""
 
 from __future__ import annotations
 
 import bisect
+import functools
+import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
+from urllib.parse import unquote
 
 from gpucheck.doctor.condition import CERTAINTIES, Certainty
-from gpucheck.explain.normal import Kind, Line, Normal, Pattern, compiled, is_cut, normalise
 from gpucheck.explain.text import Platform, Text, marked
+
+QUOTES = "'\"`´‘’“”"
+# How much of a line a `.*` may skip: without line ends it would reach through the whole text.
+_MOST = 200
+_QUANTIFIER = re.compile(r"(?:[*+?]|\{\d+(?:,\d*)?\})\??")
+# A text that was cut is known by this much of a pattern that is plain words, and by no fewer characters of its own.
+CUT_SHARE, CUT_CHARACTERS = 0.5, 14
+# What programs of every kind print: the system's errors (strerror, strsignal), the loader's, the shell's, Python's and
+# the compilers'. A text that was cut is known by what is left beside these.
+_COMMON = (
+    (
+        "no such file or directory|no such process|no such device|permission denied|operation not permitted|"
+        "operation not supported|input/output error|resource temporarily unavailable|cannot allocate memory|"
+        "device or resource busy|file exists|not a directory|is a directory|invalid argument|too many open files|"
+        "no space left on device|read-only file system|broken pipe|address already in use|"
+        "cannot assign requested address|"
+        "network is unreachable|connection reset by peer|connection refused|connection timed out|"
+        "connection closed by peer|"
+        "connection was likely closed|connection aborted|no route to host|host is down|timed out|file too short|"
+        "protocol error|out of memory|not enough memory|core dumped|segmentation fault|bus error|illegal instruction|"
+        "aborted|killed|terminated|cannot open shared object file|failed to map segment from shared object|"
+        "undefined symbol|symbol lookup error|invalid elf header|wrong elf class|version not found|command not found|"
+        "the specified module could not be found|the specified procedure could not be found|dll load failed|"
+        "while importing|could not load library|no module named|cannot import name|has no attribute|object has no|"
+        "most likely due to a circular import|is not defined|is not a package|not found|does not exist|not available|"
+        "is not available|is not supported|not supported|not implemented|unable to open|cannot open|failed to open|"
+        "failed to load|failed to initialize|could not be found|cannot be used|cannot be found|fatal error|"
+        "internal error|"
+        "internal assert failed|initialization error|initialization failed|unknown error|unexpected error|"
+        "unspecified error|error code|exit code|exited with code|with exit code|returned non-zero exit status|"
+        "exited unexpectedly|terminate called after throwing an instance of|traceback|most recent call last|"
+        "exception|warning|runtimeerror|valueerror|importerror|modulenotfounderror|oserror|attributeerror|typeerror|"
+        "assertionerror|notimplementederror|keyerror|indexerror|memoryerror|error|failed|"
+        "oci runtime create failed|error response from daemon|environment variable is not set|"
+        "in the current installation|on this machine|on your system|please|trying to|tried to allocate|"
+        "unable to allocate|"
+        "out of bounds|out of range|invalid value|wrong version|is too old|is not installed|not installed|"
+        "in this system|package is deprecated|invalid device|cuda error|cuda driver error|hip error"
+    )
+    .replace(" ", "")
+    .split("|")
+)
+# And one of these has to be in that: words of GPUs, of torch and of what stands beside them.
+_PARTICULAR = re.compile(
+    "cuda|cudnn|cublas|cusolver|cusparse|cufft|nccl|nvidia|nvml|nvrm|nvlink|gpu|torch|tensor|triton|nvrtc|ptx|"
+    "sm_|xformers|flashattn|flashattention|bitsandbytes|dataloader|rocm|mps|xpu|kernelimage|illegalmemor|emoryaccess|"
+    "misalignedaddress|launchfail|deviceside|capturing|thebus|findaneng|dtype|scalartype|sharedmemory|"
+    "inductor|dynamo|scaled_dot|collective|watchdog|bf16|fp16|bfloat16|srcindex|kvcache|executionplan|cpuallocator|"
+    "configurationargument|resourcehandle|unsupportedtoolchain|multinomial|forkedsub"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A pattern ready to be tried.
+
+    `by_word` says that it is for the text with its spaces. `needs` is in every text that matches; empty where that is
+    not plain. `head` and `tail` are how it begins and ends, in plain letters, for texts that were cut; empty where they
+    are not plain.
+    """
+
+    regex: re.Pattern[str]
+    by_word: bool
+    needs: str
+    head: str
+    tail: str
+
+
+@functools.cache
+def compiled(source: str) -> Pattern:
+    """`source` ready to be tried. Raises re.error for what is no regular expression."""
+    by_word = r"\b" in source or "^" in source.replace("[^", "") or "$" in source
+    parts = list(_tokens(source, by_word=by_word))
+    runs = _runs(parts)
+    regex = re.compile("".join(f"{text}{repeated}" for text, repeated in parts), re.DOTALL | re.MULTILINE)
+    return Pattern(
+        regex,
+        by_word,
+        needs=max((run for run, _, _ in runs), key=len, default=""),
+        head=next((run for run, first, _ in runs if first), "") if not by_word else "",
+        tail=next((run for run, _, last in runs if last), "") if not by_word else "",
+    )
+
+
+def _tokens(source: str, *, by_word: bool) -> list[tuple[str, str]]:
+    """The pattern in parts, each with its quantifier; spaces and quotes left out."""
+    found: list[tuple[str, str]] = []
+    at = 0
+    while at < len(source):
+        token = _token_at(source, at)
+        at += len(token)
+        repeated = _QUANTIFIER.match(source, at)
+        at = repeated.end() if repeated else at
+        if token in (" ", r"\ ", r"\s") or token.removeprefix("\\") in QUOTES:
+            if by_word and token.removeprefix("\\") not in QUOTES:
+                found.append((r"\s", "?"))
+            continue
+        found.append((_lower(token), _bounded(repeated.group()) if repeated else ""))
+    return found
+
+
+def _token_at(source: str, at: int) -> str:
+    if source[at] == "\\":
+        return source[at : at + 2]
+    if source[at] == "[":
+        end = source.index("]", at + (3 if source[at + 1] == "^" else 2))
+        return source[at : end + 1]
+    opened = re.compile(r"\((?:\?(?:<?[=!]|:|P<\w+>))?").match(source, at)
+    return opened.group() if opened else source[at]
+
+
+def _lower(token: str) -> str:
+    """A letter in lower case; an escape such as \\S, and what opens a group, mean something else in lower case."""
+    return token if token.startswith(("\\", "(")) else token.lower()
+
+
+def _bounded(quantifier: str) -> str:
+    """Repeated as often as before, but not without end."""
+    if quantifier[0] in "*+":
+        return f"{{{int(quantifier[0] == '+')},{_MOST}}}?"
+    return quantifier
+
+
+def _runs(parts: list[tuple[str, str]]) -> list[tuple[str, bool, bool]]:
+    """The plain runs outside every group, each with whether it is the pattern's beginning and its end."""
+    depth, run, began, runs = 0, "", True, []
+    for number, (text, repeated) in enumerate(parts):
+        plain = text[1:] if text[0] == "\\" and not text[1].isalnum() else text
+        depth += text.startswith("(") - (text == ")")
+        if text == "|" and depth == 0:
+            return []
+        if depth == 0 and not repeated and len(plain) == 1 and (text[0] == "\\" or text not in ".[]()|^$"):
+            run, began = run + plain, began if run else number == 0
+            continue
+        runs.append((run, began, False))
+        run = ""
+    runs.append((run, began if run else False, True))
+    return [one for one in runs if one[0]]
+
+
+def is_cut(text: str, pattern: Pattern) -> bool:
+    """Return whether the text, without spaces, ends in the midst of the pattern or begins there, in words of its
+    own."""
+    ends, begins = text[-_MOST:].rstrip(".…"), text[:_MOST].lstrip(".…")
+    return _is_begun(ends, pattern.head) or _is_ended(begins, pattern.tail)
+
+
+def _is_begun(text: str, run: str) -> bool:
+    """Return whether the text ends with how `run` begins, and with enough of what is its own."""
+    return any(text.endswith(run[:length]) and _is_own(run, slice(0, length)) for length in _lengths(run))
+
+
+def _is_ended(text: str, run: str) -> bool:
+    """Return whether the text begins with how `run` ends, and with enough of what is its own."""
+    return any(text.startswith(run[-length:]) and _is_own(run, slice(-length, None)) for length in _lengths(run))
+
+
+def _lengths(run: str) -> range:
+    return range(max(CUT_CHARACTERS, round(CUT_SHARE * len(run))), len(run) + 1)
+
+
+def _is_own(run: str, part: slice) -> bool:
+    """Return whether a part of a run says enough that no other program says, and speaks of GPUs or torch there."""
+    return sum(_own(run)[part]) >= CUT_CHARACTERS and _PARTICULAR.search(run[part]) is not None
+
+
+@functools.cache
+def _own(run: str) -> tuple[bool, ...]:
+    """Which characters of a run are a letter or digit of no phrase that every program prints."""
+    own = [letter.isalnum() for letter in run]
+    for phrase in _COMMON:
+        at = run.find(phrase)
+        while at >= 0:
+            own[at : at + len(phrase)] = [False] * len(phrase)
+            at = run.find(phrase, at + 1)
+    return tuple(own)
+
+
+# Of a class of characters: what it stands for, by what is in it.
+_ANYTHING = re.compile(r"^\^|\\w")
+# Alternatives that are told one by one; of more, the first stands for all.
+MOST = 8
+# A number, until the whole text is there. Right behind a letter an N would read as a part of the word.
+_NUMBER = "\0"
+_IN_WORD = re.compile(rf"(?<=[A-Za-z]){_NUMBER}")
+_SPACES = re.compile(r" {2,}| (?=[:.,])")
+
+
+def readable(pattern: str, number: str = "") -> tuple[str, ...]:
+    """The texts of a pattern's alternatives, a few at most; `number` is what the group of that name holds."""
+    found = []
+    for text in _Reader(pattern, number or _NUMBER).alternatives():
+        plain = _SPACES.sub(lambda gap: " " if len(gap.group()) > 1 else "", text)
+        plain = _IN_WORD.sub("0", plain).replace(_NUMBER, "N")
+        found.append(re.sub("…{2,}", "…", plain).strip())
+    return tuple(dict.fromkeys(found))
+
+
+class _Reader:
+    """Reads what the tables of texts use of regular expressions, from left to right."""
+
+    def __init__(self, pattern: str, number: str) -> None:
+        self._rest, self._number = pattern, number
+
+    def alternatives(self) -> list[str]:
+        """Up to the end of the pattern, or of the group that was begun."""
+        texts, ended = [""], list[str]()
+        while self._rest and not self._takes(r"\)"):
+            if self._takes(r"\|"):
+                ended, texts = ended + texts, [""]
+            else:
+                texts = _joined(texts, self._next())
+        return ended + texts
+
+    def _takes(self, expression: str) -> str | None:
+        """Read on over what matches here; None where nothing does."""
+        match = re.match(expression, self._rest, re.DOTALL)
+        if match is None:
+            return None
+        self._rest = self._rest[match.end() :]
+        return match.group()
+
+    def _next(self) -> list[str]:
+        """Return what one letter, class or group may be, with how often it comes."""
+        is_group = False
+        if self._takes(r"\\[bBAZ]|[\^$]"):
+            return [""]
+        if begun := self._takes(r"\((?:\?(?:[:=!]|<[=!]|P<\w+>))?"):
+            is_group = True
+            inner = self.alternatives()
+            texts = [""] if begun[-1] in "=!" else [self._number] if begun.startswith("(?P") else inner
+        elif letters := self._takes(r"\[\^?\]?(?:\\.|[^\]\\])*\]"):
+            texts = [self._of_class(letters[1:-1])]
+        else:
+            one = self._takes(r"\\.|.") or ""
+            texts = [{".": "…", r"\d": _NUMBER, r"\w": "…", r"\s": " ", r"\W": " ", r"\S": "…"}.get(one, one[-1:])]
+        often = self._takes(r"(?:[?*+]|\{[\d,]+\})\??") or ""
+        # What may be left out is left out where it is more than a letter.
+        return [""] if is_group and often[:1] in ("?", "*") else texts
+
+    def _of_class(self, letters: str) -> str:
+        if _ANYTHING.search(letters):
+            return "…"
+        if r"\d" in letters or "0-9" in letters:
+            return "…" if "." in letters else _NUMBER
+        return "'" if "'" in letters else letters[0]
+
+
+def _joined(texts: list[str], more: list[str]) -> list[str]:
+    """Every text with each that may follow it, as long as these are few; else with the first of them."""
+    more = more if len(texts) * len(more) <= MOST else more[:1]
+    return [text + one for text in texts for one in more]
+
+
+Kind = Literal["exception", "plain", "frame", "quiet"]
+
+# Colours and links of a terminal, also where the escape character itself was lost on the way.
+_ESCAPES = re.compile(r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|(?:\x1b|\^\[|␛)\[[0-9;?]*[ -/]*[@-~]|\[\d{1,3}(?:;\d{1,3})*m")
+_INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff\u00ad\x00-\x08\x0e-\x1f\x7f]")
+# The frames of rich's tracebacks and of exception groups.
+_BOXES = re.compile("[\u2500-\u259f]|^\\s*[|+](?:[-+]+|\\s|$)|\\s\\|\\s*$")
+_TIME = (
+    r"(?:(?:(?:\d{4}[-/])?\d\d[-/]\d\d|\d\d?/\d\d?/\d{4})[T ,|]\s?)?"
+    r"\d\d?:\d\d:\d\d(?:[.,]\d+)?(?: [AP]M)?(?:Z|[+-]\d\d:?\d\d)?"
+)
+# A bar of tqdm's, with what it counts; what was written right behind it stays.
+_PROGRESS = re.compile(r"^.{0,80}?\d{1,3}%\|[^|]{0,120}\| *[\d.]+\w?/[\d.]+\w? \[[^\]]{0,80}\]")
+# Lines that say nothing: a fence of Markdown's, and an empty line of a container's behind its name.
+_EMPTY = re.compile(r"\s*(?:(?:`{3,}|~{3,})\w*|[\w.-]+ +\|)\s*$")
+# What is left of an object of JSON behind its message.
+_JSON_END = re.compile(r'"\s*(?:, ?"[^"]*": ?[^{}]*)?\}$')
+_QUIET = "DEBUG|INFO|TRACE"
+_LEVELS = _QUIET + "|WARNING|WARN|ERROR|CRITICAL|FATAL"
+# What a log, a launcher or a mail program puts before a line. Each is taken away as often as it stands there.
+_PREFIX = re.compile(
+    "|".join(
+        (
+            r"(?:>\s?)+",  # a quoted mail
+            r"E {2,}",  # pytest
+            r"\[?" + _TIME + r"(?: [A-Z]{2}\d+)*\]?(?:\s*[-|:]\s|\s|$|(?=\[))",
+            r"\[\s*\+?\d+\.\d{6}s?\]\s?",  # the kernel's log
+            r"\[\w{3} +\w{3} +\d+ \d\d:\d\d:\d\d \d{4}\]\s?",  # dmesg -T
+            r"[EWIF] [\w./-]+\.(?:cc|cpp|py):\d+\]\s?",  # TensorFlow, XLA
+            # syslog: a host and who speaks; a runner of jobs puts the time alone
+            r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d"
+            r"(?: \S*[^\s:] [\w.-]+(?:\[\d+\])?: |\s+)",
+            r"\[(?:rank|RANK|default|node|worker|host)(?:: ?|[ _-])?\d+\]:?\s?",  # torchrun, Lightning, accelerate
+            r"\[NeMo [A-Z] [^\]]{0,100}\]\s?",
+            r"\[(?:debug|info|warning|error|critical) *\]\s*",  # structlog
+            r"[\w.<>]+:[\w.<>]+:\d+ -(?:\s|$)",  # loguru
+            r"\[[\w-]+(?:\.[\w-]+)+\](?:\s|(?=\[)|$)",  # a logger's name in brackets
+            r"\[(?!CUDA|HIP|NVML|NCCL)[A-Za-z][A-Za-z_-]{1,30}\](?:\s|(?=\[)|$)",  # a program's
+            r"\d{10}\.\d{3,9}\s",  # seconds since 1970
+            r"\d\d[OE]\+?(?: |$)",  # GitLab
+            r'time=\S+ level=\w+ (?:source=\S+ )?msg="?',  # logfmt, as ollama writes it
+            r'\{"[^{}]{0,300}?"(?:msg|message|log)": ?"',  # JSON, a line of a log in each object
+            r"[-*•](?:\s+|$)(?=\S|$)",  # a list's
+            r"#+(?:\s+|(?=[A-Z])|$)",  # a comment's
+            r"\[\d+,\d+\]<std(?:out|err)>:\s?",  # mpirun --tag-output
+            r"\(\w+ pid=\d+(?:, ip=[\d.]+)?\)\s?",  # ray
+            r"\(pid=\d+(?:, ip=[\d.]+)?\)\s?",
+            r"\d{1,4}:(?: +|$)",  # srun --label
+            r"[\w.-]+-\d+\s+\|(?:\s|$)",  # docker compose
+            r"[a-z][\w.-]{1,40} +\|(?:\s|$)(?!.* \| )",  # the same for a container that has a name
+            r"#\d+ \d+\.\d+ ",  # docker build
+            r"(?:stderr|stdout)(?: F)?:?\s",  # Kubernetes, accelerate
+            r"\[?[EWIF]\d{3,4} \d\d:\d\d:\d\d(?:\.\d+)?(?: +\d+)?(?: [\w./<>-]+:\d+)?\]\s?",  # glog, c10d
+            r"\[?(?:" + _LEVELS + r")\]?(?:\s*[-|]\s|:[\w.]+:|:?\s|(?=\[)|$)\s*",
+            r"##\[\w+\]",  # GitHub Actions
+            r"[\w.]+ - \[?(?:" + _LEVELS + r")\]? -(?:\s|$)",  # Python's logging
+            r"\[[\w.-][\w/.-]*\.(?:py|cpp|cu|cc|h):\d+(?::\w+)?\]\s?(?:-(?:\s|$))?",
+        )
+    )
+)
+_QUIET_PREFIX = re.compile(rf"(?:[\w.]+ - )?\[?(?:{_QUIET})\b|\[?I\d{{3,4}} |I [\w./-]+\.(?:cc|cpp|py):")
+# NCCL tells at this level what it tries and does not need: a plugin or a device that is not there.
+_NCCL_INFO = re.compile(r"\bNCCL INFO\b")
+# A drive of Windows: a backslash before an n is then a path and no line end.
+_DRIVE = re.compile(r"\b[A-Za-z]:\\")
+_PERCENT = re.compile(r"%(?:[2-7][0-9A-Fa-f]|0[AaDd9])")
+# JSON's escapes of characters, such as \u0027 for a quote; control characters and halves of pairs stay.
+_UNICODE = re.compile(r"\\u(00[2-9A-Fa-f][0-9A-Fa-f]|0[1-9A-Fa-f][0-9A-Fa-f]{2}|[1-9A-CE-Fa-ce-f][0-9A-Fa-f]{3})")
+# No line has more prefixes than this; a line made of nothing else ends here too.
+_MOST_PREFIXES = 8
+
+_EXCEPTION = re.compile(
+    r"terminate called|what\(\):|Exception:|"
+    r"(?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*(?:Error|Exception|Fault)|OutOfResources)\s*(?::|$)"
+)
+_FRAME = re.compile(r'File "[^"]*", line \d+|frame #\d+:|❱|\S+\.py:\d+ in |\d+ +[│|] (?! *#error)')
+# What somebody typed at a prompt: it names things without their having failed.
+_PROMPT = re.compile(
+    r"(?:\([\w./ -]+\) ?)?(?:\$ |>>> |\.\.\. |In \[\d+\]: |PS [A-Z]:[^>]*> ?|[A-Z]:\\[^>:\"'`]*>|"
+    r"\[?[\w.-]+@[\w.-]+[: ][^$#]{0,80}[$#] )"
+)
+_TRACEBACK = "Traceback (most recent call last)"
+_CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line: its number in the text as given, what is left of it, what it is, and to which traceback it belongs."""
+
+    number: int
+    text: str
+    kind: Kind
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class Normal:
+    """The text in one form: `solid` without spaces, `spaced` with single ones and line ends; `starts` is where lines
+    begin in `solid`."""
+
+    lines: tuple[Line, ...]
+    solid: str
+    spaced: str
+    starts: tuple[int, ...]
+    # In `spaced`, where each line that is not empty begins, and where the same character is in `solid`.
+    spaced_starts: tuple[tuple[int, int], ...]
+
+    def line_at(self, offset: int) -> Line:
+        """The line to which a character of `solid` belongs."""
+        return self.lines[max(bisect.bisect_right(self.starts, offset) - 1, 0)]
+
+    def lines_of(self, start: int, end: int) -> tuple[Line, ...]:
+        """The lines over which characters of `solid` reach."""
+        first = max(bisect.bisect_right(self.starts, start) - 1, 0)
+        return self.lines[first : max(bisect.bisect_left(self.starts, end), first + 1)]
+
+    def solid_offset(self, offset: int) -> int:
+        """Where a character of `spaced` stands in `solid`."""
+        spaced, solid = self.spaced_starts[max(bisect.bisect_right(self.spaced_starts, (offset, offset)) - 1, 0)]
+        before = self.spaced[spaced:offset]
+        return solid + len(before) - before.count(" ") - before.count("\n")
+
+
+def normalise(text: str) -> Normal:
+    """Bring a text into the one form."""
+    text = _ESCAPES.sub("", _unescaped(text))
+    lines = _classed([(number, _bare(line)) for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1)])
+    solids: list[str] = []
+    spaceds: list[str] = []
+    starts: list[int] = []
+    spaced_starts: list[tuple[int, int]] = []
+    at = spaced_at = 0
+    for line in lines:
+        words = line.text.translate(_WITHOUT_QUOTES).lower().split()
+        solids.append("".join(words))
+        starts.append(at)
+        if words:
+            spaceds.append(" ".join(words))
+            spaced_starts.append((spaced_at, at))
+            spaced_at += len(spaceds[-1]) + 1
+        at += len(solids[-1])
+    return Normal(tuple(lines), "".join(solids), "\n".join(spaceds), tuple(starts), tuple(spaced_starts))
+
+
+def _unescaped(text: str) -> str:
+    """Without what web pages, JSON and addresses put in place of characters; pasted twice, they do it twice."""
+    for _ in range(2):
+        text = html.unescape(text)
+    if "%20" in text and len(_PERCENT.findall(text)) > 2:
+        text = unquote(text)
+    text = _UNICODE.sub(lambda code: chr(int(code[1], 16)), text)
+    if not _DRIVE.search(text):
+        text = text.replace("\\r\\n", "\n").replace("\\n", "\n").replace("\\t", " ")
+    return text.replace('\\"', '"').replace("\\'", "'")
+
+
+_WITHOUT_QUOTES = str.maketrans("", "", QUOTES)
+
+
+def _bare(line: str) -> tuple[str, bool]:
+    """A line without what was put before it, or drawn around it, and whether it is no error: told as information, or
+    typed at a prompt."""
+    line = _INVISIBLE.sub("", line)
+    if _EMPTY.match(line):
+        return "", False
+    line = _BOXES.sub(" ", _PROGRESS.sub("", line)).strip()
+    if _PROMPT.match(line):
+        return line, True
+    quiet = False
+    for _ in range(_MOST_PREFIXES):
+        found = _PREFIX.match(line)
+        if not found or not found.end():
+            break
+        quiet = quiet or _QUIET_PREFIX.match(found.group()) is not None
+        line = line[found.end() :].lstrip()
+        if found.group().startswith("{"):
+            line = _JSON_END.sub("", line)
+    return ("", True) if _NCCL_INFO.search(line) else (line, quiet)
+
+
+def _classed(lines: Sequence[tuple[int, tuple[str, bool]]]) -> list[Line]:
+    """Return what each line is. Tracebacks that are chained are one group; what follows a new one is the next."""
+    found: list[Line] = []
+    group, chained, frame_before = 0, False, False
+    for number, (text, quiet) in lines:
+        if text.startswith(_CHAINED):
+            chained = True
+        elif text.startswith(_TRACEBACK):
+            group, chained = group if chained else group + 1, False
+        is_frame = _FRAME.match(text) is not None
+        found.append(Line(number, text, _kind(text, frame=is_frame or frame_before, quiet=quiet), group))
+        # Under a line of a traceback stands the line of source that it names.
+        frame_before = is_frame and text.startswith("File ")
+    return found
+
+
+def _kind(text: str, *, frame: bool, quiet: bool) -> Kind:
+    if frame:
+        return "frame"
+    if _EXCEPTION.match(text):
+        return "exception"
+    # CMake's lines of what it found begin so.
+    return "quiet" if quiet or text.startswith("-- ") else "plain"
+
 
 # A pattern that is in a log more often than this says nothing new: the first ones and the last ones are looked at.
 _MOST_PLACES = 100

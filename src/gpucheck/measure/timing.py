@@ -1,4 +1,4 @@
-"""The one measuring loop: how long a call takes, on the device's clock or on the host's.
+"""The one measuring loop: how long a call takes, on the device's clock or on the host's, and the row that it makes.
 
 On the device's clock the stream is held while a window of calls is enqueued, so that what the host takes to launch them
 is not in it. A window counts only if its first time stamp was still ahead of the device when the last call had been
@@ -7,28 +7,267 @@ enqueued. Nothing is subtracted and no valid window is dropped.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
+
+import psutil
 
 from gpucheck import stats
-from gpucheck.measure.held import (
-    LEAST_WINDOW_S,
-    MIN_WINDOW_S,
-    MOST_LENGTHENINGS,
-    SURELY_LONG_S,
-    UNTIMED_CALLS,
-    Launcher,
-    Timer,
-    Work,
-    calibrate,
-    calls_for,
-)
+from gpucheck.machine import host
+from gpucheck.measure import runs, telemetry
 from gpucheck.measure.runs import WITHOUT_TIME
-from gpucheck.report.measurement import Run
+from gpucheck.measure.telemetry import Watch
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
 
-__all__ = ["Limits", "Timed", "Timer", "Work", "measure"]
+# -- windows on the device's clock: calls between two time stamps ------------------------------------------------------
+
+
+class Timer(Protocol):
+    """Two clocks, and a way to make the stream wait. `machine.accel.Accel` is one."""
+
+    @property
+    def has_events(self) -> bool:
+        """Return whether the device stamps events on its own clock."""
+
+    def host_now(self) -> float:
+        """The host's monotonic clock, in seconds."""
+
+    def synchronize(self) -> None:
+        """Wait for the device to finish all that was asked of it."""
+
+    def record(self) -> Any:
+        """Enqueue a time stamp."""
+
+    def done(self, mark: Any) -> bool:
+        """Return whether the device has passed this time stamp."""
+
+    def elapsed_s(self, start: Any, end: Any) -> float:
+        """Seconds on the device's clock between two time stamps that it has passed."""
+
+    def hold(self, seconds: float) -> bool:
+        """Make the stream wait about so long before what is enqueued next; False where the device cannot."""
+
+    def capture(self, call: Callable[[], object], calls: int) -> Callable[[], None] | None:
+        """So many calls as one launch (a CUDA graph); None where that is not possible."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The measured work. Everything that it needs is allocated before.
+
+    `call` does the work once; on a device it may only enqueue it. `empty` is the same call on nothing, for the host's
+    clock. `prepare(sample, calls)` runs untimed before each window, with the number of calls to come. `forget` runs
+    after a capture: those calls were recorded and not run.
+    """
+
+    call: Callable[[], object]
+    empty: Callable[[], object] | None = None
+    prepare: Callable[[int, int], None] | None = None
+    forget: Callable[[], None] | None = None
+
+
+Mode = Literal["unheld", "held", "graph", "launch-bound"]
+
+# What an event resolves (CUDA's documentation of cudaEventElapsedTime): 0.05 % of a window that is long enough.
+RESOLUTION_S, MIN_WINDOW_S = 0.5e-6, 1e-3
+# Of a shorter window the resolution is a tenth or more: its length is no time, and there is no rate.
+LEAST_WINDOW_S = 10 * RESOLUTION_S
+# So that a faster clock later does not make windows too short.
+WINDOW_HEADROOM = 1.2
+# The launch queue blocks the host near 1 000 entries; a call may take more than one.
+MOST_CALLS = 500
+# Untimed calls put work between the hold and the first time stamp; where one call is this long, one is enough.
+UNTIMED_CALLS, LONG_CALL_S = 4, 10e-3
+# No hiccup of the host makes a short call look like this one: its length needs no second look.
+SURELY_LONG_S = 0.1
+# A call that takes the device so many times longer than it takes the host to enqueue leaves the host ahead by itself.
+AHEAD_RATIO = 5.0
+# Of an unheld window: the host needed at most the half of the device's time, so the device never waited for it.
+AHEAD_IN_WINDOW = 2.0
+MOST_DOUBLINGS = 3
+# The hold covers the enqueueing half as long again, and the hold's own launch.
+HOLD_FACTOR, HOLD_BASE_S = 1.5, 100e-6
+# Fewer calls than this in a window are not worth a smaller window: a graph is tried instead.
+FEWEST_QUEUED_CALLS = 16
+MOST_LENGTHENINGS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds that one call takes the host to enqueue, and the device (or both, where launching is slower) to do."""
+
+    enqueue_s: float
+    call_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One window: when it began on the host's clock, its length on the device's, and how long enqueueing took."""
+
+    started_s: float
+    elapsed_s: float
+    enqueue_s: float
+    valid: bool
+
+
+def calibrate(timer: Timer, call: Callable[[], object], about_s: float) -> Cost:
+    """The cost of a call that takes about `about_s` seconds; both figures are the least of a few tries."""
+    calls = 16 if about_s < MIN_WINDOW_S else UNTIMED_CALLS if about_s < LONG_CALL_S else 1
+    costs = []
+    for _ in range(3 if about_s < SURELY_LONG_S else 1):
+        start = timer.record()
+        began = timer.host_now()
+        for _ in range(calls):
+            call()
+        enqueued = timer.host_now() - began
+        end = timer.record()
+        timer.synchronize()
+        costs.append((enqueued / calls, timer.elapsed_s(start, end) / calls))
+    return Cost(min(c for c, _ in costs), max(min(t for _, t in costs), 1e-9))
+
+
+@dataclass(slots=True)
+class Launcher:
+    """The launcher of windows. It begins with the least that should do and takes stronger means as windows fail."""
+
+    timer: Timer
+    work: Work
+    cost: Cost
+    mode: Mode = "unheld"
+    calls: int = 1
+    hold_s: float = 0.0
+    queue_full: bool = False
+    notes: dict[str, Any] = field(default_factory=dict)
+    _failures: int = 0
+    _lengthenings: int = 0
+    _last_enqueue_s: float = 0.0
+    _replay: Callable[[], None] | None = None
+
+    def __post_init__(self) -> None:
+        self.calls = calls_for(self.cost.call_s)
+        if self.cost.call_s <= AHEAD_RATIO * self.cost.enqueue_s:
+            self._hold()
+
+    @property
+    def untimed(self) -> int:
+        """Calls before the first time stamp."""
+        if self.mode == "graph":
+            return self.calls
+        return UNTIMED_CALLS if self.cost.call_s < LONG_CALL_S else 1
+
+    def take(self, sample: int) -> Window:
+        """Launch one window and wait for it."""
+        timer, call = self.timer, self.work.call
+        if self.work.prepare is not None:
+            self.work.prepare(sample, self.untimed + self.calls)
+            timer.synchronize()
+        launches, once = (1, self._replay) if self._replay is not None else (self.calls, call)
+        untimed = 1 if self._replay is not None else self.untimed
+        began = timer.host_now()
+        if self.mode in ("held", "graph"):
+            timer.hold(self.hold_s)
+        for _ in range(untimed):
+            once()
+        start = timer.record()
+        first = timer.host_now()
+        for _ in range(launches):
+            once()
+        last = timer.host_now()
+        end = timer.record()
+        waiting = not timer.done(start)
+        timer.synchronize()
+        elapsed = timer.elapsed_s(start, end)
+        valid = {
+            "held": waiting,
+            "graph": waiting,
+            "unheld": elapsed >= AHEAD_IN_WINDOW * (last - first),
+            "launch-bound": True,
+        }[self.mode]
+        # The window lay at the end of what was waited for.
+        return Window(timer.host_now() - elapsed, elapsed, last - began, valid)
+
+    def accept(self) -> None:
+        """A window was valid: earlier failures were passing ones."""
+        self._failures = 0
+
+    def fail(self, window: Window) -> bool:
+        """A window was not valid: take a stronger means. True where windows from before no longer compare."""
+        self._failures += 1
+        blocked = self._failures > 1 and window.enqueue_s >= 1.5 * self._last_enqueue_s
+        self._last_enqueue_s = window.enqueue_s
+        if self.mode == "unheld":
+            if self._failures <= MOST_DOUBLINGS:
+                return False
+            self._hold()
+        elif self.mode == "held" and blocked and self.calls // 2 >= FEWEST_QUEUED_CALLS:
+            # Enqueueing takes as long as the hold, however long that is: the host waits for room in the queue.
+            self.queue_full = True
+            self.calls //= 2
+            self._hold()
+        elif self._failures <= MOST_DOUBLINGS:
+            self.hold_s *= 2
+            return False
+        elif self.mode == "held":
+            self._capture()
+        else:
+            self._give_up("even one launch of a graph outlasts the hold")
+        return True
+
+    def lengthen(self, window: Window) -> bool:
+        """Put more calls into a window that was too short; False where that cannot be."""
+        wanted = calls_for(window.elapsed_s / self.calls)
+        most = self.calls if self.queue_full else MOST_CALLS
+        if window.elapsed_s >= MIN_WINDOW_S or min(wanted, most) <= self.calls or self.mode == "launch-bound":
+            return False
+        if self._lengthenings >= MOST_LENGTHENINGS:
+            return False
+        self._lengthenings += 1
+        self.calls = min(wanted, most)
+        if self.mode == "held":
+            self._hold()
+        elif self.mode == "graph":
+            self._capture()
+        return True
+
+    def _hold(self) -> None:
+        """Launch behind a hold that covers the enqueueing as it was measured."""
+        self._failures, self._replay = 0, None
+        if not self.timer.hold(HOLD_BASE_S):
+            self._give_up("the device cannot hold a stream")
+            return
+        self.timer.synchronize()
+        self.mode = "held"
+        self.hold_s = HOLD_BASE_S + HOLD_FACTOR * (self.untimed + self.calls) * self.cost.enqueue_s
+
+    def _capture(self) -> None:
+        self._failures = 0
+        self._replay = self.timer.capture(self.work.call, self.calls)
+        if self.work.forget is not None:
+            self.work.forget()
+        if self._replay is None:
+            self._give_up("the call outlasts every hold and cannot be captured in a graph")
+            return
+        self.mode = "graph"
+        began = self.timer.host_now()
+        self._replay()
+        launching = self.timer.host_now() - began
+        self.timer.synchronize()
+        self.hold_s = HOLD_BASE_S + HOLD_FACTOR * 2 * launching
+
+    def _give_up(self, reason: str) -> None:
+        self.mode, self._replay, self._failures = "launch-bound", None, 0
+        self.calls, self.queue_full = calls_for(self.cost.call_s), False
+        self.notes["launch_bound_because"] = reason
+
+
+def calls_for(call_s: float, most: int = MOST_CALLS) -> int:
+    return max(1, min(most, math.ceil(WINDOW_HEADROOM * MIN_WINDOW_S / call_s)))
+
+
+# -- the loop ----------------------------------------------------------------------------------------------------------
 
 Clock = Literal["device events", "host"]
 
@@ -231,3 +470,87 @@ def _empty_call(timer: Timer, empty: Callable[[], object]) -> float:
     _host_window(timer, empty, 1)
     calls = calls_for(max(_host_window(timer, empty, 16)[1] / 16, 1e-9), MOST_HOST_CALLS)
     return stats.median([_host_window(timer, empty, calls)[1] / calls for _ in range(EMPTY_WINDOWS)])
+
+
+# -- the row: what was timed, what was seen beside it, and the flags of both -------------------------------------------
+
+# A row whose time is the cost of its call, or of launching it, tells a latency and no rate.
+WITHOUT_RATE = frozenset({"call-bound", "launch-bound"})
+Done = TypeVar("Done")
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Readings beside a row: telemetry (None with its reason in `details`), other processes' use of the CPU."""
+
+    telemetry: dict[str, Any] | None = None
+    flags: tuple[str, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+def watched(watch: Watch, threads: int, take: Callable[[], Timed]) -> tuple[Timed, Beside]:
+    """Take a row's samples while the device is watched. `threads` is how many cores the work would use on the host."""
+    timed, used = with_cores_of_others(watch, take)
+    return timed, beside(timed, threads, used, *watch.during(timed.run))
+
+
+def beside(timed: Timed, threads: int, used: float | None, seen: dict[str, Any] | None, why_not: str) -> Beside:
+    """Return what was seen beside these samples: telemetry, or why there is none, and the cores that others `used`."""
+    details = {"cores_used_by_others": used, **({} if seen is not None else {"no_telemetry_because": why_not})}
+    # Where the device's own clock counts, others on the CPU cost samples and not time.
+    busy = timed.clock == "host" and host.is_busy(used, threads, psutil.cpu_count())
+    return Beside(seen, (*telemetry.flags(seen), *(("cpu-busy",) if busy else ())), details)
+
+
+def with_cores_of_others(watch: Watch, work: Callable[[], Done]) -> tuple[Done, float | None]:
+    """Do the work, telemetry from before it put aside; what it gives, and the cores that others kept busy meanwhile."""
+    watch.take()
+    before = host.processor_time(watch.pid)
+    done = work()
+    return done, host.cores_used(before, host.processor_time(watch.pid))
+
+
+def measurement(
+    name: str,
+    device: DeviceRef,
+    timed: Timed,
+    beside: Beside,
+    *,
+    case: dict[str, Any],
+    work: tuple[str, float, str],
+    memory: MemoryFigures,
+    cache: str,
+    details: dict[str, Any],
+    precision_requested: str | None = None,
+    precision_observed: str | None = None,
+    flags: tuple[str, ...] = (),
+) -> Measurement:
+    """The row. `work` is what one call does: its name (`bytes`, `flop`), how much, and the unit of its rate."""
+    kind, amount, unit = work
+    time_s = None if runs.WITHOUT_TIME in timed.flags else runs.time_stats((timed.run,))
+    without_rate = time_s is None or WITHOUT_RATE & set(timed.flags)
+    return Measurement(
+        name=name,
+        device=device,
+        case=case,
+        runs=(timed.run,),
+        time_s=time_s,
+        work={kind: amount},
+        rate=None if without_rate or time_s is None else runs.rate(time_s, amount, unit),
+        memory=memory,
+        method=Method(
+            timed.clock,
+            timed.launch,
+            cache,
+            precision_requested=precision_requested,
+            precision_observed=precision_observed,
+            details={**timed.details, **details, **beside.details},
+        ),
+        telemetry=beside.telemetry,
+        flags=(
+            *timed.flags,
+            *(() if time_s is None else runs.sample_flags(timed.run.samples_s)),
+            *beside.flags,
+            *flags,
+        ),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from gpucheck.errors import CannotLook, TargetError
@@ -14,7 +14,6 @@ from gpucheck.program import judge
 from gpucheck.program.options import ModelOptions
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
-from gpucheck.report.facts import Facts
 from gpucheck.report.results.model import DeviceRun, ModelResult
 
 CHILD = "gpucheck.program.model_child"
@@ -29,9 +28,10 @@ def command(options: ModelOptions, emit: Emit) -> None:
     """
     facts = inventory.read()
     emit(Started(facts))
-    emit(Progress("running the model on simulated devices", 0, 2 if _has_gpu(facts) else 1))
+    has_gpu = any(device.id == "cuda:0" for device in facts.devices)  # one that torch can use
+    emit(Progress("running the model on simulated devices", 0, 2 if has_gpu else 1))
     result = from_json(ModelResult, _asked(options, on_device=False))
-    if result.run is not None and _has_gpu(facts):
+    if result.run is not None and has_gpu:
         emit(Progress("run it on the GPU", 1, 2))
         try:
             ran = _asked(options, on_device=True)
@@ -43,28 +43,12 @@ def command(options: ModelOptions, emit: Emit) -> None:
         emit(Judged(finding))
 
 
-def _has_gpu(facts: Facts) -> bool:
-    """Return whether torch can use a CUDA device here."""
-    return any(device.id == "cuda:0" for device in facts.devices)
-
-
 def _asked(options: ModelOptions, *, on_device: bool) -> Any:
     """Return what the child answers."""
-    request = {
-        "target": options.target,
-        "inputs": options.inputs,
-        "train": options.train,
-        "optimizer": options.optimizer,
-        "dtype": options.dtype,
-        "amp": options.amp,
-        "batch_size": options.batch_size,
-        "depth": options.depth,
-        "on_device": on_device,
-    }
     environment = dict(os.environ)
     if not on_device:  # nothing may reach a GPU that is here: what claims it has its data on the CPU
         environment |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-    heard = talk.run(python_argv(CHILD, json.dumps(request)), LONGEST_S, env=environment)
+    heard = talk.run(python_argv(CHILD, json.dumps([asdict(options), on_device])), LONGEST_S, env=environment)
     answer = heard.merged
     if "raised" in answer:
         raise talk.rebuilt(answer["raised"])

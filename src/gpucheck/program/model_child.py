@@ -12,15 +12,16 @@ from typing import Any
 
 from gpucheck.errors import GpucheckError, TargetError
 from gpucheck.machine import speaking
+from gpucheck.program.options import ModelOptions
 
 
 def main() -> int:
     """Answer the one request."""
-    request: dict[str, Any] = json.loads(sys.argv[1])
+    options, on_device = json.loads(sys.argv[1])
     say = speaking.claim_stdout()
     say({"started": True})
     try:
-        answer = _answer(request)
+        answer = _answer(ModelOptions(**{**options, "inputs": tuple(options["inputs"])}), on_device=on_device)
     except GpucheckError as error:
         trace = error.trace if isinstance(error, TargetError) and error.trace else traceback.format_exc()
         say(speaking.raised(error, trace))
@@ -32,23 +33,12 @@ def main() -> int:
     return 0
 
 
-def _answer(request: dict[str, Any]) -> Any:
+def _answer(options: ModelOptions, *, on_device: bool) -> Any:
     from gpucheck.program import placement
     from gpucheck.report.codec import to_json
-    from gpucheck.work.spec import parse_inputs, parse_target
     from gpucheck.work.target import raised
 
-    asked = placement.Asked(
-        target=parse_target(request["target"]),
-        inputs=parse_inputs(tuple(request["inputs"])),
-        train=request["train"],
-        optimizer=request["optimizer"],
-        dtype=request["dtype"],
-        amp=request["amp"],
-        batch_size=request["batch_size"],
-        depth=request["depth"],
-    )
     try:
-        return to_json(placement.on_device(asked) if request["on_device"] else placement.examine(asked))
+        return to_json(placement.on_device(options) if on_device else placement.examine(options))
     except (RuntimeError, MemoryError) as error:  # what the factory raises
-        raise raised(f"the target {asked.target.text}", error) from error
+        raise raised(f"the target {options.target}", error) from error

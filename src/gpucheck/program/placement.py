@@ -27,8 +27,9 @@ import torch
 from torch import Tensor, nn
 
 from gpucheck.errors import GpucheckError, TargetError, UsageError
-from gpucheck.program.claims import CPU, Origin, Place, here, place_of, rank, storage_of, text_of
+from gpucheck.program.claims import CPU, Kind, Origin, Place, here, place_of, rank, storage_of, text_of
 from gpucheck.program.engine import DeviceMismatch, Mismatch, World, tensors_in
+from gpucheck.program.options import ModelOptions
 from gpucheck.program.surface import Surface, claimed
 from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.report.results.model import (
@@ -46,7 +47,7 @@ from gpucheck.report.results.model import (
     UnjudgedOperation,
     Use,
 )
-from gpucheck.work.spec import Target
+from gpucheck.work.spec import Target, parse_inputs, parse_target
 from gpucheck.work.target import Batch, Built, Workload, autocast, build, by_name, equip, forward, load, raised, step
 
 # An object holds objects that hold objects; what lies deeper is nobody's mask or table.
@@ -154,8 +155,12 @@ class _Walk:
             if name in _BOOKS:
                 continue
             if name in _HOOKS:
+                called = name.strip("_").removesuffix("s").replace("_", " ")
                 for hook in value.values():
-                    self._look(hook, f"{_in_words(name)}", "hook", line_of(_code_of(hook)), owner, name, 0)
+                    function = hook
+                    while isinstance(function, functools.partial):
+                        function = function.func
+                    self._look(hook, called, "hook", line_of(function), owner, name, 0)
                 continue
             if isinstance(value, _PLAIN):
                 continue
@@ -238,16 +243,6 @@ def _is_of_interest(kind: type) -> bool:
     return _is_users(kind) and module.partition(".")[0] not in ("numpy", "torchvision")
 
 
-def _code_of(hook: Any) -> Any:
-    if isinstance(hook, functools.partial):
-        return _code_of(hook.func)
-    return hook
-
-
-def _in_words(books: str) -> str:
-    return books.strip("_").removesuffix("s").replace("_", " ")
-
-
 def _class_line(kind: type, name: str) -> Place | None:
     """The line of a class at which an attribute of the class is assigned."""
     tree, first, file = source_of(kind)
@@ -274,18 +269,8 @@ def source_of(kind: type) -> tuple[ast.AST | None, int, str]:
 # What a method of a tensor takes to another device, and what is read of it on the host.
 _MOVES = ("to", "cuda", "type_as", "cpu", "pin_memory")
 _READS = (
-    "shape",
-    "dtype",
-    "device",
-    "size",
-    "dim",
-    "ndim",
-    "numel",
-    "tolist",
-    "item",
-    "numpy",
-    "new_zeros",
-    "new_ones",
+    *("shape", "dtype", "device", "size", "dim", "ndim", "numel"),
+    *("tolist", "item", "numpy", "new_zeros", "new_ones"),
 )
 
 
@@ -299,11 +284,12 @@ def read_use(model: nn.Module, name: str) -> Use:
         if tree is None:
             continue
         # `__init__` runs before the move.
-        begun = {id(node) for one in ast.walk(tree) if _is_init(one) for node in ast.walk(one)}
+        functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)]
+        begun = {id(node) for one in functions if one.name == "__init__" for node in ast.walk(one)}
         parents = {id(child): node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
         for node in ast.walk(tree):
-            if id(node) not in begun and _is_load(node, name):
-                loads.append(_taken_as(node, parents))
+            if isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Load):
+                loads += [_taken_as(node, parents)] if id(node) not in begun else []
     if not loads:
         return "unread"
     moving = [load for load in loads if load not in _READS]
@@ -320,14 +306,6 @@ def _taken_as(node: ast.AST, parents: dict[int, ast.AST]) -> str:
     while isinstance(above, (ast.Tuple, ast.Slice)):
         node, above = above, parents.get(id(above))
     return "to" if isinstance(above, ast.Subscript) and above.slice is node else ""
-
-
-def _is_init(node: ast.AST) -> bool:
-    return isinstance(node, ast.FunctionDef) and node.name == "__init__"
-
-
-def _is_load(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Load)
 
 
 # -- weights -----------------------------------------------------------------------------------------------------------
@@ -354,8 +332,7 @@ def size_of(tensor: Tensor) -> int:
 
 def rows(model: nn.Module, where: Where, depth: int) -> tuple[ModuleRow, ...]:
     """The model and its modules down to `depth`, those without weights left out, alike ones in a row as one."""
-    root = _node(model, "", 0, where, depth, set())
-    return tuple(_flat(root))
+    return tuple(_flat(_node(model, "", 0, where, depth, set())))
 
 
 def _node(module: nn.Module, name: str, depth: int, where: Where, deepest: int, seen: set[int]) -> _Node:
@@ -394,16 +371,12 @@ def _flat(node: _Node) -> Iterator[ModuleRow]:
         end = index + 1
         while end < len(node.below) and node.below[end].shape == first.shape:
             end += 1
-        count = end - index
+        count, name = end - index, first.row.name
+        if count > 1:  # `layers.0` to `layers.11` as `layers.0-11`; what lies below keeps the name of the range
+            name += f"-{node.below[end - 1].row.name.rpartition('.')[2]}"
         for row in _flat(first):
-            yield row if count == 1 else _folded(row, first.row.name, node.below[end - 1].row.name, count)
+            yield replace(row, name=name + row.name[len(first.row.name) :], repeats=row.repeats * count)
         index = end
-
-
-def _folded(row: ModuleRow, first: str, last: str, count: int) -> ModuleRow:
-    """`layers.0` to `layers.11` as `layers.0-11`; what lies below keeps the name of the range."""
-    name = f"{first}-{last.rpartition('.')[2]}{row.name[len(first) :]}"
-    return replace(row, name=name, repeats=row.repeats * count)
 
 
 def totals(model: nn.Module) -> Totals:
@@ -438,20 +411,16 @@ def _state_bytes(parameters: Sequence[nn.Parameter], make: MakeOptimizer) -> int
     for one in parameters:
         key = (tuple(one.shape), one.dtype)
         if key not in sizes:
-            sizes[key] = _state_of(one, make)
+            try:
+                sizes[key] = _stepped(one, make, "meta")
+            except (RuntimeError, NotImplementedError):  # the optimizer reads values
+                sizes[key] = _stepped(one, make, "cpu")
         total += sizes[key]
     return total
 
 
-def _state_of(parameter: nn.Parameter, make: MakeOptimizer) -> int:
-    """Bytes of one parameter's state after a step: on a meta tensor, or a real one where the optimizer reads values."""
-    try:
-        return _stepped(parameter, make, torch.device("meta"))
-    except (RuntimeError, NotImplementedError):
-        return _stepped(parameter, make, torch.device("cpu"))
-
-
-def _stepped(parameter: nn.Parameter, make: MakeOptimizer, device: torch.device) -> int:
+def _stepped(parameter: nn.Parameter, make: MakeOptimizer, device: str) -> int:
+    """Bytes of one parameter's state after a step."""
     stand_in = nn.Parameter(torch.ones(parameter.shape, dtype=parameter.dtype, device=device))
     stand_in.grad = torch.ones_like(stand_in)
     optimizer = make([stand_in])
@@ -461,49 +430,33 @@ def _stepped(parameter: nn.Parameter, make: MakeOptimizer, device: torch.device)
     return sum(size_of(one) for one in states if one.dim() > 0 or parameter.dim() == 0)
 
 
+# How a mismatch calls what was left behind.
+_ORIGINS: dict[LeftKind, Kind] = {"optimizer-state": "state", "parameter": "parameter"}
 # After so many a person has enough to repair.
 MOST_MISMATCHES = 20
 # Words of errors that a build or a machine without the device raises, not the program.
 OF_THE_DEVICE = (
-    "cuda",
-    "cudnn",
-    "nccl",
-    "triton",
+    *("cuda", "cudnn", "nccl", "triton", "aten_cuda", "gpu", "flash_attn", "xformers", "torch._c"),
     "not implemented for",
-    "aten_cuda",
-    "gpu",
-    "flash_attn",
-    "xformers",
-    "torch._c",
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The request: a forward, or with `train` a whole step; `batch_size` samples of it."""
-
-    target: Target
-    inputs: tuple[Any, ...]
-    train: bool
-    optimizer: str
-    dtype: str | None
-    amp: str | None
-    batch_size: int
-    depth: int
-    device: str = "cuda:0"
+DEVICE = "cuda:0"
 
 
-def examine(asked: Asked) -> ModelResult:
+def examine(asked: ModelOptions) -> ModelResult:
     """Build the target, move it and run it, all on claimed devices. Raises TargetError and UsageError."""
     world, assignments = World(), Assignments()
     with assignments.recorded(), claimed(world) as surface:
-        built = build(asked.target, asked.inputs)
-        return _Examination(asked, world, surface, assignments, built).result()
+        target = parse_target(asked.target)
+        built = build(target, parse_inputs(asked.inputs))
+        return _Examination(asked, target, world, surface, assignments, built).result()
 
 
 @dataclass(slots=True)
 class _Examination:
-    asked: Asked
+    asked: ModelOptions
+    target: Target
     world: World
     surface: Surface
     assignments: Assignments
@@ -515,11 +468,11 @@ class _Examination:
     def result(self) -> ModelResult:
         """The answer: the static half first, for its findings explain the other's."""
         asked, model = self.asked, self.built.model
-        self.device = asked.device
+        self.device = DEVICE
         meta = tuple(name for name, tensor in _registered(model) if tensor.is_meta)
         shared = _shared(model)
         split = () if meta else self._placed()
-        if not meta and not split and self.device == asked.device:
+        if not meta and not split and self.device == DEVICE:
             self._move()
         model = self.built.model
         self.world.names = {id(module): name for name, module in model.named_modules()}
@@ -528,7 +481,7 @@ class _Examination:
         reason = f"parameters without data: {meta[0]}" if meta else None
         run, not_run = (None, reason) if reason else self._run()
         return ModelResult(
-            target=asked.target.text,
+            target=self.target.text,
             kind=type(model).__name__,
             device=self.device,
             rows=rows(model, self._where, asked.depth),
@@ -552,7 +505,7 @@ class _Examination:
         names.pop("unknown", None)
         if len(names) < 2:
             only = next(iter(names), "cpu")
-            self.device = self.asked.device if only == "cpu" else only
+            self.device = DEVICE if only == "cpu" else only
             return ()
         return tuple(
             PlacedPart(device=device, count=len(those), first=those[0], place=text_of(self._line_of(those[0])))
@@ -572,7 +525,7 @@ class _Examination:
         except GpucheckError:
             raise
         except Exception as error:
-            raise raised(f"{self.asked.target.text}: .to({self.device!r})", error) from error
+            raise raised(f"{self.target.text}: .to({self.device!r})", error) from error
         # A `.to` of the user's own may return nothing.
         self.built.model = moved if isinstance(moved, nn.Module) else self.built.model
         self.was_moved = True
@@ -683,14 +636,7 @@ class _Examination:
         claims = self.world.claims
         for one in things:
             for tensor in one.tensors:
-                kind = (
-                    "state"
-                    if one.kind == "optimizer-state"
-                    else "parameter"
-                    if one.kind == "parameter"
-                    else "attribute"
-                )
-                claims.put(tensor, CPU, Origin(kind, one.name, one.place))  # type: ignore[arg-type]
+                claims.put(tensor, CPU, Origin(_ORIGINS.get(one.kind, "attribute"), one.name, one.place))
         for name, tensor in _registered(self.built.model):
             device = claims.device(tensor)
             if device is not None and claims.of(tensor).origin is None and not tensor.is_meta:
@@ -705,7 +651,15 @@ class _Examination:
             return None, "no --input, and the target has no make_batch"
         train = asked.train and any(one.requires_grad for one in self.built.model.parameters())
         self.world.phase = "step" if train else "forward"
-        workload = self._workload(train)
+        workload = equip(
+            self.built,
+            self.target,
+            mode="train" if train else "infer",
+            optimizer=asked.optimizer,
+            dtype=asked.dtype,
+            device=torch.device(self.device),
+            recipe=StepRecipe(amp=asked.amp),
+        )
         found: list[Mismatch] = []
         stopped: tuple[str, Place | None] | None = None
         while len(found) < MOST_MISMATCHES:
@@ -745,18 +699,6 @@ class _Examination:
         with torch.no_grad(), autocast(self.asked.amp, workload.device):
             forward(workload, batch)
 
-    def _workload(self, train: bool) -> Workload:
-        asked = self.asked
-        return equip(
-            self.built,
-            asked.target,
-            mode="train" if train else "infer",
-            optimizer=asked.optimizer,
-            dtype=asked.dtype,
-            device=torch.device(self.device),
-            recipe=StepRecipe(amp=asked.amp),
-        )
-
     def _batch(self, workload: Workload) -> Batch:
         batch = workload.make_batch(self.asked.batch_size)
         names = [*inspect.signature(workload.model.forward).parameters]
@@ -779,7 +721,7 @@ class _Examination:
         )
         if not of_device and not found:
             what = "the training step" if self.asked.train else "the forward pass"
-            raise raised(f"{what} of {self.asked.target.text}", error) from error
+            raise raised(f"{what} of {self.target.text}", error) from error
         return text[:300], innermost(error.__traceback__)
 
     # -- what training adds --------------------------------------------------------------------------------------------
@@ -812,25 +754,23 @@ def mismatch_in(world: World, error: BaseException) -> Mismatch | None:
     return world.last if "TorchScript" in str(error) else None
 
 
-def on_device(asked: Asked) -> DeviceRun | None:
+def on_device(asked: ModelOptions) -> DeviceRun | None:
     """The same step on the GPU that is here, with nothing in between; None where this torch can use none.
 
     Raises TargetError and UsageError.
     """
     if not torch.cuda.is_available():
         return None
-    recipe = StepRecipe(amp=asked.amp)
-    mode = "train" if asked.train else "infer"
-    device = torch.device(asked.device)
+    device = torch.device(DEVICE)
     try:
         workload = load(
-            asked.target,
-            asked.inputs,
-            mode=mode,  # type: ignore[arg-type]
+            parse_target(asked.target),
+            parse_inputs(asked.inputs),
+            mode="train" if asked.train else "infer",
             optimizer=asked.optimizer,
             dtype=asked.dtype,
             device=device,
-            recipe=recipe,
+            recipe=StepRecipe(amp=asked.amp),
         )
         step(workload, workload.make_batch(asked.batch_size))
         torch.cuda.synchronize(device)
@@ -838,8 +778,8 @@ def on_device(asked: Asked) -> DeviceRun | None:
         raise
     except Exception as error:  # noqa: BLE001 (the user's model may raise anything)
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return DeviceRun(device=asked.device, error=text[:300], place=text_of(innermost(error.__traceback__)))
-    return DeviceRun(device=asked.device)
+        return DeviceRun(device=DEVICE, error=text[:300], place=text_of(innermost(error.__traceback__)))
+    return DeviceRun(device=DEVICE)
 
 
 def _registered(model: nn.Module) -> list[tuple[str, Tensor]]:

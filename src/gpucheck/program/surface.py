@@ -187,22 +187,18 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             return self._copied(tensor, device, dtype or tensor.dtype, more)
 
     def _copied(self, tensor: Tensor, device: torch.device, dtype: Any, more: dict[str, Any]) -> Tensor:
+        home = self.world.home(device)
         with self.world.claims.memory.paused() if self.world.claims.memory else contextlib.nullcontext():
-            out = self._sent(tensor, device, dtype, more)
+            if tensor.is_meta and home == CPU:
+                self.world.assume("cpu", None)
+                out = torch.zeros(tensor.shape, dtype=dtype, device=CPU)
+            else:
+                out = tensor.to(device=home, dtype=dtype, copy=True, **more)
         before = self.world.claims.of(tensor).origin
         if before is not None and device != CPU:
             self.copied.add(before)
-        origin = Origin("moved", "", here()) if device == CPU else None
-        self.world.claims.put(out, device, origin)
+        self.world.claims.put(out, device, Origin("moved", "", here()) if device == CPU else None)
         return out
-
-    def _sent(self, tensor: Tensor, device: torch.device, dtype: Any, more: dict[str, Any]) -> Tensor:
-        """A copy that lies where what claims the device does."""
-        home = self.world.home(device)
-        if tensor.is_meta and home == CPU:
-            self.world.assume("cpu", None)
-            return torch.zeros(tensor.shape, dtype=dtype, device=CPU)
-        return tensor.to(device=home, dtype=dtype, copy=True, **more)
 
     def again(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function under this mode, which torch lays aside while it works on a call: user code runs in some."""
@@ -273,11 +269,6 @@ def _is_on(kind: str) -> Callable[..., bool]:
     return lambda surface, tensor, *rest: _device_get(surface, tensor).type == kind
 
 
-def _get_device(surface: Surface, tensor: Tensor) -> int:
-    device = _device_get(surface, tensor)
-    return -1 if device.index is None or device.type == "cpu" else device.index
-
-
 def _to(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """`Tensor.to` in its three forms: a device, a dtype, another tensor."""
     device, dtype = device_of(kwargs.get("device")), kwargs.get("dtype")
@@ -306,10 +297,6 @@ def _format(surface: Surface, tensor: Tensor, spec: str) -> str:
 
 def _cuda(surface: Surface, tensor: Tensor, device: Any = None, *rest: Any, **kwargs: Any) -> Tensor:
     return surface.move(tensor, device_of("cuda" if device is None else device) or CPU)
-
-
-def _cpu(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
-    return surface.move(tensor, CPU, memory_format=kwargs.get("memory_format"))
 
 
 def _pin(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
@@ -351,21 +338,14 @@ def _deepcopy(surface: Surface, tensor: Tensor, memo: Any) -> Any:
     return out
 
 
-def _parse_to(surface: Surface, *args: Any, **kwargs: Any) -> Any:
-    """Return what `Module.to` reads its arguments with: its `device` makes nothing."""
-    return torch._C._nn._parse_to(*args, **kwargs)
-
-
 _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.device.__get__: _device_get,
-    _T.is_cuda.__get__: _is_on("cuda"),
-    _T.is_xpu.__get__: _is_on("xpu"),
-    _T.is_mps.__get__: _is_on("mps"),
-    _T.is_cpu.__get__: _is_on("cpu"),
-    _T.get_device: _get_device,
+    **{getattr(_T, f"is_{kind}").__get__: _is_on(kind) for kind in ("cpu", *CLAIMED)},
+    # `.index` is None of a CPU's device.
+    _T.get_device: lambda surface, tensor: -1 if (at := _device_get(surface, tensor).index) is None else at,
     _T.to: _to,
     _T.cuda: _cuda,
-    _T.cpu: _cpu,
+    _T.cpu: lambda surface, tensor, *rest, memory_format=None: surface.move(tensor, CPU, memory_format=memory_format),
     _T.pin_memory: _pin,
     _T.is_pinned: _is_pinned,
     _T.tolist: _tolist,
@@ -373,25 +353,25 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.type: _type,
     _T.type_as: _to,
     _T.__deepcopy__: _deepcopy,
-    torch._C._nn._parse_to: _parse_to,
+    # `Module.to` reads its arguments with it: its `device` makes nothing.
+    torch._C._nn._parse_to: lambda surface, *args, **kwargs: torch._C._nn._parse_to(*args, **kwargs),
 }
 
 # What reads its tensor on the host: the arguments by name. `split` is here because it decomposes before it is seen.
+_SECTIONS = "tensor_indices_or_sections"
 _HOST_ARGUMENTS: dict[Any, Callable[..., list[tuple[str, Any]]]] = {
     _T.numpy: lambda tensor, *rest, **more: [] if more.get("force") else [("self", tensor)],
     _T.__array__: lambda tensor, *rest, **more: [("self", tensor)],
-    torch.tensor_split: lambda *args, **more: _split_at(*args, **more),
-    _T.tensor_split: lambda *args, **more: _split_at(*args, **more),
+    **dict.fromkeys(
+        (torch.tensor_split, _T.tensor_split),
+        lambda tensor, places=None, *rest, **more: [(_SECTIONS, more.get(_SECTIONS, places))],
+    ),
 }
 # What comes out on the host, by its position, of calls that decompose before an operation is seen.
 _HOST_RESULTS: dict[Any, tuple[int, ...]] = {torch._pad_packed_sequence: (1,)}
 
 # What takes its arguments to the device by itself: lengths and targets may lie on the CPU.
 _CARRIES = (torch.ctc_loss, torch.nn.functional.ctc_loss)
-
-
-def _split_at(tensor: Any, places: Any = None, *rest: Any, **more: Any) -> list[tuple[str, Any]]:
-    return [("tensor_indices_or_sections", more.get("tensor_indices_or_sections", places))]
 
 
 # -- what is asked past the mode ---------------------------------------------------------------------------------------
@@ -426,6 +406,10 @@ class _AnyGenerator(type):
 _ORIGINAL_GENERATOR = torch.Generator
 
 
+def _constant(value: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: value
+
+
 class _Waits:
     """A stream or an event of a device that is not here: everything asked of it is done already."""
 
@@ -440,18 +424,6 @@ class _Waits:
     def __exit__(self, *raised: object) -> None:
         return None
 
-    def query(self) -> bool:
-        """Return whether it is done."""
-        return True
-
-    def elapsed_time(self, other: Any) -> float:
-        """Milliseconds; nothing takes time here."""
-        return 0.0
-
-    def is_capturing(self) -> bool:
-        """Return whether a graph is recorded."""
-        return False
-
     def record_event(self, event: Any = None) -> Any:
         """An event after the work so far."""
         return event or _Event()
@@ -460,10 +432,13 @@ class _Waits:
         """Nothing to wait for."""
 
     record = wait = wait_event = wait_stream = synchronize
+    query = functools.partialmethod(_constant(True))
+    is_capturing = functools.partialmethod(_constant(False))
+    elapsed_time = functools.partialmethod(_constant(0.0))  # nothing takes time here
 
 
 class _Event(_Waits):
-    """An event, a class of its own: a program may ask which it has."""
+    """An event, a class of its own: a program may ask which it has, and `run` counts the waits for each."""
 
     def synchronize(self, *args: Any, **kwargs: Any) -> None:
         """Nothing to wait for."""
@@ -489,10 +464,6 @@ def _set_device(device: Any) -> None:
     _current[0] = _current[0] if given is None or given.index is None else given.index
 
 
-def _constant(value: Any) -> Callable[..., Any]:
-    return lambda *args, **kwargs: value
-
-
 def _cuda_functions(world: World) -> dict[str, Any]:
     """Return what `torch.cuda` answers."""
     card = world.card
@@ -515,10 +486,9 @@ def _cuda_functions(world: World) -> dict[str, Any]:
     answers = {
         **dict.fromkeys(silent, _constant(None)),
         **dict.fromkeys(("utilization", "get_sync_debug_mode", "initial_seed"), _constant(0)),
+        **dict.fromkeys(("is_available", "is_bf16_supported"), _constant(True)),
         **_memory_functions(world.claims.memory, card.total_bytes),
-        "is_available": _constant(True),
         "is_initialized": lambda: world.used_by is not None,
-        "is_bf16_supported": _constant(True),
         "is_current_stream_capturing": _constant(False),
         "device_count": _constant(1),
         "current_device": lambda: _current[0],
@@ -531,12 +501,8 @@ def _cuda_functions(world: World) -> dict[str, Any]:
         "get_arch_list": _constant([f"sm_{major}{minor}"]),
         "get_rng_state": lambda *args: torch.get_rng_state(),
         "get_rng_state_all": lambda: [torch.get_rng_state()],
-        "Stream": _Waits,
         "Event": _Event,
-        "ExternalStream": _Waits,
-        "current_stream": _Waits,
-        "default_stream": _Waits,
-        "stream": _Waits,
+        **dict.fromkeys(("Stream", "ExternalStream", "current_stream", "default_stream", "stream"), _Waits),
     }
     return {**answers, **{name: _starting(world, answers[name]) for name in _STARTS}}
 
@@ -581,20 +547,16 @@ def _memory_functions(counted: Memory[Place] | None, total: int) -> dict[str, An
     }
 
 
-def _accelerator_functions() -> dict[str, Any]:
-    """Return what `torch.accelerator` answers."""
-    return {
-        "is_available": _constant(True),
-        "device_count": _constant(1),
-        "current_accelerator": lambda *args, **kwargs: torch.device("cuda"),
-        "current_device_index": lambda: _current[0],
-        "current_device_idx": lambda: _current[0],
-        "set_device_index": _set_device,
-        "set_device_idx": _set_device,
-        "current_stream": _Waits,
-        "set_stream": _constant(None),
-        "synchronize": _constant(None),
-    }
+# What `torch.accelerator` answers.
+_ACCELERATOR: dict[str, Any] = {
+    "is_available": _constant(True),
+    "device_count": _constant(1),
+    "current_accelerator": _constant(torch.device("cuda")),
+    **dict.fromkeys(("current_device_index", "current_device_idx"), lambda: _current[0]),
+    **dict.fromkeys(("set_device_index", "set_device_idx"), _set_device),
+    "current_stream": _Waits,
+    **dict.fromkeys(("set_stream", "synchronize"), _constant(None)),
+}
 
 
 def _as_host(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -656,7 +618,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         *engine.patches(surface.world),
     ]
     if hasattr(torch, "accelerator"):
-        patches += ((torch.accelerator, name, value) for name, value in _accelerator_functions().items())
+        patches += ((torch.accelerator, name, value) for name, value in _ACCELERATOR.items())
     for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled", "set_autocast_dtype"):
         patches.append((torch, name, _as_host(getattr(torch, name))))
     # Hooks, checkpoints and functions of the user's run in the backward pass, and as tensors are saved for it.
@@ -669,15 +631,14 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         with surface, Dispatch(surface.world):
             begin(thread)
 
+    def pushed(pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
+        push(surface.again(pack), surface.again(unpack))
+
     return [
         *patches,
         (threading.Thread, "_bootstrap_inner", begun),
         (torch.autograd, "_engine_run_backward", surface.again(run)),
-        (
-            torch._C._autograd,
-            "_push_saved_tensors_default_hooks",
-            lambda pack, unpack: push(surface.again(pack), surface.again(unpack)),
-        ),
+        (torch._C._autograd, "_push_saved_tensors_default_hooks", pushed),
     ]
 
 

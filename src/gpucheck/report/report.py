@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, cast
 
 from gpucheck import exits
 from gpucheck.config import Settings
-from gpucheck.report.codec import check_kind
+from gpucheck.report.codec import check_kind, to_json
 from gpucheck.report.events import (
     Answered,
     Began,
@@ -245,6 +246,11 @@ def _with(facts: Facts, opened: Device) -> Facts:
         if getattr(known, name) is None and (value := getattr(opened, name)) is not None
     }
     return replace(facts, devices=tuple(replace(one, **more) if one is known else one for one in facts.devices))
+
+
+def document(report: Report) -> str:
+    """The report as its JSON document and a newline. Non-finite numbers are null, as the schema says."""
+    return json.dumps(to_json(report), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def events_of(document: Report) -> Iterator[Event]:

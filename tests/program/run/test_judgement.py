@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpucheck.program.run import board, command, judge, look
-from gpucheck.program.run.command import Said, Sources
+from gpucheck.program.run.command import Sources
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.results.run import OutOfMemory, RunLine, RunResult, RunStep, TimeShares, Traced, TracedLine
 
@@ -314,10 +314,8 @@ def forward(x):
 def test_what_the_source_says_of_a_copy(line: int, made_by: str | None, in_loop: bool, tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     file.write_text(PROGRAM)
-    said = Sources().said(str(file), line)
-    assert (said.made_by, said.in_loop) == (made_by, in_loop)
-    assert said.text == PROGRAM.splitlines()[line - 1].strip()
+    assert Sources().said(str(file), line) == (PROGRAM.splitlines()[line - 1].strip(), in_loop, made_by)
 
 
 def test_a_source_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
-    assert Sources().said(str(tmp_path / "none.py"), 3) == Said()
+    assert Sources().said(str(tmp_path / "none.py"), 3) == (None, None, None)

@@ -16,13 +16,13 @@ import torch
 
 from gpucheck import units
 from gpucheck.bench import devices
-from gpucheck.bench.bandwidth.options import GRAIN, HOST_SHARE, ITEM, ROW, BandwidthOptions
+from gpucheck.bench.bandwidth import GRAIN, HOST_SHARE, ITEM, ROW, BandwidthOptions
 from gpucheck.bench.buffers import no_room, too_little
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.errors import UsageError
 from gpucheck.machine import host, pulse
 from gpucheck.machine.accel import Accel
-from gpucheck.measure import row, timing
+from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Emit, Progress, Skipped
 from gpucheck.report.finding import Finding
@@ -269,7 +269,7 @@ def measure(
     work = Repeated(operation, arrays, size, room.cold, time.monotonic() + budget_s)
     limits = timing.Limits(budget_s * (1 - WARM_UP_SHARE), budget_s * WARM_UP_SHARE)
     clock: timing.Clock = "device events" if accel.has_events else "host"
-    timed, beside = row.watched(
+    timed, beside = timing.watched(
         watch,
         torch.get_num_threads() if accel.is_cpu else 1,
         lambda: timing.measure(
@@ -285,7 +285,7 @@ def measure(
     accel.synchronize()
     verified = work.finish()
     reads, writes = ARRAYS[operation]
-    return row.measurement(
+    return timing.measurement(
         "bandwidth",
         accel.ref,
         timed,

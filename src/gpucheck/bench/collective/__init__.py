@@ -1,1 +1,97 @@
-"""`bench collective`: how fast devices exchange data, in one machine or in many."""
+"""`bench collective`: how fast devices exchange data, in one machine or in many.
+
+Its options and the known collectives are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gpucheck import naming, options, units
+from gpucheck.options import TIME, option
+
+ITEM = 4  # float32
+# What the buffers may take of the host's memory that is left, where the ranks are processes on a CPU.
+HOST_SHARE = 0.25
+# More processes than this on one machine is a slip of the keyboard: no machine has so many GPUs.
+MOST_RANKS = 128
+# A hung collective never ends; one of 16 GiB over PCIe takes seconds, and a first connection of many ranks takes some.
+LIMIT_S = 30.0
+BUDGET_S, CPU_BUDGET_S = 120.0, 30.0
+DEVICES = ("auto", "all", "cpu", "cuda", "xpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """`title` is what it does, `factor` turns algbw into busbw for so many ranks, as nccl-tests defines them.
+
+    The size is that of the whole array: of all-gather and reduce-scatter the part of all ranks together. `parts` tells
+    whether an array is cut into one part for each rank.
+    """
+
+    title: str
+    factor: Callable[[int], float]
+    parts: bool = False
+
+
+PEER_COPY = "peer-copy"
+# In the order in which they run.
+COLLECTIVES: Mapping[str, Collective] = {
+    "all-reduce": Collective("sum of all ranks' arrays, on every rank", lambda ranks: 2 * (ranks - 1) / ranks),
+    "all-gather": Collective("every rank's part, on every rank", lambda ranks: (ranks - 1) / ranks, parts=True),
+    "reduce-scatter": Collective("a part of the sum on each rank", lambda ranks: (ranks - 1) / ranks, parts=True),
+    "all-to-all": Collective("a part from each rank to each", lambda ranks: (ranks - 1) / ranks, parts=True),
+    "broadcast": Collective("rank 0's array, on every rank", lambda ranks: 1.0),
+    "send-receive": Collective("an array from each rank to the next", lambda ranks: 1.0),
+    PEER_COPY: Collective("the same by torch's copies, of several GPUs in one machine", lambda ranks: 1.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveOptions:
+    """The options; no sizes means those from 8 B to a quarter of memory."""
+
+    only: tuple[str, ...] = options.only("collectives", metavar="COLLECTIVE")
+    list_all: bool = options.list_all("collectives")
+    sizes: tuple[int, ...] = option(
+        "Size of the array. Repeatable.",
+        name="--size",
+        metavar="SIZE",
+        parse=units.Size(ITEM, step=ITEM),
+        shown="8B to a quarter of memory",
+        repeat=True,
+        fold=lambda sizes: tuple(sorted(set(sizes))),
+    )
+    ranks: int | None = option(
+        "Processes to start: one for each of the first N GPUs, or N on the CPU.",
+        metavar="N",
+        parse=units.Whole(2, MOST_RANKS),
+        shown="every GPU; on a CPU 2",
+    )
+    limit_s: float = option(
+        "Time limit of each step; a collective that takes longer is called hung.",
+        LIMIT_S,
+        name="--timeout",
+        metavar="TIME",
+        parse=units.parse_duration,
+        shown="30s",
+        group=TIME,
+    )
+    time_budget_s: float | None = options.time_budget("2m, on a CPU 30s")
+    device: str = "auto"
+    host_share: float = HOST_SHARE
+
+    @property
+    def collectives(self) -> list[str]:
+        """The collectives that begin with one of `only`; all without it. Raises UsageError for one that fits none."""
+        nothing = "nothing would be measured"
+        return naming.select(tuple(COLLECTIVES), str, self.only, (), noun="collective", nothing=nothing)
+
+    def names(self) -> list[tuple[str, str]]:
+        """The selected collectives with their titles."""
+        return [(one, COLLECTIVES[one].title) for one in self.collectives]
+
+    def check(self) -> None:
+        """Raises UsageError for a prefix that fits nothing."""
+        self.collectives  # noqa: B018

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpucheck import messages, naming, units
 from gpucheck.bench import figures, remarks
-from gpucheck.bench.collective.options import PEER_COPY
+from gpucheck.bench.collective import PEER_COPY
 from gpucheck.bench.figures import Ceilings, Judge, Seen, headline
 from gpucheck.machine.talk import Line
 from gpucheck.measure import runs

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from gpucheck.bench.buffers import no_room
-from gpucheck.bench.collective.options import COLLECTIVES, ITEM, PEER_COPY
+from gpucheck.bench.collective import COLLECTIVES, ITEM, PEER_COPY
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, host, kept
 from gpucheck.machine.speaking import Say, claim_stdout, requests

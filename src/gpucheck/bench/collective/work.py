@@ -21,16 +21,16 @@ import torch.distributed as dist
 
 from gpucheck import exits, units
 from gpucheck.bench import devices
-from gpucheck.bench.collective import judge
-from gpucheck.bench.collective.judge import Answer
-from gpucheck.bench.collective.options import (
+from gpucheck.bench.collective import (
     BUDGET_S,
     COLLECTIVES,
     CPU_BUDGET_S,
     DEVICES,
     PEER_COPY,
     CollectiveOptions,
+    judge,
 )
+from gpucheck.bench.collective.judge import Answer
 from gpucheck.bench.collective.rank import BACKENDS, WARM_UP, size_of
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.errors import CannotLook, GpucheckError, UsageError
@@ -38,7 +38,7 @@ from gpucheck.machine import choose, inventory, launcher, pulse, talk
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.launcher import Place
 from gpucheck.machine.talk import Line, Talk
-from gpucheck.measure import row, timing
+from gpucheck.measure import timing
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import Began, Emit, Finished, Measured, Notice, Progress, Skipped, Started
 from gpucheck.report.facts import Facts
@@ -513,11 +513,11 @@ class _Run:
         ]
         few = ("few-samples",) if len(together) < timing.WANTED_SAMPLES else ()
         factor = COLLECTIVES[collective].factor(world)
-        return row.measurement(
+        return timing.measurement(
             "collective",
             DeviceRef(self.ids[0], known.uuid if known else opened["uuid"], opened["name"]),
             timing.Timed(taken, "host", "host", few),
-            row.Beside(),
+            timing.Beside(),
             case={
                 "collective": collective,
                 "size_bytes": size,

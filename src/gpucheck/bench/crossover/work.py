@@ -16,17 +16,15 @@ from torch import Tensor, nn
 from gpucheck import stats
 from gpucheck.bench import devices, rounds
 from gpucheck.bench.buffers import too_little
-from gpucheck.bench.crossover import judge
-from gpucheck.bench.crossover.options import CrossoverOptions
+from gpucheck.bench.crossover import CrossoverOptions, judge
 from gpucheck.bench.devices import ALONE, Shared, share_until
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel as accels
 from gpucheck.machine import host, inventory, pulse
 from gpucheck.machine.accel import Accel, resident
-from gpucheck.measure import row
-from gpucheck.measure.row import Beside
+from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timing import Timed
+from gpucheck.measure.timing import Beside, Timed
 from gpucheck.report.events import Began, Emit, Finished, Progress, Skipped
 from gpucheck.report.facts import Facts
 from gpucheck.report.fault import first_line
@@ -257,7 +255,7 @@ def _row(
     name: str, operation: Operation, size: int, bench: Bench, right: bool, timed: Timed, beside: Beside
 ) -> Measurement:
     side, transfers = SIDES[name]
-    return row.measurement(
+    return timing.measurement(
         NAME,
         # The CPU's rows too: they are its competitor's, in the same rounds.
         bench.accel.ref,

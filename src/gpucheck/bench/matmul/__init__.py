@@ -1,1 +1,150 @@
-"""`bench matmul`: how fast matrix products run, in which precision they really run, and whether they are right."""
+"""`bench matmul`: how fast matrix products run, in which precision they really run, and whether they are right.
+
+Its options are here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gpucheck import options, units
+from gpucheck.bench.dtypes import DTYPES, Dtype
+from gpucheck.errors import UsageError
+from gpucheck.options import option
+
+# M, N and K: the product is (M×K)·(K×N).
+Shape = tuple[int, int, int]
+
+# No dimension of a tensor that fits any machine is larger.
+LARGEST_SIDE = 2**24
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The values of one dimension: from `low` in steps to at most `high`."""
+
+    low: int
+    high: int
+    step: int
+
+    @property
+    def values(self) -> range:
+        """Every value."""
+        return range(self.low, self.high + 1, self.step)
+
+    @property
+    def text(self) -> str:
+        """As it is typed."""
+        return f"{self.low}:{self.high}:{self.step}"
+
+
+def parse_side(text: str, name: str, whole: str = "") -> int:
+    """One side of a matrix; `whole` is the text that it is a part of. Raises UsageError."""
+    if not re.fullmatch(r"\d+", text, re.ASCII) or not 1 <= int(text) <= LARGEST_SIDE:
+        raise UsageError(
+            f"{name} must have sides that are integers from 1 to {LARGEST_SIDE}, not {whole or repr(text)}"
+        )
+    return int(text)
+
+
+def parse_square(text: str, name: str) -> Shape:
+    """The shape of a product of square matrices. Raises UsageError."""
+    side = parse_side(text, name)
+    return side, side, side
+
+
+def parse_shape(text: str, name: str) -> Shape:
+    """M, N and K in `4096x4096x1024`. Raises UsageError."""
+    parts = text.lower().split("x")
+    if len(parts) != 3:
+        raise UsageError(f"{name} must be MxNxK, not {text!r}", "", "write it like 4096x4096x1024")
+    m, n, k = (parse_side(part, name, repr(text)) for part in parts)
+    return m, n, k
+
+
+def parse_axis(text: str, option: str) -> Axis:
+    """An axis from `LOW:HIGH:STEP`, or one value. Raises UsageError."""
+    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}):(\d{1,9}))?", text, re.ASCII)
+    if match is None:
+        raise UsageError(f"{option} must be LOW:HIGH:STEP, not {text!r}", "", "write it like 1024:16384:1024")
+    low = int(match[1])
+    high, step = (int(match[2]), int(match[3])) if match[2] else (low, 1)
+    if not 1 <= low <= high <= LARGEST_SIDE or step < 1:
+        raise UsageError(
+            f"{option} must rise from LOW to HIGH within 1 to {LARGEST_SIDE}, in steps of at least 1, not {text!r}"
+        )
+    return Axis(low, high, step)
+
+
+_SIDES = f"1 to {LARGEST_SIDE}"
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulOptions:
+    """The user's options; empty means the documented default."""
+
+    dtypes: tuple[Dtype, ...] = option(
+        "Data type: float64, float32, tf32, float16, bfloat16, float8_e4m3fn, float8_e4m3fn_fast, float8_e4m3fnuz "
+        "or int8. Repeatable.",
+        shown="all that the device supports, on a CPU float32, float16 and bfloat16",
+        name="--dtype",
+        metavar="DTYPE",
+        choices=DTYPES,
+        repeat=True,
+        fold=lambda given: tuple(dtype for dtype in DTYPES if dtype in given),
+    )
+    squares: tuple[Shape, ...] = option(
+        "Multiply square matrices of N×N. Repeatable.",
+        name="--size",
+        metavar="N",
+        parse=parse_square,
+        repeat=True,
+        range=_SIDES,
+    )
+    shapes: tuple[Shape, ...] = option(
+        "Multiply M×K by K×N matrices. Repeatable.",
+        name="--shape",
+        metavar="MxNxK",
+        parse=parse_shape,
+        repeat=True,
+        range=_SIDES,
+    )
+    cold: bool = option("Rotate over more matrices than the last-level cache holds.", False)
+    search: bool = option("Search for the fastest shape of each data type.", False)
+    span: Axis | None = option(
+        "Values of M, N and K for --search.",
+        range=_SIDES,
+        shown="1024:16384:1024, on a CPU 128:2048:128",
+        name="--range",
+        metavar="LOW:HIGH:STEP",
+        parse=parse_axis,
+    )
+    m: Axis | None = option("The same for M only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
+    n: Axis | None = option("The same for N only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
+    k: Axis | None = option("The same for K only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
+    sustain_s: float | None = option(
+        "Then run the fastest product of each data type for TIME, to compare burst and sustained speed.",
+        name="--sustain",
+        metavar="TIME",
+        parse=units.parse_duration,
+    )
+    time_budget_s: float | None = options.time_budget("30s, with --search 60s, plus --sustain")
+    device: str = "auto"
+
+    @property
+    def wanted(self) -> tuple[Shape, ...]:
+        """The shapes asked for, each once."""
+        return tuple(dict.fromkeys((*self.squares, *self.shapes)))
+
+    @property
+    def axes(self) -> tuple[Axis | None, Axis | None, Axis | None]:
+        """Of M, N and K; None is the default of the device."""
+        return self.m or self.span, self.n or self.span, self.k or self.span
+
+    def check(self) -> None:
+        """Raises UsageError for what does not go together."""
+        if self.search and self.wanted:
+            raise UsageError("--search chooses the shapes", "", "use --range instead of --size and --shape")
+        if any(self.axes) and not self.search:
+            raise UsageError("a range needs --search", "", "add --search")

@@ -13,7 +13,7 @@ from typing import Any
 from gpucheck import stats, units
 from gpucheck.bench import figures, remarks
 from gpucheck.bench.figures import Ceilings, Judge, Seen, headline
-from gpucheck.bench.matmul.options import Shape
+from gpucheck.bench.matmul import Shape
 from gpucheck.measure import runs
 from gpucheck.measure.telemetry import ROW_TOO_SHORT
 from gpucheck.peaks import Part, Unknown

@@ -19,12 +19,12 @@ import torch
 
 from gpucheck import units
 from gpucheck.bench.dtypes import DTYPES, Dtype, Support, support
-from gpucheck.bench.matmul.options import MatmulOptions, Shape
+from gpucheck.bench.matmul import MatmulOptions, Shape
 from gpucheck.errors import UsageError
 from gpucheck.machine import host
 from gpucheck.machine.accel import Accel, feature
 from gpucheck.report.fault import first_line
-from gpucheck.work import freivalds, reference
+from gpucheck.work import reference
 from gpucheck.work.reference import FAST_ACCUMULATION, Element
 
 _T = TypeVar("_T")
@@ -329,7 +329,7 @@ def needed_bytes(kind: Kind, shape: Shape, sets: int = 1) -> int:
     m, n, k = shape
     of_a, of_b, of_result = kind.itemsizes
     matrices = m * k * of_a + k * n * of_b + m * n * of_result
-    return sets * matrices + m * n * of_result + max(m * n, freivalds.extra_bytes(m, n, k))
+    return sets * matrices + m * n * of_result + max(m * n, reference.extra_bytes(m, n, k))
 
 
 def _by_default(dtype: Dtype, has: Support, accel: Accel) -> bool:
@@ -510,7 +510,7 @@ class First:
     """
 
     rows: reference.Check
-    sums: freivalds.Sums
+    sums: reference.Sums
     element: Element | None
     operands_spread: float | None
 
@@ -534,7 +534,7 @@ class First:
 def check_first(matrices: Matrices, result: torch.Tensor, precision: str | None) -> First:
     """The first result (`result`) of these operands against float64, all of it."""
     a, b = matrices.a, matrices.b
-    rows, sums = reference.check_product(a, b, result, precision), freivalds.check_sums(a, b, result, precision)
+    rows, sums = reference.check_product(a, b, result, precision), reference.check_sums(a, b, result, precision)
     element = None
     if not sums.passed:
         places = [(sums.row, column) for column in range(sums.column, sums.column + sums.columns)]

@@ -24,23 +24,23 @@ from typing import Literal
 
 from gpucheck import stats, units
 from gpucheck.bench.dtypes import Dtype
-from gpucheck.bench.matmul import product
+from gpucheck.bench.matmul import Axis, MatmulOptions, Shape, product
 from gpucheck.bench.matmul.judge import TOO_FAST
-from gpucheck.bench.matmul.options import Axis, MatmulOptions, Shape
 from gpucheck.bench.matmul.product import Case, Kind, Matrices, needed_bytes
 from gpucheck.errors import UsageError
 from gpucheck.machine.accel import Accel
-from gpucheck.measure.held import (
+from gpucheck.measure.timing import (
     AHEAD_IN_WINDOW,
     AHEAD_RATIO,
     HOLD_BASE_S,
     HOLD_FACTOR,
+    LEAST_HOST_WINDOW_S,
     LEAST_WINDOW_S,
     LONG_CALL_S,
     MOST_CALLS,
     MOST_DOUBLINGS,
+    MOST_HOST_CALLS,
 )
-from gpucheck.measure.timing import LEAST_HOST_WINDOW_S, MOST_HOST_CALLS
 from gpucheck.report.events import Answered, Emit, Progress, Trial
 from gpucheck.report.results.bench import RefusedShape, SearchedShape, SearchResult
 from gpucheck.work import precision

@@ -21,19 +21,17 @@ from gpucheck import stats, units
 from gpucheck.bench import devices, figures
 from gpucheck.bench.buffers import why_full
 from gpucheck.bench.devices import ALONE, Shared
-from gpucheck.bench.matmul import product, search
+from gpucheck.bench.matmul import MatmulOptions, product, search
 from gpucheck.bench.matmul.judge import burst_and_sustained
-from gpucheck.bench.matmul.options import MatmulOptions
 from gpucheck.bench.matmul.product import Case, Repeats, Rotation, cases, check_first, fitting
 from gpucheck.bench.matmul.search import Operands
 from gpucheck.errors import CannotLook, Terminated, UsageError
 from gpucheck.machine import host, pulse
 from gpucheck.machine.accel import Accel
-from gpucheck.measure import row, telemetry, timing
-from gpucheck.measure.held import LEAST_WINDOW_S, MOST_CALLS
+from gpucheck.measure import telemetry, timing
 from gpucheck.measure.runs import WITHOUT_TIME
 from gpucheck.measure.telemetry import Sample, Watch
-from gpucheck.measure.timing import MOST_HOST_CALLS, Timed, too_short
+from gpucheck.measure.timing import LEAST_WINDOW_S, MOST_CALLS, MOST_HOST_CALLS, Timed, too_short
 from gpucheck.report.events import Answered, Emit, Notice, Progress, Skipped
 from gpucheck.report.fault import first_line
 from gpucheck.report.finding import Finding
@@ -147,11 +145,11 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         flags,
     )
     seen = (None, watch.reason) if watch.reason else telemetry.summarise(samples, run)
-    measured = row.measurement(
+    measured = timing.measurement(
         "matmul.sustained",
         accel.ref,
         timed,
-        row.beside(timed, torch.get_num_threads(), used, *seen),
+        timing.beside(timed, torch.get_num_threads(), used, *seen),
         case={"dtype": case.dtype, "m": m, "n": n, "k": k, "support": case.support.kind},
         work=(case.kind.work, flop, case.kind.unit),
         memory=memory,
@@ -301,14 +299,14 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
             least_s=LEAST_S if watch.reason else LEAST_WATCHED_S,
         )
         clock: timing.Clock = "device events" if accel.has_events else "host"
-        timed, beside = row.watched(
+        timed, beside = timing.watched(
             watch, torch.get_num_threads(), lambda: timing.measure(accel, work, clock=clock, limits=limits)
         )
     memory = accel.memory()
     repeats.finish()
     checked = check_first(first, repeats.first, repeats.precision)
     m, n, k = case.shape
-    return row.measurement(
+    return timing.measurement(
         "matmul",
         accel.ref,
         timed,

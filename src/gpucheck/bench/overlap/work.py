@@ -28,17 +28,15 @@ from gpucheck.bench.buffers import (
 )
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.dtypes import Dtype, support
-from gpucheck.bench.overlap.options import SMALLEST_SIZE, OverlapOptions
+from gpucheck.bench.overlap import SMALLEST_SIZE, OverlapOptions
 from gpucheck.bench.rounds import Group
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.links import Direction, HostMemory
 from gpucheck.machine import pulse
 from gpucheck.machine.accel import Accel
-from gpucheck.measure import row
-from gpucheck.measure.held import Timer
-from gpucheck.measure.row import Beside
+from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timing import Timed
+from gpucheck.measure.timing import Beside, Timed, Timer
 from gpucheck.report.events import Emit, Progress, Skipped
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
@@ -161,7 +159,7 @@ def _row(
     # A call is one copy or one product: how many there are in a window is calibrated anew in each process.
     calls = found.products if what == "compute" else found.copies
     timed = replace(timed, run=replace(timed.run, calls_per_sample=calls))
-    made = row.measurement(
+    made = timing.measurement(
         NAME,
         bench.accel.ref,
         timed,

@@ -19,27 +19,30 @@ from typing import Any, Literal, Protocol
 
 from gpucheck import stats, units
 from gpucheck.bench.buffers import VERIFYING_SHARE, Buffers, Copies, Room, allocate_all, too_little, wake
-from gpucheck.bench.transfer import judge
+from gpucheck.bench.transfer import SAMPLING_SHARE, Setting, judge
 from gpucheck.bench.transfer.judge import BOTH_WAYS as NAME
-from gpucheck.bench.transfer.options import SAMPLING_SHARE, Setting
 from gpucheck.errors import CannotLook
 from gpucheck.links import Direction
 from gpucheck.machine import pulse
 from gpucheck.machine.accel import Accel
-from gpucheck.measure import row
-from gpucheck.measure.held import (
+from gpucheck.measure import timing
+from gpucheck.measure.runs import WITHOUT_TIME
+from gpucheck.measure.telemetry import Watch
+from gpucheck.measure.timing import (
     AHEAD_IN_WINDOW,
     HOLD_BASE_S,
     HOLD_FACTOR,
     LEAST_WINDOW_S,
     LONG_CALL_S,
+    LOOKS,
     MOST_DOUBLINGS,
+    WANTED_SAMPLES,
+    Limits,
+    Timed,
     Timer,
     calls_for,
+    too_short,
 )
-from gpucheck.measure.runs import WITHOUT_TIME
-from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timing import LOOKS, WANTED_SAMPLES, Limits, Timed, too_short
 from gpucheck.report.events import Progress, Skipped
 from gpucheck.report.measurement import Measurement, Run
 from gpucheck.units import MIB
@@ -158,12 +161,12 @@ def measure(
     mine, other = (
         Lane(copies[way].call, ways.streams[way], copies[way].prepare) for way in (direction, OTHER[direction])
     )
-    timed, beside = row.watched(watch, 1, lambda: take(accel, mine, other, Limits(sampling_s)))
+    timed, beside = timing.watched(watch, 1, lambda: take(accel, mine, other, Limits(sampling_s)))
     verified = {way: one.finish() for way, one in copies.items()}
     ours, others = verified[direction], verified[OTHER[direction]]
     per_s = timed.details["beside_calls_per_s"]
     rotation = min(one.span_bytes for one in copies.values())
-    return row.measurement(
+    return timing.measurement(
         NAME,
         accel.ref,
         timed,

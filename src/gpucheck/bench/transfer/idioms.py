@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader
 
 from gpucheck import messages, units
 from gpucheck.bench.buffers import WORD, Buffers, Room, allocate_all, room_for, too_little, why_full
+from gpucheck.bench.transfer import Setting, TransferOptions
 from gpucheck.bench.transfer.judge import IDIOM as NAME
-from gpucheck.bench.transfer.options import Setting, TransferOptions
 from gpucheck.errors import CannotLook, DeviceFailed, GpucheckError
 from gpucheck.links import Direction, HostMemory
 from gpucheck.machine import kept, pulse
@@ -29,7 +29,7 @@ from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.pulse import OPENING_S, SILENT_S
 from gpucheck.machine.speaking import claim_stdout, raised, requests
 from gpucheck.machine.talk import Lost, Start, Talk
-from gpucheck.measure import row, timing
+from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Event, Notice, Progress
@@ -462,7 +462,7 @@ def measure(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch: Watc
     taken = _Calls(idiom.make(stage, accel.device), sources)
     first_s = _first(accel, taken)
     limits = timing.Limits(budget_s, 0.0 if accel.is_cpu else min(WARM_UP_S, budget_s / 10))
-    timed, beside = row.watched(
+    timed, beside = timing.watched(
         watch,
         torch.get_num_threads() if accel.is_cpu or idiom.direction == "host_to_host" else 1,
         lambda: timing.measure(accel, timing.Work(taken.call), clock="host", limits=limits),
@@ -477,7 +477,7 @@ def measure(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch: Watc
     wrong += _wrong(stage, taken, flipped=True)
     stage.flip(place)
     rotation = stage.count * stage.size
-    return row.measurement(
+    return timing.measurement(
         NAME,
         accel.ref,
         timed,

@@ -16,14 +16,14 @@ from typing import Any
 from gpucheck import units
 from gpucheck.bench import buffers
 from gpucheck.bench.buffers import ASSUMED_CACHE_BYTES, COLD_FACTOR, VERIFYING_SHARE, Copies, allocate, no_room
+from gpucheck.bench.transfer import Together
 from gpucheck.bench.transfer.judge import PEER as NAME
 from gpucheck.bench.transfer.judge import Pair, way
-from gpucheck.bench.transfer.options import Together
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, child, kept, speaking, talk
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.talk import Heard
-from gpucheck.measure import row, timing
+from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Progress, Skipped
@@ -230,7 +230,7 @@ def measure(
         "last_level_cache_bytes": source.l2_cache_bytes,
         **taken.verified.details,
     }
-    return row.measurement(
+    return timing.measurement(
         NAME,
         source.ref,
         taken.timed,

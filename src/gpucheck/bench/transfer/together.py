@@ -20,16 +20,15 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from gpucheck import messages, units
-from gpucheck.bench.transfer import copies_judge
+from gpucheck.bench.transfer import Together, copies_judge
 from gpucheck.bench.transfer.judge import TOGETHER as NAME
-from gpucheck.bench.transfer.options import Together
 from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import host, kept, numa, talk
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.numa import Bound
 from gpucheck.machine.speaking import claim_stdout, requests
 from gpucheck.machine.talk import Talk
-from gpucheck.measure import row, telemetry, timing
+from gpucheck.measure import telemetry, timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Progress, Skipped
@@ -306,8 +305,10 @@ class Worker:
         verified = self.copies.finish()
         few = ("few-samples",) if len(kept) < timing.WANTED_SAMPLES else ()
         # Others on the CPU are mostly the other devices' children: that is what is measured.
-        beside = row.Beside(seen, telemetry.flags(seen), {} if seen is not None else {"no_telemetry_because": why_not})
-        made = row.measurement(
+        beside = timing.Beside(
+            seen, telemetry.flags(seen), {} if seen is not None else {"no_telemetry_because": why_not}
+        )
+        made = timing.measurement(
             NAME,
             self.accel.ref,
             timing.Timed(run, "host", "host", few),

@@ -32,22 +32,27 @@ from gpucheck.bench.buffers import (
     wake,
 )
 from gpucheck.bench.devices import ALONE, Shared, share_until
-from gpucheck.bench.transfer import both_ways, copies_judge, idioms, judge, peer, together
-from gpucheck.bench.transfer.copies_judge import NAME
-from gpucheck.bench.transfer.judge import MOVES, ON_DEVICE
-from gpucheck.bench.transfer.options import (
+from gpucheck.bench.transfer import (
     SAMPLING_SHARE,
     Part,
     Setting,
     Together,
     TogetherPart,
     TransferOptions,
+    both_ways,
+    copies_judge,
+    idioms,
+    judge,
+    peer,
+    together,
 )
+from gpucheck.bench.transfer.copies_judge import NAME
+from gpucheck.bench.transfer.judge import MOVES, ON_DEVICE
 from gpucheck.errors import CannotLook, DeviceFailed, UsageError
 from gpucheck.links import Direction, HostMemory
 from gpucheck.machine import faults, inventory, kept, numa, pulse
 from gpucheck.machine.accel import Accel
-from gpucheck.measure import row, timing
+from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Began, Emit, Failed, Finished, Measured, Notice, Progress, Skipped
 from gpucheck.report.facts import Facts
@@ -149,7 +154,7 @@ def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: flo
     )
     timed = taken.timed
     calls = timed.run.calls_per_sample + int(timed.details["untimed_calls"])
-    made = row.measurement(
+    made = timing.measurement(
         NAME,
         accel.ref,
         timed,
@@ -284,7 +289,7 @@ def measure_on_device(
     )
     limits = timing.Limits(sampling_s, min(ON_DEVICE_WARM_UP_S, budget_s / 10))
     taken = buffers.time_copies(accel, copies, watch, "device events" if accel.has_events else "host", limits)
-    return row.measurement(
+    return timing.measurement(
         ON_DEVICE,
         accel.ref,
         taken.timed,

@@ -22,6 +22,7 @@ from gpucheck.program.lint.options import (
     PLAIN,
     UNWAITED,
 )
+from gpucheck.report.finding import Finding
 
 AT_LEAST_ONE = -1
 
@@ -89,16 +90,13 @@ def join(one: Value, other: Value) -> Value:
             item=None,
         )
     if one.kind == "items":
-        return replace(one, parts=(), item=_joined_items(one.item, other.item))
+        # An empty list says nothing of its elements.
+        item = join(one.item, other.item) if one.item and other.item else one.item or other.item
+        return replace(one, parts=(), item=item)
     if one.kind == "device" and "cuda" in (one.place, other.place):
         # "cuda" if it is there else "cpu": written for a GPU.
         return one if one.place == "cuda" else other
     return Value(one.kind) if one.kind in ("number", "batch", "loader") else UNKNOWN
-
-
-def _joined_items(one: Value | None, other: Value | None) -> Value | None:
-    """An empty list says nothing of its elements."""
-    return join(one, other) if one is not None and other is not None else one or other
 
 
 def _joined_tensors(one: Value, other: Value) -> Value:
@@ -195,13 +193,10 @@ class Facts:
         for node in walk(self.body):
             if isinstance(node, ast.Attribute) and node.attr in names.TENSOR_ONLY and isinstance(node.value, ast.Name):
                 found.add(node.value.id)
-            elif (
-                isinstance(node, ast.Subscript)
-                and isinstance(node.slice, ast.Tuple)
-                and isinstance(node.value, ast.Name)
-            ):
+            elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
                 # x[:, 0]: no list takes that.
-                found |= {node.value.id for one in node.slice.elts if isinstance(one, ast.Slice)}
+                index = node.slice.elts if isinstance(node.slice, ast.Tuple) else ()
+                found |= {node.value.id for one in index if isinstance(one, ast.Slice)}
         return found
 
     def evaluates(self) -> bool:
@@ -219,27 +214,16 @@ class Facts:
         for node in walk(where):
             if isinstance(node, ast.Call) and called_name(node) in _BACKWARDS and isinstance(node.func, ast.Attribute):
                 yield ""  # there is one, whatever its name
-                for inner in (node.func.value, *node.args):
-                    yield from (one.id for one in walk(inner) if isinstance(one, ast.Name))
-                    yield from (
-                        ast.unparse(one) for one in walk(inner) if isinstance(one, (ast.Attribute, ast.Subscript))
-                    )
-
-    def has_backward(self, loop: Loop) -> bool:
-        """Return whether backward is called in this loop."""
-        return bool(self.backwards(loop))
+                for one in (below for inner in (node.func.value, *node.args) for below in walk(inner)):
+                    if isinstance(one, (ast.Name, ast.Attribute, ast.Subscript)):
+                        yield ast.unparse(one)
 
     def is_plain(self, names: set[str], loop: Loop) -> bool:
         """Return whether one of these names is made a number or loses its graph in the loop: `loss = loss.item()`."""
         for node in walk(loop):
-            if isinstance(node, ast.Assign) and any(
-                isinstance(one, ast.Name) and one.id in names for one in node.targets
-            ):
-                last = (
-                    node.value.func.attr
-                    if isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute)
-                    else ""
-                )
+            if isinstance(node, ast.Assign) and names & {getattr(one, "id", "") for one in node.targets}:
+                func = node.value.func if isinstance(node.value, ast.Call) else None
+                last = func.attr if isinstance(func, ast.Attribute) else ""
                 if (
                     last in ("item", "detach", "tolist", "numpy", "detach_")
                     or getattr(node.value, "attr", "") == "data"
@@ -253,12 +237,8 @@ class Facts:
         """Return whether a value goes anywhere but to a screen or a number: returned, passed on, or backward is
         called."""
         for node in walk(self.body):
-            if not (
-                isinstance(node, (ast.Name, ast.Attribute, ast.Subscript))
-                and isinstance(getattr(node, "ctx", None), ast.Load)
-            ):
-                continue
-            if ast.unparse(node) == key and not self._sinks(node):
+            read = isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Load)
+            if read and ast.unparse(node) == key and not self._sinks(node):
                 return True
         return False
 
@@ -268,13 +248,13 @@ class Facts:
         match parent:
             case ast.BinOp() | ast.UnaryOp() | ast.FormattedValue() | ast.JoinedStr() | ast.Compare() | ast.IfExp():
                 return self._sinks(parent)
+            case ast.Tuple() | ast.Dict() | ast.keyword():
+                return self._sinks(parent)
             case ast.If() | ast.While() | ast.Expr():
                 return True
             case ast.Return():
                 # After an evaluation nobody calls backward on what is returned.
                 return self.evaluates()
-            case ast.Tuple() | ast.Dict():
-                return self._sinks(parent)
             case ast.Attribute():
                 # total.item(), losses.append
                 return parent.attr in _SINKS or (
@@ -282,11 +262,7 @@ class Facts:
                 )
             case ast.Call():
                 name = called_name(parent)
-                if name in ("sum", "mean", "stack", "cat", "tensor"):
-                    return self._sinks(parent)
-                return name in _SINKS
-            case ast.keyword():
-                return self._sinks(parent)
+                return self._sinks(parent) if name in ("sum", "mean", "stack", "cat", "tensor") else name in _SINKS
         return False
 
     def parent(self, node: ast.AST) -> ast.AST | None:
@@ -297,34 +273,11 @@ class Facts:
 
     def is_steps(self, loop: Loop) -> bool:
         """Return whether each pass of a loop is a step: it calls backward, an optimizer's step, or a model."""
-        for node in walk(loop):
-            if isinstance(node, ast.Call):
-                name = called_name(node)
-                if name in _BACKWARDS or name in ("step", "forward", "generate", "model", "net", "network"):
-                    return True
-        return False
+        called = {called_name(node) for node in walk(loop) if isinstance(node, ast.Call)}
+        return bool(called & {*_BACKWARDS, "step", "forward", "generate", "model", "net", "network"})
 
 
 # -- a file and a place in it while it is walked through ---------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Mistake:
-    """A mistake: by which rule, where, and what to say. Line and column count from 1, in characters.
-
-    `source` is its first line as it stands in the file, and `width` how many characters of it the mistake takes.
-    """
-
-    id: str
-    line: int
-    column: int
-    message: str
-    fix: str
-    end_line: int
-    function: str = ""
-    ignored: bool = False
-    source: str = ""
-    width: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +330,8 @@ class Scope:
 
     source: Source
     file: File
-    found: dict[tuple[str, int, int], Mistake] = field(default_factory=dict)
+    # By line, column and rule: the mistake, and whether a comment ignores it.
+    found: dict[tuple[int, int, str], tuple[Finding, bool]] = field(default_factory=dict)
     # By name of the class: its attributes, and what made the modules that it registers.
     attributes: dict[str, dict[str, Value]] = field(default_factory=dict)
     registered: dict[str, set[int]] = field(default_factory=dict)
@@ -391,22 +345,22 @@ class Scope:
     effect_of: Callable[[Function, Class | None, Mapping[str, Value], Sequence[Value], int], Effect] = _nothing_known
 
     def report(self, rule: str, node: ast.AST, function: str, **words: object) -> None:
-        """A mistake, once for each place."""
-        line, column = getattr(node, "lineno", 1), self.source.column(node)
-        row = BY_ID[rule]
-        mistake = Mistake(
-            rule,
-            line,
-            column,
-            row.message.format_map(words),
-            row.fix.format_map(words),
-            getattr(node, "end_lineno", None) or line,
-            function,
-            self.source.is_ignored(node, rule),
-            self.source.lines[line - 1].rstrip(),
-            self.source.width(node),
-        )
-        self.found.setdefault((rule, line, column), mistake)
+        """A mistake, once for each place. Line and column count from 1, in characters.
+
+        `source` is its first line as it stands in the file, and `width` how many characters of it the mistake takes.
+        """
+        line, column, row = getattr(node, "lineno", 1), self.source.column(node), BY_ID[rule]
+        evidence = {
+            "line": line,
+            "column": column,
+            "end_line": getattr(node, "end_lineno", None) or line,
+            "function": function or None,
+            "source": self.source.lines[line - 1].rstrip(),
+            "width": self.source.width(node),
+        }
+        message, fix = row.message.format_map(words), row.fix.format_map(words)
+        mistake = Finding(rule, row.verdict, row.title, message, evidence, fix)
+        self.found.setdefault((line, column, rule), (mistake, self.source.is_ignored(node, rule)))
 
     def method(self, owner: Class | None, name: str) -> Function | None:
         """The method of this name as a class has it, through bases in the file."""
@@ -559,29 +513,17 @@ def apart(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
     for one in tensors:
         behind = one.place == "default" or (one.place == "cuda" and one.attribute)
         # A parameter that was moved is told where it was moved.
-        if behind and one.has_dimensions and one.made is not None and one.moved is None:
-            _tell_apart(run, node, one)
-
-
-def _tell_apart(run: Place, node: ast.expr, one: Value) -> None:
-    made = one.made
-    if made is None:
-        return
-    text = run.scope.source.text(made)
-    if not one.attribute:
-        fix = "create it on the right device: device=x.device"
-        run.report(IN_FORWARD, made, name=text, line=node.lineno, fix=fix)
-        return
-    fix = f'self.register_buffer("{one.attribute}", {text})'
-    if one.leaf:
-        fix = f"self.{one.attribute} = nn.Parameter(…): it requires a gradient"
-    run.report(PLAIN, made, name=f"self.{one.attribute}", line=node.lineno, fix=fix)
-
-
-def put_in(run: Place, node: ast.expr, key: str, added: Value) -> None:
-    """A value that is put into the list or dict of this key."""
-    kept_module(run, node, key, added)
-    kept_loss(run, node, key, added)
+        if not behind or not one.has_dimensions or one.made is None or one.moved is not None:
+            continue
+        text = run.scope.source.text(one.made)
+        if not one.attribute:
+            fix = "create it on the right device: device=x.device"
+            run.report(IN_FORWARD, one.made, name=text, line=node.lineno, fix=fix)
+            continue
+        fix = f'self.register_buffer("{one.attribute}", {text})'
+        if one.leaf:
+            fix = f"self.{one.attribute} = nn.Parameter(…): it requires a gradient"
+        run.report(PLAIN, one.made, name=f"self.{one.attribute}", line=node.lineno, fix=fix)
 
 
 def kept_module(run: Place, node: ast.AST, key: str, item: Value | None) -> None:
@@ -606,23 +548,17 @@ def kept_module(run: Place, node: ast.AST, key: str, item: Value | None) -> None
 
 def wrapped(run: Place, known: Value) -> None:
     """A parameter that is about to be an attribute, and was moved after it was made."""
-    if known.moved is not None and known.is_tensor:
-        name = run.scope.source.text(known.moved)
-        run.report(
-            MOVED_PARAMETER, known.moved, name=name, fix="move it first, then wrap it: nn.Parameter(t.to(device))"
-        )
+    if known.is_tensor:
+        moved_leaf(run, known, "move it first, then wrap it: nn.Parameter(t.to(device))")
 
 
-def moved_leaf(run: Place, known: Value) -> None:
+_MOVED_LEAF_FIX = "create it on the device: device=…, requires_grad=True, or call .requires_grad_() after the move"
+
+
+def moved_leaf(run: Place, known: Value, fix: str = _MOVED_LEAF_FIX) -> None:
     """A moved leaf whose gradient is asked for, or that an optimizer gets."""
     if known.moved is not None:
-        name = run.scope.source.text(known.moved)
-        run.report(
-            MOVED_PARAMETER,
-            known.moved,
-            name=name,
-            fix="create it on the device: device=…, requires_grad=True, or call .requires_grad_() after the move",
-        )
+        run.report(MOVED_PARAMETER, known.moved, name=run.scope.source.text(known.moved), fix=fix)
 
 
 def optimized(run: Place, values: Iterable[Value]) -> None:
@@ -662,7 +598,7 @@ def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
     """
     if not run.loops or not added.is_tensor or not added.graph or added.ndim != 0:
         return
-    if run.has_framework_step or run.facts.has_backward(run.loops[-1]) or run.facts.is_taken(key):
+    if run.has_framework_step or run.facts.backwards(run.loops[-1]) or run.facts.is_taken(key):
         return
     argument = node.args[-1] if isinstance(node, ast.Call) and node.args else node
     text = run.scope.source.text(argument)
@@ -759,12 +695,6 @@ def names_variable(node: ast.expr | None) -> bool:
     return isinstance(node, ast.Constant) and node.value == _VARIABLE
 
 
-def sets_variable(run: Place, target: ast.expr) -> bool:
-    """Return whether this assigns to os.environ["CUDA_VISIBLE_DEVICES"]."""
-    is_environ = isinstance(target, ast.Subscript) and run.dotted(target.value) == "os.environ"
-    return is_environ and isinstance(target, ast.Subscript) and names_variable(target.slice)
-
-
 def visible_devices(run: Place, node: ast.AST) -> None:
     """The variable is set here."""
     if run.flow.started is not None:
@@ -791,9 +721,8 @@ def _forked(run: Place, node: ast.Call) -> None:
 
 def _uses_gpu(run: Place, node: ast.Call) -> bool:
     """Return whether a call, by its words alone, uses a GPU."""
-    if isinstance(node.func, ast.Attribute) and (
-        node.func.attr == "cuda" or run.dotted(node.func) in names.STARTS_CUDA
-    ):
+    func = node.func
+    if isinstance(func, ast.Attribute) and (func.attr == "cuda" or run.dotted(func) in names.STARTS_CUDA):
         return True
     values = [*node.args, *(one.value for one in node.keywords)]
     return any(isinstance(one, ast.Constant) and str(one.value).startswith("cuda") for one in values)

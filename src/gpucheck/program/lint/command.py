@@ -8,19 +8,20 @@ import contextlib
 import gc
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gpucheck.errors import UsageError
 from gpucheck.program.lint import checks, names
-from gpucheck.program.lint.checks import NUMBER, UNKNOWN, Effect, Loop, Mistake, Place, Scope, Value, join, met, texts
+from gpucheck.program.lint.checks import NUMBER, UNKNOWN, Effect, Loop, Place, Scope, Value, join, met, texts
 from gpucheck.program.lint.expressions import Expressions
 from gpucheck.program.lint.names import MOST_BYTES, Class, Function, Unreadable, index, self_attribute, walk
-from gpucheck.program.lint.options import BY_ID, UNREAD, LintOptions
+from gpucheck.program.lint.options import UNREAD, LintOptions
 from gpucheck.report.events import Answered, Emit, Judged, Progress
-from gpucheck.report.finding import Finding
+from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.results.short import LintResult, LintRule
 
 # Folders without source of the project's own.
@@ -34,22 +35,12 @@ _STEP = 500
 _NOTEBOOK = "notebooks are not read"
 
 
-@dataclass(slots=True)
-class _Counts:
-    """The counts so far."""
-
-    files: int = 0
-    ignored: int = 0
-    unread: int = 0
-    found: int = 0
-
-
 def command(options: LintOptions, emit: Emit) -> None:
     """Judge every file below the paths. Raises UsageError for a path that is not there."""
     chosen = options.rules
     told = tuple(LintRule(rule.id, rule.verdict, rule.title) for rule in chosen)
     paths = options.paths or (".",)
-    counts = _Counts()
+    counts: Counter[str] = Counter()
     taken = frozenset(rule.id for rule in chosen)
     files = list(_files(paths))
     with with_room():
@@ -57,58 +48,42 @@ def command(options: LintOptions, emit: Emit) -> None:
             if at and at % _STEP == 0:
                 emit(Progress("reading", at, len(files)))
             _one(path, taken, counts, emit)
-    if not (counts.files or counts.unread):
+    if not (counts["files"] or counts["unread"]):
         named = ", ".join(paths)
         emit(Judged(Finding("lint.files", "skip", f"no Python files in {named}", "a folder is searched for *.py")))
-    elif not (counts.found or counts.unread):
-        files_text = "1 file" if counts.files == 1 else f"{counts.files} files"
-        emit(Judged(Finding("lint.files", "pass", f"no device mistakes in {files_text}", "", {"files": counts.files})))
-    emit(Answered("lint", LintResult(counts.files, counts.ignored, counts.unread, told)))
+    elif not (counts["found"] or counts["unread"]):
+        read = counts["files"]
+        files_text = "1 file" if read == 1 else f"{read} files"
+        emit(Judged(Finding("lint.files", "pass", f"no device mistakes in {files_text}", "", {"files": read})))
+    emit(Answered("lint", LintResult(counts["files"], counts["ignored"], counts["unread"], told)))
 
 
-def _one(path: str, taken: frozenset[str], counts: _Counts, emit: Emit) -> None:
+def _one(path: str, taken: frozenset[str], counts: Counter[str], emit: Emit) -> None:
     """One file: its mistakes, or why it could not be judged."""
     # A name that is no text stays readable: JSON and terminals take only text.
     name = "<stdin>" if path == "-" else os.fsencode(path).decode("utf-8", "replace")
     if path.endswith(".ipynb"):
-        counts.unread += 1
-        emit(Judged(_unjudged(name, "skip", _NOTEBOOK, "jupyter nbconvert --to script, then lint the script")))
+        counts["unread"] += 1
+        fix = "jupyter nbconvert --to script, then lint the script"
+        emit(Judged(_unjudged(name, "skip", Unreadable(_NOTEBOOK), fix)))
         return
-    counts.files += 1
+    counts["files"] += 1
     try:
         found = mistakes(_bytes(path))
     except Unreadable as error:
-        counts.unread += 1
-        emit(Judged(_unjudged(name, "inconclusive", error.why, None, error.line, error.column)))
+        counts["unread"] += 1
+        emit(Judged(_unjudged(name, "inconclusive", error)))
         return
-    for one in found:
+    for one, is_ignored in found:
         if one.id in taken:
-            counts.ignored += one.ignored
-            if not one.ignored:
-                counts.found += 1
-                emit(Judged(_finding(name, one)))
+            counts["ignored" if is_ignored else "found"] += 1
+            if not is_ignored:
+                emit(Judged(replace(one, evidence={"file": name, **one.evidence})))
 
 
-def _finding(name: str, one: Mistake) -> Finding:
-    rule = BY_ID[one.id]
-    evidence = {
-        "file": name,
-        "line": one.line,
-        "column": one.column,
-        "end_line": one.end_line,
-        "function": one.function or None,
-        "source": one.source,
-        "width": one.width,
-    }
-    return Finding(one.id, rule.verdict, rule.title, one.message, evidence, one.fix)
-
-
-def _unjudged(
-    name: str, verdict: str, why: str, fix: str | None, line: int | None = None, column: int | None = None
-) -> Finding:
-    evidence = {"file": name, "line": line, "column": column}
-    title = "the file was not judged"
-    return Finding(UNREAD, "skip" if verdict == "skip" else "inconclusive", title, why, evidence, fix)
+def _unjudged(name: str, verdict: Verdict, error: Unreadable, fix: str | None = None) -> Finding:
+    evidence = {"file": name, "line": error.line, "column": error.column}
+    return Finding(UNREAD, verdict, "the file was not judged", error.why, evidence, fix)
 
 
 def _bytes(path: str) -> bytes:
@@ -141,19 +116,14 @@ def _below(given: str) -> Iterator[str]:
         yield given
         return
     if not os.path.isdir(given):
-        if not os.path.exists(given):
-            raise UsageError(f"{given!r} is not there", "", "name a file or a folder")
-        raise UsageError(f"{given!r} is neither a file nor a folder", "", "name a file or a folder")
+        what = "neither a file nor a folder" if os.path.exists(given) else "not there"
+        raise UsageError(f"{given!r} is {what}", "", "name a file or a folder")
     for folder, folders, files in os.walk(given):
-        folders[:] = sorted(one for one in folders if not _is_skipped(folder, one))
-        yield from (
-            os.path.normpath(os.path.join(folder, one)) for one in sorted(files) if one.endswith((".py", ".pyw"))
-        )
-
-
-def _is_skipped(folder: str, name: str) -> bool:
-    """Return whether a folder holds no source of the project: hidden, made by tools, or a virtual environment."""
-    return name.startswith(".") or name in _SKIPPED or Path(folder, name, "pyvenv.cfg").exists()
+        # Hidden ones, those made by tools, and virtual environments hold no source of the project.
+        own = [one for one in folders if not (one.startswith(".") or one in _SKIPPED)]
+        folders[:] = sorted(one for one in own if not Path(folder, one, "pyvenv.cfg").exists())
+        source = [one for one in sorted(files) if one.endswith((".py", ".pyw"))]
+        yield from (os.path.normpath(os.path.join(folder, one)) for one in source)
 
 
 @contextlib.contextmanager
@@ -215,9 +185,6 @@ class Run(Expressions):
         self.nested.append(node)
         self.scope.parents[id(node)] = self
 
-    def _class(self, node: ast.ClassDef) -> None:
-        self.classes.append(node)
-
     # -- simple statements ---------------------------------------------------------------------------------------------
 
     def _expression(self, node: ast.Expr) -> None:
@@ -246,7 +213,8 @@ class Run(Expressions):
                 expression = parts[at] if len(parts) == len(target.elts) else value
                 self._store(node, one, inner, expression)
             return
-        if checks.sets_variable(self, target):
+        is_environ = isinstance(target, ast.Subscript) and self.dotted(target.value) == "os.environ"
+        if is_environ and isinstance(target, ast.Subscript) and checks.names_variable(target.slice):
             checks.visible_devices(self, node)
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
             self._sum_written_out(node, target, value)
@@ -316,8 +284,7 @@ class Run(Expressions):
             self.flow.names.pop(self.key(one), None)
 
     def _return(self, node: ast.Return) -> None:
-        known = self.value(node.value)
-        self.returned.append(known)
+        self.returned.append(self.value(node.value))
         self.flow.dead = True
 
     def _leave(self, node: ast.stmt) -> None:
@@ -460,7 +427,10 @@ def _begin(run: Run, function: Function, parent: Place | None) -> None:
         run.in_forward = owner.is_module and function.name in scope_forward(run.scope, owner)
         run.has_framework_step = owner.is_lightning
         if owner.is_dataset and run.scope.file.datasets_in_workers:
-            run.in_worker = function.name in _worker_methods(run.scope, owner)
+            bases = [name for one in names.family(run.scope.file, owner) for name in one.bases]
+            iterates = ["__iter__"] if any(name.endswith("IterableDataset") for name in bases) else []
+            roots = frozenset(["__getitem__", "__getitems__", *iterates])
+            run.in_worker = function.name in names.reachable(run.scope.file, owner, roots) - {"__init__"}
     _parameters(run, function, is_method)
 
 
@@ -471,12 +441,6 @@ def scope_forward(scope: Scope, owner: Class) -> set[str]:
         known = names.reachable(scope.file, owner, names.FORWARDS) - {"__init__"}
         scope.forwards[owner.node.name] = known
     return known
-
-
-def _worker_methods(scope: Scope, owner: Class) -> set[str]:
-    is_iterable = any(name.endswith("IterableDataset") for one in names.family(scope.file, owner) for name in one.bases)
-    roots = {"__getitem__", "__getitems__", *(["__iter__"] if is_iterable else [])}
-    return names.reachable(scope.file, owner, frozenset(roots)) - {"__init__"}
 
 
 def _bound_in(function: Function) -> set[str]:
@@ -506,13 +470,8 @@ def _parameters(run: Run, function: Function, is_method: bool) -> None:
     for at, (one, default) in enumerate(pairs):
         run.parameters.add(one.arg)
         known = _parameter(run, one, default)
-        if (
-            run.in_forward
-            and is_method
-            and known == UNKNOWN
-            and one.annotation is None
-            and not run.scope.parents.get(id(function))
-        ):
+        may_be_input = run.in_forward and is_method and not run.scope.parents.get(id(function))
+        if may_be_input and known == UNKNOWN and one.annotation is None:
             known = _input(run, function, one.arg, default, first=at == 0)
         if known != UNKNOWN:
             run.flow.names[one.arg] = known
@@ -595,7 +554,10 @@ def _gather(scope: Scope, owner: Class, outer: Mapping[str, Value]) -> None:
         return
     scope.attributes[name] = {}
     registered = scope.registered.setdefault(name, set())
-    setting_up = _setting_up(scope, owner)
+    # What runs before forward does: __init__ and what it calls, and a framework's setup.
+    roots = frozenset({"__init__", "setup", "build", "configure_model", "reset_parameters"} & set(owner.methods))
+    called = names.reachable(scope.file, owner, roots) - names.FORWARDS
+    setting_up = sorted((one for one in called if one in owner.methods), key=lambda one: (one != "__init__", one))
     kept: dict[str, Value] = {}
     for one in setting_up:
         function = owner.methods[one]
@@ -606,7 +568,9 @@ def _gather(scope: Scope, owner: Class, outer: Mapping[str, Value]) -> None:
         run.statements(function.body)
         registered |= run.registered
         kept |= {key[5:]: value for key, value in run.flow.names.items() if key.startswith("self.")}
-    elsewhere = _stored(one for key, one in owner.methods.items() if key not in setting_up)
+    others = (node for key, one in owner.methods.items() if key not in setting_up for node in walk(one))
+    attributes = (node for node in others if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+    elsewhere = {node.attr for node in attributes if self_attribute(node)}
     sources = _sources(owner.methods[key] for key in setting_up)
     for key, value in kept.items():
         if key not in elsewhere:
@@ -614,37 +578,15 @@ def _gather(scope: Scope, owner: Class, outer: Mapping[str, Value]) -> None:
             scope.attributes[name][key] = replace(value, attribute=key, made=made)
 
 
-def _setting_up(scope: Scope, owner: Class) -> list[str]:
-    """The methods that run before forward does: __init__ and what it calls, and a framework's setup."""
-    roots = frozenset({"__init__", "setup", "build", "configure_model", "reset_parameters"} & set(owner.methods))
-    called = names.reachable(scope.file, owner, roots) - names.FORWARDS
-    return sorted((one for one in called if one in owner.methods), key=lambda one: (one != "__init__", one))
-
-
-def _stored(functions: Iterator[Function]) -> set[str]:
-    """The attributes that these methods set."""
-    return {
-        node.attr
-        for function in functions
-        for node in walk(function)
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and self_attribute(node)
-    }
-
-
 def _sources(functions: Iterator[Function]) -> dict[str, ast.expr]:
     """By attribute the expression that it is set to."""
     found: dict[str, ast.expr] = {}
     for function in functions:
         for node in walk(function):
-            targets = (
-                node.targets
-                if isinstance(node, ast.Assign)
-                else [node.target]
-                if isinstance(node, ast.AnnAssign)
-                else []
-            )
-            value = getattr(node, "value", None)
-            for target in targets:
+            if not isinstance(node, (ast.Assign, ast.AnnAssign)):
+                continue
+            value = node.value
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 pairs = [(target, value)]
                 if (
                     isinstance(target, ast.Tuple)
@@ -657,36 +599,29 @@ def _sources(functions: Iterator[Function]) -> dict[str, ast.expr]:
 
 
 _STATEMENTS: dict[type[ast.stmt], Callable[[Any, Any], None]] = {
-    ast.FunctionDef: Run._function,
-    ast.AsyncFunctionDef: Run._function,
-    ast.ClassDef: Run._class,
+    **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef), Run._function),
+    ast.ClassDef: lambda run, node: run.classes.append(node),
     ast.Expr: Run._expression,
     ast.Assign: Run._assign,
     ast.AnnAssign: Run._annotated,
     ast.AugAssign: Run._augmented,
     ast.Delete: Run._delete,
     ast.Return: Run._return,
-    ast.Raise: Run._leave,
-    ast.Break: Run._leave,
-    ast.Continue: Run._leave,
+    **dict.fromkeys((ast.Raise, ast.Break, ast.Continue), Run._leave),
     ast.If: Run._if,
-    ast.For: Run._for,
-    ast.AsyncFor: Run._for,
+    **dict.fromkeys((ast.For, ast.AsyncFor), Run._for),
     ast.While: Run._while,
-    ast.With: Run._with,
-    ast.AsyncWith: Run._with,
-    ast.Try: Run._try,
+    **dict.fromkeys((ast.With, ast.AsyncWith), Run._with),
+    **dict.fromkeys((ast.Try, getattr(ast, "TryStar", ast.Try)), Run._try),
     ast.Match: Run._match,
 }
-if hasattr(ast, "TryStar"):
-    _STATEMENTS[ast.TryStar] = Run._try
 
 
 # -- a whole file ------------------------------------------------------------------------------------------------------
 
 
-def mistakes(data: bytes) -> list[Mistake]:
-    """The mistakes in a file, by line. Raises Unreadable where it cannot be judged."""
+def mistakes(data: bytes) -> list[tuple[Finding, bool]]:
+    """The mistakes in a file, by line, each with whether a comment ignores it. Raises Unreadable."""
     try:
         read = names.parse(data)
         if not any(word in data for word in _WORDS) and data[:2] not in (b"\xff\xfe", b"\xfe\xff"):
@@ -699,7 +634,7 @@ def mistakes(data: bytes) -> list[Mistake]:
         scope.parents.clear()
     except RecursionError as error:
         raise Unreadable("its code is nested too deeply") from error
-    return sorted(scope.found.values(), key=lambda one: (one.line, one.column, one.id))
+    return [scope.found[place] for place in sorted(scope.found)]
 
 
 def _walk(scope: Scope) -> None:

@@ -188,9 +188,6 @@ class Expressions(Place):
         known = self.value(node.operand)
         return UNKNOWN if isinstance(node.op, ast.Not) else known
 
-    def _boolean(self, node: ast.BoolOp) -> Value:
-        return all_of([self.value(one) for one in node.values]) or UNKNOWN
-
     def _choice(self, node: ast.IfExp) -> Value:
         self.value(node.test)
         return join(self.value(node.body), self.value(node.orelse))
@@ -199,9 +196,6 @@ class Expressions(Place):
         known = self.value(node.value)
         self.bind(node.target, known)
         return known
-
-    def _passed(self, node: ast.Await | ast.Starred | ast.YieldFrom) -> Value:
-        return self.value(node.value)
 
     def _yield(self, node: ast.Yield) -> Value:
         self.value(node.value)
@@ -245,9 +239,8 @@ class Expressions(Place):
             case "batch":
                 return Value("tensor", base.place)
             case "tensor" | "parameter":
-                return replace(
-                    base, kind="tensor", ndim=base.ndim - 1 if base.ndim is not None and base.ndim > 1 else None
-                )
+                ndim = base.ndim - 1 if base.ndim is not None and base.ndim > 1 else None
+                return replace(base, kind="tensor", ndim=ndim)
             case "module":
                 return base.item or Value("module", stateful=base.stateful, attribute=base.attribute)
         return UNKNOWN
@@ -276,9 +269,8 @@ class Expressions(Place):
             container = self.key(target.value)
             base = self.value(target.value)
             if container and base.kind == "items":
-                self.flow.names[container] = replace(
-                    base, parts=(), item=join(base.item, known) if base.item else known
-                )
+                item = join(base.item, known) if base.item else known
+                self.flow.names[container] = replace(base, parts=(), item=item)
 
 
 def _indexed(ndim: int | None, index: ast.expr, known: Value) -> int | None:
@@ -429,22 +421,11 @@ def _of_import(run: Expressions, given: Given, name: str) -> Value:
 def _of_torch_function(run: Expressions, given: Given, name: str) -> Value:
     """A function of tensors: the result is where they are, and they must be on one device."""
     where, _, last = name.rpartition(".")
-    if where not in (
-        "torch",
-        "torch.nn.functional",
-        "torch.linalg",
-        "torch.special",
-        "torch.fft",
-        "torch.nn.functional",
-    ):
+    spaces = ("torch", "torch.nn.functional", "torch.linalg", "torch.special", "torch.fft")
+    if where not in spaces or name in names.NOT_COMBINING:
         return UNKNOWN
-    if name in names.NOT_COMBINING:
-        return UNKNOWN
-    values = [
-        inner
-        for one in given.all
-        for inner in ((one.parts or (one.item or UNKNOWN,)) if one.kind == "items" else (one,))
-    ]
+    each = [(one.parts or (one.item or UNKNOWN,)) if one.kind == "items" else (one,) for one in given.all]
+    values = [inner for one in each for inner in one]
     result = run.combined(given.node, values)
     if where == "torch.nn.functional" and (last.endswith("_loss") or "cross_entropy" in last):
         reduced = getattr(given.argument("reduction"), "value", "mean") != "none"
@@ -454,9 +435,7 @@ def _of_torch_function(run: Expressions, given: Given, name: str) -> Value:
         return Value("tensor") if where == "torch.nn.functional" or last in names.MAKES_TENSOR else UNKNOWN
     if last in names.REDUCTIONS:
         return _reduced(result, given, method=False)
-    if last in ("cat", "concat", "stack", "hstack", "vstack", "outer", "where", "flatten", "tile"):
-        return replace(result, ndim=AT_LEAST_ONE)
-    if last in ("unsqueeze",):
+    if last in ("cat", "concat", "stack", "hstack", "vstack", "outer", "where", "flatten", "tile", "unsqueeze"):
         return replace(result, ndim=AT_LEAST_ONE)
     return result if last in names.SAME_SHAPE else replace(result, ndim=None)
 
@@ -505,15 +484,11 @@ def _dimensions(given: Given, name: str) -> int | None:
         return 2
     if name in names.BY_DATA:
         return _of_data(first)
-    if name == "torch.randint":
-        # randint(high, size), randint(low, high, size)
-        size = given.argument("size") or (args[-1] if len(args) in (2, 3) else None)
+    if name in ("torch.randint", "torch.normal"):
+        # randint(high, size), randint(low, high, size), normal(mean, std, size)
+        at = len(args) - 1 if name == "torch.randint" else 2
+        size = given.argument("size") or (args[at] if 0 < at < min(len(args), 3) else None)
         return _of_shape(size) if size is not None else None
-    if name == "torch.normal":
-        size = given.argument("size") or (args[2] if len(args) > 2 else None)
-        return _of_shape(size) if size is not None else None
-    if name in names.FIRST_IS_SHAPE:
-        return _of_shape(first) if first is not None else None
     if name in names.BY_SHAPE and len(args) > 1:
         return AT_LEAST_ONE if any(isinstance(one, ast.Starred) for one in args) else len(args)
     return _of_shape(first) if first is not None else None
@@ -538,9 +513,7 @@ def _of_shape(node: ast.expr) -> int | None:
 def _of_data(node: ast.expr | None) -> int | None:
     if isinstance(node, (ast.List, ast.Tuple)):
         inner = _of_data(node.elts[0]) if node.elts else 0
-        return (
-            None if inner is None and not node.elts else 1 + inner if inner is not None and inner >= 0 else AT_LEAST_ONE
-        )
+        return AT_LEAST_ONE if inner is None or inner < 0 else 1 + inner
     if isinstance(node, ast.ListComp):
         return AT_LEAST_ONE
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.left, ast.List):
@@ -679,12 +652,8 @@ def _of_tensor(run: Expressions, given: Given, receiver: Value, name: str) -> Va
     if name in names.REDUCTIONS:
         return _reduced(plain, given, method=True)
     if name in names.AT_LEAST_ONE or name == "unsqueeze":
-        more = (
-            receiver.ndim + 1
-            if name == "unsqueeze" and receiver.ndim is not None and receiver.ndim >= 0
-            else AT_LEAST_ONE
-        )
-        return replace(plain, ndim=more)
+        is_one_more = name == "unsqueeze" and receiver.ndim is not None and receiver.ndim >= 0
+        return replace(plain, ndim=(receiver.ndim or 0) + 1 if is_one_more else AT_LEAST_ONE)
     if name == "type_as":
         return replace(plain, place=given.args[0].place if given.args else "", attribute="")
     if name in ("chunk", "split", "unbind", "tensor_split"):
@@ -702,20 +671,14 @@ def _reduced(result: Value, given: Given, *, method: bool) -> Value:
 def _moved(run: Expressions, given: Given, receiver: Value, name: str) -> Value:
     """A tensor where it was moved to."""
     target = given.args[0] if given.args else given.named.get("device", UNKNOWN)
-    place: str = "cpu" if name == "cpu" else "cuda" if name == "cuda" else ""
-    if name == "to":
-        if _is_type(run, given):
-            place = receiver.place
-        elif target.kind == "device" or target.is_tensor:
-            place = target.place if target.place != "default" or target.is_tensor else ""
-    if place == "default":
-        place = ""
+    place: str = name if name in ("cpu", "cuda") else ""
     if name == "to" and _is_type(run, given):
         place = receiver.place
+    elif name == "to" and (target.kind == "device" or target.is_tensor):
+        place = target.place if target.place != "default" else ""
     to_host = place == "cpu"
-    pending = (
-        given.node if to_host and given.is_true("non_blocking") and receiver.place not in ("default", "cpu") else None
-    )
+    waits = not given.is_true("non_blocking") or receiver.place in ("default", "cpu")
+    pending = given.node if to_host and not waits else None
     if to_host and pending is None and receiver.pending is None:
         run.flow.settle()
     moved = receiver.moved
@@ -799,7 +762,8 @@ def _items_method(run: Expressions, given: Given, receiver: Value, func: ast.Att
             if name == "update" and given.named:
                 added = all_of(list(given.named.values())) or UNKNOWN
         if key:
-            checks.put_in(run, given.node, key, added)
+            checks.kept_module(run, given.node, key, added)
+            checks.kept_loss(run, given.node, key, added)
             # A branch or a loop that has put nothing in says nothing of the rest.
             item = join(receiver.item, added) if receiver.item is not None else added
             run.flow.names[key] = replace(receiver, item=item, parts=())
@@ -833,11 +797,8 @@ def _self_method(run: Expressions, given: Given, name: str) -> Value:
         return Value("self")
     function = run.scope.method(run.owner, name)
     if function is None:
-        if (
-            run.in_forward
-            and name in run.attributes
-            and any(one.is_tensor and one.place == "input" for one in given.args)
-        ):
+        takes_input = any(one.is_tensor and one.place == "input" for one in given.args)
+        if run.in_forward and name in run.attributes and takes_input:
             # A module that was handed to the class: what it gives, a tensor or several, is where it is.
             return Value("batch", "input")
         if name == "manual_backward":
@@ -851,24 +812,17 @@ _KINDS: dict[type[ast.expr], Callable[[Any, Any], Value]] = {
     ast.Name: Expressions._name,
     ast.Attribute: Expressions._attribute,
     ast.Constant: Expressions._constant,
-    ast.List: Expressions._display,
-    ast.Tuple: Expressions._display,
-    ast.Set: Expressions._display,
+    **dict.fromkeys((ast.List, ast.Tuple, ast.Set), Expressions._display),
     ast.Dict: Expressions._dict,
-    ast.ListComp: Expressions._comprehension,
-    ast.SetComp: Expressions._comprehension,
-    ast.GeneratorExp: Expressions._comprehension,
-    ast.DictComp: Expressions._comprehension,
+    **dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp), Expressions._comprehension),
     ast.Lambda: Expressions._lambda,
     ast.BinOp: Expressions._binary,
     ast.Compare: Expressions._compare,
     ast.UnaryOp: Expressions._unary,
-    ast.BoolOp: Expressions._boolean,
+    ast.BoolOp: lambda run, node: all_of([run.value(one) for one in node.values]) or UNKNOWN,
     ast.IfExp: Expressions._choice,
     ast.NamedExpr: Expressions._named,
-    ast.Await: Expressions._passed,
-    ast.Starred: Expressions._passed,
-    ast.YieldFrom: Expressions._passed,
+    **dict.fromkeys((ast.Await, ast.Starred, ast.YieldFrom), lambda run, node: run.value(node.value)),
     ast.Yield: Expressions._yield,
     ast.Subscript: Expressions._subscript,
     ast.Call: call,

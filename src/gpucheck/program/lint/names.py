@@ -63,10 +63,7 @@ NOT_COMBINING = (
         )
     )
     | {"torch.nn.functional.ctc_loss", "torch.nn.functional.interpolate", "torch.nn.functional.pad"}
-    | {
-        # Its weights may be empty.
-        "torch.nn.functional.multi_head_attention_forward"
-    }
+    | {"torch.nn.functional.multi_head_attention_forward"}  # its weights may be empty
 )
 # What starts CUDA: the driver reads CUDA_VISIBLE_DEVICES there. device_count() asks NVML and manual_seed() waits.
 STARTS_CUDA = frozenset(
@@ -94,15 +91,7 @@ MODULE_BASES = frozenset(
 DATASETS = frozenset(
     f"{where}.{name}"
     for where in ("torch.utils.data", "torch.utils.data.dataset")
-    for name in (
-        "Dataset",
-        "IterableDataset",
-        "TensorDataset",
-        "ConcatDataset",
-        "Subset",
-        "MapDataPipe",
-        "IterDataPipe",
-    )
+    for name in words("Dataset IterableDataset TensorDataset ConcatDataset Subset MapDataPipe IterDataPipe")
 )
 LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 # Classes of torch.nn that hold no tensor: where they lie changes nothing.
@@ -313,8 +302,7 @@ def _bases(file: File) -> None:
     for one in file.classes.values():
         one.bases = tuple(file.dotted(base) or getattr(base, "id", "") for base in one.node.bases if base)
     for one in file.classes.values():
-        family = list(_family(file, one))
-        names = [name for member in family for name in member.bases]
+        names = [name for member in family(file, one) for name in member.bases]
         known = any(
             name in MODULE_BASES or is_module_class(name) or name.endswith(".LightningModule") for name in names
         )
@@ -338,22 +326,18 @@ def _looks_like_a_module(file: File, one: Class) -> bool:
     )
 
 
-def family(file: File, one: Class) -> Iterator[Class]:
+def family(file: File, one: Class, seen: tuple[str, ...] = ()) -> Iterator[Class]:
     """A class and its bases in the file, itself first."""
-    return _family(file, one)
-
-
-def _family(file: File, one: Class, seen: tuple[str, ...] = ()) -> Iterator[Class]:
     yield one
     for name in one.bases:
         base = file.classes.get(name)
         if base is not None and base is not one and name not in seen:
-            yield from _family(file, base, (*seen, one.node.name))
+            yield from family(file, base, (*seen, one.node.name))
 
 
 def method(file: File, one: Class, name: str) -> Function | None:
     """The method of this name, of the class or the nearest base in the file."""
-    return next((member.methods[name] for member in _family(file, one) if name in member.methods), None)
+    return next((member.methods[name] for member in family(file, one) if name in member.methods), None)
 
 
 def reachable(file: File, one: Class, roots: frozenset[str]) -> set[str]:

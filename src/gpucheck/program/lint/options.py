@@ -190,14 +190,8 @@ class LintOptions:
     @property
     def rules(self) -> list[Rule]:
         """The rules to judge by. Raises UsageError for a prefix that fits none, and where nothing is left."""
-        return naming.select(
-            RULES,
-            lambda rule: rule.id,
-            self.only,
-            self.skip,
-            noun="rule",
-            nothing="nothing would be checked",
-        )
+        nothing = "nothing would be checked"
+        return naming.select(RULES, lambda rule: rule.id, self.only, self.skip, noun="rule", nothing=nothing)
 
     def names(self) -> list[tuple[str, str]]:
         """The selected rules with their titles."""

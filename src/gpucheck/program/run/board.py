@@ -51,43 +51,22 @@ PHASES = ("forward", "backward", "step")
 # -- devices: a row each --------------------------------------------------------------------------------------------
 DEVICES_AT, MOST_DEVICES = 64, 16
 DEVICE: tuple[str, ...] = (
-    "seen",
-    "allocated",
-    "reserved",
-    "peak_allocated",
-    "peak_reserved",
-    "peak_step",
-    "peak_phase",
-    "retries",
+    *("seen", "allocated", "reserved", "peak_allocated", "peak_reserved", "peak_step", "peak_phase", "retries"),
+    *("ooms", "inactive_split", "total", "reserved_at_peak"),
 )
-DEVICE += ("ooms", "inactive_split", "total", "reserved_at_peak")
 
 # -- sites: a row for each line that copies or waits, by kind ---------------------------------------------------------
 SITES_AT, MOST_SITES = 512, 2048
 SITE: tuple[str, ...] = (
-    "count",
-    "bytes",
-    "time_ns",
-    "longest_ns",
-    "pinned",
-    "pageable",
-    "unpinned_async",
-    "unchanged_again",
+    *("count", "bytes", "time_ns", "longest_ns", "pinned", "pageable", "unpinned_async", "unchanged_again"),
+    *("unchanged_back", "steps", "last_step"),
 )
-SITE += ("unchanged_back", "steps", "last_step")
 
 # -- steps: the first ones, and a ring of the others that is thinned out when it is full -------------------------------
 STEP: tuple[str, ...] = (
-    "end_ns",
-    "duration_ns",
-    "data_ns",
-    "copies_ns",
-    "waits_ns",
-    "backward_ns",
-    "optimizer_ns",
-    "allocated",
+    *("end_ns", "duration_ns", "data_ns", "copies_ns", "waits_ns", "backward_ns", "optimizer_ns", "allocated"),
+    *("reserved", "resident", "number", "cpu_ns"),
 )
-STEP += ("reserved", "resident", "number", "cpu_ns")
 FIRST_STEPS = 16
 FIRST_AT = SITES_AT + MOST_SITES * len(SITE)
 RING_AT, MOST_KEPT = FIRST_AT + FIRST_STEPS * len(STEP), 4096

@@ -57,7 +57,9 @@ def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
     after that is a finding: the program's own end counts.
     """
     script, *arguments = options.program
-    _check(script, module=options.module)
+    if not options.module and script != "-" and not os.path.exists(script):
+        hint = f"gpucheck run -m {script}" if script.isidentifier() else "use the path of a Python program"
+        raise UsageError(f"there is no program {script!r}", "", hint)
     if options.dry is not None:
         return _dry(options, options.dry, emit)
     snapshot = os.path.abspath(f"gpucheck-memory-{os.getpid()}.pickle") if options.memory else ""
@@ -90,12 +92,6 @@ def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
     except OSError as error:
         raise CannotLook(f"{script} cannot be started", os.strerror(error.errno or 0)) from error
     return code
-
-
-def _check(script: str, *, module: bool) -> None:
-    if not module and script != "-" and not os.path.exists(script):
-        hint = f"gpucheck run -m {script}" if script.isidentifier() else "use the path of a Python program"
-        raise UsageError(f"there is no program {script!r}", "", hint)
 
 
 # -- on a claimed device -----------------------------------------------------------------------------------------------
@@ -160,8 +156,10 @@ def _watched(
     busy: list[tuple[float, float]] = []
     try:
         while (code := running.program.wait(_LOOK_EVERY_S)) is None:
-            if watch is None and (uuid := _uuid(running)) is not None:
-                watch = Watch(uuid, start=_sampler)
+            if watch is None:  # the device that the program uses first
+                used = (one["uuid"] for one in board.read(running.memory).said("device") if one["uuid"])
+                uuid = next(used, None)
+                watch = None if uuid is None else Watch(uuid, start=_sampler)
             if watch is not None:
                 busy += _loads(watch)
             if job is not None:
@@ -174,11 +172,6 @@ def _watched(
         if watch is not None:
             watch.close()
     return code, tuple(busy), "no GPU was seen at work" if watch is None else watch.reason or None
-
-
-def _uuid(running: Started) -> str | None:
-    """The device that the program uses first."""
-    return next((one["uuid"] for one in board.read(running.memory).said("device") if one["uuid"]), None)
 
 
 def _sampler(uuid: str) -> LineChild:
@@ -344,24 +337,18 @@ def started(
     `dry` is what `dry.begin` is asked, where the program runs on a claimed device. It runs in `folder`, else in this.
     `ranks` is what `recorder.begin` is asked in a rank of a job, `added` what its environment has besides.
     """
-    path = _board_file()
+    shared = _SHARED if sys.platform == "linux" and os.access(_SHARED, os.W_OK) else None
+    handle, path = tempfile.mkstemp(prefix="gpucheck-", dir=shared)
     try:
-        with open(path, "r+b") as file:
+        with open(handle, "r+b") as file:
+            file.truncate(board.SIZE)
             memory = mmap.mmap(file.fileno(), board.SIZE)
         before = os.environ.get("PYTHONPATH")
         env = {**os.environ, **(added or {})}
         env["PYTHONPATH"] = os.pathsep.join([str(_HOOK), *([] if before is None else [before])])
         given = "" if before is None else f"={before}"
-        env["GPUCHECK_RUN"] = "\n".join(
-            (
-                path,
-                str(_ROOT),
-                str(trace),
-                snapshot,
-                *("" if one is None else json.dumps(one) for one in (dry, ranks)),
-                given,
-            )
-        )
+        asked = ("" if one is None else json.dumps(one) for one in (dry, ranks))
+        env["GPUCHECK_RUN"] = "\n".join((path, str(_ROOT), str(trace), snapshot, *asked, given))
         if dry is not None:  # nothing may reach a GPU that is here: what claims it has its data on the CPU
             env |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
         argv = [*interpreter_argv(), *(["-m"] if module else []), script, *arguments]
@@ -369,16 +356,6 @@ def started(
     finally:
         with contextlib.suppress(OSError):
             os.unlink(path)
-
-
-def _board_file() -> str:
-    folder = _SHARED if sys.platform == "linux" and os.access(_SHARED, os.W_OK) else None
-    handle, path = tempfile.mkstemp(prefix="gpucheck-", dir=folder)
-    try:
-        os.ftruncate(handle, board.SIZE)
-    finally:
-        os.close(handle)
-    return path
 
 
 # -- from the board to the answer --------------------------------------------------------------------------------------
@@ -396,34 +373,25 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictC
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """The source of one line."""
-
-    text: str | None = None
-    in_loop: bool | None = None
-    made_by: str | None = None
-
-
 class Sources:
     """The files of a program, each read once."""
 
     def __init__(self) -> None:
         self._files: dict[str, tuple[list[str], ast.Module | None]] = {}
 
-    def said(self, file: str, line: int) -> Said:
-        """Return what the source says of this line."""
+    def said(self, file: str, line: int) -> tuple[str | None, bool | None, str | None]:
+        """The source of a line, whether it is in a loop, and the factory of the tensor that it moves."""
         lines, tree = self._file(file)
         text = lines[line - 1].strip() if 0 < line <= len(lines) else None
         if tree is None:
-            return Said(text)
+            return text, None, None
         path = _path_to(tree, line)
         inner = [node for node in path if isinstance(node, _FUNCTIONS)]
         within = path[path.index(inner[-1]) :] if inner else path
         in_loop = any(isinstance(node, _LOOPS) and line > node.lineno for node in within) or any(
             isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)) for node in within
         )
-        return Said(text, in_loop, _made_by(within[0] if within else tree, line))
+        return text, in_loop, _made_by(within[0] if within else tree, line)
 
     def _file(self, file: str) -> tuple[list[str], ast.Module | None]:
         if file not in self._files:
@@ -441,15 +409,9 @@ def _path_to(tree: ast.AST, line: int) -> list[ast.AST]:
     node: ast.AST | None = tree
     while node is not None:
         path.append(node)
-        node = next(
-            (one for one in ast.iter_child_nodes(node) if _begins(one) <= line <= (getattr(one, "end_lineno", 0) or 0)),
-            None,
-        )
+        below = (one for one in ast.iter_child_nodes(node) if hasattr(one, "lineno"))
+        node = next((one for one in below if one.lineno <= line <= (getattr(one, "end_lineno", 0) or 0)), None)
     return path
-
-
-def _begins(node: ast.AST) -> int:
-    return int(getattr(node, "lineno", 10**9))
 
 
 def _made_by(scope: ast.AST, line: int) -> str | None:
@@ -547,6 +509,7 @@ def answer(read: board.Read, ended: Ended) -> RunResult:
     steps, window, begins_ns = _steps(read)
     shares = _shares(read, ended, window, begins_ns)
     waits_for, reason = waits_of(shares, used)
+    now = read.head[board.NOW_SITE] - 1
     return RunResult(
         program=ended.program,
         exit=ended.exit,
@@ -565,7 +528,7 @@ def answer(read: board.Read, ended: Ended) -> RunResult:
         error=_error(read),
         out_of_memory=_out_of_memory(read),
         traced=_traced(read, window),
-        cut_off_in=_cut_off(read),
+        cut_off_in=next((f"{one['file']}:{one['line']}" for one in read.said("site") if one["site"] == now), None),
         snapshot=ended.snapshot,
         not_seen=NOT_SEEN,
     )
@@ -688,16 +651,16 @@ def _lines(read: board.Read) -> tuple[RunLine, ...]:
 
 
 def _line(said: dict[str, Any], row: dict[str, int], sources: Sources) -> RunLine:
-    source = sources.said(said["file"], said["line"])
+    source, in_loop, made_by = sources.said(said["file"], said["line"])
     same: dict[str, Any] = {name: said[name] for name in ("kind", "file", "line", "function", "users", "discarded")}
     same |= {name: row[name] for name in (*_SUMS, "steps")}
     return RunLine(
         **same,
         time_s=row["time_ns"] / 1e9,
         longest_s=row["longest_ns"] / 1e9,
-        made_by=source.made_by if said["kind"] == "to_device" and said["through"] is None else None,
-        in_loop=source.in_loop,
-        source=source.text,
+        made_by=made_by if said["kind"] == "to_device" and said["through"] is None else None,
+        in_loop=in_loop,
+        source=source,
     )
 
 
@@ -715,11 +678,6 @@ def _together(one: RunLine, other: RunLine) -> RunLine:
         discarded=one.discarded or other.discarded,
         made_by=one.made_by or other.made_by,
     )
-
-
-def _cut_off(read: board.Read) -> str | None:
-    number = read.head[board.NOW_SITE] - 1
-    return next((f"{one['file']}:{one['line']}" for one in read.said("site") if one["site"] == number), None)
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
@@ -846,15 +804,9 @@ def _traced(read: board.Read, window: Sequence[RunStep]) -> Traced | None:
     slowdown = said["step_ns"] / 1e9 / steady if steady else None
     rows = tuple(
         TracedLine(
-            file=one["file"],
-            line=one["line"],
-            function=one["function"],
-            module=one["module"],
-            phase=one["phase"],
+            **{name: one[name] for name in ("file", "line", "function", "module", "phase", "kept_tensors", "held_by")},
             peak_bytes=one["peak"],
             kept_bytes_per_step=one["kept"] / said["counted"],
-            kept_tensors=one["kept_tensors"],
-            held_by=one["held_by"],
         )
         for one in read.said("traced")
     )

@@ -1,0 +1,362 @@
+"""`gpucheck bench bandwidth`, `overlap`, `collective` and `all` as blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from gpucheck import units
+from gpucheck.bench import ids
+from gpucheck.links import SHORT_WAYS
+from gpucheck.render import measured
+from gpucheck.render.blocks import (
+    ALWAYS,
+    UNKNOWN,
+    Block,
+    Cell,
+    Column,
+    Line,
+    Page,
+    answer,
+    by_column,
+    cell_of,
+    verdict_cell,
+)
+from gpucheck.render.measured import ColumnOf, filled, once
+from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.measurement import DeviceRef, Measurement
+from gpucheck.report.report import Report
+from gpucheck.report.results.bench import BenchAll, BenchmarkSummary, Headline, OverlapResult
+
+# -- bandwidth ---------------------------------------------------------------------------------------------------------
+
+_BANDWIDTH_COLUMNS: tuple[ColumnOf[Measurement], ...] = (
+    filled(Column("operation", "left"), lambda row: str(row.case["operation"])),
+    filled(Column("array", "left", keep=8), lambda row: units.capacity(row.case["size_bytes"])),
+    *measured.rates("GB/s", percentiles_keep=4),
+    filled(Column("time", keep=5), measured.time_text),
+    filled(Column("bytes per call", keep=2), lambda row: units.capacity(row.work["bytes"])),
+    filled(Column("samples", keep=1), measured.samples_text),
+    filled(Column("notes", "left", keep=7, wraps=True, cropped=14), lambda row: measured.notes(row, "warm")),
+)
+
+
+def bandwidth_page(report: Report) -> Page:
+    """A table for each device."""
+    laid_out: list[Block] = []
+    details: list[Block] = []
+    answers = []
+    found = list(measured.by_device(report.measurements))
+    for device, mine in found:
+        answers += _bandwidth_answer(report, device, mine)
+        shares = [_share_of_peak(report, row) for row in mine]
+        of_peak: ColumnOf[Measurement] = ColumnOf(Column("of peak", keep=8), partial(_or_unknown, shares))
+        columns = [*_BANDWIDTH_COLUMNS[:3], *([of_peak] if any(shares) else []), *_BANDWIDTH_COLUMNS[3:]]
+        laid_out += [*measured.head(device, several=len(found) > 1), measured.table_of(mine, columns)]
+        details += [Line(_bandwidth_method(mine)), *measured.flag_lines(_bandwidth_flags(mine), len(mine))]
+    return measured.bench_page(report, answers, laid_out, details)
+
+
+def _or_unknown(shares: Sequence[str | None], rows: Sequence[Measurement]) -> list[str]:
+    return [share or UNKNOWN for share in shares]
+
+
+def _bandwidth_answer(report: Report, device: DeviceRef, measurements: Sequence[Measurement]) -> list[measured.Answer]:
+    """The rate of copies in memory (else of another operation), of the largest array; cold where one is."""
+    rated = [row for row in measurements if row.rate is not None]
+    if not rated:
+        return []
+    best = max(
+        rated, key=lambda row: (row.method.cache == "cold", row.case["operation"] == "copy", row.case["size_bytes"])
+    )
+    memory = "host memory" if device.id == "cpu" else "memory"
+    share = _share_of_peak(report, best)
+    rate = units.byte_rate(measured.median_rate(best) or 0.0)
+    reached = rate if share is None else f"{share} of its peak: {rate}"
+    what = "; ! ".join(part for part in (str(best.case["operation"]), measured.doubtful(best, "warm")) if part)
+    return [measured.Answer(device, f"{memory} reaches {reached} ({what})")]
+
+
+def _share_of_peak(report: Report, row: Measurement) -> str | None:
+    """The share of the memory's peak, where that is known and no cache helped."""
+    of_device = [
+        one for one in report.findings if one.id == "bandwidth.share_of_peak" and one.device in (None, row.device.id)
+    ]
+    peak = next((one.evidence.get("peak_bytes_per_s") for one in of_device), None)
+    if not peak or row.rate is None or row.method.cache != "cold":
+        return None
+    return units.percent(row.rate.median / peak)
+
+
+def _bandwidth_flags(measurements: Sequence[Measurement]) -> list[tuple[str, str]]:
+    return [
+        (flag, f"{row.case['operation']}, {units.capacity(row.case['size_bytes'])}")
+        for row in measurements
+        for flag in row.flags
+    ]
+
+
+def _bandwidth_method(measurements: Sequence[Measurement]) -> str:
+    return (
+        f"bytes read and written; {measured.timed_by(measurements)}, after a warm-up, "
+        f"{measured.caches(measurements)}, float32, preallocated. The spread covers {measured.covered(measurements)}"
+    )
+
+
+# -- overlap -----------------------------------------------------------------------------------------------------------
+
+
+def _interval(answer: OverlapResult) -> str:
+    if answer.ci_low is None or answer.ci_high is None:
+        return UNKNOWN
+    return f"{units.percent(answer.ci_low).removesuffix(' %')} to {units.percent(answer.ci_high)}"
+
+
+_OVERLAP_COLUMNS: tuple[ColumnOf[OverlapResult], ...] = (
+    filled(Column("host memory", "left"), lambda answer: answer.host_memory),
+    filled(Column("streams"), lambda answer: str(answer.streams)),
+    filled(Column("direction", "left"), lambda answer: SHORT_WAYS[answer.direction]),
+    filled(Column("hidden"), lambda answer: units.percent(answer.overlap)),
+    filled(Column("95 % interval", keep=6), _interval),
+    filled(Column("copy", keep=5), lambda answer: units.duration(answer.copy_s)),
+    filled(Column("compute", keep=4), lambda answer: units.duration(answer.compute_s)),
+    filled(Column("both", keep=5), lambda answer: units.duration(answer.both_s)),
+    filled(Column("rounds", keep=1), lambda answer: str(answer.rounds)),
+    filled(Column("notes", "left", keep=7, wraps=True, cropped=14), lambda answer: measured.note_cell(answer.flags)),
+)
+
+
+def overlap_page(report: Report) -> Page:
+    """For each device what hides in one line, then a row for each case."""
+    laid_out: list[Block] = []
+    details: list[Block] = []
+    answers = []
+    results = report.results.get("bench_overlap", ())
+    devices = list(measured.by_device(report.measurements))
+    for device, mine in devices:
+        found = [entry for entry in results if entry.device == device.id]
+        answers += _overlap_answer(device, found)
+        if found:
+            laid_out += [*measured.head(device, several=len(devices) > 1), measured.table_of(found, _OVERLAP_COLUMNS)]
+        details.append(Line(_overlap_method(mine)))
+        details += measured.flag_lines((flag, _overlap_case(entry)) for entry in found for flag in entry.flags)
+    return measured.bench_page(report, answers, laid_out, details)
+
+
+def _overlap_case(entry: OverlapResult) -> str:
+    return f"{entry.host_memory} {SHORT_WAYS[entry.direction]}, {entry.streams} stream{'s' * (entry.streams != 1)}"
+
+
+def _overlap_answer(device: DeviceRef, found: Sequence[OverlapResult]) -> list[measured.Answer]:
+    """Return how much of a pinned copy on a second stream hides, in the worse direction; without one, of what was
+    copied."""
+    best = [entry for entry in found if (entry.host_memory, entry.streams) == ("pinned", 2)] or list(found)
+    if not best:
+        return []
+    least = min(best, key=lambda entry: entry.overlap)
+    hidden = units.percent(min(max(least.overlap, 0.0), 1.0))
+    told = measured.note_cell([flag for flag in least.flags if flag in measured.DOUBTS - measured.OF_A_FINDING]).text
+    doubt = f" ({told})" if told else ""
+    return [measured.Answer(device, f"{hidden} of a {least.host_memory} copy hides behind compute{doubt}")]
+
+
+def _overlap_method(measurements: Sequence[Measurement]) -> str:
+    sizes = " and ".join(dict.fromkeys(units.capacity(row.case["size_bytes"]) for row in measurements))
+    computes = [row for row in measurements if row.case["what"] == "compute"]
+    dtypes = " and ".join(dict.fromkeys(str(row.method.precision_requested) for row in computes))
+    return (
+        f"non-blocking copies of {sizes}, enqueued before compute ({dtypes} products) of the same length. Copy, "
+        "compute and both are timed in turn on the host's clock, each synchronized. Hidden = (copy + compute - both) "
+        f"/ the shorter of the two; the interval covers {measured.covered(measurements)}"
+    )
+
+
+# -- collective --------------------------------------------------------------------------------------------------------
+
+
+def _algbw(row: Measurement) -> float | None:
+    """algbw: bytes of the array per second."""
+    rate = measured.median_rate(row)
+    return None if rate is None else rate / float(row.method.details["bus_factor"])
+
+
+def _own_unit(head: str, keep: int, rate: Callable[[Measurement], float | None]) -> ColumnOf[Measurement]:
+    """A column of rates: small arrays reach a millionth of what large ones do, so each rate has its own unit."""
+    return filled(
+        Column(head, keep=keep), lambda row: UNKNOWN if rate(row) is None else units.byte_rate(rate(row) or 0)
+    )
+
+
+_COLLECTIVE_COLUMNS: tuple[ColumnOf[Measurement], ...] = (
+    once(Column("collective", "left"), lambda row: str(row.case["collective"])),
+    filled(Column("array", "left", keep=8), lambda row: units.capacity(row.case["size_bytes"])),
+    filled(Column("time", keep=7), measured.time_text),
+    _own_unit("algbw", 5, _algbw),
+    _own_unit("busbw", ALWAYS, measured.median_rate),
+    filled(Column("samples", keep=1), measured.samples_text),
+    filled(Column("notes", "left", keep=6, wraps=True, cropped=14), lambda row: measured.note_cell(row.flags)),
+)
+
+
+def collective_page(report: Report) -> Page:
+    """The largest all-reduce in one line, then a row for each collective and size."""
+    rows = [one for one in report.measurements if one.name == "collective"]
+    if not rows:
+        return measured.bench_page(report, (), ())
+    from gpucheck.bench import figures
+    from gpucheck.bench.collective.judge import label
+
+    largest = figures.largest_collectives(rows)
+    one = largest.get("all-reduce") or next(iter(largest.values()))
+    case = one.case
+    # No device's figure, but that of all of them.
+    place = f"{case['ranks']} × {measured.short_name(one.device)}"
+    if case["backend"] == "gloo":
+        place = f"{case['ranks']} ranks on the CPU"
+    if case["hosts"] > 1:
+        place += f", {case['hosts']} hosts"
+    report = replace(report, findings=tuple(replace(finding, device=None) for finding in report.findings))
+    by = f"{case['backend']}, host transport" if case["backend"] == "gloo" else str(case["backend"])
+    rate = measured.median_rate(one)
+    told = "no rate" if rate is None else f"busbw {units.byte_rate(rate)}"
+    text = f"{case['collective']} of {units.capacity(case['size_bytes'])}: {told}{measured.doubt(one)} ({by})"
+    flags = [(flag, label(row)) for row in rows for flag in row.flags]
+    details: list[Block] = [Line(_collective_method(rows)), *measured.flag_lines(flags, len(rows))]
+    return measured.bench_page(
+        report, [measured.Answer(DeviceRef(place), text)], [measured.table_of(rows, _COLLECTIVE_COLUMNS)], details
+    )
+
+
+def _collective_method(rows: list[Measurement]) -> str:
+    """How the numbers came about, in one line."""
+    by = " ".join(str(part) for part in (rows[0].case["backend"], rows[0].method.details["version"]) if part)
+    return (
+        f"{by}, float32, by the host's clock as in nccl-tests. A window ends with its last rank. busbw = algbw times "
+        f"what a ring sends on a link. Verified before and after; the spread covers {measured.covered(rows)}"
+    )
+
+
+# -- all, in one table -------------------------------------------------------------------------------------------------
+
+_ALL_COLUMNS = (
+    Column("benchmark", "left"),
+    Column("device", "left", keep=8),
+    Column("case", "left", cropped=14),
+    Column("figure"),
+    Column("share", "left", keep=5),
+    Column("notes", "left", keep=7, wraps=True, cropped=14),
+)
+_FIGURES: dict[str, Callable[[float], str]] = {
+    "B/s": units.byte_rate,
+    "FLOP/s": units.flop_rate,
+    "OP/s": lambda value: units.flop_rate(value, "OP/s"),
+    "s": units.duration,
+    "1": units.percent,
+    "times": lambda value: measured.ratio_text(value, 3),
+    "bytes": units.capacity,
+    "1/s": lambda value: f"{units.significant(value, 3)} /s",
+}
+
+
+def all_page(report: Report) -> Page:
+    """Return how many benchmarks passed and on what; one table of the figures that stand for each."""
+    answered = report.results.get("bench_all") or BenchAll((), ())
+    if not answered.benchmarks:
+        return measured.bench_page(report, (), ())
+    devices = {row.device.id: row.device for row in report.measurements}
+    names = [f"{measured.short_name(device)} ({name})" for name, device in devices.items()]
+    on = f" · {', '.join(names) if len(names) < 3 else f'{len(names)} devices'}" if names else ""
+    laid_out: list[Block] = [_all_table(answered, several=len(devices) > 1)]
+    laid_out += [Line(), Line(rest, "dim")] if (rest := measured.rests_on(report)) else []
+    findings = [
+        measured.named(_short(_of_benchmark(finding)), several=len(devices) > 1)
+        for finding in measured.remarks_once(report.findings)
+        # Why one was skipped stands in its row.
+        if finding.verdict != "skip"
+    ]
+    told = f"{_counted(answered.benchmarks)}{on}"
+    flagged = [(flag, f"{line.benchmark} {line.case}") for line in answered.headlines for flag in line.flags]
+    details = [*measured.flag_lines(flagged, len(answered.headlines))]
+    return Page(answer(report.summary.verdict, told), laid_out, details, findings)
+
+
+# In the order of the sentence; the two worst are named.
+_COUNTED: dict[Verdict, str] = {
+    "fail": "failed",
+    "inconclusive": "inconclusive",
+    "warn": "with warnings",
+    "pass": "passed",
+    "info": "passed",
+    "skip": "skipped",
+}
+MOST_NAMED = 2
+
+
+def _counted(benchmarks: Sequence[BenchmarkSummary]) -> str:
+    """`transfer failed, 3 passed, 2 skipped`."""
+    found: dict[str, list[str]] = {}
+    for one in benchmarks:
+        found.setdefault(_COUNTED[one.verdict], []).append(one.benchmark)
+    parts = []
+    for ended in dict.fromkeys(_COUNTED.values()):
+        names = found.get(ended, [])
+        named = ended in ("failed", "inconclusive") and len(names) <= MOST_NAMED
+        parts += [f"{' and '.join(names) if named else len(names)} {ended}"] if names else []
+    told = ", ".join(parts)
+    number, _, rest = told.partition(" ")
+    return f"{number} benchmark{'s' * (number != '1')} {rest}" if number.isdigit() else told
+
+
+def _all_table(answer: BenchAll, *, several: bool) -> Block:
+    rows: list[list[str | Cell]] = []
+    for benchmark in answer.benchmarks:
+        lines = [line for line in answer.headlines if line.benchmark == benchmark.benchmark]
+        head = verdict_cell(benchmark.verdict, benchmark.benchmark)
+        if not lines:
+            why = benchmark.why or benchmark.verdict
+            rows.append([head, "", why, UNKNOWN, "", ""])
+        for place, line in enumerate(lines):
+            rows.append(
+                [
+                    # The verdict is the benchmark's, not the row's.
+                    head if place == 0 else "",
+                    line.device,
+                    line.case,
+                    _figure(line),
+                    f"{units.percent(line.share)} of {(line.of or '').removeprefix('the ')}"
+                    if line.share is not None
+                    else "",
+                    measured.note_cell(line.flags).text.removeprefix("! "),
+                ]
+            )
+    columns = zip(_ALL_COLUMNS, zip(*rows, strict=True), strict=True)
+    empty = {
+        place for place, cells in enumerate(zip(*rows, strict=True)) if not any(cell_of(cell).text for cell in cells)
+    }
+    return by_column(
+        (column, cells)
+        for place, (column, cells) in enumerate(columns)
+        if (several or column.head != "device") and place not in empty
+    )
+
+
+def _of_benchmark(finding: Finding) -> Finding:
+    """The finding with its benchmark's name in front, as several say the same; not what is about the machine."""
+    from gpucheck.bench.benchmarks import BENCHMARKS
+
+    name, _, rest = finding.id.partition(".")
+    if rest in ids.OF_THE_MACHINE or name not in {one.id for one in BENCHMARKS}:
+        return finding
+    return replace(finding, title=f"{name}: {finding.title}")
+
+
+def _short(finding: Finding) -> Finding:
+    """Without its message where the title fills the line: a second clause of the same."""
+    return replace(finding, message="") if len(finding.title) + 2 > measured.WIDTH else finding
+
+
+def _figure(line: Headline) -> Cell:
+    """The figure; a doubtful one has its sign here, for the notes are the first to go where the screen is narrow."""
+    text = UNKNOWN if line.value is None else _FIGURES[line.unit](line.value)
+    return Cell(f"! {text}", "yellow") if measured.DOUBTS & set(line.flags) else Cell(text)
