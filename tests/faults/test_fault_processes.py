@@ -1,4 +1,4 @@
-"""What only a process of its own shows: a device that hangs, a kill, a signal, each command's last word."""
+"""What only a separate process shows: a device that hangs, a kill, a signal, each command's last word."""
 
 from __future__ import annotations
 

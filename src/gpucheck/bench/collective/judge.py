@@ -206,7 +206,7 @@ JUDGE = Judge(findings, headlines, together=together)
 
 
 def _result(rows: Sequence[Measurement]) -> Finding:
-    """Whether every rank's data is right, in every run; the ranks that got wrong data, and whom it came from."""
+    """Return whether every rank's data is right, in every run; the ranks that got wrong data, and whom it came from."""
     comparisons = []
     wrong: list[dict[str, Any]] = []
     for row in rows:
