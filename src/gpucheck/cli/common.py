@@ -137,8 +137,7 @@ def thresholds_of(command: str) -> Iterator[Option]:
     """The options that set a threshold of this command."""
     for one in THRESHOLDS:
         if one.option and one.command == command:
-            name = one.option.removeprefix("--").replace("-", "_")
-            yield Option(name, one.option, one.help, one.metavar, group=LIMITS, range=config.range_of(one.kind))
+            yield Option(one.key, one.option, one.help, one.metavar, group=LIMITS, range=config.range_of(one.kind))
 
 
 def add(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck import config, naming, units
-from gpucheck.config import THRESHOLDS, Limit, Settings, Threshold
+from gpucheck.config import THRESHOLDS, Settings, Threshold
 from gpucheck.errors import UsageError
 
 VARIABLES = {"device": "GPUCHECK_DEVICE", "strict": "GPUCHECK_STRICT", "time_budget": "GPUCHECK_TIME_BUDGET"}
@@ -48,8 +48,15 @@ def of_command(command: str, values: dict[str, Any], given: dict[str, Any], devi
     if device is not None and values["device"] is None:
         values["device"] = device
     wanted = [one for one in THRESHOLDS if _concerns(one, command, given)]
-    limits = [*_options(wanted, given), *_of_file(wanted, file)]
-    _fill_in(limits, given)
+    limits = [
+        config.limit(threshold, text, threshold.option)
+        for threshold in wanted
+        if threshold.option and (text := given.get(threshold.key))
+    ]
+    limits += [one for one in file.thresholds if one.id in {threshold.id for threshold in wanted}] if file else []
+    slower = next((one for one in limits if one.id == "compare.slower"), None)
+    if slower is not None and not given.get("fail_if_slower"):
+        given["fail_if_slower"] = f"{slower.value * 100:.10g}%"
     return replace(settings, thresholds=tuple(limits))
 
 
@@ -142,29 +149,3 @@ def _concerns(threshold: Threshold, command: str, given: Mapping[str, Any]) -> b
         return command == "compare" or bool(given.get("baseline"))
     every = command in ("bench all", "judge")
     return command == threshold.command or (every and threshold.command.startswith("bench "))
-
-
-def _options(wanted: list[Threshold], given: Mapping[str, Any]) -> list[Limit]:
-    found = []
-    for threshold in wanted:
-        option = threshold.option
-        text = given.get(_parameter(option)) if option else None
-        if option and text:
-            found.append(config.limit(threshold, text, option))
-    return found
-
-
-def _of_file(wanted: list[Threshold], file: Settings | None) -> list[Limit]:
-    ids = {threshold.id for threshold in wanted}
-    return [one for one in file.thresholds if one.id in ids] if file else []
-
-
-def _fill_in(limits: list[Limit], given: dict[str, Any]) -> None:
-    """`--fail-if-slower` as a file sets it."""
-    slower = next((one for one in limits if one.id == "compare.slower"), None)
-    if slower is not None and not given.get("fail_if_slower"):
-        given["fail_if_slower"] = f"{slower.value * 100:.10g}%"
-
-
-def _parameter(option: str) -> str:
-    return option.removeprefix("--").replace("-", "_")

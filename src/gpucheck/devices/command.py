@@ -19,7 +19,7 @@ from gpucheck.devices.options import DevicesOptions, StatusOptions
 from gpucheck.machine import choose, host, installed_torch, inventory, readings
 from gpucheck.machine.child import Ahead
 from gpucheck.machine.inventory import Inventory, only
-from gpucheck.machine.nvml.fields import NOT_ACCESSIBLE
+from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import Finding, Verdict

@@ -11,7 +11,7 @@ from gpucheck import units
 from gpucheck.cards.at_work import COSTLY, work
 from gpucheck.cards.checks import gravity
 from gpucheck.machine.inventory import ASLEEP
-from gpucheck.machine.nvml.fields import NOT_ACCESSIBLE
+from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.machine.readings import NOT_ANSWERING
 from gpucheck.render.blocks import (
     SIGNS,
