@@ -59,17 +59,18 @@ def run(
     report: what a signal cut off, a device that failed or does not answer any more, and a bug.
     """
     whole = _Session(common, outputs.prepare(common.output, beside), judge)
-    try:
-        _tell_settings(common, whole.view)
-        with _terminable(), pulse.guarded(whole.lost, whole.leave):
-            try:
-                code = _outcome(work, whole, common)
-            finally:
-                whole.view.close()
-    except BaseException:
-        outputs.discard(whole.files)
-        raise
-    return whole.finish(code)
+    with _terminable():
+        try:
+            _tell_settings(common, whole.view)
+            with pulse.guarded(whole.lost, whole.leave):
+                try:
+                    code = _outcome(work, whole, common)
+                finally:
+                    whole.view.close()
+        except BaseException:
+            outputs.discard(whole.files)
+            raise
+        return whole.finish(code)
 
 
 OUT_OF_TIME = Notice("out of time: this is the report so far", "warning")
