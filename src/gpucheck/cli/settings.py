@@ -1,4 +1,4 @@
-"""Where a command's settings come from: its own options, then variables, then one settings file. Read as it starts."""
+"""The settings of a command: its own options come first, then variables, then one settings file."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def of_command(command: str, values: dict[str, Any], given: dict[str, Any], devi
 
 
 def told(settings: Settings) -> str:
-    """What was set by variables and the file, and where, in one sentence; empty where nothing was."""
+    """Name what variables and the file set, in one sentence; empty if they set nothing."""
     parts = [
         f"{name.replace('_', ' ')} {_word(getattr(settings, name))} ({origin})"
         for name, origin in settings.origins.items()
@@ -80,7 +80,7 @@ def _word(value: object) -> str:
 
 
 def _variables(environ: Mapping[str, str]) -> Settings:
-    """What the environment sets; an empty variable sets nothing."""
+    """Read the settings in the environment; an empty variable sets nothing."""
     for name in environ:
         if name.startswith("GPUCHECK_") and name not in (*VARIABLES.values(), *OTHERS):
             meant = naming.slip(name, VARIABLES.values(), SLIP)
@@ -144,7 +144,7 @@ def _read(path: str) -> str | None:
 
 
 def _concerns(threshold: Threshold, command: str, given: Mapping[str, Any]) -> bool:
-    """Whether a command judges this: its own figures, and against a baseline those of `compare`."""
+    """Return whether a command judges this: its own figures, and against a baseline those of `compare`."""
     if threshold.command == "compare":
         return command == "compare" or bool(given.get("baseline"))
     every = command in ("bench all", "judge")

@@ -370,7 +370,7 @@ def _is_torch_late(evidence: Evidence) -> bool:
 
 
 def _unsure(finding: Finding) -> Finding:
-    """What versions and permissions suggest: a torch that runs would refute it, and may be about to."""
+    """Return what versions and permissions suggest: a torch that runs would refute it, and may be about to."""
     proven = finding.evidence.get("certainty") == "proof"
     return finding if finding.verdict != "fail" or proven else replace(finding, verdict="inconclusive")
 

@@ -241,7 +241,7 @@ def _reasons(row: DeviceReading) -> dict[str, str]:
     if device.parent_uuid is not None:
         for name in (*NVML_ONLY, *TOLD_BY_BOTH):
             if getattr(device, name) is None and name != "processes":
-                found.setdefault(name, "told for the whole GPU, not for its MIG instances")
+                found.setdefault(name, "reported for the whole GPU, not for its MIG instances")
     if device.processes and device.memory_of_processes_bytes is None:
         found["memory_of_processes_bytes"] = NOT_REPORTED
     for name in ("processes", "memory_of_processes_bytes", "node_holders", *LINKS, "peers"):
