@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from judged import Document
 
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.bench import all as every
 from gpucheck.bench import judging
 from gpucheck.bench.bandwidth import BandwidthOptions
@@ -182,7 +182,7 @@ def alarmed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def started_long_ago(alarmed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """This process began before the time for 10 s ends: the alarm rings as soon as it is set."""
-    monkeypatch.setattr(exits, "began_s", time.monotonic() - 24.0)
+    monkeypatch.setattr(errors, "began_s", time.monotonic() - 24.0)
     monkeypatch.setattr(pulse, "GRACE_S", 10.0)
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from judged import Document, run
 
-from gpucheck import thresholds
+from gpucheck import config
 from gpucheck.bench import devices, judge, judging
 from gpucheck.bench.devices import Shared
 from gpucheck.bench.judging import Ceiling, Ceilings
 from gpucheck.bench.transfer import copies_judge as of_link
+from gpucheck.config import BY_ID, THRESHOLDS, Limit
 from gpucheck.links import WAYS
 from gpucheck.machine import choose, inventory
 from gpucheck.machine.accel import Accel
@@ -24,7 +25,6 @@ from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.report import Report
-from gpucheck.thresholds import BY_ID, THRESHOLDS, Limit
 
 H200 = DeviceRef("cuda:0", "GPU-1", "NVIDIA H200")
 GB = 10**9
@@ -155,7 +155,7 @@ def test_a_figure_that_nothing_recorded_could_bring_to_its_gate_fails(
 ) -> None:
     """The bound is that of all flags together; below it the miss may be theirs, beyond it it is the device's."""
     rows = [copy("host_to_device", 1e6, flags=flags, spread=spread)]
-    bound = thresholds.bridge((*flags, *(() if spread else ("no interval",))))
+    bound = config.bridge((*flags, *(() if spread else ("no interval",))))
     for factor, verdict in ((0.9, "inconclusive" if bound > 1 else "pass"), (1.1, "fail"), (8000, "fail")):
         finding = judged(rows, set_to("transfer.min_gbps", 1e6 * bound * factor))["transfer.min_gbps"]
         assert finding.verdict == verdict, (finding.message, factor)
@@ -423,6 +423,6 @@ def test_an_interval_that_ends_at_the_threshold_may_meet_it() -> None:
 
 def test_a_miss_that_what_was_recorded_just_explains_is_explained() -> None:
     rows = [copy("host_to_device", 1e6, spread=0.0, flags=("noisy",))]
-    bound = thresholds.bridge(("noisy",))
+    bound = config.bridge(("noisy",))
     assert judged(rows, set_to("transfer.min_gbps", 1e6 * bound))["transfer.min_gbps"].verdict == "inconclusive"
     assert judged(rows, set_to("transfer.min_gbps", 1e6 * bound + 1))["transfer.min_gbps"].verdict == "fail"

@@ -187,6 +187,8 @@ def accumulate(effective: int, limit: int) -> Accumulation:
 SLOPE_APART = 0.75
 # Of the growth; a loss over all pairs is a quarter off, what an allocator rounds stays below.
 CURVED = 0.10
+# Of the growth: tensors' bytes are rounded to blocks, which is less.
+ROUNDED = 0.03
 # At a size so many times smaller, other allocations decide the peak than at the largest size.
 FAR_BELOW = 16
 # Two sizes always lie on a line.
@@ -221,7 +223,8 @@ def memory_split(
         return replace(held, reason="the peak hardly grows with the size")
     # Bytes in tensors are free of what an allocator rounds; they say something where each size has them.
     in_tensors = {r.batch_size: int(r.memory.get("max_memory_allocated_bytes") or 0) for r in passed}
-    if _is_curved(in_tensors if all(in_tensors.values()) else peaks) or _is_curved(foreseen or {}):
+    exact = all(in_tensors.values())
+    if _is_curved(in_tensors if exact else peaks, exact=exact) or _is_curved(foreseen or {}):
         return replace(held, reason="memory does not grow in proportion to the size")
     if len(peaks) < LEAST_SIZES and not foreseen:
         return replace(held, reason="two sizes do not show how memory grows")
@@ -232,18 +235,23 @@ def memory_split(
     return replace(held, activation_bytes_per_sample=int(slope), fixed_bytes=fixed)
 
 
-def _is_curved(peaks: Mapping[int, float]) -> bool:
+def _is_curved(peaks: Mapping[int, float], *, exact: bool = False) -> bool:
     """Return whether a size lies off the line through the largest and the next one far enough below it.
 
-    Off is more than a tenth of the growth between the two. Sizes far below say little of the largest.
+    Off is more than a tenth of the growth between the two; of `exact` figures less near either, as far as a parabola is
+    off there. Sizes far below say little of the largest.
     """
     high = max(peaks, default=0)
     low = max((size for size in peaks if size <= SLOPE_APART * high), default=None)
     if low is None:
         return False
     growth = peaks[high] - peaks[low]
-    line = {size: peaks[high] - growth * (high - size) / (high - low) for size in peaks if size >= high / FAR_BELOW}
-    return any(abs(peaks[size] - expected) > CURVED * abs(growth) for size, expected in line.items())
+    for size in (size for size in peaks if size >= high / FAR_BELOW):
+        share = (size - low) / (high - low)
+        allowed = max(ROUNDED, CURVED * 4 * share * (1 - share)) if exact and share > 0 else CURVED
+        if abs(peaks[size] - peaks[low] - growth * share) > allowed * abs(growth):
+            return True
+    return False
 
 
 # --- How far the answer can be relied on, and what holds it where it is -----------------------------------------------

@@ -6,7 +6,7 @@ always the whole document, always the same way.
 A threshold is met where the whole interval of every figure meets it, and missed where none of a figure's interval does.
 All else is inconclusive: an interval that straddles it or is unknown, a missing figure, a peak that is unknown or only
 estimated, and a miss beside other work or on a throttled clock. But a figure so far from its threshold that nothing
-recorded could bridge the gap has missed it (`thresholds.BRIDGES`).
+recorded could bridge the gap has missed it (`config.BRIDGES`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpucheck import naming, thresholds, units
+from gpucheck import config, naming, units
 from gpucheck.bench import judging
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS, Benchmark
 from gpucheck.bench.judging import TABLE, Ceilings, Figure, Seen
+from gpucheck.config import BY_ID, Limit
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.fault import Fault, not_run
@@ -27,7 +28,6 @@ from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Judgement, Part, Report
 from gpucheck.report.results.bench import BenchAll, BenchmarkSummary, Headline
-from gpucheck.thresholds import BY_ID, Limit
 
 _SILENT: tuple[Verdict, ...] = ("skip", "info")
 
@@ -174,7 +174,7 @@ def gated(
 
     `known` is what shares are shares of. `complete` is False where rows may be missing: nothing is passed then.
     """
-    asked = {one.id: one for one in thresholds.applying(limits, device.name) if one.id in TABLE}
+    asked = {one.id: one for one in config.applying(limits, device.name) if one.id in TABLE}
     made = {}
     for name, one in asked.items():
         before = next((finding for finding in findings if finding.id == name), None)
@@ -218,8 +218,8 @@ def _finding(
     texts = [told[place][1] for place in order if told[place][0] == verdict]
     if verdict == "pass" and not complete:
         verdict, texts = "inconclusive", [*texts, "some rows were not measured"]
-    reach = f"{thresholds.told(limit)}{bound}"
-    least = f"{thresholds.amount(BY_ID[limit.id].kind, limit.value)}{bound}"
+    reach = f"{config.told(limit)}{bound}"
+    least = f"{config.amount(BY_ID[limit.id].kind, limit.value)}{bound}"
     title = {
         "pass": f"{subject} reach {reach} ({limit.origin})",
         "fail": f"{subject} below {least} ({limit.origin})",
@@ -245,7 +245,7 @@ def _told(figure: Figure, limit: Limit) -> tuple[Verdict, str]:
     kind = BY_ID[limit.id].kind
     if figure.value is None:
         return "inconclusive", f"{figure.label}: {figure.why}"
-    text = f"{figure.label} {thresholds.amount(kind, figure.value)}"
+    text = f"{figure.label} {config.amount(kind, figure.value)}"
     if too_far := _too_far(figure, limit):
         return "fail", "; ".join((f"{text}, {too_far}", *figure.causes))
     if figure.why:
@@ -259,7 +259,7 @@ def _told(figure: Figure, limit: Limit) -> tuple[Verdict, str]:
     if figure.disturbed:
         return "inconclusive", f"{text}, but {' and '.join(figure.disturbed)}"
     if figure.high >= limit.value:
-        text += f", interval {thresholds.amount(kind, figure.low)} to {thresholds.amount(kind, figure.high)}"
+        text += f", interval {config.amount(kind, figure.low)} to {config.amount(kind, figure.high)}"
     return "fail" if figure.high < limit.value else "inconclusive", "; ".join((text, *figure.causes))
 
 
@@ -274,7 +274,7 @@ def _too_far(figure: Figure, limit: Limit) -> str:
     if figure.why:
         beside.append("warm")
     best = max(one for one in (figure.value, figure.high, figure.best) if one is not None)
-    if not beside or best * thresholds.bridge(beside) >= limit.value:
+    if not beside or best * config.bridge(beside) >= limit.value:
         return ""
     times = f"1/{units.significant(limit.value / best, 2)}" if best > 0 else "zero"
     *others, last = (_EXPLAINED[one] for one in beside)

@@ -146,7 +146,8 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
         kinds = [kind for kind in _KINDS if any((way, *kind, size) in rows for size in sizes)]
         # Each line of a group's head stands over a column: the direction, then the unit.
         heads = iter([SHORT_WAYS[way], "GB/s"] if len(kinds) > 1 else [f"{SHORT_WAYS[way]}, GB/s"])
-        fastest: list[Measurement | None] = []
+        fastest: list[Measurement | None] = [None] * len(sizes)
+        shortest: list[tuple[Column, Sequence[str | Cell]]] = []  # of what was measured on the link alone there is none
         for memory, timed in kinds:
             found = [rows.get((way, memory, timed, size)) for size in sizes]
             link = timed == "link"
@@ -158,8 +159,8 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
                 told = [measured.ratio_text(gains.get((way, size))) for size in sizes]
                 columns.append((Column("\ngain", keep=5), told))
             if not link:
-                shortest = (Column(f"{SHORT_WAYS[way]}\n{memory}, GB/s"), rates)
-        narrow.append(shortest)
+                shortest = [(Column(f"{SHORT_WAYS[way]}\n{memory}, GB/s"), rates)]
+        narrow += shortest
         columns.append((Column("\ntime", keep=6), list(map(measured.time_text, fastest))))
     of_size = [[flag for row in measurements if row.case["size_bytes"] == size for flag in row.flags] for size in sizes]
     told_of = [measured.note_cell([flag for flag in flags if flag in measured.DOUBTS]) for flags in of_size]
