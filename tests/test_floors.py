@@ -54,8 +54,8 @@ FLOORS = {
 # and lower it where it shrank.
 SIZES = {
     ".": (13, 1090),
-    "batch_size": (13, 3131),
-    "bench": (36, 6167),
+    "batch_size": (13, 3137),
+    "bench": (36, 6204),
     "cards": (5, 856),
     "cli": (14, 1398),
     "compare": (2, 235),
