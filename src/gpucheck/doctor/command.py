@@ -18,11 +18,10 @@ from gpucheck.doctor.condition import Condition, Evidence
 from gpucheck.doctor.ladder import CONDITIONS, select
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import UsageError
-from gpucheck.machine import child, choose, installed_torch, inventory, load_child, stack, talk, torch_probe
+from gpucheck.machine import child, choose, installed_torch, inventory, stack, talk
 from gpucheck.machine.choose import Usable
 from gpucheck.machine.host import held_bytes
-from gpucheck.machine.stack import Stack
-from gpucheck.machine.torch_probe import TorchProbe, how_it_ended, said
+from gpucheck.machine.stack import Stack, TorchProbe, how_it_ended, said
 from gpucheck.measure.telemetry import Sample, Watch, summarise
 from gpucheck.report.events import Answered, Emit, Judged, Progress, Started
 from gpucheck.report.facts import Device, Facts, TorchBuild
@@ -97,9 +96,8 @@ def read(options: DoctorOptions, emit: Emit, *, driver_timeout_s: float | None =
     # The driver in this thread, which an interrupt reaches; torch is cut off by it.
     cut = child.Cut()
     with ThreadPoolExecutor(max_workers=1) as beside:
-        asked = beside.submit(
-            torch_probe.probe, options.python, timeout_s=options.time_budget_s or torch_probe.TIMEOUT_S, cut=cut
-        )
+        limit_s = options.time_budget_s or stack.TORCH_TIMEOUT_S
+        asked = beside.submit(stack.probe, options.python, timeout_s=limit_s, cut=cut)
         try:
             facts, seen = _around(options.root, cut, driver_timeout_s)
             probe = _answer(asked, options.python)
@@ -130,7 +128,7 @@ def _no_answer(python: str, probe: TorchProbe) -> UsageError:
 
     What a program that is no Python printed is left out: most repeat the script that they were given.
     """
-    version = torch_probe.python_version(python)
+    version = stack.python_version(python)
     if version is None:
         return UsageError(f"--python {python} is not a Python interpreter", "", _GIVE)
     if version < OLDEST:
@@ -262,10 +260,10 @@ def run_load(evidence: Evidence, python: str | None) -> LoadResult:
         return LoadResult("none", "no GPU is free for it", None, (), left_out)
     # An import that is slow enough to be given more time is so again.
     timeout_s = max(LOAD_TIMEOUT_S, evidence.torch.limit_s or 0.0)
-    text = Path(load_child.__file__).read_text(encoding="utf-8")
+    text = stack.TORCH_PROGRAM.read_text(encoding="utf-8")
     argv = [python or sys.executable, "-c", text, str(SETTLE_S), str(LOAD_S), *loaded]
-    with ExitStack() as stack:
-        watches = {name: stack.enter_context(Watch(uuid)) for name, uuid in loaded.items()}
+    with ExitStack() as opened:
+        watches = {name: opened.enter_context(Watch(uuid)) for name, uuid in loaded.items()}
         heard = talk.run(argv, timeout_s)
         samples = {name: watch.take() for name, watch in watches.items()}
         unseen = {name: watch.reason for name, watch in watches.items() if watch.reason}

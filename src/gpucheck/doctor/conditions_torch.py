@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, on
-from gpucheck.machine.torch_probe import KernelRun, TorchProbe
+from gpucheck.machine.stack import KernelRun, TorchProbe
 from gpucheck.machine.torch_probe_child import version_key
 
-# torch_probe says a crash as the signal's name.
+# The probe says a crash as the signal's name.
 _SIGNAL = re.compile(r"SIG[A-Z0-9]+|signal \d+")
 _UNDEFINED = re.compile(r"undefined symbol: (\w+)")
 _NO_MODULE = re.compile(r"No module named ['\"]torch['\"]$")

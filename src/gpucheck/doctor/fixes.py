@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpucheck.doctor.condition import Evidence
-from gpucheck.machine.torch_probe import TorchProbe
+from gpucheck.machine.stack import TorchProbe
 from gpucheck.report.facts import Host
 
 # What acts on the kernel or on a card: in a container it is the host's to do, under WSL and on Windows there is none.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gpucheck import naming
 from gpucheck.bench import ids as bench
+from gpucheck.config import THRESHOLDS, Threshold
 from gpucheck.doctor.condition import Condition
 from gpucheck.doctor.ladder import CONDITIONS
 from gpucheck.errors import UsageError
@@ -31,7 +32,6 @@ from gpucheck.report.finding import Finding, Id, of
 from gpucheck.report.results.short import ExplainResult, IdPage, KnownId, TextMatch
 from gpucheck.smoke.options import CHECKS
 from gpucheck.stress import judge as stress
-from gpucheck.thresholds import THRESHOLDS, Threshold
 
 # What no check asks, but an option of the command.
 _SMOKE = of(

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpucheck import units
-from gpucheck.errors import CannotLook, UsageError
-from gpucheck.exits import FAILED
+from gpucheck.errors import FAILED, CannotLook, UsageError
 from gpucheck.machine.child import LineChild, Program, interpreter_argv, python_argv
 from gpucheck.measure.telemetry import Watch
 from gpucheck.program.options import STEPS, Device, RunOptions
@@ -149,13 +148,13 @@ def _watched(
                 uuid = next(used, None)
                 watch = None if uuid is None else Watch(uuid, start=_sampler)
             if watch is not None:
-                busy += _loads(watch)
+                busy += _loads(watch, job)
             if job is not None:
                 job.tick(running.program.pid, lambda text: emit(Notice(text)))
                 if (number := job.ends_by()) is not None:
                     os.kill(running.program.pid, number)
         if watch is not None:
-            busy += _loads(watch)
+            busy += _loads(watch, job)
     finally:
         if watch is not None:
             watch.close()
@@ -166,8 +165,10 @@ def _sampler(uuid: str) -> LineChild:
     return LineChild(python_argv("gpucheck.machine.nvml.sampler", uuid, "busy"))
 
 
-def _loads(watch: Watch) -> list[tuple[float, float]]:
+def _loads(watch: Watch, job: ranks.Job | None) -> list[tuple[float, float]]:
     rows: list[dict[str, Any]] = watch.take()
+    if job is not None:
+        job.clocks_hz += [one["sm_clock_hz"] for one in rows if one.get("utilization_percent") and "sm_clock_hz" in one]
     return [
         (one["at_s"], one["utilization_percent"] / 100) for one in rows if one.get("utilization_percent") is not None
     ]
