@@ -162,7 +162,7 @@ def _watched(
 
 
 def _sampler(uuid: str) -> LineChild:
-    return LineChild(python_argv("gpucheck.machine.nvml.sampler", uuid, "busy"))
+    return LineChild(python_argv("gpucheck.machine.nvml_sampler", uuid, "busy"))
 
 
 def _loads(watch: Watch, job: ranks.Job | None) -> list[tuple[float, float]]:
