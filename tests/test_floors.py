@@ -66,7 +66,7 @@ SIZES = {
     "machine": (23, 4020),
     "measure": (4, 611),
     "memory": (5, 365),
-    "program": (27, 6699),
+    "program": (27, 6699),  # ranks: jobs in one folder are told apart, and ranks that died are not called missing
     "render": (24, 3835),
     "report": (17, 1793),
     "smoke": (6, 921),
