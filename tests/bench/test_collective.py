@@ -16,15 +16,16 @@ import torch
 from bench_scenes import GIB, H200, KIB, MIB, document, row, shown
 from judged import Document, run
 
-from gpucheck import exits
-from gpucheck.bench import figures
+from gpucheck import errors
 from gpucheck.bench import judge as benches
+from gpucheck.bench import judging
 from gpucheck.bench.collective import COLLECTIVES, PEER_COPY, CollectiveOptions, judge, work
 from gpucheck.bench.collective.judge import JUDGE, Answer
 from gpucheck.bench.collective.rank import Work, size_of
 from gpucheck.bench.devices import Shared
-from gpucheck.bench.figures import Seen
+from gpucheck.bench.judging import Seen
 from gpucheck.cli.app import main
+from gpucheck.config import Limit
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import child
 from gpucheck.machine.child import LineChild, python_argv
@@ -32,7 +33,6 @@ from gpucheck.machine.launcher import Place
 from gpucheck.report.facts import Device, Facts, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement
-from gpucheck.thresholds import Limit
 
 CPU = torch.device("cpu")
 
@@ -177,7 +177,7 @@ def test_wrong_data_on_one_rank_fails_and_names_it() -> None:
     result = report.findings[0]
     assert (result.id, result.verdict, result.title) == ("collective.result", "fail", "wrong data on rank 1")
     assert result.message == "rank 1 (cpu): 2 elements in all-reduce, 64 KiB"
-    assert report.summary.exit == exits.FAILED
+    assert report.summary.exit == errors.FAILED
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_after_a_failure_new_processes_go_on_with_the_next_collective(fault: str
     assert (told.id, told.verdict) == (finding, "inconclusive")
     assert told.message.startswith(why)
     assert {one.case["collective"] for one in document.measurements} >= {"all-to-all"}
-    assert document.judged().summary.exit == exits.UNDECIDED
+    assert document.judged().summary.exit == errors.UNDECIDED
 
 
 @pytest.mark.slow
@@ -207,7 +207,7 @@ def test_a_rank_that_cannot_be_started_is_named_and_nothing_is_measured() -> Non
     (told,) = document.skips
     assert verdicts([told]) == [("collective.rank", "inconclusive", "the start: rank 2 failed")]
     assert told.message == "rank 2: its process cannot be started (Resource temporarily unavailable)"
-    assert document.judged().summary.exit == exits.UNDECIDED
+    assert document.judged().summary.exit == errors.UNDECIDED
 
 
 @pytest.mark.slow
@@ -237,7 +237,7 @@ def test_under_torchrun_one_rank_reports_and_all_end_alike(missed: bool, tmp_pat
     assert ended.returncode == (1 if missed else 0), ended.stderr
     document = json.loads(ended.stdout)  # one document
     assert document == json.loads(target.read_text(encoding="utf-8"))
-    assert document["summary"]["exit"] == (exits.UNDECIDED if missed else exits.OK)
+    assert document["summary"]["exit"] == (errors.UNDECIDED if missed else errors.OK)
     assert [one["rank"] for one in document["measurements"][0]["method"]["details"]["ranks"]] == [0, 1]
     if missed:
         assert ended.stderr.count("exitcode  : 4") >= 1
@@ -257,9 +257,9 @@ def test_a_rank_whose_leader_gives_up_waits_for_nobody() -> None:
     following.start()
     while follower.ranks is None or not follower.ranks.children:
         time.sleep(0.01)
-    leader.dismiss(exits.COULD_NOT_LOOK)
+    leader.dismiss(errors.COULD_NOT_LOOK)
     following.join(work.START_S / 2)
-    assert codes == [exits.COULD_NOT_LOOK]
+    assert codes == [errors.COULD_NOT_LOOK]
 
 
 # who is to blame
@@ -422,7 +422,7 @@ def test_the_largest_of_each_stands_for_it_in_bench_all() -> None:
     told = JUDGE.headlines(Seen("cuda:0", rows), {})
     assert [one.case for one in told] == ["all-reduce, 8 GiB", "broadcast, 8 GiB"]
     assert [one.value for one in told] == pytest.approx([480e9, 300e9])
-    assert list(figures.largest_collectives(rows)) == ["all-reduce", "broadcast"]
+    assert list(judging.largest_collectives(rows)) == ["all-reduce", "broadcast"]
 
 
 # what can not be
@@ -462,10 +462,10 @@ def test_under_a_launcher_runs_and_ranks_are_the_launchers(
     monkeypatch.setenv("SLURM_PROCID", "1")
     monkeypatch.setenv("SLURM_NTASKS", "2")
     monkeypatch.setenv("SLURM_STEP_ID", "0")
-    assert main(["bench", "collective", "--device", "cpu"]) == exits.USAGE
+    assert main(["bench", "collective", "--device", "cpu"]) == errors.USAGE
     assert "rank 1 of 2 does not know the host of rank 0" in capsys.readouterr().err
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    assert main(["bench", "collective", "--device", "cpu", "--runs", "2"]) == exits.USAGE
+    assert main(["bench", "collective", "--device", "cpu", "--runs", "2"]) == errors.USAGE
     assert "--runs and --baseline need one process" in capsys.readouterr().err
 
 

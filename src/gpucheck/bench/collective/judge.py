@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucheck import messages, naming, units
-from gpucheck.bench import figures, remarks
+from gpucheck.bench import judging
 from gpucheck.bench.collective import PEER_COPY
-from gpucheck.bench.figures import Ceilings, Judge, Seen, headline
+from gpucheck.bench.judging import Ceilings, Judge, Seen, headline
 from gpucheck.machine.talk import Line
 from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
@@ -188,7 +188,7 @@ def together(seen: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> list[F
     rows = [row for one in seen for row in one.rows]
     if not rows:
         return []
-    largest = figures.largest_collectives(rows)
+    largest = judging.largest_collectives(rows)
     return [_result(rows), *_speed(largest), *_expected(largest)]
 
 
@@ -199,7 +199,7 @@ def findings(seen: Seen) -> list[Finding]:
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """The largest array of each collective."""
-    return [headline("collective", label(one), one) for one in figures.largest_collectives(seen.rows).values()]
+    return [headline("collective", label(one), one) for one in judging.largest_collectives(seen.rows).values()]
 
 
 JUDGE = Judge(findings, headlines, together=together)
@@ -213,11 +213,11 @@ def _result(rows: Sequence[Measurement]) -> Finding:
         for run in runs.each(row):
             bad = [one for one in run["details"]["ranks"] if one["wrong_elements"]]
             where = f"in {label(row)}"
-            comparisons.append(remarks.Compared(where, where, run["details"]["verified_elements"], 0))
+            comparisons.append(judging.Compared(where, where, run["details"]["verified_elements"], 0))
             wrong += [{"row": label(row), **{key: one[key] for key in _TOLD}} for one in bad]
     if not wrong:
-        fix = remarks.RERUN
-        return remarks.verification("collective.result", comparisons, "", fix, sound_title="all results verified")
+        fix = judging.RERUN
+        return judging.verification("collective.result", comparisons, "", fix, sound_title="all results verified")
     several = len({one["host"] for one in wrong}) > 1 or rows[0].case["hosts"] > 1
     by_rank: dict[int, list[dict[str, Any]]] = {}
     for one in wrong:
@@ -268,7 +268,7 @@ def _expected(largest: Mapping[str, Measurement]) -> Iterator[Finding]:
     large = {
         name: one
         for name, one in largest.items()
-        if one.rate is not None and figures.size(one) >= LEAST_BYTES and one.case["backend"] == "nccl"
+        if one.rate is not None and judging.size(one) >= LEAST_BYTES and one.case["backend"] == "nccl"
     }
     copies = large.pop(PEER_COPY, None)
     for name, one in large.items():
@@ -296,7 +296,7 @@ def expected(one: Measurement) -> Expected | None:
 
 
 def _of_table(name: str, one: Measurement, known: Expected) -> Finding:
-    rate = figures.rate(one)
+    rate = judging.rate(one)
     settings = one.method.details["settings"]
     # Who has switched it off gets the ring's rate, and wants it.
     no_switch = settings.get("NCCL_NVLS_ENABLE") == "0" or "NVLS" not in settings.get("NCCL_ALGO", "NVLS").upper()
@@ -318,17 +318,16 @@ def _of_table(name: str, one: Measurement, known: Expected) -> Finding:
     if best != known.ring and rate >= LEAST_OF_EXPECTED * known.ring:
         told += f"; {units.byte_rate(known.ring)} is usual without NVLS, the sum in the switch"
         fix = "NCCL_DEBUG=INFO says why NVLS is off; look at Fabric Manager, NCCL's version, virtualisation"
-        return Finding("collective.expected", "warn", f"{name} does without NVLS", told, evidence, fix)
-    return Finding("collective.expected", "warn", f"{name} is slower than it should be", told, evidence, _SLOW)
+        title = f"{name} does without NVLS"
+    return Finding("collective.expected", "warn", title, told, evidence, fix)
 
 
 def _of_copies(one: Measurement, copies: Measurement) -> Finding:
-    share = figures.rate(one) / figures.rate(copies)
-    told = " against ".join(units.byte_rate(figures.rate(row)) for row in (one, copies))
+    share = judging.rate(one) / judging.rate(copies)
+    told = " against ".join(units.byte_rate(judging.rate(row)) for row in (one, copies))
     told += " of torch's copies from each GPU to the next"
-    evidence = {"bytes_per_s": figures.rate(one), "copies_bytes_per_s": figures.rate(copies), "share": share}
+    evidence = {"bytes_per_s": judging.rate(one), "copies_bytes_per_s": judging.rate(copies), "share": share}
     if share >= LEAST_OF_COPIES:
         return Finding("collective.expected", "pass", "all-reduce uses the links as copies do", told, evidence)
-    return Finding(
-        "collective.expected", "warn", f"all-reduce reaches {units.percent(share)} of copies", told, evidence, _SLOW
-    )
+    title = f"all-reduce reaches {units.percent(share)} of copies"
+    return Finding("collective.expected", "warn", title, told, evidence, _SLOW)

@@ -15,22 +15,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 import torch.distributed as dist
 
-from gpucheck import exits, units
+from gpucheck import errors, units
 from gpucheck.bench import devices
-from gpucheck.bench.collective import (
-    BUDGET_S,
-    COLLECTIVES,
-    CPU_BUDGET_S,
-    DEVICES,
-    PEER_COPY,
-    CollectiveOptions,
-    judge,
-)
+from gpucheck.bench.collective import BUDGET_S, COLLECTIVES, CPU_BUDGET_S, DEVICES, PEER_COPY, CollectiveOptions, judge
 from gpucheck.bench.collective.judge import Answer
 from gpucheck.bench.collective.rank import BACKENDS, WARM_UP, size_of
 from gpucheck.bench.devices import ALONE, Shared
@@ -72,10 +64,8 @@ LEAST_S, MOST_S, CALLS = 0.05, 1.0, 8
 # -- the ranks ---------------------------------------------------------------------------------------------------------
 
 
-class Start(Protocol):
-    """Starts the child that is this rank. Raises OSError."""
-
-    def __call__(self, rank: int) -> LineChild: ...
+# Starts the child that is this rank. Raises OSError.
+Start = Callable[[int], LineChild]
 
 
 def start(rank: int) -> LineChild:
@@ -238,7 +228,7 @@ class Meeting:
                 told = self._hear("exit", f"ask/{self.number}", limit_s=patience_s)
                 if told is None:
                     sys.stderr.write(f"gpucheck: rank {self.place.rank}: rank 0 does not answer\n")
-                    return exits.UNDECIDED
+                    return errors.UNDECIDED
                 if "exit" in told:
                     self._say(f"left/{self.place.rank}", {})
                     return int(told["exit"])
@@ -246,7 +236,7 @@ class Meeting:
                 patience_s = self.options.limit_s + START_S + LINE_S
         except RuntimeError as error:
             sys.stderr.write(f"gpucheck: rank {self.place.rank} has lost rank 0: {first_line(str(error))}\n")
-            return exits.UNDECIDED
+            return errors.UNDECIDED
         finally:
             self.stop()
 
@@ -328,7 +318,7 @@ def led(place: Place, options: CollectiveOptions, report: Callable[[Meeting], in
     meeting = Meeting(place, options)
     if place.rank:
         return meeting.follow()
-    code = exits.BUG
+    code = errors.BUG
     try:
         code = report(meeting)
     except GpucheckError as error:
