@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench.figures import Seen
+from gpucheck.bench.judging import Seen
 from gpucheck.bench.transfer import judge
 from gpucheck.render import terminal, text, transfer
 from gpucheck.render.blocks import Drawing, Line

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -324,25 +324,27 @@ def confidence(
     return Confidence(level, tuple(support), tuple(doubts))
 
 
+def _farthest(peaks: Mapping[int, int], expected: Callable[[int], float]) -> float:
+    """The largest distance of a peak from the one expected of its size, as a share of the highest peak."""
+    return max(abs(peak - expected(size)) for size, peak in peaks.items()) / max(peaks.values())
+
+
 def strays(peaks: Mapping[int, int], foreseen: Mapping[int, float] | None) -> float | None:
-    """The largest distance of a peak from the one foreseen, as a share of the highest peak.
+    """How far peaks lie from those foreseen.
 
     None for fewer than two sizes, of which one calibrated the prediction, and where one of them was not foreseen.
     """
     if not foreseen or len(peaks) < 2 or not any(peaks.values()) or not peaks.keys() <= foreseen.keys():
         return None
-    return max(abs(peak - foreseen[size]) for size, peak in peaks.items()) / max(peaks.values())
+    return _farthest(peaks, foreseen.__getitem__)
 
 
 def residual(peaks: Mapping[int, int]) -> float | None:
-    """The largest distance of a peak from the line of least squares, as a share of the highest peak.
-
-    None for fewer than three sizes: two always lie on a line.
-    """
+    """How far peaks lie from the line of least squares; None for fewer than three sizes: two always lie on one."""
     if len(peaks) < 3 or not any(peaks.values()):
         return None
     slope, intercept = statistics.linear_regression(list(peaks), list(peaks.values()))
-    return max(abs(peak - slope * size - intercept) for size, peak in peaks.items()) / max(peaks.values())
+    return _farthest(peaks, lambda size: slope * size + intercept)
 
 
 def fragmentation(memory: Mapping[str, Any]) -> Fragmentation | None:
@@ -359,9 +361,6 @@ FEW_SAMPLES = 6
 # A cap to go on with, in times of the size that passed at the default one.
 CAP_TIMES = 16
 _AGAIN = "run the same command again"
-_LIMITS = {
-    "safety": "larger sizes are predicted to exceed 85 % of the memory, which is dangerous to fill here",
-}
 
 # --- The result -------------------------------------------------------------------------------------------------------
 
@@ -509,17 +508,9 @@ def findings(history: History) -> list[Finding]:
     said += [_failed(check, history.axis) for check in history.checks if check.outcome not in ("fits", "inconclusive")]
     said += _of_the_last_run(history)
     if history.log_failed is not None:
-        path, why = history.log_failed.path, history.log_failed.why
-        said.append(
-            Finding(
-                "batch_size.log",
-                "warn",
-                f"the log of trials {path} is incomplete",
-                f"{why}: later trials are missing",
-                {"file": path},
-                fix="free disk space before you use --resume",
-            )
-        )
+        path, why = history.log_failed.path, f"{history.log_failed.why}: later trials are missing"
+        title, fix = f"the log of trials {path} is incomplete", "free disk space before you use --resume"
+        said.append(Finding("batch_size.log", "warn", title, why, {"file": path}, fix=fix))
     return said
 
 
@@ -529,14 +520,8 @@ def _undecided(result: TrialResult, axis: str | None) -> Finding:
     if result.outcome == "device-broken":
         title = f"{in_words(result.batch_size, axis)} broke the device"
         return Finding("batch_size.device", "fail", title, result.reason, evidence, fix="gpucheck smoke")
-    return Finding(
-        "batch_size.undisturbed",
-        "inconclusive",
-        "the trials were disturbed",
-        result.reason,
-        evidence,
-        fix="gpucheck devices --processes shows the other processes: end them",
-    )
+    title, fix = "the trials were disturbed", "gpucheck devices --processes shows the other processes: end them"
+    return Finding("batch_size.undisturbed", "inconclusive", title, result.reason, evidence, fix=fix)
 
 
 def _answer(history: History) -> list[Finding]:
@@ -580,7 +565,9 @@ def _why(history: History, best: TrialEntry) -> str:
         return f"stopped at {top}{larger}"
     if limited_by == "safety" and history.plan.options.avoid_oom:
         return "larger sizes are predicted to exceed 85 % of the budget, the limit of --avoid-oom"
-    return _LIMITS.get(limited_by, failed)
+    if limited_by == "safety":
+        return "larger sizes are predicted to exceed 85 % of the memory, which is dangerous to fill here"
+    return failed
 
 
 def _at_least(history: History, best: TrialEntry) -> Finding:
@@ -635,10 +622,8 @@ def _nothing_fits(history: History) -> Finding:
     if failing.peak_bytes is not None:
         evidence |= {"peak_bytes": failing.peak_bytes}
         needs = f"needs {capacity(failing.peak_bytes)}"
-    elif weight is not None:
-        needs = f"memory ran out, the model alone takes {capacity(weight)}"
     else:
-        needs = "memory ran out"
+        needs = "memory ran out" + (f", the model alone takes {capacity(weight)}" if weight is not None else "")
     if failing.outcome == "timeout":
         return Finding("batch_size.fits", "fail", title, "its trial ran into --trial-timeout", evidence, fix)
     return Finding("batch_size.fits", "fail", title, f"{needs}, {whole}", evidence, fix)
@@ -647,13 +632,13 @@ def _nothing_fits(history: History) -> Finding:
 def _failed(check: TrialResult, axis: str | None) -> Finding:
     """A step of the epoch that fails."""
     evidence = {"batch_size": check.batch_size, "outcome": check.outcome, "peak_bytes": check.peak_bytes}
-    if check.purpose == "evaluation":
-        title = f"an evaluation step with {in_words(check.batch_size, axis)} fails"
-        smaller = f"evaluate with a smaller {kind_of_size(axis)}"
-        fix = smaller if check.outcome in BOUNDING else "check what model.eval() changes"
-        return Finding("batch_size.evaluation", "warn", title, check.reason, evidence, fix=fix)
-    title, fix = f"a partial last batch of {check.batch_size} fails", "set drop_last=True in the DataLoader"
-    return Finding("batch_size.partial_batch", "warn", title, check.reason, evidence, fix=fix)
+    if check.purpose != "evaluation":
+        title, fix = f"a partial last batch of {check.batch_size} fails", "set drop_last=True in the DataLoader"
+        return Finding("batch_size.partial_batch", "warn", title, check.reason, evidence, fix=fix)
+    title = f"an evaluation step with {in_words(check.batch_size, axis)} fails"
+    smaller = f"evaluate with a smaller {kind_of_size(axis)}"
+    fix = smaller if check.outcome in BOUNDING else "check what model.eval() changes"
+    return Finding("batch_size.evaluation", "warn", title, check.reason, evidence, fix=fix)
 
 
 def _of_the_last_run(history: History) -> Iterator[Finding]:

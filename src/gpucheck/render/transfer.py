@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck import stats, units
-from gpucheck.bench import figures
+from gpucheck.bench import judging
 from gpucheck.bench.transfer import copies_judge, judge
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.render import measured
@@ -72,23 +72,23 @@ def _answer(
     link = [row for way in WAYS if (row := copies_judge.best(rows, way, "link")) is not None]
     rated = [row for row in rows if row.rate is not None]
     if link:
-        slowest = min(link, key=figures.rate)
+        slowest = min(link, key=judging.rate)
         limit = result.link.limit_bytes_per_s if result.link is not None else None
-        share = figures.rate(slowest) / limit if limit and max(map(figures.rate, link)) <= limit else None
-        reached = units.byte_rate(figures.rate(slowest))
+        share = judging.rate(slowest) / limit if limit and max(map(judging.rate, link)) <= limit else None
+        reached = units.byte_rate(judging.rate(slowest))
         reached = f"{units.percent(share)} of the link: {reached}" if share is not None else reached
         place = _attached(result.link) if share is not None and result.link is not None else ""
         return [measured.Answer(device, f"pinned copies reach {reached}{measured.doubt(slowest)}", place)]
     if rated:
-        best = max(rated, key=lambda row: (row.case["host_memory"] == "pinned", figures.size(row)))
+        best = max(rated, key=lambda row: (row.case["host_memory"] == "pinned", judging.size(row)))
         way, kind = best.case["direction"], best.case["host_memory"]
         what = "copies in host memory" if way == "host_to_host" else f"{kind} copies {WAYS[way]}"
-        rate = units.byte_rate(figures.rate(best))
+        rate = units.byte_rate(judging.rate(best))
         return [measured.Answer(device, f"{what} reach {rate}{measured.doubt(best)}")]
     timed = [row for row in rows if row.time_s is not None]
     if timed:
-        least = min(timed, key=figures.size)
-        size = units.capacity(figures.size(least))
+        least = min(timed, key=judging.size)
+        size = units.capacity(judging.size(least))
         return [measured.Answer(device, f"a copy of {size} takes {measured.time_text(least)}: all of it latency")]
     said = next(
         (one for one in report.findings if one.id == "transfer.idioms" and one.device in (None, device.id)), None
