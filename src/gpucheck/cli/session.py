@@ -181,6 +181,7 @@ def _outcome(work: Callable[[Emit], None], whole: _Session, common: Common) -> i
         return errors.TERMINATED
     except UsageError as error:
         if not (so_far.measurements or so_far.results):
+            whole.view.close(refused=True)
             raise
         emit(Skipped(of_error(error)))
         whole.view.close()
@@ -295,7 +296,7 @@ def _print(report: Report, common: Common, *, told: bool) -> None:
 
 
 def _is_only_an_error(report: Report) -> bool:
-    """Whether nothing was read off: the sentence on stderr has then said it all."""
+    """Return whether nothing was read: the sentence on stderr has then said it all."""
     return not report.measurements and not report.results and len(report.findings) == 1
 
 
