@@ -223,8 +223,8 @@ def memory_split(
         return replace(held, reason="the peak hardly grows with the size")
     # Bytes in tensors are free of what an allocator rounds; they say something where each size has them.
     in_tensors = {r.batch_size: int(r.memory.get("max_memory_allocated_bytes") or 0) for r in passed}
-    exact = all(in_tensors.values())
-    if _is_curved(in_tensors if exact else peaks, exact=exact) or _is_curved(foreseen or {}):
+    curved = _is_curved(in_tensors, exact=True) if all(in_tensors.values()) else _is_curved(peaks)
+    if curved or _is_curved(foreseen or {}):
         return replace(held, reason="memory does not grow in proportion to the size")
     if len(peaks) < LEAST_SIZES and not foreseen:
         return replace(held, reason="two sizes do not show how memory grows")
@@ -242,16 +242,14 @@ def _is_curved(peaks: Mapping[int, float], *, exact: bool = False) -> bool:
     off there. Sizes far below say little of the largest.
     """
     high = max(peaks, default=0)
-    low = max((size for size in peaks if size <= SLOPE_APART * high), default=None)
-    if low is None:
-        return False
-    growth = peaks[high] - peaks[low]
-    for size in (size for size in peaks if size >= high / FAR_BELOW):
-        share = (size - low) / (high - low)
-        allowed = max(ROUNDED, CURVED * 4 * share * (1 - share)) if exact and share > 0 else CURVED
-        if abs(peaks[size] - peaks[low] - growth * share) > allowed * abs(growth):
-            return True
-    return False
+    low = max((size for size in peaks if size <= SLOPE_APART * high), default=0)
+    growth = peaks.get(high, 0) - peaks.get(low, 0)
+    shares = {size: (size - low) / (high - low) for size in peaks if size >= high / FAR_BELOW}
+    return low > 0 and any(
+        abs(peaks[size] - peaks[low] - growth * share)
+        > (max(ROUNDED, CURVED * 4 * share * (1 - share)) if exact and share > 0 else CURVED) * abs(growth)
+        for size, share in shares.items()
+    )
 
 
 # --- How far the answer can be relied on, and what holds it where it is -----------------------------------------------

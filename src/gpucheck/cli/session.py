@@ -67,10 +67,10 @@ def run(
                     code = _outcome(work, whole, common)
                 finally:
                     whole.view.close()
-        except BaseException:
+            return whole.finish(code)
+        except BaseException:  # a signal too, while the files are written
             outputs.discard(whole.files)
             raise
-        return whole.finish(code)
 
 
 OUT_OF_TIME = Notice("out of time: this is the report so far", "warning")
@@ -264,18 +264,14 @@ def finish(report: Report, common: Common, files: list[outputs.Output], *, told:
     # stdout first: a full disk must not cost the result. And a closed stdout must not cost the files.
     unprinted: OSError | None = None
     try:
-        try:
-            _print(report, common, told=told)
-        except OSError as error:
-            unprinted = error
-        if os.environ.get("GITHUB_ACTIONS") == "true":
-            from gpucheck.render import ci
+        _print(report, common, told=told)
+    except OSError as error:
+        unprinted = error
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        from gpucheck.render import ci
 
-            with contextlib.suppress(OSError):  # nobody reads stderr
-                ci.announce(report, sys.stderr)
-    except BaseException:
-        outputs.discard(files)
-        raise
+        with contextlib.suppress(OSError):  # nobody reads stderr
+            ci.announce(report, sys.stderr)
     code = report.summary.exit
     try:
         outputs.write(files, report)

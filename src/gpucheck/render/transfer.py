@@ -141,13 +141,12 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
     }
     gains = {(gain.direction, gain.size_bytes): gain.gain for gain in answer.gains}
     head: tuple[Column, Sequence[str | Cell]] = (Column("size", "left"), [*map(units.capacity, sizes)])
-    columns, narrow = [head], [head]
+    columns, narrow = [head], {"": head}
     for way in dict.fromkeys(row.case["direction"] for row in measurements):
         kinds = [kind for kind in _KINDS if any((way, *kind, size) in rows for size in sizes)]
         # Each line of a group's head stands over a column: the direction, then the unit.
         heads = iter([SHORT_WAYS[way], "GB/s"] if len(kinds) > 1 else [f"{SHORT_WAYS[way]}, GB/s"])
         fastest: list[Measurement | None] = [None] * len(sizes)
-        shortest: list[tuple[Column, Sequence[str | Cell]]] = []  # of what was measured on the link alone there is none
         for memory, timed in kinds:
             found = [rows.get((way, memory, timed, size)) for size in sizes]
             link = timed == "link"
@@ -159,14 +158,13 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
                 told = [measured.ratio_text(gains.get((way, size))) for size in sizes]
                 columns.append((Column("\ngain", keep=5), told))
             if not link:
-                shortest = [(Column(f"{SHORT_WAYS[way]}\n{memory}, GB/s"), rates)]
-        narrow += shortest
+                narrow[way] = (Column(f"{SHORT_WAYS[way]}\n{memory}, GB/s"), rates)
         columns.append((Column("\ntime", keep=6), list(map(measured.time_text, fastest))))
     of_size = [[flag for row in measurements if row.case["size_bytes"] == size for flag in row.flags] for size in sizes]
     told_of = [measured.note_cell([flag for flag in flags if flag in measured.DOUBTS]) for flags in of_size]
     if any(cell.text for cell in told_of):
         columns.append((Column("notes", "left", keep=7, wraps=True, cropped=14), told_of))
-    return replace(by_column(columns), narrow=by_column(narrow))
+    return replace(by_column(columns), narrow=by_column([*narrow.values()]))
 
 
 def _latencies(answer: TransferResult) -> list[Line]:
