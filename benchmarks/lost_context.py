@@ -39,19 +39,23 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-# As small as each can be: what counts is which calls are made, not how often.
+# As small as each can be: what counts is which calls are made, not how often. Budgets leave a busy machine time for the
+# later ones.
 COMMANDS = {
-    "bench.transfer": "bench transfer --size 4KiB --time-budget 6s",
-    "bench.matmul": "bench matmul --dtype float32 --size 64 --time-budget 2s",
-    "bench.bandwidth": "bench bandwidth --size 64KiB --time-budget 2s",
-    "bench.overlap": "bench overlap --size 1MiB --time-budget 2s",
+    "bench.transfer": "bench transfer --size 4KiB --time-budget 12s",
+    "bench.matmul": "bench matmul --dtype float32 --size 64 --time-budget 8s",
+    "bench.bandwidth": "bench bandwidth --size 64KiB --time-budget 8s",
+    "bench.overlap": "bench overlap --size 1MiB --time-budget 8s",
     "smoke": "smoke",
     "stress": "stress --duration 2s --fill 20%",
     "memory": "memory",
     "find-batch-size": "find-batch-size mlp --max-batch-size 4 --time-budget 20s --quick",
     "model": "model mlp",
     "run": "run {program}",
-    "bench.all": "bench all --skip crossover --time-budget 6s",
+    "bench.crossover": "bench crossover --only elementwise --time-budget 8s",
+    "bench.all": "bench all --skip crossover --time-budget 15s",
+    "status": "status",
+    "doctor": "doctor",
     "fleet.check": "fleet check --skip doctor --with memory --within 30s",
 }
 CALLS = (
@@ -131,6 +135,7 @@ class Cell:
     seconds: float
     rows: int
     wrong: str
+    commit: str = ""
 
 
 Known = Mapping[tuple[str, str, int], Cell]
@@ -144,11 +149,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--most", type=int, default=MOST_CALLS, help="no later call than this")
     parser.add_argument("--results", type=Path)
+    parser.add_argument("--commit", default="", help="what each line of the results says it was measured at")
     given = parser.parse_args()
     known = earlier(given.results)
     cells: list[Cell] = []
     waiting = [
-        moments(partial(run, given.rig, command, call, given.seconds, known), given.most)
+        moments(partial(run, given.rig, command, call, given.seconds, known, given.commit), given.most)
         for command, call in pairs(given.only)
     ]
     while waiting:
@@ -212,7 +218,7 @@ def moments(at: Callable[[int], Cell], most: int) -> Iterator[Cell]:
         beyond = cell.number
 
 
-def run(rig: Sequence[str], command: str, call: str, seconds: float, known: Known, number: int) -> Cell:
+def run(rig: Sequence[str], command: str, call: str, seconds: float, known: Known, commit: str, number: int) -> Cell:
     """One cell, or what is known of it."""
     if (command, call, number) in known:
         return known[command, call, number]
@@ -256,7 +262,8 @@ def run(rig: Sequence[str], command: str, call: str, seconds: float, known: Know
         if not wrong and status == 3 and reached and not once:
             wrong = "exit 3: a device that was lost is said not to be there"
         rows = sum(one[0] == "Measured" for one in witnessed)
-        return Cell(command, call, number, reached, status, round(time.monotonic() - began, 1), rows, wrong)
+        took_s = round(time.monotonic() - began, 1)
+        return Cell(command, call, number, reached, status, took_s, rows, wrong, commit)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -1,13 +1,23 @@
 """Count how often the judge of ranks names the right rank, on generated tables and on real jobs of torchrun with gloo.
 
     python benchmarks/ranks.py [--tables N] [--seed S]
-    python benchmarks/ranks.py --real [--only FAULT]... [--way WAY] [--ranks N] [--runs N] [--steps N] [--output FILE]
+    python benchmarks/ranks.py --real [--runs N] [--start N] [--count N] [--output FILE]
+    python benchmarks/ranks.py --real --only FAULT [--way WAY] [--ranks N] [--runs N] [--output FILE]
+    python benchmarks/ranks.py --cost [--runs N] [--steps N]
 
 A generated job has 2 to 64 ranks and 60 to 2 000 steps of 20 ms to 2 s. Each rank's own time in a step is normal or
 long-tailed, and correlates with the step before (up to 0.9). A step has one to four collectives; ranks wait for each of
 them, or issue them one after another as DDP does with its buckets. Clocks of other hosts are off by at most their known
 error. The planted delay is 3 to 8 standard deviations of a rank's lateness in a step, and at least 3 % of a step.
 Bounds: at least 95 % of the delayed ranks are named and no other rank; at most 1 % of the sound tables name a rank.
+
+A real job has steps of 100 ms or more. Which rank is late is drawn from the seed and the run's number. It sleeps for
+5 % of a step, or for three standard deviations of a rank's lateness in the last sound job of its way, if that is more:
+so a sound job comes before each way.
+
+The cost is that of a step of about 20 ms with 30 collectives, between readings of the record: the median step of a job
+under torchrun with `gpucheck run` against one without, in pairs of processes in random order. Pairs of two without
+(A/A) show the noise of the machine. Bound: 1 %.
 """
 
 from __future__ import annotations
@@ -17,19 +27,24 @@ import json
 import math
 import os
 import random
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
+from gpucheck import stats  # noqa: E402
 from gpucheck.program import ranks_judge  # noqa: E402
 from gpucheck.program.ranks_judge import Call, Table  # noqa: E402
+from gpucheck.program.run import ranks as files  # noqa: E402
 
 KINDS = ("sound", "delayed", "alternating", "subgroups")
 LEAST_NAMED, MOST_BLAMED = 0.95, 0.01
@@ -119,7 +134,7 @@ def tables(count: int, seed: int) -> bool:
 
 # -- real jobs ---------------------------------------------------------------------------------------------------------
 
-# A step of about 100 ms that sleeps, so that four ranks share two cores; `FAULT` is what the culprit does.
+# A step of 100 ms or more that sleeps, so that four ranks share two cores; `FAULT` is what the culprit does.
 JOB = """
 import os, signal, sys, time
 import torch
@@ -130,11 +145,14 @@ torch.set_num_threads(1)
 torch.manual_seed(0)
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
-culprit = int(os.environ.get("CULPRIT", world - 1))
+culprits = [int(one) for one in os.environ["CULPRITS"].split()]
+culprit = culprits[0]
 if way == "repeated":
     dist.all_reduce(torch.ones(4))
     dist.destroy_process_group()
-    dist.init_process_group("gloo")
+    # In the launcher's store the keys of the first group still stand, and torch would connect with what they say.
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    dist.init_process_group("gloo", store=dist.PrefixStore("again", store), rank=rank, world_size=world)
 
 class Data(torch.utils.data.Dataset):
     def __len__(self):
@@ -158,7 +176,7 @@ class Slow(torch.autograd.Function):
 
 def late(what):
     if fault == "alternating":
-        return what == "forward" and rank == step % 2
+        return what == "forward" and rank == culprits[step % 2]
     return fault == what and rank == culprit
 
 class Model(torch.nn.Module):
@@ -210,6 +228,8 @@ for batch in torch.utils.data.DataLoader(Data(), batch_size=1):
     step += 1
 dist.barrier()
 """
+# Of which a step sleeps 85 %; the rest is the machine's.
+STEP_S = 0.12
 FAULTS = ("sound", "data", "forward", "backward", "alternating", "skipped", "killed", "stopped", "shapes")
 WAYS = ("ddp", "fsdp", "no_sync", "subgroups", "second", "late", "repeated")
 # What the screen must say the late rank does.
@@ -223,36 +243,50 @@ ACTIVITY = {
 
 def job(
     fault: str,
+    culprits: Sequence[int],
+    delay_s: float,
     way: str = "ddp",
     world: int = 4,
     steps: int = 60,
-    delay: float = 0.02,
-    step_s: float = 0.1,
-    culprit: int = -1,
+    step_s: float = STEP_S,
+    keep: Path | None = None,
 ) -> dict[str, Any]:
-    """Run a job under torchrun; rank 0's document, with what it printed under `screen`."""
-    culprit = world - 1 if culprit < 0 else culprit
+    """Run a job under torchrun; rank 0's document, with what it printed under `screen` and its sound ranks' spread."""
     with tempfile.TemporaryDirectory(prefix="gpucheck-ranks-") as place:
         script, folder = Path(place) / "train.py", Path(place) / "out"
         script.write_text(JOB, encoding="utf-8")
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
         command = [*launcher, "-m", "gpucheck", "run", "--hang-after", "4s", "--end-on-hang", "--output", f"{folder}/"]
-        arguments = [fault, str(steps), str(delay), way, str(step_s)]
-        env = os.environ | {"PYTHONPATH": str(ROOT / "src"), "CULPRIT": str(culprit), "OMP_NUM_THREADS": "1"}
+        arguments = [fault, str(steps), str(delay_s), way, str(step_s)]
+        who = {"CULPRITS": " ".join(map(str, culprits)), "OMP_NUM_THREADS": "1"}
+        env = os.environ | {"PYTHONPATH": str(ROOT / "src")} | who
         with subprocess.Popen(
             [*command, str(script), *arguments], env=env, cwd=place, stderr=subprocess.PIPE, text=True, errors="replace"
         ) as running:
             _, screen = running.communicate(timeout=600)
         path = folder / "run.rank0.json"
         document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"findings": []}
-        return document | {"screen": screen, "code": running.returncode, "culprit": culprit}
+        known = {"screen": screen, "code": running.returncode, "culprits": list(culprits)}
+        sound = set(range(world)) - (set() if fault == "sound" else set(culprits))
+        if keep is not None and folder.exists():
+            shutil.copytree(folder, keep)
+        return document | known | {"spread_s": spread(folder, sound)}
+
+
+def spread(folder: Path, ranks: Iterable[int]) -> float | None:
+    """The standard deviation of a rank's lateness in a step, over these ranks; None if the job has too few steps."""
+    table, _ = files._table(files.read(folder), has_inside=False)
+    late = ranks_judge._lateness(table).late if table.steps > ranks_judge.FEWEST_STEPS else {}
+    series = [list(late[rank].values()) for rank in ranks if len(late.get(rank, ())) > 1]
+    return math.sqrt(statistics.fmean(map(statistics.pvariance, series))) if series else None
 
 
 def right(fault: str, document: dict[str, Any]) -> tuple[bool, str]:
     """Return whether the document names this fault correctly, and its sentences."""
     findings = {one["id"]: one for one in document["findings"] if one["id"].startswith("run.ranks.")}
     said = "; ".join(f"{one['title']}: {one['message']}" for one in findings.values())
-    result, culprit = document.get("results", {}).get("ranks"), document["culprit"]
+    result, culprits = document.get("results", {}).get("ranks"), document["culprits"]
+    culprit = culprits[0]
     if result is None:
         return False, "no result"
     faults = set(findings) & {"run.ranks.hang", "run.ranks.mismatch", "run.ranks.ended"}
@@ -262,12 +296,14 @@ def right(fault: str, document: dict[str, Any]) -> tuple[bool, str]:
         named = result["late"] == [culprit] and (result["activity"] or "").startswith(ACTIVITY[fault])
         return named and not faults, said
     if fault == "alternating":
-        return result["outcome"] == "alternating" and set(result["late"]) <= {0, 1}, said
+        return result["outcome"] == "alternating" and set() < set(result["late"]) <= set(culprits), said
     if fault == "killed":
         return findings.get("run.ranks.ended", {}).get("evidence") == {"rank": culprit} and "SIGKILL" in said, said
     if fault == "stopped":
         hang = result["hang"] or {}
         return hang.get("missing") == [culprit] and "stopped" in said, said
+    if set((result["hang"] or {}).get("missing", ())) - {culprit}:
+        return False, said
     # With two ranks, or two whose record is there, either may be the one that differs: both are named, none blamed.
     seen = result["mismatch"]
     if fault == "skipped" and seen is None:
@@ -277,34 +313,147 @@ def right(fault: str, document: dict[str, Any]) -> tuple[bool, str]:
     ] is not None, said
 
 
+def plan(rounds: int) -> list[tuple[str, str, int]]:
+    """The runs in an order that is balanced wherever it stops: fault, way and number of ranks.
+
+    Ten rounds are ten of each fault and 60 sound jobs, and each other way with each slow rank once.
+    """
+    slow = ("data", "forward", "backward")
+    runs = []
+    for number in range(rounds):
+        for place, fault in enumerate(FAULTS[1:]):
+            sound = [("sound", "ddp", 4)] if place % 2 == 0 or (number > 2 and place in (3, 7)) else []
+            runs += [*sound, (fault, "ddp", 4)]
+        if number < len(slow):
+            for way in WAYS[1:]:
+                runs += [*([("sound", way, 4)] if number == 0 else []), (slow[number], way, 4)]
+        if number == 0:
+            runs += [(fault, "ddp", ranks) for ranks in (2, 8) for fault in ("sound", slow[ranks % 3])]
+    return runs
+
+
 def real(asked: argparse.Namespace) -> bool:
     """Run the list; whether nine of ten of each are right and nobody was blamed in sound jobs."""
-    counts: dict[str, list[int]] = {}
-    lines = []
-    for number in range(asked.runs):
-        for fault in asked.only or FAULTS:
-            way = asked.way
-            began = time.monotonic()
-            document = job(fault, way, asked.ranks, asked.steps, asked.delay, asked.step_s, number % asked.ranks)
-            is_right, said = right(fault, document)
-            entry = {
+    listed = [(fault, asked.way, asked.ranks) for _ in range(asked.runs) for fault in asked.only or ()]
+    runs = list(enumerate(listed or plan(asked.runs)))[asked.start :][: asked.count]
+    output = Path(asked.output) if asked.output else None
+    past = output.read_text(encoding="utf-8").splitlines() if output is not None and output.exists() else []
+    rows = [json.loads(line) for line in past]
+    commit = subprocess.run(
+        ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    counts: dict[tuple[str, str, int], list[int]] = {}
+    for number, (fault, way, ranks) in runs:
+        culprits = random.Random(f"{asked.seed} {number}").sample(range(ranks), 2 if fault == "alternating" else 1)
+        sound = [row for row in rows if (row["fault"], row["way"], row["ranks"]) == ("sound", way, ranks)]
+        known = sound[-1] if sound and sound[-1].get("spread_s") else {"spread_s": 0.0, "step_s": asked.step_s}
+        delay_s = max(0.05 * known["step_s"], 3 * known["spread_s"])
+        began = time.monotonic()
+        keep = Path(asked.keep) / f"{commit}-{number}-{fault}-{way}-{ranks}" if asked.keep else None
+        document = job(fault, culprits, delay_s, way, ranks, asked.steps, asked.step_s, keep)
+        is_right, said = right(fault, document)
+        rows.append(
+            {
+                "commit": commit,
+                "run": number,
+                "seed": asked.seed,
                 "fault": fault,
                 "way": way,
-                "ranks": asked.ranks,
+                "ranks": ranks,
                 "steps": asked.steps,
-                "culprit": document["culprit"],
+                "step_s": (document.get("results", {}).get("ranks") or {}).get("step_s"),
+                "culprits": [] if fault == "sound" else culprits,
+                "delay_s": delay_s if fault in (*ACTIVITY, "alternating") else None,
+                "spread_s": document["spread_s"],
+                "load": os.getloadavg()[0],
+                "right": is_right,
+                "said": said,
+                "took_s": round(time.monotonic() - began, 1),
             }
-            lines.append(entry | {"right": is_right, "said": said, "took_s": round(time.monotonic() - began, 1)})
-            print(json.dumps(lines[-1], ensure_ascii=False), flush=True)
-            if asked.output:
-                with open(asked.output, "a", encoding="utf-8") as file:
-                    file.write(json.dumps(lines[-1], ensure_ascii=False) + "\n")
-            tally = counts.setdefault(fault, [0, 0])
-            tally[0] += is_right
-            tally[1] += 1
-    for fault, (good, of) in counts.items():
-        print(f"{asked.way}, {asked.ranks} ranks, {fault}: {good} of {of}")
-    return all(good >= (of if fault == "sound" else 0.9 * of) for fault, (good, of) in counts.items())
+        )
+        line = json.dumps(rows[-1], ensure_ascii=False)
+        print(line, flush=True)
+        if output is not None:
+            with open(output, "a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        tally = counts.setdefault((fault, way, ranks), [0, 0])
+        tally[0] += is_right
+        tally[1] += 1
+    for (fault, way, ranks), (good, of) in counts.items():
+        print(f"{way}, {ranks} ranks, {fault}: {good} of {of}")
+    return all(good >= (of if fault == "sound" else 0.9 * of) for (fault, *_), (good, of) in counts.items())
+
+
+# -- cost --------------------------------------------------------------------------------------------------------------
+
+# Fixed work: a step takes 20 ms of an idle processor, and about as long by the clock where the ranks have one each.
+COST_JOB = """
+import json, statistics, sys, time
+import torch
+import torch.distributed as dist
+
+steps, path = int(sys.argv[1]), sys.argv[2]
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = torch.nn.Linear(192, 192)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+batch, sent = torch.ones(192, 192), torch.ones(64)
+took = []
+for _ in range(steps):
+    began = time.perf_counter(), time.process_time()
+    for _ in range(10):
+        model(batch).sum().backward()
+        for _ in range(3):
+            dist.all_reduce(sent)
+    optimizer.step()
+    optimizer.zero_grad()
+    took.append((time.perf_counter() - began[0], time.process_time() - began[1]))
+if dist.get_rank() == 0:
+    with open(path, "w") as file:
+        json.dump([statistics.median(column) for column in zip(*took[steps // 10:])], file)
+dist.barrier()
+"""
+MOST_COST = 0.01
+
+
+def cost(asked: argparse.Namespace) -> bool:
+    """Print what a step takes more with `run`, by the clock and of the processor; whether that is within the bound."""
+    order = random.Random(asked.seed)
+    ratios: dict[str, list[tuple[float, float]]] = {"run": [], "A/A": []}
+    for _ in range(asked.runs):
+        for name in order.sample(sorted(ratios), 2):
+            pair = {}
+            for second in order.sample((False, True), 2):
+                pair[second] = step_of(asked.steps, with_run=second and name == "run")
+            (clock, processor), (plain_clock, plain_processor) = pair[True], pair[False]
+            ratios[name].append((clock / plain_clock, processor / plain_processor))
+            entry = {"pair": name, "with": pair[True], "without": pair[False], "load": os.getloadavg()[0]}
+            print(json.dumps(entry), flush=True)
+    within = True
+    for name, pairs in ratios.items():
+        for place, what in enumerate(("by the clock", "of the processor")):
+            logs = [math.log(pair[place]) for pair in pairs]
+            half = stats.student_quantile(0.975, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+            low, middle, high = (math.expm1(statistics.fmean(logs) + by) for by in (-half, 0, half))
+            print(f"{name}, {what}: {middle:+.2%} ({low:+.2%} to {high:+.2%}), {len(logs)} pairs")
+            within &= name == "A/A" or low <= MOST_COST
+    return within
+
+
+def step_of(steps: int, *, with_run: bool) -> tuple[float, float]:
+    """Seconds of the median step of rank 0 of 2: by the clock, and of the processor for all threads."""
+    with tempfile.TemporaryDirectory(prefix="gpucheck-ranks-") as place:
+        script, path = Path(place) / "train.py", Path(place) / "took.json"
+        script.write_text(COST_JOB, encoding="utf-8")
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        command = [*launcher, *(["-m", "gpucheck", "run"] if with_run else []), str(script), str(steps), str(path)]
+        env = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+        subprocess.run(command, env=env, cwd=place, capture_output=True, check=True, timeout=600)
+        clock, processor = json.loads(path.read_text(encoding="utf-8"))
+        return clock, processor
 
 
 def main() -> int:
@@ -312,16 +461,21 @@ def main() -> int:
     parser.add_argument("--tables", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--real", action="store_true")
+    parser.add_argument("--cost", action="store_true")
     parser.add_argument("--only", action="append", choices=FAULTS)
     parser.add_argument("--way", choices=WAYS, default="ddp")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--delay", type=float, default=0.02, help="seconds that the late rank sleeps in a step")
-    parser.add_argument("--step-s", type=float, default=0.1)
+    parser.add_argument("--step-s", type=float, default=STEP_S)
+    parser.add_argument("--start", type=int, default=0, help="the number of the first run")
+    parser.add_argument("--count", type=int, help="end after this many runs")
+    parser.add_argument("--keep", help="keep each job's files in a folder of this one")
     parser.add_argument("--output", help="append each run's outcome to this file, as a line of JSON")
     parser.add_argument("-v", action="store_true", help="print each made table that was judged wrong")
     asked = parser.parse_args()
+    if asked.cost:
+        return 0 if cost(asked) else 1
     return 0 if (real(asked) if asked.real else tables(asked.tables, asked.seed)) else 1
 
 

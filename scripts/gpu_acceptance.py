@@ -99,7 +99,7 @@ class Outcome:
         return [f"`{one['id']}`: {one['title']}" for one in findings if one["verdict"] == "fail"]
 
 
-# The exit status of a bug (gpucheck/exits.py), and from where on shells report signals.
+# The exit status of a bug (gpucheck/errors.py), and from where on shells report signals.
 BUG, SIGNALLED = 70, 128
 
 # The quick truths. The doctor comes before all that works on a card: it loads those that are free.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck import config, thresholds
-from gpucheck.config import Settings
+from gpucheck import config
+from gpucheck.config import BY_ID, SI_UNIT, THRESHOLDS, Limit, Settings
 from gpucheck.errors import UsageError
-from gpucheck.thresholds import BY_ID, SI_UNIT, THRESHOLDS, Limit
 
 
 def parsed(text: str, below: str = "") -> Settings:
@@ -143,8 +142,8 @@ def test_a_broken_file_names_the_line() -> None:
         ("times", 1.2, 1.2),
     ],
 )
-def test_numbers_in_si(kind: thresholds.Kind, value: object, found: float) -> None:
-    assert thresholds.number(kind, value, "x") == pytest.approx(found, rel=1e-15)
+def test_numbers_in_si(kind: config.Kind, value: object, found: float) -> None:
+    assert config.number(kind, value, "x") == pytest.approx(found, rel=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +157,7 @@ def test_numbers_in_si(kind: thresholds.Kind, value: object, found: float) -> No
     ],
 )
 def test_a_threshold_in_words(name: str, value: float, words: str) -> None:
-    assert thresholds.told(Limit(name, value, SI_UNIT[BY_ID[name].kind], "x")) == words
+    assert config.told(Limit(name, value, SI_UNIT[BY_ID[name].kind], "x")) == words
 
 
 def test_the_first_that_is_for_the_device_counts() -> None:
@@ -166,10 +165,10 @@ def test_the_first_that_is_for_the_device_counts() -> None:
     named = Limit("transfer.min_gbps", 2.0, "B/s", "file", "NVIDIA H200")
     general = Limit("transfer.min_gbps", 3.0, "B/s", "file")
     other = Limit("matmul.min_tflops", 4.0, "FLOP/s", "file")
-    assert thresholds.applying((named, general, other), "NVIDIA H200") == (named, other)
-    assert thresholds.applying((named, general), "NVIDIA H200 NVL") == (general,)
-    assert thresholds.applying((option, named, general), "NVIDIA H200") == (option,)
-    assert thresholds.applying((named,), None) == ()
+    assert config.applying((named, general, other), "NVIDIA H200") == (named, other)
+    assert config.applying((named, general), "NVIDIA H200 NVL") == (general,)
+    assert config.applying((option, named, general), "NVIDIA H200") == (option,)
+    assert config.applying((named,), None) == ()
 
 
 def test_ids_are_unique_and_begin_with_their_command() -> None:

@@ -18,7 +18,7 @@ import pytest
 from tests.fleet.nodes import node, slower
 
 import gpucheck
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.cli import app  # noqa: F401 (it fills PARAMETERS)
 from gpucheck.cli.common import PARAMETERS, _made
 from gpucheck.fleet.documents import write
@@ -194,7 +194,7 @@ def test_the_nightly_job_drains_the_nodes_of_bad_txt(tmp_path: Path) -> None:
     nodes(tmp_path / "shared/7/nodes", bad=True)
     done = night(tmp_path)
     page = tmp_path / "shared/7/fleet.html"
-    assert done.returncode == exits.FAILED, done.stderr
+    assert done.returncode == errors.FAILED, done.stderr
     assert called(tmp_path, "scontrol") == [
         f"update NodeName={host} State=DRAIN Reason=gpucheck job 7: see {page}" for host in ("n0", "n1")
     ]
@@ -219,7 +219,7 @@ def test_the_nightly_job_drains_nobody_where_nothing_was_judged(tmp_path: Path) 
     lists = tmp_path / "shared/7/lists"
     lists.mkdir()
     (lists / "bad.txt").write_text("n5\n", encoding="utf-8")
-    assert night(tmp_path, SLURM_JOB_NODELIST="n[").returncode == exits.USAGE
+    assert night(tmp_path, SLURM_JOB_NODELIST="n[").returncode == errors.USAGE
     assert called(tmp_path, "scontrol") == []
 
 
@@ -406,7 +406,7 @@ def section(title: str) -> str:
 
 def test_the_page_for_agents_has_every_exit_code() -> None:
     cells = re.findall(r"^\| ([\d, ]+) \|", section("Exit codes"), re.MULTILINE)
-    assert [int(code) for cell in cells for code in cell.split(",")] == [row.code for row in exits.TABLE]
+    assert [int(code) for cell in cells for code in cell.split(",")] == [row.code for row in errors.EXITS]
 
 
 def test_the_page_for_agents_says_of_every_command_whether_it_is_safe() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from shown import sentence
 
-from gpucheck.machine import torch_probe
+from gpucheck.machine import stack
 from gpucheck.report.codec import to_json
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
 from gpucheck.report.report import Collector, Report
@@ -85,7 +85,7 @@ def test_torch_is_asked_in_a_child_alone(tmp_path: Path, command: str) -> None:
     ended, importers = start(tmp_path, "-m", "gpucheck", *typed, "--json")
     assert json.loads(ended.stdout)["command"] == command, ended.stderr
     # By the program that the diagnosed interpreter is given as its text, and in no process of gpucheck's own.
-    assert torch_probe.PROGRAM.read_text(encoding="utf-8").splitlines()[0] in importers
+    assert stack.TORCH_PROGRAM.read_text(encoding="utf-8").splitlines()[0] in importers
     assert "-m gpucheck" not in importers and "gpucheck.machine" not in importers
 
 

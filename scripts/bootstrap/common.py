@@ -10,7 +10,7 @@ ENVIRONMENTS = os.path.join(ROOT, ".gpucheck-env")
 WINDOWS = os.name == "nt"
 OLDEST_PYTHON = (3, 10)  # requires-python in pyproject.toml; a test compares the two
 
-# The exit codes of gpucheck itself for these cases; a test compares them with gpucheck.exits.
+# The exit codes of gpucheck itself for these cases; a test compares them with gpucheck.errors.
 USAGE, COULD_NOT_PREPARE, INTERRUPTED, TERMINATED = 2, 3, 130, 143
 
 

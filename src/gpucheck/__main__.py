@@ -38,7 +38,7 @@ _ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if sys.path and os.path.abspath(sys.path[0] or ".") == os.getcwd() != _ours:
     del sys.path[0]
 
-from gpucheck import exits  # noqa: E402
+from gpucheck import errors  # noqa: E402
 from gpucheck.cli import app  # noqa: E402
 from gpucheck.errors import Terminated  # noqa: E402
 
@@ -65,7 +65,7 @@ def _send(number: int) -> None:
 def main() -> int:
     """Run the command line of this process and return its exit status."""
     sys.unraisablehook = _again
-    exits.began_s = _BEGAN_S
+    errors.began_s = _BEGAN_S
     try:
         if signal.getsignal(signal.SIGINT) is _leave:
             signal.signal(signal.SIGINT, signal.default_int_handler)

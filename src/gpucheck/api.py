@@ -162,8 +162,8 @@ def status(python: str | None = None, *, on_event: OnEvent | None = None) -> Rep
 
     Raises UsageError for a Python that cannot be started.
     """
+    from gpucheck.devices.command import status as look
     from gpucheck.devices.options import StatusOptions
-    from gpucheck.devices.status import command as look
 
     return _reported("status", lambda emit: look(StatusOptions(python), emit), on_event)
 

@@ -1,14 +1,240 @@
-"""The values that a settings file sets. Pure: files and variables are read elsewhere."""
+"""The thresholds of a command's figures, and what a settings file sets. Pure: files and variables are read elsewhere.
+
+Values are SI inside (bytes and FLOP per second, fractions, ratios); files and options use the unit of the threshold.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from gpucheck import naming, units
 from gpucheck.errors import UsageError
-from gpucheck.thresholds import BY_ID, THRESHOLDS, Limit, clipped, limit, shown
+
+Kind = Literal["GB/s", "TFLOP/s", "percent", "times"]
+
+# What one of each is in SI.
+SCALE: dict[Kind, float] = {"GB/s": 1e9, "TFLOP/s": 1e12, "percent": 0.01, "times": 1.0}
+SI_UNIT: dict[Kind, str] = {"GB/s": "B/s", "TFLOP/s": "FLOP/s", "percent": "1", "times": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A threshold of a command: the finding that answers, what it judges, and the option that sets it, if any.
+
+    `usual` is what is said where none is set; empty where nothing is judged then. `metavar` and `help` are those of the
+    option.
+    """
+
+    id: str
+    command: str
+    kind: Kind
+    direction: Literal["at least", "at most"]
+    judges: str
+    option: str | None = None
+    usual: str = ""
+    metavar: str = ""
+    help: str = ""
+
+
+_OF_PEAK = "Fail below this share of the GPU's peak; inconclusive if the peak is only an estimate."
+
+# Ids never change their meaning. The commands' own limits may be set too, by the id of the finding that they decide.
+THRESHOLDS: tuple[Threshold, ...] = (
+    Threshold(
+        "transfer.min_gbps",
+        "bench transfer",
+        "GB/s",
+        "at least",
+        "the largest pinned copy of each direction; on a CPU the largest copy",
+        "--min-gbps",
+        metavar="N",
+        help="Fail if the largest pinned copy of a direction is slower than N GB/s.",
+    ),
+    Threshold(
+        "transfer.link",
+        "bench transfer",
+        "percent",
+        "at least",
+        "the fastest large pinned copy of each direction, as a share of the link's rate",
+        usual="a warning below 65 %, of NVLink-C2C below 50 %",
+    ),
+    Threshold(
+        "transfer.pinned_speedup",
+        "bench transfer",
+        "times",
+        "at least",
+        "pageable time / pinned time of the largest size of each direction, as called",
+        usual="advice from 1.2× on",
+    ),
+    Threshold(
+        "bandwidth.min_gbps",
+        "bench bandwidth",
+        "GB/s",
+        "at least",
+        "every operation on the largest cold arrays",
+        "--min-gbps",
+        metavar="N",
+        help="Fail if an operation is slower than N GB/s.",
+    ),
+    Threshold(
+        "bandwidth.min_percent_of_peak",
+        "bench bandwidth",
+        "percent",
+        "at least",
+        "every operation on the largest cold arrays, as a share of the GPU's peak memory rate",
+        "--min-percent-of-peak",
+        metavar="PERCENT",
+        help=_OF_PEAK,
+    ),
+    Threshold(
+        "matmul.min_tflops",
+        "bench matmul",
+        "TFLOP/s",
+        "at least",
+        "the fastest product (`--dtype` selects the dtypes)",
+        "--min-tflops",
+        metavar="N",
+        help="Fail if the fastest product is slower than N TFLOP/s.",
+    ),
+    Threshold(
+        "matmul.min_percent_of_peak",
+        "bench matmul",
+        "percent",
+        "at least",
+        "the fastest product of each dtype that has a peak, as a share of that dense peak",
+        "--min-percent-of-peak",
+        metavar="PERCENT",
+        help=_OF_PEAK,
+    ),
+    Threshold(
+        "collective.min_busbw",
+        "bench collective",
+        "GB/s",
+        "at least",
+        "the all-reduce of the largest array, from 1 GiB on; without one every collective that was measured",
+        "--min-busbw",
+        metavar="N",
+        help="Fail if all-reduce has less than N GB/s of bus bandwidth.",
+    ),
+    Threshold(
+        "compare.slower",
+        "compare",
+        "percent",
+        "at most",
+        "how much slower a row is than in the baseline",
+        "--fail-if-slower",
+        metavar="PERCENT",
+        help="Fail if a row is slower than the baseline by more than this.",
+    ),
+)
+BY_ID = {one.id: one for one in THRESHOLDS}
+# Faster than any part and slower than none: a number outside is a slip of the keyboard.
+LARGEST = 1e9
+# By what factor each recorded disturbance can have brought a figure down, at most: a figure that is further from its
+# gate missed it, whatever was flagged. They multiply, and are set wide on purpose, since a false failure costs more.
+BRIDGES = {
+    # Processes on one quiet machine differ by a quarter (copies), noisy rows by less than two: twice that. The same for
+    # a figure of so few samples that there is no interval.
+    "noisy": 4.0,
+    "no interval": 4.0,
+    # What fits into a cache is read faster than memory, but small calls lose up to half of their time to the launch.
+    "warm": 4.0,
+    # A fair scheduler gives every runnable thread its turn: 31 others would have to want each core all the time.
+    "cpu-busy": 32.0,
+    # From a part's highest clock to its lowest: 2 to 3 GHz over 135 to 210 MHz (nvidia-smi -q -d SUPPORTED_CLOCKS).
+    "throttled": 20.0,
+    # An estimated peak counts units that a part may lack: H20 does 1 of the 39 TFLOP/s in float64 that its capability,
+    # SMs and clock come to; the widest ratio of one precision's units between siblings is 64 (float64, GA100 to GA102).
+    "estimate": 64.0,
+}
+
+
+def bridge(disturbances: Iterable[str]) -> float:
+    """Return how many times lower than it should be a figure can be for all of these together; 1 for none."""
+    return math.prod(BRIDGES[one] for one in disturbances)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A threshold that was set: its value in SI, and where it was set. `device` is the exact name that it is for."""
+
+    id: str
+    value: float
+    unit: str
+    origin: str
+    device: str | None = None
+
+
+_UNIT: dict[Kind, str] = {"GB/s": " GB/s", "TFLOP/s": " TFLOP/s", "percent": "%", "times": " times"}
+
+
+def range_of(kind: Kind) -> str:
+    """The values that a threshold of this kind takes, with the unit, for help pages."""
+    return f"in {kind}, 0 or more" if kind != "percent" else "0% or more"
+
+
+def limit(threshold: Threshold, value: Any, origin: str, *, device: str | None = None) -> Limit:
+    """A threshold set to `value`, a number in its unit or its text. Raises UsageError."""
+    return Limit(threshold.id, number(threshold.kind, value, origin), SI_UNIT[threshold.kind], origin, device)
+
+
+def number(kind: Kind, value: Any, origin: str) -> float:
+    """`value` in SI. A percentage may carry its sign; without it, less than 1 is a fraction by mistake."""
+    signed = kind == "percent" and isinstance(value, str) and value.rstrip().endswith("%")
+    try:
+        found = float(value.rstrip().removesuffix("%") if signed else value)
+    except (ValueError, TypeError, OverflowError):
+        found = math.nan
+    if isinstance(value, bool) or not math.isfinite(found):
+        grammar = {"percent": "80%", "times": "1.5"}.get(kind, f"50, which is {kind}")
+        raise UsageError(f"{origin} must be a number, not {shown(value)}", "", f"write it like {grammar}")
+    if found < 0 or found > LARGEST:
+        raise UsageError(f"{origin} must be from 0 to {LARGEST:.0f}{_UNIT[kind]}, not {shown(value)}")
+    if kind == "percent" and not signed and 0 < found < 1:
+        raise UsageError(
+            f"{origin} must be a percentage, not {shown(value)}", "it looks like a fraction", "write it like 80%"
+        )
+    return found * SCALE[kind]
+
+
+def told(one: Limit) -> str:
+    """Return what a threshold asks, in words: `at least 50.0 GB/s`."""
+    threshold = BY_ID[one.id]
+    return f"{threshold.direction} {amount(threshold.kind, one.value)}"
+
+
+def amount(kind: Kind, value: float) -> str:
+    if kind == "percent":
+        text = units.significant(value * 100)
+        return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
+    if kind == "times":
+        return f"{units.significant(value)}×"
+    return units.byte_rate(value) if kind == "GB/s" else units.flop_rate(value)
+
+
+def applying(thresholds: Sequence[Limit], device: str | None) -> tuple[Limit, ...]:
+    """Of each id the first that is for every device or for the one with exactly this name."""
+    found: dict[str, Limit] = {}
+    for one in thresholds:
+        if one.device is None or one.device == device:
+            found.setdefault(one.id, one)
+    return tuple(found.values())
+
+
+def shown(value: Any) -> str:
+    """A value as a file has it, not longer than a line."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return "a huge number"  # Python refuses to write one of thousands of digits
+    return clipped(str(value).lower() if isinstance(value, bool) else repr(value))
+
+
+def clipped(text: str) -> str:
+    """A text from a file, not longer than a line."""
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
 
 # What a file's first level holds.
 KEYS = ("device", "strict", "time_budget", "thresholds")

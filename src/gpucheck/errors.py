@@ -1,10 +1,84 @@
-"""Errors that a user meets. Each says what, why and what to do, and carries its exit status."""
+"""The exit statuses, and errors that a user meets: each says what, why and what to do, and carries its exit status.
+
+One table of exits feeds `--help`, the documentation and the tests.
+"""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from gpucheck import exits
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """One exit status: its number, its name and what it tells the caller."""
+
+    code: int
+    name: str
+    meaning: str
+
+
+OK = 0
+FAILED = 1
+USAGE = 2
+COULD_NOT_LOOK = 3
+UNDECIDED = 4
+BUG = 70
+INTERRUPTED = 130
+CLOSED_STDOUT = 141
+TERMINATED = 143
+
+# 70 is EX_SOFTWARE of sysexits.h; 130, 141 and 143 are 128 + SIGINT, SIGPIPE and SIGTERM, as shells report them.
+EXITS: tuple[Exit, ...] = (
+    Exit(OK, "ok", "nothing failed"),
+    Exit(
+        FAILED,
+        "failed",
+        "a check or the device failed, a threshold or requirement was missed, or the smallest batch does not fit",
+    ),
+    Exit(
+        USAGE,
+        "usage",
+        "wrong usage, a missing input file, or a target that is missing, raises or rejects its input",
+    ),
+    Exit(
+        COULD_NOT_LOOK,
+        "could not look",
+        "no such device, no usable torch, nothing was checked, or an output file cannot be written",
+    ),
+    Exit(UNDECIDED, "undecided", "inconclusive: too noisy, busy, throttled, or out of time"),
+    Exit(BUG, "bug", "a bug in gpucheck; the report so far is printed"),
+    Exit(INTERRUPTED, "interrupted", "Ctrl-C; the report so far is printed"),
+    Exit(CLOSED_STDOUT, "closed stdout", "the reader of stdout closed the pipe"),
+    Exit(TERMINATED, "terminated", "SIGTERM; the report so far is printed"),
+)
+
+# For how long Ctrl-C waits for torch's import before it ends the process, in seconds. The command sets it for its own
+# process; in a notebook it stays None, and the import is waited for.
+patience_s: float | None = None
+
+# When the process began that runs one command, by `time.monotonic`: the time budget counts from there. None where a
+# program calls ours.
+began_s: float | None = None
+
+# If several apply, the first in this order is the one that the caller must know.
+EXIT_PRIORITY: tuple[int, ...] = (
+    INTERRUPTED,
+    TERMINATED,
+    CLOSED_STDOUT,
+    BUG,
+    USAGE,
+    FAILED,
+    COULD_NOT_LOOK,
+    UNDECIDED,
+    OK,
+)
+
+
+def settle(codes: Iterable[int]) -> int:
+    """The one exit status that stands for all of `codes`; 0 for none."""
+    return min(codes, key=EXIT_PRIORITY.index, default=OK)
 
 
 class GpucheckError(Exception):
@@ -13,7 +87,7 @@ class GpucheckError(Exception):
     `finding` is the id under which the problem stands in the report, `command` the command whose usage was wrong.
     """
 
-    exit_code = exits.COULD_NOT_LOOK
+    exit_code = COULD_NOT_LOOK
     command = ""
 
     def __init__(self, what: str, why: str = "", fix: str = "", *, finding: str = "error") -> None:
@@ -30,7 +104,7 @@ class GpucheckError(Exception):
 class UsageError(GpucheckError):
     """Wrong usage: an option, a value or a file that the user gave (exit 2)."""
 
-    exit_code = exits.USAGE
+    exit_code = USAGE
 
 
 class TargetError(UsageError):
@@ -48,7 +122,7 @@ class CannotLook(GpucheckError):
 class DeviceFailed(GpucheckError):
     """The device, or what drives it, failed in the work of another process (exit 1); `why` is what was raised there."""
 
-    exit_code = exits.FAILED
+    exit_code = FAILED
 
     def __init__(
         self, what: str, why: str = "", fix: str = "", *, device: str | None = None, finding: str = "device.error"
@@ -60,7 +134,7 @@ class DeviceFailed(GpucheckError):
 class Undecided(GpucheckError):
     """Asked, but it cannot be decided: noise, other processes, time (exit 4)."""
 
-    exit_code = exits.UNDECIDED
+    exit_code = UNDECIDED
 
 
 class Unprinted(Exception):

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from gpucheck.batch_size.predict import (
     at,
     calibrate,
     checked,
-    largest_within,
+    largest,
     prediction,
 )
 from gpucheck.batch_size.search import DEVICE_PEAK_NOISE, PEAK_NOISE, Attempt, Search
@@ -33,6 +33,10 @@ BUDGET = 1000
 # What the search would try by itself.
 FITTED = Attempt(300)
 SETUP = Setup("mlp", (), "train", "adamw", None, "cpu", None, GIB, None, None, None, False, None)
+
+
+def largest_within(points: Sequence[Point], calibration: Calibration, room: float) -> int | None:
+    return largest(points, lambda peak: calibration.peak(peak) <= room)
 
 
 def linear(size: int) -> int:

@@ -75,6 +75,16 @@ def test_growth_that_is_predicted_to_curve_has_no_cost_of_a_sample() -> None:
     assert memory_split(rounded, 100).activation_bytes_per_sample is not None
 
 
+@pytest.mark.parametrize("power", [1, 2])
+def test_sizes_that_crowd_below_the_largest_show_a_curve(power: int) -> None:
+    """A search ends close to the largest size: between them even a parabola is nearly straight."""
+    results = [
+        replace(SMALL, batch_size=size, compute_peak_bytes=size**power, memory={ALLOCATED: 10**6 + size**power})
+        for size in (1580, 4544, 4698, 4887)
+    ]
+    assert (memory_split(results, 100).activation_bytes_per_sample is None) is (power == 2)
+
+
 def test_without_a_trial_only_the_weights_are_known() -> None:
     assert memory_split([], 100) == MemorySplit(100, None, None, reason="no trial passed")
 

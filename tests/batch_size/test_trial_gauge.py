@@ -313,7 +313,7 @@ def test_an_ended_childs_memory_is_waited_for() -> None:
             return next(looks), TOTAL
 
     del device
-    assert _settled(cast(Accel, Settling()), 10 * GIB) == (10 * GIB - 60 * MIB, TOTAL)
+    assert _settled(cast(Accel, Settling()), 10 * GIB - 64 * MIB) == (10 * GIB - 60 * MIB, TOTAL)
     assert next(looks, None) is None
 
 

@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gpucheck.bench import judge
-from gpucheck.bench.figures import Judge, Seen
-from gpucheck.config import Settings
+from gpucheck.bench.judging import Judge, Seen
+from gpucheck.config import Limit, Settings
 from gpucheck.report.events import Emit, Event
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Collector, Report
 from gpucheck.report.results import Results
-from gpucheck.thresholds import Limit
 
 
 class Document(Collector):

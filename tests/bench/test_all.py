@@ -16,7 +16,8 @@ from gpucheck.bench import buffers, judge
 from gpucheck.bench.bandwidth import work as bandwidth
 from gpucheck.bench.benchmarks import BENCHMARKS, AllOptions
 from gpucheck.bench.devices import ALONE, Shared
-from gpucheck.bench.figures import Ceiling, Judge, Seen
+from gpucheck.bench.judging import Ceiling, Judge, Seen
+from gpucheck.config import Limit
 from gpucheck.errors import CannotLook, Undecided, UsageError
 from gpucheck.machine import accel, choose, faults, host, inventory
 from gpucheck.measure import runs
@@ -26,7 +27,6 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.report import Report
 from gpucheck.report.results.bench import BenchAll, BenchmarkSummary, Headline
-from gpucheck.thresholds import Limit
 
 H200 = DeviceRef("cuda:0", "GPU-1", "NVIDIA H200")
 FACTS = Facts(devices=(Device(kind="cuda", id="cuda:0", name="NVIDIA H200", uuid="GPU-1"),))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from judged import Document, seen
 
-from gpucheck.bench import figures
+from gpucheck.bench import judging
 from gpucheck.bench.bandwidth import GRAIN, ROW, BandwidthOptions, judge, work
 from gpucheck.bench.bandwidth import work as memory
 from gpucheck.bench.bandwidth.work import POISON, Operation, Repeated, Room
@@ -46,7 +46,7 @@ def measured(operation: str = "copy", rate: float = 4e12, cache: str = "cold", *
 
 def found(*measurements: Measurement, part: Any = None) -> dict[str, Any]:
     on_a_cpu = replace(seen(measurements), device="cpu")
-    told = [*judge.findings(on_a_cpu), *figures.share_of_memory(judge.best(measurements), part)]
+    told = [*judge.findings(on_a_cpu), *judging.share_of_memory(judge.best(measurements), part)]
     return {finding.id: finding for finding in told}
 
 

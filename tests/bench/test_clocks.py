@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from judged import seen
 
-from gpucheck.bench import remarks
+from gpucheck.bench import judging
 from gpucheck.bench.bandwidth import judge as bandwidth
 from gpucheck.bench.crossover import judge as crossover
 from gpucheck.bench.overlap import judge as overlap
@@ -32,12 +32,12 @@ def row(
 
 
 def judged(*rows: Measurement) -> Finding:
-    (finding,) = remarks.clock("copy.clocks", rows)
+    (finding,) = judging.clock("copy.clocks", rows)
     return finding
 
 
 def test_nothing_is_said_of_free_clocks() -> None:
-    assert remarks.clock("copy.clocks", [row(), row("noisy")]) == []
+    assert judging.clock("copy.clocks", [row(), row("noisy")]) == []
 
 
 def test_heat_is_named_with_clock_and_temperature() -> None:

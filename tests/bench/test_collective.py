@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,22 +16,23 @@ import torch
 from bench_scenes import GIB, H200, KIB, MIB, document, row, shown
 from judged import Document, run
 
-from gpucheck import exits
-from gpucheck.bench import figures
+from gpucheck import errors
 from gpucheck.bench import judge as benches
+from gpucheck.bench import judging
 from gpucheck.bench.collective import COLLECTIVES, PEER_COPY, CollectiveOptions, judge, work
 from gpucheck.bench.collective.judge import JUDGE, Answer
 from gpucheck.bench.collective.rank import Work, size_of
 from gpucheck.bench.devices import Shared
-from gpucheck.bench.figures import Seen
+from gpucheck.bench.judging import Seen
 from gpucheck.cli.app import main
+from gpucheck.config import Limit
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import child
 from gpucheck.machine.child import LineChild, python_argv
+from gpucheck.machine.launcher import Place
 from gpucheck.report.facts import Device, Facts, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement
-from gpucheck.thresholds import Limit
 
 CPU = torch.device("cpu")
 
@@ -174,7 +177,7 @@ def test_wrong_data_on_one_rank_fails_and_names_it() -> None:
     result = report.findings[0]
     assert (result.id, result.verdict, result.title) == ("collective.result", "fail", "wrong data on rank 1")
     assert result.message == "rank 1 (cpu): 2 elements in all-reduce, 64 KiB"
-    assert report.summary.exit == exits.FAILED
+    assert report.summary.exit == errors.FAILED
 
 
 @pytest.mark.slow
@@ -195,7 +198,7 @@ def test_after_a_failure_new_processes_go_on_with_the_next_collective(fault: str
     assert (told.id, told.verdict) == (finding, "inconclusive")
     assert told.message.startswith(why)
     assert {one.case["collective"] for one in document.measurements} >= {"all-to-all"}
-    assert document.judged().summary.exit == exits.UNDECIDED
+    assert document.judged().summary.exit == errors.UNDECIDED
 
 
 @pytest.mark.slow
@@ -204,7 +207,7 @@ def test_a_rank_that_cannot_be_started_is_named_and_nothing_is_measured() -> Non
     (told,) = document.skips
     assert verdicts([told]) == [("collective.rank", "inconclusive", "the start: rank 2 failed")]
     assert told.message == "rank 2: its process cannot be started (Resource temporarily unavailable)"
-    assert document.judged().summary.exit == exits.UNDECIDED
+    assert document.judged().summary.exit == errors.UNDECIDED
 
 
 @pytest.mark.slow
@@ -234,10 +237,29 @@ def test_under_torchrun_one_rank_reports_and_all_end_alike(missed: bool, tmp_pat
     assert ended.returncode == (1 if missed else 0), ended.stderr
     document = json.loads(ended.stdout)  # one document
     assert document == json.loads(target.read_text(encoding="utf-8"))
-    assert document["summary"]["exit"] == (exits.UNDECIDED if missed else exits.OK)
+    assert document["summary"]["exit"] == (errors.UNDECIDED if missed else errors.OK)
     assert [one["rank"] for one in document["measurements"][0]["method"]["details"]["ranks"]] == [0, 1]
     if missed:
         assert ended.stderr.count("exitcode  : 4") >= 1
+
+
+def test_a_rank_whose_leader_gives_up_waits_for_nobody() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    silent = lambda rank: LineChild([sys.executable, "-c", "import time; time.sleep(600)"])  # noqa: E731
+    leader = work.Meeting(Place(0, 2, 0, "127.0.0.1", port), options())
+    follower = work.Meeting(Place(1, 2, 1, "127.0.0.1", port), options(), silent)
+    # Interrupted while the ranks start, before it has counted what it asked.
+    leader._say("ask/0", {"begin": "cpu"})
+    codes: list[int] = []
+    following = threading.Thread(target=lambda: codes.append(follower.follow()), daemon=True)
+    following.start()
+    while follower.ranks is None or not follower.ranks.children:
+        time.sleep(0.01)
+    leader.dismiss(errors.COULD_NOT_LOOK)
+    following.join(work.START_S / 2)
+    assert codes == [errors.COULD_NOT_LOOK]
 
 
 # who is to blame
@@ -324,6 +346,7 @@ def expected(*rows: Measurement) -> list[tuple[str, str]]:
 
 FAST, SLOW = "all-reduce is as fast as it should be", "all-reduce is slower than it should be"
 A100, NVL = DeviceRef("cuda:0", None, "NVIDIA A100-SXM4-80GB"), DeviceRef("cuda:0", None, "NVIDIA H200 NVL")
+GH200 = DeviceRef("cuda:0", None, "NVIDIA GH200 120GB")
 L40S = DeviceRef("cuda:0", None, "NVIDIA L40S")
 
 
@@ -341,6 +364,12 @@ L40S = DeviceRef("cuda:0", None, "NVIDIA L40S")
         (of(busbw=363e9, ranks=4), [("pass", FAST)]),
         (of("all-gather", 361e9), [("pass", "all-gather is as fast as it should be")]),
         (of(busbw=235e9, device=A100), [("pass", FAST)]),
+        # A bound of the source's own.
+        (of(busbw=251e9, ranks=4, device=GH200), [("pass", FAST)]),
+        (of(busbw=249e9, ranks=4, device=GH200), [("warn", SLOW)]),
+        # Between hosts the part's name does not tell the network.
+        (of(busbw=300e9, ranks=16, hosts=2), [("info", "all-reduce between 2 hosts against a published rate")]),
+        (of(busbw=30e9, ranks=16, hosts=2), [("info", "all-reduce between 2 hosts against a published rate")]),
         # No figure: too small, too many hosts, another number of GPUs, a PCIe board, a collective without one.
         (of(busbw=100e9, size=GIB - 4), []),
         (of(busbw=100e9, hosts=2), []),
@@ -393,7 +422,7 @@ def test_the_largest_of_each_stands_for_it_in_bench_all() -> None:
     told = JUDGE.headlines(Seen("cuda:0", rows), {})
     assert [one.case for one in told] == ["all-reduce, 8 GiB", "broadcast, 8 GiB"]
     assert [one.value for one in told] == pytest.approx([480e9, 300e9])
-    assert list(figures.largest_collectives(rows)) == ["all-reduce", "broadcast"]
+    assert list(judging.largest_collectives(rows)) == ["all-reduce", "broadcast"]
 
 
 # what can not be
@@ -433,10 +462,10 @@ def test_under_a_launcher_runs_and_ranks_are_the_launchers(
     monkeypatch.setenv("SLURM_PROCID", "1")
     monkeypatch.setenv("SLURM_NTASKS", "2")
     monkeypatch.setenv("SLURM_STEP_ID", "0")
-    assert main(["bench", "collective", "--device", "cpu"]) == exits.USAGE
+    assert main(["bench", "collective", "--device", "cpu"]) == errors.USAGE
     assert "rank 1 of 2 does not know the host of rank 0" in capsys.readouterr().err
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    assert main(["bench", "collective", "--device", "cpu", "--runs", "2"]) == exits.USAGE
+    assert main(["bench", "collective", "--device", "cpu", "--runs", "2"]) == errors.USAGE
     assert "--runs and --baseline need one process" in capsys.readouterr().err
 
 
@@ -463,22 +492,30 @@ def line(seconds: float = 0.02) -> dict[str, Any]:
     return {**told, "wrong_elements": 0, "wrong_from": {}, "memory": {}}
 
 
-def ran(group: Group, deadline_s: float) -> tuple[Document, str]:
+def ran(group: Group, deadline_s: float, sizes: tuple[int, ...] = (64 * KIB, 128 * KIB)) -> tuple[Document, str]:
     document = Document()
     left = time.monotonic() + deadline_s
-    run = work._Run(options(), document, group, ["cpu", "cpu"], Facts(), left)  # type: ignore[arg-type]
+    run = work._Run(options(sizes=sizes), document, group, ["cpu", "cpu"], Facts(), left)  # type: ignore[arg-type]
     return document, run.every_row()
 
 
-def test_a_failure_costs_the_larger_arrays_and_under_a_launcher_all_the_rest() -> None:
+def test_after_a_failure_the_next_row_runs_and_after_two_the_next_collective() -> None:
     rows = ["all-reduce, 128 KiB", "all-to-all, 64 KiB", "all-to-all, 128 KiB"]
-    for is_launched, lost in ((True, rows), (False, rows[:1])):
-        group = Group(None, line(), line(), is_launched=is_launched)
-        document, why = ran(group, 60.0)
-        assert why == "fault"
-        assert [one.id for one in document.skips] == ["collective.hang", "collective.not_run"]
-        assert document.skips[1].evidence["rows"] == lost
-        assert (len(document.measurements), group.begun) == ((0, 1) if is_launched else (2, 2))
+    document, why = ran(Group(None, is_launched=True), 60.0)
+    assert (why, [one.id for one in document.skips]) == ("fault", ["collective.hang", "collective.not_run"])
+    assert (document.skips[1].evidence["rows"], document.measurements) == (rows, [])
+    group = Group(None, line(), line(), line())
+    document, why = ran(group, 60.0)
+    assert (why, [one.id for one in document.skips], group.begun) == ("fault", ["collective.hang"], 2)
+    assert [(one.case["collective"], one.case["size_bytes"]) for one in document.measurements] == [
+        ("all-reduce", 128 * KIB),
+        ("all-to-all", 64 * KIB),
+        ("all-to-all", 128 * KIB),
+    ]
+    document, _ = ran(Group(None, None, line(), line(), line()), 60.0, (64 * KIB, 128 * KIB, 256 * KIB))
+    assert [one.id for one in document.skips] == ["collective.hang", "collective.hang", "collective.not_run"]
+    assert document.skips[2].evidence["rows"] == ["all-reduce, 256 KiB"]
+    assert [one.case["collective"] for one in document.measurements] == ["all-to-all"] * 3
 
 
 def test_rows_for_which_there_is_no_time_are_told() -> None:

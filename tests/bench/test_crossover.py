@@ -19,7 +19,7 @@ import document_schema as schema
 from gpucheck.bench import judge as whole_judge
 from gpucheck.bench.crossover import CrossoverOptions, judge, work
 from gpucheck.bench.crossover.work import OPERATIONS, Operation
-from gpucheck.bench.figures import Seen
+from gpucheck.bench.judging import Seen
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.machine.host import HostMemory

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from judged import Document
 
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.bench import all as every
-from gpucheck.bench import figures
+from gpucheck.bench import judging
 from gpucheck.bench.bandwidth import BandwidthOptions
 from gpucheck.bench.bandwidth import work as bandwidth
 from gpucheck.bench.benchmarks import AllOptions
@@ -182,7 +182,7 @@ def alarmed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def started_long_ago(alarmed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """This process began before the time for 10 s ends: the alarm rings as soon as it is set."""
-    monkeypatch.setattr(exits, "began_s", time.monotonic() - 24.0)
+    monkeypatch.setattr(errors, "began_s", time.monotonic() - 24.0)
     monkeypatch.setattr(pulse, "GRACE_S", 10.0)
 
 
@@ -277,7 +277,7 @@ def test_a_long_run_that_does_not_fit_is_not_begun(monkeypatch: pytest.MonkeyPat
         matmul.command(options, document)
     monkeypatch.setattr(matmul, "LONGEST_ROW_S", 0.1)
     # Whatever the row is worth on this machine.
-    monkeypatch.setattr(figures, "fastest_products", lambda rows: {"float32": rows[0]})
+    monkeypatch.setattr(judging, "fastest_products", lambda rows: {"float32": rows[0]})
     matmul.command(replace(options, time_budget_s=4010.0), document)
     report = document.judged()
     assert [one.name for one in report.measurements] == ["matmul"]

@@ -13,6 +13,7 @@ import pytest
 from judged import run
 
 from gpucheck.bench import judge
+from gpucheck.config import Limit
 from gpucheck.measure import runs as merging
 from gpucheck.render import measured
 from gpucheck.report.events import Began, Failed, Finished, Measured, Opened, Planned, Skipped, Started
@@ -21,7 +22,6 @@ from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.report import Judgement, Part, Report
-from gpucheck.thresholds import Limit
 
 GIB = 2**30
 H200 = Device(

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from judged import Document, run
 
-from gpucheck import thresholds
-from gpucheck.bench import devices, figures, judge
+from gpucheck import config
+from gpucheck.bench import devices, judge, judging
 from gpucheck.bench.devices import Shared
-from gpucheck.bench.figures import Ceiling, Ceilings
+from gpucheck.bench.judging import Ceiling, Ceilings
 from gpucheck.bench.transfer import copies_judge as of_link
+from gpucheck.config import BY_ID, THRESHOLDS, Limit
 from gpucheck.links import WAYS
 from gpucheck.machine import choose, inventory
 from gpucheck.machine.accel import Accel
@@ -24,7 +25,6 @@ from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.report import Report
-from gpucheck.thresholds import BY_ID, THRESHOLDS, Limit
 
 H200 = DeviceRef("cuda:0", "GPU-1", "NVIDIA H200")
 GB = 10**9
@@ -155,7 +155,7 @@ def test_a_figure_that_nothing_recorded_could_bring_to_its_gate_fails(
 ) -> None:
     """The bound is that of all flags together; below it the miss may be theirs, beyond it it is the device's."""
     rows = [copy("host_to_device", 1e6, flags=flags, spread=spread)]
-    bound = thresholds.bridge((*flags, *(() if spread else ("no interval",))))
+    bound = config.bridge((*flags, *(() if spread else ("no interval",))))
     for factor, verdict in ((0.9, "inconclusive" if bound > 1 else "pass"), (1.1, "fail"), (8000, "fail")):
         finding = judged(rows, set_to("transfer.min_gbps", 1e6 * bound * factor))["transfer.min_gbps"]
         assert finding.verdict == verdict, (finding.message, factor)
@@ -176,7 +176,7 @@ def test_the_fastest_window_counts_where_there_is_no_interval() -> None:
 
 def test_an_estimated_peak_may_be_wrong_by_so_much_and_no_more() -> None:
     part = lookup("a GPU", (9, 0), 10, 1024, clock_hz=1e9, memory_clock_hz=2e9)
-    known = figures.product_ceilings(["bfloat16"], part)
+    known = judging.product_ceilings(["bfloat16"], part)
     for rate, verdict in ((10e12, "inconclusive"), (0.1e12, "fail")):
         finding = judged([product("bfloat16", rate)], set_to("matmul.min_percent_of_peak", 0.5), known=known)[
             "matmul.min_percent_of_peak"
@@ -289,7 +289,7 @@ def test_every_operation_of_memory_is_judged_on_its_largest_cold_array() -> None
     warm = judged([*rows, moved("triad", 9e12, cache="warm")], set_to("bandwidth.min_gbps", 2.5e12))
     assert warm["bandwidth.min_gbps"].message.startswith("triad: the array fits in the cache")
     least, part = set_to("bandwidth.min_percent_of_peak", 0.8), lookup("NVIDIA H200", (9, 0), 132, 6144)
-    finding = judged(rows[:1], least, known=figures.memory_ceiling(part))[least.id]
+    finding = judged(rows[:1], least, known=judging.memory_ceiling(part))[least.id]
     assert (finding.verdict, finding.message.partition(" (")[0]) == ("pass", "read 83.3 %")
     assert judged(rows[:1], least)[least.id].verdict == "inconclusive"
 
@@ -310,7 +310,7 @@ def test_the_fastest_product_of_all_and_of_each_dtype_with_a_peak() -> None:
     wrong = replace(rows[0], method=replace(rows[0].method, precision_observed="float16"))
     assert judged([wrong], tflops)[tflops.id].verdict == "inconclusive"
     part = lookup("NVIDIA H200", (9, 0), 132, 6144)
-    finding = judged(rows, tflops, peak, known=figures.product_ceilings(figures.fastest_products(rows), part))[peak.id]
+    finding = judged(rows, tflops, peak, known=judging.product_ceilings(judging.fastest_products(rows), part))[peak.id]
     assert (finding.verdict, [one["label"] for one in finding.evidence["figures"]]) == ("fail", ["bfloat16", "float32"])
     for other, words in (
         (
@@ -320,14 +320,14 @@ def test_the_fastest_product_of_all_and_of_each_dtype_with_a_peak() -> None:
         (Unknown("no clocks"), "products: no clocks"),
         (None, "products: the GPU's peak is unknown"),
     ):
-        known = figures.product_ceilings(figures.fastest_products(rows), other)
+        known = judging.product_ceilings(judging.fastest_products(rows), other)
         finding = judged(rows, peak, known=known)[peak.id]
         assert (finding.verdict, finding.fix) == ("inconclusive", None) and words in finding.message
 
 
 def test_every_threshold_of_a_benchmark_has_its_figures() -> None:
-    assert set(figures.TABLE) == {one.id for one in THRESHOLDS if one.command.startswith("bench ")}
-    assert all(BY_ID[name].direction == "at least" for name in figures.TABLE)
+    assert set(judging.TABLE) == {one.id for one in THRESHOLDS if one.command.startswith("bench ")}
+    assert all(BY_ID[name].direction == "at least" for name in judging.TABLE)
 
 
 # several processes, and the loop over devices
@@ -423,6 +423,6 @@ def test_an_interval_that_ends_at_the_threshold_may_meet_it() -> None:
 
 def test_a_miss_that_what_was_recorded_just_explains_is_explained() -> None:
     rows = [copy("host_to_device", 1e6, spread=0.0, flags=("noisy",))]
-    bound = thresholds.bridge(("noisy",))
+    bound = config.bridge(("noisy",))
     assert judged(rows, set_to("transfer.min_gbps", 1e6 * bound))["transfer.min_gbps"].verdict == "inconclusive"
     assert judged(rows, set_to("transfer.min_gbps", 1e6 * bound + 1))["transfer.min_gbps"].verdict == "fail"

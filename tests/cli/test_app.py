@@ -9,7 +9,7 @@ from shown import sentence
 
 import gpucheck
 from generated_pages import reference
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.cli import app as app_module
 from gpucheck.cli.common import PARAMETERS
 
@@ -68,7 +68,7 @@ def test_every_command_takes_the_shared_options(command: str, capsys: pytest.Cap
 def test_the_overview_tells_the_exit_codes_and_the_other_pages_point_to_it(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "--help")
     told = " ".join(out.split())
-    for row in exits.TABLE:
+    for row in errors.EXITS:
         assert f" {row.code} {row.meaning}" in told
     for command in COMMANDS:
         assert run(capsys, *command.split(), "--help")[1].endswith("\nExit codes: gpucheck --help\n")
@@ -124,7 +124,7 @@ def test_wrong_usage_is_an_error_a_tip_and_the_usage(
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     code, out, err = run(capsys, *arguments)
-    assert (code, out) == (exits.USAGE, "")
+    assert (code, out) == (errors.USAGE, "")
     if columns:
         # Broken between words, behind its head.
         assert [line for line in err.splitlines() if len(line) > int(columns) and len(line.split()) > 2] == []

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import document_schema as schema
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.bench.bandwidth.work import Repeated
 from gpucheck.bench.buffers import Copies
 from gpucheck.bench.matmul import product
@@ -50,38 +50,38 @@ def ecc() -> RuntimeError:
 
 # What is raised, what the small kernel in a fresh process says then, and what the command ends with.
 ERRORS: dict[str, tuple[BaseException, str | None, int, str]] = {
-    "ecc": (ecc(), None, exits.FAILED, "device.error"),
+    "ecc": (ecc(), None, errors.FAILED, "device.error"),
     "illegal access": (
         RuntimeError("CUDA error: an illegal memory access was encountered"),
         None,
-        exits.FAILED,
+        errors.FAILED,
         "device.error",
     ),
-    "unknown to the table": (AcceleratorError("some new words"), None, exits.FAILED, "device.error"),
-    "hip": (RuntimeError("HIP error: unspecified launch failure"), None, exits.FAILED, "device.error"),
-    "xpu": (RuntimeError("UR_RESULT_ERROR_DEVICE_LOST"), None, exits.FAILED, "device.error"),
+    "unknown to the table": (AcceleratorError("some new words"), None, errors.FAILED, "device.error"),
+    "hip": (RuntimeError("HIP error: unspecified launch failure"), None, errors.FAILED, "device.error"),
+    "xpu": (RuntimeError("UR_RESULT_ERROR_DEVICE_LOST"), None, errors.FAILED, "device.error"),
     "cudnn, broken": (
         RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"),
         "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
-        exits.FAILED,
+        errors.FAILED,
         "device.error",
     ),
     "cublas, sound": (
         RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(…)`"),
         faults.WORKS,
-        exits.FAILED,
+        errors.FAILED,
         "{name}.error",
     ),
     "argument, sound": (
         AcceleratorError("CUDA error: invalid configuration argument"),
         faults.WORKS,
-        exits.BUG,
+        errors.BUG,
         "{name}.error",
     ),
-    "no words, broken": (RuntimeError(""), "CUDA error: unknown error", exits.FAILED, "device.error"),
-    "index": (IndexError("index 7 is out of range"), None, exits.BUG, "{name}.error"),
-    "zero": (ZeroDivisionError("division by zero"), None, exits.BUG, "{name}.error"),
-    "host memory": (MemoryError(), None, exits.UNDECIDED, "{name}.memory"),
+    "no words, broken": (RuntimeError(""), "CUDA error: unknown error", errors.FAILED, "device.error"),
+    "index": (IndexError("index 7 is out of range"), None, errors.BUG, "{name}.error"),
+    "zero": (ZeroDivisionError("division by zero"), None, errors.BUG, "{name}.error"),
+    "host memory": (MemoryError(), None, errors.UNDECIDED, "{name}.memory"),
 }
 
 
@@ -170,7 +170,7 @@ def test_in_the_loop(
     else:
         assert "memory.device" in ids(document)
     told = [one for one in document["findings"] if one["verdict"] == "fail"]
-    assert len(told) == (0 if code == exits.UNDECIDED else 1)
+    assert len(told) == (0 if code == errors.UNDECIDED else 1)
 
 
 PLACES = ("open", "enter", "memory_info", "reset_peak", "synchronize", "empty_cache")
@@ -192,7 +192,7 @@ def test_wherever_the_device_fails_it_is_the_device(
     plan = Plan(place, 0, ecc(), poisons=True)
     plant(monkeypatch, plan)
     code, document = run(capsys, tmp_path, command)
-    assert code == exits.FAILED
+    assert code == errors.FAILED
     told = ids(document, "fail")
     # A device that smoke cannot open is the check that failed.
     assert told.count("device.error") == (0 if (command, place) == ("smoke", "open") else 1)
@@ -234,7 +234,7 @@ def test_while_results_are_verified(
     monkeypatch.setattr(owner, name, finish)
     plant(monkeypatch, Plan())
     code, document = run(capsys, tmp_path, command)
-    assert (code, ids(document, "fail")) == (exits.FAILED, ["device.error"])
+    assert (code, ids(document, "fail")) == (errors.FAILED, ["device.error"])
     assert len(document["measurements"]) == len(made) >= 1
 
 
@@ -243,7 +243,7 @@ def test_a_check_that_kills_the_device_costs_the_checks_after_it(
 ) -> None:
     plant(monkeypatch, Plan("synchronize", 1, ecc(), poisons=True))
     code, document = run(capsys, tmp_path, "smoke")
-    assert code == exits.FAILED
+    assert code == errors.FAILED
     verdicts = [(one["id"], one["verdict"]) for one in document["findings"]]
     assert [verdict for _, verdict in verdicts].count("skip") >= 1
     assert verdicts[-1] == ("device.error", "fail")
@@ -336,7 +336,7 @@ def hanging(tmp_path: Path, command: str, *more: str, **how: Any) -> tuple[int, 
 def test_a_call_that_never_returns_ends_the_process(command: str, call: str, after: int, tmp_path: Path) -> None:
     more = ("--min-gbps", "1e-9") if command == "bench bandwidth" else ()
     code, document = hanging(tmp_path, command, *more, call=call, after=after)
-    assert code == exits.FAILED
+    assert code == errors.FAILED
     (one,) = [one for one in document["findings"] if one["verdict"] == "fail"]
     assert one["id"] == "device.error"
     assert re.fullmatch(rf"cuda:0: no answer for \d+ s in {command}", one["title"])
@@ -351,7 +351,7 @@ def test_a_call_that_never_returns_ends_the_process(command: str, call: str, aft
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the wait is glibc's")
 def test_of_all_benchmarks_those_after_a_hang_are_skipped(tmp_path: Path) -> None:
     code, document = hanging(tmp_path, "bench all", "--time-budget", "1s", call="memory", after=1)
-    assert (code, ids(document, "fail")) == (exits.FAILED, ["device.error"])
+    assert (code, ids(document, "fail")) == (errors.FAILED, ["device.error"])
     assert {name: verdict for name, (verdict, _) in all_of(document).items()} == {
         "transfer": "fail",
         "bandwidth": "skip",
@@ -365,7 +365,7 @@ def test_of_all_benchmarks_those_after_a_hang_are_skipped(tmp_path: Path) -> Non
 def test_a_long_step_beside_a_device_that_answers_is_no_hang(tmp_path: Path) -> None:
     how = {"call": "memory", "after": 1, "stays": False, "where": "host", "sleep_s": 1.5, "silent_s": 0.5}
     code, document = hanging(tmp_path, "bench matmul", **how)
-    assert (code, ids(document, "fail")) == (exits.OK, [])
+    assert (code, ids(document, "fail")) == (errors.OK, [])
     assert len(document["measurements"]) == 2
 
 
@@ -406,7 +406,7 @@ def test_a_kill_costs_the_benchmark_that_it_met(tmp_path: Path) -> None:
     document = json.loads(target.read_text(encoding="utf-8"))
     jsonschema.validate(document, schema.schema())
     assert document["summary"]["complete"] is False
-    assert document["summary"]["exit"] != exits.OK
+    assert document["summary"]["exit"] != errors.OK
     # Whatever it came to: where there is time for the lines that people write, `x.cuda()` fails on a planned card.
     assert all_of(document)["transfer"][0] != "skip", document["findings"]
     assert {one["name"] for one in document["measurements"]} >= {"transfer"}
@@ -420,7 +420,7 @@ def test_the_devices_that_answer_are_measured(
 ) -> None:
     plant(monkeypatch, Plan("memory", 1, ecc(), poisons=True), Plan(), Plan("open", 0, ecc()))
     code, document = run(capsys, tmp_path, "bench bandwidth", device="all")
-    assert code == exits.FAILED
+    assert code == errors.FAILED
     assert {one["device"]["id"] for one in document["measurements"]} == {"cuda:0", "cuda:1"}
     assert len(document["measurements"]) == len(made) == 1 + 4
     assert ids(document, "fail") == ["device.error"]
@@ -435,7 +435,7 @@ def test_a_device_that_cannot_be_used_does_not_cost_the_others_their_rows(
 ) -> None:
     plant(monkeypatch, Plan("open", 0, RuntimeError("no kernel image is available")), Plan())
     code, document = run(capsys, tmp_path, "bench bandwidth", device="all")
-    assert code == exits.COULD_NOT_LOOK
+    assert code == errors.COULD_NOT_LOOK
     assert {one["device"]["id"] for one in document["measurements"]} == {"cuda:1"}
 
 
@@ -459,7 +459,7 @@ def test_of_all_benchmarks_those_after_a_poisoned_one_are_skipped(
 ) -> None:
     plant(monkeypatch, Plan("memory", 1, ecc(), poisons=True))
     code, document = run(capsys, tmp_path, "bench all", "--time-budget", "1s", device=device)
-    assert code == exits.FAILED
+    assert code == errors.FAILED
     assert ids(document, "fail") == ["device.error"]
     why = "cuda:0 failed in bench transfer: its memory had an uncorrectable error (ECC)"
     behind = ("bandwidth", "matmul", "overlap", "crossover")
@@ -472,10 +472,10 @@ def test_of_all_benchmarks_those_after_a_poisoned_one_are_skipped(
     ("error", "fresh", "code", "finding"),
     [
         # The device answers afterwards.
-        (AcceleratorError("CUDA error: of a new kind"), None, exits.FAILED, "device.error"),
-        (RuntimeError("shape '[3]' is invalid for input"), faults.WORKS, exits.FAILED, "transfer.error"),
-        (IndexError("list index out of range"), None, exits.BUG, "transfer.error"),
-        (MemoryError(), None, exits.UNDECIDED, "transfer.memory"),
+        (AcceleratorError("CUDA error: of a new kind"), None, errors.FAILED, "device.error"),
+        (RuntimeError("shape '[3]' is invalid for input"), faults.WORKS, errors.FAILED, "transfer.error"),
+        (IndexError("list index out of range"), None, errors.BUG, "transfer.error"),
+        (MemoryError(), None, errors.UNDECIDED, "transfer.memory"),
     ],
 )
 def test_of_all_benchmarks_one_that_fails_costs_itself(
@@ -523,14 +523,14 @@ def test_a_librarys_error_on_the_cpu_is_a_failed_part_and_nobody_is_asked(
     monkeypatch.setattr(product.Repeats, "finish", finish)
     plant(monkeypatch)
     code, document = run(capsys, tmp_path, "bench matmul", device="cpu")
-    assert (code, ids(document, "fail")) == (exits.FAILED, ["matmul.error"])
+    assert (code, ids(document, "fail")) == (errors.FAILED, ["matmul.error"])
     failed = next(one for one in document["findings"] if one["id"] == "matmul.error")
     assert failed["evidence"]["cause"] == cause and text in failed["message"]
 
 
 def test_a_bug_tells_where_to_report_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, Plan("memory", 1, IndexError("of ours")))
-    assert main(["bench", "bandwidth", *COMMANDS["bench bandwidth"], "--device", "cuda:0", "--quiet"]) == exits.BUG
+    assert main(["bench", "bandwidth", *COMMANDS["bench bandwidth"], "--device", "cuda:0", "--quiet"]) == errors.BUG
     captured = capsys.readouterr()
     assert "IndexError: of ours" in captured.err and "this is a bug in gpucheck" in captured.err
     # The row before it is on the screen.

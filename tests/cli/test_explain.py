@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from shown import sentence
 
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.cli import app as app_module
 from gpucheck.cli.explain import decoded, read_end
 from gpucheck.doctor.ladder import CONDITIONS
@@ -42,7 +42,7 @@ def piped(data: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
 
 def test_a_known_text(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "AssertionError: Torch not compiled with CUDA enabled")
-    assert (code, err) == (exits.OK, "")
+    assert (code, err) == (errors.OK, "")
     assert out.startswith("this torch is built without CUDA\n→ pip uninstall torch, ")
     assert out.endswith(
         "\nThe wheel is a CPU build: pip took it from an index without CUDA, or another package replaced a CUDA build "
@@ -52,19 +52,19 @@ def test_a_known_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_words_without_quotes_are_one_text(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "CUDA", "out", "of", "memory")
-    assert code == exits.OK and "(oom.cuda)" in out
+    assert code == errors.OK and "(oom.cuda)" in out
 
 
 def test_an_unknown_text_is_undecided_and_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "everything is on fire")
-    assert (code, err) == (exits.UNDECIDED, "")
+    assert (code, err) == (errors.UNDECIDED, "")
     assert out.startswith("? text not known: ") and "paste the whole traceback" in out and "→ gpucheck doctor" in out
 
 
 def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--json", "RuntimeError: No CUDA GPUs are available")
     document = json.loads(out)
-    assert code == document["summary"]["exit"] == exits.OK
+    assert code == document["summary"]["exit"] == errors.OK
     (match,) = document["results"]["explain"]["matches"]
     assert (match["id"], match["line"], match["cut"]) == ("cuinit.100", 1, False)
     assert match["conditions"] == [one.id for one in CONDITIONS if "No CUDA GPUs are available" in one.texts]
@@ -83,7 +83,7 @@ MEMORY = (
 
 def test_the_numbers_of_a_text_are_told_and_used(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, MEMORY)
-    assert code == exits.OK
+    assert code == errors.OK
     title, step, gap, sure = out.splitlines()
     assert title.startswith("GPU memory is full: of 79.15 GiB your tensors hold 4.04, torch's cache 5 on top")
     assert step == "→ use another GPU, or end process 1234 if it is not part of your job"
@@ -122,7 +122,7 @@ def test_a_guess_is_called_one(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("name", ["numerics.tf32", "transfer.link", "transfer.min_gbps", "xid.79", "oom.cuda"])
 def test_an_id_is_a_page(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, name)
-    assert (code, err) == (exits.OK, "")
+    assert (code, err) == (errors.OK, "")
     assert out.splitlines()[0].endswith(f"({name})") and "\n→ " in out
 
 
@@ -142,19 +142,19 @@ def test_every_condition_is_a_page() -> None:
 
 def test_an_unknown_id_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "numerics.matmull")
-    assert (code, out) == (exits.USAGE, "")
+    assert (code, out) == (errors.USAGE, "")
     assert sentence(err) == "unknown id 'numerics.matmull'; did you mean numerics.matmul?"
 
 
 def test_a_word_that_is_written_like_an_id_may_be_a_text(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "torch.cuda.OutOfMemoryError")
-    assert code == exits.OK and "(oom.other)" in out
+    assert code == errors.OK and "(oom.other)" in out
 
 
 def test_the_list_has_every_id_once(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--list", "--json")
     ids = [one["id"] for one in json.loads(out)["results"]["explain"]["known"]]
-    assert code == exits.OK
+    assert code == errors.OK
     assert ids == sorted(set(ids)) and {one.id for one in CONDITIONS} <= set(ids)
 
 
@@ -167,7 +167,7 @@ def test_the_list_has_every_id_once(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_wrong_usage(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, *arguments)
-    assert (code, out) == (exits.USAGE, "")
+    assert (code, out) == (errors.USAGE, "")
     assert sentence(err).startswith(words)
 
 
@@ -183,7 +183,7 @@ def test_without_a_text_a_terminal_is_not_waited_for(
 ) -> None:
     monkeypatch.setattr(sys, "stdin", Terminal("CUDA out of memory"))
     code, out, err = run(capsys)
-    assert (code, out) == (exits.USAGE, "")
+    assert (code, out) == (errors.USAGE, "")
     assert sentence(err).startswith("no text to explain; give an error message in quotes or an ID, or pipe a log: ")
 
 
@@ -193,7 +193,7 @@ def test_a_file_is_to_come_by_standard_input(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.log").write_text("CUDA out of memory")
     code, out, err = run(capsys, "train.log")
-    assert (code, out) == (exits.USAGE, "")
+    assert (code, out) == (errors.USAGE, "")
     assert sentence(err) == "'train.log' is a file: a file name is not an error message; gpucheck explain - < train.log"
 
 
@@ -202,13 +202,13 @@ def test_a_file_is_to_come_by_standard_input(
 
 def test_a_log_on_standard_input() -> None:
     ended = piped(b"step 1\nstep 2\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
-    assert (ended.returncode, ended.stderr) == (exits.OK, b"")
+    assert (ended.returncode, ended.stderr) == (errors.OK, b"")
     assert b"(oom.cuda)" in ended.stdout
 
 
 def test_without_a_text_a_pipe_is_read() -> None:
     ended = subprocess.run(COMMAND, input=b"CUDA out of memory\n", capture_output=True, timeout=120)
-    assert (ended.returncode, ended.stderr) == (exits.OK, b"")
+    assert (ended.returncode, ended.stderr) == (errors.OK, b"")
     assert b"(oom.cuda)" in ended.stdout
 
 
@@ -222,18 +222,18 @@ def test_without_a_text_a_file_is_read(tmp_path: Path) -> None:
 
 def test_without_a_text_an_empty_input_is_wrong_usage() -> None:
     ended = subprocess.run(COMMAND, stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
-    assert (ended.returncode, ended.stdout) == (exits.USAGE, b"")
+    assert (ended.returncode, ended.stdout) == (errors.USAGE, b"")
     assert sentence(ended.stderr.decode()).startswith("standard input is empty; ")
 
 
 def test_the_list_reads_nothing() -> None:
     ended = subprocess.run([*COMMAND, "--list"], input=b"CUDA out of memory\n", capture_output=True, timeout=120)
-    assert ended.returncode == exits.OK and b"oom.cuda" in ended.stdout
+    assert ended.returncode == errors.OK and b"oom.cuda" in ended.stdout
 
 
 def test_standard_input_that_is_no_utf8() -> None:
     ended = piped(b"\x80\x00\xff\xfe\xc3 caf\xe9\nRuntimeError: No CUDA GPUs are available\n\xfe\xfe")
-    assert ended.returncode == exits.OK and b"(cuinit.100)" in ended.stdout
+    assert ended.returncode == errors.OK and b"(cuinit.100)" in ended.stdout
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "latin-1"])
@@ -245,7 +245,7 @@ def test_other_encodings(encoding: str) -> None:
 @pytest.mark.parametrize("data", [b"", b"\n \n"])
 def test_empty_standard_input_is_wrong_usage(data: bytes) -> None:
     ended = piped(data)
-    assert (ended.returncode, ended.stdout) == (exits.USAGE, b"")
+    assert (ended.returncode, ended.stdout) == (errors.USAGE, b"")
     assert sentence(ended.stderr.decode()).startswith("standard input is empty; ")
 
 
@@ -255,7 +255,7 @@ def test_of_a_hundred_megabytes_the_end_is_read_and_that_is_said() -> None:
     data = b"RuntimeError: No CUDA GPUs are available\n" + b"step 1 loss 2.0\n" * (100 * 2**20 // 16) + end
     ended = piped(data, "--json")
     document = json.loads(ended.stdout)
-    assert ended.returncode == exits.OK
+    assert ended.returncode == errors.OK
     answer = document["results"]["explain"]
     assert (answer["cut_from_bytes"], answer["characters"]) == (len(data), MOST_BYTES)
     assert [match["id"] for match in answer["matches"]] == ["oom.cuda"]
@@ -278,14 +278,14 @@ def test_control_c_while_it_reads() -> None:
     child.stdin.flush()
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=60)
-    assert child.returncode == exits.INTERRUPTED
+    assert child.returncode == errors.INTERRUPTED
     assert b"Traceback" not in err and b"interrupted" in err
 
 
 def test_closed_standard_input() -> None:
     code = "import os, sys; os.close(0); os.execv(sys.executable, [sys.executable, '-m', 'gpucheck', 'explain', '-'])"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
-    assert ended.returncode == exits.USAGE
+    assert ended.returncode == errors.USAGE
     assert sentence(ended.stderr.decode()).startswith("standard input is ")
 
 
@@ -356,5 +356,5 @@ def test_what_a_dataloader_says_of_its_workers(name: str, number: str, tmp_path:
     failed = subprocess.run([sys.executable, str(program)], capture_output=True, timeout=120)
     assert failed.returncode != 0
     ended = piped(failed.stderr, "--json")
-    assert ended.returncode == exits.OK, failed.stderr.decode()
+    assert ended.returncode == errors.OK, failed.stderr.decode()
     assert json.loads(ended.stdout)["results"]["explain"]["matches"][0]["id"] == name, failed.stderr.decode()

@@ -15,7 +15,7 @@ from shown import sentence
 from gpucheck.cli import app as app_module
 from gpucheck.cli import common, pages
 from gpucheck.cli.common import OVERVIEW, PARAMETERS, Common
-from gpucheck.cli.examples import EXAMPLES
+from gpucheck.cli.pages import EXAMPLES
 from gpucheck.options import Option
 
 PAGES = ("gpucheck", "gpucheck bench", "gpucheck schema", *(f"gpucheck {command}" for command in PARAMETERS))

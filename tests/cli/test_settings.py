@@ -13,9 +13,8 @@ from gpucheck import config
 from gpucheck.cli import app as app_module
 from gpucheck.cli import bench, settings
 from gpucheck.cli.common import Common
-from gpucheck.config import Settings
+from gpucheck.config import THRESHOLDS, Limit, Settings
 from gpucheck.errors import UsageError
-from gpucheck.thresholds import THRESHOLDS, Limit
 
 
 @pytest.fixture(autouse=True)

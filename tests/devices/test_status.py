@@ -12,12 +12,12 @@ import pytest
 from device_scenes import CPU, CPU_TORCH, FACTS, card
 from whole import TWO_GPUS, interpreter, root, torch_of
 
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.cli.app import main, with_command
-from gpucheck.devices import status
+from gpucheck.devices import command
 from gpucheck.doctor.condition import Evidence
 from gpucheck.machine import child
-from gpucheck.machine.torch_probe import KernelRun, TorchProbe
+from gpucheck.machine.stack import KernelRun, TorchProbe
 from gpucheck.render import terminal, text
 from gpucheck.report.events import Answered, Judged, Started
 from gpucheck.report.facts import Facts, Host
@@ -50,7 +50,7 @@ def idle(index: int, **changes: Any) -> Any:
 def reported(evidence: Evidence, **how: bool) -> Report:
     """What the command makes of it."""
     collector = Collector()
-    result, found = status.judge(evidence, **how)
+    result, found = command.status_judge(evidence, **how)
     collector(Started(evidence.facts))
     collector(Answered("doctor", result))
     for finding in found:
@@ -72,7 +72,7 @@ EIGHT = Evidence(machine(*map(idle, range(8))), torch=WORKS)
 
 def test_eight_gpus_are_one_screen() -> None:
     report = reported(EIGHT)
-    assert report.summary.exit == exits.OK
+    assert report.summary.exit == errors.OK
     lines = shown(report, 80)
     assert lines[:2] == ["✓ 8 GPUs work with torch 2.11.0 (CUDA 13.0)", "→ gpucheck smoke"]
     assert len(lines) <= 24 and max(map(len, lines)) <= 80
@@ -86,7 +86,7 @@ def test_of_many_gpus_those_without_a_fault_share_a_line() -> None:
     probe = replace(WORKS, count=16, kernels=tuple(KernelRun(f"cuda:{index}") for index in range(16)))
     report = reported(Evidence(machine(*many), torch=probe))
     lines = shown(report, 80)
-    assert report.summary.exit == exits.FAILED and lines[0].startswith("✗ cuda:9")
+    assert report.summary.exit == errors.FAILED and lines[0].startswith("✗ cuda:9")
     assert any(line.startswith("✓ 15 GPUs without a fault: cuda:0 to cuda:8, cuda:10 to cuda:15") for line in lines)
     assert len(lines) <= 24
 
@@ -96,21 +96,21 @@ def test_a_torch_without_cuda_is_the_first_line_and_its_fix_the_second() -> None
     report = reported(Evidence(machine(idle(0), torch=CPU_TORCH), torch=probe))
     first, fix, *_ = shown(report, 200)
     assert first.startswith("✗ torch cannot use the GPU: torch 2.11.0+cpu is a CPU") and fix.startswith("→ ")
-    assert report.summary.exit == exits.FAILED
+    assert report.summary.exit == errors.FAILED
     # `devices` says the same of its own, which would be the same fault twice.
     assert "devices.torch_build" not in {one.id for one in report.findings}
 
 
 def test_a_torch_that_has_not_answered_is_undecided() -> None:
-    late = TorchProbe(stage="import", executable="/x/bin/python", prefix="/x", not_awaited=status._late("torch"))
+    late = TorchProbe(stage="import", executable="/x/bin/python", prefix="/x", not_awaited=command._late("torch"))
     report = reported(Evidence(machine(idle(0)), torch=late))
-    assert report.summary.exit == exits.UNDECIDED
+    assert report.summary.exit == errors.UNDECIDED
     assert shown(report, 80)[:2] == ["? torch has not answered yet: it was given 8 s", "→ gpucheck doctor"]
 
 
 def test_what_versions_suggest_is_no_failure_before_torch_has_answered() -> None:
     """A torch that runs would refute it."""
-    late = TorchProbe(stage="import", executable="/x/bin/python", prefix="/x", not_awaited=status._late("torch"))
+    late = TorchProbe(stage="import", executable="/x/bin/python", prefix="/x", not_awaited=command._late("torch"))
     for mask in ("7", "GPU-nothing"):
         facts = machine(idle(0, cuda_index=None, id=None), environment={"CUDA_VISIBLE_DEVICES": mask})
         report = reported(Evidence(facts, torch=late))
@@ -122,14 +122,14 @@ def test_what_versions_suggest_is_no_failure_before_torch_has_answered() -> None
 def test_a_driver_that_was_given_less_than_it_may_take_is_undecided() -> None:
     driver = replace(FACTS.driver, nvml_code=None, nvml_error="NVML did not answer within 8 s")  # type: ignore[type-var]
     evidence = Evidence(machine(driver=driver, host=Host(system="Linux", nvidia_pci_addresses=("0000:01:00.0",))))
-    assert reported(evidence, is_early=True).summary.exit == exits.UNDECIDED
+    assert reported(evidence, is_early=True).summary.exit == errors.UNDECIDED
     assert shown(reported(evidence, is_early=True), 80)[0].startswith("? the driver has not answered yet")
 
 
 def test_a_machine_without_a_gpu_is_no_failure_whatever_its_torch() -> None:
     probe = TorchProbe(stage="import", executable="/x/bin/python", error="ModuleNotFoundError: No module named 'torch'")
     report = reported(Evidence(machine(driver=None), torch=probe))
-    assert report.summary.exit == exits.OK
+    assert report.summary.exit == errors.OK
     lines = shown(report, 200)
     assert lines[0].startswith("· no GPU found") and any("torch is not installed" in line for line in lines)
 
@@ -208,9 +208,9 @@ def test_a_torch_that_hangs_costs_the_limit_and_no_more(
     fake_driver: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_driver(TWO_GPUS)
-    monkeypatch.setattr(status, "LIMIT_S", 2.0)
+    monkeypatch.setattr(command, "STATUS_LIMIT_S", 2.0)
     python = interpreter(tmp_path, torch_of(tmp_path, top="import time; time.sleep(600)"))
-    assert main(["--python", python]) == exits.UNDECIDED
+    assert main(["--python", python]) == errors.UNDECIDED
     assert capsys.readouterr().out.startswith("? torch has not answered yet")
 
 
@@ -222,6 +222,6 @@ def test_a_fault_of_a_gpu_ends_as_in_devices(
     python = interpreter(tmp_path, torch_of(tmp_path))
     screens = []
     for arguments in (["devices"], ["--python", python]):
-        assert main(arguments) == exits.FAILED
+        assert main(arguments) == errors.FAILED
         screens.append(capsys.readouterr().out.splitlines())
     assert screens[0][:2] == screens[1][:2] and screens[0][0].startswith("✗ cuda:1")

@@ -7,8 +7,7 @@ from typing import Any
 
 from gpucheck.doctor.condition import Evidence
 from gpucheck.machine.kernel_driver import PciDevice
-from gpucheck.machine.stack import Library, Node, Stack
-from gpucheck.machine.torch_probe import KernelRun, TorchProbe
+from gpucheck.machine.stack import KernelRun, Library, Node, Stack, TorchProbe
 from gpucheck.report.facts import ClockReasons, Device, Driver, Ecc, Facts, Host, Link, Python, RemappedRows, TorchBuild
 
 GIB = 2**30

@@ -25,7 +25,7 @@ from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import UsageError
 from gpucheck.machine import readings
 from gpucheck.machine.choose import Usable
-from gpucheck.machine.torch_probe import TorchProbe
+from gpucheck.machine.stack import TorchProbe
 from gpucheck.report.events import Judged, Progress, Recorder, Started
 from gpucheck.report.results.short import RungStanding
 

@@ -14,7 +14,7 @@ from healthy import CARDS, HEALTHY, card, with_cards, with_driver, with_stack, w
 
 from gpucheck.doctor import conditions_cards
 from gpucheck.doctor.condition import Condition, Evidence, Seen
-from gpucheck.machine.torch_probe import KernelRun
+from gpucheck.machine.stack import KernelRun
 from gpucheck.report.facts import Fabric, NvLink, RetiredPages
 
 CONDITIONS: dict[str, Condition] = {one.id: one for one in conditions_cards.CARDS}

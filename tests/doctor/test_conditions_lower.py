@@ -31,8 +31,7 @@ from healthy import (
 from gpucheck.doctor import conditions_kernel, conditions_nodes, conditions_nvml, ladder
 from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Condition, Evidence, Seen
 from gpucheck.machine.kernel_driver import PciDevice
-from gpucheck.machine.stack import Library, Node
-from gpucheck.machine.torch_probe import KernelRun
+from gpucheck.machine.stack import KernelRun, Library, Node
 from gpucheck.report.facts import Mig, Process, TorchBuild
 
 TABLES = (

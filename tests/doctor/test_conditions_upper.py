@@ -31,7 +31,7 @@ from healthy import (
 
 from gpucheck.doctor import conditions_cards, conditions_kernel, conditions_torch
 from gpucheck.doctor.condition import Condition, Evidence, Seen
-from gpucheck.machine.torch_probe import KernelRun
+from gpucheck.machine.stack import KernelRun
 from gpucheck.report.facts import (
     ClockReasons,
     Ecc,

@@ -25,14 +25,14 @@ from healthy import CPU, PROBE, STACK
 from whole import TWO_GPUS, interpreter, root, torch_of
 
 import document_schema as schema
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.cli.app import main
 from gpucheck.devices import command as devices
 from gpucheck.devices.options import DevicesOptions
 from gpucheck.doctor import command
 from gpucheck.doctor import command as doctor
 from gpucheck.doctor.options import DoctorOptions
-from gpucheck.machine import inventory, stack, torch_probe
+from gpucheck.machine import inventory, stack
 from gpucheck.machine.inventory import Around
 from gpucheck.machine.nvml import read as nvml
 from gpucheck.machine.nvml import sampler as nvml_sampler
@@ -50,7 +50,7 @@ Fake = Callable[..., Path]
 
 CASES = 1000
 BATCH = 50
-DOCUMENTED = {exits.OK, exits.FAILED, exits.UNDECIDED, exits.COULD_NOT_LOOK}
+DOCUMENTED = {errors.OK, errors.FAILED, errors.UNDECIDED, errors.COULD_NOT_LOOK}
 # "Not supported", "invalid argument" and "no such function": what is asked does not apply, and health stays healthy.
 DOES_NOT_APPLY = (2, 3, 13)
 OTHER_STRUCT = 25  # NVML_ERROR_ARGUMENT_VERSION_MISMATCH
@@ -200,7 +200,7 @@ def patched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.
     monkeypatch.setattr(nvml, "_why_not_loaded", lambda: "no such file")
     monkeypatch.setattr(nvml, "mapped_library", lambda name: f"/lib/{name}.1")
     monkeypatch.setattr(stack, "read", lambda *_, **__: STACK)
-    monkeypatch.setattr(torch_probe, "probe", lambda *_, **__: PROBE)
+    monkeypatch.setattr(stack, "probe", lambda *_, **__: PROBE)
     yield monkeypatch
 
 

@@ -26,7 +26,7 @@ from healthy import (
 
 from gpucheck.doctor import ladder
 from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Certainty, Condition, Evidence, Rung, Seen
-from gpucheck.machine.torch_probe import KernelRun
+from gpucheck.machine.stack import KernelRun
 from gpucheck.report.finding import VERDICTS, Verdict
 
 IDLE = with_torch(kernels=())  # no kernel ran: nothing is seen to work

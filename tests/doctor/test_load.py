@@ -19,7 +19,7 @@ from whole import TWO_GPUS, diagnosed, interpreter, root, told, torch_of, worst
 from gpucheck.doctor import command, conditions_cards
 from gpucheck.doctor.condition import Evidence, Seen
 from gpucheck.doctor.options import DoctorOptions
-from gpucheck.machine import load_child
+from gpucheck.machine import stack
 from gpucheck.report.facts import Device, Mig, Process
 from gpucheck.report.results.short import CardUnderLoad, LoadOutcome, LoadResult
 
@@ -321,7 +321,7 @@ def test_how_it_ended_early(stage: str | None, failed: str, outcome: str, reason
 
 def test_the_program_is_for_any_python() -> None:
     """An interpreter without torch says where it stopped; what it prints is JSON alone."""
-    text = Path(load_child.__file__).read_text()
+    text = stack.TORCH_PROGRAM.read_text(encoding="utf-8")
     ended = subprocess.run(
         [sys.executable, "-I", "-S", "-c", text, "0", "0", "cuda:0"], capture_output=True, text=True, timeout=60
     )

@@ -10,13 +10,13 @@ import pytest
 
 import gpucheck
 from gpucheck.bench import ids as bench
+from gpucheck.config import THRESHOLDS
 from gpucheck.explain.command import PAGES
 from gpucheck.fleet import ids as fleet
 from gpucheck.program import judge as program
 from gpucheck.report.finding import Id
 from gpucheck.smoke import command as smoke
 from gpucheck.stress import judge as stress
-from gpucheck.thresholds import THRESHOLDS
 
 SOURCE = Path(gpucheck.__file__).parent
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.bench import judge
-from gpucheck.config import Settings
+from gpucheck.config import Limit, Settings
 from gpucheck.render import terminal, text
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.fault import Fault
@@ -20,7 +20,6 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.report import Part, Report, Summary
 from gpucheck.report.results import Results
-from gpucheck.thresholds import Limit
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 H200, SECOND = DeviceRef("cuda:0", "GPU-1", "NVIDIA H200"), DeviceRef("cuda:1", "GPU-2", "NVIDIA H200")
@@ -267,7 +266,7 @@ def races(device: DeviceRef = H200, never: Sequence[str] = ("elementwise",), **m
 
 def document(command: str, rows: Sequence[Measurement], facts: Facts = ONE, **more: Any) -> Report:
     """The document of these rows, judged: every benchmark that has rows was begun on its devices and `ended` so."""
-    ended, code = more.pop("ended", ""), more.pop("code", exits.OK)
+    ended, code = more.pop("ended", ""), more.pop("code", errors.OK)
     parts = dict.fromkeys((part, one.device.id) for one in rows for part in _parts(one.name))
     begun = [Part(name, device, True, ended) for name, device in parts]
     limits: tuple[Limit, ...] = more.pop("limits", ())

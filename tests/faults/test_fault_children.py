@@ -18,7 +18,7 @@ import pytest
 from matrix import CHILDREN, HOWS
 
 import document_schema as schema
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.batch_size import predict
 from gpucheck.cli.app import main
 from gpucheck.machine import child
@@ -115,7 +115,7 @@ def test_a_child(
     assert broken, "no such child is started"
     # A process that leaves in the middle of a step was ended by the code that it ran, which is the user's.
     left = module == "gpucheck.batch_size.trial;" and lines > 0 and how in ("exit", "half a line")
-    assert (code == exits.USAGE) is left and code != exits.BUG, said.err
+    assert (code == errors.USAGE) is left and code != errors.BUG, said.err
     assert not left or said.err.startswith("error: mlp fails with a batch of 16: exit status ")
     document = json.loads(said.out)
     assert said.out == target.read_text(encoding="utf-8")
@@ -138,10 +138,10 @@ def devices(module: str, how: str, lines: int, code: int, document: dict[str, An
     assert document["summary"]["complete"] is True
     if module.endswith("cuda_driver"):
         # A library that was loaded and broke off leaves GPUs in doubt that NVML calls well.
-        expected = (exits.UNDECIDED, "inconclusive") if lines else (exits.OK, "warn")
+        expected = (errors.UNDECIDED, "inconclusive") if lines else (errors.OK, "warn")
         assert (code, verdicts(document)["devices.libcuda"]) == expected
     elif lines == 0:
-        expected = (exits.UNDECIDED, "inconclusive") if how in ("hang", "garbage") else (exits.OK, "warn")
+        expected = (errors.UNDECIDED, "inconclusive") if how in ("hang", "garbage") else (errors.OK, "warn")
         assert (code, verdicts(document)["devices.nvml"]) == expected
     else:
         # The first card had answered, the second had not, for no cause of its own.
@@ -149,7 +149,7 @@ def devices(module: str, how: str, lines: int, code: int, document: dict[str, An
         unread = [one["verdict"] for one in document["findings"] if one["id"] == "devices.unread"]
         # One at which the reading stops is a card that hangs.
         hung = how in ("hang", "garbage")
-        assert (code, answers) == ((exits.FAILED, ["pass", "fail"]) if hung else (exits.UNDECIDED, ["pass"]))
+        assert (code, answers) == ((errors.FAILED, ["pass", "fail"]) if hung else (errors.UNDECIDED, ["pass"]))
         assert hung or set(unread) == {"inconclusive"}
     assert any(reason for path, reason in document["facts"]["unknown"].items() if path.startswith("/driver/"))
 
@@ -157,7 +157,7 @@ def devices(module: str, how: str, lines: int, code: int, document: dict[str, An
 def doctor(module: str, how: str, lines: int, code: int, document: dict[str, Any]) -> None:
     """The lowest rung that is broken is told: the driver's where its process was lost, else this torch without CUDA."""
     failed = [one["id"] for one in document["findings"] if one["verdict"] == "fail"]
-    assert code == exits.FAILED and len(failed) == 1
+    assert code == errors.FAILED and len(failed) == 1
     if module.endswith("cuda_driver"):
         assert failed[0].startswith("driver.")
     assert "torch.cpu_build" in verdicts(document)
@@ -169,23 +169,23 @@ def status(module: str, how: str, lines: int, code: int, document: dict[str, Any
     hangs = how in ("hang", "garbage")
     if not module.startswith("gpucheck."):
         # This torch is a CPU build by its files, which is proven whatever its process does.
-        assert code == exits.FAILED and verdicts(document)["torch.cpu_build"] == "fail"
+        assert code == errors.FAILED and verdicts(document)["torch.cpu_build"] == "fail"
     elif hangs and module.endswith("nvml.read"):
-        assert code in (exits.FAILED, exits.UNDECIDED)
+        assert code in (errors.FAILED, errors.UNDECIDED)
     else:
         doctor(module, how, lines, code, document)
 
 
 def bench(module: str, how: str, lines: int, code: int, document: dict[str, Any]) -> None:
     """A run without a document could not be looked at, one that was killed is undecided."""
-    assert code == (exits.UNDECIDED if how == "kill" else exits.COULD_NOT_LOOK)
+    assert code == (errors.UNDECIDED if how == "kill" else errors.COULD_NOT_LOOK)
     assert verdicts(document) == {"runs.child": "inconclusive" if how == "kill" else "skip"}
 
 
 def collective(module: str, how: str, lines: int, code: int, document: dict[str, Any]) -> None:
     """Ranks that are gone leave it undecided, and each is named; what was ended from outside is no fault of theirs."""
     told = verdicts(document)
-    assert code == exits.UNDECIDED
+    assert code == errors.UNDECIDED
     assert "inconclusive" in (told.get("collective.rank"), told.get("collective.hang")), told
     assert document["measurements"] == []
 
@@ -194,10 +194,11 @@ def search(module: str, how: str, lines: int, code: int, document: dict[str, Any
     """A prediction that is lost is replaced by trials; a trial that is lost is none that fits."""
     result = document["results"].get("find_batch_size")
     if module.startswith("gpucheck.batch_size.trial_fake"):
-        assert code == exits.OK and (result["max_batch_size"] or result["at_least"]) == 64, (code, document["findings"])
+        assert code == errors.OK, document["findings"]
+        assert (result["max_batch_size"] or result["at_least"]) == 64, document["findings"]
     elif lines == 0:
-        assert (code, result) == (exits.COULD_NOT_LOOK, None)
+        assert (code, result) == (errors.COULD_NOT_LOOK, None)
     else:
-        assert (code, result["max_batch_size"], result["at_least"]) == (exits.UNDECIDED, None, None), document[
+        assert (code, result["max_batch_size"], result["at_least"]) == (errors.UNDECIDED, None, None), document[
             "findings"
         ]

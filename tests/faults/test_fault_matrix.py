@@ -33,7 +33,7 @@ from matrix import (
 )
 
 import document_schema as schema
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.cli.app import main
 from gpucheck.machine import faults
 from gpucheck.report.measurement import Measurement
@@ -63,7 +63,7 @@ def met(command: str) -> Counter[str]:
     plan = Plan(events=True)
     with pytest.MonkeyPatch.context() as patches, on(plan, patches):
         # A threshold is left open by rows of two windows.
-        assert main(arguments(command)) == (exits.UNDECIDED if command in GATES else exits.OK)
+        assert main(arguments(command)) == (errors.UNDECIDED if command in GATES else errors.OK)
     return Counter(plan.calls)
 
 
@@ -129,12 +129,12 @@ def opening(case: Case, code: int, document: dict[str, Any]) -> None:
     """A device that does not open failed where the error says so; any other cannot be used here (exit 3)."""
     error = ERRORS[case.error]
     if error.kind == "error":
-        assert (code, document["summary"]["complete"]) == (exits.BUG, False)
+        assert (code, document["summary"]["complete"]) == (errors.BUG, False)
     elif error.poisons:
-        assert (code, document["summary"]["complete"]) == (exits.FAILED, False)
+        assert (code, document["summary"]["complete"]) == (errors.FAILED, False)
         assert told(document, "fail") == ["device.error"]
     else:
-        assert code == exits.COULD_NOT_LOOK
+        assert code == errors.COULD_NOT_LOOK
         assert set(told(document, "fail", "skip")) == {"device.usable"}
 
 
@@ -145,21 +145,21 @@ def working(case: Case, code: int, document: dict[str, Any]) -> None:
     if kind == "device":
         # Of all benchmarks each that meets it says so, unless the first has poisoned the process.
         most = 1 if ERRORS[case.error].poisons else len(areas)
-        assert code == exits.FAILED
+        assert code == errors.FAILED
         assert set(told(document, "fail")) == {"device.error"}
         assert 1 <= told(document).count("device.error") <= most
         assert document["summary"]["complete"] is False
     elif kind == "memory":
         # On the way it is undecided (4). Where there is no room to begin with, that was not looked at (3), and of all
         # benchmarks this one is left out (0).
-        left_out = {exits.COULD_NOT_LOOK} | ({exits.OK} if case.command == "bench all" else set())
-        assert code in {exits.UNDECIDED} | left_out
+        left_out = {errors.COULD_NOT_LOOK} | ({errors.OK} if case.command == "bench all" else set())
+        assert code in {errors.UNDECIDED} | left_out
         assert told(document, "fail") == []
         assert [one for one in told(document, "inconclusive", "skip") if one.endswith(".memory")]
         # What had no room to begin with may be followed by a wait that ends so too, which is broken off.
         assert document["summary"]["complete"] is (code in left_out and not document["faults"])
     else:
-        assert code == exits.BUG
+        assert code == errors.BUG
         own = {"gpucheck.error"} if case.command == "memory" else {f"{area}.error" for area in areas}
         assert set(told(document, "fail")) <= own and told(document, "fail")
         assert document["summary"]["complete"] is False
@@ -169,17 +169,17 @@ def smoke(case: Case, code: int, document: dict[str, Any]) -> None:
     """What a check meets is its verdict; only what comes between two checks can be anything else."""
     kind = ERRORS[case.error].kind
     failed = told(document, "fail")
-    if kind == "error" and code == exits.BUG:
+    if kind == "error" and code == errors.BUG:
         assert failed[-1] == "gpucheck.error" and document["summary"]["complete"] is False
         return
     if case.place == "enter" and kind == "memory":
-        assert (code, failed) == (exits.UNDECIDED, [])
+        assert (code, failed) == (errors.UNDECIDED, [])
         return
     if kind == "memory" and case.place != "open":
         # Whoever holds it: that is no fault of the device's.
-        assert code in (exits.UNDECIDED, exits.FAILED) and "device.error" not in failed
+        assert code in (errors.UNDECIDED, errors.FAILED) and "device.error" not in failed
         return
-    assert code == exits.FAILED
+    assert code == errors.FAILED
     assert failed.count("device.error") <= 1
     if case.place == "open":
         assert failed == ["device.usable"]
@@ -210,7 +210,7 @@ def test_a_wrong_value(wrong: Wrong, capsys: pytest.CaptureFixture[str], monkeyp
     code, _ = miscounted(wrong, int(MOMENTS[wrong.moment] * (written[key] - 1)), monkeypatch)
     document = json.loads(capsys.readouterr().out)
     validator().validate(document)
-    assert code == document["summary"]["exit"] == exits.FAILED
+    assert code == document["summary"]["exit"] == errors.FAILED
     failed = set(told(document, "fail"))
     assert failed and failed <= set(WRITES[wrong.command][wrong.operator])
     assert (document["summary"]["complete"], document["faults"]) == (True, [])

@@ -16,7 +16,7 @@ import pytest
 from matrix import COMMANDS
 
 import document_schema as schema
-from gpucheck import exits
+from gpucheck import errors
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,10 +27,10 @@ pytestmark = [
 AMID = {"bench overlap": ("memory", 3), "bench crossover": ("synchronize", 8), "smoke": ("synchronize", 1)}
 # What ends it, and with what.
 ENDS = {
-    "raise": exits.FAILED,
-    "hang": exits.FAILED,
-    "interrupt": exits.INTERRUPTED,
-    "terminate": exits.TERMINATED,
+    "raise": errors.FAILED,
+    "hang": errors.FAILED,
+    "interrupt": errors.INTERRUPTED,
+    "terminate": errors.TERMINATED,
     "kill": -9,
 }
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gpucheck import exits
+from gpucheck import errors
 
 PROGRAM = Path(__file__).parent / "pinned.py"
 COMMANDS = {
@@ -34,7 +34,7 @@ def run(command: str, place: str, after: int, *more: str) -> subprocess.Complete
 def sound(command: str) -> dict[str, Any]:
     """What a run on a sound card comes to."""
     ended = run(command, "", 0, "--quiet")
-    assert ended.returncode in (exits.OK, exits.FAILED, exits.UNDECIDED), ended.stderr
+    assert ended.returncode in (errors.OK, errors.FAILED, errors.UNDECIDED), ended.stderr
     counts: dict[str, Any] = json.loads(ended.stderr.splitlines()[-1])
     return counts
 
@@ -55,7 +55,7 @@ def test_a_card_that_is_lost_ends_no_process(command: str, place: str, moment: f
     files = [tmp_path / "out.json", tmp_path / "out.xml"]
     outputs = [word for file in files for word in ("--output", str(file))]
     ended = run(command, place, round((met - 1) * moment), "--json", *outputs)
-    assert ended.returncode == exits.FAILED, ended.stderr
+    assert ended.returncode == errors.FAILED, ended.stderr
     document = json.loads(ended.stdout)
     assert document == json.loads(files[0].read_text(encoding="utf-8"))
     assert [one["verdict"] for one in document["findings"] if one["id"] == "device.error"] == ["fail"]

@@ -130,7 +130,7 @@ def test_the_memory_fraction_is_put_back() -> None:
     import torch
 
     from gpucheck.machine.accel import open_device
-    from gpucheck.smoke.memory import memory_fraction
+    from gpucheck.smoke.data import memory_fraction
 
     accel = open_device("cuda:0")
     if not hasattr(torch.cuda.memory, "get_per_process_memory_fraction"):

@@ -146,8 +146,8 @@ def test_a_stray_module_in_the_current_folder_does_not_break_a_child(tmp_path: o
     folder = str(tmp_path)
     with open(os.path.join(folder, "json.py"), "w", encoding="utf-8") as file:
         file.write("raise SystemExit('shadowed')")
-    code = child.python_argv("gpucheck.exits")
-    code[2] = code[2].replace("sys.exit(gpucheck.exits.main())", "import json; print('clean')")
+    code = child.python_argv("gpucheck.errors")
+    code[2] = code[2].replace("sys.exit(gpucheck.errors.main())", "import json; print('clean')")
     result = child.run(code, 20, cwd=folder)
     assert result.stdout == "clean\n", result.stderr
 

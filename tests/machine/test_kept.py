@@ -228,8 +228,8 @@ def test_what_a_device_raised_is_told_from_the_rest(error: Exception, lost: bool
 
 
 def test_a_child_of_ours_ends_in_the_same_way() -> None:
-    code = python_argv("gpucheck.exits")
+    code = python_argv("gpucheck.errors")
     body = f"{STAND_INS}\n pinned = Pinned(); Device.lost = True; kept.lose(RuntimeError()); print('row'); sys.exit(3)"
-    code[2] = code[2].replace("sys.exit(gpucheck.exits.main())", f"exec({body.replace(chr(10) + ' ', chr(10))!r})")
+    code[2] = code[2].replace("sys.exit(gpucheck.errors.main())", f"exec({body.replace(chr(10) + ' ', chr(10))!r})")
     result = run(code, 60)
     assert (result.returncode, result.stdout, result.stderr) == (3, "row\n", "")

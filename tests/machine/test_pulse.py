@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.machine import pulse
 from gpucheck.machine.pulse import LONGEST_S, SILENT_S, OutOfTime, Pulse, Watched
 from gpucheck.report.fault import Fault
@@ -159,7 +159,7 @@ def test_work_of_the_hosts_own_may_take_long() -> None:
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no alarm")
 def test_what_is_at_work_is_broken_off_as_its_time_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exits, "began_s", time.monotonic() - 100.0)
+    monkeypatch.setattr(errors, "began_s", time.monotonic() - 100.0)
     monkeypatch.setattr(pulse, "GRACE_S", 10.0)
     never, left = threading.Event(), threading.Event()
     with pulse.guarded(lambda fault: None, left.set):

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from gpucheck.machine import talk, torch_probe, torch_probe_child
+from gpucheck.machine import stack, talk, torch_probe_child
 from gpucheck.machine.child import ChildResult
+from gpucheck.machine.stack import KernelRun, TorchProbe
 from gpucheck.machine.talk import Heard
-from gpucheck.machine.torch_probe import KernelRun, TorchProbe
 
-TEXT = torch_probe.PROGRAM.read_text(encoding="utf-8")
+TEXT = stack.TORCH_PROGRAM.read_text(encoding="utf-8")
 LOADED = "/proc/self/maps"
 
 # A torch of a few lines: `{cuda}` is the body of its `torch.cuda`.
@@ -82,7 +82,7 @@ def asked(site: Path | None, cwd: Path, *, timeout_s: float = 60.0, **variables:
     before = os.getcwd()
     os.chdir(cwd)
     try:
-        return torch_probe.probe(env=env, timeout_s=timeout_s)
+        return stack.probe(env=env, timeout_s=timeout_s)
     finally:
         os.chdir(before)
 
@@ -111,7 +111,7 @@ def test_it_runs_in_isolation_too(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", TEXT], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
-    found = torch_probe.read(ended(done.stdout, done.returncode, done.stderr))
+    found = stack.read_torch(ended(done.stdout, done.returncode, done.stderr))
     assert (found.stage, found.error) == ("import", "ModuleNotFoundError: No module named 'torch'")
     assert found.path is None and found.versions == {}
     assert found.python == "{}.{}.{}".format(*sys.version_info[:3])
@@ -279,7 +279,7 @@ def ended(stdout: str, returncode: int | None = 1, stderr: str = "") -> Heard:
 
 def test_lines_of_others_are_left_out() -> None:
     lines = 'printed\n{"stage": "ask"}\n[1]\n{"stage": "find", "path": "/x", "gpucheck": 1}\n{"stage": "en'
-    found = torch_probe.read(ended(lines, 0))
+    found = stack.read_torch(ended(lines, 0))
     assert (found.stage, found.path, found.error) == ("find", "/x", "exit status 0")
 
 
@@ -294,12 +294,12 @@ def test_lines_of_others_are_left_out() -> None:
     ],
 )
 def test_how_it_ended(returncode: int | None, stderr: str, error: str) -> None:
-    assert torch_probe.read(ended("", returncode, stderr)) == TorchProbe(stage="start", error=error)
+    assert stack.read_torch(ended("", returncode, stderr)) == TorchProbe(stage="start", error=error)
 
 
 def test_what_is_no_interpreter_cannot_be_started() -> None:
-    assert torch_probe.probe("/no/such/python").unstarted == os.strerror(errno.ENOENT)
-    assert torch_probe.probe("/bin/false").stage == "start"
+    assert stack.probe("/no/such/python").unstarted == os.strerror(errno.ENOENT)
+    assert stack.probe("/bin/false").stage == "start"
 
 
 # --- a child that somebody else ends ----------------------------------------------------------------------------------
@@ -497,8 +497,8 @@ def test_condas_torch_beside_one_that_pip_installed(tmp_path: Path, empty: Path)
 
 
 def test_which_python_a_program_is() -> None:
-    assert torch_probe.python_version(sys.executable) == sys.version_info[:2]
-    assert torch_probe.python_version("/bin/echo") is None and torch_probe.python_version("/bin/false") is None
+    assert stack.python_version(sys.executable) == sys.version_info[:2]
+    assert stack.python_version("/bin/echo") is None and stack.python_version("/bin/false") is None
 
 
 @needs_maps

@@ -35,7 +35,7 @@ from bench_scenes import (
     throttled,
 )
 
-from gpucheck import exits, thresholds
+from gpucheck import config, errors
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef
@@ -61,15 +61,15 @@ def begun(name: str, device: str | None = "cuda:0", ended: str | None = "fault")
     return (Part(name, device, True, ended),)
 
 
-def least(name: str, text: str) -> tuple[thresholds.Limit, ...]:
-    rule = thresholds.BY_ID[name]
-    return (thresholds.limit(rule, text, rule.option or name),)
+def least(name: str, text: str) -> tuple[config.Limit, ...]:
+    rule = config.BY_ID[name]
+    return (config.limit(rule, text, rule.option or name),)
 
 
 def corrupted() -> Report:
     *sound, last = copies()
     wrong = row("transfer", H200, last.case, 0.02, ("bytes", float(GIB)), "B/s", wrong_bytes=12, first_wrong_byte=4096)
-    return document("bench transfer", [*sound, wrong], code=exits.FAILED)
+    return document("bench transfer", [*sound, wrong], code=errors.FAILED)
 
 
 def blocked() -> Report:
@@ -80,7 +80,7 @@ def blocked() -> Report:
 def overridden() -> Report:
     rows = [product("float32", 8192, 300e12, observed="tf32"), product("bfloat16", 8192, 780e12)]
     facts = replace(ONE, environment={"NVIDIA_TF32_OVERRIDE": "1"})
-    return document("bench matmul", rows, facts, code=exits.FAILED)
+    return document("bench matmul", rows, facts, code=errors.FAILED)
 
 
 def everything_on_a_busy_cpu() -> Report:
@@ -92,12 +92,12 @@ def everything_on_a_busy_cpu() -> Report:
 def everything_and_a_lost_card() -> Report:
     faults = (replace(ECC, where="bench matmul"),)
     parts = (*begun("matmul"), Part("overlap", "cuda:0"), Part("crossover", "cuda:0"))
-    return document("bench all", [*copies(), *memory()], parts=parts, faults=faults, code=exits.FAILED)
+    return document("bench all", [*copies(), *memory()], parts=parts, faults=faults, code=errors.FAILED)
 
 
 def everything_of_which_two_are_bad() -> Report:
     rows = [*copies(link=27e9), *memory(), product("bfloat16", 8192, 780e12, worst_error_of_bound=12.0)]
-    return document("bench all", rows, code=exits.FAILED)
+    return document("bench all", rows, code=errors.FAILED)
 
 
 def everything() -> Report:
@@ -163,7 +163,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         ),
     ),
     "a card lost at once": (
-        lambda: document("bench transfer", [], parts=begun("transfer"), faults=(ECC,), code=exits.FAILED),
+        lambda: document("bench transfer", [], parts=begun("transfer"), faults=(ECC,), code=errors.FAILED),
         (
             "✗ cuda:0 failed in bench transfer: its memory had an uncorrectable error (ECC)",
             "✗ AcceleratorError: CUDA error: uncorrectable ECC error encountered",
@@ -171,7 +171,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         ),
     ),
     "a card lost midway": (
-        lambda: document("bench transfer", copies(), ended="fault", faults=(ECC,), code=exits.FAILED),
+        lambda: document("bench transfer", copies(), ended="fault", faults=(ECC,), code=errors.FAILED),
         (
             "✗ cuda:0 failed in bench transfer: its memory had an uncorrectable error (ECC)",
             "✗ AcceleratorError: CUDA error: uncorrectable ECC error encountered",
@@ -180,7 +180,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
     ),
     "one of two cards lost": (
         lambda: document(
-            "bench transfer", copies(SECOND), TWO, parts=begun("transfer"), faults=(ECC,), code=exits.FAILED
+            "bench transfer", copies(SECOND), TWO, parts=begun("transfer"), faults=(ECC,), code=errors.FAILED
         ),
         (
             "✗ cuda:0 failed in bench transfer: its memory had an uncorrectable error (ECC)",
@@ -198,7 +198,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
     ),
     "slower than a threshold": (
         lambda: document(
-            "bench transfer", copies(link=44e9), limits=least("transfer.min_gbps", "50"), code=exits.FAILED
+            "bench transfer", copies(link=44e9), limits=least("transfer.min_gbps", "50"), code=errors.FAILED
         ),
         (
             "✗ pinned copies reach 69 % of the link: 43.6 GB/s · H200 (cuda:0), PCIe 5 x16",
@@ -211,7 +211,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
             "bench transfer",
             copies(link=44e9, flags=("noisy",)),
             limits=least("transfer.min_gbps", "45"),
-            code=exits.UNDECIDED,
+            code=errors.UNDECIDED,
         ),
         (
             "? pinned copies reach 69 % of the link: 43.6 GB/s (! noisy) · H200 (cuda:0)",
@@ -249,7 +249,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         ),
     ),
     "wrong reads": (
-        lambda: document("bench bandwidth", memory(wrong_elements=3), code=exits.FAILED),
+        lambda: document("bench bandwidth", memory(wrong_elements=3), code=errors.FAILED),
         (
             "✗ a result is wrong · H200 (cuda:0)",
             "✗ 3 wrong elements in read, 1 GiB; 3 wrong elements in write, 1 GiB; and 2 more",
@@ -268,7 +268,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         ("✓ memory reaches 88 % of its peak: 4.20 TB/s (copy; ! noisy) · H200 (cuda:0)",),
     ),
     "cut off by ctrl-c": (
-        lambda: document("bench bandwidth", memory()[:2], ended=None, code=exits.INTERRUPTED),
+        lambda: document("bench bandwidth", memory()[:2], ended=None, code=errors.INTERRUPTED),
         (
             "? memory reaches 89 % of its peak: 4.28 TB/s (read) · H200 (cuda:0)",
             "! not complete: the command was cut off",
@@ -276,7 +276,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
     ),
     "cut off before anything": (
         lambda: document(
-            "bench bandwidth", [], parts=begun("bandwidth", ended=None), ended=None, code=exits.INTERRUPTED
+            "bench bandwidth", [], parts=begun("bandwidth", ended=None), ended=None, code=errors.INTERRUPTED
         ),
         (
             "? nothing was measured",
@@ -308,7 +308,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
     ),
     "a wrong product": (
         lambda: document(
-            "bench matmul", [product("bfloat16", 8192, 780e12, worst_error_of_bound=12.0)], code=exits.FAILED
+            "bench matmul", [product("bfloat16", 8192, 780e12, worst_error_of_bound=12.0)], code=errors.FAILED
         ),
         (
             "✗ a result is wrong · H200 (cuda:0)",
@@ -347,7 +347,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         ("✓ GPU never pays for matmul, elementwise, training · H200 (cuda:0)",),
     ),
     "wrong results at every size": (
-        lambda: document("bench crossover", races(result_is_right=False), code=exits.FAILED),
+        lambda: document("bench crossover", races(result_is_right=False), code=errors.FAILED),
         (
             "✗ the GPU computed wrong results · H200 (cuda:0)",
             "✗ matmul, 128×128; matmul, 256×256; and 9 more",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench.figures import Seen
+from gpucheck.bench.judging import Seen
 from gpucheck.bench.transfer import judge
 from gpucheck.render import terminal, text, transfer
 from gpucheck.render.blocks import Drawing, Line
@@ -194,6 +194,16 @@ def test_a_flag_of_many_rows_counts_them(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "noisy (interquartile range above 10 % of the median): 6 of 6 rows" in shown(
         report(measurements), monkeypatch, verbose=True
     )
+
+
+@pytest.mark.parametrize("columns", [40, 120])
+def test_a_direction_that_was_broken_off_after_its_first_row(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link is timed before the call."""
+    rows = [*copies(SIZES[:1]), copies(SIZES[:1], ("device_to_host",))[-1]]
+    lines = "\n".join(shown(report(rows), monkeypatch, columns))
+    assert ("link" in lines) is (columns == 120)
+    alone = "\n".join(shown(report(rows[-1:]), monkeypatch, columns))
+    assert "64 KiB" in alone and "pageable" not in alone
 
 
 def test_a_part_alone_has_no_table_of_copies() -> None:

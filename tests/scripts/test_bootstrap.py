@@ -15,7 +15,7 @@ from bootstrap.common import ENVIRONMENTS, Trouble
 from bootstrap.interpreter import choose, python_of
 from bootstrap.layers import is_ready, layer_folder, layer_python, read_stamp, write_stamp
 from bootstrap.probe import probe
-from gpucheck import exits
+from gpucheck import errors
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -47,8 +47,8 @@ def test_a_list_that_is_not_there_is_told() -> None:
 def test_what_the_project_says_and_what_the_scripts_say_agree() -> None:
     project = tomllib.loads(PYPROJECT)["project"]
     assert project["requires-python"] == ">={}.{}".format(*common.OLDEST_PYTHON)
-    assert (common.USAGE, common.COULD_NOT_PREPARE) == (exits.USAGE, exits.COULD_NOT_LOOK)
-    assert (common.INTERRUPTED, common.TERMINATED) == (exits.INTERRUPTED, exits.TERMINATED)
+    assert (common.USAGE, common.COULD_NOT_PREPARE) == (errors.USAGE, errors.COULD_NOT_LOOK)
+    assert (common.INTERRUPTED, common.TERMINATED) == (errors.INTERRUPTED, errors.TERMINATED)
     wanted = {needs.name_of(requirement) for requirement in project["dependencies"]}
     assert wanted == {"torch", *making.MODULES}
 

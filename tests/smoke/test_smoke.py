@@ -32,8 +32,6 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import MemoryFigures
 from gpucheck.smoke import command as smoke
 from gpucheck.smoke import data as smoke_data
-from gpucheck.smoke import data as smoke_tensors
-from gpucheck.smoke import memory as smoke_memory
 from gpucheck.smoke import numerics as smoke_numerics
 from gpucheck.smoke import options
 from gpucheck.smoke.check import DeviceUnderTest, Passed, Unavailable, Wrong, dedicated_memory, unchanged
@@ -475,14 +473,14 @@ def copy_too_little(patch: pytest.MonkeyPatch) -> None:
 
 
 PLANTED: tuple[tuple[Callable[[DeviceUnderTest], Passed], Plant, str], ...] = (
-    (smoke_tensors.round_trip, quieten, "float32 came back with "),
-    (smoke_tensors.layouts, drop_strides, "a transpose lost its strides"),
-    (smoke_tensors.to_returns_new, always_copy, ".to(cpu) of a tensor already there returned a new one"),
-    (smoke_tensors.device_mismatch, let_devices_mix, "add of tensors on cpu and meta raised no error"),
-    (smoke_tensors.numpy_needs_cpu, never_refuse, "numpy() of a tensor on meta was not refused"),
-    (smoke_tensors.module_to, forget_buffers, "model.to(meta) left "),
-    (smoke_tensors.module_to, untie, "tied weights are no longer tied"),
-    (smoke_tensors.gradients, cut_the_graph, ".to() cut the graph"),
+    (smoke_data.round_trip, quieten, "float32 came back with "),
+    (smoke_data.layouts, drop_strides, "a transpose lost its strides"),
+    (smoke_data.to_returns_new, always_copy, ".to(cpu) of a tensor already there returned a new one"),
+    (smoke_data.device_mismatch, let_devices_mix, "add of tensors on cpu and meta raised no error"),
+    (smoke_data.numpy_needs_cpu, never_refuse, "numpy() of a tensor on meta was not refused"),
+    (smoke_data.module_to, forget_buffers, "model.to(meta) left "),
+    (smoke_data.module_to, untie, "tied weights are no longer tied"),
+    (smoke_data.gradients, cut_the_graph, ".to() cut the graph"),
     # Both are far above rounding (2⁻²⁴ of the terms) and far below what a person would see.
     (smoke_numerics.matmul, lambda p: bend(p, torch.Tensor, "__matmul__", 1e-4), "float32 128×256×192: element (0, 5)"),
     (
@@ -494,8 +492,8 @@ PLANTED: tuple[tuple[Callable[[DeviceUnderTest], Passed], Plant, str], ...] = (
     (smoke_numerics.training_step, approximate, "the gradient of 0.weight is off by "),
     (smoke_numerics.training_step, never_learn, "0.weight after the step is off by "),
     (smoke_numerics.autocast, stay_in_float32, "a product under autocast is torch.float32, not torch.bfloat16"),
-    (smoke_memory.one_pebibyte, raise_another, "raised RuntimeError, which does not report that memory ran out"),
-    (smoke_memory.one_pebibyte, raise_nothing, "an allocation of 1 PiB raised no error"),
+    (smoke_data.one_pebibyte, raise_another, "raised RuntimeError, which does not report that memory ran out"),
+    (smoke_data.one_pebibyte, raise_nothing, "an allocation of 1 PiB raised no error"),
     (smoke_data.non_blocking, copy_too_little, "1 of 1048576 elements wrong on the device"),
 )
 
@@ -606,7 +604,7 @@ def on_card(monkeypatch: pytest.MonkeyPatch) -> Callable[[Card], DeviceUnderTest
 
 def test_exactly_four_chunks_fit_and_the_fraction_is_put_back(on_card: Callable[[Card], DeviceUnderTest]) -> None:
     card = Card()
-    seen = smoke_memory.to_the_end(on_card(card))
+    seen = smoke_data.to_the_end(on_card(card))
     assert seen.message == "4 × 16 MiB fit, the next raised out-of-memory"
     assert card.fractions == [65 * MIB / (80 * GIB), 1.0]
 
@@ -614,7 +612,7 @@ def test_exactly_four_chunks_fit_and_the_fraction_is_put_back(on_card: Callable[
 def test_a_fraction_that_is_not_kept_is_found_and_put_back(on_card: Callable[[Card], DeviceUnderTest]) -> None:
     card = Card(room=1e6)
     with pytest.raises(Wrong, match="256 MiB allocated, the memory fraction allows 64 MiB"):
-        smoke_memory.to_the_end(on_card(card))
+        smoke_data.to_the_end(on_card(card))
     assert card.fractions[-1] == 1.0
 
 
@@ -622,10 +620,10 @@ def test_a_fraction_that_is_not_kept_is_found_and_put_back(on_card: Callable[[Ca
 def test_another_allocator_may_round(on_card: Callable[[Card], DeviceUnderTest], backend: str, passes: bool) -> None:
     dut = on_card(Card(Allocator(backend, None), room=0.5))  # room for two
     if passes:
-        assert smoke_memory.to_the_end(dut).message.startswith("2 × 16 MiB fit")
+        assert smoke_data.to_the_end(dut).message.startswith("2 × 16 MiB fit")
     else:
         with pytest.raises(Wrong, match="2 × 16 MiB fit into 64 MiB, not 4"):
-            smoke_memory.to_the_end(dut)
+            smoke_data.to_the_end(dut)
 
 
 def test_memory_that_stays_after_running_out_is_found(on_card: Callable[[Card], DeviceUnderTest]) -> None:
@@ -633,12 +631,12 @@ def test_memory_that_stays_after_running_out_is_found(on_card: Callable[[Card], 
     dut = on_card(card)
     card.kept = 2 * MIB
     with pytest.raises(Wrong, match="2 MiB more than before count as memory_allocated"):
-        smoke_memory.to_the_end(dut)
+        smoke_data.to_the_end(dut)
 
 
 def test_out_of_memory_must_be_of_the_class_that_a_handler_catches() -> None:
     with pytest.raises(Wrong, match=r"raised RuntimeError instead of torch\.OutOfMemoryError"):
-        smoke_memory._must_be_out_of_memory(Card(), RuntimeError("CUDA error: out of memory"))  # type: ignore[arg-type]
+        smoke_data._must_be_out_of_memory(Card(), RuntimeError("CUDA error: out of memory"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -660,7 +658,7 @@ def test_where_running_out_is_dangerous_it_is_not_tried(
 
 
 def test_the_accounting_of_a_card(on_card: Callable[[Card], DeviceUnderTest]) -> None:
-    seen = smoke_memory.accounting(on_card(Card()))
+    seen = smoke_data.accounting(on_card(Card()))
     assert seen.message == "back at the start level; 0 B of library workspaces stay"
     assert seen.evidence["during"]["memory_allocated_bytes"] == 28 * MIB
 
@@ -669,19 +667,19 @@ def test_a_card_that_keeps_what_was_freed_is_found(on_card: Callable[[Card], Dev
     card = Card()
     card.kept = 512
     with pytest.raises(Wrong, match="512 B stayed allocated after everything was freed"):
-        smoke_memory.accounting(on_card(card))
+        smoke_data.accounting(on_card(card))
 
 
 def test_memory_that_is_not_counted_is_found() -> None:
     start = Level(0, 0, 0, 0)
     with pytest.raises(Wrong, match="29360128 B were allocated, and memory_allocated rose by 29360640 B"):
-        smoke_memory._agree(start, MemoryFigures(29360640, 29360640, 44 * MIB, 44 * MIB), exact=True)
-    smoke_memory._agree(start, MemoryFigures(29360640, 29360640, 44 * MIB, 44 * MIB), exact=False)
+        smoke_data._agree(start, MemoryFigures(29360640, 29360640, 44 * MIB, 44 * MIB), exact=True)
+    smoke_data._agree(start, MemoryFigures(29360640, 29360640, 44 * MIB, 44 * MIB), exact=False)
     # Behind 2 MiB of a workspace a rest may be too small to be split off.
     behind = Level(MIB, MIB, 2 * MIB, 2 * MIB)
-    smoke_memory._agree(behind, MemoryFigures(29360640 + MIB, 29360640 + MIB, 44 * MIB, 44 * MIB), exact=True)
+    smoke_data._agree(behind, MemoryFigures(29360640 + MIB, 29360640 + MIB, 44 * MIB, 44 * MIB), exact=True)
     with pytest.raises(Wrong, match=r"memory_allocated_bytes \(29360128\) is more than memory_reserved_bytes \(1\)"):
-        smoke_memory._agree(start, MemoryFigures(29360128, 29360128, 1, 1), exact=True)
+        smoke_data._agree(start, MemoryFigures(29360128, 29360128, 1, 1), exact=True)
 
 
 # -- the DataLoader ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -187,6 +187,8 @@ def accumulate(effective: int, limit: int) -> Accumulation:
 SLOPE_APART = 0.75
 # Of the growth; a loss over all pairs is a quarter off, what an allocator rounds stays below.
 CURVED = 0.10
+# Of the growth: tensors' bytes are rounded to blocks, which is less.
+ROUNDED = 0.03
 # At a size so many times smaller, other allocations decide the peak than at the largest size.
 FAR_BELOW = 16
 # Two sizes always lie on a line.
@@ -221,7 +223,8 @@ def memory_split(
         return replace(held, reason="the peak hardly grows with the size")
     # Bytes in tensors are free of what an allocator rounds; they say something where each size has them.
     in_tensors = {r.batch_size: int(r.memory.get("max_memory_allocated_bytes") or 0) for r in passed}
-    if _is_curved(in_tensors if all(in_tensors.values()) else peaks) or _is_curved(foreseen or {}):
+    exact = all(in_tensors.values())
+    if _is_curved(in_tensors if exact else peaks, exact=exact) or _is_curved(foreseen or {}):
         return replace(held, reason="memory does not grow in proportion to the size")
     if len(peaks) < LEAST_SIZES and not foreseen:
         return replace(held, reason="two sizes do not show how memory grows")
@@ -232,18 +235,23 @@ def memory_split(
     return replace(held, activation_bytes_per_sample=int(slope), fixed_bytes=fixed)
 
 
-def _is_curved(peaks: Mapping[int, float]) -> bool:
+def _is_curved(peaks: Mapping[int, float], *, exact: bool = False) -> bool:
     """Return whether a size lies off the line through the largest and the next one far enough below it.
 
-    Off is more than a tenth of the growth between the two. Sizes far below say little of the largest.
+    Off is more than a tenth of the growth between the two; of `exact` figures less near either, as far as a parabola is
+    off there. Sizes far below say little of the largest.
     """
     high = max(peaks, default=0)
     low = max((size for size in peaks if size <= SLOPE_APART * high), default=None)
     if low is None:
         return False
     growth = peaks[high] - peaks[low]
-    line = {size: peaks[high] - growth * (high - size) / (high - low) for size in peaks if size >= high / FAR_BELOW}
-    return any(abs(peaks[size] - expected) > CURVED * abs(growth) for size, expected in line.items())
+    for size in (size for size in peaks if size >= high / FAR_BELOW):
+        share = (size - low) / (high - low)
+        allowed = max(ROUNDED, CURVED * 4 * share * (1 - share)) if exact and share > 0 else CURVED
+        if abs(peaks[size] - peaks[low] - growth * share) > allowed * abs(growth):
+            return True
+    return False
 
 
 # --- How far the answer can be relied on, and what holds it where it is -----------------------------------------------
@@ -318,25 +326,27 @@ def confidence(
     return Confidence(level, tuple(support), tuple(doubts))
 
 
+def _farthest(peaks: Mapping[int, int], expected: Callable[[int], float]) -> float:
+    """The largest distance of a peak from the one expected of its size, as a share of the highest peak."""
+    return max(abs(peak - expected(size)) for size, peak in peaks.items()) / max(peaks.values())
+
+
 def strays(peaks: Mapping[int, int], foreseen: Mapping[int, float] | None) -> float | None:
-    """The largest distance of a peak from the one foreseen, as a share of the highest peak.
+    """How far peaks lie from those foreseen.
 
     None for fewer than two sizes, of which one calibrated the prediction, and where one of them was not foreseen.
     """
     if not foreseen or len(peaks) < 2 or not any(peaks.values()) or not peaks.keys() <= foreseen.keys():
         return None
-    return max(abs(peak - foreseen[size]) for size, peak in peaks.items()) / max(peaks.values())
+    return _farthest(peaks, foreseen.__getitem__)
 
 
 def residual(peaks: Mapping[int, int]) -> float | None:
-    """The largest distance of a peak from the line of least squares, as a share of the highest peak.
-
-    None for fewer than three sizes: two always lie on a line.
-    """
+    """How far peaks lie from the line of least squares; None for fewer than three sizes: two always lie on one."""
     if len(peaks) < 3 or not any(peaks.values()):
         return None
     slope, intercept = statistics.linear_regression(list(peaks), list(peaks.values()))
-    return max(abs(peak - slope * size - intercept) for size, peak in peaks.items()) / max(peaks.values())
+    return _farthest(peaks, lambda size: slope * size + intercept)
 
 
 def fragmentation(memory: Mapping[str, Any]) -> Fragmentation | None:
@@ -353,9 +363,6 @@ FEW_SAMPLES = 6
 # A cap to go on with, in times of the size that passed at the default one.
 CAP_TIMES = 16
 _AGAIN = "run the same command again"
-_LIMITS = {
-    "safety": "larger sizes are predicted to exceed 85 % of the memory, which is dangerous to fill here",
-}
 
 # --- The result -------------------------------------------------------------------------------------------------------
 
@@ -503,17 +510,9 @@ def findings(history: History) -> list[Finding]:
     said += [_failed(check, history.axis) for check in history.checks if check.outcome not in ("fits", "inconclusive")]
     said += _of_the_last_run(history)
     if history.log_failed is not None:
-        path, why = history.log_failed.path, history.log_failed.why
-        said.append(
-            Finding(
-                "batch_size.log",
-                "warn",
-                f"the log of trials {path} is incomplete",
-                f"{why}: later trials are missing",
-                {"file": path},
-                fix="free disk space before you use --resume",
-            )
-        )
+        path, why = history.log_failed.path, f"{history.log_failed.why}: later trials are missing"
+        title, fix = f"the log of trials {path} is incomplete", "free disk space before you use --resume"
+        said.append(Finding("batch_size.log", "warn", title, why, {"file": path}, fix=fix))
     return said
 
 
@@ -523,14 +522,8 @@ def _undecided(result: TrialResult, axis: str | None) -> Finding:
     if result.outcome == "device-broken":
         title = f"{in_words(result.batch_size, axis)} broke the device"
         return Finding("batch_size.device", "fail", title, result.reason, evidence, fix="gpucheck smoke")
-    return Finding(
-        "batch_size.undisturbed",
-        "inconclusive",
-        "the trials were disturbed",
-        result.reason,
-        evidence,
-        fix="gpucheck devices --processes shows the other processes: end them",
-    )
+    title, fix = "the trials were disturbed", "gpucheck devices --processes shows the other processes: end them"
+    return Finding("batch_size.undisturbed", "inconclusive", title, result.reason, evidence, fix=fix)
 
 
 def _answer(history: History) -> list[Finding]:
@@ -574,7 +567,9 @@ def _why(history: History, best: TrialEntry) -> str:
         return f"stopped at {top}{larger}"
     if limited_by == "safety" and history.plan.options.avoid_oom:
         return "larger sizes are predicted to exceed 85 % of the budget, the limit of --avoid-oom"
-    return _LIMITS.get(limited_by, failed)
+    if limited_by == "safety":
+        return "larger sizes are predicted to exceed 85 % of the memory, which is dangerous to fill here"
+    return failed
 
 
 def _at_least(history: History, best: TrialEntry) -> Finding:
@@ -629,10 +624,8 @@ def _nothing_fits(history: History) -> Finding:
     if failing.peak_bytes is not None:
         evidence |= {"peak_bytes": failing.peak_bytes}
         needs = f"needs {capacity(failing.peak_bytes)}"
-    elif weight is not None:
-        needs = f"memory ran out, the model alone takes {capacity(weight)}"
     else:
-        needs = "memory ran out"
+        needs = "memory ran out" + (f", the model alone takes {capacity(weight)}" if weight is not None else "")
     if failing.outcome == "timeout":
         return Finding("batch_size.fits", "fail", title, "its trial ran into --trial-timeout", evidence, fix)
     return Finding("batch_size.fits", "fail", title, f"{needs}, {whole}", evidence, fix)
@@ -641,13 +634,13 @@ def _nothing_fits(history: History) -> Finding:
 def _failed(check: TrialResult, axis: str | None) -> Finding:
     """A step of the epoch that fails."""
     evidence = {"batch_size": check.batch_size, "outcome": check.outcome, "peak_bytes": check.peak_bytes}
-    if check.purpose == "evaluation":
-        title = f"an evaluation step with {in_words(check.batch_size, axis)} fails"
-        smaller = f"evaluate with a smaller {kind_of_size(axis)}"
-        fix = smaller if check.outcome in BOUNDING else "check what model.eval() changes"
-        return Finding("batch_size.evaluation", "warn", title, check.reason, evidence, fix=fix)
-    title, fix = f"a partial last batch of {check.batch_size} fails", "set drop_last=True in the DataLoader"
-    return Finding("batch_size.partial_batch", "warn", title, check.reason, evidence, fix=fix)
+    if check.purpose != "evaluation":
+        title, fix = f"a partial last batch of {check.batch_size} fails", "set drop_last=True in the DataLoader"
+        return Finding("batch_size.partial_batch", "warn", title, check.reason, evidence, fix=fix)
+    title = f"an evaluation step with {in_words(check.batch_size, axis)} fails"
+    smaller = f"evaluate with a smaller {kind_of_size(axis)}"
+    fix = smaller if check.outcome in BOUNDING else "check what model.eval() changes"
+    return Finding("batch_size.evaluation", "warn", title, check.reason, evidence, fix=fix)
 
 
 def _of_the_last_run(history: History) -> Iterator[Finding]:

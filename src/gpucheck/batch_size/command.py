@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpucheck.batch_size.history import Plan, plan
 from gpucheck.batch_size.loop import Loop
@@ -277,28 +277,18 @@ def finding_of_all(answers: Sequence[FoundBatchSize]) -> Finding:
 
 # --- A device that is not here ----------------------------------------------------------------------------------------
 
-# The kinds of device that an estimate can be about.
-KINDS = ("cuda", "cpu")
 
-
-@dataclass(frozen=True, slots=True)
-class Outside:
-    """The device memory that a process holds beside its tensors, in bytes, and the source of the figures."""
-
-    context_bytes: int
-    workspace_bytes: int
-    source: str
-
-
-# Contexts differ by driver, card and the kernels that torch loads: the larger of what is reported is taken.
+# The kinds of device that an estimate can be about: what a process holds beside its tensors, in bytes (context and
+# workspaces), and the source of the figures. Contexts differ by driver, card and the kernels that torch loads: the
+# larger of what is reported is taken.
 OUTSIDE = {
-    "cuda": Outside(
+    "cuda": (
         10**9,
         2 * 32 * MIB,
         "context: about 1 GB a process (skrl's documentation; 0.78 GB in pytorch issue 34323); "
         "workspaces: 32 MiB each for cuBLAS and cuBLASLt, NVIDIA's advice for Hopper (pytorch pull request 120925)",
     ),
-    "cpu": Outside(0, 0, "a CPU's budget counts what a process takes beyond torch itself"),
+    "cpu": (0, 0, "a CPU's budget counts what a process takes beyond torch itself"),
 }
 
 
@@ -316,8 +306,8 @@ def checked_memory(limit: MemoryLimit | None, device: str) -> tuple[int, str]:
             "write it like --memory-limit 80GiB",
         )
     kind = "cuda" if device == "auto" else device.split(":")[0]
-    if kind not in KINDS:
-        raise UsageError(f"--estimate does not know {device}", "", f"give --device {' or '.join(KINDS)}")
+    if kind not in OUTSIDE:
+        raise UsageError(f"--estimate does not know {device}", "", f"give --device {' or '.join(OUTSIDE)}")
     return int(limit.value), kind
 
 
@@ -327,9 +317,9 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
     Raises CannotLook where fake tensors cannot run the target.
     """
     kind = setup.device
-    outside = OUTSIDE[kind]
+    context_bytes, workspace_bytes, source = OUTSIDE[kind]
     margin = 0 if kind == "cpu" else int(max(MARGIN_BYTES, MARGIN_SHARE * memory_bytes))
-    room = memory_bytes - margin - outside.context_bytes - outside.workspace_bytes
+    room = memory_bytes - margin - context_bytes - workspace_bytes
     if room <= 0:
         raise UsageError(
             f"{capacity(memory_bytes)} cannot hold any workload",
@@ -340,7 +330,18 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
             "--estimate and --compile exclude each other", "a compiled model's memory is known only after it runs"
         )
     emit(Progress("predicting with fake tensors"))
-    found = _predicted(setup, room, sizes, deadline)
+    predictor = Predictor(setup, room, *sizes, max(0.0, deadline - time.monotonic()), on_host=True)
+    try:
+        found = predictor.result(room)
+    except Distrusted as why:
+        raise CannotLook(
+            f"{setup.target} cannot be estimated",
+            str(why),
+            "on a machine with the device, run without --estimate",
+            finding="batch_size.estimate",
+        ) from None
+    finally:
+        predictor.close()
     at_max = found.at_max
     # How far estimates were off, and why that is not known.
     known, why_not = EXPERIENCE.get(kind), None
@@ -359,9 +360,9 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
         memory_bytes=memory_bytes,
         budget_bytes=room,
         margin_bytes=margin,
-        context_bytes=outside.context_bytes,
-        workspace_bytes=outside.workspace_bytes,
-        source=outside.source,
+        context_bytes=context_bytes,
+        workspace_bytes=workspace_bytes,
+        source=source,
         error=known,
         error_reason=why_not,
         target=setup.target,
@@ -374,21 +375,6 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
     )
     emit(Answered("find_batch_size_estimate", answer))
     emit(Judged(finding_of_estimate(found, memory_bytes, room, setup.recipe.axis, known)))
-
-
-def _predicted(setup: Setup, room: int, sizes: tuple[int | None, int], deadline: float) -> Prediction:
-    predictor = Predictor(setup, room, *sizes, max(0.0, deadline - time.monotonic()), on_host=True)
-    try:
-        return predictor.result(room)
-    except Distrusted as why:
-        raise CannotLook(
-            f"{setup.target} cannot be estimated",
-            str(why),
-            "on a machine with the device, run without --estimate",
-            finding="batch_size.estimate",
-        ) from None
-    finally:
-        predictor.close()
 
 
 def finding_of_estimate(

@@ -320,7 +320,12 @@ class History:
         self.entries.append(entry)
         match entry:
             case Opened():
-                self._open(entry)
+                self.opened, self.parameter_bytes = entry, entry.parameter_bytes
+                self.search.budget_bytes, self.search.minimum = entry.budget.bytes, entry.smallest
+                # One more trial follows on a CPU: with the system's default malloc.
+                self.search.reserve = 1 if self.setup.is_cpu else 0
+                if entry.dangerous:
+                    self.search.seek_failure = False
             case Foreseen(foresight):
                 self.foresight = foresight
                 if self.opened is not None and self.search.start is None:
@@ -346,15 +351,6 @@ class History:
                 self.recommended = entry
             case LogFailed():
                 self.log_failed = entry
-
-    def _open(self, opened: Opened) -> None:
-        self.opened, self.parameter_bytes = opened, opened.parameter_bytes
-        self.search.budget_bytes = opened.budget.bytes
-        self.search.minimum = opened.smallest
-        # One more trial follows on a CPU: with the system's default malloc.
-        self.search.reserve = 1 if self.setup.is_cpu else 0
-        if opened.dangerous:
-            self.search.seek_failure = False
 
     def _learn(self, result: TrialResult, unproven: bool) -> None:
         """Learn from a trial about its size; some trials show nothing, and some end the search."""
@@ -385,8 +381,7 @@ class History:
                     self._end("killed")
 
     def _starts_at_two(self, result: TrialResult) -> bool:
-        """Return whether a first batch of 1 that fails may be what fails: a normalisation over the batch needs two
-        samples."""
+        """Return whether a first batch of 1 may fail because a normalisation over the batch needs two samples."""
         first = result.batch_size == 1 == self.search.lowest and not self.search.trials
         return first and self.axis is None and self.search.cap >= 2 and self.setup.mode == "train"
 

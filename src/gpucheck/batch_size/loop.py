@@ -340,8 +340,7 @@ def is_dangerous(facts: Facts, kind: str, *, integrated: bool) -> bool:
 
 
 def can_spill(facts: Facts, kind: str, *, integrated: bool) -> bool:
-    """Return whether a full device goes slow rather than out of memory: its driver, or the system, takes the host's
-    instead.
+    """Return whether a full device goes slow rather than out of memory: its driver, or the system, takes the host's.
 
     On a CPU that is swap, which is measured; NVIDIA's driver for Linux raises.
     """
@@ -363,12 +362,7 @@ class FollowUp:
     """
 
     def __init__(
-        self,
-        runner: Runner,
-        history: History,
-        emit: Emit,
-        seconds: Callable[[int, int], float],
-        deadline: float,
+        self, runner: Runner, history: History, emit: Emit, seconds: Callable[[int, int], float], deadline: float
     ) -> None:
         self.runner, self.history, self.emit = runner, history, emit
         self.seconds, self.deadline = seconds, deadline
@@ -395,7 +389,7 @@ class FollowUp:
             if is_cpu and left >= thrice:
                 result = self._with_default_malloc(largest)
                 if result is not None and result.peak_bytes is not None:
-                    self._take(replace(result, purpose="default malloc"))
+                    self._taken(replace(result, purpose="default malloc"))
             return self._recommend(largest, aim, multiple_of)
         finally:
             if self._default is not None:
@@ -421,10 +415,8 @@ class FollowUp:
             if needed is None:
                 continue
             self.emit(self._progress(f"{size}, {purpose}"))
-            attempt, evaluating = Attempt(size), purpose == "evaluation"
-            try:
-                result = self._trial(self.runner, attempt, needed, steps=1, evaluate=evaluating)
-            except (Refused, GpucheckError):
+            result = self._trial(self.runner, Attempt(size), needed, steps=1, evaluate=purpose == "evaluation")
+            if result is None:
                 return
             if not result.cut:
                 self.history.take(Followed(replace(result, purpose=purpose)))
@@ -461,22 +453,13 @@ class FollowUp:
 
     def _run(self, size: int) -> TrialResult | None:
         """One trial of the size to recommend; None where there is no time, or no child could be set up."""
-        result = self._with_default_malloc(size) if self.runner.setup.is_cpu else self._in_the_same_child(size)
-        if result is None or result.cut:
-            return None
-        result = replace(result, purpose="recommended")
-        self._take(result)
-        return result
-
-    def _in_the_same_child(self, size: int) -> TrialResult | None:
-        needed = self._needed(size)
-        if needed is None:
-            return None
-        self.emit(self._progress(f"{size}, recommended"))
-        try:
-            return self._trial(self.runner, Attempt(size), needed)
-        except (Refused, GpucheckError):
-            return None
+        result = None
+        if self.runner.setup.is_cpu:
+            result = self._with_default_malloc(size)
+        elif (needed := self._needed(size)) is not None:
+            self.emit(self._progress(f"{size}, recommended"))
+            result = self._trial(self.runner, Attempt(size), needed)
+        return None if result is None or result.cut else self._taken(replace(result, purpose="recommended"))
 
     def _with_default_malloc(self, size: int) -> TrialResult | None:
         """One trial in a separate process with the system's malloc settings; None as above."""
@@ -489,28 +472,30 @@ class FollowUp:
             # Its peak is wanted, not a verdict: the system's limit stays away.
             self._default = Runner(replace(self.runner.setup, guard_bytes=None), malloc="default")
             self._default.load_ahead()  # the size to use takes a second process
-        try:
-            return self._trial(self._default, Attempt(size, "confirm"), needed)
-        except (Refused, GpucheckError):
-            return None
+        return self._trial(self._default, Attempt(size, "confirm"), needed)
 
     def _trial(
         self, runner: Runner, attempt: Attempt, needed: float, *, steps: int = STEPS_CONFIRMED, evaluate: bool = False
-    ) -> TrialResult:
+    ) -> TrialResult | None:
+        """One trial, for as long as it needs and more; None where no child could be set up."""
         limit = TRIAL_TIMEOUT_LEAST_S + PATIENCE_FACTOR * needed
-        return runner.run(attempt, steps=steps, limit_s=limit, deadline=self.deadline, evaluate=evaluate)
+        try:
+            return runner.run(attempt, steps=steps, limit_s=limit, deadline=self.deadline, evaluate=evaluate)
+        except (Refused, GpucheckError):
+            return None
 
     def _needed(self, size: int, steps: int = STEPS_CONFIRMED, *, start_s: float | None = None) -> float | None:
         """Seconds that a trial takes, a new child included; None where that is more than is left."""
         needed = (self.runner.start_s if start_s is None else start_s) + self.seconds(size, steps)
         return None if time.monotonic() + needed > self.deadline else needed
 
-    def _progress(self, step: str) -> Progress:
-        return Progress(f"{self.axis or 'batch'} {step}", done=self.history.trial_count)
-
-    def _take(self, result: TrialResult) -> None:
+    def _taken(self, result: TrialResult) -> TrialResult:
         self.history.take(Followed(result))
         self.emit(Trial(self.history.trial_count, to_json(result.entry), self.axis))
+        return result
+
+    def _progress(self, step: str) -> Progress:
+        return Progress(f"{self.axis or 'batch'} {step}", done=self.history.trial_count)
 
 
 # -- What there is time for --------------------------------------------------------------------------------------------
@@ -694,8 +679,7 @@ class Schedule:
         return found
 
     def may_begin(self, attempt: Attempt) -> bool:
-        """Return whether there is time left for a trial; the smallest size is run though there is none, if nothing
-        passed."""
+        """Return whether there is time for a trial; as long as nothing passed, the smallest size always has."""
         return self.left > 0 or (self.search.best is None and attempt.size <= self.search.lowest)
 
     def _above(self, attempt: Attempt, best: TrialEntry) -> Attempt | None:

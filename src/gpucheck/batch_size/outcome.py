@@ -13,7 +13,7 @@ import math
 import re
 import signal
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -95,11 +95,7 @@ def on_device(limit: MemoryLimit | None, free: int, total: int, *, shared: bool)
 
 
 def _limited(limit: MemoryLimit, room: int, margin: int, free: int, total: int, what: str) -> Budget:
-    asked = {
-        "size": limit.value,
-        "share": limit.value * total,
-        "leave": free - limit.value,
-    }[limit.kind]
+    asked = {"size": limit.value, "share": limit.value * total, "leave": free - limit.value}[limit.kind]
     if asked <= 0:
         raise UsageError(
             f"--memory-limit {limit.text} leaves nothing",
@@ -349,21 +345,13 @@ class End:
     stderr_tail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A text that a message contains, and what it means. Where `host` is set, it speaks of the host's memory."""
-
-    pattern: re.Pattern[str]
-    outcome: Outcome
-    host: bool = False
+def _row(pattern: str, outcome: Outcome, *, host: bool = False) -> tuple[re.Pattern[str], Outcome, bool]:
+    return re.compile(pattern, re.IGNORECASE), outcome, host
 
 
-def _row(pattern: str, outcome: Outcome, *, host: bool = False) -> Row:
-    return Row(re.compile(pattern, re.IGNORECASE), outcome, host)
-
-
-# The first row that matches decides, so what is certain stands above what is suspected.
-MESSAGES: tuple[Row, ...] = (
+# A text that a message contains, what it means, and whether it speaks of the host's memory. The first row that matches
+# decides, so what is certain stands above what is suspected.
+MESSAGES: tuple[tuple[re.Pattern[str], Outcome, bool], ...] = (
     _row(messages.CPU_ALLOCATOR, "out-of-memory", host=True),
     _row(messages.HOST_ALLOCATION, "out-of-memory", host=True),
     _row(messages.OUT_OF_MEMORY, "out-of-memory"),
@@ -416,51 +404,38 @@ def classify(end: End, device_kind: str) -> Outcome:
     if end.timed_out:
         return "timeout"
     if end.raised:
-        return _of_chain(end.raised, device_kind)
-    if end.killed_by is not None:
-        return _of_signal(end, end.killed_by, device_kind)
-    if end.exit_status is not None:
-        if end.exit_status & 0xFFFFFFFF in _WINDOWS_OUT_OF_MEMORY:
-            return "host-out-of-memory"
-        return next(_matches(end.stderr_tail, device_kind), "user-error")
-    return FITS
-
-
-def _of_chain(chain: tuple[Raised, ...], device_kind: str) -> Outcome:
-    """The most telling link decides: certain memory before the rest, whoever wrapped it."""
-    found = [outcome for raised in chain for outcome in _of_exception(raised, device_kind)]
-    for outcome in found:
-        if outcome in ("out-of-memory", "host-out-of-memory"):
-            return outcome
-    return found[0] if found else "user-error"
-
-
-def _of_exception(raised: Raised, device_kind: str) -> Iterator[Outcome]:
-    for name, host in _MEMORY_CLASSES.items():
-        if name in raised.classes:
-            yield _where(host, device_kind)
-            return
-    if messages.SPEAKING_CLASSES.intersection(raised.classes):
-        # An import that fails for want of memory says so in its message alone.
-        yield from _matches(raised.message, device_kind)
-    elif "builtins.ImportError" in raised.classes and "failed to map segment" in raised.message:
-        yield "suspected"
-
-
-def _of_signal(end: End, number: int, device_kind: str) -> Outcome:
-    if number == _KILL:
+        # The most telling link decides: certain memory before the rest, whoever wrapped it.
+        found = [outcome for raised in end.raised if (outcome := _of_exception(raised, device_kind)) is not None]
+        return next((outcome for outcome in found if outcome in MEMORY), found[0] if found else "user-error")
+    if end.killed_by == _KILL:
         # The kernel kills for want of memory and counts it; anybody else has reasons of their own.
         return "host-out-of-memory" if end.kernel_says_memory else "killed"
-    if number in _CRASHES:
-        return next(_matches(end.stderr_tail, device_kind), "suspected")
-    return "inconclusive"
+    if end.killed_by in _CRASHES:
+        return _matched(end.stderr_tail, device_kind) or "suspected"
+    if end.killed_by is not None:
+        return "inconclusive"
+    if end.exit_status is None:
+        return FITS
+    if end.exit_status & 0xFFFFFFFF in _WINDOWS_OUT_OF_MEMORY:
+        return "host-out-of-memory"
+    return _matched(end.stderr_tail, device_kind) or "user-error"
 
 
-def _matches(text: str, device_kind: str) -> Iterator[Outcome]:
-    for row in MESSAGES:
-        if row.pattern.search(text):
-            yield _where(row.host, device_kind) if row.outcome == "out-of-memory" else row.outcome
-            return
+def _of_exception(raised: Raised, device_kind: str) -> Outcome | None:
+    for name, host in _MEMORY_CLASSES.items():
+        if name in raised.classes:
+            return _where(host, device_kind)
+    if messages.SPEAKING_CLASSES.intersection(raised.classes):
+        # An import that fails for want of memory says so in its message alone.
+        return _matched(raised.message, device_kind)
+    of_segment = "builtins.ImportError" in raised.classes and "failed to map segment" in raised.message
+    return "suspected" if of_segment else None
+
+
+def _matched(text: str, device_kind: str) -> Outcome | None:
+    """What the first row that matches a text means; None where none does."""
+    row = next((row for row in MESSAGES if row[0].search(text)), None)
+    return None if row is None else _where(row[2], device_kind) if row[1] == "out-of-memory" else row[1]
 
 
 def _where(host: bool, device_kind: str) -> Outcome:

@@ -8,6 +8,7 @@ and the search jumps to the calibrated maximum.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -59,8 +60,7 @@ class Point:
 
     @property
     def phases(self) -> tuple[int, int]:
-        """Return what computing takes, and what the update takes: the whole peak where that is not known apart, or
-        above."""
+        """Return what computing takes, and what the update takes: the whole peak where that is not known apart."""
         peak = self.peak_bytes or 0
         computing = self.compute_peak_bytes or peak
         if self.update_peak_bytes is not None:
@@ -70,6 +70,20 @@ class Point:
     def within(self, budget: float) -> bool:
         """Return whether the peak is known and no more than `budget`."""
         return self.peak_bytes is not None and self.peak_bytes <= budget
+
+
+class Distrusted(Exception):
+    """The prediction does not hold; the text says why, in a few words."""
+
+
+def _below(points: Iterable[Point], size: float) -> Point | None:
+    """The largest size asked below another."""
+    return max((p for p in points if p.size < size), key=lambda p: p.size, default=None)
+
+
+def _above(points: Iterable[Point], size: float) -> Point | None:
+    """The smallest size asked above another."""
+    return min((p for p in points if p.size > size), key=lambda p: p.size, default=None)
 
 
 @dataclass(slots=True)
@@ -87,9 +101,8 @@ class Bisection:
     @property
     def best(self) -> Point | None:
         """The largest size predicted to fit, below every one that is not."""
-        limit = min((p.size for p in self.points if not p.within(self.budget_bytes)), default=self.highest + 1)
-        fitting = [p for p in self.points if p.size < limit]
-        return max(fitting, key=lambda p: p.size, default=None)
+        above = self._above
+        return _below(self.points, math.inf if above is None else above.size)
 
     @property
     def _above(self) -> Point | None:
@@ -122,16 +135,14 @@ class Bisection:
 
     def _is_known(self, size: int) -> bool:
         """Return whether `size` was asked, or lies between two sizes on one of whose both sides memory grows alike."""
-        below, above = _around(self.points, size)
+        below, above = _below(self.points, size + 1), _above(self.points, size - 1)
         if below is None or above is None:
             return False
         return below is above or self._is_straight(below) or self._is_straight(above)
 
     def _is_straight(self, point: Point) -> bool:
-        """Return whether memory grows as much up to `point`, from the size asked below it, as it does to the one above
-        it."""
-        below = self._below(point)
-        after = min((p for p in self.points if p.size > point.size), key=lambda p: p.size, default=None)
+        """Return whether memory grows as much from the size asked below `point` up to it as to the one above it."""
+        below, after = _below(self.points, point.size), _above(self.points, point.size)
         if below is None or after is None or after.peak_bytes is None:
             return False
         before, beyond = _slope(below, point), _slope(point, after)
@@ -139,7 +150,7 @@ class Bisection:
 
     def _secant(self, best: Point) -> int:
         """Where the growth seen last meets the budget, and a little further, to have a size above it."""
-        below = self._below(best)
+        below = _below(self.points, best.size)
         if below is None or (slope := _slope(below, best)) <= 0:
             return GROWTH * best.size
         return int((best.size + (self.budget_bytes - best.phases[0]) / slope) * (1 + BEYOND)) + 1
@@ -153,7 +164,7 @@ class Bisection:
         middle = (best.size + above.size) // 2
         if above.peak_bytes is None or self._is_stalled(above.size - best.size):
             return middle
-        lower = self._below(best)
+        lower = _below(self.points, best.size)
         late = lower is not None and self.points[-1] is best and _slope(lower, best) > 0
         slope = _slope(lower, best) if late and lower is not None else _slope(best, above)
         if slope <= 0:
@@ -162,28 +173,16 @@ class Bisection:
         aim = best.size + int((self.budget_bytes - best.phases[0]) / slope) + (aside if late else -aside)
         return min(max(aim, best.size + 1), above.size - 1)
 
-    def _below(self, point: Point) -> Point | None:
-        """The largest size asked below another."""
-        return max((p for p in self.points if p.size < point.size), key=lambda p: p.size, default=None)
-
     def _is_stalled(self, width: int) -> bool:
         """Return whether the last two sizes inside the bracket, now `width` wide, have not halved it."""
         before = Bisection(self.budget_bytes, self.lowest, self.highest, self.points[:-2])
-        best = before.best
-        above = [p.size for p in before.points if not p.within(self.budget_bytes)]
-        return best is not None and bool(above) and width > (min(above) - best.size) / 2
+        best, above = before.best, before._above
+        return best is not None and above is not None and width > (above.size - best.size) / 2
 
 
 def _slope(lower: Point, upper: Point) -> float:
     """Bytes of forward and backward for each size more: the update's hardly grow."""
     return (upper.phases[0] - lower.phases[0]) / (upper.size - lower.size)
-
-
-def _around(points: Sequence[Point], size: int) -> tuple[Point | None, Point | None]:
-    """The sizes asked below and above `size`, itself in both places where it was asked."""
-    below = max((p for p in points if p.size <= size), key=lambda p: p.size, default=None)
-    above = min((p for p in points if p.size >= size), key=lambda p: p.size, default=None)
-    return below, above
 
 
 def largest(points: Iterable[Point], fits: Callable[[int], bool]) -> int | None:
@@ -211,7 +210,8 @@ def at(points: Iterable[Point], size: int) -> Point | None:
 
     What computing takes and what the update takes grow in a straight line between the sizes around it, each by itself.
     """
-    below, above = _around([p for p in points if p.peak_bytes is not None], size)
+    known = [p for p in points if p.peak_bytes is not None]
+    below, above = _below(known, size + 1), _above(known, size - 1)
     if below is None or above is None:
         return None
     share = (size - below.size) / (above.size - below.size) if above.size > below.size else 0.0
@@ -286,7 +286,8 @@ class Foresight:
     def within(self, room: float) -> int | None:
         """The largest of the sizes predicted whose calibrated peak is at most `room` bytes; None where none is."""
         assert self.prediction is not None and self.calibration is not None
-        return largest_within(self.prediction.points, self.calibration, room)
+        calibration = self.calibration
+        return largest(self.prediction.points, lambda peak: calibration.peak(peak) <= room)
 
     @property
     def method(self) -> str:
@@ -326,10 +327,6 @@ class Foresight:
             points=tuple(PredictedPeak(size, round(peak)) for size, peak in self.peaks(sizes).items()),
             reason=self.reason,
         )
-
-
-class Distrusted(Exception):
-    """The prediction does not hold; the text says why, in a few words."""
 
 
 def checked(points: Iterable[Point], axis: str | None = None) -> None:
@@ -375,11 +372,6 @@ def calibrate(
     if not LEAST_FACTOR <= factor <= LARGEST_FACTOR:
         raise Distrusted(f"{in_words(size, axis)} took {factor:.2f} times the prediction")
     return Calibration(size, factor, constant)
-
-
-def largest_within(points: Sequence[Point], calibration: Calibration, room: float) -> int | None:
-    """The largest of the sizes predicted whose calibrated peak is at most `room` bytes; None where none is."""
-    return largest(points, lambda peak: calibration.peak(peak) <= room)
 
 
 # --- The child that predicts, and what it does for a search -----------------------------------------------------------

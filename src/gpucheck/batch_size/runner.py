@@ -7,7 +7,6 @@ does not import torch.
 from __future__ import annotations
 
 import os
-import signal
 import time
 from dataclasses import replace
 from typing import Any, Literal
@@ -360,7 +359,7 @@ class Runner:
             return Refused("over-budget", f"building it took {capacity(self._watch.exceeded)}")
         outcome = classify(end, self.setup.device.split(":")[0])
         reason = _in_words(end, self.start_timeout_s)
-        if outcome in ("out-of-memory", "host-out-of-memory"):
+        if outcome in MEMORY:
             return Refused(outcome, reason)
         trace = answer["traceback"] if answer is not None else end.stderr_tail
         opening = answer is not None and answer.get("stage") == "device"
@@ -417,10 +416,8 @@ def _at_once(asked: int | None, reached: int | None, budget: int) -> str | None:
     """
     if asked is None or reached is None or reached >= FAR_BELOW * budget:
         return None
-    text = f"{AT_ONCE}{capacity(asked)} failed with {capacity(reached)} in use"
-    if reached + asked < budget:
-        return f"{text}: memory that was allocated and never used counts too"
-    return text
+    unused = ": memory that was allocated and never used counts too" if reached + asked < budget else ""
+    return f"{AT_ONCE}{capacity(asked)} failed with {capacity(reached)} in use{unused}"
 
 
 def _in_words(end: End, limit_s: float) -> str:
@@ -438,16 +435,8 @@ def _in_words(end: End, limit_s: float) -> str:
             return "killed by the kernel: the machine's memory ran out"
         return "killed by SIGKILL, but not by the kernel's out-of-memory killer"
     if end.killed_by is not None:
-        return f"killed by {_signal_name(end.killed_by)}{told}"
+        return f"killed by {Ending('killed', -end.killed_by).signal}{told}"
     return f"exit status {end.exit_status}{told or ('' if end.exit_status else ' and no answer')}"
-
-
-def _signal_name(number: int) -> str:
-    """SIGTERM for 15; the number where the system names none."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def failed_device(setup: Setup, reason: str, *, opening: bool = False) -> DeviceFailed | None:

@@ -107,8 +107,7 @@ class Search:
     @property
     def confirmed(self) -> bool:
         """Return whether the best size has passed in a separate process."""
-        best = self.best
-        return best is not None and _confirms(self.trials, best)
+        return self._has_confirmed(self.trials)
 
     @property
     def limited_by(self) -> str | None:
@@ -125,7 +124,7 @@ class Search:
             return "max-batch-size"
         if self._closed(best):
             return failing.outcome if failing and self.predicted_above is None else "over-budget"
-        if not self.seek_failure and (self._confirmed_now(best) or self._candidate(best) is None):
+        if not self.seek_failure and (self._has_confirmed(self._own) or self._candidate(best) is None):
             return failing.outcome if failing else "safety"
         return "trials" if self._exhausted(best) else None
 
@@ -205,9 +204,15 @@ class Search:
         return self.rounded(self.cap)
 
     @property
-    def _made(self) -> int:
+    def _own(self) -> list[TrialEntry]:
         """Trials of this run."""
-        return len(self.trials) - self.taken_over
+        return self.trials[self.taken_over :]
+
+    def _has_confirmed(self, trials: Sequence[TrialEntry]) -> bool:
+        """Return whether the best size has passed in a separate process among these."""
+        best = self.best
+        confirmed = {r.batch_size for r in trials if r.purpose == "confirm" and r.outcome == FITS}
+        return best is not None and best.batch_size in confirmed
 
     def step(self, size: int) -> int:
         """Return how far above `size` the next is worth a trial: where sizes are few, by more than the tolerance."""
@@ -229,15 +234,10 @@ class Search:
         """
         if best.batch_size >= self._highest or self._closed(best) or self._exhausted(best):
             return True
-        return not self.seek_failure and self._confirmed_now(best)
-
-    def _confirmed_now(self, best: TrialEntry) -> bool:
-        """Return whether this run has confirmed the best."""
-        return _confirms(self.trials[self.taken_over :], best)
+        return not self.seek_failure and self._has_confirmed(self._own)
 
     def _closed(self, best: TrialEntry) -> bool:
-        failing = self.first_failing
-        if failing is None:
+        if (failing := self.first_failing) is None:
             return self._closed_by_fit(best)
         # Pieces of memory fit or do not, whatever the sum says: only what failed bounds it, and a tolerance is enough.
         near = self.step(best.batch_size) if self._packed else self._apart(best.batch_size)
@@ -245,14 +245,10 @@ class Search:
 
     def _closed_by_fit(self, best: TrialEntry) -> bool:
         """Return whether one tolerance more is predicted to exceed the budget; never for an exact search."""
-        return self._is_last(best, packed=self._packed)
-
-    def _is_last(self, best: TrialEntry, *, packed: bool) -> bool:
-        """Return whether peaks, `packed` or as they were, put one tolerance more than the best above the budget."""
-        points = dict(self._measured(packed=packed))
+        points = dict(self._measured())
         if not self.tolerance or not self.seek_failure or len(points) < FITTED_SIZES:
             return False
-        fitted, step = self._fit(1.0, packed=packed), self.step(best.batch_size)
+        fitted, step = self._fit(1.0), self.step(best.batch_size)
         if fitted is None or fitted.peak(best.batch_size + step, -SURE) <= 1.0:
             return False
         # Where sizes are few the flattest growth seen has to say so too.
@@ -289,7 +285,7 @@ class Search:
         """
         failing = self.first_failing
         hoped = failing.batch_size - 1 if failing else best.batch_size
-        return self._made + 1 + 1 + self.reserve > _bound(max(best.batch_size, hoped)) + self.extra_trials
+        return len(self._own) + 1 + 1 + self.reserve > _bound(max(best.batch_size, hoped)) + self.extra_trials
 
     def _retreat(self, best: TrialEntry) -> int | None:
         """After a confirmation failed, the size just below it that is run next, straight in a separate process."""
@@ -297,7 +293,7 @@ class Search:
         if not failed:
             return None
         size = failed[-1].batch_size - self._apart(failed[-1].batch_size) * (1 << (len(failed) - 1))
-        if size <= best.batch_size or self._made + 1 + self.reserve > _bound(size):
+        if size <= best.batch_size or len(self._own) + 1 + self.reserve > _bound(size):
             return None
         return size
 
@@ -396,11 +392,6 @@ def search_for(options: FindBatchSizeOptions, cap: int, budget_bytes: int, *, is
         start=options.start,
         noise=PEAK_NOISE if is_cpu else DEVICE_PEAK_NOISE,
     )
-
-
-def _confirms(trials: Sequence[TrialEntry], best: TrialEntry) -> bool:
-    """Return whether the best size has passed in a separate process among these."""
-    return any(r.batch_size == best.batch_size and r.purpose == "confirm" and r.outcome == FITS for r in trials)
 
 
 def _bound(size: int) -> int:
@@ -507,18 +498,13 @@ def _inverse(m: list[list[float]]) -> tuple[Triple, Triple, Triple]:
 
 def _last(low: int, high: int, holds: Callable[[int], bool]) -> int:
     """The last size before the first that does not hold, looked for by doubling the distance, then by halving."""
-    good, stride = low, 1
+    good, size, stride = low, low, 1
     while good < high:
         size = min(low + stride, high)
         if not holds(size):
             break
         good, stride = size, stride * 2
-    else:
-        return high
     while size - good > 1:
         middle = (good + size) // 2
-        if holds(middle):
-            good = middle
-        else:
-            size = middle
+        good, size = (middle, size) if holds(middle) else (good, middle)
     return good

@@ -88,18 +88,13 @@ class DeviceGauge:
         self.accel.synchronize()
         figures = self.accel.memory()
         self.reserved = max(self.reserved, figures.max_memory_reserved_bytes or figures.memory_reserved_bytes or 0)
-        allocated = figures.max_memory_allocated_bytes or figures.memory_allocated_bytes or 0
-        if computing:
-            self.compute = max(self.compute, allocated)
-        else:
-            self.optimizer = max(self.optimizer, allocated)
+        _note(self, computing, figures.max_memory_allocated_bytes or figures.memory_allocated_bytes or 0)
         self.outside_most = max(self.outside_most, self.outside())
         self.accel.reset_peak()
 
     @property
     def misjudged(self) -> bool:
-        """Return whether the trial passed the budget only because more lies outside the allocator than when it
-        began."""
+        """Return whether the budget was passed only by what came to lie outside the allocator since it began."""
         return self.outside_most > self.set_aside and self.reserved + self.outside_most > self.budget
 
     def level(self) -> int:
@@ -158,11 +153,7 @@ class CpuGauge:
         """Note the peak of the phase that ends here: forward and backward, or the optimizer's step."""
         if self.method == "sampled":
             return
-        peak = (self.accel.memory().max_resident_bytes or 0) - self.baseline
-        if computing:
-            self.compute = max(self.compute, peak)
-        else:
-            self.optimizer = max(self.optimizer, peak)
+        _note(self, computing, (self.accel.memory().max_resident_bytes or 0) - self.baseline)
         if self.method == "VmHWM":
             reset_resident_peak()
 
@@ -195,6 +186,13 @@ class CpuGauge:
     def retries(self) -> int:
         """A CPU's allocator has no cache to retry from."""
         return 0
+
+
+def _note(gauge: Gauge, computing: bool, peak: int) -> None:
+    if computing:
+        gauge.compute = max(gauge.compute, peak)
+    else:
+        gauge.optimizer = max(gauge.optimizer, peak)
 
 
 def warm_up() -> None:
@@ -373,7 +371,8 @@ def _gauge(accel: Accel, setup: Setup, free_expected: int | None) -> tuple[Gauge
     if accel.is_cpu:
         gauge = open_cpu_gauge(accel, setup.guard_bytes, setup.budget_bytes)
         return gauge, {"baseline_bytes": gauge.baseline}
-    info = _settled(accel, free_expected)
+    least = 0 if free_expected is None else free_expected - SETTLED_BYTES
+    info = _settled(accel, least)
     if info is None:
         return DeviceGauge(accel, Ledger(0, 0, False), setup.budget_bytes), {}
     free_at_open, total = info
@@ -386,24 +385,16 @@ def _gauge(accel: Accel, setup: Setup, free_expected: int | None) -> tuple[Gauge
         "budget": asdict(budget_found),
         "context_counted": known,
         "free_at_open": free_at_open,
-        "settled": _is_settled(free_at_open, free_expected),
+        "settled": free_at_open >= least,
     }
 
 
-def _settled(accel: Accel, expected: int | None) -> tuple[int, int] | None:
+def _settled(accel: Accel, least: int) -> tuple[int, int] | None:
     """Free and total memory, once what an ended child held is given back, or after ten seconds as they are."""
-    info = accel.memory_info()
     deadline = time.monotonic() + SETTLE_S
-    while info is not None and not _is_settled(info[0], expected):
-        if time.monotonic() > deadline:
-            break
+    while (info := accel.memory_info()) is not None and info[0] < least and time.monotonic() <= deadline:
         time.sleep(0.1)
-        info = accel.memory_info()
     return info
-
-
-def _is_settled(free: int, expected: int | None) -> bool:
-    return expected is None or free >= expected - SETTLED_BYTES
 
 
 def _weighed(setup: Setup) -> Json:
@@ -480,12 +471,20 @@ class Session:
             levels.append(self.gauge.level())
 
         try:
-            while _goes_on(times, steps, unlike=len(set(elements)) > 1, watching=watching):
+            # As many as were asked for, and one more where that is cheap.
+            while len(times) < (max(steps, UNLIKE_STEPS) if len(set(elements)) > 1 else steps) or (
+                len(times) == steps and times[-1] < CHEAP_STEP_S and not watching
+            ):
                 one_more()
             while retried[-1] and _has_time(times, until):
                 one_more()
             peaks, settled = self.gauge.peaks(), len(levels)
-            while watching and self._may_grow(levels, settled, peaks) and _has_time(times, until):
+            # Another step may show that memory grows from step to step, while there is room for it.
+            while (
+                watching
+                and (len(levels) == settled or (_rises(levels[-2:]) and not self._is_filled(levels, settled, peaks)))
+                and _has_time(times, until)
+            ):
                 one_more()
         except GpucheckError as error:
             return {"ok": False, "stage": "step", "error": _told(error)}
@@ -555,15 +554,8 @@ class Session:
                 break
         self._forget()
 
-    def _may_grow(self, levels: list[int], settled: int, peaks: Peaks) -> bool:
-        """Return whether another step may show that memory grows from step to step, and there is room for it."""
-        if len(levels) == settled:
-            return True
-        return _rises(levels[-2:]) and not self._is_filled(levels, settled, peaks)
-
     def _is_filled(self, levels: list[int], settled: int, peaks: Peaks) -> bool:
-        """Return whether one more step of memory that grows would pass the budget, given the peaks of the steps
-        `settled`."""
+        """Return whether one more step of memory that grows would pass the budget, by the peaks of `settled` steps."""
         grown = levels[-1] - levels[settled - 1] + levels[-1] - levels[-2]
         return peaks.total is not None and grown > 0 and peaks.total + grown > self.gauge.budget
 
@@ -612,13 +604,6 @@ def _has_time(times: list[float], until: float) -> bool:
 def _rises(levels: list[int]) -> bool:
     """Return whether each level is above the one before, by more than what comes and goes."""
     return all(after - before >= LEAST_GROWTH_BYTES for before, after in itertools.pairwise(levels))
-
-
-def _goes_on(times: list[float], steps: int, *, unlike: bool, watching: bool) -> bool:
-    """Return whether a trial takes another step after these: as many as were asked for, and one more where that is
-    cheap."""
-    wanted = max(steps, UNLIKE_STEPS) if unlike else steps
-    return len(times) < wanted or (len(times) == steps and times[-1] < CHEAP_STEP_S and not watching)
 
 
 def _failure(error: BaseException) -> Json:

@@ -147,8 +147,7 @@ def default_s(ids: Sequence[str]) -> float:
 
 
 def host_share() -> float:
-    """Return what buffers may take of the host's memory that is left, so that this process takes a quarter of it at
-    most."""
+    """Return what buffers may take of the host's free memory, so that this process takes a quarter of it at most."""
     left, mine = host.memory().usable, psutil.Process(os.getpid()).memory_info().rss
     room = MEMORY_SHARE * (left + mine) - mine - BESIDE_BYTES
     return max(room / left, LEAST_SHARE) if left else LEAST_SHARE

@@ -16,7 +16,7 @@ from gpucheck.bench.overlap import OverlapOptions
 from gpucheck.bench.transfer import TransferOptions
 
 if TYPE_CHECKING:  # a help page needs no judge
-    from gpucheck.bench.figures import Judge
+    from gpucheck.bench.judging import Judge
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -23,8 +24,9 @@ from gpucheck.machine import host, kept
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timing import Beside, Clock, Limits, Timed
+from gpucheck.measure.timing import Clock, Limits
 from gpucheck.report.fault import first_line
+from gpucheck.report.measurement import Measurement
 from gpucheck.units import GIB, MIB
 from gpucheck.work import reference
 
@@ -73,9 +75,13 @@ class Room:
         """Return what copies must rotate over to be cold."""
         return COLD_FACTOR * self.cache
 
+    @property
+    def known_cache(self) -> int | None:
+        """The last-level cache; None where it was assumed."""
+        return self.cache if self.cache_known else None
+
     def capacity(self, largest: int, host_buffers: int) -> int:
-        """Return how large each buffer is: enough for the largest size and for cold copies, less where there is less
-        room."""
+        """Return how large each buffer is: enough for the largest size and for cold copies, if there is room."""
         # One slice more than is needed: sizes that do not divide it leave a rest.
         wanted = max(largest, self.cold + min(largest, self.cache), ROTATED_BYTES)
         # A virtual machine may show a last-level cache for each of its CPUs, and pinning takes a second for some GiB.
@@ -98,8 +104,7 @@ class Room:
 
 
 def room_for(accel: Accel, host_share: float) -> Room:
-    """Return what buffers may take here, `host_share` of the host's memory that is left, and what cold copies must
-    exceed."""
+    """Return what buffers may take: of the host's free memory `host_share`; and what cold copies must exceed."""
     cache = host.last_level_cache_bytes()
     info = accel.memory_info()
     return Room(
@@ -228,10 +233,7 @@ def wake(accel: Accel, shared: Buffers) -> None:
     if some is None:
         return
     part = min(len(some.words), 16 * MIB // some.words.element_size())
-    until = accel.host_now() + LINK_WARM_UP_S
-    while accel.host_now() < until:
-        shared.device.words[:part].copy_(some.words[:part])
-        accel.synchronize()
+    timing.repeated_s(accel, lambda: shared.device.words[:part].copy_(some.words[:part]), LINK_WARM_UP_S)
 
 
 # -- copies that are verified ------------------------------------------------------------------------------------------
@@ -260,11 +262,7 @@ class Verified:
     @property
     def details(self) -> dict[str, int | None]:
         """As a row's method has them."""
-        return {
-            "verified_slices": self.slices,
-            "wrong_bytes": self.wrong_bytes,
-            "first_wrong_byte": self.first_wrong,
-        }
+        return {"verified_slices": self.slices, "wrong_bytes": self.wrong_bytes, "first_wrong_byte": self.first_wrong}
 
 
 @dataclass(slots=True)
@@ -417,20 +415,25 @@ def _pattern(number: int, first: int, start: int, stop: int) -> torch.Tensor:
     return torch.arange(first + start, first + stop).bitwise_xor_(number)
 
 
-@dataclass(frozen=True, slots=True)
-class TimedCopies:
-    """A row's copies: their times, what was seen beside them, over how many bytes they rotated, and if they arrived."""
+def measure(
+    name: str,
+    accel: Accel,
+    copies: Copies,
+    watch: Watch,
+    clock: Clock,
+    limits: Limits,
+    *,
+    case: dict[str, Any],
+    cold: int,
+    details: dict[str, Any],
+    threads: int = 1,
+    moves: int = 1,
+) -> Measurement:
+    """Time copies, one call each, compare what they left, and make their row.
 
-    timed: Timed
-    beside: Beside
-    rotation_bytes: int
-    verified: Verified
-
-
-def time_copies(
-    accel: Accel, copies: Copies, watch: Watch, clock: Clock, limits: Limits, threads: int = 1
-) -> TimedCopies:
-    """Time copies, one call each, and compare what they left; `threads` is how many cores a copy uses on the host."""
+    `threads` is how many cores a copy uses on the host, `cold` what copies must rotate over to be cold, `moves` how
+    often each byte counts.
+    """
     work = timing.Work(copies.call, empty=copies.empty, prepare=copies.prepare, forget=copies.forget)
     timed, beside = timing.watched(watch, threads, lambda: timing.measure(accel, work, clock=clock, limits=limits))
     slices = copies.count
@@ -438,4 +441,15 @@ def time_copies(
         # A graph replays the slices that it captured and moves no cursor: one copy more, so that something is compared.
         slices = min(slices, timed.run.calls_per_sample)
         copies.call()
-    return TimedCopies(timed, beside, slices * copies.stride, copies.finish())
+    rotation, verified = slices * copies.stride, copies.finish()
+    return timing.measurement(
+        name,
+        accel.ref,
+        timed,
+        beside,
+        case=case,
+        work=("bytes", float(moves * copies.size), "B/s"),
+        memory=accel.memory(),
+        cache="cold" if rotation >= cold else "warm",
+        details={**details, "buffers": "preallocated", "rotation_bytes": rotation, **verified.details},
+    )

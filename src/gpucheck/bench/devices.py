@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpucheck import exits
-from gpucheck.bench import judge, remarks
+from gpucheck import errors
+from gpucheck.bench import judge, judging
+from gpucheck.config import Limit
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Undecided, UsageError
 from gpucheck.machine import child, choose, faults, inventory, kept, pulse, talk
 from gpucheck.machine.accel import Accel
@@ -38,7 +39,6 @@ from gpucheck.report.fault import Fault, not_run
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report, events_of
-from gpucheck.thresholds import Limit
 
 # What the next row may take, by the one before: a larger size or another operation takes longer.
 AS_LONG = 2.0
@@ -191,7 +191,7 @@ class _Run:
             kept.begin(accel)
             try:
                 for one in self.rows(accel, deadline):
-                    self.emit(Measured(replace(one, flags=(*one.flags, remarks.SHARED)) if shared else one))
+                    self.emit(Measured(replace(one, flags=(*one.flags, judging.SHARED)) if shared else one))
                     left_out = "some rows were not measured"
                     # Rows that were timed in turn are told together.
                     together = together - 1 if together else len(one.method.details.get("in_turn_with", ()))
@@ -225,12 +225,13 @@ class _Run:
         self.emit(Failed(fault))
         if fault.kind == "error" and not faults.is_of_library(error):
             raise error
-        if fault.kind == "device" and (fault.poisons or accel is None or self._is_silent(accel)):
-            self.lost[device_id] = fault
-
-    def _is_silent(self, accel: Accel) -> bool:
-        with pulse.watching(accel, self.where):
-            return accel.why_broken() is not None
+        if fault.kind != "device":
+            return
+        if not fault.poisons and accel is not None:
+            with pulse.watching(accel, self.where):
+                if accel.why_broken() is None:
+                    return
+        self.lost[device_id] = fault
 
 
 def out_of_time(name: str, what: str, device: str | None = None) -> Finding:
@@ -266,7 +267,7 @@ RunChild = Callable[[Sequence[str], float], ChildResult]
 class FailedRun(GpucheckError):
     """A run that ended with a bug: what it measured is kept, and the whole ends so too (exit 70)."""
 
-    exit_code = exits.BUG
+    exit_code = errors.BUG
 
 
 def repeated(
@@ -296,7 +297,7 @@ def repeated(
         raise
     whole = runs.merge(reports)
     _tell(whole, emit)
-    if reports[-1].summary.exit == exits.BUG:
+    if reports[-1].summary.exit == errors.BUG:
         emit(Notice(ended.stderr.strip(), "warning"))  # its traceback, and where to report it
         raise FailedRun(f"run {len(reports)} of {count} ended with a bug in gpucheck", finding="runs.child")
     return whole
@@ -308,7 +309,7 @@ def _ends(report: Report) -> bool:
     A threshold is for all runs together: one that misses it goes on.
     """
     failed = any(one.verdict == "fail" and not judge.is_gate(one) for one in report.findings)
-    return failed or bool(report.faults) or report.summary.exit in (exits.COULD_NOT_LOOK, exits.BUG)
+    return failed or bool(report.faults) or report.summary.exit in (errors.COULD_NOT_LOOK, errors.BUG)
 
 
 def _document(ended: ChildResult, number: int) -> Report:
@@ -319,7 +320,7 @@ def _document(ended: ChildResult, number: int) -> Report:
     lines = ended.stderr.strip().splitlines() or [""]
     told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     last = (told or lines)[-1].removeprefix("gpucheck: ")
-    if ended.returncode == exits.USAGE:
+    if ended.returncode == errors.USAGE:
         tips = [line.strip().removeprefix("tip: ") for line in lines if line.startswith("  tip: ")]
         raise UsageError(last or "wrong usage", "", tips[-1] if tips else "")
     try:

@@ -27,8 +27,7 @@ NO_FAST_ACCUMULATION = "fast accumulation is a mode of cuBLAS"
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """The support of a dtype by a device: in hardware, emulated (slow), or not at all; `unknown` where that cannot be
-    told."""
+    """How a device supports a dtype: in hardware, emulated (slow), not at all, or `unknown`."""
 
     kind: Literal["native", "emulated", "none", "unknown"]
     reason: str = ""

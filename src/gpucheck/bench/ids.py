@@ -149,12 +149,7 @@ _BANDWIDTH = of(
         "gpucheck smoke; sudo dmesg | grep -i xid",
         role="verifies",
     ),
-    Id(
-        "bandwidth.speed",
-        "memory read and write rates",
-        "The best cold rate of the largest arrays.",
-        role="advises",
-    ),
+    Id("bandwidth.speed", "memory read and write rates", "The best cold rate of the largest arrays.", role="advises"),
     Id(
         "bandwidth.share_of_peak",
         "the share of the memory's peak",
@@ -229,11 +224,7 @@ _MATMUL = of(
 _OVERLAP = of(
     "bench overlap",
     Id(
-        "overlap.copies",
-        "copies beside compute arrive unchanged",
-        _CHANGED,
-        "gpucheck bench transfer",
-        role="verifies",
+        "overlap.copies", "copies beside compute arrive unchanged", _CHANGED, "gpucheck bench transfer", role="verifies"
     ),
     Id(
         "overlap.pinned",
@@ -359,11 +350,7 @@ _BENCH = of(
     Id("runs.child", "every run finished", "A run in a separate process failed.", "run it without --runs"),
 )
 _OF_ONE = (_TRANSFER, _BANDWIDTH, _MATMUL, _OVERLAP, _CROSSOVER, _COLLECTIVE)
-IDS = (
-    *(one for ids in _OF_ONE for one in ids),
-    *(one for ids in _OF_ONE for one in _of_any(ids[0].command)),
-    *_BENCH,
-)
+IDS = (*(one for ids in _OF_ONE for one in ids), *(one for ids in _OF_ONE for one in _of_any(ids[0].command)), *_BENCH)
 
 
 def in_role(role: Role) -> tuple[str, ...]:

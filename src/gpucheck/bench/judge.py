@@ -6,19 +6,20 @@ always the whole document, always the same way.
 A threshold is met where the whole interval of every figure meets it, and missed where none of a figure's interval does.
 All else is inconclusive: an interval that straddles it or is unknown, a missing figure, a peak that is unknown or only
 estimated, and a miss beside other work or on a throttled clock. But a figure so far from its threshold that nothing
-recorded could bridge the gap has missed it (`thresholds.BRIDGES`).
+recorded could bridge the gap has missed it (`config.BRIDGES`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpucheck import naming, thresholds, units
-from gpucheck.bench import remarks
+from gpucheck import config, naming, units
+from gpucheck.bench import judging
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS, Benchmark
-from gpucheck.bench.figures import TABLE, Ceilings, Figure, Seen
+from gpucheck.bench.judging import TABLE, Ceilings, Figure, Seen
+from gpucheck.config import BY_ID, Limit
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.fault import Fault, not_run
@@ -27,16 +28,14 @@ from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Judgement, Part, Report
 from gpucheck.report.results.bench import BenchAll, BenchmarkSummary, Headline
-from gpucheck.thresholds import BY_ID, Limit
 
 _SILENT: tuple[Verdict, ...] = ("skip", "info")
 
 
 def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgement:
-    """Return what the document of a benchmark, or of all, comes to; by the thresholds that it was measured with, or
-    others."""
+    """Judge the document of a benchmark, or of all, by the thresholds that it was measured with, or others."""
     asked = document.settings.thresholds if thresholds is None else thresholds
-    found = [one for device in _devices(document.parts) for one in remarks.in_use(document.facts, [device])]
+    found = [one for device in _devices(document.parts) for one in judging.in_use(document.facts, [device])]
     results: dict[str, Any] = {}
     headlines: list[Headline] = []
     ran = [one for one in BENCHMARKS if any(part.id == one.id for part in document.parts)]
@@ -76,11 +75,8 @@ def _is_of(part: Part, benchmark: Benchmark) -> bool:
 
 def _devices(parts: Iterable[Part], benchmark: str | None = None) -> list[str]:
     """The devices of the plan, in its order: those of one benchmark, or of all."""
-    return list(
-        dict.fromkeys(
-            part.device for part in parts if part.device is not None and (benchmark is None or part.id == benchmark)
-        )
-    )
+    mine = (part.device for part in parts if benchmark is None or part.id == benchmark)
+    return list(dict.fromkeys(device for device in mine if device is not None))
 
 
 def _seen(document: Report, benchmark: Benchmark, device: str) -> Seen:
@@ -119,31 +115,17 @@ class _Placed:
     """Skips and faults, each given out once: beside the benchmark and the device that it is about."""
 
     document: Report
-    _given: set[int]
-
-    def __init__(self, document: Report) -> None:
-        self.document, self._given = document, set()
+    _given: set[int] = field(default_factory=set)
 
     def skips(self, benchmark: Benchmark, device: str | None = None) -> list[Finding]:
         """Return those of a benchmark on a device, or of none."""
-        return list(
-            self._once(
-                one
-                for one in self.document.skips
-                if one.id.partition(".")[0] == benchmark.id and (device is None or one.device == device)
-            )
-        )
+        mine = (one for one in self.document.skips if one.id.partition(".")[0] == benchmark.id)
+        return list(self._once(one for one in mine if device is None or one.device == device))
 
     def faults(self, benchmark: Benchmark, device: str | None = None) -> list[Finding]:
         """Return what broke a benchmark off on a device, or anywhere."""
-        return [
-            _of_fault(one)
-            for one in self._once(
-                one
-                for one in self.document.faults
-                if one.where == f"bench {benchmark.id}" and (device is None or one.device == device)
-            )
-        ]
+        mine = (one for one in self.document.faults if one.where == f"bench {benchmark.id}")
+        return [_of_fault(one) for one in self._once(one for one in mine if device is None or one.device == device)]
 
     def rest(self) -> list[Finding]:
         """Return what is about no benchmark that was planned."""
@@ -192,7 +174,7 @@ def gated(
 
     `known` is what shares are shares of. `complete` is False where rows may be missing: nothing is passed then.
     """
-    asked = {one.id: one for one in thresholds.applying(limits, device.name) if one.id in TABLE}
+    asked = {one.id: one for one in config.applying(limits, device.name) if one.id in TABLE}
     made = {}
     for name, one in asked.items():
         before = next((finding for finding in findings if finding.id == name), None)
@@ -236,8 +218,8 @@ def _finding(
     texts = [told[place][1] for place in order if told[place][0] == verdict]
     if verdict == "pass" and not complete:
         verdict, texts = "inconclusive", [*texts, "some rows were not measured"]
-    reach = f"{thresholds.told(limit)}{bound}"
-    least = f"{thresholds.amount(BY_ID[limit.id].kind, limit.value)}{bound}"
+    reach = f"{config.told(limit)}{bound}"
+    least = f"{config.amount(BY_ID[limit.id].kind, limit.value)}{bound}"
     title = {
         "pass": f"{subject} reach {reach} ({limit.origin})",
         "fail": f"{subject} below {least} ({limit.origin})",
@@ -263,7 +245,7 @@ def _told(figure: Figure, limit: Limit) -> tuple[Verdict, str]:
     kind = BY_ID[limit.id].kind
     if figure.value is None:
         return "inconclusive", f"{figure.label}: {figure.why}"
-    text = f"{figure.label} {thresholds.amount(kind, figure.value)}"
+    text = f"{figure.label} {config.amount(kind, figure.value)}"
     if too_far := _too_far(figure, limit):
         return "fail", "; ".join((f"{text}, {too_far}", *figure.causes))
     if figure.why:
@@ -277,7 +259,7 @@ def _told(figure: Figure, limit: Limit) -> tuple[Verdict, str]:
     if figure.disturbed:
         return "inconclusive", f"{text}, but {' and '.join(figure.disturbed)}"
     if figure.high >= limit.value:
-        text += f", interval {thresholds.amount(kind, figure.low)} to {thresholds.amount(kind, figure.high)}"
+        text += f", interval {config.amount(kind, figure.low)} to {config.amount(kind, figure.high)}"
     return "fail" if figure.high < limit.value else "inconclusive", "; ".join((text, *figure.causes))
 
 
@@ -292,7 +274,7 @@ def _too_far(figure: Figure, limit: Limit) -> str:
     if figure.why:
         beside.append("warm")
     best = max(one for one in (figure.value, figure.high, figure.best) if one is not None)
-    if not beside or best * thresholds.bridge(beside) >= limit.value:
+    if not beside or best * config.bridge(beside) >= limit.value:
         return ""
     times = f"1/{units.significant(limit.value / best, 2)}" if best > 0 else "zero"
     *others, last = (_EXPLAINED[one] for one in beside)

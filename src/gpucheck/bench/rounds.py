@@ -5,9 +5,8 @@ For what is compared within one process: a copy alone, compute alone and both; t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 
 from gpucheck import stats
 from gpucheck.machine import pulse
@@ -38,8 +37,7 @@ ON_THE_HOST = "the device had nothing to do in these windows"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The calls that are timed together: `calls` calls, each waited for, after `untimed` ones. `prepare` runs before,
-    untimed."""
+    """The calls that are timed together: `calls`, each waited for, after `untimed` ones; `prepare` runs before."""
 
     timer: Timer
     call: Callable[[], object]
@@ -55,17 +53,13 @@ class Group:
         return self._window(number)
 
     def _window(self, number: int) -> tuple[float, float]:
-        timer, call = self.timer, self.call
+        timer = self.timer
         if self.prepare is not None:
             self.prepare(number, self.untimed + self.calls)
         for _ in range(self.untimed):
-            call()
+            self.call()
         timer.synchronize()
-        began = timer.host_now()
-        for _ in range(self.calls):
-            call()
-            timer.synchronize()
-        return began, timer.host_now() - began
+        return timing.host_window(timer, self.call, self.calls)
 
 
 def filling(timer: Timer, call: Callable[[], object]) -> Group:
@@ -92,7 +86,7 @@ def take(
     """
     names = list(groups)
     clock = groups[names[0]].timer
-    started = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    started = timing.started_now()
     windows: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     done = 0
     while True:
@@ -102,7 +96,8 @@ def take(
         done += 1
         if done < FEWEST_ROUNDS:
             continue
-        if clock.host_now() >= until_s or done >= LOOKS[-1] or (done in LOOKS and _narrow(windows.values())):
+        now_s, lengths = clock.host_now(), [[length for _, length in one] for one in windows.values()]
+        if all(timing.enough(one, now_s, until_s, PRECISION) for one in lengths):
             break
         if plain is not None and done in (WANTED_SAMPLES, *LOOKS):
             per_call = {name: [length / groups[name].calls for _, length in windows[name]] for name in names}
@@ -119,14 +114,6 @@ def take(
         )
         for name in names
     }
-
-
-def _narrow(windows: Iterable[Sequence[tuple[float, float]]]) -> bool:
-    for one in windows:
-        interval = stats.interval([length for _, length in one])
-        if interval is None or interval.autocorrelated or interval.high - interval.low > PRECISION * interval.low:
-            return False
-    return True
 
 
 def watched(

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import gpucheck
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.cli import commands, explain, results, run
 from gpucheck.cli.bench import app as bench_app
@@ -66,7 +66,7 @@ def root(
         naming.one_of("--show-completion", show_completion, tuple(completion.SHELLS))
         print(completion.SHELLS[show_completion]({**PARAMETERS, "schema": ()}), end="")
         raise typer.Exit
-    return exits.OK
+    return errors.OK
 
 
 add(app, "status", commands.status, StatusOptions, device=None)
@@ -96,9 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is not None:
         return _run(list(arguments))
     stdout_closed = secure_streams()
-    exits.patience_s = INTERRUPTED_AFTER_S
+    errors.patience_s = INTERRUPTED_AFTER_S
     code = _run(sys.argv[1:])
-    code = exits.settle((code, exits.CLOSED_STDOUT)) if stdout_closed else code
+    code = errors.settle((code, errors.CLOSED_STDOUT)) if stdout_closed else code
     # Taking an interpreter with torch down takes seconds, on a busy machine ten, and nothing of ours is left to run.
     if kept.is_lost() or "torch" in sys.modules:
         kept.leave(code)
@@ -115,16 +115,16 @@ def _run(given: list[str]) -> int:
         check_where_loaded()
         code = app(with_command(given), prog_name="gpucheck", standalone_mode=False)
         sys.stdout.flush()
-        return code if isinstance(code, int) else exits.OK
+        return code if isinstance(code, int) else errors.OK
     except _TyperError as error:
         tell(_wrong_usage(error, with_command(given)))
-        return exits.USAGE
+        return errors.USAGE
     except GpucheckError as error:
         tell(error, debug=debug)
         return error.exit_code
     except Unprinted as unprinted:
         # A failure stays one, whether or not anybody could read of it.
-        return exits.settle((unprinted.code, _could_not_print(unprinted.error)))
+        return errors.settle((unprinted.code, _could_not_print(unprinted.error)))
     except BrokenPipeError as error:
         return _could_not_print(error)
     except SystemExit as error:
@@ -132,16 +132,16 @@ def _run(given: list[str]) -> int:
         if not isinstance(error.__context__, OSError) or error.__context__.errno != errno.EPIPE:
             raise
         _silence_stdout()
-        return exits.CLOSED_STDOUT
+        return errors.CLOSED_STDOUT
     except OSError as error:
         return _could_not_print(error)
     except (KeyboardInterrupt, typer.Abort):
-        return exits.INTERRUPTED
+        return errors.INTERRUPTED
     except Terminated:
-        return exits.TERMINATED
+        return errors.TERMINATED
     except Exception as error:  # noqa: BLE001 (the one place that turns a bug outside a session into its exit status)
         tell_bug(error, given)
-        return exits.BUG
+        return errors.BUG
     finally:
         if not kept.is_lost():  # nothing is freed any more then
             gc.unfreeze()
@@ -228,7 +228,7 @@ def _wrong_usage(error: Exception, given: Sequence[str]) -> UsageError:
 def _tip(command: str, name: str, sentence: str) -> str:
     """Suggest what was likely meant; empty where nothing is near."""
     from gpucheck import naming
-    from gpucheck.thresholds import THRESHOLDS
+    from gpucheck.config import THRESHOLDS
 
     if "command" in sentence:
         group = f"{command} " if command else ""
@@ -291,10 +291,10 @@ def _could_not_print(error: OSError) -> int:
     """A closed stdout, or an OSError that nothing named: a full disk behind stdout, or a bug."""
     if isinstance(error, BrokenPipeError):
         _silence_stdout()
-        return exits.CLOSED_STDOUT
+        return errors.CLOSED_STDOUT
     if error.errno not in (errno.ENOSPC, errno.EIO, errno.EPIPE, errno.EBADF, errno.EDQUOT):
         tell_bug(error, sys.argv[1:])
-        return exits.BUG
+        return errors.BUG
     _silence_stdout()
     tell(CannotLook("stdout cannot be written", os.strerror(error.errno)))
-    return exits.COULD_NOT_LOOK
+    return errors.COULD_NOT_LOOK

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.cli.common import Common
 from gpucheck.errors import UsageError
 
@@ -32,9 +32,9 @@ def status(common: Common, options: StatusOptions) -> int:
     from gpucheck.cli import session
 
     def look(emit: Emit) -> None:
-        from gpucheck.devices.status import command
+        from gpucheck.devices import command
 
-        command(options, emit)
+        command.status(options, emit)
 
     return session.run(common, look)
 
@@ -173,4 +173,4 @@ def schema() -> int:
     from importlib import resources
 
     sys.stdout.write(resources.files("gpucheck.report").joinpath("schema.json").read_text(encoding="utf-8"))
-    return exits.OK
+    return errors.OK

@@ -14,12 +14,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from gpucheck import exits, thresholds
+from gpucheck import config, errors
 from gpucheck.cli import pages
-from gpucheck.cli.examples import EXAMPLES
+from gpucheck.cli.pages import EXAMPLES
+from gpucheck.config import THRESHOLDS
 from gpucheck.errors import GpucheckError, TargetError, UsageError
 from gpucheck.options import COMMON, LIMITS, Option, declared, grouped, option, read, refuse_empty
-from gpucheck.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:  # a help page needs no settings
     from gpucheck.config import Settings
@@ -122,7 +122,7 @@ def help_page(command: Any, context: Any, *, exit_codes: bool = True) -> str:
         ],
         commands={heading: [(name, below[name]) for name in names] for heading, names in headings.items()},
         examples=EXAMPLES.get(context.command_path, ()),
-        exit_codes=[(str(row.code), row.meaning) for row in exits.TABLE] if exit_codes and is_root else (),
+        exit_codes=[(str(row.code), row.meaning) for row in errors.EXITS] if exit_codes and is_root else (),
         foot="Exit codes: gpucheck --help" if exit_codes and not is_root else "",
         width=context.terminal_width or pages.width(),
     )
@@ -138,7 +138,7 @@ def thresholds_of(command: str) -> Iterator[Option]:
     for one in THRESHOLDS:
         if one.option and one.command == command:
             name = one.option.removeprefix("--").replace("-", "_")
-            yield Option(name, one.option, one.help, one.metavar, group=LIMITS, range=thresholds.range_of(one.kind))
+            yield Option(name, one.option, one.help, one.metavar, group=LIMITS, range=config.range_of(one.kind))
 
 
 def add(
@@ -215,7 +215,7 @@ def begin(function: Callable[..., int], common: Common, options: Any, *beside: A
     width = pages.width() if sys.stdout.isatty() else sys.maxsize
     rows = names()
     print("\n".join(pages.definitions(rows, width, max(len(name) for name, _ in rows))))
-    return exits.OK
+    return errors.OK
 
 
 # Every command's parameters, in the order of its help page: for completion, and for tests.
@@ -275,7 +275,7 @@ def tell(error: GpucheckError, *, debug: bool = False) -> None:
         if isinstance(error, TargetError) and error.trace:
             print(error.trace, file=sys.stderr)
     what, why, fix = (" ".join(part.split()) for part in (error.what, error.why, error.fix))
-    if error.exit_code == exits.USAGE:
+    if error.exit_code == errors.USAGE:
         said = (("error: ", f"{what}: {why}" if why else what), ("  tip: ", fix), ("usage: ", usage(error.command)))
     else:
         said = (("error: ", what), ("cause: ", why), ("  fix: ", fix))

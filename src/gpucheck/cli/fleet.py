@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.cli.common import Common, HelpGroup, add
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.fleet.options import FleetCheckOptions, FleetJudgeOptions
@@ -157,7 +157,7 @@ def check(common: Common, options: FleetCheckOptions) -> int:
 
     code = session.run(common, lambda emit: command(options, emit))
     # Slurm drains a node whose prolog fails: what is undecided must not cost a node.
-    return code if not options.prolog or code in (exits.FAILED, exits.USAGE) else exits.OK
+    return code if not options.prolog or code in (errors.FAILED, errors.USAGE) else errors.OK
 
 
 add(app, "check", check, FleetCheckOptions, group="fleet", device=None)

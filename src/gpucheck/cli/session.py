@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 import gpucheck
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.cli import outputs
 from gpucheck.cli.common import Common, tell, tell_bug
 from gpucheck.errors import GpucheckError, Terminated, Unprinted, UsageError
@@ -100,7 +100,7 @@ class _Session:
             leaves = isinstance(event, _FOUND) and self.files and pulse.PULSE.watched
             if leaves or (isinstance(event, Finished) and (self.files or self.judge is not None)):
                 # Until the end it is not known whether all that was asked was done.
-                report = self._report(exits.UNDECIDED, complete=False)
+                report = self._report(errors.UNDECIDED, complete=False)
                 self._show_failed(report)
                 outputs.update(self.files, report)
 
@@ -115,11 +115,11 @@ class _Session:
     def finish(self, code: int | None) -> int:
         """Print and write the report; the exit status."""
         report = self._report(code)
-        return finish(report, self.common, self.files, told=code in (exits.COULD_NOT_LOOK, exits.BUG))
+        return finish(report, self.common, self.files, told=code in (errors.COULD_NOT_LOOK, errors.BUG))
 
     def _report(self, code: int | None, *, complete: bool = True) -> Report:
         """The document so far, judged. A judge that raises is a bug of ours and costs no row."""
-        code = exits.BUG if self._misjudged else code
+        code = errors.BUG if self._misjudged else code
         try:
             return _report(self.collector, self.common, self.clock, code, complete=complete, judge=self.judge)
         except Exception as error:
@@ -133,11 +133,11 @@ class _Session:
 
     def lost(self, fault: Fault) -> None:
         """Write down what there is and end the process: its main thread waits for a device, which nothing can stop."""
-        self._leave(Failed(fault), None, exits.FAILED)
+        self._leave(Failed(fault), None, errors.FAILED)
 
     def leave(self) -> None:
         """Write down what there is and end the process: time is over in what nothing may interrupt."""
-        self._leave(OUT_OF_TIME, exits.UNDECIDED, exits.UNDECIDED)
+        self._leave(OUT_OF_TIME, errors.UNDECIDED, errors.UNDECIDED)
 
     def _leave(self, why: Event, ended: int | None, code: int) -> None:
         try:
@@ -146,7 +146,7 @@ class _Session:
                 self.view.close()
                 code = self.finish(ended)
         except Unprinted as error:
-            code = exits.settle((error.code, exits.CLOSED_STDOUT))
+            code = errors.settle((error.code, errors.CLOSED_STDOUT))
         finally:
             kept.leave(code)
 
@@ -171,13 +171,13 @@ def _outcome(work: Callable[[Emit], None], whole: _Session, common: Common) -> i
             pulse.finished()
     except pulse.OutOfTime:
         emit(OUT_OF_TIME)
-        return exits.UNDECIDED
+        return errors.UNDECIDED
     except KeyboardInterrupt:
         emit(Notice("interrupted: this is the report so far", "warning"))
-        return exits.INTERRUPTED
+        return errors.INTERRUPTED
     except Terminated:
         emit(Notice("terminated: this is the report so far", "warning"))
-        return exits.TERMINATED
+        return errors.TERMINATED
     except UsageError as error:
         if not (so_far.measurements or so_far.results):
             whole.view.close(refused=True)
@@ -212,10 +212,10 @@ def _broken_off(error: Exception, emit: Emit, common: Common, so_far: Collector)
         emit(Failed(fault))
     if fault.kind == "error" and not faults.is_of_library(error):
         tell_bug(error, sys.argv[1:])
-        return exits.BUG
+        return errors.BUG
     if common.debug:
         traceback.print_exception(error)
-    return exits.UNDECIDED if fault.kind == "memory" else exits.FAILED
+    return errors.UNDECIDED if fault.kind == "memory" else errors.FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ def _report(
         code=code,
         complete=complete
         and OUT_OF_TIME.text not in collector.notices
-        and code not in (exits.INTERRUPTED, exits.TERMINATED, exits.USAGE, exits.BUG),
+        and code not in (errors.INTERRUPTED, errors.TERMINATED, errors.USAGE, errors.BUG),
         strict=common.strict,
         settings=common.settings,
         judge=judge,
@@ -280,7 +280,7 @@ def finish(report: Report, common: Common, files: list[outputs.Output], *, told:
         outputs.write(files, report)
     except GpucheckError as error:
         tell(error)
-        code = exits.settle((code, error.exit_code))
+        code = errors.settle((code, error.exit_code))
     if unprinted is not None:
         raise Unprinted(unprinted, code) from unprinted
     return code
@@ -338,10 +338,10 @@ def watch(common: Common, work: Callable[[Emit], None], interval_s: float) -> in
         try:
             work(emit)
         except KeyboardInterrupt:
-            return exits.INTERRUPTED
+            return errors.INTERRUPTED
         except Terminated:
-            return exits.TERMINATED
-    return exits.OK
+            return errors.TERMINATED
+    return errors.OK
 
 
 @contextlib.contextmanager

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpucheck import config, naming, thresholds, units
-from gpucheck.config import Settings
+from gpucheck import config, naming, units
+from gpucheck.config import THRESHOLDS, Limit, Settings, Threshold
 from gpucheck.errors import UsageError
-from gpucheck.thresholds import THRESHOLDS, Limit, Threshold
 
 VARIABLES = {"device": "GPUCHECK_DEVICE", "strict": "GPUCHECK_STRICT", "time_budget": "GPUCHECK_TIME_BUDGET"}
 # Read by the scripts and the tests: no settings of a command.
@@ -61,9 +60,7 @@ def told(settings: Settings) -> str:
         for name, origin in settings.origins.items()
     ]
     parts += [
-        f"{one.id} {thresholds.told(one)} ({one.origin})"
-        for one in settings.thresholds
-        if not one.origin.startswith("--")
+        f"{one.id} {config.told(one)} ({one.origin})" for one in settings.thresholds if not one.origin.startswith("--")
     ]
     return f"set: {'; '.join(parts)}" if parts else ""
 
@@ -153,7 +150,7 @@ def _options(wanted: list[Threshold], given: Mapping[str, Any]) -> list[Limit]:
         option = threshold.option
         text = given.get(_parameter(option)) if option else None
         if option and text:
-            found.append(thresholds.limit(threshold, text, option))
+            found.append(config.limit(threshold, text, option))
     return found
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gpucheck import stats, thresholds, units
+from gpucheck import config, stats, units
 from gpucheck.measure import runs
 from gpucheck.measure.runs import FEWEST_RUNS
 from gpucheck.report.codec import to_json
@@ -437,7 +437,7 @@ def _too_slow(row: ComparedRow, most: float) -> bool:
     least = row.ratio if row.ci_low is None else row.ci_low
     # Where a call of the two sides does not do the same, its time says nothing.
     other_work = any(text.startswith(OTHER_WORK) for text in row.differences)
-    return not other_work and least > (1 + most) * thresholds.bridge(beside)
+    return not other_work and least > (1 + most) * config.bridge(beside)
 
 
 def _unclear(row: ComparedRow, above: Sequence[ComparedRow]) -> str:

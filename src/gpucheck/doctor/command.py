@@ -18,11 +18,10 @@ from gpucheck.doctor.condition import Condition, Evidence
 from gpucheck.doctor.ladder import CONDITIONS, select
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import UsageError
-from gpucheck.machine import child, choose, installed_torch, inventory, load_child, stack, talk, torch_probe
+from gpucheck.machine import child, choose, installed_torch, inventory, stack, talk
 from gpucheck.machine.choose import Usable
 from gpucheck.machine.host import held_bytes
-from gpucheck.machine.stack import Stack
-from gpucheck.machine.torch_probe import TorchProbe, how_it_ended, said
+from gpucheck.machine.stack import Stack, TorchProbe, how_it_ended, said
 from gpucheck.measure.telemetry import Sample, Watch, summarise
 from gpucheck.report.events import Answered, Emit, Judged, Progress, Started
 from gpucheck.report.facts import Device, Facts, TorchBuild
@@ -97,9 +96,8 @@ def read(options: DoctorOptions, emit: Emit, *, driver_timeout_s: float | None =
     # The driver in this thread, which an interrupt reaches; torch is cut off by it.
     cut = child.Cut()
     with ThreadPoolExecutor(max_workers=1) as beside:
-        asked = beside.submit(
-            torch_probe.probe, options.python, timeout_s=options.time_budget_s or torch_probe.TIMEOUT_S, cut=cut
-        )
+        limit_s = options.time_budget_s or stack.TORCH_TIMEOUT_S
+        asked = beside.submit(stack.probe, options.python, timeout_s=limit_s, cut=cut)
         try:
             facts, seen = _around(options.root, cut, driver_timeout_s)
             probe = _answer(asked, options.python)
@@ -130,7 +128,7 @@ def _no_answer(python: str, probe: TorchProbe) -> UsageError:
 
     What a program that is no Python printed is left out: most repeat the script that they were given.
     """
-    version = torch_probe.python_version(python)
+    version = stack.python_version(python)
     if version is None:
         return UsageError(f"--python {python} is not a Python interpreter", "", _GIVE)
     if version < OLDEST:
@@ -164,7 +162,9 @@ def healthy(evidence: Evidence, *, everything: bool) -> Finding:
         title = f"torch can use {len(ran)} GPU{'s' * (len(ran) != 1)}"
         return Finding("doctor.healthy", "pass", title, f"kernel and matrix product correct on {named}")
     if not evidence.is_nvidia_here:
-        return Finding("doctor.no_gpu", "info", "no NVIDIA GPU here", _where_looked(evidence.facts))
+        others = [device.name or device.kind for device in evidence.facts.devices if device.kind != "cpu"]
+        where = f"torch has {', '.join(others)}" if others else "PCI bus, /dev and driver show none"
+        return Finding("doctor.no_gpu", "info", "no NVIDIA GPU here", where)
     asked = "known" if everything else "selected"
     python = fixes.interpreter(probe.executable if probe is not None else None)
     return Finding(
@@ -175,13 +175,6 @@ def healthy(evidence: Evidence, *, everything: bool) -> Finding:
         # torch's own words, in full.
         fix=f"""{python} -c 'import torch; print(torch.ones(1, device="cuda"))'""",
     )
-
-
-def _where_looked(facts: Facts) -> str:
-    others = [device.name or device.kind for device in facts.devices if device.kind != "cpu"]
-    if others:
-        return f"torch has {', '.join(others)}"
-    return "PCI bus, /dev and driver show none"
 
 
 # -- a short load on the GPUs ------------------------------------------------------------------------------------------
@@ -220,17 +213,15 @@ def gathered(
     """
     if failed:
         # A card that is full or was taken meanwhile is no fault of its, nor is what happens before torch goes there.
-        reached = said.get("stage") in ("prepare", "load")
+        stages = {"import": "while torch was imported", "prepare": "as it began", "load": "under load"}
+        stage = str(said.get("stage"))
+        reached = stage in ("prepare", "load")
         outcome: LoadOutcome = "failed" if reached and not any(word in failed for word in TAKEN) else "none"
-        return LoadResult(outcome, f"{failed} ({_where(said.get('stage'))})", None, (), left_out)
+        reason = f"{failed} ({stages.get(stage, 'as it was started')})"
+        return LoadResult(outcome, reason, None, (), left_out)
     run = Run("", 1, (float(said["took_s"]),), (float(said["began_s"]),))
     cards = tuple(_card(device, read, run, unseen.get(device, "")) for device, read in samples.items())
     return LoadResult("ran", None, run.samples_s[0], cards, left_out)
-
-
-def _where(stage: object) -> str:
-    named = {"import": "while torch was imported", "prepare": "as it began", "load": "under load"}
-    return named.get(str(stage), "as it was started")
 
 
 def _card(device: str, samples: Sequence[Sample], run: Run, unseen: str) -> CardUnderLoad:
@@ -269,16 +260,10 @@ def run_load(evidence: Evidence, python: str | None) -> LoadResult:
         return LoadResult("none", "no GPU is free for it", None, (), left_out)
     # An import that is slow enough to be given more time is so again.
     timeout_s = max(LOAD_TIMEOUT_S, evidence.torch.limit_s or 0.0)
-    return _run_load(loaded, left_out, python, timeout_s)
-
-
-def _run_load(
-    loaded: dict[str, str | None], left_out: dict[str, str], python: str | None, timeout_s: float
-) -> LoadResult:
-    text = Path(load_child.__file__).read_text(encoding="utf-8")
+    text = stack.TORCH_PROGRAM.read_text(encoding="utf-8")
     argv = [python or sys.executable, "-c", text, str(SETTLE_S), str(LOAD_S), *loaded]
-    with ExitStack() as stack:
-        watches = {name: stack.enter_context(Watch(uuid)) for name, uuid in loaded.items()}
+    with ExitStack() as opened:
+        watches = {name: opened.enter_context(Watch(uuid)) for name, uuid in loaded.items()}
         heard = talk.run(argv, timeout_s)
         samples = {name: watch.take() for name, watch in watches.items()}
         unseen = {name: watch.reason for name, watch in watches.items() if watch.reason}

@@ -9,8 +9,7 @@ from typing import Any, Literal, get_args
 
 from gpucheck import units
 from gpucheck.cards import card
-from gpucheck.machine.stack import Stack
-from gpucheck.machine.torch_probe import TorchProbe
+from gpucheck.machine.stack import Stack, TorchProbe
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import Verdict
 from gpucheck.report.results.short import LoadResult

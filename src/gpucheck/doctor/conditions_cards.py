@@ -409,12 +409,11 @@ CARDS: tuple[Condition, ...] = (
         id="links.inactive",
         verdict="warn",
         title="NVLinks are down",
-        meaning="Some GPUs have more links than their board or bridge connects, so inactive links alone are a "
-        "remark. If another GPU of the same name has more active links, a link was lost: copies between GPUs are "
-        "slower or use another path. It is a failure if all links of one GPU on an NVIDIA board are down and those "
-        "of others are up. It is a warning if all links of all its GPUs are down although the fabric state is "
-        "completed. GPUs without a bridge are not judged, and neither are GPUs in MIG mode, whose links no program "
-        "can use.",
+        meaning="Some GPUs have more links than their board or bridge connects, so inactive links alone are a remark. "
+        "If another GPU of the same name has more active links, a link was lost: copies between GPUs are slower or use "
+        "another path. It is a failure if all links of one GPU on an NVIDIA board are down and those of others are up. "
+        "It is a warning if all links of all its GPUs are down although the fabric state is completed. GPUs without a "
+        "bridge are not judged, and neither are GPUs in MIG mode, whose links no program can use.",
         settle="`nvidia-smi nvlink --status` and `nvidia-smi topo -m` show which GPU a link leads to",
         fix="look for Xid 74, 136 and 144 to 150 in `sudo dmesg`; reset the GPUs, then reseat the bridge or the board",
         source="NVML, nvmlDeviceGetNvLinkState; DCGM's health check fails for a link that is down",
@@ -674,11 +673,13 @@ def _link(evidence: Evidence) -> Iterator[tuple[str, dict[str, Any]]]:
             yield card.device, telemetry["pcie"]
 
 
-def _below(now: str, most: str, sign: str, is_lost: Callable[[Device | None, dict[str, Any]], bool]) -> Judge:
+def _below(now: str, sign: str, is_lost: Callable[[Device | None, dict[str, Any]], bool]) -> Judge:
     """A link that is below what NVML calls possible: a warning where that was lost, else a remark.
 
     It was lost where `is_lost` says so of the card alone, and where a card of the same name has more.
     """
+
+    most = f"max_{now}"
 
     def judge(evidence: Evidence) -> Seen | None:
         links, called = dict(_link(evidence)), {card.id: card.name for card in evidence.cards}
@@ -701,14 +702,6 @@ def _below(now: str, most: str, sign: str, is_lost: Callable[[Device | None, dic
         return Seen("; ".join(said), told, verdict=None if warns else "info")
 
     return judge
-
-
-def _lost_lanes(device: Device | None, link: dict[str, Any]) -> bool:
-    return is_width_lost(link["width"], device.name if device is not None else None)
-
-
-def _lost_speed(device: Device | None, link: dict[str, Any]) -> bool:
-    return is_speed_lost(link["generation"], device.pci_address if device is not None else None)
 
 
 def _slot(evidence: Evidence) -> Seen | None:
@@ -895,7 +888,7 @@ LOAD: tuple[Condition, ...] = (
         "are wired with fewer lanes. Judged only under load, because an idle link may be narrower on purpose.",
         settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap and LnkSta on both ends",
         fix="reseat the GPU, remove risers, check the slot's firmware setting (bifurcation)",
-        judge=_below("width", "max_width", "x", _lost_lanes),
+        judge=_below("width", "x", lambda device, link: is_width_lost(link["width"], device.name if device else None)),
         source="NVML, nvmlDeviceGetCurrPcieLinkWidth and nvmlDeviceGetMaxPcieLinkWidth; the latter is 16 even for an "
         "RTX 3050, Amazon's A10G and laptops, which all have eight lanes",
     ),
@@ -904,12 +897,15 @@ LOAD: tuple[Condition, ...] = (
         verdict="warn",
         title="the PCIe link is slower than GPU and slot allow",
         meaning="Each generation has twice the rate of the previous one. If the link stays slow while copies run, "
-        "errors or a setting have lowered it. In a virtual machine NVML does not see the slot, so it is a remark "
-        "there if all GPUs of the same name are alike. Judged only under load, because an idle link uses generation "
-        "1.",
+        "errors or a setting have lowered it. In a virtual machine NVML does not see the slot, so it is a remark there "
+        "if all GPUs of the same name are alike. Judged only under load, because an idle link uses generation 1.",
         settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap and LnkSta on both ends",
         fix="reseat the GPU, remove risers, check the slot's firmware setting",
-        judge=_below("generation", "max_generation", "generation ", _lost_speed),
+        judge=_below(
+            "generation",
+            "generation ",
+            lambda device, link: is_speed_lost(link["generation"], device.pci_address if device else None),
+        ),
         source="NVML, nvmlDeviceGetCurrPcieLinkGeneration and nvmlDeviceGetMaxPcieLinkGeneration",
     ),
     Condition(

@@ -184,7 +184,8 @@ def _open_needed(evidence: Evidence) -> Seen | None:
     found = evidence.logged(OPEN_NEEDED)
     if found:
         return Seen(found[-1], {"log": found}, fix=_open_package(evidence), certainty="proof")
-    new = [gpu for gpu in evidence.stack.gpus if (_number(gpu.device) or 0) >= FIRST_BLACKWELL]
+    known = [gpu for gpu in evidence.stack.gpus if re.fullmatch(r"(0x)?[0-9a-fA-F]+", gpu.device or "")]
+    new = [gpu for gpu in known if int(gpu.device or "0", 16) >= FIRST_BLACKWELL]
     if not new or evidence.driver.kernel_module_open is not False or evidence.logged(FALLEN):
         return None
     return Seen(
@@ -202,13 +203,6 @@ def _open_package(evidence: Evidence) -> str | None:
     return (
         f"sudo apt install nvidia-driver-{branch}-open (Ubuntu; from NVIDIA's own repository nvidia-open), and reboot"
     )
-
-
-def _number(text: str | None) -> int | None:
-    try:
-        return int(text or "", 16)
-    except ValueError:
-        return None
 
 
 def _not_started(evidence: Evidence) -> Seen | None:
@@ -422,9 +416,8 @@ LOG: tuple[Condition, ...] = (
         id="log.xid",
         title="Xid errors in the kernel log",
         meaning="The driver reports GPU errors to the kernel as Xid numbers. It is a failure if NVIDIA's catalogue "
-        "asks for a reset, a reboot or a mechanical check and the driver was not reloaded since. It is a remark if "
-        "the program made a mistake or NVIDIA's catalogue says to ignore it. Xid 154 states which action the GPU "
-        "needs.",
+        "asks for a reset, a reboot or a mechanical check and the driver was not reloaded since. It is a remark if the "
+        "program made a mistake or NVIDIA's catalogue says to ignore it. Xid 154 states which action the GPU needs.",
         settle="NVIDIA's Xid catalogue has the meaning and the immediate action for each error",
         fix="sudo dmesg -T | grep -i xid",
         judge=_xid,
@@ -622,16 +615,13 @@ def _hides_all(evidence: Evidence) -> Seen | None:
     value, reading = found
     if evidence.driver.cuinit_code == REFUSED:
         return _seen(evidence, reading, value, f"is refused: cuInit returns {REFUSED}")
-    # Without NVML's list every entry looks like too large a number: then only what hides whatever is there counts.
-    if reading.shown or (not _listed(evidence) and not _hides_whatever_is_there(value)):
-        return None
+    # Without NVML's list every entry looks like too large a number: then only what hides whatever is there counts. With
+    # room for any number, an entry fails by its own form alone.
+    hides = not read_mask(value, [None] * 2**16).shown and not value.strip().startswith(("GPU-", "MIG-"))
     count = len(_listed(evidence))
+    if reading.shown or not (count or hides):
+        return None
     return _seen(evidence, reading, value, f"shows CUDA none of {count} GPUs" if count else "shows CUDA nothing")
-
-
-def _hides_whatever_is_there(value: str) -> bool:
-    # With room for any number, an entry fails by its own form alone.
-    return not read_mask(value, [None] * 2**16).shown and not value.strip().startswith(("GPU-", "MIG-"))
 
 
 def _malformed(evidence: Evidence) -> Seen | None:

@@ -111,24 +111,11 @@ def _lists_none(evidence: Evidence) -> Seen | None:
     return Seen(f"{', '.join(addresses)} on the PCI bus, but none in NVML's list", {"pci_addresses": addresses})
 
 
-def _no_permission(evidence: Evidence) -> Seen | None:
-    """4 where the nodes' rights were not seen to be the cause."""
-    if evidence.driver.nvml_code != 4 or any(not (n.readable and n.writable) for n in evidence.stack.nodes):
-        return None
-    return _said(evidence)
-
-
-def _unknown(evidence: Evidence) -> Seen | None:
-    """999 where no node was refused; a control group's refusal has its own condition."""
-    if evidence.driver.nvml_code != 999 or any(node.error for node in evidence.stack.nodes):
-        return None
-    return _said(
-        evidence, "in a container the usual cause is lost access to the device nodes" if evidence.in_container else ""
-    )
-
-
-def _blocked(evidence: Evidence) -> Seen | None:
-    return _said(evidence) if evidence.driver.nvml_code == BLOCKED and evidence.host.wsl else None
+def _nvml_answers(
+    code: int, holds: Callable[[Evidence], bool], more: Callable[[Evidence], str] = lambda _: ""
+) -> Callable[[Evidence], Seen | None]:
+    """A judge for what nvmlInit returned, where nothing that was seen explains it."""
+    return lambda seen: _said(seen, more(seen)) if seen.driver.nvml_code == code and holds(seen) else None
 
 
 def _other(evidence: Evidence) -> Seen | None:
@@ -136,13 +123,6 @@ def _other(evidence: Evidence) -> Seen | None:
     # Outside WSL that answer has no usual cause.
     unexplained = code == BLOCKED and not evidence.host.wsl
     return _said(evidence) if unexplained or code not in (None, 0, *EXPLAINED) else None
-
-
-def _module_not_loaded(evidence: Evidence) -> Seen | None:
-    """9 although the kernel's module is loaded: its nodes do not lead to it."""
-    if evidence.driver.nvml_code != 9 or not evidence.driver.kernel_module_loaded or lacks_nodes(evidence):
-        return None
-    return _said(evidence, "the kernel module is nevertheless loaded")
 
 
 def _busy(evidence: Evidence) -> Seen | None:
@@ -258,7 +238,7 @@ NVML = on(
         settle="nvidia-smi in Windows shows the driver version and the mode",
         fix="update NVIDIA's driver in Windows, then wsl --shutdown; for a GPU in TCC mode: nvidia-smi -dm 0 in "
         "Windows",
-        judge=_blocked,
+        judge=_nvml_answers(BLOCKED, lambda seen: bool(seen.host.wsl)),
         nvml=(BLOCKED,),
         texts=(r"GPU access blocked by the operating system", r"NVML_ERROR_OPERATING_SYSTEM"),
         source="microsoft/WSL issues 9938 and 11865",
@@ -269,7 +249,8 @@ NVML = on(
         meaning="NVML reports that this user has no permission, although the permissions of the device nodes allow it.",
         settle="if `sudo nvidia-smi` works, it is a permissions problem",
         fix="ls -l /dev/nvidia* /dev/nvidia-caps/*; id; sudo nvidia-smi",
-        judge=_no_permission,
+        # The nodes' rights were not seen to be the cause.
+        judge=_nvml_answers(4, lambda seen: all(node.readable and node.writable for node in seen.stack.nodes)),
         nvml=(4,),
     ),
     Condition(
@@ -280,7 +261,12 @@ NVML = on(
         "device nodes that lead elsewhere, a module that just failed, and a sandbox.",
         settle="`sudo dmesg` shows whether the module failed to start",
         fix="sudo dmesg | grep -i nvrm; ls -l /dev/nvidia*",
-        judge=_module_not_loaded,
+        # Its nodes do not lead to it.
+        judge=_nvml_answers(
+            9,
+            lambda seen: bool(seen.driver.kernel_module_loaded) and not lacks_nodes(seen),
+            lambda _: "the kernel module is nevertheless loaded",
+        ),
         nvml=(9,),
     ),
     Condition(
@@ -291,7 +277,12 @@ NVML = on(
         "a GPU that failed.",
         settle="a new container that works, or `sudo dmesg`, shows which",
         fix="recreate the container; outside one, sudo dmesg | grep -i -e nvrm -e xid",
-        judge=_unknown,
+        # A control group's refusal has its own condition.
+        judge=_nvml_answers(
+            999,
+            lambda seen: not any(node.error for node in seen.stack.nodes),
+            lambda seen: "in a container the usual cause is lost access to the device nodes" * seen.in_container,
+        ),
         nvml=(999,),
     ),
     Condition(
@@ -325,6 +316,10 @@ MANY = 64  # more cards than a machine has
 NO_ROOM_FOR_PAGES = r"request_free_mem_region\(\) err -34"
 
 
+def _after_start(driver: Driver) -> str:
+    return ("cuInit returned; then " if driver.cuinit_code == 0 else "") + (driver.cuinit_error or "")
+
+
 def _hung_cuinit(evidence: Evidence) -> Seen | None:
     driver = evidence.driver
     if not driver.is_hung:
@@ -332,17 +327,12 @@ def _hung_cuinit(evidence: Evidence) -> Seen | None:
     told = {"libcuda": driver.libcuda_path, "nvml_error": driver.nvml_error}
     if evidence.torch is not None and evidence.torch.not_awaited is not None:
         told["torch_not_awaited"] = evidence.torch.not_awaited
-    return Seen(_after_start(driver) + (driver.cuinit_error or ""), told)
+    return Seen(_after_start(driver), told)
 
 
 def _crashed_cuinit(evidence: Evidence) -> Seen | None:
-    driver = evidence.driver
-    error = driver.cuinit_error or ""
-    return Seen(_after_start(driver) + error, {"libcuda": driver.libcuda_path}) if "ended early" in error else None
-
-
-def _after_start(driver: Driver) -> str:
-    return "cuInit returned; then " if driver.cuinit_code == 0 else ""
+    error = _after_start(evidence.driver)
+    return Seen(error, {"libcuda": evidence.driver.libcuda_path}) if "ended early" in error else None
 
 
 def _out_of_memory(evidence: Evidence) -> Seen | None:
@@ -411,17 +401,14 @@ def _no_device(evidence: Evidence) -> Seen | None:
     """100 that no mask and no MIG mode explains, on a machine that has a GPU."""
     if evidence.driver.cuinit_code != 100 or not evidence.is_nvidia_here:
         return None
-    if _is_masked(evidence) or _empty_mig(evidence) is not None:
+    # A mask lets nothing through of what NVML lists or, without its list, of many.
+    value = evidence.value(MASK)
+    uuids = [card.uuid for card in evidence.cards if card.nvml_index is not None or card.parent_uuid is not None]
+    masked = value is not None and not conditions_kernel.read_mask(value, uuids or [None] * MANY).shown
+    if masked or _empty_mig(evidence) is not None:
         return None
     listed = sum(card.nvml_index is not None for card in evidence.cards)
     return answered(evidence, f"NVML lists {listed}" if listed else "NVML lists none either", nvml_count=listed)
-
-
-def _is_masked(evidence: Evidence) -> bool:
-    """Return whether CUDA_VISIBLE_DEVICES lets nothing through, of what NVML lists or, without its list, of many."""
-    value = evidence.value("CUDA_VISIBLE_DEVICES")
-    uuids = [card.uuid for card in evidence.cards if card.nvml_index is not None or card.parent_uuid is not None]
-    return value is not None and not conditions_kernel.read_mask(value, uuids or [None] * MANY).shown
 
 
 def _empty_mig(evidence: Evidence) -> Seen | None:
@@ -545,14 +532,8 @@ def _mps(*codes: int) -> Callable[[Evidence], Seen | None]:
         folder = evidence.value(MPS_FOLDER)
         where = f"{MPS_FOLDER}={folder}" if folder else f"{MPS_FOLDER} is not set: the default is /tmp/nvidia-mps"
         # Without the variable a daemon that ended has left its pipes in the usual place, where CUDA finds them.
-        fix = (
-            None
-            if folder
-            else (
-                "start MPS: nvidia-cuda-mps-control -d; or, once no MPS daemon runs, remove stale "
-                "pipes: sudo rm -r /tmp/nvidia-mps"
-            )
-        )
+        stale = "once no MPS daemon runs, remove stale pipes: sudo rm -r /tmp/nvidia-mps"
+        fix = f"start MPS: nvidia-cuda-mps-control -d; or, {stale}" if not folder else None
         unreachable = evidence.driver.cuinit_code in (805, 806)
         return answered(evidence, where, fix=fix if unreachable else None, cuda_mps_pipe_directory=folder)
 
@@ -746,9 +727,8 @@ CUINIT = on(
     Condition(
         id="driver.fabric",
         title="the fabric between the GPUs is not ready",
-        meaning="GPUs on an NVSwitch start only after the fabric manager has set up the switches, and its version "
-        "must match the driver's exactly. On a rented machine with one of eight GPUs, this is the host's fabric "
-        "manager.",
+        meaning="GPUs on an NVSwitch start only after the fabric manager has set up the switches, and its version must "
+        "match the driver's exactly. On a rented machine with one of eight GPUs, this is the host's fabric manager.",
         settle="`systemctl status nvidia-fabricmanager` shows whether it runs and its version",
         fix="sudo systemctl restart nvidia-fabricmanager; if it does not start, install exactly the driver's version "
         "of it",

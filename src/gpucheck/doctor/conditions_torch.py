@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, on
-from gpucheck.machine.torch_probe import KernelRun, TorchProbe
+from gpucheck.machine.stack import KernelRun, TorchProbe
 from gpucheck.machine.torch_probe_child import version_key
 
-# torch_probe says a crash as the signal's name.
+# The probe says a crash as the signal's name.
 _SIGNAL = re.compile(r"SIG[A-Z0-9]+|signal \d+")
 _UNDEFINED = re.compile(r"undefined symbol: (\w+)")
 _NO_MODULE = re.compile(r"No module named ['\"]torch['\"]$")
@@ -257,9 +257,8 @@ TORCH = on(
         id="torch.hung",
         certainty="proof",
         title="torch does not answer",
-        meaning="Importing torch, or asking torch for its devices, does not finish. Possible causes are a network "
-        "file system that does not answer, a driver that hangs, and a file that is imported instead of another and "
-        "waits.",
+        meaning="Importing torch, or asking torch for its devices, does not finish. Possible causes are a network file "
+        "system that does not answer, a driver that hangs, and a file that is imported instead of another and waits.",
         settle="`python -X faulthandler -X importtime -c 'import torch'` shows where it stops",
         fix="python -X importtime -c 'import torch'",
         judge=_hung,
@@ -296,9 +295,8 @@ TORCH = on(
         certainty="proof",
         title="the driver is too old for this torch",
         meaning="A torch for CUDA 13 needs a driver that supports CUDA 13. Within a major version a newer torch runs "
-        "with an older driver, but not across major versions. `driver version is insufficient` alone does not prove "
-        "an old driver, because CUDA also reports it if no driver is visible, for example in a container without a "
-        "GPU.",
+        "with an older driver, but not across major versions. `driver version is insufficient` alone does not prove an "
+        "old driver, because CUDA also reports it if no driver is visible, for example in a container without a GPU.",
         fix="update the driver, or install a torch for an older CUDA",
         judge=_driver_too_old,
         texts=(
@@ -493,12 +491,9 @@ def _missing_libraries(evidence: Evidence) -> Seen | None:
     said = f"gone: {', '.join(missing[:SHOWN])}{f' and {len(missing) - SHOWN} more' if len(missing) > SHOWN else ''}"
     packages = f", of {', '.join(gone)}" if gone else ""
     needed = parts or [name for name in names if name.startswith(NEEDED)]
-    return Seen(
-        f"{said}{packages}",
-        {"missing_files": gone, "cudnn_missing": list(probe.cudnn_missing)},
-        _missing_fix(evidence, probe, gone),
-        verdict="fail" if needed else None,
-    )
+    told = {"missing_files": gone, "cudnn_missing": list(probe.cudnn_missing)}
+    fix = _missing_fix(evidence, probe, gone)
+    return Seen(f"{said}{packages}", told, fix, verdict="fail" if needed else None)
 
 
 def _missing_fix(evidence: Evidence, probe: TorchProbe, gone: dict[str, list[str]]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpucheck.doctor.condition import Evidence
-from gpucheck.machine.torch_probe import TorchProbe
+from gpucheck.machine.stack import TorchProbe
 from gpucheck.report.facts import Host
 
 # What acts on the kernel or on a card: in a container it is the host's to do, under WSL and on Windows there is none.
@@ -82,13 +82,12 @@ START_WITH_GPUS = (
 
 def start_with_gpus(host: Host) -> str:
     """Return how a container is started with the GPUs, by what runs it."""
-    if host.container == "docker":
-        return "start the container with --gpus all"
-    if host.container == "podman":
-        return f"on the host: {CDI}; then start the container with --device nvidia.com/gpu=all"
-    if host.container == "kubernetes":
-        return "give the container a limit of nvidia.com/gpu (resources.limits)"
-    return START_WITH_GPUS
+    known = {
+        "docker": "start the container with --gpus all",
+        "podman": f"on the host: {CDI}; then start the container with --device nvidia.com/gpu=all",
+        "kubernetes": "give the container a limit of nvidia.com/gpu (resources.limits)",
+    }
+    return known.get(host.container or "", START_WITH_GPUS)
 
 
 # -- packages ----------------------------------------------------------------------------------------------------------
@@ -373,5 +372,5 @@ def interpreter(path: str | None) -> str:
 
 def major(version: str | None) -> int | None:
     """The major number of a version such as `13.0`."""
-    match = re.match(r"\d+", version or "")
-    return int(match[0]) if match else None
+    found = _version(version)
+    return found[0] if found else None

@@ -6,10 +6,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from gpucheck import naming
 from gpucheck.bench import ids as bench
+from gpucheck.config import THRESHOLDS, Threshold
 from gpucheck.doctor.condition import Condition
 from gpucheck.doctor.ladder import CONDITIONS
 from gpucheck.errors import UsageError
@@ -32,7 +32,6 @@ from gpucheck.report.finding import Finding, Id, of
 from gpucheck.report.results.short import ExplainResult, IdPage, KnownId, TextMatch
 from gpucheck.smoke.options import CHECKS
 from gpucheck.stress import judge as stress
-from gpucheck.thresholds import THRESHOLDS, Threshold
 
 # What no check asks, but an option of the command.
 _SMOKE = of(
@@ -206,12 +205,8 @@ def explain(pasted: Pasted, emit: Emit) -> None:
     if not told:
         emit(Judged(_unknown(pasted.text)))
     for match in told[:1]:
-        evidence = {
-            "text": match.id,
-            "certainty": match.certainty,
-            "conditions": match.conditions,
-            "numbers": match.numbers,
-        }
+        evidence = {"text": match.id}
+        evidence |= {name: getattr(match, name) for name in ("certainty", "conditions", "numbers")}
         meaning = ". ".join(filter(None, (match.says, match.meaning)))
         emit(Judged(Finding("explain.text", "info", match.title, meaning, evidence, match.then)))
 
@@ -219,7 +214,9 @@ def explain(pasted: Pasted, emit: Emit) -> None:
 def _told(match: Match) -> TextMatch:
     text = match.text
     read = figures.read(text.id, match.said, match.around)
-    then = read.then or _at_device(text.then, read.numbers)
+    then = read.then or text.then
+    if "bus" in read.numbers and not read.then:  # nvidia-smi -i takes the address too, and it cannot hit another GPU
+        then = re.sub(r"-i INDEX(?![,\w])", f"-i {read.numbers['bus']}", then)
     return TextMatch(
         id=text.id,
         title=text.title,
@@ -236,11 +233,6 @@ def _told(match: Match) -> TextMatch:
         cut=match.cut,
         doubt=match.doubt,
     )
-
-
-def _at_device(then: str, numbers: dict[str, Any]) -> str:
-    """A step with the GPU's address in place of INDEX: nvidia-smi -i takes both, and this cannot hit another GPU."""
-    return re.sub(r"-i INDEX(?![,\w])", f"-i {numbers['bus']}", then) if "bus" in numbers else then
 
 
 def _unknown(text: str) -> Finding:

@@ -668,8 +668,7 @@ _READINGS: tuple[Reading, ...] = (
     ),
     Reading(
         "cudnn.version",
-        r"compiled\s+against \((?P<wanted>\d+, ?\d+, ?\d+)\) but found runtime version "
-        r"\((?P<found>\d+, ?\d+, ?\d+)\)",
+        r"compiled\s+against \((?P<wanted>\d+, ?\d+, ?\d+)\) but found runtime version \((?P<found>\d+, ?\d+, ?\d+)\)",
         "torch was built for cuDNN {wanted}, {found} was loaded",
     ),
     Reading(

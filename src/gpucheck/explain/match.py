@@ -115,7 +115,9 @@ def _tokens(source: str, *, by_word: bool) -> list[tuple[str, str]]:
             if by_word and token.removeprefix("\\") not in QUOTES:
                 found.append((r"\s", "?"))
             continue
-        found.append((_lower(token), _bounded(repeated.group()) if repeated else ""))
+        # An escape such as \S, and what opens a group, mean something else in lower case.
+        lowered = token if token.startswith(("\\", "(")) else token.lower()
+        found.append((lowered, _bounded(repeated.group()) if repeated else ""))
     return found
 
 
@@ -127,11 +129,6 @@ def _token_at(source: str, at: int) -> str:
         return source[at : end + 1]
     opened = re.compile(r"\((?:\?(?:<?[=!]|:|P<\w+>))?").match(source, at)
     return opened.group() if opened else source[at]
-
-
-def _lower(token: str) -> str:
-    """A letter in lower case; an escape such as \\S, and what opens a group, mean something else in lower case."""
-    return token if token.startswith(("\\", "(")) else token.lower()
 
 
 def _bounded(quantifier: str) -> str:
@@ -162,17 +159,10 @@ def is_cut(text: str, pattern: Pattern) -> bool:
     """Return whether the text, without spaces, ends in the midst of the pattern or begins there, in words of its
     own."""
     ends, begins = text[-_MOST:].rstrip(".…"), text[:_MOST].lstrip(".…")
-    return _is_begun(ends, pattern.head) or _is_ended(begins, pattern.tail)
-
-
-def _is_begun(text: str, run: str) -> bool:
-    """Return whether the text ends with how `run` begins, and with enough of what is its own."""
-    return any(text.endswith(run[:length]) and _is_own(run, slice(0, length)) for length in _lengths(run))
-
-
-def _is_ended(text: str, run: str) -> bool:
-    """Return whether the text begins with how `run` ends, and with enough of what is its own."""
-    return any(text.startswith(run[-length:]) and _is_own(run, slice(-length, None)) for length in _lengths(run))
+    head, tail = pattern.head, pattern.tail
+    if any(ends.endswith(head[:length]) and _is_own(head, slice(0, length)) for length in _lengths(head)):
+        return True
+    return any(begins.startswith(tail[-length:]) and _is_own(tail, slice(-length, None)) for length in _lengths(tail))
 
 
 def _lengths(run: str) -> range:
@@ -488,23 +478,18 @@ _WEIGHT: dict[Kind, int] = {"exception": 0, "plain": 1, "frame": 2, "quiet": 3}
 # What a paste speaks of that is ours. What any program prints counts beside one of these.
 _OURS = re.compile(
     r"torch|cuda|cudnn|nvidia|nvrm|nvlink|\bgsp\b|nccl|\bgpus?\b(?! ?process)|\btriton|dataloader|deepspeed|vllm|"
-    r"sglang|\brocm|amdgpu|"
-    r"xformers|diffusers|transformers|safetensors|huggingface|lightning[._]|megatron|tensorflow|\bjax|(?<!\bo)llama|"
-    r"checkpoint shards|\bepoch\b.{0,9}\d|\b([hb][123]00|a100|gb10|gb[23]00|l40s?|mi[23]\d\dx?)\b|"
-    r"\brtx ?(pro ?)?\d{4}|"
-    r"\bgfx\d{3,4}|\bblackwell\b|\bsm_?1[012]\d\b|flash[-_]?infer|flash[-_]?att|llama\.cpp|"
-    r"\bollama\b(?! *\| )|\bggml|comfyui|"
-    r"python[\d.]*,? (-u,? )?[\w./-]*(train|infer|finetun|pretrain|eval)\w*\.py"
+    r"sglang|\brocm|amdgpu|xformers|diffusers|transformers|safetensors|huggingface|lightning[._]|megatron|tensorflow|"
+    r"\bjax|(?<!\bo)llama|checkpoint shards|\bepoch\b.{0,9}\d|\b([hb][123]00|a100|gb10|gb[23]00|l40s?|mi[23]\d\dx?)\b|"
+    r"\brtx ?(pro ?)?\d{4}|\bgfx\d{3,4}|\bblackwell\b|\bsm_?1[012]\d\b|flash[-_]?infer|flash[-_]?att|llama\.cpp|"
+    r"\bollama\b(?! *\| )|\bggml|comfyui|python[\d.]*,? (-u,? )?[\w./-]*(train|infer|finetun|pretrain|eval)\w*\.py"
 )
 # What programs say as they go on without a GPU or a package: no error, where the paste has another one.
 _GOES_ON = re.compile(
     r"will not be used|(default(ing|s)?|fall(ing|s)? ?back|switching|reverting) to (the )?(cpu|eager|slow|python|"
-    r"native|math)|"
-    r"(using|running on|use) (the )?(cpu|slow)|on (the )?cpu instead|skipping registering|much faster with|deprecat|"
-    r"not compiled to use|to enable the following instructions|failed to load image python extension|rebuild "
-    r"tensorflow|"
-    r"could not load dynamic library|ignore above cudart|cannot dlopen some|was not compiled with flash|"
-    r"without specifying a torch dtype|unable to register (cudnn|cublas|cufft)|proceeding without",
+    r"native|math)|(using|running on|use) (the )?(cpu|slow)|on (the )?cpu instead|skipping registering|much faster "
+    r"with|deprecat|not compiled to use|to enable the following instructions|failed to load image python extension|"
+    r"rebuild tensorflow|could not load dynamic library|ignore above cudart|cannot dlopen some|was not compiled with "
+    r"flash|without specifying a torch dtype|unable to register (cudnn|cublas|cufft)|proceeding without",
     re.IGNORECASE,
 )
 # The kernel's log has one writer, so that its lines stand in the order of what happened.
@@ -585,13 +570,14 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
     that came first; on other lines what was written first.
     """
     normal = normalise(pasted)
-    told = [place for place in _places(normal, texts) if place.line.kind != "quiet" or place.text.logged]
+    told = _told(normal, texts)
     # A condition in the place of a text is pointed to; one that stands alone has to be ours as a text has.
     pointed = [place for place in _places(normal, conditions, ours=True) if place.line.kind != "quiet"]
     ours = _OURS.search(normal.spaced) is not None
     # What is there whole explains what is there in part: only where nothing is, parts are looked for.
     if not told and not (pointed and ours):
-        told = _cut_places(normal, texts) or _cut_places(normal, conditions) or _weak_places(normal, texts)
+        weak = [replace(one, patterns=(), common=one.weak, beside="", certainty="hint") for one in texts if one.weak]
+        told = _cut_places(normal, texts) or _cut_places(normal, conditions) or _told(normal, weak)
     mine, theirs = _Near(told), _Near(pointed)
     found = told + [place for place in pointed if ours and not any(place.touches(one) for one in mine.to(place))]
     errors = _unknown_errors(normal, found)
@@ -606,7 +592,7 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
     where = marked(normal.spaced)
     first: dict[str, Line] = {}
     for place in found:
-        if place.line.kind not in _LATE:
+        if place.line.kind != "frame":
             first.setdefault(place.text.id, place.line)
     matches: dict[str, Match] = {}
     for place in sorted(found, key=lambda place: _order(place, first)):
@@ -619,6 +605,10 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
             earlier, conditions=tuple(dict.fromkeys((*earlier.conditions, *match.conditions)))
         )
     return _doubted(list(matches.values()), found, errors)
+
+
+def _told(normal: Normal, texts: Sequence[Text]) -> list[_Place]:
+    return [place for place in _places(normal, texts) if place.line.kind != "quiet" or place.text.logged]
 
 
 def _unknown_errors(normal: Normal, found: Sequence[_Place]) -> Literal["none", "some", "all"]:
@@ -647,7 +637,7 @@ def _doubted(matches: list[Match], found: Sequence[_Place], errors: str) -> list
     others = {
         one.text.id
         for one in found
-        if one.line.kind not in _LATE
+        if one.line.kind != "frame"
         and not one.text.symptom
         and one.text.id != first.text.id
         and not one.text.id.startswith(first.text.follows)
@@ -658,15 +648,11 @@ def _doubted(matches: list[Match], found: Sequence[_Place], errors: str) -> list
     unknown = errors == "all" or (errors == "some" and first.text.symptom)
     doubt = "the paste has an error that is not known" if unknown else ""
     doubt = doubt or ("the paste has other causes too" if others else "")
-    doubt = doubt or ("it is in a line of source code" if place.line.kind in _LATE else "")
+    doubt = doubt or ("it is in a line of source code" if place.line.kind == "frame" else "")
     # A deprecation says what it is.
     goes_on = _GOES_ON.search(place.line.text) is not None and "deprecat" not in place.line.text.lower()
     doubt = doubt or ("the program says it continues without it" if goes_on else "")
     return [replace(first, doubt=doubt), *matches[1:]]
-
-
-# What stands in the source of a frame was perhaps never said.
-_LATE: tuple[Kind, ...] = ("frame",)
 
 
 def _order(place: _Place, found: Mapping[str, Line]) -> tuple[bool | int, ...]:
@@ -680,7 +666,7 @@ def _order(place: _Place, found: Mapping[str, Line]) -> tuple[bool | int, ...]:
     if line.kind != "exception" and "deprecat" in line.text.lower():
         sure = len(CERTAINTIES)
     return (
-        line.kind in _LATE,
+        line.kind == "frame",  # what stands in the source was perhaps never said
         any(
             name.startswith(place.text.follows) and not _is_effect(name, one, place)
             for name, one in found.items()
@@ -728,12 +714,6 @@ def _places(normal: Normal, texts: Sequence[Text], *, ours: bool = False) -> Ite
             if pattern.by_word:
                 spans = [(normal.solid_offset(start), normal.solid_offset(end)) for start, end in spans]
             yield from (_Place(text, start, end, normal.line_at(start)) for start, end in spans)
-
-
-def _weak_places(normal: Normal, texts: Sequence[Text]) -> list[_Place]:
-    """Where a text's weak patterns are, as hints."""
-    weak = [replace(text, patterns=(), common=text.weak, beside="", certainty="hint") for text in texts if text.weak]
-    return [place for place in _places(normal, weak) if place.line.kind != "quiet" or place.text.logged]
 
 
 def _holds(normal: Normal, source: str) -> bool:

@@ -54,11 +54,10 @@ class Text:
 # How programs begin a message of CUDA's: torch, Triton, CTranslate2, ONNX Runtime, torch before 1.0, caffe, and those
 # that name the call that failed.
 CUDA_SAYS = (
-    r"(CUDA (driver |runtime )?error( ?\(?\d+\)?)? ?:|CUDA failed with error|CUDA failure \d+:|"
-    r"Triton Error \[CUDA\]:|CUDA_?Runtime_?Error ?:?|cudaSuccess ?\(\d+ vs\. 0\)|"
-    r"THCudaCheck FAIL .{1,200}error=\d+ ?:|Runtime API error \d+:|\] CUDA:|\[CUDA\]|"
-    r"cuda(Malloc|Memcpy|Memset|Free|Launch|Stream|Event|Device|Set|Get)\w{0,30}"
-    r"( failed| returned error)( with error)?:?) ?"
+    r"(CUDA (driver |runtime )?error( ?\(?\d+\)?)? ?:|CUDA failed with error|CUDA failure \d+:|Triton Error \[CUDA\]:|"
+    r"CUDA_?Runtime_?Error ?:?|cudaSuccess ?\(\d+ vs\. 0\)|THCudaCheck FAIL .{1,200}error=\d+ ?:|Runtime API error "
+    r"\d+:|\] CUDA:|\[CUDA\]|cuda(Malloc|Memcpy|Memset|Free|Launch|Stream|Event|Device|Set|Get)\w{0,30}( failed| "
+    r"returned error)( with error)?:?) ?"
 )
 
 
@@ -100,6 +99,7 @@ _CUDA_IS_NOT_THERE = (
 )
 _NO_MAC = ("attention.package", "attention.flash", "xformers.setup", "bitsandbytes.setup", "quant.", "compile.")
 _DRIVER = ("cuinit.", "nvml.", "import.libcuda", "compile.libcuda", "driver.", "library.", "kernel.", "torch.sees_none")
+_AS_ON_LINUX = ("cuinit.mps", "cuinit.46", "cuinit.101", "nvml.not_supported", "nvml.pynvml")
 _KERNELS = ("cuda.illegal", "cuda.misaligned", "cuda.launch_failure", "cuda.device_assert", "cuda.hardware_stack")
 
 # torch's ROCm builds name this variable where CUDA's name CUDA_LAUNCH_BLOCKING.
@@ -122,11 +122,7 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
         'this package has no code for a Mac\'s GPU: use the program without it (attention: "sdpa"), or its version for '
         "MPS or MLX",
     ),
-    (
-        "wsl",
-        ("cuinit.mps", "cuinit.46", "cuinit.101", "nvml.not_supported", "nvml.pynvml"),
-        "",
-    ),
+    ("wsl", _AS_ON_LINUX, ""),
     (
         "wsl",
         _DRIVER,
@@ -151,18 +147,14 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
         "a Python from python.org's installer has the headers; into an embedded one copy the folders include and "
         "libs of the same version",
     ),
-    ("windows", ("cuinit.mps", "cuinit.46", "cuinit.101", "nvml.not_supported", "nvml.pynvml"), ""),
+    ("windows", _AS_ON_LINUX, ""),
     (
         "windows",
         _DRIVER,
         "install NVIDIA's newest driver for Windows, restart Windows, and see that nvidia-smi lists the GPU; a yellow "
         "sign in the Device Manager names the cause",
     ),
-    (
-        "rocm",
-        _KERNELS,
-        SERIALIZE,
-    ),
+    ("rocm", _KERNELS, SERIALIZE),
 )
 
 _DMESG = r"sudo dmesg( -T)? \| grep( -[ei]+| '[^']+'| [\w-]+(?= -e|;| tells| shows| names| for|$))+"
@@ -207,11 +199,8 @@ def marked(spaced: str) -> frozenset[Platform]:
 
 def step(platforms: Collection[Platform], name: str, then: str, *, specific: bool = False) -> str:
     """The step for a text with the id `name` on these platforms; a `specific` one is made of the text's own numbers."""
-    instead = ""
-    for platform, beginnings, text in _INSTEAD:
-        if platform in platforms and name.startswith(beginnings):
-            instead = text
-            break
+    there = (text for platform, begins, text in _INSTEAD if platform in platforms and name.startswith(begins))
+    instead = next(there, "")
     if instead and not specific:
         then = instead
     for platform, pattern, replacement in _SWAPS:

@@ -16,9 +16,8 @@ _PAIR = (
 # Names of libraries, and of what they export, that are torch's, CUDA's or of packages built on them.
 _TORCHS = (
     r"(torch|libc10|flash_?attn|xformers|vllm|sgl_kernel|flashinfer|triton|deepspeed|apex_C|amp_C|mmcv|detectron2|"
-    r"fbgemm|"
-    r"bitsandbytes|causal_conv1d|mamba|selective_scan|pytorch3d|tensorrt|transformer_engine|exllama|auto_?gptq|awq|"
-    r"gsplat|nvdiffrast|cuda|cudnn|cublas|nvidia|nccl)"
+    r"fbgemm|bitsandbytes|causal_conv1d|mamba|selective_scan|pytorch3d|tensorrt|transformer_engine|exllama|auto_?gptq|"
+    r"awq|gsplat|nvdiffrast|cuda|cudnn|cublas|nvidia|nccl)"
 )
 _BLAMED = {
     "program": "usually the program's mistake, not the GPU's",
@@ -670,9 +669,8 @@ TEXTS: tuple[Text, ...] = (
         "lspci -tv shows what is behind the address; if it is a GPU: drain the node, reseat the GPU, remove the "
         "riser, and compare with gpucheck bench transfer",
         "hint",
-        unless=r"\b(nvme|iwlwifi|ath\d+k?\w*|rtw\w*|r8\d+\w*|e1000e|igb|igc|ixgbe|i40e|ice|mlx\d_core|bnxt_en|"
-        r"xhci_hcd|ahci|"
-        r"brcm\w*|megaraid_sas|mpt3sas) [0-9a-f]{4}:",
+        unless=r"\b(nvme|iwlwifi|ath\d+k?\w*|rtw\w*|r8\d+\w*|e1000e|igb|igc|ixgbe|i40e|ice|mlx\d_core|bnxt_en|xhci_hcd|"
+        r"ahci|brcm\w*|megaraid_sas|mpt3sas) [0-9a-f]{4}:",
     ),
     Text(
         "kernel.gpu_hang",

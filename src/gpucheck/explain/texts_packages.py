@@ -415,9 +415,8 @@ TEXTS: tuple[Text, ...] = (
             r"(autogptq|exllama|awq|gptqmodel|marlin)\w*_(cuda|ext|kernels)\w*.{0,40}not (installed|found|available)",
             r"No module named \W?(autogptq_cuda|exllamav?2?_kernels|exllamav2_ext|awq_(ext|inference_engine))\b",
             r"No module named \W?(nvdiffrast|diff_gaussian_rasterization|simple_knn|gsplat|spconv|cumm|pytorch3d|"
-            r"kaolin|mamba_ssm|causal_conv1d|transformer_engine|deep_(gemm|ep)|flashinfer|"
-            r"sgl_kernel|natten|tinycudann|cumesh|o_voxel|flex_gemm|pointnet2_ops|MultiScaleDeformableAttention|"
-            r"fbgemm_gpu|nunchaku|torchao)\b",
+            r"kaolin|mamba_ssm|causal_conv1d|transformer_engine|deep_(gemm|ep)|flashinfer|sgl_kernel|natten|tinycudann|"
+            r"cumesh|o_voxel|flex_gemm|pointnet2_ops|MultiScaleDeformableAttention|fbgemm_gpu|nunchaku|torchao)\b",
         ),
         "The package was installed without its CUDA half: the wheel is for another torch, Python or system. It runs "
         "slowly, or not at all.",
@@ -504,8 +503,7 @@ TEXTS: tuple[Text, ...] = (
         (
             r"No solution found when resolving dependencies.{0,400}\b(torch|torchvision|torchaudio|triton|vllm|"
             r"xformers|cuda-toolkit|nvidia-\w+)\b",
-            r"(torch|torchvision|torchaudio|nvidia-[\w-]+|triton|xformers|vllm).{0,400}have conflicting "
-            r"dependencies",
+            r"(torch|torchvision|torchaudio|nvidia-[\w-]+|triton|xformers|vllm).{0,400}have conflicting dependencies",
             r"requires (torch|torchvision|torchaudio|nvidia-[\w-]+|triton)\W?[=<>!~].{0,80}but you have",
             r"\bdepends on (torch|torchvision|torchaudio|triton)\W?[=<>!~].{0,300}(conflict|incompatible|"
             r"unsatisfiable)",

@@ -498,9 +498,8 @@ TEXTS: tuple[Text, ...] = (
             r"NVML_ERROR_NOT_SUPPORTED",
             r"\bnvml\w*.{0,60}: Not Supported\b",
         ),
-        "Not every GPU has every counter: a GeForce has no serial number, an integrated GPU no dedicated memory, and "
-        "a MIG instance no utilization. An older driver lacks newer functions (FunctionNotFound). The GPU is not "
-        "faulty.",
+        "Not every GPU has every counter: a GeForce has no serial number, an integrated GPU no dedicated memory, and a "
+        "MIG instance no utilization. An older driver lacks newer functions (FunctionNotFound). The GPU is not faulty.",
         "catch pynvml.NVMLError_NotSupported around that call, or leave the value out (for memory on an integrated GPU "
         "torch.cuda.mem_get_info())",
         "strong",

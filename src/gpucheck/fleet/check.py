@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gpucheck
-from gpucheck import exits, units
+from gpucheck import errors, units
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, UsageError
 from gpucheck.fleet import documents, hosts
 from gpucheck.fleet.judge import gpus_text
@@ -142,15 +142,15 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
     lacking = gpus_missing(node, options.devices)
     if lacking is not None:
         # Last of the failures: what the parts found explains it.
-        node = replace(node, problems=tuple(_worst([*node.problems, lacking])), exit=exits.FAILED)
+        node = replace(node, problems=tuple(_worst([*node.problems, lacking])), exit=errors.FAILED)
     emit(Answered("fleet_check", node))
     for finding in _findings(node):
         emit(Judged(finding))
     node = _left(node, options.gather, last=True)
     if options.gather not in (None, "-"):
         emit(Notice(f"wrote {documents.place(Path(str(options.gather)), host, run)}"))
-    if node.exit == exits.COULD_NOT_LOOK:
-        blind = ", ".join(part.id for part in node.parts if part.exit == exits.COULD_NOT_LOOK)
+    if node.exit == errors.COULD_NOT_LOOK:
+        blind = ", ".join(part.id for part in node.parts if part.exit == errors.COULD_NOT_LOOK)
         raise CannotLook(f"{host} could not be checked", f"could not look: {blind}", f"on {host}: gpucheck doctor")
 
 
@@ -223,11 +223,11 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
         fix = f"on {node.host}: gpucheck {' '.join(PARTS[part].arguments(max(limit_s, 30.0)))}"
         problems.append(NodeProblem(part, "fleet.part", "inconclusive", f"{part} did not finish", why, fix))
     if report is not None:
-        if part == "doctor" and code == exits.FAILED:
+        if part == "doctor" and code == errors.FAILED:
             report, code = _without_torch(report)
             done = replace(done, exit=code)
         # What does not apply to a device is no problem; where a part could not look at all, why is.
-        asking = _ASKING if code == exits.COULD_NOT_LOOK else _ASKING[:-1]
+        asking = _ASKING if code == errors.COULD_NOT_LOOK else _ASKING[:-1]
         problems += [_problem(part, one) for one in report.findings if one.verdict in asking]
         node = _with_facts(node, report.facts)
         node = replace(node, gpus=gpus_of(report.facts) if node.gpus is None else node.gpus)
@@ -257,7 +257,7 @@ def gpus_of(facts: Facts) -> int | None:
 
 def gpus_missing(node: NodeDocument, must: int | None) -> NodeProblem | None:
     """The problem of a node that has not the GPUs that it must have, or none at all."""
-    if node.gpus is None or (must is None and (node.gpus or node.exit == exits.FAILED)) or node.gpus == must:
+    if node.gpus is None or (must is None and (node.gpus or node.exit == errors.FAILED)) or node.gpus == must:
         return None
     if must is None:
         fix = "gpucheck doctor; for a node without GPUs, --devices 0"
@@ -265,7 +265,7 @@ def gpus_missing(node: NodeDocument, must: int | None) -> NodeProblem | None:
     return NodeProblem("devices", "fleet.devices", "fail", gpus_text(node.gpus, must), "", "gpucheck devices")
 
 
-_EXITS = (exits.OK, exits.FAILED, exits.COULD_NOT_LOOK, exits.UNDECIDED)
+_EXITS = (errors.OK, errors.FAILED, errors.COULD_NOT_LOOK, errors.UNDECIDED)
 _ASKING: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "skip")
 
 
@@ -294,7 +294,7 @@ def _problem(part: str, finding: Finding) -> NodeProblem:
 
 def exit_of(parts: Sequence[NodePart]) -> int:
     """The node's exit status: a part that did not end leaves it undecided, whatever others could not look at."""
-    return exits.settle(exits.UNDECIDED if part.exit is None or part.ended else part.exit for part in parts)
+    return errors.settle(errors.UNDECIDED if part.exit is None or part.ended else part.exit for part in parts)
 
 
 def _findings(node: NodeDocument) -> list[Finding]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
-from gpucheck import exits, peaks, stats, units
+from gpucheck import errors, peaks, stats, units
 from gpucheck.errors import UsageError
 from gpucheck.fleet import hosts, siblings
 from gpucheck.fleet.documents import file_name
@@ -43,10 +43,10 @@ UNKNOWN = "unknown"
 MOST_DRIFTS, MOST_GROUPS = 20, 200
 
 _STATES: dict[int, NodeState] = {
-    exits.OK: "good",
-    exits.FAILED: "bad",
-    exits.COULD_NOT_LOOK: "blind",
-    exits.UNDECIDED: "undecided",
+    errors.OK: "good",
+    errors.FAILED: "bad",
+    errors.COULD_NOT_LOOK: "blind",
+    errors.UNDECIDED: "undecided",
 }
 _WORST_FIRST: tuple[NodeState, ...] = ("bad", "silent", "blind", "undecided", "good")
 _VERDICTS = ("fail", "inconclusive", "skip", "warn")
@@ -103,7 +103,7 @@ def judge(
     victims = {host for host, document in nodes.items() if document.ended}
     rows.sort(key=lambda row: (_WORST_FIRST.index(row.state), row.host in victims, row.host))
     told += _of_files(refused)
-    proven = {host for host, document in nodes.items() if document.exit == exits.FAILED}
+    proven = {host for host, document in nodes.items() if document.exit == errors.FAILED}
     result = _result(chosen, rows, beside.groups, max_bad, refused, unexpected, proven)
     return Judged(result, (*_verdict(result, max_bad, proven, beside.compared), *told, *_drifts(nodes), *beside.told))
 
@@ -312,13 +312,13 @@ def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
     ranked = sorted(
         (one for one in document.problems if one.verdict in _VERDICTS), key=lambda one: _VERDICTS.index(one.verdict)
     )
-    if document.exit != exits.OK and ranked:
+    if document.exit != errors.OK and ranked:
         worst = ranked[0]
         return f"{worst.title}{f': {worst.message}' if worst.message else ''}", worst.fix
     ended = next((part for part in document.parts if part.ended), None)
-    if document.exit != exits.OK and ended is not None:
+    if document.exit != errors.OK and ended is not None:
         return f"{ended.id}: {ended.ended}", f"on {document.host}: gpucheck fleet check --only {ended.id}"
-    return ("", None) if document.exit == exits.OK else ("its check did not pass, cause unknown", None)
+    return ("", None) if document.exit == errors.OK else ("its check did not pass, cause unknown", None)
 
 
 def _missing(host: str, broken: str | None = None) -> FleetNode:

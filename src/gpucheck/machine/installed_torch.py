@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.errors import CannotLook
 from gpucheck.machine import child, pulse, talk
 from gpucheck.machine.speaking import claim_stdout
@@ -78,7 +78,7 @@ def load(budget_s: float | None = None) -> None:
 
     What a handler of Ctrl-C or SIGTERM raises in the middle of it passes through torch's compiled code, which ends the
     process by SIGABRT (`terminate called after throwing … KeyboardInterrupt`) or turns it into an ImportError. So it
-    is raised once torch is imported; a second one ends at once, and so does the first after `exits.patience_s`, where
+    is raised once torch is imported; a second one ends at once, and so does the first after `errors.patience_s`, where
     that is set. Raises CannotLook where torch cannot be imported.
     """
     if "torch" in sys.modules:
@@ -86,7 +86,7 @@ def load(budget_s: float | None = None) -> None:
     if budget_s is not None:
         pulse.ends_by(budget_s, time.monotonic())
     try:
-        with pulse.unbroken(), child.signals_held(second_ends=True, patience_s=exits.patience_s):
+        with pulse.unbroken(), child.signals_held(second_ends=True, patience_s=errors.patience_s):
             import torch  # noqa: F401
     except (ImportError, OSError) as error:  # OSError: a library that ctypes loads for torch is not there
         lines = str(error).strip().splitlines()

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Protocol
 
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.machine import kept
 from gpucheck.report.fault import Fault
 
@@ -272,7 +272,7 @@ def guarded(lost: Callable[[Fault], None], leave: Callable[[], None] = lambda: N
             started[0].start()
 
     before, PULSE.start, PULSE.step, PULSE.leave = PULSE.start, start, "", leave
-    PULSE.began_s = time.monotonic() if exits.began_s is None else exits.began_s
+    PULSE.began_s = time.monotonic() if errors.began_s is None else errors.began_s
     try:
         with _alarm():
             yield

@@ -1,6 +1,7 @@
 """Run by the interpreter that is diagnosed, from its text: the standard library alone, Python 3.8 or newer.
 
-Says a line of JSON at each step, so that whatever hangs or crashes afterwards does not take the earlier ones along.
+Without arguments it reads torch; with two times in seconds and the names of devices it loads these. Says a line of JSON
+at each step, so that whatever hangs or crashes afterwards does not take the earlier ones along.
 """
 
 from __future__ import annotations
@@ -436,13 +437,72 @@ def main() -> None:
     say(stage="end", warnings=caught, kernels=kernels, **loaded(folder, bool(asked)))
 
 
+# -- a short load ------------------------------------------------------------------------------------------------------
+
+# A product of this size keeps the largest part busy for longer than it takes to enqueue (0.2 ms on an H200), and takes
+# 96 MiB with its result.
+SIDE = 4096
+PRODUCTS = 4  # a turn, between two looks at the clock
+# Some links wake up for a copy only.
+COPIED_BYTES = 8 * 2**20
+
+
+def prepared(torch: Any, device: str) -> tuple[Any, Any, Any]:
+    """A matrix on the device, host memory that it can copy from by itself, and where that goes."""
+    matrix = torch.randn((SIDE, SIDE), dtype=torch.float16, device=device)
+    host = torch.empty(COPIED_BYTES, dtype=torch.uint8, pin_memory=True)
+    return matrix, host, torch.empty(COPIED_BYTES, dtype=torch.uint8, device=device)
+
+
+def turn(torch: Any, work: dict[str, tuple[Any, Any, Any]]) -> None:
+    """A few products and a copy on every device at the same time."""
+    for matrix, host, there in work.values():
+        for _ in range(PRODUCTS):
+            matrix @ matrix
+        there.copy_(host, non_blocking=True)
+    for device in work:
+        torch.cuda.synchronize(device)
+
+
+def load(settle_s: float, load_s: float, devices: list[str]) -> None:
+    """Load the devices, and say from when to when, on the clock of `time.perf_counter`.
+
+    The clocks may settle for `settle_s`; the load is kept up for `load_s` after that.
+    """
+    sys.path[:0] = FOLDER
+    say(stage="import")
+    import torch
+
+    say(stage="prepare")
+    work = {device: prepared(torch, device) for device in devices}
+    turn(torch, work)  # the libraries are loaded here
+    say(stage="load")
+    settled = time.perf_counter() + settle_s
+    while time.perf_counter() < settled:
+        turn(torch, work)
+    began = now = time.perf_counter()
+    turns = 0
+    while now < began + load_s:
+        turn(torch, work)
+        turns += 1
+        now = time.perf_counter()
+    say(stage="end", began_s=began, took_s=now - began, turns=turns)
+
+
 if __name__ == "__main__":
     CLAIMED = os.dup(1)
     os.dup2(2, 1)  # what an import prints belongs to stderr
     try:
-        main()
+        if sys.argv[1:]:
+            load(float(sys.argv[1]), float(sys.argv[2]), sys.argv[3:])
+        else:
+            main()
     except KeyboardInterrupt:  # a signal from outside is no word of torch's
         raise
     except BaseException as error:  # the last words of a patient, SystemExit too
         say(error=told(error))
+        if sys.argv[1:]:
+            # Freeing pinned memory on a device that is lost aborts the process: it ends without freeing anything.
+            sys.stderr.flush()
+            os._exit(1)
         raise SystemExit(1) from error

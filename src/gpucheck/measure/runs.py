@@ -97,8 +97,7 @@ def sample_flags(samples: Sequence[float]) -> tuple[str, ...]:
 
 
 def drifts(samples: Sequence[float]) -> bool:
-    """Return whether the samples rise or fall over the run: certainly, and by more than 2 % from first third to
-    last."""
+    """Return whether the samples certainly rise or fall, by more than 2 % from first third to last."""
     n = len(samples)
     if n < 2 * stats.FEWEST_SAMPLES:
         return False
@@ -203,8 +202,7 @@ def fastest(one: Measurement) -> float | None:
 
 
 def merged_results(reports: Sequence[Report]) -> Results:
-    """Return what the work itself wrote down in every run, side by side, each entry with its run; all else is the
-    first's."""
+    """Return what the work wrote down in every run, each entry with its run; all else is the first's."""
     merged: dict[str, Any] = dict(reports[0].results)
     for name in _OF_EACH_RUN if len(reports) > 1 else ():
         entries = [

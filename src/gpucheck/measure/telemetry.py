@@ -180,8 +180,7 @@ def violation_shares(telemetry: Mapping[str, Any]) -> dict[str, float]:
 
 
 def is_below_maximum(telemetry: Mapping[str, Any]) -> bool:
-    """Return whether the clock inside the windows was lower than the part's highest; False where either is not
-    known."""
+    """Return whether the clock inside the windows is known to be below the part's highest."""
     clock, most = telemetry.get("sm_clock_hz"), telemetry.get("max_sm_clock_hz")
     return bool(clock and most and clock["median"] < HELD_BELOW * most)
 

@@ -8,7 +8,7 @@ enqueued. Nothing is subtracted and no valid window is dropped.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Literal, Protocol, TypeVar
@@ -317,7 +317,7 @@ def measure(timer: Timer, work: Work, *, clock: Clock, limits: Limits = Limits()
     """Time `work` in windows of calls. Raises ValueError where the device has no events and they are asked for."""
     if clock == "device events" and not timer.has_events:
         raise ValueError("this device has no events")
-    started = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    started = started_now()
     about_s, warmed_s = _warm_up(timer, work, limits.warmup_s)
     began_s = timer.host_now()
     samples = _Samples(began_s + limits.budget_s, began_s + limits.least_s, limits.precision)
@@ -334,6 +334,44 @@ def measure(timer: Timer, work: Work, *, clock: Clock, limits: Limits = Limits()
         flags.append("few-samples")
     run = Run(started, calls, tuple(samples.lengths_s), tuple(samples.started_s))
     return Timed(run, clock, launch, tuple(flags), details)
+
+
+def narrow(lengths: Sequence[float], precision: float) -> bool:
+    """Return whether the interval of the median is known, and no wider than this share of it."""
+    found = stats.interval(lengths)
+    return found is not None and not found.autocorrelated and found.high - found.low <= precision * found.low
+
+
+def enough(lengths: Sequence[float], now_s: float, deadline_s: float, precision: float) -> bool:
+    """Return whether windows are over: their time is, the most were taken, or their interval is narrow at a look."""
+    if lengths and (now_s >= deadline_s or len(lengths) >= LOOKS[-1]):
+        return True
+    return len(lengths) in LOOKS and narrow(lengths, precision)
+
+
+def started_now() -> str:
+    """The time of day as a run has it."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def repeated_s(timer: Timer, call: Callable[[], object], for_s: float) -> float:
+    """Call and wait for so long, once at least; seconds of one call."""
+    began, calls = timer.host_now(), 0
+    while not calls or timer.host_now() - began < for_s:
+        call()
+        timer.synchronize()
+        calls += 1
+    return (timer.host_now() - began) / calls
+
+
+def host_window(timer: Timer, call: Callable[[], object], calls: int) -> tuple[float, float]:
+    """Calls that are each waited for: when they began on the host's clock, and how long they took."""
+    synchronize = timer.synchronize
+    start = timer.host_now()
+    for _ in range(calls):
+        call()
+        synchronize()
+    return start, timer.host_now() - start
 
 
 @dataclass(slots=True)
@@ -355,14 +393,11 @@ class _Samples:
         self.lengths_s.clear()
 
     def enough(self, now_s: float) -> bool:
+        """Return whether to end here; its interval is looked at only at set numbers, and not before its time."""
         n = len(self.lengths_s)
-        if n and (now_s >= self.deadline_s or n >= LOOKS[-1]):
-            return True
-        if n not in LOOKS or now_s < self.earliest_s:
-            return False
-        interval = stats.interval(self.lengths_s)
-        assert interval is not None
-        return not interval.autocorrelated and interval.high - interval.low <= self.precision * interval.low
+        return enough(self.lengths_s, now_s, self.deadline_s, self.precision) and (
+            n >= LOOKS[-1] or now_s >= min(self.deadline_s, self.earliest_s)
+        )
 
 
 def _warm_up(timer: Timer, work: Work, warmup_s: float) -> tuple[float, float]:
@@ -435,7 +470,7 @@ def _on_host_clock(
         for _ in range(UNTIMED_CALLS * (calls > 1)):
             work.call()
         timer.synchronize()
-        samples.add(*_host_window(timer, work.call, calls))
+        samples.add(*host_window(timer, work.call, calls))
     details |= {"empty_call_s": empty_s, "untimed_calls": UNTIMED_CALLS * (calls > 1)}
     if stats.median(samples.lengths_s) < LEAST_HOST_WINDOW_S:
         details["no_time_because"] = too_short(calls, LEAST_HOST_WINDOW_S)
@@ -445,31 +480,21 @@ def _on_host_clock(
 
 
 def _calls_on_host(timer: Timer, call: Callable[[], object], about_s: float) -> int:
-    """Return how many calls fill a window. A hiccup makes a window longer and never shorter: the shorter of two
-    decides."""
+    """Return how many calls fill a window; of two the shorter decides, since a hiccup only makes one longer."""
     calls = calls_for(about_s, MOST_HOST_CALLS)
     for _ in range(MOST_LENGTHENINGS if about_s < SURELY_LONG_S else 0):
-        length = min(_host_window(timer, call, calls)[1] for _ in range(2))
+        length = min(host_window(timer, call, calls)[1] for _ in range(2))
         if length >= MIN_WINDOW_S or calls == MOST_HOST_CALLS:
             break
         calls = min(MOST_HOST_CALLS, max(calls + 1, calls_for(length / calls, MOST_HOST_CALLS)))
     return calls
 
 
-def _host_window(timer: Timer, call: Callable[[], object], calls: int) -> tuple[float, float]:
-    synchronize = timer.synchronize
-    start = timer.host_now()
-    for _ in range(calls):
-        call()
-        synchronize()
-    return start, timer.host_now() - start
-
-
 def _empty_call(timer: Timer, empty: Callable[[], object]) -> float:
     """Seconds of the same call on nothing: the median of a few windows."""
-    _host_window(timer, empty, 1)
-    calls = calls_for(max(_host_window(timer, empty, 16)[1] / 16, 1e-9), MOST_HOST_CALLS)
-    return stats.median([_host_window(timer, empty, calls)[1] / calls for _ in range(EMPTY_WINDOWS)])
+    host_window(timer, empty, 1)
+    calls = calls_for(max(host_window(timer, empty, 16)[1] / 16, 1e-9), MOST_HOST_CALLS)
+    return stats.median([host_window(timer, empty, calls)[1] / calls for _ in range(EMPTY_WINDOWS)])
 
 
 # -- the row: what was timed, what was seen beside it, and the flags of both -------------------------------------------

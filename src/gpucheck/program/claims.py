@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import dis
-import functools
 import linecache
 import os
 import re
@@ -245,20 +244,19 @@ def _same(one: Any, tensor: Tensor) -> bool:
 def _variable(frame: FrameType, tensor: Tensor) -> str | None:
     """Return how the failing line names a tensor: `x`, `self.scale`, `batch["x"]`."""
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-    for name, value in _ways(frame):
-        if _same(value, tensor) and re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", line):
-            return name
-    return None
+    names = (name for name, value in _ways(frame) if _same(value, tensor))
+    return next((name for name in names if re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", line)), None)
 
 
 def _ways(frame: FrameType) -> Iterator[tuple[str, Any]]:
-    seen = {**{name: frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals}}
-    seen |= dict(frame.f_locals)
+    seen = {name: frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals}
+    seen |= frame.f_locals
     yield from seen.items()
     for name, value in seen.items():
         if isinstance(value, dict):
-            yield from ((f'{name}["{key}"]', item) for key, item in value.items() if isinstance(key, str))
-            yield from ((f"{name}['{key}']", item) for key, item in value.items() if isinstance(key, str))
+            for quote in "\"'":
+                named = {f"{name}[{quote}{key}{quote}]": item for key, item in value.items() if isinstance(key, str)}
+                yield from named.items()
         elif isinstance(value, (list, tuple)):
             yield from ((f"{name}[{index}]", item) for index, item in enumerate(value[:64]))
         elif hasattr(value, "__dict__") and not isinstance(value, type):
@@ -361,7 +359,7 @@ def _assigned(kind: type, name: str) -> Place | None:
     return None
 
 
-@functools.lru_cache(maxsize=64)
+@lru_cache(maxsize=64)
 def _tree(file: str) -> ast.AST:
     try:
         return ast.parse("".join(linecache.getlines(file)))

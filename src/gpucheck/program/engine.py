@@ -29,8 +29,10 @@ from torch.autograd.function import once_differentiable
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from gpucheck.program import rules
-from gpucheck.program.claims import CPU, Cause, Claims, Place, cause, place_of, storage_of, text_of, user_frame
+from gpucheck.program.claims import CPU, Cause, Claims, Place, cause, here, place_of, storage_of, text_of, user_frame
+from gpucheck.program.options import Device
 from gpucheck.report.results.model import DeviceMismatchEntry, MismatchedTensor, Phase
+from gpucheck.report.results.run import AssumedValue
 
 # -- what CUDA's kernels keep ------------------------------------------------------------------------------------------
 
@@ -278,11 +280,6 @@ class Mismatch:
     site: Site
     entry: DeviceMismatchEntry
 
-    @property
-    def place(self) -> Place | None:
-        """The user's line."""
-        return self.site[0]
-
 
 class DeviceMismatch(RuntimeError):
     """Raised where CUDA would raise: the program may catch it, as it would there."""
@@ -324,25 +321,6 @@ class PerThread(threading.local):
         self.inside = False
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
-    """The properties that a program may read of the simulated GPU."""
-
-    name: str = "simulated GPU"
-    capability: tuple[int, int] = (9, 0)
-    multiprocessors: int = 132
-    total_bytes: int = 80 * 2**30
-
-
-@dataclass(frozen=True, slots=True)
-class Assumed:
-    """A value that was asked for where there are none, and what was given in its place."""
-
-    what: str
-    value: Any
-    place: Place | None
-
-
 @dataclass(slots=True)
 class Refused:
     """A mismatch that was raised, how many values had been assumed before it, and how often it was raised."""
@@ -375,9 +353,9 @@ class World:
     last: Mismatch | None = None
     refused: dict[Site, Refused] = field(default_factory=dict)
     mixed: Counter[tuple[Place | None, str]] = field(default_factory=Counter)
-    card: Card = Card()
+    card: Device = field(default_factory=Device)
     has_values: bool = True
-    assumed: list[Assumed] = field(default_factory=list)
+    assumed: list[AssumedValue] = field(default_factory=list)
     asked_at: Counter[Place | None] = field(default_factory=Counter)
     pinned: weakref.WeakKeyDictionary[Any, bool] = field(default_factory=weakref.WeakKeyDictionary)
     unjudged: dict[str, Place | None] = field(default_factory=dict)
@@ -429,7 +407,7 @@ class World:
         one.times += 1
         if self.is_forked():
             # A worker sends what it raises to its parent, by the class's name.
-            self._raise_in_fork(one.mismatch.place, str(DeviceMismatch(one.mismatch)))
+            self._raise_in_fork(one.mismatch.site[0], str(DeviceMismatch(one.mismatch)))
         raise DeviceMismatch(one.mismatch)
 
     def _raise_in_fork(self, place: Place | None, text: str) -> NoReturn:
@@ -445,15 +423,12 @@ class World:
         if self.used_by is None:
             self.used_by = os.getpid()
         elif self.used_by != os.getpid():
-            frame = user_frame(sys._getframe(1))
-            place = place_of(frame) if frame is not None else None
-            self._raise_in_fork(place, rules.FORKED_KERNEL if by_kernel else rules.FORKED)
+            self._raise_in_fork(here(), rules.FORKED_KERNEL if by_kernel else rules.FORKED)
 
     def note_dtypes(self, error: RuntimeError) -> None:
         """Note an error that torch raised for operands of different dtypes: the program may catch it."""
         if rules.MIXED_DTYPES.search(str(error)) and not torch.is_autocast_enabled("cpu"):
-            frame = user_frame(sys._getframe(1))
-            place, text = place_of(frame) if frame is not None else None, " ".join(str(error).split())
+            place, text = here(), " ".join(str(error).split())
             self.mixed[place, text] += 1
             if self.is_forked():
                 self.in_fork(place, text)
@@ -464,12 +439,11 @@ class World:
 
     def assume(self, what: str, value: Any) -> Any:
         """The value, given for one that is not known, and noted. Raises NotImplementedError where there is no end."""
-        frame = user_frame(sys._getframe(1))
-        place = place_of(frame) if frame is not None else None
+        place = here()
         self.asked_at[place] += 1
         if self.asked_at[place] > MOST_ASSUMED:
             raise NotImplementedError(f"the program read {MOST_ASSUMED} values; a loop seems to wait for one of them")
-        self.assumed.append(Assumed(what, value, place))
+        self.assumed.append(AssumedValue(what=what, value=repr(value), place=text_of(place)))
         return value
 
     def _operand(
@@ -504,10 +478,8 @@ class World:
 
     def _peer(self, frame: FrameType, expected: str) -> str | None:
         """A local variable at the user's line that holds a tensor where it should be."""
-        for name, value in frame.f_locals.items():
-            if isinstance(value, Tensor) and name.isidentifier() and str(self.claims.device(value)) == expected:
-                return name
-        return None
+        tensors = {name: one for name, one in frame.f_locals.items() if isinstance(one, Tensor) and name.isidentifier()}
+        return next((name for name, one in tensors.items() if str(self.claims.device(one)) == expected), None)
 
 
 # `torch.FloatTensor(2, 3)`, `torch.Tensor(3)`.
@@ -563,12 +535,13 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             verdict, operands = self._judged(func, given)
             storages = [storage_of(tensor) for _, tensor in operands]
         if not self.world.has_values and any(self.world.stands_in(tensor) for _, tensor in operands):
+            own = self.world.here
             with torch._C.DisableTorchFunction():
-                before, self.world.here.inside = self.world.here.inside, True
+                before, own.inside = own.inside, True
                 try:
                     out = without_values(self.world, func, args, kwargs)
                 finally:
-                    self.world.here.inside = before
+                    own.inside = before
         elif func.namespace in rules.JUDGED:
             # The function mode has seen the call above; below it, only code that is not torch's asks it anything.
             with torch._C.DisableTorchFunction():
@@ -593,8 +566,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             world.use(by_kernel=True)
         verdict = rules.judge(name, [operand for operand, _ in operands])
         if not verdict.judged and name not in world.unjudged:
-            frame = user_frame(sys._getframe(2))
-            world.unjudged[name] = place_of(frame) if frame is not None else None
+            world.unjudged[name] = here()
         if verdict.wrong:
             called = world.here.calls[-1].name if world.here.calls else name.partition("::")[2]
             world.refuse(verdict, operands, called)

@@ -117,16 +117,11 @@ def _fix(one: LeftBehind) -> str:
         return at + held.get(one.holder, "assign it to an attribute of the module")
     kind = "nn.Parameter" if one.is_trained else "register_buffer"
     if one.holder in ("attribute", "class"):
-        made = (
-            f"self.{one.attribute} = nn.Parameter(…)"
-            if one.is_trained
-            else f'self.register_buffer("{one.attribute}", …)'
-        )
-        return at + made
-    if one.holder == "container" and one.is_trained:
-        return at + "keep them in nn.ParameterList or nn.ParameterDict"
+        plain = f'self.register_buffer("{one.attribute}", …)'
+        return at + (f"self.{one.attribute} = nn.Parameter(…)" if one.is_trained else plain)
     if one.holder == "container":
-        return at + "register each with self.register_buffer(name, tensor)"
+        plain = "register each with self.register_buffer(name, tensor)"
+        return at + ("keep them in nn.ParameterList or nn.ParameterDict" if one.is_trained else plain)
     return f"{at}make it a member of the module ({kind}) and read it from there"
 
 
@@ -179,9 +174,8 @@ def mismatch(one: DeviceMismatchEntry, behind: Mapping[str, LeftBehind] = _NOTHI
 
 
 def _called(operand: MismatchedTensor) -> str:
-    if operand.origin in ("attribute", "parameter", "buffer", "input", "state") and operand.origin_name:
-        return operand.origin_name
-    return f"its argument {operand.name}"
+    has_name = operand.origin in ("attribute", "parameter", "buffer", "input", "state")
+    return (operand.origin_name if has_name else None) or f"its argument {operand.name}"
 
 
 def _cause(operand: MismatchedTensor) -> str:
@@ -515,8 +509,4 @@ _RUN = of(
         "The program ran normally but was not measured: another start-up file, or -S and -I, disabled gpucheck.",
     ),
 )
-IDS = (
-    *_MODEL,
-    *_RUN_DRY,
-    *_RUN,
-)
+IDS = (*_MODEL, *_RUN_DRY, *_RUN)

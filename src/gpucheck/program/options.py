@@ -62,8 +62,6 @@ class ModelOptions:
 
 # Two: the first makes what training keeps, the second meets it.
 STEPS = 2
-# What a program reads of the memory where no size was given: an H100's.
-UNGIVEN_BYTES = 80 * units.GIB
 # GB of parts whose names do not say it, by NVIDIA's and AMD's data sheets. Taken as GiB: what torch can use of them is
 # up to 6 % less, so that what exceeds this does not fit in any case.
 _GIB = {
@@ -107,6 +105,11 @@ class Device:
     capability: tuple[int, int] = (9, 0)
     multiprocessors: int = 132
     total_bytes: int | None = None
+
+    @property
+    def readable_bytes(self) -> int:
+        """Return what a program reads of the memory: where no size was given, an H100's."""
+        return self.total_bytes or 80 * units.GIB
 
 
 def parse_device(text: str, option: str) -> Device:

@@ -531,8 +531,7 @@ class _Examination:
         self.was_moved = True
 
     def _where(self, tensor: Tensor) -> str:
-        device = self.world.claims.device(tensor)
-        return "unknown" if device is None else str(device)
+        return str(self.world.claims.device(tensor) or "unknown")
 
     # -- what stayed behind --------------------------------------------------------------------------------------------
 
@@ -562,12 +561,11 @@ class _Examination:
         for parameter, state in optimizer.state.items():
             if not isinstance(parameter, Tensor) or self._where(parameter) == "cpu":
                 continue
-            behind = [(key, value) for key, value in state.items() if isinstance(value, Tensor)]
-            behind = [(key, value) for key, value in behind if self._is_behind(value)]
+            tensors = {key: value for key, value in state.items() if isinstance(value, Tensor)}
+            behind = {key: value for key, value in tensors.items() if self._is_behind(value)}
             if behind:
-                name = f"optimizer.state[{names.get(id(parameter), 'a parameter')}][{behind[0][0]!r}]"
-                tensors = [value for _, value in behind]
-                yield Held(name, "optimizer-state", optimizer, tensors, "object", None, "", "optimizer")
+                name = f"optimizer.state[{names.get(id(parameter), 'a parameter')}][{next(iter(behind))!r}]"
+                yield Held(name, "optimizer-state", optimizer, [*behind.values()], "object", None, "", "optimizer")
                 return  # one stands for all: they are made in one line
 
     def _told(self, one: Held, run: ClaimedRun | None) -> LeftBehind:
@@ -612,7 +610,7 @@ class _Examination:
         model = self.built.model
         parts = one.owner.split(".") if one.owner else []
         for length in range(len(parts), -1, -1):
-            module = model.get_submodule(".".join(parts[:length])) if length else model
+            module = model.get_submodule(".".join(parts[:length]))
             for method in ("_apply", "to", "cuda"):
                 function = getattr(type(module), method, None)
                 code = getattr(function, "__code__", None)
@@ -624,12 +622,8 @@ class _Examination:
     def _untied(self, shared: list[tuple[str, ...]]) -> tuple[Tie, ...]:
         """Groups that shared their memory before the move and do not any more."""
         now = dict(_registered(self.built.model))
-        ties = []
-        for names in shared:
-            storages = {id(storage_of(now[name])) for name in names if name in now}
-            if len(storages) > 1:
-                ties.append(Tie(names=names, place=text_of(self._line_of(names[-1]))))
-        return tuple(ties)
+        untied = [names for names in shared if len({id(storage_of(now[name])) for name in names if name in now}) > 1]
+        return tuple(Tie(names=names, place=text_of(self._line_of(names[-1]))) for names in untied)
 
     def _name_origins(self, things: Sequence[Held]) -> None:
         """Give what is on the CPU its name, so that a mismatch can say whose tensor it met."""
@@ -674,21 +668,17 @@ class _Examination:
                     continue
                 stopped = self._stop(error, found)
             break
-        return (
-            ClaimedRun(
-                phase=self.world.phase,
-                batch_size=asked.batch_size,
-                mismatches=tuple(one.entry for one in found),
-                unjudged=tuple(
-                    UnjudgedOperation(operation=name, place=text_of(place))
-                    for name, place in self.world.unjudged.items()
-                ),
-                stopped=stopped[0] if stopped else None,
-                stopped_at=text_of(stopped[1]) if stopped else None,
-                note="no parameter requires a gradient: no training step" if asked.train and not train else None,
-            ),
-            None,
+        unjudged = self.world.unjudged.items()
+        run = ClaimedRun(
+            phase=self.world.phase,
+            batch_size=asked.batch_size,
+            mismatches=tuple(one.entry for one in found),
+            unjudged=tuple(UnjudgedOperation(operation=name, place=text_of(place)) for name, place in unjudged),
+            stopped=stopped[0] if stopped else None,
+            stopped_at=text_of(stopped[1]) if stopped else None,
+            note="no parameter requires a gradient: no training step" if asked.train and not train else None,
         )
+        return run, None
 
     def _step(self, workload: Workload, train: bool) -> None:
         batch = self._batch(workload)
@@ -716,10 +706,7 @@ class _Examination:
             error.fix = error.fix.replace("add --mode infer", "leave --train out")
             raise error
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        of_device = isinstance(error, (NotImplementedError, ImportError)) or any(
-            word in text.lower() for word in OF_THE_DEVICE
-        )
-        if not of_device and not found:
+        if not is_of_device(error, text) and not found:
             what = "the training step" if self.asked.train else "the forward pass"
             raise raised(f"{what} of {self.target.text}", error) from error
         return text[:300], innermost(error.__traceback__)
@@ -742,6 +729,11 @@ class _Examination:
             return training([(trained, given)], "the target's own")
         chosen = by_name(self.asked.optimizer)
         return training([(trained, chosen.build)], chosen.text)
+
+
+def is_of_device(error: BaseException, text: str) -> bool:
+    """Return whether this machine or build, without the device, may be the cause of an error."""
+    return isinstance(error, (NotImplementedError, ImportError)) or any(one in text.lower() for one in OF_THE_DEVICE)
 
 
 def mismatch_in(world: World, error: BaseException) -> Mismatch | None:
@@ -807,9 +799,6 @@ def _like(kind: Any, options: dict[str, Any]) -> Callable[[list[nn.Parameter]], 
 
 def innermost(trace: TracebackType | None) -> Place | None:
     """The user's innermost line of a traceback; where there is none, an installed package's."""
-    frames = [frame for frame, _ in traceback.walk_tb(trace)]
-    for whose in (0, 1):
-        for frame in reversed(frames):
-            if rank(frame.f_code.co_filename) == whose:
-                return place_of(frame)
-    return None
+    frames = [frame for frame, _ in traceback.walk_tb(trace)][::-1]
+    theirs = (one for whose in (0, 1) for one in frames if rank(one.f_code.co_filename) == whose)
+    return next(map(place_of, theirs), None)

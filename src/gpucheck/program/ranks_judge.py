@@ -80,6 +80,8 @@ def judge(table: Table) -> Verdict:
         return Verdict("not_decided", reason=f"{table.steps} steps: fewer than {FEWEST_STEPS}")
     if len(table.ranks) < 2 or not table.calls:
         return Verdict("not_decided", reason="no collective was seen on more than one rank")
+    if not table.inside and _ahead(table) > AHEAD:
+        return Verdict("not_decided", reason="ranks go on for a step without the last one: two jobs, or wrong clocks")
     lateness = _lateness(table)
     late, steps = lateness.late, sorted(lateness.lost)
     if len(steps) < FEWEST_STEPS - APART:
@@ -114,6 +116,14 @@ def judge(table: Table) -> Verdict:
     return Verdict("alike", late_s=means, shares=shares)
 
 
+def _ahead(table: Table) -> float:
+    """In which part of the steps a rank made the last call of the next step before all had come to that of this one."""
+    slack = 2 * max(table.clock_error_s.values(), default=0.0)
+    ends = {(call.group, call.step): call.arrivals.values() for call in table.calls if call.waits}
+    pairs = [(ends[group, step - 1], at) for (group, step), at in ends.items() if (group, step - 1) in ends]
+    return sum(min(after) < max(before) - slack for before, after in pairs) / max(len(pairs), 1)
+
+
 def _apart(table: Table) -> float:
     """Return how far behind the middle the last of a step arrives, whoever waits for it; the mean of the steps."""
     most: dict[int, float] = {}
@@ -128,7 +138,8 @@ def _errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, fl
     """Return how far each rank's mean may be off at this level (t), from 8 to 16 blocks of consecutive steps.
 
     Blocks are widened until neighbours correlate little, and what correlation stays widens the error. Ranks of a job
-    are alike: together they tell the spread of a block better than one alone, unless it varies more than twice as much.
+    are alike: together they tell the spread of a block better than one alone, but one that varies more, as where others
+    use its processor, counts with its own.
     """
     blocks: dict[int, list[float]] = {}
     correlation = 0.0
@@ -151,7 +162,7 @@ def _errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, fl
         others = statistics.fmean(one for other, one in own.items() if other != rank)
         alone = len(own) == 2 or mine > 4 * others
         freedom = (count - 1) * (1 if alone else min(len(own) - 1, 8))
-        found[rank] = widened * math.sqrt(mine if alone else others) * stats.student_quantile(level, freedom)
+        found[rank] = widened * math.sqrt(max(mine, others)) * stats.student_quantile(level, freedom)
     return found
 
 
@@ -283,7 +294,8 @@ def _releasing(calls: Sequence[Call], positions: Sequence[tuple[str, int]], slac
             final[call.group, call.step] = index
         for rank, at in call.arrivals.items():
             orders[rank].append((at, index))
-    lasts, since = [max(call.arrivals.values()) for call in calls], [0.0] * len(calls)
+    ordered = [sorted(call.arrivals.values()) for call in calls]
+    lasts, since = [one[-1] for one in ordered], [0.0] * len(calls)
     for order in orders.values():
         order.sort()
         for (_, index), (at, following) in itertools.pairwise(order):
@@ -301,11 +313,11 @@ def _releasing(calls: Sequence[Call], positions: Sequence[tuple[str, int]], slac
         for (own, index), (at, following) in itertools.pairwise(order):
             if calls[index].step != calls[following].step or calls[index].step < APART:
                 continue
-            arrivals = calls[index].arrivals
             last = lasts[index]
             if own < last:
-                others = [value for one, value in arrivals.items() if one != rank]
-                apart = last - statistics.median(others) if len(others) > 1 else since[index]
+                others = ordered[index]
+                middle = _median_without(others, bisect.bisect_left(others, own))
+                apart = last - middle if len(others) > 2 else since[index]
                 gaps[positions[index]][rank].append((at - own, last - own, apart, of_last.get(index, at - own)))
     waited = {position: _is_waited_for(rows, slack) for position, rows in gaps.items()}
     ends = set(final.values())

@@ -473,7 +473,7 @@ def _cuda_functions(world: World) -> dict[str, Any]:
         major=major,
         minor=minor,
         multi_processor_count=card.multiprocessors,
-        total_memory=card.total_bytes,
+        total_memory=card.readable_bytes,
         uuid=None,
         warp_size=32,
     )
@@ -487,7 +487,7 @@ def _cuda_functions(world: World) -> dict[str, Any]:
         **dict.fromkeys(silent, _constant(None)),
         **dict.fromkeys(("utilization", "get_sync_debug_mode", "initial_seed"), _constant(0)),
         **dict.fromkeys(("is_available", "is_bf16_supported"), _constant(True)),
-        **_memory_functions(world.claims.memory, card.total_bytes),
+        **_memory_functions(world.claims.memory, card.readable_bytes),
         "is_initialized": lambda: world.used_by is not None,
         "is_current_stream_capturing": _constant(False),
         "device_count": _constant(1),

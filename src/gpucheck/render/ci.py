@@ -17,7 +17,7 @@ from typing import IO, Any
 from urllib.parse import quote
 from xml.etree import ElementTree
 
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.render.blocks import SIGNS
 from gpucheck.report.codec import to_json
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
@@ -96,7 +96,7 @@ def _rows_measured(report: Report) -> list[Finding]:
 def is_strict(report: Report) -> bool:
     """Return whether warnings count as failures: the command failed, and nothing else could have failed it."""
     verdicts = {finding.verdict for finding in report.findings}
-    return report.summary.exit == exits.FAILED and "fail" not in verdicts and "warn" in verdicts
+    return report.summary.exit == errors.FAILED and "fail" not in verdicts and "warn" in verdicts
 
 
 def clean(text: str) -> str:

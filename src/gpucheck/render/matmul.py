@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucheck import units
-from gpucheck.bench import figures
+from gpucheck.bench import judging
 from gpucheck.bench.matmul import judge
 from gpucheck.render import measured
 from gpucheck.render.blocks import SIGNS, UNKNOWN, Block, Cell, Column, Line, Page
@@ -63,10 +63,10 @@ def _answer(
         burst, lasts = (best.method.details[part]["flop_per_s"] for part in ("burst", "sustained"))
         text = f"{best.case['dtype']} sustains {_of_peak(best, lasts, peaks)}, {units.percent(lasts / burst)} of burst"
         return [measured.Answer(device, text)]
-    fastest = figures.fastest_products(rows)
+    fastest = judging.fastest_products(rows)
     if fastest:
-        best = max(fastest.values(), key=figures.rate)
-        text = f"{best.case['dtype']} reaches {_of_peak(best, figures.rate(best), peaks)}"
+        best = max(fastest.values(), key=judging.rate)
+        text = f"{best.case['dtype']} reaches {_of_peak(best, judging.rate(best), peaks)}"
         return [measured.Answer(device, f"{text}{measured.doubt(best)}")]
     shapes = [(entry, entry.best) for entry in searched if entry.best is not None]
     if not shapes:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import VERDICTS, WORST_FIRST, Verdict
@@ -113,7 +113,7 @@ def metrics(report: Report) -> str:
 
 def _samples(report: Report) -> Iterator[Sample]:
     command = {"command": report.command}
-    yield "success", command, float(report.summary.complete and report.summary.exit == exits.OK)
+    yield "success", command, float(report.summary.complete and report.summary.exit == errors.OK)
     yield "exit_code", command, report.summary.exit
     yield "last_run_timestamp_seconds", command, _ended(report)
     yield "duration_seconds", command, report.elapsed_s

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck import stats, units
-from gpucheck.bench import figures
+from gpucheck.bench import judging
 from gpucheck.bench.transfer import copies_judge, judge
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.render import measured
@@ -72,23 +72,23 @@ def _answer(
     link = [row for way in WAYS if (row := copies_judge.best(rows, way, "link")) is not None]
     rated = [row for row in rows if row.rate is not None]
     if link:
-        slowest = min(link, key=figures.rate)
+        slowest = min(link, key=judging.rate)
         limit = result.link.limit_bytes_per_s if result.link is not None else None
-        share = figures.rate(slowest) / limit if limit and max(map(figures.rate, link)) <= limit else None
-        reached = units.byte_rate(figures.rate(slowest))
+        share = judging.rate(slowest) / limit if limit and max(map(judging.rate, link)) <= limit else None
+        reached = units.byte_rate(judging.rate(slowest))
         reached = f"{units.percent(share)} of the link: {reached}" if share is not None else reached
         place = _attached(result.link) if share is not None and result.link is not None else ""
         return [measured.Answer(device, f"pinned copies reach {reached}{measured.doubt(slowest)}", place)]
     if rated:
-        best = max(rated, key=lambda row: (row.case["host_memory"] == "pinned", figures.size(row)))
+        best = max(rated, key=lambda row: (row.case["host_memory"] == "pinned", judging.size(row)))
         way, kind = best.case["direction"], best.case["host_memory"]
         what = "copies in host memory" if way == "host_to_host" else f"{kind} copies {WAYS[way]}"
-        rate = units.byte_rate(figures.rate(best))
+        rate = units.byte_rate(judging.rate(best))
         return [measured.Answer(device, f"{what} reach {rate}{measured.doubt(best)}")]
     timed = [row for row in rows if row.time_s is not None]
     if timed:
-        least = min(timed, key=figures.size)
-        size = units.capacity(figures.size(least))
+        least = min(timed, key=judging.size)
+        size = units.capacity(judging.size(least))
         return [measured.Answer(device, f"a copy of {size} takes {measured.time_text(least)}: all of it latency")]
     said = next(
         (one for one in report.findings if one.id == "transfer.idioms" and one.device in (None, device.id)), None
@@ -146,7 +146,8 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
         kinds = [kind for kind in _KINDS if any((way, *kind, size) in rows for size in sizes)]
         # Each line of a group's head stands over a column: the direction, then the unit.
         heads = iter([SHORT_WAYS[way], "GB/s"] if len(kinds) > 1 else [f"{SHORT_WAYS[way]}, GB/s"])
-        fastest: list[Measurement | None] = []
+        fastest: list[Measurement | None] = [None] * len(sizes)
+        shortest: list[tuple[Column, Sequence[str | Cell]]] = []  # of what was measured on the link alone there is none
         for memory, timed in kinds:
             found = [rows.get((way, memory, timed, size)) for size in sizes]
             link = timed == "link"
@@ -158,8 +159,8 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
                 told = [measured.ratio_text(gains.get((way, size))) for size in sizes]
                 columns.append((Column("\ngain", keep=5), told))
             if not link:
-                shortest = (Column(f"{SHORT_WAYS[way]}\n{memory}, GB/s"), rates)
-        narrow.append(shortest)
+                shortest = [(Column(f"{SHORT_WAYS[way]}\n{memory}, GB/s"), rates)]
+        narrow += shortest
         columns.append((Column("\ntime", keep=6), list(map(measured.time_text, fastest))))
     of_size = [[flag for row in measurements if row.case["size_bytes"] == size for flag in row.flags] for size in sizes]
     told_of = [measured.note_cell([flag for flag in flags if flag in measured.DOUBTS]) for flags in of_size]

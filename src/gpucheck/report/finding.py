@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.errors import GpucheckError
 
 Verdict = Literal["pass", "info", "warn", "fail", "inconclusive", "skip"]
@@ -56,7 +56,7 @@ class Finding:
 
 def of_error(error: GpucheckError, device: str | None = None) -> Finding:
     """The finding for an error of gpucheck if other work continues or was measured before, by its exit status."""
-    verdicts: dict[int, Verdict] = {exits.FAILED: "fail", exits.USAGE: "fail", exits.UNDECIDED: "inconclusive"}
+    verdicts: dict[int, Verdict] = {errors.FAILED: "fail", errors.USAGE: "fail", errors.UNDECIDED: "inconclusive"}
     verdict = verdicts.get(error.exit_code, "skip")
     return Finding(error.finding, verdict, error.what, error.why, fix=error.fix or None, device=device)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, cast
 
-from gpucheck import exits
+from gpucheck import errors
 from gpucheck.config import Settings
 from gpucheck.report.codec import check_kind, to_json
 from gpucheck.report.events import (
@@ -85,7 +85,7 @@ class Report:
     def concluded(self, judgement: Judgement, code: int | None = None, *, strict: bool = False) -> Report:
         """The same document with what a judge says of it. `code` is an exit status from outside the findings."""
         codes = [exit_code(judgement.findings, strict=strict)] + ([code] if code is not None else [])
-        settled = exits.settle(codes)
+        settled = errors.settle(codes)
         return replace(
             self,
             findings=judgement.findings,
@@ -111,13 +111,13 @@ def verdict(findings: tuple[Finding, ...], code: int) -> Verdict:
     seen: list[Verdict] = [finding.verdict for finding in findings]
     worst: Verdict = min(seen, key=WORST_FIRST.index, default="pass")
     floor: dict[int, Verdict] = {
-        exits.UNDECIDED: "inconclusive",
-        exits.COULD_NOT_LOOK: "skip",
+        errors.UNDECIDED: "inconclusive",
+        errors.COULD_NOT_LOOK: "skip",
         # What was cut off has not failed; it is not known.
-        exits.INTERRUPTED: "inconclusive",
-        exits.TERMINATED: "inconclusive",
+        errors.INTERRUPTED: "inconclusive",
+        errors.TERMINATED: "inconclusive",
     }
-    if code == exits.OK:
+    if code == errors.OK:
         # A skipped check among others that passed, or a mere remark, leaves the whole a pass.
         return "pass" if worst in ("skip", "info") else worst
     least: Verdict = floor.get(code, "fail")
@@ -132,12 +132,12 @@ def exit_code(findings: tuple[Finding, ...], *, strict: bool = False) -> int:
     codes = []
     verdicts = {finding.verdict for finding in findings}
     if "fail" in verdicts or (strict and "warn" in verdicts):
-        codes.append(exits.FAILED)
+        codes.append(errors.FAILED)
     if "inconclusive" in verdicts:
-        codes.append(exits.UNDECIDED)
+        codes.append(errors.UNDECIDED)
     if verdicts == {"skip"}:
-        codes.append(exits.COULD_NOT_LOOK)
-    return exits.settle(codes)
+        codes.append(errors.COULD_NOT_LOOK)
+    return errors.settle(codes)
 
 
 @dataclass(slots=True)
@@ -216,7 +216,7 @@ class Collector:
             findings=(),
             results=cast(Results, dict(self.results)),
             notices=tuple(self.notices),
-            summary=Summary("pass", exits.OK, complete and ended and not self.faults),
+            summary=Summary("pass", errors.OK, complete and ended and not self.faults),
             settings=settings or Settings(),
             faults=tuple(self.faults),
             parts=tuple(self.parts.values()),

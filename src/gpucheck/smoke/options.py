@@ -124,14 +124,14 @@ CHECKS = (
         "memory is counted correctly and returned",
         "torch's counts do not match those of the device or the system, or freed memory is not returned.",
         "gpucheck memory shows each step",
-        "memory.accounting",
+        "data.accounting",
     ),
     CheckRow(
         "memory.one_pebibyte",
         "one allocation of 1 PiB raises out-of-memory",
         "An impossible request did not raise torch.OutOfMemoryError. Programs that catch this error would crash here.",
         "use a newer torch or driver",
-        "memory.one_pebibyte",
+        "data.one_pebibyte",
         ("check.dedicated_memory",),
     ),
     CheckRow(
@@ -139,8 +139,8 @@ CHECKS = (
         "allocating to the end raises out-of-memory",
         "Filling the device did not raise torch.OutOfMemoryError, or the device did not work afterwards.",
         "use a newer torch or driver",
-        "memory.to_the_end",
-        ("memory.has_fraction", "check.dedicated_memory"),
+        "data.to_the_end",
+        ("data.has_fraction", "check.dedicated_memory"),
     ),
     CheckRow(
         "copies.pinned",

@@ -24,13 +24,7 @@ ROWS = 64
 SIGMAS = 8.0
 
 # Unit roundoff 2^-(p) of a format with p-1 explicit mantissa bits, rounding to nearest.
-_ROUNDOFF = {
-    "float64": 2.0**-53,
-    "float32": 2.0**-24,
-    "tf32": 2.0**-11,
-    "float16": 2.0**-11,
-    "bfloat16": 2.0**-8,
-}
+_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 # Tensor cores add in float32 and truncate, which costs up to twice what rounding does (Fasi, Higham, Mikaitis, Pranesh,
 # "Numerical behavior of NVIDIA tensor cores", 2021).
 _ACCUMULATOR = 2.0**-23
@@ -72,8 +66,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Return whether every sampled element lies within its bound, every element is finite, and the device can
-        count."""
+        """Return whether every sampled element is within its bound, all are finite, and the device can count."""
         return self.worst <= 1.0 and self.not_finite == 0 and not self.miscounted
 
 
@@ -248,8 +241,7 @@ Wanted = Callable[[int, int], torch.Tensor]
 
 
 def counted(true: torch.Tensor) -> int | None:
-    """Return how many of these are true, as their device counts; None where that is garbage, which is a fault of its
-    own."""
+    """Return how many of these are true, as their device counts; None where that is garbage, a fault of its own."""
     return count_of(int(true.sum()), true.numel())
 
 
@@ -360,8 +352,7 @@ def check_sums(
 
 
 def extra_bytes(m: int, n: int, k: int) -> int:
-    """Return what a check takes beside the matrices, at most: both sums of B, and a part with what is computed from
-    it."""
+    """Return what a check takes beside the matrices at most: both sums of B, and a part with what follows from it."""
     filled = max(-(-n // WIDTH) * WIDTH, k)
     part = min(max(m, k) * filled, max(_AT_ONCE, filled))
     return int(_DOUBLE * (2 * k * -(-n // WIDTH) + _COPIES * part))

@@ -645,9 +645,7 @@ def find(target: Target) -> Callable[[], Any]:
         found = getattr(found, name)
     if not callable(found):
         raise TargetError(
-            f"the target {target.text} is not callable",
-            f"it is {kind(found)}",
-            "name a function that returns a module",
+            f"the target {target.text} is not callable", f"it is {kind(found)}", "name a function that returns a module"
         )
     return found  # type: ignore[no-any-return]
 
@@ -678,8 +676,7 @@ def call(factory: Callable[[], Any], target: Target) -> Any:
 
 
 def _on_import(target: Target, error: BaseException) -> TargetError:
-    """Return what importing the target raised, with the target's own line: a script may do its work as it is
-    imported."""
+    """Return what importing the target raised, with the target's own line: a script may work as it is imported."""
     told = raised(f"importing the target {target.text}", error)
     module = getattr(sys.modules.get(target.module or ""), "__file__", None)
     file = str(target.file if target.file is not None else module or "")

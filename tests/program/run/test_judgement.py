@@ -66,10 +66,10 @@ def test_growth_is_what_every_part_of_the_run_adds_to() -> None:
 
 
 def test_who_is_to_blame_for_memory_that_ran_out() -> None:
-    assert command.blame(GIB, 80 * GIB, 60 * GIB, 62 * GIB, None) == "fragmentation"
-    assert command.blame(GIB, 80 * GIB, 60 * GIB, 60 * GIB, 19 * GIB) == "other-processes"
-    assert command.blame(GIB, 80 * GIB, 79 * GIB, 79 * GIB, None) == "size"
-    assert command.blame(None, 80 * GIB, 79 * GIB, 79 * GIB, None) is None
+    assert command.blame(GIB, 60 * GIB, 62 * GIB, None) == "fragmentation"
+    assert command.blame(GIB, 60 * GIB, 60 * GIB, 19 * GIB) == "other-processes"
+    assert command.blame(GIB, 79 * GIB, 79 * GIB, None) == "size"
+    assert command.blame(None, 79 * GIB, 79 * GIB, None) is None
 
 
 FULL = OutOfMemory(

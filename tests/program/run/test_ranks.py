@@ -221,6 +221,40 @@ def test_the_late_rank_is_told_with_what_it_does(tmp_path: Path) -> None:
     assert from_json(RanksResult, json.loads(json.dumps(to_json(result)))) == result
 
 
+def test_the_clock_of_a_late_ranks_gpu_is_told_beside_its_siblings(tmp_path: Path) -> None:
+    for rank in range(3):
+        lines = steps_of(rank, 1)
+        lines[-1]["sm_clock_hz"] = 1.2e9 if rank == 1 else 1.7e9
+        write(tmp_path, rank, lines)
+    told = "; its GPU's clock is 1200 MHz, its siblings' 1700 MHz"
+    assert ranks.findings(ranks.result(tmp_path))[0].message.endswith("longer than on its siblings" + told)
+    lines[-1]["sm_clock_hz"] = 1.25e9  # of both neighbours: nothing that tells it from them
+    for rank in (0, 2):
+        write(tmp_path, rank, lines)
+    assert "clock" not in ranks.findings(ranks.result(tmp_path))[0].message
+
+
+def test_files_of_two_jobs_blame_nobody(tmp_path: Path) -> None:
+    for rank in range(3):
+        write(tmp_path, rank, steps_of(rank, 1))
+    # Of a job before with the same name: a minute lies between them.
+    earlier = steps_of(2, 1)
+    earlier[2]["rows"] = [[kind, number, at - 60 * 1000 * MS] for kind, number, at in earlier[2]["rows"]]
+    earlier[3]["rows"] = [[row[0] - 60 * 1000 * MS, *row[1:]] for row in earlier[3]["rows"]]
+    write(tmp_path, 2, earlier)
+    result = ranks.result(tmp_path)
+    assert (result.outcome, result.late) == ("not_decided", ())
+    assert result.reason == "ranks go on for a step without the last one: two jobs, or wrong clocks"
+    # Where they have names, those of the newest job are judged.
+    for rank in range(3):
+        head = {"say": "rank", "rank": rank, "world": 3, "hosts": False, "host": "", "local_rank": ""}
+        head |= {"at_ns": rank != 2, "job": "old" if rank == 2 else "new"}
+        write(tmp_path, rank, [head, *(earlier if rank == 2 else steps_of(rank, 1))])
+    result = ranks.result(tmp_path)
+    assert ([one.rank for one in result.ranks], result.late) == ([0, 1], (1,))
+    assert result.not_seen[0].startswith("rank 2 wrote nothing here")
+
+
 def test_clocks_of_hosts_that_were_not_compared_decide_nothing(tmp_path: Path) -> None:
     for rank in range(3):
         write(tmp_path, rank, steps_of(rank, 1), hosts=True)
@@ -311,6 +345,18 @@ def test_a_hang_tells_who_is_missing_and_where(tmp_path: Path) -> None:
     assert silent.hang is not None
     assert (silent.hang.missing, silent.hang.unknown) == ((), (1,))
     assert "rank 1 did not answer, rank 1 is at /job/load.py:12" in ranks.findings(silent)[0].message
+    # It was at work in the call itself, perhaps, when it was ended: nobody knows what it had not handed on.
+    hang(tmp_path, "", frames)
+    with open(tmp_path / "rank1.jsonl", "r+") as file:
+        kept = [line for line in file if "pending" not in line and '"process"' not in line][:-1]
+        end = {"say": "end", "exit": -6, "at_ns": 5 * MS, "steps": 1, "lines": []}
+        file.seek(0)
+        file.truncate()
+        file.write("".join(kept) + json.dumps(end) + "\n")
+    died = ranks.result(tmp_path)
+    assert died.hang is not None and (died.hang.missing, died.hang.unknown) == ((), (1,))
+    told = "rank 1 did not answer, rank 1 had ended by SIGABRT at /job/load.py:12"
+    assert told in ranks.findings(died)[0].message
     stopped = ranks.findings(hang(tmp_path, "T (stopped)", []))[0]
     assert "rank 1 is stopped (SIGSTOP or a debugger)" in stopped.message
 
@@ -461,7 +507,7 @@ def test_made_tables_are_judged_as_the_bounds_ask() -> None:
 @pytest.mark.parametrize("fault", ["data", "backward", "skipped", "killed", "stopped", "shapes", "sound"])
 def test_real_jobs(fault: str) -> None:
     made = benchmark()
-    document = made.job(fault, world=3, steps=70, delay=0.04, step_s=0.05, culprit=1)
+    document = made.job(fault, (1,), 0.04, world=3, steps=70, step_s=0.05)
     is_right, said = made.right(fault, document)
     assert is_right, said or document["screen"]
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck import naming, units
-from gpucheck.bench import figures, remarks
-from gpucheck.bench.figures import Ceilings, Judge, Seen, headline
+from gpucheck.bench import judging
+from gpucheck.bench.judging import Ceilings, Judge, Seen, headline
 from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
@@ -24,9 +24,9 @@ def findings(seen: Seen) -> list[Finding]:
     return [
         _result(measurements),
         *_speed(fastest),
-        *figures.share_of_memory(fastest, seen.part),
-        *remarks.cpu_busy("bandwidth.cpu_busy", measurements, seen.facts),
-        *remarks.clock("bandwidth.clock", measurements),
+        *judging.share_of_memory(fastest, seen.part),
+        *judging.cpu_busy("bandwidth.cpu_busy", measurements, seen.facts),
+        *judging.clock("bandwidth.clock", measurements),
     ]
 
 
@@ -42,14 +42,14 @@ def best(measurements: Sequence[Measurement]) -> dict[str, float]:
 
 def ceilings(seen: Seen) -> Ceilings:
     """The peak of the device's memory."""
-    return figures.memory_ceiling(seen.part)
+    return judging.memory_ceiling(seen.part)
 
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """The largest arrays of each operation, as a share of the memory's peak."""
     return [
-        headline("bandwidth", f"{operation}, {units.capacity(figures.size(one))}", one, known.get("memory"), "the peak")
-        for operation, one in figures.largest_arrays(seen.rows).items()
+        headline("bandwidth", f"{operation}, {units.capacity(judging.size(one))}", one, known.get("memory"), "the peak")
+        for operation, one in judging.largest_arrays(seen.rows).items()
     ]
 
 
@@ -74,18 +74,13 @@ def _result(measurements: Sequence[Measurement]) -> Finding:
         for name, of_label in details.items()
     }
     comparisons = [
-        remarks.Compared(name, f"in {name}", run.get("verified_slices", 0), run.get("wrong_elements", 0))
+        judging.Compared(name, f"in {name}", run.get("verified_slices", 0), run.get("wrong_elements", 0))
         for name, of_label in details.items()
         for run in of_label
     ]
     fix = "rerun, then `gpucheck smoke`; if it is wrong twice, the memory is faulty"
-    found = remarks.verification(
-        "bandwidth.result",
-        comparisons,
-        "a result is wrong",
-        fix,
-        what="elements",
-        sound_title="all results verified",
+    found = judging.verification(
+        "bandwidth.result", comparisons, "a result is wrong", fix, what="elements", sound_title="all results verified"
     )
     told = [
         f"{name}: {count} comparisons changed when repeated"
@@ -100,14 +95,7 @@ def _result(measurements: Sequence[Measurement]) -> Finding:
 
 def _speed(best: dict[str, float]) -> list[Finding]:
     if not best:
-        return [
-            Finding(
-                "bandwidth.speed",
-                "skip",
-                "memory rate unknown",
-                "the arrays fit in the cache, or the call takes most of the time",
-                fix="rerun with a larger --size",
-            )
-        ]
+        why, fix = "the arrays fit in the cache, or the call takes most of the time", "rerun with a larger --size"
+        return [Finding("bandwidth.speed", "skip", "memory rate unknown", why, fix=fix)]
     told = ", ".join(f"{operation} {units.byte_rate(rate)}" for operation, rate in best.items())
     return [Finding("bandwidth.speed", "info", "memory", told, {"bytes_per_s": best})]

@@ -55,8 +55,7 @@ MOST_COLD_BYTES = 2 * GIB
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The largest size of an array, and the cache that it must exceed, in bytes; `known` is False where it was
-    assumed."""
+    """The largest size of an array, and the cache that it must exceed, in bytes; `known`: the cache was not assumed."""
 
     array: int
     cache: int
@@ -202,9 +201,12 @@ class Repeated:
         for place in range(self.count):
             if (wrong or unsteady) and time.monotonic() >= self.until_s:
                 break
-            parts = [(start, min(start + PERIOD, (place + 1) * rows)) for start in self._starts(place, rows)]
-            if place >= self._cursor and all(self._is_untouched(*part) for part in parts):
-                continue
+            first, last = place * rows, (place + 1) * rows
+            parts = [(start, min(start + PERIOD, last)) for start in range(first, last, PERIOD)]
+            if place >= self._cursor:
+                there = [self._flat(*part) for part in parts]
+                if all(reference.unequal(flat, torch.full_like(flat, POISON), _poison) is None for flat in there):
+                    continue
             slices += 1
             for start, stop in parts:
                 if (wrong or unsteady) and time.monotonic() >= self.until_s:
@@ -217,17 +219,9 @@ class Repeated:
                     unsteady += not differing
         return Verified(0 if self._poison_missing else slices, wrong, unsteady)
 
-    @staticmethod
-    def _starts(place: int, rows: int) -> range:
-        return range(place * rows, (place + 1) * rows, PERIOD)
-
     def _flat(self, start: int, stop: int) -> torch.Tensor:
         """Return what the operation writes in these rows, in one dimension."""
         return self.arrays.sums[start:stop] if self.operation == "read" else self.arrays.c[start:stop].view(-1)
-
-    def _is_untouched(self, start: int, stop: int) -> bool:
-        flat = self._flat(start, stop)
-        return reference.unequal(flat, torch.full_like(flat, POISON), _poison) is None
 
     def _expected(self, start: int, stop: int) -> tuple[torch.Tensor, reference.Wanted]:
         """Return what these rows must hold: on the device, and by any of their elements on the host."""

@@ -19,6 +19,7 @@ from gpucheck.bench.collective import COLLECTIVES, ITEM, PEER_COPY
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, host, kept
 from gpucheck.machine.speaking import Say, claim_stdout, requests
+from gpucheck.measure import timing
 from gpucheck.report.codec import to_json
 from gpucheck.report.fault import first_line
 
@@ -127,7 +128,7 @@ class Rank:
         each_s = self.slowest(self.accel.host_now() - began)
         calls = min(max(round(WINDOW_S / max(each_s, 1e-6)), 1), MOST_CALLS)
         windows = min(max(int(for_s / (each_s * calls)), LEAST_WINDOWS), MOST_WINDOWS)
-        started = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        started = timing.started_now()
         began_s, samples_s = [], []
         for _ in range(windows):
             self.together()

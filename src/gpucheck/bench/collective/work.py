@@ -12,24 +12,17 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 import torch.distributed as dist
 
-from gpucheck import exits, units
+from gpucheck import errors, units
 from gpucheck.bench import devices
-from gpucheck.bench.collective import (
-    BUDGET_S,
-    COLLECTIVES,
-    CPU_BUDGET_S,
-    DEVICES,
-    PEER_COPY,
-    CollectiveOptions,
-    judge,
-)
+from gpucheck.bench.collective import BUDGET_S, COLLECTIVES, CPU_BUDGET_S, DEVICES, PEER_COPY, CollectiveOptions, judge
 from gpucheck.bench.collective.judge import Answer
 from gpucheck.bench.collective.rank import BACKENDS, WARM_UP, size_of
 from gpucheck.bench.devices import ALONE, Shared
@@ -71,10 +64,8 @@ LEAST_S, MOST_S, CALLS = 0.05, 1.0, 8
 # -- the ranks ---------------------------------------------------------------------------------------------------------
 
 
-class Start(Protocol):
-    """Starts the child that is this rank. Raises OSError."""
-
-    def __call__(self, rank: int) -> LineChild: ...
+# Starts the child that is this rank. Raises OSError.
+Start = Callable[[int], LineChild]
 
 
 def start(rank: int) -> LineChild:
@@ -108,22 +99,28 @@ class Ranks:
                 self.unstarted[rank] = Answer(rank, None, lost.ending.in_words, "", lost.ending.how)
         self._tell({**self.setup, "prefix": f"{self.setup['prefix']}/{turn}"})
 
-    def ask(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
+    def ask(
+        self, request: Mapping[str, Any], limit_s: float, is_over: Callable[[], bool] = lambda: False
+    ) -> list[Answer]:
         """Every rank's answer; one that says nothing for `limit_s` is late."""
         self._tell(request)
-        return self.hear(limit_s)
+        return self.hear(limit_s, is_over)
 
     def _tell(self, request: Mapping[str, Any]) -> None:
         for rank, child in self.children.items():
             with contextlib.suppress(talk.Lost):  # heard next
                 child.send({**request, "rank": rank})
 
-    def hear(self, limit_s: float) -> list[Answer]:
+    def hear(self, limit_s: float, is_over: Callable[[], bool] = lambda: False) -> list[Answer]:
         """The answers to what was asked last. Where one rank fails, the others have a little more time."""
         found = dict(self.unstarted)
         steps = dict.fromkeys(self.mine, "")
         until = time.monotonic() + (AFTER_A_FAILURE_S if found else limit_s)
-        while (waiting := [rank for rank in self.mine if rank not in found]) and time.monotonic() < until:
+        while (
+            (waiting := [rank for rank in self.mine if rank not in found])
+            and time.monotonic() < until
+            and not is_over()
+        ):
             for rank in waiting:
                 failed = any(one.line is None for one in found.values())
                 try:
@@ -194,6 +191,7 @@ class Meeting:
         self.place, self.options, self.start_child, self.world = place, options, start, place.world
         self.ranks: Ranks | None = None
         self.number = 0
+        self.looked_at = time.monotonic()
         keeps = place.rank == 0 and not place.is_kept
         try:
             self.store = dist.TCPStore(place.host, place.port, None, keeps, datetime.timedelta(seconds=MEET_S))
@@ -216,20 +214,21 @@ class Meeting:
     def dismiss(self, code: int) -> None:
         """Let every process end with this exit status, and stay until they know it: the store may be this process's."""
         with contextlib.suppress(RuntimeError):  # whoever is gone does not ask any more
-            self._say(f"ask/{self.number}", {"exit": code})
+            # Not under a number: rank 0 may have been interrupted between two.
+            self._say("exit", {"exit": code})
             until = time.monotonic() + LEAVE_S
             for rank in range(1, self.world):
-                self._hear(f"left/{rank}", until - time.monotonic())
+                self._hear(f"left/{rank}", limit_s=until - time.monotonic())
 
     def follow(self) -> int:
         """Do what rank 0 asks until it dismisses; the exit status that it says."""
         patience_s = MEET_S
         try:
             while True:
-                told = self._hear(f"ask/{self.number}", patience_s)
+                told = self._hear("exit", f"ask/{self.number}", limit_s=patience_s)
                 if told is None:
                     sys.stderr.write(f"gpucheck: rank {self.place.rank}: rank 0 does not answer\n")
-                    return exits.UNDECIDED
+                    return errors.UNDECIDED
                 if "exit" in told:
                     self._say(f"left/{self.place.rank}", {})
                     return int(told["exit"])
@@ -237,7 +236,7 @@ class Meeting:
                 patience_s = self.options.limit_s + START_S + LINE_S
         except RuntimeError as error:
             sys.stderr.write(f"gpucheck: rank {self.place.rank} has lost rank 0: {first_line(str(error))}\n")
-            return exits.UNDECIDED
+            return errors.UNDECIDED
         finally:
             self.stop()
 
@@ -250,7 +249,7 @@ class Meeting:
         for rank in range(self.world):
             # The first lines wait for whoever starts last; later ones begin as rank 0's do.
             left_s = (MEET_S if number == 0 else 0.0) + max(until - time.monotonic(), 0.1)
-            told = self._hear(f"answer/{number}/{rank}", left_s)
+            told = self._hear(f"answer/{number}/{rank}", limit_s=left_s)
             found.append(Answer(rank, None, "its host does not answer", "", "late") if told is None else Answer(**told))
         return found
 
@@ -262,21 +261,30 @@ class Meeting:
             setup |= {"kind": told["begin"], "local_rank": place.local_rank}
             self.ranks = Ranks([place.rank], setup, self.start_child)
             self.ranks.start(0)
-            (mine,) = self.ranks.hear(START_S)
+            (mine,) = self.ranks.hear(START_S, self._is_dismissed)
         else:
             assert self.ranks is not None
-            (mine,) = self.ranks.ask(told["ask"], float(told["limit_s"]))
+            (mine,) = self.ranks.ask(told["ask"], float(told["limit_s"]), self._is_dismissed)
         self._say(f"answer/{self.number}/{place.rank}", asdict(mine))
         self.number += 1
 
-    def _say(self, key: str, told: Mapping[str, Any]) -> None:
-        self.store.set(f"gpucheck/{self.place.attempt}/{key}", json.dumps(told))
+    def _is_dismissed(self) -> bool:
+        """Whether rank 0 waits no longer for an answer; asked once a second."""
+        if self.place.rank == 0 or time.monotonic() - self.looked_at < 1.0:
+            return False
+        self.looked_at = time.monotonic()
+        return bool(self.store.check([self._name("exit")]))
 
-    def _hear(self, key: str, limit_s: float) -> dict[str, Any] | None:
-        """Return what stands under a key, once it does; None where nothing does within so many seconds."""
-        name = f"gpucheck/{self.place.attempt}/{key}"
+    def _name(self, key: str) -> str:
+        return f"gpucheck/{self.place.attempt}/{key}"
+
+    def _say(self, key: str, told: Mapping[str, Any]) -> None:
+        self.store.set(self._name(key), json.dumps(told))
+
+    def _hear(self, *keys: str, limit_s: float) -> dict[str, Any] | None:
+        """What stands under the first of these keys that is there; None where nothing is within so many seconds."""
         until = time.monotonic() + limit_s
-        while not self.store.check([name]):
+        while (name := next((one for one in map(self._name, keys) if self.store.check([one])), None)) is None:
             if time.monotonic() >= until:
                 return None
             time.sleep(POLL_S)
@@ -310,7 +318,7 @@ def led(place: Place, options: CollectiveOptions, report: Callable[[Meeting], in
     meeting = Meeting(place, options)
     if place.rank:
         return meeting.follow()
-    code = exits.BUG
+    code = errors.BUG
     try:
         code = report(meeting)
     except GpucheckError as error:
@@ -419,12 +427,12 @@ class _Run:
             return "fault"
         todo = self._todo()
         left_out: list[str] = []
-        broken: set[str] = set()
+        failures: Counter[str] = Counter()
         # By collective: the size before, and what a call of it took.
         before: dict[str, tuple[int, float]] = {}
         for done, (collective, size) in enumerate(todo):
             name = f"{collective}, {units.capacity(size)}"
-            if collective in broken:
+            if failures[collective] > 1:
                 continue
             left_s = self.deadline - time.monotonic()
             last_size, last_s = before.get(collective, (size, 0.0))
@@ -443,19 +451,20 @@ class _Run:
                 self.emit(Measured(one))
                 before[collective] = size, one.time_s.median if one.time_s else 0.0
                 continue
-            broken.add(collective)
+            failures[collective] += 1
             self.emit(Skipped(judge.failed(name, answers, self.ready, self.kind)))
-            rest = todo[done + 1 :]
-            # Its larger arrays would hang as long again.
             goes_on = not self.group.is_launched and self._begin()
-            self._not_run([one for one in rest if one[0] == collective or (not goes_on and one[0] not in broken)])
+            # What failed with two sizes would with the larger ones, and a hang takes the whole limit each time.
+            is_over = failures[collective] > 1
+            rest = [one for one in todo[done + 1 :] if failures[one[0]] < 2 or one[0] == collective]
+            self._not_run([one for one in rest if not goes_on or (is_over and one[0] == collective)])
             if not goes_on:
                 return "fault"
         if left_out:
             what = f"{len(left_out)} of {len(todo)} rows were not measured"
             finding = devices.out_of_time("collective", what, self.ids[0])
             self.emit(Skipped(replace(finding, evidence={"rows": left_out})))
-        return "fault" if broken else "time" if left_out else ""
+        return "fault" if failures else "time" if left_out else ""
 
     def _begin(self) -> bool:
         """Start the ranks; False where they do not come together."""

@@ -36,14 +36,7 @@ class CrossoverOptions:
     @property
     def operations(self) -> list[str]:
         """The operations that begin with one of `only`; all without it. Raises UsageError for one that fits none."""
-        return naming.select(
-            OPERATIONS,
-            str,
-            self.only,
-            (),
-            noun="operation",
-            nothing="nothing would be measured",
-        )
+        return naming.select(OPERATIONS, str, self.only, (), noun="operation", nothing="nothing would be measured")
 
     def names(self) -> list[tuple[str, str]]:
         """The selected operations with their titles."""

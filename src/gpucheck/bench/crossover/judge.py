@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from gpucheck import naming, units
-from gpucheck.bench import remarks, rounds
-from gpucheck.bench.figures import Ceilings, Judge, Seen
+from gpucheck.bench import judging, rounds
+from gpucheck.bench.judging import Ceilings, Judge, Seen
 from gpucheck.measure import runs
 from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding
@@ -235,7 +235,7 @@ def findings(seen: Seen) -> list[Finding]:
         found.append(_crossing([one for one in told if one.operation == operation], operation))
         found += _speedups([one for one in told if one.operation == operation], operation)
     found += [_precision(mine, seen.facts.environment), _result(mine)]
-    return [*found, *remarks.clock("crossover.clock", mine), *remarks.cpu_busy("crossover.cpu_busy", mine, seen.facts)]
+    return [*found, *judging.clock("crossover.clock", mine), *judging.cpu_busy("crossover.cpu_busy", mine, seen.facts)]
 
 
 def _crossing(told: Sequence[CrossoverResult], operation: str) -> Finding:
@@ -314,7 +314,7 @@ def _precision(measurements: Sequence[Measurement], environment: Mapping[str, st
     if not wrong:
         return Finding("crossover.precision", "pass", "both sides compute in float32", evidence=seen)
     told = "; ".join(f"the {side} in {got}" for side, got in wrong.items())
-    fix = remarks.precision_fix(environment)
+    fix = judging.precision_fix(environment)
     return Finding("crossover.precision", "fail", "one side does not compute in float32", told, seen, fix)
 
 

@@ -24,7 +24,6 @@ from gpucheck.machine import host, inventory, pulse
 from gpucheck.machine.accel import Accel, resident
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timing import Beside, Timed
 from gpucheck.report.events import Began, Emit, Finished, Progress, Skipped
 from gpucheck.report.facts import Facts
 from gpucheck.report.fault import first_line
@@ -108,12 +107,7 @@ def _binary(
         accel.synchronize()
         return right()
 
-    return Sides(
-        lambda: operation(a, b, out=out),
-        lambda: operation(on_a, on_b, out=on_out),
-        transfers,
-        check,
-    )
+    return Sides(lambda: operation(a, b, out=out), lambda: operation(on_a, on_b, out=on_out), transfers, check)
 
 
 def training(size: int, accel: Accel) -> Sides:
@@ -203,8 +197,6 @@ NAME = "crossover"
 OBSERVED_SIDE = 256
 # Copies differ by a quarter from one process to the next: beyond twice that a size needs no more rounds.
 PLAIN = 1.5
-# Who works, and whether the copies are counted.
-SIDES: dict[str, tuple[str, bool]] = {"cpu": ("cpu", False), "device": ("device", False), "transfers": ("device", True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,37 +240,35 @@ def measure(operation: Operation, size: int, bench: Bench, budget_s: float) -> l
     threads = {"cpu": torch.get_num_threads(), "device": 1, "transfers": 1}
     taken = rounds.watched(bench.watch, threads, lambda: rounds.take(groups, until_s, plain=plain), on_host=["cpu"])
     right = sides.check()
-    return [_row(name, operation, size, bench, right, *taken[name]) for name in groups]
-
-
-def _row(
-    name: str, operation: Operation, size: int, bench: Bench, right: bool, timed: Timed, beside: Beside
-) -> Measurement:
-    side, transfers = SIDES[name]
-    return timing.measurement(
-        NAME,
-        # The CPU's rows too: they are its competitor's, in the same rounds.
-        bench.accel.ref,
-        timed,
-        beside,
-        case={"operation": operation.id, "size": size, "side": side, "transfers": transfers},
-        work=operation.work(size),
-        memory=resident() if side == "cpu" else bench.accel.memory(),
-        cache="warm",
-        details={
-            "call": operation.call,
-            "model": MODEL if operation.id == "training" else None,
-            "synchronised": "after each call",
-            "host_memory": "pageable" if transfers else None,
-            "cpu": bench.cpu.name,
-            "threads": torch.get_num_threads(),
-            "allowed_cores": host.allowed_cores(),
-            "precision_state": bench.settings,
-            "result_is_right": right,
-        },
-        precision_requested="float32",
-        precision_observed=bench.observed[side],
-    )
+    rows = []
+    for name, (timed, beside) in taken.items():
+        side, transfers = ("cpu" if name == "cpu" else "device"), name == "transfers"
+        made = timing.measurement(
+            NAME,
+            # The CPU's rows too: they are its competitor's, in the same rounds.
+            accel.ref,
+            timed,
+            beside,
+            case={"operation": operation.id, "size": size, "side": side, "transfers": transfers},
+            work=operation.work(size),
+            memory=resident() if side == "cpu" else accel.memory(),
+            cache="warm",
+            details={
+                "call": operation.call,
+                "model": MODEL if operation.id == "training" else None,
+                "synchronised": "after each call",
+                "host_memory": "pageable" if transfers else None,
+                "cpu": cpu.name,
+                "threads": torch.get_num_threads(),
+                "allowed_cores": host.allowed_cores(),
+                "precision_state": bench.settings,
+                "result_is_right": right,
+            },
+            precision_requested="float32",
+            precision_observed=bench.observed[side],
+        )
+        rows.append(made)
+    return rows
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

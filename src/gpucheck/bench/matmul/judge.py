@@ -11,14 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gpucheck import stats, units
-from gpucheck.bench import figures, remarks
-from gpucheck.bench.figures import Ceilings, Judge, Seen, headline
+from gpucheck.bench import judging
+from gpucheck.bench.judging import Ceilings, Judge, Seen, headline
 from gpucheck.bench.matmul import Shape
 from gpucheck.measure import runs
 from gpucheck.measure.telemetry import ROW_TOO_SHORT
-from gpucheck.peaks import Part, Unknown
 from gpucheck.report.codec import to_json
-from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, Run
 from gpucheck.report.results.bench import Headline, SearchedShape, SearchResult
@@ -151,10 +149,10 @@ def later_results(measurements: Sequence[Measurement]) -> list[Finding]:
             Finding(
                 "matmul.corruption",
                 "inconclusive",
-                remarks.UNVERIFIED,
+                judging.UNVERIFIED,
                 "no result was repeated",
                 evidence,
-                remarks.RERUN,
+                judging.RERUN,
             )
         ]
     title = "repeated results are bit-identical"
@@ -248,52 +246,34 @@ def findings(seen: Seen) -> list[Finding]:
     """Return what one device's rows say, of one run or of several, and its searches and long runs."""
     usual = [one for one in seen.rows if one.name == NAME]
     searches = [one for one in seen.recorded.get("bench_matmul_search", ()) if one.device == seen.device]
-    return [
-        *_of_rows(usual, seen.part, seen.facts),
-        *efficiency(seen.rows),
-        *search(searches, usual),
-        *sustained(seen.rows),
-    ]
-
-
-def _of_rows(measurements: Sequence[Measurement], part: Part | Unknown | None, facts: Facts) -> list[Finding]:
-    if not measurements:
-        return [
-            Finding(
-                "matmul.speed",
-                "skip",
-                "nothing was timed",
-                "the device supports none of the requested products, or has no memory for them",
-            )
+    reason = "the device supports none of the requested products, or has no memory for them"
+    found = [Finding("matmul.speed", "skip", "nothing was timed", reason)]
+    if usual:
+        found = [
+            _precision(usual, seen.facts.environment),
+            first_results(usual),
+            *later_results(usual),
+            *_fastest(usual),
+            *judging.share_of_products(usual, seen.part),
+            *judging.clock("matmul.clock", usual),
+            *judging.cpu_busy("matmul.cpu_busy", usual, seen.facts),
         ]
-    return [
-        _precision(measurements, facts.environment),
-        first_results(measurements),
-        *later_results(measurements),
-        *_fastest(measurements),
-        *figures.share_of_products(measurements, part),
-        *remarks.clock("matmul.clock", measurements),
-        *remarks.cpu_busy("matmul.cpu_busy", measurements, facts),
-    ]
+    return [*found, *efficiency(seen.rows), *search(searches, usual), *sustained(seen.rows)]
 
 
 def ceilings(seen: Seen) -> Ceilings:
     """The dense peak of each dtype that was multiplied in."""
-    return figures.product_ceilings(figures.fastest_products(seen.rows), seen.part)
+    return judging.product_ceilings(judging.fastest_products(seen.rows), seen.part)
 
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
-    """The fastest product of each dtype, as a share of its peak."""
-    return [
-        headline(NAME, f"{dtype}, {_sides_text(one)}", one, known.get(dtype), "the peak")
-        for dtype, one in figures.fastest_products(seen.rows).items()
-    ]
-
-
-def _sides_text(one: Measurement) -> str:
-    """`8192×8192` for square matrices, else M×N×K."""
-    sides = [str(one.case[side]) for side in "mnk"]
-    return "×".join(sides[:2] if len(set(sides)) == 1 else sides)
+    """The fastest product of each dtype, as a share of its peak: `8192×8192` for square matrices, else M×N×K."""
+    found = []
+    for dtype, one in judging.fastest_products(seen.rows).items():
+        sides = [str(one.case[side]) for side in "mnk"]
+        text = "×".join(sides[:2] if len(set(sides)) == 1 else sides)
+        found.append(headline(NAME, f"{dtype}, {text}", one, known.get(dtype), "the peak"))
+    return found
 
 
 JUDGE = Judge(findings, headlines, ceilings)
@@ -320,7 +300,7 @@ def _precision(measurements: Sequence[Measurement], environment: Mapping[str, st
         "a product does not have the requested precision",
         "; ".join(told),
         evidence,
-        fix=remarks.precision_fix(environment),
+        fix=judging.precision_fix(environment),
     )
 
 
@@ -477,14 +457,15 @@ def _search_evidence(found: Sequence[_Found], searches: int, rates: Mapping[Shap
     by_shape: dict[Shape, list[_Found]] = {}
     for one in found:
         by_shape.setdefault(one[1].shape, []).append(one)
+    median = {shape: stats.median([best.flop_per_s for _, best in its]) for shape, its in by_shape.items()}
     # Of two that as many found the faster one.
-    shape, *others = sorted(by_shape, key=lambda sides: (-len(by_shape[sides]), -_median_rate(by_shape[sides])))
+    shape, *others = sorted(by_shape, key=lambda sides: (-len(by_shape[sides]), -median[sides]))
     mine = by_shape[shape]
     squares = [other for other in rates if other != shape and len(set(other)) == 1]
     square = max(squares, key=rates.__getitem__, default=None)
     return {
         "shape": _text(shape),
-        "flop_per_s": _median_rate(mine),
+        "flop_per_s": median[shape],
         "square": None if square is None else _text(square),
         "gain": None if square is None or shape not in rates else rates[shape] / rates[square],
         "shapes_tried": mine[0][0].shapes_tried,
@@ -494,10 +475,6 @@ def _search_evidence(found: Sequence[_Found], searches: int, rates: Mapping[Shap
         "found_by": len(mine),
         "others_found": [_text(other) for other in others],
     }
-
-
-def _median_rate(found: Sequence[_Found]) -> float:
-    return stats.median([best.flop_per_s for _, best in found])
 
 
 def _as_fast(entry: SearchResult, best: SearchedShape) -> list[str]:
@@ -563,7 +540,12 @@ def sustained(measurements: Sequence[Measurement]) -> list[Finding]:
     products = by_product([one for one in measurements if one.name == SUSTAINED])
     if not products:
         return []
-    timed = {name: known for name, rows in products.items() if (known := list(filter(_has_rates, rows)))}
+    # Only rows in each run of which the clock told a rate.
+    timed = {
+        name: known
+        for name, rows in products.items()
+        if (known := [row for row in rows if all(run.get("burst") is not None for run in details_of([row]))])
+    }
     evidence = {name: _sustained_evidence(rows) for name, rows in timed.items()}
     wrong = [told for name, rows in products.items() if (told := _wrong_told(name, rows))]
     if wrong:
@@ -575,17 +557,14 @@ def sustained(measurements: Sequence[Measurement]) -> list[Finding]:
     low, high = units.significant(min(shares), 2), units.significant(max(shares), 2)
     title = f"sustained rate is {low} of burst" if low == high else f"sustained rate is {low} to {high} of burst"
     told = "; ".join(_sustained_told(name, rows, evidence[name]) for name, rows in timed.items())
-    throttled = list(dict.fromkeys(cause for rows in products.values() for cause in _throttled_by(rows)))
+    each = [run for rows in products.values() for row in rows for run in runs.each(row) if "throttled" in run["flags"]]
+    reasons = {reason for run in each for reason in (run["telemetry"] or {}).get("clock_reasons", ())}
+    throttled = [cause for cause in _CAUSES if cause in reasons]
     if not throttled:
         return [Finding(SUSTAINED, "info", title, told, evidence)]
     causes = " and ".join(dict.fromkeys(_CAUSES[cause][0] for cause in throttled))
     message = f"throttled: {causes} ({', '.join(throttled)}); {told}"
     return [Finding(SUSTAINED, "warn", title, message, evidence, fix=_CAUSES[throttled[0]][1])]
-
-
-def _has_rates(row: Measurement) -> bool:
-    """Return whether the clock told a rate in every run of a long run's row."""
-    return all(details.get("burst") is not None for details in details_of([row]))
 
 
 def _wrong_told(name: str, rows: Sequence[Measurement]) -> str:
@@ -605,12 +584,6 @@ def _sustained_evidence(rows: Sequence[Measurement]) -> dict[str, Any]:
         "sustained_flop_per_s": last,
         "settled": False if False in settled else None if None in settled else True,
     }
-
-
-def _throttled_by(rows: Sequence[Measurement]) -> list[str]:
-    """Why the clock was held in the runs that were throttled, as NVML names it."""
-    each = [run for one in rows for run in runs.each(one) if "throttled" in run["flags"]]
-    return [name for name in _CAUSES if any(name in (run["telemetry"] or {}).get("clock_reasons", ()) for run in each)]
 
 
 def _sustained_told(name: str, rows: Sequence[Measurement], seen: Mapping[str, Any]) -> str:

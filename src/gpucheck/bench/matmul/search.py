@@ -29,6 +29,7 @@ from gpucheck.bench.matmul.judge import TOO_FAST
 from gpucheck.bench.matmul.product import Case, Kind, Matrices, needed_bytes
 from gpucheck.errors import UsageError
 from gpucheck.machine.accel import Accel
+from gpucheck.measure import timing
 from gpucheck.measure.timing import (
     AHEAD_IN_WINDOW,
     AHEAD_RATIO,
@@ -121,9 +122,14 @@ def undisturbed(reading: Reading) -> float:
     return reading.rate if reading.low >= UNDISTURBED * reading.high else reading.high
 
 
+def work(shape: tuple[float, float, float]) -> float:
+    """Operations of one call of this shape."""
+    return 2.0 * shape[0] * shape[1] * shape[2]
+
+
 def call_s(shape: tuple[float, float, float], rate: float) -> float:
     """Seconds that one call of this shape takes at this rate."""
-    return 2.0 * shape[0] * shape[1] * shape[2] / rate
+    return work(shape) / rate
 
 
 class Drift:
@@ -159,14 +165,6 @@ class Drift:
 Steps = Generator[Ask, "Reading | Refused", None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """A rate and when it was read."""
-
-    at_s: float
-    rate: float
-
-
 class Search:
     """Ask, try, tell, until `ask` gives None; `best` holds at any moment.
 
@@ -183,7 +181,8 @@ class Search:
         self.shapes_in_range = self.grid.count()
         self.complete = False
         self._drift = Drift()
-        self._looks: dict[Shape, list[_Look]] = {}
+        # By shape, when each rate was read, and the rate.
+        self._looks: dict[Shape, list[tuple[float, float]]] = {}
         self._latest: list[Shape] = []
         self._finals: dict[Shape, list[float]] = {}
         self._call_s = 0.0
@@ -217,7 +216,7 @@ class Search:
         if finalists := self.finalists:
             return finalists[0]
         ranked = self._ranked()
-        return SearchedShape(*ranked[0], self._looks[ranked[0]][-1].rate, None, None, 0) if ranked else None
+        return SearchedShape(*ranked[0], self._looks[ranked[0]][-1][1], None, None, 0) if ranked else None
 
     @property
     def finalists(self) -> list[SearchedShape]:
@@ -235,7 +234,7 @@ class Search:
         first = yield from self._first()
         if first is None:
             return
-        self._plan(self._looks[first][0].rate)
+        self._plan(self._looks[first][0][1])
         yield from self._first_looks()
         for part, most in ((SECOND, MOST_SECOND), (THIRD, MOST_THIRD)):
             chosen = self._affordable(self.time_s * part, most)
@@ -250,7 +249,7 @@ class Search:
             reading = yield from self._try(shape, SHORTEST_S, "reference")
             if reading is not None:
                 self._drift.add(self.spent_s, undisturbed(reading))
-                self._looks[shape] = [_Look(self.spent_s, undisturbed(reading))]
+                self._looks[shape] = [(self.spent_s, undisturbed(reading))]
                 return shape
             shape = self._spread.fresh(self._looks)
         return None
@@ -337,7 +336,7 @@ class Search:
                 yield from self._check_drift()
             reading = yield from self._try(shape, window_s, "again")
             if reading is not None:
-                self._looks[shape].append(_Look(self.spent_s, undisturbed(reading)))
+                self._looks[shape].append((self.spent_s, undisturbed(reading)))
             self._latest = list(shapes[: number + 1])
 
     def _final(self) -> Steps:
@@ -373,8 +372,7 @@ class Search:
     # -- tries --------------------------------------------------------------------------------------------------------
 
     def _try(self, shape: Shape, window_s: float, stage: Stage) -> Generator[Ask, Reading | Refused, Reading | None]:
-        """Yield what a shape gives; None where it has no kernel: it is out of the race, also where it had one
-        before."""
+        """Yield what a shape gives; None where it has no kernel (any more): it is out of the race then."""
         answer = yield Ask(shape, window_s, stage)
         if isinstance(answer, Refused):
             self.refused[shape] = answer.reason
@@ -386,7 +384,7 @@ class Search:
             yield from self._check_drift()
         reading = yield from self._try(shape, window_s, stage)
         if reading is not None:
-            self._looks[shape] = [_Look(self.spent_s, undisturbed(reading))]
+            self._looks[shape] = [(self.spent_s, undisturbed(reading))]
 
     def _check_drift(self) -> Steps:
         """Measure the reference again; where it has no kernel any more, the next one takes its place."""
@@ -402,7 +400,7 @@ class Search:
         at = self._drift.level()
         found: dict[Shape, float] = {}
         for shape in shapes:
-            seen = [look.rate / at(look.at_s) for look in self._looks[shape]]
+            seen = [rate / at(at_s) for at_s, rate in self._looks[shape]]
             found[shape] = statistics.fmean(one for one in seen if one >= UNDISTURBED * max(seen))
         return found
 
@@ -415,14 +413,14 @@ class Search:
         """The best, as many as this time lasts for; none where it lasts for too few."""
         chosen: list[Shape] = []
         for shape in self._ranked()[:most]:
-            time_s -= SHORTEST_S + 2 * call_s(shape, self._looks[shape][0].rate)
+            time_s -= SHORTEST_S + 2 * call_s(shape, self._looks[shape][0][1])
             if time_s < 0:
                 break
             chosen.append(shape)
         return chosen if len(chosen) >= FEWEST_AGAIN else []
 
     def _mean_call_s(self, shapes: Sequence[Shape]) -> float:
-        return statistics.fmean(call_s(shape, self._looks[shape][0].rate) for shape in shapes)
+        return statistics.fmean(call_s(shape, self._looks[shape][0][1]) for shape in shapes)
 
     def _middle(self) -> Shape | None:
         """The shape in the middle of the range; where that does not fit, the first that does."""
@@ -632,7 +630,23 @@ def search(case: Case, grid: Grid, room: int, accel: Accel, limit_s: float, resu
                     told.after(searcher, ask, answer)
     finally:
         if searcher.best is not None or searcher.refused:
-            results.tell(_entry(case, accel, searcher, time.monotonic() - began))
+            refused = itertools.islice(searcher.refused.items(), MOST_REFUSED_TOLD)
+            entry = SearchResult(
+                device=accel.id,
+                dtype=case.dtype,
+                unit=case.kind.unit,
+                best=searcher.best,
+                finalists=tuple(searcher.finalists),
+                range={name: axis.text for name, axis in zip("mnk", searcher.grid.axes, strict=True)},
+                shapes_in_range=searcher.shapes_in_range,
+                shapes_tried=searcher.shapes_tried,
+                shapes_refused=len(searcher.refused),
+                refused=tuple(RefusedShape(*shape, reason) for shape, reason in refused),
+                tries=searcher.tries,
+                time_s=time.monotonic() - began,
+                complete=searcher.complete,
+            )
+            results.tell(entry)
     return searcher.best
 
 
@@ -676,28 +690,6 @@ class _Told:
         self._emit(Trial(self._number, result))
 
 
-def _entry(case: Case, accel: Accel, searcher: Search, took_s: float) -> SearchResult:
-    """Return what the search of one dtype came to."""
-    return SearchResult(
-        device=accel.id,
-        dtype=case.dtype,
-        unit=case.kind.unit,
-        best=searcher.best,
-        finalists=tuple(searcher.finalists),
-        range={name: axis.text for name, axis in zip("mnk", searcher.grid.axes, strict=True)},
-        shapes_in_range=searcher.shapes_in_range,
-        shapes_tried=searcher.shapes_tried,
-        shapes_refused=len(searcher.refused),
-        refused=tuple(
-            RefusedShape(*shape, reason)
-            for shape, reason in itertools.islice(searcher.refused.items(), MOST_REFUSED_TOLD)
-        ),
-        tries=searcher.tries,
-        time_s=took_s,
-        complete=searcher.complete,
-    )
-
-
 # -- tries -------------------------------------------------------------------------------------------------------------
 
 
@@ -722,8 +714,7 @@ def largest(grid: Grid, room: int, kind: Kind) -> tuple[int, int, int]:
 
 
 def fitting(case: Case, grid: Grid, room: int, accel: Accel) -> Grid:
-    """The range without what does not fit into these thirds, or as a row of its own with its check, and what the
-    device has no product of."""
+    """The range without what does not fit into these thirds, or as a row with its check, or has no product here."""
     most_a, most_b, most_out = largest(grid, room, case.kind)
 
     def fits(shape: Shape) -> bool:
@@ -753,15 +744,11 @@ class Tries:
 
     def warm_up(self, shape: Shape) -> None:
         """Load what is loaded lazily, let the clock rise, see how long a call takes. It counts for the first try."""
-        call, now = self._operands.product(shape), self._accel.host_now
+        call = self._operands.product(shape)
         call()
         self._accel.synchronize()
-        began, calls = now(), 0
-        while not calls or now() - began < WARM_UP_S["cpu" if self._accel.is_cpu else "accelerator"]:
-            call()
-            self._accel.synchronize()
-            calls += 1
-        self._usual = _work(shape) * calls / (now() - began)
+        for_s = WARM_UP_S["cpu" if self._accel.is_cpu else "accelerator"]
+        self._usual = work(shape) / timing.repeated_s(self._accel, call, for_s)
 
     def try_dtype(self, dtype: Dtype, shape: Shape) -> None:
         """See that there is such a product. Raises RuntimeError where not; one shape without a kernel says nothing."""
@@ -789,50 +776,38 @@ class Tries:
 
     def take(self, ask: Ask) -> Reading | None:
         """One try; None where it was over before the clock could tell. Raises what torch raises."""
-        call = self._operands.product(ask.shape)
-        expected_s = _work(ask.shape) / self._rate.get(ask.shape, self._usual)
+        call, by_device = self._operands.product(ask.shape), self._accel.has_events
+        expected_s = call_s(ask.shape, self._rate.get(ask.shape, self._usual))
         # The first call of a shape chooses a kernel and may load it; in a long one that is little.
         untimed = int(expected_s < LONG_CALL_S)
         wanted = max(1, math.ceil(ask.window_s / expected_s))
         parts = min(PARTS, wanted)
-        most = MOST_CALLS if self._accel.has_events else MOST_HOST_CALLS
-        calls = min(math.ceil(wanted / parts), most // parts)
-        take = self._on_device if self._accel.has_events else self._on_host
-        windows = take(call, untimed, parts, calls, expected_s)
-        if stats.median(windows) < (LEAST_WINDOW_S if self._accel.has_events else LEAST_HOST_WINDOW_S):
+        calls = min(math.ceil(wanted / parts), (MOST_CALLS if by_device else MOST_HOST_CALLS) // parts)
+        if by_device:
+            windows = self._on_device(call, untimed, parts, calls, expected_s <= AHEAD_RATIO * self._enqueue_s)
+        else:
+            windows = self._on_host(call, untimed, parts, calls, SLOW * calls * expected_s)
+        if stats.median(windows) < (LEAST_WINDOW_S if by_device else LEAST_HOST_WINDOW_S):
             return None
         lengths = sorted(length / calls for length in windows)
-        rate, low, high = (_work(ask.shape) / length for length in (stats.median(lengths), lengths[-1], lengths[0]))
+        rate, low, high = (work(ask.shape) / length for length in (stats.median(lengths), lengths[-1], lengths[0]))
         self._rate[ask.shape] = self._usual = rate
         began, self._ended_s = self._ended_s, self._accel.host_now()
         return Reading(rate, low, high, self._ended_s - began)
 
-    def _on_host(
-        self, call: Callable[[], object], untimed: int, parts: int, calls: int, expected_s: float
-    ) -> list[float]:
-        now, synchronize = self._accel.host_now, self._accel.synchronize
+    def _on_host(self, call: Callable[[], object], untimed: int, parts: int, calls: int, most_s: float) -> list[float]:
         for _ in range(untimed):
             call()
-        synchronize()
-        lengths = []
-        for _ in range(parts):
-            began = now()
-            for _ in range(calls):
-                call()
-                synchronize()
-            lengths.append(now() - began)
-            if lengths[-1] > SLOW * calls * expected_s:
-                break
+        self._accel.synchronize()
+        lengths: list[float] = []
+        while len(lengths) < parts and max(lengths, default=0.0) <= most_s:
+            lengths.append(timing.host_window(self._accel, call, calls)[1])
         return lengths
 
-    def _on_device(
-        self, call: Callable[[], object], untimed: int, parts: int, calls: int, expected_s: float
-    ) -> list[float]:
+    def _on_device(self, call: Callable[[], object], untimed: int, parts: int, calls: int, short: bool) -> list[float]:
         """Behind a hold where the device might wait for the host. A window that the host was late for is repeated."""
         accel = self._accel
-        total = untimed + parts * calls
-        short = expected_s <= AHEAD_RATIO * self._enqueue_s
-        hold_s = HOLD_BASE_S + HOLD_FACTOR * total * self._enqueue_s
+        hold_s = HOLD_BASE_S + HOLD_FACTOR * (untimed + parts * calls) * self._enqueue_s
         for _ in range(MOST_DOUBLINGS + 1):
             held = short and accel.hold(hold_s)
             for _ in range(untimed):
@@ -852,7 +827,3 @@ class Tries:
                 break
             hold_s *= 2
         return lengths
-
-
-def _work(shape: Shape) -> float:
-    return 2.0 * shape[0] * shape[1] * shape[2]

@@ -11,14 +11,13 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 
 from gpucheck import stats, units
-from gpucheck.bench import devices, figures
+from gpucheck.bench import devices, judging
 from gpucheck.bench.buffers import why_full
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.matmul import MatmulOptions, product, search
@@ -111,9 +110,14 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         calls = _calls_for_a_window(call, accel)
         emit(Progress(f"idle for {idle_s:g} s, then {case.label} for {units.duration(seconds)} on {accel.id}"))
         time.sleep(idle_s)
-        windows = _Windows(seconds, _progress(case, accel, seconds, flop * calls, emit))
+
+        def progress(since_s: float, length_s: float) -> None:
+            rate = units.flop_rate(flop * calls / length_s)
+            emit(Progress(f"{case.label} on {accel.id}: {since_s:.0f} of {seconds:.0f} s, {rate}"))
+
+        windows = _Windows(seconds, progress)
         watch.take()
-        before, started = host.processor_time(watch.pid), datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        before, started = host.processor_time(watch.pid), timing.started_now()
         (_on_device if accel.has_events else _on_host)(call, calls, accel, windows)
         used, samples = host.cores_used(before, host.processor_time(watch.pid)), watch.take()
     if not windows.lengths_s:
@@ -138,12 +142,7 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
     if stats.median(run.samples_s) < LEAST_WINDOW_S:
         flags = (WITHOUT_TIME,)
         details |= {"burst": None, "sustained": None, "no_time_because": too_short(calls, LEAST_WINDOW_S)}
-    timed = Timed(
-        run,
-        "device events" if accel.has_events else "host",
-        "unheld" if accel.has_events else "host",
-        flags,
-    )
+    timed = Timed(run, "device events", "unheld", flags) if accel.has_events else Timed(run, "host", "host", flags)
     seen = (None, watch.reason) if watch.reason else telemetry.summarise(samples, run)
     measured = timing.measurement(
         "matmul.sustained",
@@ -162,14 +161,6 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
     return Sustained(measured, readings(samples, run), windows.cut_off)
 
 
-def _progress(case: Case, accel: Accel, seconds: float, work: float, emit: Emit) -> Callable[[float, float], None]:
-    def tell(since_s: float, length_s: float) -> None:
-        rate = units.flop_rate(work / length_s)
-        emit(Progress(f"{case.label} on {accel.id}: {since_s:.0f} of {seconds:.0f} s, {rate}"))
-
-    return tell
-
-
 def _calls_for_a_window(call: Callable[[], object], accel: Accel) -> int:
     """Return how many calls make a window, from the second to fourth call: the first loads what is loaded lazily."""
     call()
@@ -185,11 +176,8 @@ def _calls_for_a_window(call: Callable[[], object], accel: Accel) -> int:
 def _on_host(call: Callable[[], object], calls: int, accel: Accel, windows: _Windows) -> None:
     until = accel.host_now() + windows.seconds
     try:
-        while (start := accel.host_now()) < until:
-            for _ in range(calls):
-                call()
-                accel.synchronize()
-            windows.add(start, accel.host_now() - start)
+        while accel.host_now() < until:
+            windows.add(*timing.host_window(accel, call, calls))
     except (KeyboardInterrupt, Terminated) as signal:
         windows.cut_off = signal
 
@@ -230,27 +218,18 @@ def readings(samples: Sequence[Sample], run: Run) -> tuple[LoadReading, ...]:
     began_s = run.started_monotonic_s[0]
     ended_s = run.started_monotonic_s[-1] + run.samples_s[-1]
     told: list[LoadReading] = []
-    last: Sample | None = None
+    last: Sample = {}
     for one in samples:
-        if not began_s <= one["at_s"] <= ended_s or (last and one["at_s"] - last["at_s"] < READING_EVERY_S):
+        since_s = one["at_s"] - last.get("at_s", -math.inf)
+        if not began_s <= one["at_s"] <= ended_s or since_s < READING_EVERY_S:
             continue
-        told.append(
-            LoadReading(
-                at_s=one["at_s"] - began_s,
-                sm_clock_hz=one.get("sm_clock_hz"),
-                temperature_celsius=one.get("temperature_celsius"),
-                power_w=None if last is None else _mean_power(last, one),
-            )
-        )
+        start_j, end_j, power_w = last.get("energy_j"), one.get("energy_j"), None
+        if start_j is not None and end_j is not None and end_j >= start_j:  # loaded again, the driver counts anew
+            power_w = float((end_j - start_j) / since_s)
+        clock_hz, celsius = one.get("sm_clock_hz"), one.get("temperature_celsius")
+        told.append(LoadReading(one["at_s"] - began_s, clock_hz, celsius, power_w))
         last = one
     return tuple(told)
-
-
-def _mean_power(first: Sample, last: Sample) -> float | None:
-    start_j, end_j = first.get("energy_j"), last.get("energy_j")
-    if start_j is None or end_j is None or end_j < start_j:  # loaded again, the driver counts anew
-        return None
-    return float((end_j - start_j) / (last["at_s"] - first["at_s"]))
 
 
 # The clock settles within about a second under load; a cold chip scores too high.
@@ -319,26 +298,19 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
         precision_requested=case.precision,
         precision_observed=observed,
         details={
-            **_method(case),
+            "data": kind.data,
+            "output": "preallocated",
+            "layout": f"A by rows, B by {'columns' if kind.by_columns else 'rows'}",
+            **({"settings": dict(kind.settings)} if kind.settings else {}),
+            **({"rotation_sets": case.sets, "rotation_bytes": case.sets * case.set_bytes} if case.sets > 1 else {}),
+            **case.rotation,
+            "support": case.support.reason or case.support.kind,
             "precision_state": settings,
             **checked.told(),
             "corruption": repeats.told(),
         },
         flags=("emulated",) if case.support.kind == "emulated" else (),
     )
-
-
-def _method(case: Case) -> dict[str, Any]:
-    kind = case.kind
-    return {
-        "data": kind.data,
-        "output": "preallocated",
-        "layout": f"A by rows, B by {'columns' if kind.by_columns else 'rows'}",
-        **({"settings": dict(kind.settings)} if kind.settings else {}),
-        **({"rotation_sets": case.sets, "rotation_bytes": case.sets * case.set_bytes} if case.sets > 1 else {}),
-        **case.rotation,
-        "support": case.support.reason or case.support.kind,
-    }
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -420,29 +392,22 @@ class _Rows:
             if case not in todo:
                 needed, free = units.capacity(case.bytes), units.capacity(room)
                 self.emit(Notice(f"{case.label} skipped: it needs {needed}, {free} available", "warning"))
-        self._leave_time(_sustaining_s(self.options, there))
-        with Watch(self.accel.uuid) as watch:
-            measured: Iterator[Measurement] = (
-                self._search(there, todo, room, watch)
-                if self.options.search
-                else self._each(todo, self.deadline, watch)
-            )
-            for one in measured:
-                self.measured.append(one)
-                yield one
-            if self.options.sustain_s:
-                yield from self._sustain(there, self.options.sustain_s, watch)
-
-    def _leave_time(self, sustaining_s: float) -> None:
-        """The long runs come last; what is before them ends earlier."""
+        # The long runs come last; what is before them ends earlier.
+        sustaining_s, given_s = _sustaining_s(self.options, there), self.options.time_budget_s
         self.deadline -= sustaining_s
-        given_s = self.options.time_budget_s
         if sustaining_s and given_s is not None and given_s - sustaining_s < LEAST_ROWS_S:
             raise UsageError(
                 "--time-budget leaves no time to find the fastest product",
                 f"--sustain takes {units.duration(sustaining_s)} for all dtypes, pauses included",
                 "use a longer --time-budget, a shorter --sustain or fewer dtypes",
             )
+        with Watch(self.accel.uuid) as watch:
+            each = self._each(todo, self.deadline, watch)
+            for one in self._search(there, todo, room, watch) if self.options.search else each:
+                self.measured.append(one)
+                yield one
+            if self.options.sustain_s:
+                yield from self._sustain(there, self.options.sustain_s, watch)
 
     def _each(self, todo: Sequence[Case], until: float, watch: Watch) -> Iterator[Measurement]:
         for done, case in enumerate(todo):
@@ -478,7 +443,7 @@ class _Rows:
             yield from self._each(todo, until, watch)
 
     def _sustain(self, there: Sequence[Case], seconds: float, watch: Watch) -> Iterator[Measurement]:
-        fastest = figures.fastest_products(self.measured)
+        fastest = judging.fastest_products(self.measured)
         for dtype, any_shape in {case.dtype: case for case in there}.items():
             if dtype not in fastest:
                 self.emit(Notice(f"{dtype}: no product to sustain", "warning"))
@@ -498,8 +463,7 @@ class _Rows:
                 raise result.cut_off
 
     def _guarded(self, case: Case, take: Callable[[], _T]) -> _T | None:
-        """Return what `take` gives; None, and a skip told, where torch has no such product here, or none of this
-        shape."""
+        """Return what `take` gives; None, and a skip, where torch has no such product here, or none of this shape."""
         try:
             return take()
         except (RuntimeError, MemoryError) as error:

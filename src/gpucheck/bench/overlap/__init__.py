@@ -28,12 +28,7 @@ HOST_SHARE = 0.25
 class OverlapOptions:
     """The user's options; `host_share` is what buffers may take of the host's memory that is left."""
 
-    size: int | None = option(
-        "Size of a copy.",
-        metavar="SIZE",
-        parse=units.Size(SMALLEST_SIZE),
-        shown="64MiB",
-    )
+    size: int | None = option("Size of a copy.", metavar="SIZE", parse=units.Size(SMALLEST_SIZE), shown="64MiB")
     directions: tuple[Direction, ...] = links.direction_option()
     time_budget_s: float | None = options.time_budget("10s")
     device: str = "auto"

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucheck import units
-from gpucheck.bench import remarks, rounds
-from gpucheck.bench.figures import Ceilings, Judge, Seen
+from gpucheck.bench import judging, rounds
+from gpucheck.bench.judging import Ceilings, Judge, Seen
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
@@ -105,8 +105,8 @@ def findings(seen: Seen) -> list[Finding]:
         *_pinned(found, seen.facts.environment),
         *_pageable(found),
         _copies(measurements),
-        *remarks.clock("overlap.clock", measurements),
-        *remarks.cpu_busy("overlap.cpu_busy", measurements, seen.facts),
+        *judging.clock("overlap.clock", measurements),
+        *judging.cpu_busy("overlap.cpu_busy", measurements, seen.facts),
     ]
 
 
@@ -167,9 +167,9 @@ def _copies(measurements: Sequence[Measurement]) -> Finding:
         compared
         for one in copies
         for where in [f"{WAYS[one.case['direction']]}, {one.case['host_memory']}"]
-        for compared in remarks.compared(one, where, where)
+        for compared in judging.compared(one, where, where)
     ]
-    return remarks.verification("overlap.copies", comparisons, "copies beside compute arrived corrupted")
+    return judging.verification("overlap.copies", comparisons, "copies beside compute arrived corrupted")
 
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:

@@ -19,7 +19,6 @@ from gpucheck.bench.buffers import (
     Buffers,
     Copies,
     Room,
-    Verified,
     allocate_all,
     no_room,
     room_for,
@@ -36,7 +35,7 @@ from gpucheck.machine import pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timing import Beside, Timed, Timer
+from gpucheck.measure.timing import Timer
 from gpucheck.report.events import Emit, Progress, Skipped
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
@@ -97,15 +96,6 @@ def compute(accel: Accel, dtype: Dtype) -> Compute:
     return Compute(dtype, made, observed, precision.state())
 
 
-def warm_up(accel: Accel, compute: Compute) -> None:
-    """Compute for a while: as much compute as takes as long as a copy is not found on a sleeping clock."""
-    product = compute.products[max(compute.products)]
-    until_s = accel.host_now() + WARM_UP_S
-    while accel.host_now() < until_s:
-        product()
-        accel.synchronize()
-
-
 @dataclass(slots=True)
 class Bench:
     """One device with all that its cases share; what was calibrated once holds for one stream and for two."""
@@ -143,55 +133,45 @@ def measure(case: Case, bench: Bench, budget_s: float) -> list[Measurement]:
     until_s = accel.host_now() + budget_s * (1 - VERIFYING_SHARE)
     taken = rounds.watched(bench.watch, dict.fromkeys(groups, 1), lambda: rounds.take(groups, until_s))
     verified = copies.finish()
-    return [_row(what, case, bench, found, copies, verified, *taken[what]) for what in groups]
-
-
-def _row(
-    what: str,
-    case: Case,
-    bench: Bench,
-    found: Balance,
-    copies: Copies,
-    verified: Verified,
-    timed: Timed,
-    beside: Beside,
-) -> Measurement:
-    # A call is one copy or one product: how many there are in a window is calibrated anew in each process.
-    calls = found.products if what == "compute" else found.copies
-    timed = replace(timed, run=replace(timed.run, calls_per_sample=calls))
-    made = timing.measurement(
-        NAME,
-        bench.accel.ref,
-        timed,
-        beside,
-        case={
-            "direction": case.direction,
-            "host_memory": case.memory,
-            "streams": case.streams,
-            "size_bytes": case.size,
-            "what": what,
-        },
-        work=("flop", 2.0 * found.side**3, "FLOP/s") if what == "compute" else ("bytes", float(case.size), "B/s"),
-        memory=bench.accel.memory(),
-        cache="cold" if copies.span_bytes >= bench.room.cold else "warm",
-        details={
-            "copies": found.copies,
-            "products": found.products,
-            "product_side": found.side,
-            "calibrated_copy_s": found.copy_s,
-            "calibrated_compute_s": found.compute_s,
-            "enqueued_first": "copy",
-            "non_blocking": True,
-            "synchronised": "after each window",
-            "buffers": "preallocated",
-            "precision_state": bench.compute.settings,
-            **verified.details,
-        },
-        precision_requested=None if what == "copy" else bench.compute.dtype,
-        precision_observed=None if what == "copy" else bench.compute.observed,
-    )
-    # A copy that waits for compute has no rate of its own.
-    return made if what != "both" else replace(made, rate=None)
+    rows = []
+    for what in groups:
+        timed, seen = taken[what]
+        # A call is one copy or one product: how many there are in a window is calibrated anew in each process.
+        calls = found.products if what == "compute" else found.copies
+        made = timing.measurement(
+            NAME,
+            accel.ref,
+            replace(timed, run=replace(timed.run, calls_per_sample=calls)),
+            seen,
+            case={
+                "direction": case.direction,
+                "host_memory": case.memory,
+                "streams": case.streams,
+                "size_bytes": case.size,
+                "what": what,
+            },
+            work=("flop", 2.0 * found.side**3, "FLOP/s") if what == "compute" else ("bytes", float(case.size), "B/s"),
+            memory=accel.memory(),
+            cache="cold" if copies.span_bytes >= bench.room.cold else "warm",
+            details={
+                "copies": found.copies,
+                "products": found.products,
+                "product_side": found.side,
+                "calibrated_copy_s": found.copy_s,
+                "calibrated_compute_s": found.compute_s,
+                "enqueued_first": "copy",
+                "non_blocking": True,
+                "synchronised": "after each window",
+                "buffers": "preallocated",
+                "precision_state": bench.compute.settings,
+                **verified.details,
+            },
+            precision_requested=None if what == "copy" else bench.compute.dtype,
+            precision_observed=None if what == "copy" else bench.compute.observed,
+        )
+        # A copy that waits for compute has no rate of its own.
+        rows.append(made if what != "both" else replace(made, rate=None))
+    return rows
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -283,7 +263,8 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
             products = _compute(accel, emit)
         bench = Bench(accel, shared, products, room, watch, side_stream, {})
         wake(accel, shared)
-        warm_up(accel, bench.compute)
+        # As much compute as takes as long as a copy is not found on a sleeping clock.
+        timing.repeated_s(accel, bench.compute.products[max(bench.compute.products)], WARM_UP_S)
         for done, case in enumerate(todo):
             pulse.go_on()
             emit(Progress(f"{case.label} on {accel.id}", done, len(todo)))
@@ -350,8 +331,7 @@ class Balance:
 
 
 def balanced(timer: Timer, pair: Pair) -> Balance:
-    """Return how many products take as long as the copies; the larger the matrix the better, while that leaves a
-    choice."""
+    """Return how many products take as long as the copies, of matrices as large as leave a choice."""
 
     def copies_take(count: int) -> float:
         return _least(_copies(timer, pair, count))
@@ -386,11 +366,7 @@ def in_turn(timer: Timer, pair: Pair, balance: Balance) -> dict[str, Group]:
         copy.call()
         compute()
 
-    return {
-        "copy": copy,
-        "compute": Group(timer, compute),
-        "both": Group(timer, both, prepare=copy.prepare),
-    }
+    return {"copy": copy, "compute": Group(timer, compute), "both": Group(timer, both, prepare=copy.prepare)}
 
 
 def _copies(timer: Timer, pair: Pair, count: int) -> Group:

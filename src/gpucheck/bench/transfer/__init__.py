@@ -78,15 +78,8 @@ class TransferOptions:
 
     def select(self, known: Sequence[str] = PARTS) -> frozenset[str]:
         """The ids of the parts that `only` and `skip` leave. Raises UsageError for a prefix that fits none."""
-        chosen = naming.select(
-            known,
-            str,
-            self.only,
-            self.skip,
-            noun="part",
-            nothing="nothing would be measured",
-        )
-        return frozenset(chosen)
+        nothing = "nothing would be measured"
+        return frozenset(naming.select(known, str, self.only, self.skip, noun="part", nothing=nothing))
 
     def names(self) -> list[tuple[str, str]]:
         """The selected parts with their titles."""

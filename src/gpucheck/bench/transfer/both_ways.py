@@ -13,7 +13,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from itertools import pairwise
 from typing import Any, Literal, Protocol
 
@@ -34,7 +33,6 @@ from gpucheck.measure.timing import (
     HOLD_FACTOR,
     LEAST_WINDOW_S,
     LONG_CALL_S,
-    LOOKS,
     MOST_DOUBLINGS,
     WANTED_SAMPLES,
     Limits,
@@ -171,12 +169,7 @@ def measure(
         accel.ref,
         timed,
         beside,
-        case={
-            "direction": direction,
-            "host_memory": "pinned",
-            "size_bytes": size,
-            "other": OTHER[direction],
-        },
+        case={"direction": direction, "host_memory": "pinned", "size_bytes": size, "other": OTHER[direction]},
         work=("bytes", float(size), "B/s"),
         memory=accel.memory(),
         cache="cold" if rotation >= room.cold else "warm",
@@ -187,7 +180,7 @@ def measure(
             "streams": 2,
             "other_bytes_per_s": None if per_s is None else per_s * size,
             "rotation_bytes": rotation,
-            "last_level_cache_bytes": room.cache if room.cache_known else None,
+            "last_level_cache_bytes": room.known_cache,
             **ours.details,
             **{f"other_{name}": value for name, value in others.details.items()},
         },
@@ -237,7 +230,7 @@ class Window:
 
 def take(timer: Duplex, lane: Lane, other: Lane, limits: Limits) -> Timed:
     """Time one way's copies while the other's run. Without a sample where the two never ran at the same time."""
-    started = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    started = timing.started_now()
     alone_s, other_alone_s = _alone(timer, lane, 0), _alone(timer, other, 1)
     plan = _plan(alone_s, other_alone_s)
     # Not counted: it tells what enqueueing takes.
@@ -249,7 +242,7 @@ def take(timer: Duplex, lane: Lane, other: Lane, limits: Limits) -> Timed:
     discarded, failures = Counter[str](), Counter[str]()
     notes: dict[str, Any] = {"alone_s": alone_s}
     number = 0
-    while not _enough([one.elapsed_s for one in windows], timer.host_now(), deadline, limits.precision):
+    while not timing.enough([one.elapsed_s for one in windows], timer.host_now(), deadline, limits.precision):
         number += 1
         one = _window(timer, lane, other, plan, number)
         if one.wrong is None:
@@ -297,15 +290,6 @@ def ran_beside(start_s: float, end_s: float, marks_s: Sequence[float]) -> float:
         for begin, end in pairwise(marks_s)
         if end > begin
     )
-
-
-def _enough(lengths: Sequence[float], now_s: float, deadline_s: float, precision: float) -> bool:
-    if lengths and (now_s >= deadline_s or len(lengths) >= LOOKS[-1]):
-        return True
-    if len(lengths) not in LOOKS:
-        return False
-    found = stats.interval(lengths)
-    return found is not None and not found.autocorrelated and found.high - found.low <= precision * found.low
 
 
 def _alone(timer: Duplex, lane: Lane, number: int) -> float:

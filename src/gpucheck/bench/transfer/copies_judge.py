@@ -10,16 +10,17 @@ orders of magnitude, so relative errors count: a plain least-squares fit would s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
 from gpucheck import links, stats, units
-from gpucheck.bench import remarks
+from gpucheck.bench import judging
 from gpucheck.links import WAYS
 from gpucheck.measure import runs
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
-from gpucheck.report.finding import Finding
+from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import CopyFit, CopyLatency, LinkUnderLoad, PinnedGain
 
@@ -41,13 +42,11 @@ def as_read(
     width: int | None = None,
     max_width: int | None = None,
     *,
-    max_generation: int | None = None,
-    device_max_generation: int | None = None,
-    device_max_width: int | None = None,
     c2c_bytes_per_s: float | None = None,
     reason: str = "",
+    **most: Any,
 ) -> LinkUnderLoad:
-    """The link as it was read, with what it carries; `reason` says why nothing was read.
+    """The link as it was read, with what it carries; `most` are the other maxima, `reason` why nothing was read.
 
     What it carries is unknown also where two sources of it disagree.
     """
@@ -60,18 +59,8 @@ def as_read(
             f"NVML's NVLink-C2C links carry {units.byte_rate(c2c_bytes_per_s)} together; NVIDIA specifies "
             f"{units.byte_rate(links.C2C_BYTES_PER_S)} for a Grace Hopper"
         )
-    return LinkUnderLoad(
-        kind=kind,
-        generation=generation,
-        width=width,
-        max_generation=max_generation,
-        max_width=max_width,
-        device_max_generation=device_max_generation,
-        device_max_width=device_max_width,
-        c2c_bytes_per_s=c2c_bytes_per_s,
-        limit_bytes_per_s=limit,
-        unknown_because=why_not if limit is None else None,
-    )
+    found = LinkUnderLoad(kind, generation, width, max_width=max_width, c2c_bytes_per_s=c2c_bytes_per_s, **most)
+    return replace(found, limit_bytes_per_s=limit, unknown_because=why_not if limit is None else None)
 
 
 def below(link: LinkUnderLoad) -> dict[str, tuple[int, int]]:
@@ -121,8 +110,7 @@ def flags(telemetry: Mapping[str, Any] | None, size: int, bytes_per_s: float | N
 
 
 def limit_of(link: LinkUnderLoad, fastest: float) -> tuple[float | None, str]:
-    """Return what the link carries, bytes per second; None and why, also where a copy was faster than it was read to
-    be."""
+    """Return what the link carries in bytes/s; None and why, also where a copy was faster than that."""
     limit = link.limit_bytes_per_s
     if limit is not None and fastest > limit:
         told = f"it reports {link.label}, {units.byte_rate(limit)}, but copies are faster: another link carries them"
@@ -158,15 +146,10 @@ def _share(
     if share >= least:
         return Finding("transfer.link", "pass", title, message, evidence)
     time_s = row.time_s
-    at_least = share * time_s.median / time_s.ci_high if time_s and time_s.ci_high else share
-    return Finding(
-        "transfer.link",
-        "warn",
-        "pinned copies are slow for this link",
-        f"healthy is at least {units.percent(least)}",
-        {**evidence, "share_at_least": at_least},
-        fix="gpucheck devices --processes; if idle, bind to its CPU socket (numactl -N)",
-    )
+    evidence["share_at_least"] = share * time_s.median / time_s.ci_high if time_s and time_s.ci_high else share
+    fix = "gpucheck devices --processes; if idle, bind to its CPU socket (numactl -N)"
+    healthy = f"healthy is at least {units.percent(least)}"
+    return Finding("transfer.link", "warn", "pinned copies are slow for this link", healthy, evidence, fix=fix)
 
 
 def _below_max(link: LinkUnderLoad, pci_address: str | None) -> list[Finding]:
@@ -176,58 +159,34 @@ def _below_max(link: LinkUnderLoad, pci_address: str | None) -> list[Finding]:
     """
     if link.c2c_bytes_per_s is not None:
         return []
-    found, lower = [], below(link)
+
+    def found(kind: str, verdict: Verdict, title: str, why: str, fix: str | None = None) -> Finding:
+        evidence = {name: getattr(link, name) for name in (kind, f"max_{kind}", f"device_max_{kind}")}
+        return Finding(f"transfer.link_{kind}", verdict, title, why, evidence, fix=fix)
+
+    told, lower = [], below(link)
     if "width" in lower:
         now, most = lower["width"]
-        found.append(
-            Finding(
-                "transfer.link_width",
-                "warn" if now < links.LEAST_LANES else "info",
-                f"link with {now} of {most} lanes under load",
-                "bad seat, riser, or a slot with fewer lanes",
-                {"width": now, "max_width": most, "device_max_width": link.device_max_width},
-                fix="reseat the GPU or use another slot",
-            )
-        )
+        verdict: Verdict = "warn" if now < links.LEAST_LANES else "info"
+        title, why = f"link with {now} of {most} lanes under load", "bad seat, riser, or a slot with fewer lanes"
+        told.append(found("width", verdict, title, why, "reseat the GPU or use another slot"))
     elif link.width and link.device_max_width and link.width < link.device_max_width:
-        found.append(
-            Finding(
-                "transfer.link_width",
-                "info",
-                f"the slot offers {link.width} of the GPU's {link.device_max_width} lanes",
-                "the slot, or lane sharing on the board, is the limit",
-                {"width": link.width, "max_width": link.max_width, "device_max_width": link.device_max_width},
-            )
-        )
+        title = f"the slot offers {link.width} of the GPU's {link.device_max_width} lanes"
+        told.append(found("width", "info", title, "the slot, or lane sharing on the board, is the limit"))
     if "generation" in lower:
         now, most = lower["generation"]
         lost = links.is_speed_lost(now, pci_address)
         why = "lane errors, or a firmware setting"
         if not lost:
             why = f"the slot may be slower, which a virtual machine hides; or {why}"
-        found.append(
-            Finding(
-                "transfer.link_generation",
-                "warn" if lost else "info",
-                f"link at PCIe generation {now} of {most} under load",
-                why,
-                {"generation": now, "max_generation": most, "device_max_generation": link.device_max_generation},
-                fix=f"{'' if lost else 'on the host: '}`journalctl -k | grep -i AER`; check firmware slot speed, "
-                "riser, seat",
-            )
-        )
+        where = "" if lost else "on the host: "
+        fix = f"{where}`journalctl -k | grep -i AER`; check firmware slot speed, riser, seat"
+        title = f"link at PCIe generation {now} of {most} under load"
+        told.append(found("generation", "warn" if lost else "info", title, why, fix))
     elif link.generation and link.device_max_generation and link.generation < link.device_max_generation:
-        now, most = link.generation, link.device_max_generation
-        found.append(
-            Finding(
-                "transfer.link_generation",
-                "info",
-                f"the system offers PCIe generation {now} of the GPU's {most}",
-                "the slot or the CPU is the limit",
-                {"generation": now, "max_generation": link.max_generation, "device_max_generation": most},
-            )
-        )
-    return found
+        title = f"the system offers PCIe generation {link.generation} of the GPU's {link.device_max_generation}"
+        told.append(found("generation", "info", title, "the slot or the CPU is the limit"))
+    return told
 
 
 # -- copies between host and device ------------------------------------------------------------------------------------
@@ -263,15 +222,15 @@ def judge(measurements: Sequence[Measurement], link: LinkUnderLoad, facts: Facts
         ),
         *_speedup(measurements),
         *_on_host(measurements),
-        *remarks.clock("transfer.clock", measurements),
-        *remarks.cpu_busy("transfer.cpu_busy", measurements, facts),
+        *judging.clock("transfer.clock", measurements),
+        *judging.cpu_busy("transfer.cpu_busy", measurements, facts),
     ]
 
 
 def corrupt(measurements: Sequence[Measurement]) -> Finding:
     """Return whether every copy that was compared, in every run, arrived as it was sent."""
-    comparisons = [row for one in measurements for row in remarks.compared(one, label(one), label(one))]
-    return remarks.verification("transfer.corrupt", comparisons, "copies arrived corrupted")
+    comparisons = [row for one in measurements for row in judging.compared(one, label(one), label(one))]
+    return judging.verification("transfer.corrupt", comparisons, "copies arrived corrupted")
 
 
 def label(one: Measurement) -> str:
@@ -361,35 +320,23 @@ def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
     )
     evidence = {"gains": to_json(gains), "half_rate_bytes": half, "fits": to_json(fits(measurements))}
     small = f"below {units.capacity(half)} latency dominates: batch small copies" if half else ""
-    if gain < WORTHWHILE_GAIN:
-        title = f"pinned memory gains nothing here: {units.significant(gain, 2)}× {way}"
-        return [Finding("transfer.pinned_speedup", "info", title, small, evidence)]
-    return [
-        Finding(
-            "transfer.pinned_speedup",
-            "info",
-            f"pinned memory copies {units.significant(gain, 2)}× faster {way}",
-            small,
-            evidence,
-            fix=f"pin_memory=True and non_blocking=True copy {units.significant(gain, 2)}× faster {way}",
-        )
-    ]
+    times, fix = f"{units.significant(gain, 2)}×", None
+    title = f"pinned memory gains nothing here: {times} {way}"
+    if gain >= WORTHWHILE_GAIN:
+        title = f"pinned memory copies {times} faster {way}"
+        fix = f"pin_memory=True and non_blocking=True copy {times} faster {way}"
+    return [Finding("transfer.pinned_speedup", "info", title, small, evidence, fix=fix)]
 
 
 def _on_host(measurements: Sequence[Measurement]) -> list[Finding]:
     row = best(measurements, "host_to_host", "as_called")
     if row is None or row.rate is None:
         return []
-    size = units.capacity(row.case["size_bytes"])
-    return [
-        Finding(
-            "transfer.host_to_host",
-            "info",
-            f"copies in host memory reach {units.byte_rate(row.rate.median)}",
-            f"{size} at a time; each byte is counted once, although it is read and written",
-            {"bytes_per_s": row.rate.median, "size_bytes": row.case["size_bytes"], "fits": to_json(fits(measurements))},
-        )
-    ]
+    rate, size = row.rate.median, row.case["size_bytes"]
+    title = f"copies in host memory reach {units.byte_rate(rate)}"
+    message = f"{units.capacity(size)} at a time; each byte is counted once, although it is read and written"
+    evidence = {"bytes_per_s": rate, "size_bytes": size, "fits": to_json(fits(measurements))}
+    return [Finding("transfer.host_to_host", "info", title, message, evidence)]
 
 
 # -- a line through sizes and times ------------------------------------------------------------------------------------

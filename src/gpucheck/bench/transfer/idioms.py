@@ -9,6 +9,7 @@ process. Where memory can be pinned all lines are therefore measured in a child,
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -162,41 +163,15 @@ def _through_buffer(stage: Stage, device: torch.device) -> Call:
     return call
 
 
-class _Samples:
-    """A dataset: the pageable buffer as samples, BATCH_SAMPLES of them a slice."""
-
-    def __init__(self, slices: Sequence[torch.Tensor]) -> None:
-        self._samples = [sample for one in slices for sample in one.view(BATCH_SAMPLES, -1).unbind(0)]
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return self._samples[index]
-
-
-class _Batches:
-    """Batch after batch without end, slice after slice."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __iter__(self) -> Iterator[list[int]]:
-        place = 0
-        while True:
-            yield list(range(place * BATCH_SAMPLES, (place + 1) * BATCH_SAMPLES))
-            place = (place + 1) % self._count
-
-
 def _loader(pin_memory: bool, non_blocking: bool | None) -> Make:
     """A DataLoader over the pageable slices, in the order of the calls; `non_blocking` None leaves it on the host."""
 
     def make(stage: Stage, device: torch.device) -> Call:
-        samples: Any = _Samples(stage.host["pageable"])
-        loader: DataLoader[torch.Tensor] = DataLoader(
-            samples, batch_sampler=_Batches(stage.count), pin_memory=pin_memory
-        )
-        batches = iter(loader)
+        samples: Any = [sample for one in stage.host["pageable"] for sample in one.view(BATCH_SAMPLES, -1).unbind(0)]
+        places = range(0, len(samples), BATCH_SAMPLES)
+        # Batch after batch without end, slice after slice.
+        endless: Any = itertools.cycle([list(range(place, place + BATCH_SAMPLES)) for place in places])
+        batches = iter(DataLoader[torch.Tensor](samples, batch_sampler=endless, pin_memory=pin_memory))
 
         def call(x: torch.Tensor) -> torch.Tensor:
             batch: torch.Tensor = next(batches)
@@ -460,7 +435,13 @@ def measure(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch: Watc
     accel.reset_peak()
     sources = stage.device if idiom.direction == "device_to_host" else stage.host[idiom.memory]
     taken = _Calls(idiom.make(stage, accel.device), sources)
-    first_s = _first(accel, taken)
+    # The very first call allocates from the system and not from a cache of torch's, as lines before this one left it.
+    accel.synchronize()
+    accel.empty_cache()
+    began = accel.host_now()
+    taken.call()
+    accel.synchronize()
+    first_s = accel.host_now() - began
     limits = timing.Limits(budget_s, 0.0 if accel.is_cpu else min(WARM_UP_S, budget_s / 10))
     timed, beside = timing.watched(
         watch,
@@ -482,12 +463,7 @@ def measure(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch: Watc
         accel.ref,
         timed,
         beside,
-        case={
-            "idiom": idiom.id,
-            "direction": idiom.direction,
-            "host_memory": idiom.memory,
-            "size_bytes": stage.size,
-        },
+        case={"idiom": idiom.id, "direction": idiom.direction, "host_memory": idiom.memory, "size_bytes": stage.size},
         work=("bytes", float(stage.size), "B/s"),
         memory=memory,
         cache="cold" if rotation >= room.cold else "warm",
@@ -499,22 +475,11 @@ def measure(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch: Watc
             "result_is_pinned": pinned,
             "batch_samples": BATCH_SAMPLES if idiom.id.startswith("loader") else None,
             "rotation_bytes": rotation,
-            "last_level_cache_bytes": room.cache if room.cache_known else None,
+            "last_level_cache_bytes": room.known_cache,
             "verified_slices": 2,
             "wrong_bytes": wrong,
         },
     )
-
-
-def _first(accel: Accel, taken: _Calls) -> float:
-    """Seconds of the very first call: what it allocates comes from the system and not from a cache of torch's."""
-    accel.synchronize()
-    # What lines before this one left in torch's caches.
-    accel.empty_cache()
-    began = accel.host_now()
-    taken.call()
-    accel.synchronize()
-    return accel.host_now() - began
 
 
 def _wrong(stage: Stage, taken: _Calls, *, flipped: bool) -> int:

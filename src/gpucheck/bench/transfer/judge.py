@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck import links, stats, units
-from gpucheck.bench import figures, remarks
-from gpucheck.bench.figures import Ceiling, Ceilings, Judge, Seen, headline
+from gpucheck.bench import judging
+from gpucheck.bench.judging import Ceiling, Ceilings, Judge, Seen, headline
 from gpucheck.bench.transfer import copies_judge
 from gpucheck.bench.transfer.copies_judge import LARGE_BYTES, limit_of, link_under_load
 from gpucheck.links import SHORT_WAYS, WAYS
@@ -72,7 +72,7 @@ def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
         ),
     ]
     named = [(one, "{} to {}".format(*_pair(one))) for one in rows]
-    verified = remarks.verification(PEER, [row for one, name in named for row in remarks.compared(one, name, name)], "")
+    verified = judging.verification(PEER, [row for one, name in named for row in judging.compared(one, name, name)], "")
     if verified.verdict == "inconclusive":
         return [replace(verified, evidence={**evidence, **verified.evidence})]
     mend = ""
@@ -129,7 +129,7 @@ def asymmetric(rates: dict[Pair, float]) -> dict[Pair, float]:
 def matrix(rows: Sequence[Measurement]) -> dict[str, Any]:
     """The devices in order, and rate, path and latency from each (down) to each (across); None where there is none."""
     ids = list(dict.fromkeys(one.case[end] for end in ("source", "destination") for one in rows))
-    ids.sort(key=_place)
+    ids.sort(key=lambda name: (name.partition(":")[0], int(name.partition(":")[2] or 0)))
     cells: dict[str, dict[Pair, Any]] = {"bytes_per_s": {}, "path": {}, "latency_s": {}}
     for one in rows:
         if one.case["what"] == "rate":
@@ -187,11 +187,6 @@ def _path(one: Measurement) -> str | None:
     return path
 
 
-def _place(device_id: str) -> tuple[str, int]:
-    kind, _, index = device_id.partition(":")
-    return kind, int(index or 0)
-
-
 # -- all devices at the same time --------------------------------------------------------------------------------------
 
 TOGETHER = "transfer.together"
@@ -245,8 +240,8 @@ def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None
 
 def _judge(direction: str, rows: Sequence[Measurement], measurements: Sequence[Measurement]) -> Finding:
     way = WAYS[direction]
-    comparisons = [row for one in rows for row in remarks.compared(one, one.device.id, f"on {one.device.id}")]
-    found = remarks.verification(TOGETHER, comparisons, f"copies {way} arrived corrupted while several devices copied")
+    comparisons = [row for one in rows for row in judging.compared(one, one.device.id, f"on {one.device.id}")]
+    found = judging.verification(TOGETHER, comparisons, f"copies {way} arrived corrupted while several devices copied")
     if found.verdict != "pass":
         return replace(found, evidence={"direction": direction, **found.evidence})
     rates = {one.device.id: rate for one in rows if (rate := carried(one)) is not None}
@@ -262,7 +257,8 @@ def _judge(direction: str, rows: Sequence[Measurement], measurements: Sequence[M
         "sum_bytes_per_s": total,
         "shared_bridges": [{"bridge": bridge, "devices": list(names)} for bridge, names in bridges],
     }
-    told = ", ".join(_device(name, rate, rates_alone.get(name)) for name, rate in rates.items())
+    beside = {name: f" of {units.byte_rate(rate)} alone" for name, rate in rates_alone.items()}
+    told = ", ".join(f"{name} {units.byte_rate(rate)}{beside.get(name, '')}" for name, rate in rates.items())
     message = f"{units.byte_rate(total)} in total; {told}"
     if not shares or min(shares.values()) >= LEAST_SHARE:
         return Finding(TOGETHER, "info", f"{len(rows)} devices copy {way} at once", message, evidence)
@@ -275,11 +271,6 @@ def _judge(direction: str, rows: Sequence[Measurement], measurements: Sequence[M
         evidence,
         fix="`nvidia-smi topo -m` shows what is shared; spread the load over different switches",
     )
-
-
-def _device(name: str, rate: float, rate_alone: float | None) -> str:
-    told = f"{name} {units.byte_rate(rate)}"
-    return told if rate_alone is None else f"{told} of {units.byte_rate(rate_alone)} alone"
 
 
 def _cause(worst: str, bridges: Sequence[tuple[str, tuple[str, ...]]]) -> str:
@@ -327,28 +318,29 @@ def no_pinned(reason: str, device: str) -> Finding:
 
 def on_device(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """Return whether the copies arrived, and at what rate; beside the memory's peak where the part is known. Pure."""
-    return [finding for one in measurements if one.name == ON_DEVICE for finding in _on_device(one, facts)]
-
-
-def _on_device(one: Measurement, facts: Facts) -> list[Finding]:
-    size = units.capacity(one.case["size_bytes"])
-    fix = "rerun, then `gpucheck smoke`; if it is wrong twice, the memory is faulty"
-    comparisons = remarks.compared(one, size, f"({size} at a time)")
-    found = remarks.verification(ON_DEVICE, comparisons, "copies within the device arrived corrupted", fix)
-    if found.verdict != "pass":
-        return [found]
-    if one.rate is None:
-        return []
-    rate = one.rate.median
-    evidence = {"bytes_per_s": rate, "bytes_copied_per_s": rate / MOVES, "size_bytes": one.case["size_bytes"]}
-    message = f"read and written ({size} at a time); nvbandwidth counts half, {units.byte_rate(rate / MOVES)}"
-    device = next((device for device in facts.devices if device.id == one.device.id), None)
-    part = figures.part_in(device) if device is not None else None
-    if isinstance(part, Part) and part.memory_bytes_per_s and one.method.cache == "cold":
-        evidence["share_of_peak"] = rate / part.memory_bytes_per_s
-        whose = "estimated peak" if part.kind == "estimate" else "peak"
-        message += f"; {units.percent(evidence['share_of_peak'])} of its memory's {whose}"
-    return [Finding(ON_DEVICE, "info", f"copies within the device at {units.byte_rate(rate)}", message, evidence)]
+    told = []
+    for one in measurements:
+        if one.name != ON_DEVICE:
+            continue
+        size = units.capacity(one.case["size_bytes"])
+        fix = "rerun, then `gpucheck smoke`; if it is wrong twice, the memory is faulty"
+        comparisons = judging.compared(one, size, f"({size} at a time)")
+        found = judging.verification(ON_DEVICE, comparisons, "copies within the device arrived corrupted", fix)
+        if found.verdict != "pass":
+            told.append(found)
+        elif one.rate is not None:
+            rate = one.rate.median
+            evidence = {"bytes_per_s": rate, "bytes_copied_per_s": rate / MOVES, "size_bytes": one.case["size_bytes"]}
+            message = f"read and written ({size} at a time); nvbandwidth counts half, {units.byte_rate(rate / MOVES)}"
+            device = next((device for device in facts.devices if device.id == one.device.id), None)
+            part = judging.part_in(device) if device is not None else None
+            if isinstance(part, Part) and part.memory_bytes_per_s and one.method.cache == "cold":
+                evidence["share_of_peak"] = rate / part.memory_bytes_per_s
+                whose = "estimated peak" if part.kind == "estimate" else "peak"
+                message += f"; {units.percent(evidence['share_of_peak'])} of its memory's {whose}"
+            title = f"copies within the device at {units.byte_rate(rate)}"
+            told.append(Finding(ON_DEVICE, "info", title, message, evidence))
+    return told
 
 
 # -- common ways to write a copy ---------------------------------------------------------------------------------------
@@ -357,8 +349,8 @@ def _on_device(one: Measurement, facts: Facts) -> list[Finding]:
 def idioms(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """Return whether every line copied what it must, and what each costs beside the raw copy of its direction."""
     rows = [one for one in measurements if one.name == IDIOM]
-    comparisons = [row for one in rows for row in remarks.compared(one, _call(one), f"after `{_call(one)}`")]
-    found = remarks.verification("transfer.idioms_corrupt", comparisons, "a common idiom copied wrong bytes")
+    comparisons = [row for one in rows for row in judging.compared(one, _call(one), f"after `{_call(one)}`")]
+    found = judging.verification("transfer.idioms_corrupt", comparisons, "a common idiom copied wrong bytes")
     corrupt = [] if not rows or found.verdict == "pass" else [found]
     return [*corrupt, *_ratios([one for one in rows if one.time_s is not None])]
 
@@ -423,14 +415,12 @@ def _pinning(rows: Sequence[Measurement], evidence: dict[str, Any]) -> tuple[lis
     messages, fix = [], None
     if seconds.keys() >= {"to", "pin_then_to"}:
         ratio = evidence["pin_in_loop_over_pageable"] = seconds["pin_then_to"] / seconds["to"]
+        text = "gains nothing over x.to(device)"
         if ratio >= WORTH_TELLING:
-            messages.append(
-                f"x.pin_memory() in the loop costs more than it gains: {_times(ratio)} the time of x.to(device)"
-            )
+            text = f"costs more than it gains: {_times(ratio)} the time of x.to(device)"
         elif ratio <= 1 / WORTH_TELLING:
-            messages.append(f"x.pin_memory() in the loop pays: {_times(1 / ratio)} as fast as x.to(device)")
-        else:
-            messages.append("x.pin_memory() in the loop gains nothing over x.to(device)")
+            text = f"pays: {_times(1 / ratio)} as fast as x.to(device)"
+        messages.append(f"x.pin_memory() in the loop {text}")
     if "pin_memory" in seconds:
         size, one = units.capacity(by_id["pin_memory"].case["size_bytes"]), by_id["pin_memory"]
         evidence["pin_memory_s"] = seconds["pin_memory"]
@@ -469,10 +459,10 @@ def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding
         compared
         for one in rows
         for prefix, way in (("", one.case["direction"]), ("other_", one.case["other"]))
-        for compared in remarks.compared(one, way, WAYS[way], prefix)
+        for compared in judging.compared(one, way, WAYS[way], prefix)
     ]
     title = "copies in both directions at once arrived corrupted"
-    found = remarks.verification("transfer.both_ways_corrupt", comparisons, title)
+    found = judging.verification("transfer.both_ways_corrupt", comparisons, title)
     corrupt = [] if found.verdict == "pass" else [found]
     return [
         *corrupt,
@@ -566,12 +556,7 @@ def _copies(rows: Sequence[Measurement], facts: Facts) -> list[Finding]:
 
 
 # By the part: asked where it was begun, with every row of the device; of all devices where it concerns several.
-OF_A_DEVICE: dict[str, _OfRows] = {
-    "copies": _copies,
-    "idioms": idioms,
-    "both_ways": both_ways,
-    "on_device": on_device,
-}
+OF_A_DEVICE: dict[str, _OfRows] = {"copies": _copies, "idioms": idioms, "both_ways": both_ways, "on_device": on_device}
 OF_SEVERAL: dict[str, _OfRows] = {"together": together, "peer": peer}
 
 
@@ -588,8 +573,7 @@ def of_several(devices: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> l
 
 
 def answer(seen: Seen) -> TransferResult:
-    """Return what all parts derive from a device's rows: gains and latencies as called, fits, the link, and the
-    idioms."""
+    """Return what all parts derive from a device's rows: gains, latencies as called, fits, the link, idioms."""
     copies = [one for one in seen.rows if one.name == copies_judge.NAME]
     return TransferResult(
         seen.device,
@@ -614,9 +598,9 @@ def ceilings(seen: Seen) -> Ceilings:
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """The largest pinned copy of each direction; where nothing can be pinned, what was copied."""
     found = []
-    for way, pinned in figures.largest_copies(seen.rows).items():
-        one = pinned or max(figures.copies(seen.rows)[way], key=figures.size)
-        case = f"{one.case['host_memory']} {SHORT_WAYS[way]}, {units.capacity(figures.size(one))}"
+    for way, pinned in judging.largest_copies(seen.rows).items():
+        one = pinned or max(judging.copies(seen.rows)[way], key=judging.size)
+        case = f"{one.case['host_memory']} {SHORT_WAYS[way]}, {units.capacity(judging.size(one))}"
         found.append(headline(NAME, case, one, known.get("link"), "the link"))
     return found
 

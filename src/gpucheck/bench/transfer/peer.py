@@ -90,7 +90,10 @@ def rows(together: Together, run_child: RunChild = talk.run) -> Iterator[Measure
     known = {device.id: device.uuid for device in together.facts.devices}
     for done, (first, second) in enumerate(todo):
         if done and time.monotonic() >= together.deadline:
-            together.emit(Skipped(_no_time(todo[done:], len(todo))))
+            what = f"{len(todo) - done} of {len(todo)} pairs of devices were not measured"
+            evidence = {"pairs": [list(pair) for pair in todo[done:]]}
+            fix = "use a longer --time-budget: about 10 s for each pair"
+            together.emit(Skipped(Finding(NAME, "skip", what, "out of time", evidence, fix=fix)))
             return
         together.emit(Progress(f"{first} and {second}", done, len(todo)))
         argv = child.python_argv(CHILD, first, second)
@@ -131,17 +134,6 @@ def _missing(pair: Pair, seen: set[str], answer: Answer, facts: Facts) -> Findin
         message,
         evidence,
         fix=fix,
-    )
-
-
-def _no_time(left: Sequence[tuple[str, str]], total: int) -> Finding:
-    return Finding(
-        NAME,
-        "skip",
-        f"{len(left)} of {total} pairs of devices were not measured",
-        "out of time",
-        {"pairs": [list(pair) for pair in left]},
-        fix="use a longer --time-budget: about 10 s for each pair",
     )
 
 
@@ -219,25 +211,20 @@ def measure(
     by_device = what == "rate" and path != "staged" and source.has_events
     source.reset_peak()
     clock: timing.Clock = "device events" if by_device else "host"
-    taken = buffers.time_copies(source, copies, watch, clock, timing.Limits(budget_s, WARM_UP_S))
-    details: dict[str, Any] = {
-        "path": path,
-        "call": "b.copy_(a, non_blocking=True)",
-        "stream": "the source's",
-        "bytes_counted": "once",
-        "buffers": "preallocated",
-        "rotation_bytes": taken.rotation_bytes,
-        "last_level_cache_bytes": source.l2_cache_bytes,
-        **taken.verified.details,
-    }
-    return timing.measurement(
+    return buffers.measure(
         NAME,
-        source.ref,
-        taken.timed,
-        taken.beside,
+        source,
+        copies,
+        watch,
+        clock,
+        timing.Limits(budget_s, WARM_UP_S),
         case={"source": source.id, "destination": destination.id, "size_bytes": copies.size, "what": what},
-        work=("bytes", float(copies.size), "B/s"),
-        memory=source.memory(),
-        cache="cold" if taken.rotation_bytes >= cold else "warm",
-        details=details,
+        cold=cold,
+        details={
+            "path": path,
+            "call": "b.copy_(a, non_blocking=True)",
+            "stream": "the source's",
+            "bytes_counted": "once",
+            "last_level_cache_bytes": source.l2_cache_bytes,
+        },
     )

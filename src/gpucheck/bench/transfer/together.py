@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from gpucheck import messages, units
@@ -107,7 +106,12 @@ def rows(together: Together, start: Start = start) -> Iterator[Measurement]:
             cause = messages.cause_of(lost.reason)
             if cause is not None and cause.whose == "device":
                 raise DeviceFailed(f"{lost.who}: {cause.title}", lost.reason, cause.fix, device=lost.who) from lost
-            together.emit(Skipped(_undecided(lost, len(together.ids))))
+            title, evidence = (
+                f"{lost.who} did not copy with the others",
+                {"device": lost.who, "devices": len(together.ids)},
+            )
+            fix = f"run `gpucheck bench transfer --device {lost.who}`, then rerun"
+            together.emit(Skipped(Finding(NAME, "inconclusive", title, lost.reason, evidence, fix=fix)))
 
 
 def _at_once(copiers: Sequence[Copier], direction: str, for_s: float) -> list[Measurement]:
@@ -138,17 +142,6 @@ def _setup(device_id: str, device: Device | None, together: Together, size: int,
         "size": size,
         "host_share": share,
     }
-
-
-def _undecided(lost: Lost, devices: int) -> Finding:
-    return Finding(
-        NAME,
-        "inconclusive",
-        f"{lost.who} did not copy with the others",
-        lost.reason,
-        {"device": lost.who, "devices": devices},
-        fix=f"run `gpucheck bench transfer --device {lost.who}`, then rerun",
-    )
 
 
 # -- the talk with a child ---------------------------------------------------------------------------------------------
@@ -271,17 +264,12 @@ class Worker:
         )
         self.accel.reset_peak()
         self.copies.prepare(0, 1)
-        began, done = self.accel.host_now(), 0
-        while (now := self.accel.host_now()) - began < WARM_UP_S or not done:
-            self.copies.call()
-            self.accel.synchronize()
-            done += 1
-        self.calls = max(1, round(WINDOW_S * done / (now - began)))
+        self.calls = max(1, round(WINDOW_S / timing.repeated_s(self.accel, self.copies.call, WARM_UP_S)))
         self.watch.take()
 
     def copy(self, at_s: float, for_s: float) -> Windows:
         """Copy from `at_s` on for so long, in windows one right after the other."""
-        self.taken = Windows(datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"), [], [])
+        self.taken = Windows(timing.started_now(), [], [])
         time.sleep(max(at_s - self.accel.host_now(), 0.0))
         now = self.accel.host_now()
         while now < at_s + for_s or not self.taken.began_s:
@@ -313,12 +301,7 @@ class Worker:
             self.accel.ref,
             timing.Timed(run, "host", "host", few),
             beside,
-            case={
-                "direction": self.direction,
-                "host_memory": self.memory,
-                "size_bytes": self.size,
-                "devices": devices,
-            },
+            case={"direction": self.direction, "host_memory": self.memory, "size_bytes": self.size, "devices": devices},
             work=("bytes", float(self.size), "B/s"),
             memory=self.accel.memory(),
             cache="cold" if self.copies.span_bytes >= self.room.cold else "warm",

@@ -6,9 +6,11 @@ device, timed and verified.
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Literal
 
 import torch
@@ -20,7 +22,6 @@ from gpucheck.bench.buffers import (
     COLD_FACTOR,
     MOST_BYTES,
     VERIFYING_SHARE,
-    Buffer,
     Buffers,
     Copies,
     Room,
@@ -43,8 +44,6 @@ from gpucheck.bench.transfer import (
     copies_judge,
     idioms,
     judge,
-    peer,
-    together,
 )
 from gpucheck.bench.transfer.copies_judge import NAME
 from gpucheck.bench.transfer.judge import MOVES, ON_DEVICE
@@ -143,46 +142,31 @@ def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: flo
         synchronize=accel.synchronize,
         allowance_s=sampling_s * VERIFYING_SHARE,
     )
-    taken = buffers.time_copies(
+    by_device = case.timed == "link"
+    made = buffers.measure(
+        NAME,
         accel,
         copies,
         watch,
-        "device events" if case.timed == "link" else "host",
+        "device events" if by_device else "host",
         timing.Limits(sampling_s, 0.0 if accel.is_cpu else min(ROW_WARM_UP_S, budget_s / 10)),
-        # Copies to or from a device keep one core busy, those on the host torch's threads.
-        torch.get_num_threads() if accel.is_cpu else 1,
-    )
-    timed = taken.timed
-    calls = timed.run.calls_per_sample + int(timed.details["untimed_calls"])
-    made = timing.measurement(
-        NAME,
-        accel.ref,
-        timed,
-        taken.beside,
-        case={
-            "direction": case.direction,
-            "host_memory": case.memory,
-            "size_bytes": case.size,
-            "timed": case.timed,
-        },
-        work=("bytes", float(case.size), "B/s"),
-        memory=accel.memory(),
-        cache="cold" if taken.rotation_bytes >= room.cold else "warm",
+        case={"direction": case.direction, "host_memory": case.memory, "size_bytes": case.size, "timed": case.timed},
+        cold=room.cold,
         details={
-            "buffers": "preallocated",
             "non_blocking": copies.non_blocking,
-            "synchronised": "after each window" if timed.clock == "device events" else "after each copy",
-            "rotation_bytes": taken.rotation_bytes,
-            "last_level_cache_bytes": room.cache if room.cache_known else None,
-            "refills": taken.verified.refills,
-            # Where a window copies onto the same slice again, what was compared is the last of these copies.
-            "every_copy_in_its_own_slice": calls <= copies.count,
-            **taken.verified.details,
+            "synchronised": "after each window" if by_device else "after each copy",
+            "last_level_cache_bytes": room.known_cache,
         },
+        # Copies to or from a device keep one core busy, those on the host torch's threads.
+        threads=torch.get_num_threads() if accel.is_cpu else 1,
     )
+    calls = made.runs[0].calls_per_sample + int(made.method.details["untimed_calls"])
+    # Where a window copies onto the same slice again, what was compared is the last of these copies.
+    told = {"refills": copies.refills, "every_copy_in_its_own_slice": calls <= copies.count}
     rate = made.rate.median if made.rate else None
     below = copies_judge.flags(made.telemetry, case.size, rate) if case.memory == "pinned" else ()
-    return replace(made, flags=(*made.flags, *below))
+    method = replace(made.method, details={**made.method.details, **told})
+    return replace(made, method=method, flags=(*made.flags, *below))
 
 
 def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[Case]:
@@ -240,12 +224,6 @@ LEAST_BYTES = 4 * KIB
 ON_DEVICE_WARM_UP_S = 0.1
 
 
-def has_memory(accel: Accel) -> bool:
-    """Return whether this is a device with memory of its own to copy in; on a CPU that is the copy from host to
-    host."""
-    return not accel.is_cpu
-
-
 def rows_on_device(setting: Setting) -> Iterator[Measurement]:
     """One row: `b.copy_(a)`, both on the device. Raises CannotLook where there is no room."""
     accel = setting.accel
@@ -257,7 +235,28 @@ def rows_on_device(setting: Setting) -> Iterator[Measurement]:
     setting.emit(Progress(f"{units.capacity(size)} within {accel.id}", 0, 1))
     with no_room(accel, f"not enough memory for two buffers of {units.capacity(capacity)} on {accel.id}", ON_DEVICE):
         source, destination = (allocate(capacity, accel.device) for _ in range(2))
-    yield measure_on_device(size, accel, source, destination, cold, setting.row_s(1, LONGEST_ROW_S), setting.watch)
+    budget_s = setting.row_s(1, LONGEST_ROW_S)
+    sampling_s = budget_s * SAMPLING_SHARE
+    accel.reset_peak()
+    allowance_s = sampling_s * VERIFYING_SHARE
+    copies = Copies(source, destination, size, max(cold, size), True, accel.synchronize, allowance_s)
+    yield buffers.measure(
+        ON_DEVICE,
+        accel,
+        copies,
+        setting.watch,
+        "device events" if accel.has_events else "host",
+        timing.Limits(sampling_s, min(ON_DEVICE_WARM_UP_S, budget_s / 10)),
+        case={"size_bytes": size},
+        cold=cold,
+        details={
+            "call": "b.copy_(a)",
+            "bytes_counted": "read and written",
+            "bytes_copied": size,
+            "last_level_cache_bytes": accel.l2_cache_bytes,
+        },
+        moves=MOVES,
+    )
 
 
 def size_on_device(sizes: tuple[int, ...], most: int) -> int:
@@ -272,53 +271,23 @@ def size_on_device(sizes: tuple[int, ...], most: int) -> int:
     return wanted if wanted <= most else 1 << (most.bit_length() - 1)
 
 
-def measure_on_device(
-    size: int, accel: Accel, source: Buffer, destination: Buffer, cold: int, budget_s: float, watch: Watch
-) -> Measurement:
-    """Time and verify the row."""
-    accel.reset_peak()
-    sampling_s = budget_s * SAMPLING_SHARE
-    copies = Copies(
-        source,
-        destination,
-        size,
-        span=max(cold, size),
-        non_blocking=True,
-        synchronize=accel.synchronize,
-        allowance_s=sampling_s * VERIFYING_SHARE,
-    )
-    limits = timing.Limits(sampling_s, min(ON_DEVICE_WARM_UP_S, budget_s / 10))
-    taken = buffers.time_copies(accel, copies, watch, "device events" if accel.has_events else "host", limits)
-    return timing.measurement(
-        ON_DEVICE,
-        accel.ref,
-        taken.timed,
-        taken.beside,
-        case={"size_bytes": size},
-        work=("bytes", float(MOVES * size), "B/s"),
-        memory=accel.memory(),
-        cache="cold" if taken.rotation_bytes >= cold else "warm",
-        details={
-            "call": "b.copy_(a)",
-            "bytes_counted": "read and written",
-            "bytes_copied": size,
-            "buffers": "preallocated",
-            "rotation_bytes": taken.rotation_bytes,
-            "last_level_cache_bytes": accel.l2_cache_bytes,
-            **taken.verified.details,
-        },
-    )
-
-
 PARTS: tuple[Part, ...] = (
     Part("copies", 8.0, rows),
     Part("idioms", 3.0, idioms.measured),
     Part("both_ways", 3.0, both_ways.rows, both_ways.applies),
-    Part("on_device", 1.5, rows_on_device, has_memory),
+    # On a CPU that is the copy from host to host.
+    Part("on_device", 1.5, rows_on_device, lambda accel: not accel.is_cpu),
 )
+
+
+def _late(part: str) -> ModuleType:
+    """The module of a part that concerns several devices: where there is one device it is not loaded."""
+    return importlib.import_module(f"gpucheck.bench.transfer.{part}")
+
+
 TOGETHER: tuple[TogetherPart, ...] = (
-    TogetherPart("together", 2.0, together.rows),
-    TogetherPart("peer", 3.0, peer.rows, peer.applies),
+    TogetherPart("together", 2.0, lambda several: _late("together").rows(several)),
+    TogetherPart("peer", 3.0, lambda several: _late("peer").rows(several), lambda ids: _late("peer").applies(ids)),
 )
 
 # The command ends within 20 s on a device and 30 s on a CPU, starting torch included.

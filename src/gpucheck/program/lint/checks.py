@@ -318,12 +318,6 @@ class Effect:
     on_gpu: tuple[ast.expr, ...] = ()
 
 
-def _nothing_known(
-    function: Function, owner: Class | None, outer: Mapping[str, Value], args: Sequence[Value], no_graph: int
-) -> Effect:
-    return Effect()
-
-
 @dataclass(slots=True)
 class Scope:
     """A file while it is judged."""
@@ -342,7 +336,9 @@ class Scope:
     # By id of a function that was defined within another: who was walked through there.
     parents: dict[int, Place] = field(default_factory=dict)
     # What a call of a function does; it is walked through once, when it is first called or when its turn comes.
-    effect_of: Callable[[Function, Class | None, Mapping[str, Value], Sequence[Value], int], Effect] = _nothing_known
+    effect_of: Callable[[Function, Class | None, Mapping[str, Value], Sequence[Value], int], Effect] = lambda *_: (
+        Effect()
+    )
 
     def report(self, rule: str, node: ast.AST, function: str, **words: object) -> None:
         """A mistake, once for each place. Line and column count from 1, in characters.

@@ -11,12 +11,13 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gpucheck.errors import UsageError
 from gpucheck.program.lint import checks, names
-from gpucheck.program.lint.checks import NUMBER, UNKNOWN, Effect, Loop, Place, Scope, Value, join, met, texts
+from gpucheck.program.lint.checks import NUMBER, UNKNOWN, Effect, Loop, Place, Scope, Value, all_of, join, met, texts
 from gpucheck.program.lint.expressions import Expressions
 from gpucheck.program.lint.names import MOST_BYTES, Class, Function, Unreadable, index, self_attribute, walk
 from gpucheck.program.lint.options import UNREAD, LintOptions
@@ -159,9 +160,7 @@ class Run(Expressions):
 
     def effect(self) -> Effect:
         """Return what a call of this does, once it has been walked through."""
-        returns = UNKNOWN if not self.returned else self.returned[0]
-        for one in self.returned[1:]:
-            returns = join(returns, one)
+        returns = all_of(self.returned) or UNKNOWN
         # An attribute is told where it is read, a parameter's place is the caller's.
         return Effect(returns, self.flow.started, tuple(self.sets), tuple(self.on_gpu))
 
@@ -174,9 +173,7 @@ class Run(Expressions):
             if how is not None:
                 how(self, one)
             else:
-                for child in ast.iter_child_nodes(one):
-                    if isinstance(child, ast.expr):
-                        self.value(child)
+                self.below(one)
 
     # -- what functions and classes are --------------------------------------------------------------------------------
 
@@ -288,9 +285,7 @@ class Run(Expressions):
         self.flow.dead = True
 
     def _leave(self, node: ast.stmt) -> None:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.expr):
-                self.value(child)
+        self.below(node)
         self.flow.dead = True
 
     # -- blocks --------------------------------------------------------------------------------------------------------
@@ -302,9 +297,6 @@ class Run(Expressions):
         taken, self.flow = self.flow, other
         self.statements(node.orelse)
         self.flow = met(taken, self.flow)
-
-    def _for(self, node: ast.For | ast.AsyncFor) -> None:
-        self._loop(node, node.target, self.value(node.iter))
 
     def _while(self, node: ast.While) -> None:
         self.value(node.test)
@@ -424,7 +416,11 @@ def _begin(run: Run, function: Function, parent: Place | None) -> None:
         run.in_forward, run.in_worker = parent.in_forward, parent.in_worker or run.in_worker
         run.no_graph += parent.no_graph
     elif owner is not None:
-        run.in_forward = owner.is_module and function.name in scope_forward(run.scope, owner)
+        # The methods that forward, or a step of Lightning, goes through; not __init__.
+        if (forwards := run.scope.forwards.get(owner.node.name)) is None:
+            forwards = names.reachable(run.scope.file, owner, names.FORWARDS) - {"__init__"}
+            run.scope.forwards[owner.node.name] = forwards
+        run.in_forward = owner.is_module and function.name in forwards
         run.has_framework_step = owner.is_lightning
         if owner.is_dataset and run.scope.file.datasets_in_workers:
             bases = [name for one in names.family(run.scope.file, owner) for name in one.bases]
@@ -432,15 +428,6 @@ def _begin(run: Run, function: Function, parent: Place | None) -> None:
             roots = frozenset(["__getitem__", "__getitems__", *iterates])
             run.in_worker = function.name in names.reachable(run.scope.file, owner, roots) - {"__init__"}
     _parameters(run, function, is_method)
-
-
-def scope_forward(scope: Scope, owner: Class) -> set[str]:
-    """The methods that forward, or a step of Lightning, goes through; not __init__."""
-    known = scope.forwards.get(owner.node.name)
-    if known is None:
-        known = names.reachable(scope.file, owner, names.FORWARDS) - {"__init__"}
-        scope.forwards[owner.node.name] = known
-    return known
 
 
 def _bound_in(function: Function) -> set[str]:
@@ -609,7 +596,7 @@ _STATEMENTS: dict[type[ast.stmt], Callable[[Any, Any], None]] = {
     ast.Return: Run._return,
     **dict.fromkeys((ast.Raise, ast.Break, ast.Continue), Run._leave),
     ast.If: Run._if,
-    **dict.fromkeys((ast.For, ast.AsyncFor), Run._for),
+    **dict.fromkeys((ast.For, ast.AsyncFor), lambda run, node: run._loop(node, node.target, run.value(node.iter))),
     ast.While: Run._while,
     **dict.fromkeys((ast.With, ast.AsyncWith), Run._with),
     **dict.fromkeys((ast.Try, getattr(ast, "TryStar", ast.Try)), Run._try),
@@ -639,13 +626,7 @@ def mistakes(data: bytes) -> list[tuple[Finding, bool]]:
 
 def _walk(scope: Scope) -> None:
     """The file itself, then what it defines."""
-
-    def effect(
-        function: Function, owner: Class | None, outer: Mapping[str, Value], args: Sequence[Value], no_graph: int
-    ) -> Effect:
-        return effect_of(scope, function, owner, outer, args, no_graph)
-
-    scope.effect_of = effect
+    scope.effect_of = partial(effect_of, scope)
     whole = Run(scope, None, scope.file.tree, "", {})
     whole.evidence = set()
     whole.statements(scope.file.tree.body)

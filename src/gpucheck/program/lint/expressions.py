@@ -39,10 +39,14 @@ class Expressions(Place):
         how = _KINDS.get(type(node))
         if how is not None:
             return how(self, node)
+        self.below(node)
+        return UNKNOWN
+
+    def below(self, node: ast.AST) -> None:
+        """Check the calls in the expressions that a node consists of."""
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self.value(child)
-        return UNKNOWN
 
     # -- names ---------------------------------------------------------------------------------------------------------
 
@@ -57,7 +61,7 @@ class Expressions(Place):
         return self._by_name(node.id) if known is None or known == UNKNOWN else known
 
     def _by_name(self, name: str) -> Value:
-        """Return what is called a loader is taken for one: what it gives, unpacked, are tensors."""
+        """Take what is called a loader for one: what it gives, unpacked, are tensors."""
         last = name.lower().rpartition("_")[2]
         return Value("loader") if last in ("loader", "dataloader", "dl", "trainloader", "testloader") else UNKNOWN
 
@@ -166,9 +170,7 @@ class Expressions(Place):
         tensors = [one for one in values if one.is_tensor]
         if not tensors:
             return NUMBER if values and all(one.kind == "number" for one in values) else UNKNOWN
-        result = tensors[0]
-        for one in tensors[1:]:
-            result = join(result, one)
+        result = all_of(tensors) or UNKNOWN
         places = {one.place for one in tensors}
         if len(places) > 1:
             # They met, so the one on the CPU was a scalar, or this line has been told.

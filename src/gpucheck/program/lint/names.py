@@ -17,83 +17,62 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+def of_torch(text: str, where: str = "torch") -> frozenset[str]:
+    """The words of a text as names of a module, in dots."""
+    return frozenset(f"{where}.{name}" for name in text.split())
+
+
 # Factories that make a tensor on the default device unless `device=` says otherwise.
-FACTORIES = frozenset(
-    f"torch.{name}"
-    for name in words(
-        "arange bartlett_window blackman_window empty empty_strided eye from_numpy full hamming_window hann_window "
-        "kaiser_window linspace logspace normal ones rand randint randn randperm range tensor tril_indices "
-        "triu_indices zeros as_tensor asarray Tensor FloatTensor LongTensor IntTensor DoubleTensor BoolTensor "
-        "ByteTensor HalfTensor BFloat16Tensor ShortTensor CharTensor complex_window"
-    )
+FACTORIES = of_torch(
+    "arange bartlett_window blackman_window empty empty_strided eye from_numpy full hamming_window hann_window "
+    "kaiser_window linspace logspace normal ones rand randint randn randperm range tensor tril_indices "
+    "triu_indices zeros as_tensor asarray Tensor FloatTensor LongTensor IntTensor DoubleTensor BoolTensor "
+    "ByteTensor HalfTensor BFloat16Tensor ShortTensor CharTensor complex_window"
 )
 # The shape is in the positional arguments, one for each dimension, or a tuple.
-BY_SHAPE = frozenset(f"torch.{name}" for name in ["empty", "ones", "rand", "randn", "zeros"])
-FIRST_IS_SHAPE = frozenset({"torch.full", "torch.empty_strided"})
-ONE_DIMENSION = frozenset(
-    f"torch.{name}"
-    for name in words(
-        "arange bartlett_window blackman_window hamming_window hann_window kaiser_window linspace logspace "
-        "randperm range"
-    )
+BY_SHAPE = of_torch("empty ones rand randn zeros")
+ONE_DIMENSION = of_torch(
+    "arange bartlett_window blackman_window hamming_window hann_window kaiser_window linspace logspace randperm range"
 )
-TWO_DIMENSIONS = frozenset({"torch.eye", "torch.tril_indices", "torch.triu_indices"})
+TWO_DIMENSIONS = of_torch("eye tril_indices triu_indices")
 # The data says how many dimensions there are: known only for lists that are written out.
-BY_DATA = frozenset(
-    f"torch.{name}"
-    for name in words(
-        "tensor as_tensor asarray from_numpy Tensor FloatTensor LongTensor IntTensor DoubleTensor BoolTensor "
-        "ByteTensor HalfTensor BFloat16Tensor ShortTensor CharTensor"
-    )
+BY_DATA = of_torch(
+    "tensor as_tensor asarray from_numpy Tensor FloatTensor LongTensor IntTensor DoubleTensor BoolTensor "
+    "ByteTensor HalfTensor BFloat16Tensor ShortTensor CharTensor"
 )
-CUDA_TYPES = frozenset(
-    f"torch.cuda.{name}Tensor" for name in words("Float Long Int Double Bool Byte Half BFloat16 Short Char")
+CUDA_TYPES = of_torch(
+    "FloatTensor LongTensor IntTensor DoubleTensor BoolTensor ByteTensor HalfTensor BFloat16Tensor ShortTensor "
+    "CharTensor",
+    "torch.cuda",
 )
-LIKE = frozenset(f"torch.{name}_like" for name in ["zeros", "ones", "empty", "full", "rand", "randn", "randint"])
+LIKE = of_torch("zeros_like ones_like empty_like full_like rand_like randn_like randint_like")
 # Functions of torch that read only the shape or the type of an argument, or whose arguments may lie apart.
 NOT_COMBINING = (
-    frozenset(
-        f"torch.{name}"
-        for name in words(
-            "is_tensor numel result_type save load is_floating_point is_complex tensor_split manual_seed no_grad "
-            "enable_grad inference_mode autocast device compile jit set_grad_enabled is_grad_enabled get_default_dtype "
-            "set_default_dtype broadcast_shapes promote_types can_cast Size finfo iinfo Generator vmap func split "
-            "scalar_tensor cond while_loop get_device get_autocast_dtype is_autocast_enabled index_put index_put_ "
-            "typename _assert _check _check_is_size set_printoptions from_dlpack to_dlpack equal"
-        )
+    of_torch(
+        "is_tensor numel result_type save load is_floating_point is_complex tensor_split manual_seed no_grad "
+        "enable_grad inference_mode autocast device compile jit set_grad_enabled is_grad_enabled get_default_dtype "
+        "set_default_dtype broadcast_shapes promote_types can_cast Size finfo iinfo Generator vmap func split "
+        "scalar_tensor cond while_loop get_device get_autocast_dtype is_autocast_enabled index_put index_put_ "
+        "typename _assert _check _check_is_size set_printoptions from_dlpack to_dlpack equal"
     )
-    | {"torch.nn.functional.ctc_loss", "torch.nn.functional.interpolate", "torch.nn.functional.pad"}
-    | {"torch.nn.functional.multi_head_attention_forward"}  # its weights may be empty
+    # The weights of the last may be empty.
+    | of_torch("ctc_loss interpolate pad multi_head_attention_forward", "torch.nn.functional")
 )
 # What starts CUDA: the driver reads CUDA_VISIBLE_DEVICES there. device_count() asks NVML and manual_seed() waits.
-STARTS_CUDA = frozenset(
-    f"torch.cuda.{name}"
-    for name in words(
-        "is_available init current_device set_device get_device_name get_device_properties get_device_capability "
-        "mem_get_info synchronize current_stream Stream is_bf16_supported reset_peak_memory_stats"
-    )
+STARTS_CUDA = of_torch(
+    "is_available init current_device set_device get_device_name get_device_properties get_device_capability "
+    "mem_get_info synchronize current_stream Stream is_bf16_supported reset_peak_memory_stats",
+    "torch.cuda",
 )
-MODULE_BASES = frozenset(
-    {
-        "torch.nn.Module",
-        "torch.jit.ScriptModule",
-        "torch.fx.GraphModule",
-        "lightning.LightningModule",
-        "lightning.pytorch.LightningModule",
-        "lightning.pytorch.core.LightningModule",
-        "pytorch_lightning.LightningModule",
-        "pytorch_lightning.core.LightningModule",
-        "pytorch_lightning.core.lightning.LightningModule",
-        "transformers.PreTrainedModel",
-        "transformers.modeling_utils.PreTrainedModel",
-    }
+MODULE_BASES = words(
+    "torch.nn.Module torch.jit.ScriptModule torch.fx.GraphModule lightning.LightningModule "
+    "lightning.pytorch.LightningModule lightning.pytorch.core.LightningModule pytorch_lightning.LightningModule "
+    "pytorch_lightning.core.LightningModule pytorch_lightning.core.lightning.LightningModule "
+    "transformers.PreTrainedModel transformers.modeling_utils.PreTrainedModel"
 )
-DATASETS = frozenset(
-    f"{where}.{name}"
-    for where in ("torch.utils.data", "torch.utils.data.dataset")
-    for name in words("Dataset IterableDataset TensorDataset ConcatDataset Subset MapDataPipe IterDataPipe")
-)
-LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
+_DATASETS = "Dataset IterableDataset TensorDataset ConcatDataset Subset MapDataPipe IterDataPipe"
+DATASETS = of_torch(_DATASETS, "torch.utils.data") | of_torch(_DATASETS, "torch.utils.data.dataset")
+LOADERS = words("torch.utils.data.DataLoader torch.utils.data.dataloader.DataLoader")
 # Classes of torch.nn that hold no tensor: where they lie changes nothing.
 _EMPTY_PARTS = (
     "Dropout", "Pool", "Pad", "Flatten", "Identity", "Softm", "LogSoftmax", "Softplus", "Softsign", "Softshrink",
@@ -101,7 +80,7 @@ _EMPTY_PARTS = (
     "SiLU", "Mish", "Tanh", "Sigmoid", "Hardshrink", "GLU", "Threshold", "ChannelShuffle", "ZeroPad", "Loss",
 )  # fmt: skip
 _WITH_STATE = ("PReLU", "AdaptiveLogSoftmaxWithLoss")
-CONTAINERS = frozenset(f"torch.nn.{name}" for name in ("Sequential", "ModuleList", "ModuleDict"))
+CONTAINERS = of_torch("Sequential ModuleList ModuleDict", "torch.nn")
 # Methods of a module that return it.
 MODULE_SELF = words(
     "to cuda cpu eval train half float double bfloat16 requires_grad_ apply xpu share_memory type to_empty"
@@ -153,9 +132,9 @@ MAKES_TENSOR = words(
 LOSS_NAMES = words("criterion loss_fn loss_func loss_function criteria")
 # What a tokenizer or a graph library gives moves in place, and is called so.
 IN_PLACE_NAMES = words("batch encoding encodings encoded enc graph graphs g bg batch_encoding batched_graph")
-WAITS = frozenset(["synchronize", "wait", "wait_event", "wait_stream", "barrier", "join", "result"])
+WAITS = words("synchronize wait wait_event wait_stream barrier join result")
 # How a forward of a module, or of a Lightning module, is called.
-FORWARDS = frozenset(["forward", "training_step", "validation_step", "test_step", "predict_step", "forward_features"])
+FORWARDS = words("forward training_step validation_step test_step predict_step forward_features")
 # Frameworks run these without a graph, or run the backward themselves.
 FRAMEWORK_STEPS = FORWARDS - {"forward", "forward_features"}
 # Parameters of forward that are tensors wherever these names are used.
@@ -181,8 +160,6 @@ def holds_state(name: str) -> bool:
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-# What makes a child process: CUDA_VISIBLE_DEVICES may then be meant for it.
-_CHILDREN = ("subprocess", "Popen", "Process", "spawn", "ray", "execv", "execve", "mp.", "launch")
 
 
 @dataclass(slots=True)

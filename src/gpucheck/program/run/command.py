@@ -16,16 +16,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gpucheck import units
-from gpucheck.errors import CannotLook, UsageError
-from gpucheck.exits import FAILED
+from gpucheck.errors import FAILED, CannotLook, UsageError
 from gpucheck.machine.child import LineChild, Program, interpreter_argv, python_argv
 from gpucheck.measure.telemetry import Watch
-from gpucheck.program.options import STEPS, UNGIVEN_BYTES, Device, RunOptions
+from gpucheck.program.options import STEPS, Device, RunOptions
 from gpucheck.program.run import board, judge, ranks
 from gpucheck.report.events import Answered, Emit, Judged, Notice
 from gpucheck.report.finding import Finding
@@ -103,12 +102,7 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
     1 where a finding failed; else the program's own status, or 4 where that is 0 and a finding is inconclusive.
     """
     script, *arguments = options.program
-    asked = {
-        "steps": options.steps or STEPS,
-        "values": not options.no_values,
-        **{name: getattr(device, name) for name in ("name", "capability", "multiprocessors", "total_bytes")},
-        "readable_bytes": device.total_bytes or UNGIVEN_BYTES,
-    }
+    asked = {"steps": options.steps or STEPS, "values": not options.no_values, "device": asdict(device)}
     began = time.perf_counter_ns()
     try:
         with scratch(enabled=options.scratch) as place:
@@ -161,13 +155,13 @@ def _watched(
                 uuid = next(used, None)
                 watch = None if uuid is None else Watch(uuid, start=_sampler)
             if watch is not None:
-                busy += _loads(watch)
+                busy += _loads(watch, job)
             if job is not None:
                 job.tick(running.program.pid, lambda text: emit(Notice(text)))
                 if (number := job.ends_by()) is not None:
                     os.kill(running.program.pid, number)
         if watch is not None:
-            busy += _loads(watch)
+            busy += _loads(watch, job)
     finally:
         if watch is not None:
             watch.close()
@@ -178,8 +172,10 @@ def _sampler(uuid: str) -> LineChild:
     return LineChild(python_argv("gpucheck.machine.nvml.sampler", uuid, "busy"))
 
 
-def _loads(watch: Watch) -> list[tuple[float, float]]:
+def _loads(watch: Watch, job: ranks.Job | None) -> list[tuple[float, float]]:
     rows: list[dict[str, Any]] = watch.take()
+    if job is not None:
+        job.clocks_hz += [one["sm_clock_hz"] for one in rows if one.get("utilization_percent") and "sm_clock_hz" in one]
     return [
         (one["at_s"], one["utilization_percent"] / 100) for one in rows if one.get("utilization_percent") is not None
     ]
@@ -561,11 +557,10 @@ def _steps(read: board.Read) -> tuple[RunSteps | None, tuple[RunStep, ...], int 
         last = max((int(line["last_step"]) for line in read.said("trace")), default=0)
         apart = min(max(apart, last), len(rows) - 1)
     first, steady = rows[:apart], rows[apart:]
-    by = "gpucheck.api.step" if read.head[board.EXPLICIT_STEPS] else "optimizer"
     durations = [row["duration_ns"] / 1e9 for row in steady]
     told = RunSteps(
         count,
-        "optimizer" if by == "optimizer" else "gpucheck.api.step",
+        "gpucheck.api.step" if read.head[board.EXPLICIT_STEPS] else "optimizer",
         tuple(_step(row) for row in first),
         len(steady),
         statistics.median(durations) if durations else None,
@@ -706,7 +701,7 @@ def _devices(read: board.Read) -> tuple[RunDevice, ...]:
 def growth(window: Sequence[RunStep]) -> Growth | None:
     """Memory that every part of the run holds more of than the part before; None where it does not grow so."""
     on_device = bool(window) and window[0].allocated_bytes is not None
-    of = "allocated" if on_device else "resident"
+    of: Literal["allocated", "resident"] = "allocated" if on_device else "resident"
     held = [
         (one.number, value)
         for one in window
@@ -722,7 +717,7 @@ def growth(window: Sequence[RunStep]) -> Growth | None:
         return None
     middle = [statistics.median(number for number, _ in part) for part in parts]
     steps = int(middle[-1] - middle[0])
-    return Growth("allocated" if on_device else "resident", grown / steps, steps, int(grown))
+    return Growth(of, grown / steps, steps, int(grown))
 
 
 def _error(read: board.Read) -> RunError | None:
@@ -765,7 +760,7 @@ def _out_of_memory(read: board.Read) -> OutOfMemory | None:
         optimizer_bytes=held.get("optimizer", 0),
         others_bytes=held.get("others", 0),
         unnamed_bytes=None if allocated is None else max(allocated - known, 0),
-        blame=blame(asked, total, allocated, reserved, others),
+        blame=blame(asked, allocated, reserved, others),
         holders=tuple(
             Holder(*(one[name] for name in ("name", "kind", "tensors", "bytes", "file", "line", "function")))
             for one in read.said("holder")
@@ -775,18 +770,14 @@ def _out_of_memory(read: board.Read) -> OutOfMemory | None:
     )
 
 
-def blame(
-    asked: int | None, total: int | None, allocated: int | None, reserved: int | None, others: int | None
-) -> str | None:
+def blame(asked: int | None, allocated: int | None, reserved: int | None, others: int | None) -> str | None:
     """Return what is to blame: `fragmentation` where what torch keeps unused is enough for the request,
     `other-processes` where what these hold is, else `size`; None where it cannot be known."""
     if asked is None:
         return None
     if allocated is not None and reserved is not None and reserved - allocated >= asked:
         return "fragmentation"
-    if others is not None and others >= asked:
-        return "other-processes"
-    return "size" if total is not None or asked is not None else None
+    return "other-processes" if others is not None and others >= asked else "size"
 
 
 def _asked_size(match: re.Match[str] | None) -> int | None:

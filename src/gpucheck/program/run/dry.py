@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections import Counter
 from multiprocessing import spawn
 from types import TracebackType
 from typing import Any
@@ -27,6 +27,7 @@ from torch.utils.data import dataloader
 
 from gpucheck.program import engine, placement, surface
 from gpucheck.program.claims import COUNTED, Claims, Place, here, is_ours, rank, storage_of, text_of
+from gpucheck.program.options import Device
 from gpucheck.program.run import board, held, look
 from gpucheck.report.codec import to_json
 from gpucheck.work.storages import Memory, Moment
@@ -58,14 +59,18 @@ class StepsDone(SystemExit):
 
 
 def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[str, Any]) -> None:
-    """Claim the device from now on, and write to the board. `asked` is as `options.Device` and its options have it."""
+    """Claim the device from now on, and write to the board. `asked` are steps, values and an `options.Device`."""
     global _world, _steps
     for name in _EARLY:
         importlib.import_module(name)
     _steps = asked["steps"]
-    memory = Memory[Place](total_bytes=asked["total_bytes"], moment=_moment, where=here)
-    card = engine.Card(asked["name"], tuple(asked["capability"]), asked["multiprocessors"], asked["readable_bytes"])
-    _world = engine.World(claims=Claims(memory), card=card, has_values=asked["values"])
+    device = Device(**{**asked["device"], "capability": tuple(asked["device"]["capability"])})
+    memory = Memory[Place](
+        total_bytes=device.total_bytes,
+        moment=lambda: (board.PHASES[look.cells[board.PHASE]], look.cells[board.STEPS]),
+        where=here,
+    )
+    _world = engine.World(claims=Claims(memory), card=device, has_values=asked["values"])
     if not _world.has_values:
         # A parameter on the CPU cannot take the data of one without: the objects trade places instead.
         torch.__future__.set_swap_module_params_on_conversion(True)
@@ -130,10 +135,6 @@ def _of_caller(shown: Any) -> Any:
     return show
 
 
-def _moment() -> tuple[str, int]:
-    return board.PHASES[look.cells[board.PHASE]], look.cells[board.STEPS]
-
-
 def _device_of(tensor: Any) -> str | None:
     """The kind of device that a tensor claims, as `run` asks it; None for the host's."""
     if _world.here.inside:
@@ -183,8 +184,7 @@ def _uncompiled(model: Any = None, **options: Any) -> Any:
 
 
 def _remark(text: str) -> None:
-    place = here()
-    _say("remark", text=text, place=text_of(place))
+    _say("remark", text=text, place=text_of(here()))
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------
@@ -235,7 +235,8 @@ def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
 def _kept() -> dict[str, int]:
     """Exact bytes on the device: parameters, their gradients, states of optimizers; each storage once."""
     with held.unseen():
-        parameters = [one for one in _of_kind(torch.nn.Parameter) if _is_counted(one)]
+        known = (one for one in gc.get_objects() if issubclass(type(one), torch.nn.Parameter))
+        parameters = [one for one in known if _is_counted(one)]
         gradients = [one.grad for one in parameters if one.grad is not None]
         states = [
             value
@@ -249,13 +250,8 @@ def _kept() -> dict[str, int]:
         return {name: sum(_once(one, seen) for one in tensors) for name, tensors in named.items()}
 
 
-def _of_kind(kind: Any) -> Iterator[Any]:
-    return (one for one in gc.get_objects() if issubclass(type(one), kind))
-
-
 def _is_counted(tensor: Tensor) -> bool:
-    device = _world.claims.device(tensor)
-    return device is not None and device == COUNTED
+    return bool(_world.claims.device(tensor) == COUNTED)
 
 
 def _once(tensor: Tensor, seen: set[int]) -> int:
@@ -285,7 +281,7 @@ def _end() -> None:
         for (place, text), times in _world.mixed.most_common(_MOST_TOLD):
             _say("mixed", text=text[:_MOST_TEXT], place=text_of(place), times=times)
         for value in _world.assumed[:_MOST_TOLD]:
-            _say("assumed", what=value.what, value=repr(value.value), place=text_of(value.place))
+            _say("assumed", **to_json(value))
         for name, place in _world.unjudged.items():
             _say("unjudged", operation=name, place=text_of(place))
         _say(
@@ -315,19 +311,17 @@ def _say_error(error: BaseException) -> None:
         place = next((one for one in reversed(frames) if rank(one.file) == 0), place)
         whole = whole.strip().rpartition("\n")[2]
     text = " ".join(whole.split())[:_MOST_TEXT]
-    of_device = isinstance(error, (NotImplementedError, ImportError)) or any(
-        word in text.lower() for word in placement.OF_THE_DEVICE
-    )
-    row = {"kind": type(error).__name__, "text": text, "place": text_of(place), "of_device": of_device}
-    _say("stopped", **row, autocast=torch.is_autocast_enabled("cpu"))
+    row = {"kind": type(error).__name__, "text": text, "place": text_of(place)}
+    of_device = placement.is_of_device(error, text)
+    _say("stopped", **row, of_device=of_device, autocast=torch.is_autocast_enabled("cpu"))
 
 
 def _told(one: Moment[Place]) -> dict[str, Any]:
     held_by = [
         {"place": text_of(place), "phase": phase, "bytes": size} for (place, phase), size in one.held[:_MOST_LINES]
     ]
-    row = {"place": text_of(one.place), "phase": one.phase, "step": one.step, "asked_bytes": one.asked_bytes}
-    made_in: dict[str, int] = {}
+    row: dict[str, Any] = {name: getattr(one, name) for name in ("phase", "step", "asked_bytes", "allocated_bytes")}
+    made_in: Counter[str] = Counter()
     for (_, phase), size in one.held:
-        made_in[phase] = made_in.get(phase, 0) + size
-    return {**row, "allocated_bytes": one.allocated_bytes, "held": held_by, "made_in": made_in}
+        made_in[phase] += size
+    return {**row, "place": text_of(one.place), "held": held_by, "made_in": made_in}

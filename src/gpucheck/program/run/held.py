@@ -215,17 +215,9 @@ def _out_of_memory(device: int, asked: int, allocated: int, free: int) -> None:
     segments = torch.cuda.memory_snapshot()
     dump()
     blocks = [one["size"] for part in segments for one in part["blocks"] if one["state"] == "inactive"]
-    _say(
-        {
-            "say": "oom",
-            "device": device,
-            "asked": asked,
-            "free": free,
-            "allocated": stats["allocated_bytes"]["all"]["current"],
-            "reserved": stats["reserved_bytes"]["all"]["current"],
-            "largest_free_block": max(blocks, default=0),
-        }
-    )
+    row = {name: stats[f"{name}_bytes"]["all"]["current"] for name in ("allocated", "reserved")}
+    row |= {"device": device, "asked": asked, "free": free, "largest_free_block": max(blocks, default=0)}
+    _say({"say": "oom", **row})
 
 
 def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase: int) -> None:
@@ -233,9 +225,8 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
     chain = messages.chain_of(error)
     cause, link = messages.cause_in(chain)
     is_memory = cause is not None and cause.whose == "memory"
-    frames = [frame for frame, _ in _frames(error)]
-    told = next(((frame, line) for frame, line in reversed(list(_frames(error)))), None)
-    where = None if told is None else {"file": _lines.path(told[0].f_code), "line": told[1]}
+    frames = list(_frames(error))
+    where = None if not frames else {"file": _lines.path(frames[-1][0].f_code), "line": frames[-1][1]}
     _say(
         {
             "say": "error",
@@ -250,7 +241,7 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
     )
     if is_memory:
         _say({"say": "held", **_sums(optimizers)})
-        for one in _holders(frames):
+        for one in _holders([frame for frame, _ in frames]):
             _say({"say": "holder", **one})
 
 
@@ -270,11 +261,8 @@ def _sums(optimizers: Iterable[Any]) -> dict[str, int]:
     gradients = [one.grad for one in parameters if one.grad is not None]
     states = [value for each in optimizers for state in each.state.values() for value in _tensors(state, _DEPTH)]
     seen: set[int] = set()
-    sums = {}
     named = {"parameters": parameters, "gradients": gradients, "optimizer": states, "others": tensors}
-    for name, members in named.items():
-        sums[name] = sum(_once(one, seen) for one in members)
-    return sums
+    return {name: sum(_once(one, seen) for one in members) for name, members in named.items()}
 
 
 def _once(tensor: Any, seen: set[int]) -> int:
@@ -430,16 +418,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
             if step < counted:
                 kept.setdefault(place, []).append(key)
         kept = {place: keys for place, keys in kept.items() if len({self.live[key][2] for key in keys}) >= counted}
-        say(
-            {
-                "say": "trace",
-                "steps": self.step,
-                "counted": counted,
-                "last_step": last_step,
-                "peak": self.peak,
-                "step_ns": self.spent_ns // max(self.step, 1),
-            }
-        )
+        step_ns = self.spent_ns // max(self.step, 1)
+        row: dict[str, Any] = {"steps": self.step, "counted": counted, "last_step": last_step, "step_ns": step_ns}
+        say({"say": "trace", "peak": self.peak, **row})
         sizes = {place: sum(self.live[key][0] for key in keys) for place, keys in kept.items()}
         told = sorted({*self.at_peak, *kept}, key=lambda place: -max(self.at_peak.get(place, 0), sizes.get(place, 0)))
         holders = _containers_of({key: place for place, keys in kept.items() for key in keys})
@@ -491,9 +472,7 @@ def _name_of(container: Any) -> str | None:
     main = sys.modules.get("__main__")
     places.append(vars(main) if main is not None else {})
     for names in places:
-        if names is container:
-            continue
-        for name, value in list(names.items()):
+        for name, value in list(names.items()) if names is not container else ():
             if value is container:
                 return name
             # An attribute of an object that is a variable: self.history.

@@ -101,12 +101,16 @@ def _end(result: RunResult, folder: str) -> Finding:
         first = error.text.strip().splitlines()[0] if error.text.strip() else ""
         where = at(error.file, error.line, folder)
         return Finding("run.ended", "info", f"the program ended with {error.kind} at {where}", first)
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    name = _signal(code)
     why = "often the OOM killer: see sudo dmesg" if name == "SIGKILL" else ""
     if result.cut_off_in is not None:
         file, _, line = result.cut_off_in.rpartition(":")
         why = f"it waited for data at {at(file, int(line), folder)}"
     return Finding("run.ended", "info", f"the program was ended by {name}", why)
+
+
+def _signal(code: int) -> str:
+    return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
@@ -159,17 +163,18 @@ def advice_of(seen: OutOfMemory) -> str | None:
         return "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     if seen.blame == "other-processes":
         return "gpucheck devices shows the processes on the device: end one, or use another device"
-    if seen.holders and seen.holders[0].tensors > 1 and _is_a_heap(seen):
-        most = seen.holders[0]
-        return f"{most.name} keeps {most.tensors} tensors: store numbers (loss.item(), .detach().cpu()) instead"
     fixed = seen.parameters_bytes + seen.gradients_bytes + seen.optimizer_bytes
+    for most in seen.holders[:1]:
+        # One list or dictionary of the user's holds more than all that training needs.
+        is_a_heap = most.kind in ("list", "dict", "tuple", "set", "deque") and most.bytes > fixed
+        if most.tensors > 1 and is_a_heap:
+            return f"{most.name} keeps {most.tensors} tensors: store numbers (loss.item(), .detach().cpu()) instead"
     moving = seen.others_bytes + (seen.unnamed_bytes or 0)
     asked = seen.asked_bytes or 0
     if not fixed and not moving:
         return None
     if fixed > moving + asked or not moving:
-        states = seen.optimizer_bytes > seen.parameters_bytes
-        if states:
+        if seen.optimizer_bytes > seen.parameters_bytes:
             kept = capacity(seen.optimizer_bytes)
             return f"optimizer states ({kept}) are the largest part: try 8-bit states or SGD before a smaller batch"
         return f"weights and gradients ({capacity(fixed)}) are the largest part: bfloat16 halves them"
@@ -178,13 +183,6 @@ def advice_of(seen: OutOfMemory) -> str | None:
     if seen.total_bytes is None or not 0 < share < 1:
         return "a smaller batch first, then activation checkpointing, then bfloat16 autocast"
     return f"a batch smaller by about {percent(share)}, or checkpointing of the {capacity(moving)} of activations"
-
-
-def _is_a_heap(seen: OutOfMemory) -> bool:
-    """Return whether one list or dictionary of the user's holds more than all that training needs."""
-    fixed = seen.parameters_bytes + seen.gradients_bytes + seen.optimizer_bytes
-    most = seen.holders[0]
-    return most.kind in ("list", "dict", "tuple", "set", "deque") and most.bytes > fixed
 
 
 # -- lines ------------------------------------------------------------------------------------------------------------
@@ -423,8 +421,7 @@ def _stop(result: DryResult, folder: str) -> Iterator[Finding]:
     if stop is None:
         code = result.exit or 0
         if code < 0:
-            name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-            yield Finding("run.dry.followed", "inconclusive", f"not judged to the end: ended by {name}")
+            yield Finding("run.dry.followed", "inconclusive", f"not judged to the end: ended by {_signal(code)}")
         return
     place = stop.place or "an unknown line"
     evidence = asdict(stop)
@@ -433,12 +430,11 @@ def _stop(result: DryResult, folder: str) -> Iterator[Finding]:
         message = f"operands of different dtypes: {stop.text}"
         yield Finding("run.dry.dtype", verdict, place, message, evidence, _one_dtype(place))
         return
-    if rules.APART in stop.text:  # in a worker: there it is raised as plain text
-        text = stop.text.removeprefix("RuntimeError: ")
+    text = stop.text.removeprefix("RuntimeError: ")
+    if rules.APART in text:  # in a worker: there it is raised as plain text
         yield Finding("run.dry.mismatch", "fail", place, text, evidence, f"{place}: bring both to one device")
         return
-    if rules.FORKED in stop.text or rules.FORKED_KERNEL in stop.text:
-        text = stop.text.removeprefix("RuntimeError: ")
+    if rules.FORKED in text or rules.FORKED_KERNEL in text:
         message = f"CUDA in a process that was forked after its parent had used CUDA: {text}"
         yield Finding("run.dry.fork", "fail", place, message, evidence, _FORK_FIX)
         return

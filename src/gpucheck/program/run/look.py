@@ -72,6 +72,10 @@ def _site(kind: str, frame: FrameType) -> int:
 
 def _new_site(key: tuple[str, int, int], at: FrameType, called: FrameType, *, users: bool) -> int:
     number = cells[board.SITES]
+    # Whether the statement throws the call's result away: where the call is inlined, the place is that of the caches
+    # behind the instruction.
+    following = (one for one in dis.get_instructions(at.f_code) if one.offset > at.f_lasti)
+    discarded = at is called and next((one.opname == "POP_TOP" for one in following), False)
     line = {
         "say": "site",
         "site": number,
@@ -80,7 +84,7 @@ def _new_site(key: tuple[str, int, int], at: FrameType, called: FrameType, *, us
         "line": at.f_lineno,
         "function": at.f_code.co_name,
         "users": users,
-        "discarded": at is called and _is_discarded(at),
+        "discarded": discarded,
         "through": None if at is called else called.f_code.co_name,
     }
     if number >= board.MOST_SITES or not board.write(memory, cells, line):
@@ -99,13 +103,6 @@ def _new_site(key: tuple[str, int, int], at: FrameType, called: FrameType, *, us
 _kept_codes: list[Any] = []
 
 
-def _is_discarded(frame: FrameType) -> bool:
-    """Return whether the statement that the frame is in throws the call's result away."""
-    # Where the call is inlined, the place is that of the caches behind the instruction.
-    following = (one for one in dis.get_instructions(frame.f_code) if one.offset > frame.f_lasti)
-    return next((one.opname == "POP_TOP" for one in following), False)
-
-
 def _count(site: int, size: int, spent_ns: int) -> int:
     """Count one at a site; where its row begins, or -1."""
     if site < 0:
@@ -122,14 +119,6 @@ def _count(site: int, size: int, spent_ns: int) -> int:
         cells[at + _LAST] = step
         cells[at + _STEPS] += 1
     return at
-
-
-def _spend(site: int, spent_ns: int) -> None:
-    """Add time at a site, counted or not: the end of the data is waited for too."""
-    if site >= 0:
-        at = SITES_AT + site * _WIDTH
-        cells[at + _TIME] += spent_ns
-        cells[at + _LONGEST] = max(cells[at + _LONGEST], spent_ns)
 
 
 def _size(tensor: Any) -> int:
@@ -357,8 +346,7 @@ def _follow(moved: Any, result: Any, site: int, at: int) -> None:
 
 def is_pinned(tensor: Any) -> bool:
     """Return whether the host's side of a copy is page-locked: the device can then read it while the host goes on."""
-    pinned: bool = tensor.is_pinned()
-    return pinned
+    return bool(tensor.is_pinned())
 
 
 # -- data, phases and steps -------------------------------------------------------------------------------------------
@@ -384,7 +372,10 @@ def _next(original: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             spent = now() - began
             cells[board.NOW_SITE] = 0
-            _spend(site, spent)
+            if site >= 0:  # counted or not: the end of the data is waited for too
+                at = SITES_AT + site * _WIDTH
+                cells[at + _TIME] += spent
+                cells[at + _LONGEST] = max(cells[at + _LONGEST], spent)
             if threading.get_ident() == _main_thread:
                 cells[board.DATA_NS] += spent
                 # What is copied in it is data too: each moment counts once.

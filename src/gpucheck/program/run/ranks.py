@@ -48,6 +48,8 @@ PATIENCE_S = 10.0
 FLUSH_S = 1.5
 MOST_BYTES = 512 * 2**20
 _TIMES = ("data", "copies", "waits", "backward", "optimizer", "gc", "queued")
+# GPUs of one part differ by a few percent in the clock that they reach with the same power.
+SLOW_CLOCK = 0.95
 # Clocks of servers may run off by this much between two readings.
 DRIFT = 50e-6
 # Every rank of such a call waits for the last; the others have a root that does not.
@@ -74,6 +76,8 @@ class Job:
     has_asked: bool = False
     has_told: bool = False
     has_shown: bool = False
+    # Of the GPU's clock, while kernels ran.
+    clocks_hz: list[float] = field(default_factory=list)
 
     @property
     def path(self) -> Path:
@@ -114,7 +118,7 @@ class Job:
         if waited >= ENDED_S and self.rank == 0 and not self.has_shown:
             self.has_shown = True
             with contextlib.suppress(CannotLook):  # told at the end
-                for finding in findings(result(self.folder, self.world)):
+                for finding in findings(result(self.folder)):
                     if finding.id in ("run.ranks.hang", "run.ranks.mismatch"):
                         tell(f"{finding.title}: {finding.message}")
 
@@ -133,7 +137,9 @@ class Job:
         process too, which has its report to write within the launcher's patience.
         """
         signal.signal(signal.SIGTERM, lambda number, frame: None)
-        self.write({"say": "end", "exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines})
+        clock_hz = statistics.fmean(self.clocks_hz) if self.clocks_hz else None
+        end = {"say": "end", "exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines}
+        self.write(end | {"sm_clock_hz": clock_hz})
         if code:
             with contextlib.suppress(OSError):
                 (self.folder / "failed").touch(exist_ok=False)
@@ -150,7 +156,7 @@ class Job:
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline and not _have_all_ended(self.folder, self.world):
             time.sleep(0.2)
-        found = result(self.folder, self.world)
+        found = result(self.folder)
         if not self.is_kept:
             shutil.rmtree(self.folder, ignore_errors=True)
         return found
@@ -182,7 +188,7 @@ def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | 
         why = os.strerror(error.errno or 0)
         raise CannotLook(f"{str(path)!r} cannot be written", why, "give another folder") from error
     local = os.environ.get("LOCAL_RANK", "")
-    host = {"host": socket.gethostname(), "local_rank": local, "at_ns": time.time_ns()}
+    host = {"host": socket.gethostname(), "local_rank": local, "at_ns": time.time_ns(), "job": _job_key()}
     found.write({"say": "rank", "rank": found.rank, "world": found.world, "hosts": _has_hosts(found.world), **host})
     return found
 
@@ -192,15 +198,16 @@ def _has_hosts(world: int) -> bool:
     return os.environ.get("LOCAL_WORLD_SIZE", str(world)) != str(world)
 
 
-def _restart() -> str:
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+def _job_key() -> str:
+    """What all ranks of a job make alike; hosts may spell MASTER_ADDR differently, and count restarts on their own."""
+    names = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "WORLD_SIZE")
+    return hashlib.sha256("\n".join(os.environ.get(name, "") for name in names).encode()).hexdigest()[:16]
 
 
 def _meeting() -> Path:
     """A folder whose name all ranks of a job on this host make alike."""
-    names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "WORLD_SIZE")
-    text = "\n".join(os.environ.get(name, "") for name in names) + _restart()
-    return Path(tempfile.gettempdir()) / f"gpucheck-{os.getuid()}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return Path(tempfile.gettempdir()) / f"gpucheck-{os.getuid()}-{_job_key()}-{attempt}"
 
 
 def enlarged(env: Mapping[str, str], *, device_arrival: bool) -> dict[str, str]:
@@ -277,6 +284,8 @@ class Read:
     host: str = ""
     local: str = ""
     hosts: bool = False
+    # Of which job it is, and when it began.
+    job: tuple[int, str] = (0, "")
     calls: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     inside: dict[tuple[str, int], float] = field(default_factory=dict)
     kinds: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -293,6 +302,7 @@ class Read:
     exit: int | None = None
     ended_ns: int | None = None
     done: int = 0
+    sm_clock_hz: float | None = None
     lost: int = 0
     p2p: int = 0
     failed: str = ""
@@ -311,7 +321,7 @@ class Read:
         say = line["say"]
         if say == "rank":
             self.world, self.host, self.local = int(line["world"]), visible(str(line["host"])), str(line["local_rank"])
-            self.hosts = bool(line["hosts"])
+            self.hosts, self.job = bool(line["hosts"]), (int(line["at_ns"]), str(line.get("job", "")))
         elif say == "kind":
             self.kinds[int(line["kind"])] = {name: line[name] for name in ("group", "name", "sizes", "dtypes")}
         elif say == "group":
@@ -337,6 +347,7 @@ class Read:
         elif say == "end":
             self.exit, self.ended_ns, self.done = int(line["exit"]), int(line["at_ns"]), int(line["steps"])
             self.lines = [(str(a), visible(str(b)), int(c), float(d)) for a, b, c, d in line["lines"]]
+            self.sm_clock_hz = float(line.get("sm_clock_hz") or 0.0) or None
         elif say == "failed":
             self.failed = visible(str(line["why"]))
 
@@ -373,12 +384,12 @@ def is_job(path: str) -> bool:
         return False
 
 
-def read(folder: Path, world: int | None = None) -> list[Read]:
-    """The files of a folder, by rank. Those of a larger job before are left out. Raises CannotLook."""
+def read(folder: Path) -> list[Read]:
+    """The files of a folder's newest job, by rank. Raises CannotLook."""
     found = []
     for path in sorted(folder.iterdir()):
         match = _FILE.fullmatch(path.name)
-        if match is None or (world is not None and int(match[1]) >= world):
+        if match is None:
             continue
         if path.is_symlink() or not path.is_file() or path.stat().st_size > MOST_BYTES:
             raise CannotLook(f"{str(path)!r} is no file of a rank", "a link, or too large")
@@ -389,16 +400,17 @@ def read(folder: Path, world: int | None = None) -> list[Read]:
                 with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError, RecursionError):
                     rank.take(json.loads(line))
         found.append(rank)
-    return sorted(found, key=lambda one: one.rank)
+    newest = max((one.job for one in found), default=(0, ""))[1]
+    return sorted((one for one in found if one.job[1] == newest), key=lambda one: one.rank)
 
 
 # -- together ----------------------------------------------------------------------------------------------------------
 
 
-def result(folder: Path, world: int | None = None) -> RanksResult:
+def result(folder: Path) -> RanksResult:
     """Judge the ranks' files. Raises CannotLook."""
     try:
-        ranks = read(folder, world)
+        ranks = read(folder)
     except OSError as error:
         raise CannotLook(f"{str(folder)!r} cannot be read", os.strerror(error.errno or 0)) from error
     return fold(ranks, folder)
@@ -566,6 +578,7 @@ def _row(one: Read, means: Mapping[str, float], verdict: ranks_judge.Verdict) ->
             f"{name}_s": means.get(name)
             for name in ("data", "copies", "forward", "backward", "optimizer", "gc", "queued")
         },
+        sm_clock_hz=one.sm_clock_hz,
         exit=one.exit,
         ended_ns=None if one.ended_ns is None else one.ended_ns + int(offset * 1e9),
         state=one.state or None,
@@ -636,9 +649,11 @@ def _hang(ranks: Sequence[Read], world: int, folder: Path | None) -> JobHang | N
     _, first, key = min(waiting, key=lambda one: (one[0], one[1].rank))
     members = set(first.groups.get(key[0].partition("#")[0], range(world)))
     inside = {one.rank for one in ranks if key in one.calls and one.calls[key][1] <= marked_ns}
-    # A rank that does not answer may be in the call: its Python is blocked, or its file is elsewhere.
+    # A rank that does not answer may be in the call: its Python is blocked, it died there, or its file is elsewhere.
     known = {
-        one.rank for one in ranks if one.pending is not None or one.exit is not None or one.state[:1] in ("T", "t")
+        one.rank
+        for one in ranks
+        if one.pending is not None or (one.exit is not None and one.exit >= 0) or one.state[:1] in ("T", "t")
     }
     unknown = members - known - inside
     # It came to an end all the same where a rank went on from it.
@@ -707,14 +722,9 @@ def _of_hang(found: RanksResult) -> Finding | None:
     waits = f"{_names(seen.inside)} {'waits' if len(seen.inside) == 1 else 'wait'} in {call}{where}"
     parts = []
     for rank in seen.missing[:4]:
-        row = rows[rank]
-        is_stopped = (row.state or "").startswith(("T", "t"))
-        ended = f" had ended (exit {row.exit})" if row.exit is not None and row.exit >= 0 else ""
-        state = " is stopped (SIGSTOP or a debugger)" if is_stopped else ""
-        place = f" is at {row.place}" if row.place else ""
-        parts.append(f"rank {rank}{state or place or ended or ' has not come to it'}")
+        parts.append(f"rank {rank}{_found(rows[rank]) or ' has not come to it'}")
     if seen.unknown:
-        places = [f"rank {rank} is at {rows[rank].place}" for rank in seen.unknown if rank in rows and rows[rank].place]
+        places = [f"rank {rank}{told}" for rank in seen.unknown if rank in rows and (told := _found(rows[rank]))]
         parts.append(", ".join((f"{_names(seen.unknown)} did not answer", *places[:4])))
     if not parts:
         parts.append("all ranks are in it: the network or the devices, not one rank's program")
@@ -727,6 +737,22 @@ def _of_hang(found: RanksResult) -> Finding | None:
     return Finding("run.ranks.hang", "fail", title, message, evidence)
 
 
+def _found(row: JobRank) -> str:
+    """How a rank was found at a hang; empty where nothing is known."""
+    if (row.state or "").startswith(("T", "t")):
+        return " is stopped (SIGSTOP or a debugger)"
+    place = f" is at {row.place}" if row.place else ""
+    if row.exit is None or row.state is not None or (row.exit >= 0 and place):  # it was alive then
+        return place
+    return f" had ended {_how(row.exit)}{place.replace(' is', '', 1)}"
+
+
+def _how(code: int) -> str:
+    """`exit 1`, `by SIGKILL`."""
+    known = {int(one): one.name for one in signal.Signals}
+    return f"exit {code}" if code >= 0 else f"by {known.get(-code, f'signal {-code}')}"
+
+
 def _of_end(found: RanksResult) -> Finding | None:
     """Who ended first, where the job failed: the others fail because of it."""
     failed = [one for one in found.ranks if one.exit and one.ended_ns is not None]
@@ -734,14 +760,12 @@ def _of_end(found: RanksResult) -> Finding | None:
         return None
     first = min(failed, key=lambda one: one.ended_ns or 0)
     code = first.exit or 0
-    known = {int(one): one.name for one in signal.Signals}
-    how = f"exit {code}" if code > 0 else f"by {known.get(-code, f'signal {-code}')}"
     why = "often the system's out-of-memory killer: sudo dmesg shows it" if code == -9 else ""
     others = [one for one in failed if one is not first]
     message = f"after {first.steps} steps" + (
         f"; {_names(one.rank for one in others)} failed after it" if others else ""
     )
-    title = f"rank {first.rank} ended first, {how}"
+    title = f"rank {first.rank} ended first, {_how(code)}"
     return Finding("run.ranks.ended", "warn", title, message + (f"; {why}" if why else ""), {"rank": first.rank})
 
 
@@ -776,5 +800,14 @@ def _of_ranks(found: RanksResult) -> Finding:
         )
         place = f" at {found.place}" if found.place else ""
         message += f"; before it, {found.activity}{place}{more}" if more else f"; it is late in {found.activity}{place}"
+    message += _slow_clock(one, [row for row in found.ranks if row.rank not in found.late])
     title = f"{_names(found.late)} {'holds' if len(found.late) == 1 else 'hold'} up the job"
     return Finding(name, verdict, title, message, evidence)
+
+
+def _slow_clock(late: JobRank, others: Sequence[JobRank]) -> str:
+    """What a late rank's GPU clock is below its siblings', as text."""
+    known = [row.sm_clock_hz for row in others if row.sm_clock_hz is not None]
+    if late.sm_clock_hz is None or not known or late.sm_clock_hz >= SLOW_CLOCK * (usual := statistics.median(known)):
+        return ""
+    return f"; its GPU's clock is {late.sm_clock_hz / 1e6:.0f} MHz, its siblings' {usual / 1e6:.0f} MHz"

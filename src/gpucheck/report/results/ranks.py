@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-RanksOutcome = Literal["straggler", "alternating", "alike", "not_decided"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRank:
     """One rank. `late_s` is how much later than its siblings it is in a step, `last_share` in which part of the steps
     it is last. The times are means of a step; None: not known. `state` is the kernel's word for its process at a hang,
-    `place` the user's line where it was then. `ended_ns` is on rank 0's clock, after the epoch."""
+    `place` the user's line where it was then. `ended_ns` is on rank 0's clock, after the epoch. `sm_clock_hz`
+    is its GPU's while kernels ran."""
 
     rank: int
     host: str
@@ -31,6 +30,7 @@ class JobRank:
     ended_ns: int | None
     state: str | None
     place: str | None
+    sm_clock_hz: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class RanksResult:
     issued the calls (NCCL), or the time inside them."""
 
     world: int
-    outcome: RanksOutcome
+    outcome: Literal["straggler", "alternating", "alike", "not_decided"]
     reason: str
     arrival: Literal["arrival", "host issue", "inside"]
     steps: int

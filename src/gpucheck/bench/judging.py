@@ -1,21 +1,25 @@
-"""The figures of a benchmark's rows: what thresholds are held against, and what share of a peak is reached. Pure.
+"""What the judges of all benchmarks share. Pure.
 
-Shares are told as they are, above 100 % too. `Seen` is what a benchmark has of one device, `Judge` what is asked of it.
+The figures of rows: what thresholds are held against, and what share of a peak is reached; shares are told as they are,
+above 100 % too. `Seen` is what a benchmark has of one device, `Judge` what is asked of it. Then findings that every
+benchmark has: whether results were verified, and what lowers figures from outside the device (a busy host, a clock that
+was held, other processes on it).
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpucheck import peaks, units
+from gpucheck import naming, peaks, units
 from gpucheck.links import SHORT_WAYS
-from gpucheck.measure import runs
+from gpucheck.machine.host import held_bytes
+from gpucheck.measure import runs, telemetry
 from gpucheck.peaks import Part, Peak, Unknown
 from gpucheck.report.facts import Device, Facts
-from gpucheck.report.finding import Finding
+from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results import Results
 from gpucheck.report.results.bench import Headline
@@ -55,39 +59,39 @@ def largest_copies(measurements: Sequence[Measurement]) -> dict[str, Measurement
     return found
 
 
-def largest_arrays(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """The largest arrays of each operation on memory, cold or warm."""
+def _best(
+    measurements: Sequence[Measurement], name: str, key: str, figure: Callable[[Measurement], float]
+) -> dict[str, Measurement]:
+    """The row of a benchmark with the largest figure for each value that cases have of `key`; of equals the first."""
     found: dict[str, Measurement] = {}
     for one in measurements:
-        if one.name == "bandwidth":
-            operation = str(one.case["operation"])
-            if operation not in found or size(one) > size(found[operation]):
-                found[operation] = one
+        if one.name == name:
+            kind = str(one.case[key])
+            if kind not in found or figure(one) > figure(found[kind]):
+                found[kind] = one
     return found
+
+
+def largest_arrays(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
+    """The largest arrays of each operation on memory, cold or warm."""
+    return _best(measurements, "bandwidth", "operation", size)
 
 
 def fastest_products(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
     """The fastest product of each dtype that was computed in the precision asked for, and not emulated."""
-    found: dict[str, Measurement] = {}
-    for one in measurements:
-        right = one.method.precision_observed == one.method.precision_requested
-        if one.name != "matmul" or one.rate is None or not right or one.case.get("support") == "emulated":
-            continue
-        dtype = str(one.case["dtype"])
-        if dtype not in found or rate(one) > rate(found[dtype]):
-            found[dtype] = one
-    return found
+    right = [
+        one
+        for one in measurements
+        if one.rate is not None
+        and one.method.precision_observed == one.method.precision_requested
+        and one.case.get("support") != "emulated"
+    ]
+    return _best(right, "matmul", "dtype", rate)
 
 
 def largest_collectives(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
     """The largest array of each collective."""
-    found: dict[str, Measurement] = {}
-    for one in measurements:
-        if one.name == "collective":
-            name = str(one.case["collective"])
-            if name not in found or size(one) > size(found[name]):
-                found[name] = one
-    return found
+    return _best(measurements, "collective", "collective", size)
 
 
 # What makes a figure low and is not the device's doing: a miss beside it fails nothing.
@@ -177,36 +181,26 @@ def _gains(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]
     figures = []
     for way, rows in copies(measurements).items():
         called = [one for one in rows if one.case["timed"] == "as_called" and one.time_s is not None]
-        pageable, pinned = ({size(one): one for one in called if one.case["host_memory"] == kind} for kind in KINDS)
+        pageable, pinned = (
+            {size(one): one for one in called if one.case["host_memory"] == kind} for kind in ("pageable", "pinned")
+        )
         both = pageable.keys() & pinned.keys()
         if not both:
             figures.append(Figure(SHORT_WAYS[way], why="no size was copied from both pageable and pinned memory"))
             continue
-        figures.append(_gain(SHORT_WAYS[way], pageable[max(both)], pinned[max(both)]))
+        slow, fast = pageable[max(both)], pinned[max(both)]
+        over, under = slow.time_s, fast.time_s
+        assert over is not None and under is not None
+        figures.append(
+            Figure(
+                SHORT_WAYS[way],
+                over.median / under.median,
+                over.ci_low / under.ci_high if over.ci_low and under.ci_high else None,
+                over.ci_high / under.ci_low if over.ci_high and under.ci_low else None,
+                tuple(dict.fromkeys((*runs.flagged(slow, DISTURBING), *runs.flagged(fast, DISTURBING)))),
+            )
+        )
     return figures
-
-
-KINDS = ("pageable", "pinned")
-
-
-def _gain(label: str, slow: Measurement, fast: Measurement) -> Figure:
-    over, under = slow.time_s, fast.time_s
-    assert over is not None and under is not None
-    return Figure(
-        label,
-        over.median / under.median,
-        over.ci_low / under.ci_high if over.ci_low and under.ci_high else None,
-        over.ci_high / under.ci_low if over.ci_high and under.ci_low else None,
-        tuple(dict.fromkeys((*runs.flagged(slow, DISTURBING), *runs.flagged(fast, DISTURBING)))),
-    )
-
-
-def _operations(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    return _memory(measurements, None)
-
-
-def _operations_of_peak(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    return _memory(measurements, known.get("memory", Ceiling(None, "the GPU's peak is unknown")))
 
 
 def _memory(measurements: Sequence[Measurement], ceiling: Ceiling | None) -> list[Figure]:
@@ -254,8 +248,12 @@ TABLE: dict[str, tuple[str, str, Figures]] = {
     "transfer.min_gbps": ("copies", "", _largest_copies),
     "transfer.link": ("pinned copies", " of the link", _links),
     "transfer.pinned_speedup": ("pinned copies", " the rate of pageable copies", _gains),
-    "bandwidth.min_gbps": ("memory operations", "", _operations),
-    "bandwidth.min_percent_of_peak": ("memory operations", " of the memory's peak", _operations_of_peak),
+    "bandwidth.min_gbps": ("memory operations", "", lambda rows, known: _memory(rows, None)),
+    "bandwidth.min_percent_of_peak": (
+        "memory operations",
+        " of the memory's peak",
+        lambda rows, known: _memory(rows, known.get("memory", Ceiling(None, "the GPU's peak is unknown"))),
+    ),
     "matmul.min_tflops": ("products", "", _fastest),
     "matmul.min_percent_of_peak": ("products", " of the dense peak", _products_of_peak),
     "collective.min_busbw": ("collectives", " of bus bandwidth", _collectives),
@@ -328,13 +326,11 @@ def _without(part: Part, dtypes: Sequence[str]) -> str:
 def share_of_products(measurements: Sequence[Measurement], part: Part | Unknown | None) -> list[Finding]:
     """The fastest product of each dtype as a share of the dense peak. Nothing for a CPU or without a rate."""
     best = fastest_products(measurements)
-    if part is None or not best:
+    if not (ceilings := product_ceilings(best, part)):
         return []
-    if isinstance(part, Unknown):
-        return [_unknown("matmul.share_of_peak", part.reason)]
+    if not isinstance(part, Part) or "products" in ceilings:
+        return [_unknown("matmul.share_of_peak", ceilings["products"].doubt)]
     known = {dtype: peak for dtype in best if (peak := part.peak(dtype)) is not None}
-    if not known:
-        return [_unknown("matmul.share_of_peak", _without(part, list(best)))]
     shares = {dtype: rate(best[dtype]) / peak.flop_per_s for dtype, peak in known.items()}
     clocks = {dtype: _clock_seen(best[dtype]) for dtype in known}
     # At another clock the part can do as much more or less.
@@ -348,7 +344,15 @@ def share_of_products(measurements: Sequence[Measurement], part: Part | Unknown 
         "share": shares,
         "share_at_clock_seen": at_clock,
         "clock_seen_hz": clocks,
-        "peaks": {dtype: _peak(peak) for dtype, peak in known.items()},
+        "peaks": {
+            dtype: {
+                "flop_per_s": peak.flop_per_s,
+                "accumulator": peak.accumulator,
+                "clock_hz": peak.clock_hz,
+                "flop_per_clock_per_sm": peak.per_clock_per_sm,
+            }
+            for dtype, peak in known.items()
+        },
         "without_peak": without,
         "without_peak_because": _without(part, without) if without else None,
         "remarks": {dtype: REMARKS[dtype] for dtype in known if dtype in REMARKS},
@@ -389,13 +393,11 @@ def _accumulators(known: Mapping[str, Peak]) -> str:
 
 def share_of_memory(rates: dict[str, float], part: Part | Unknown | None) -> list[Finding]:
     """Bytes per second of each operation as a share of the memory's peak. Nothing for a CPU or without a rate."""
-    if part is None or not rates:
+    ceiling = memory_ceiling(part).get("memory")
+    if ceiling is None or not rates:
         return []
-    if isinstance(part, Unknown):
-        return [_unknown("bandwidth.share_of_peak", part.reason)]
-    peak = part.memory_bytes_per_s
-    if peak is None:
-        return [_unknown("bandwidth.share_of_peak", NO_MEMORY_PEAK)]
+    if not isinstance(part, Part) or (peak := ceiling.value) is None:
+        return [_unknown("bandwidth.share_of_peak", ceiling.doubt)]
     shares = {operation: rate / peak for operation, rate in rates.items()}
     told = ", ".join(f"{operation} {units.percent(value)}" for operation, value in shares.items())
     evidence = {
@@ -412,15 +414,6 @@ def share_of_memory(rates: dict[str, float], part: Part | Unknown | None) -> lis
 
 def _kind(part: Part) -> str:
     return "estimated" if part.kind == "estimate" else "data-sheet"
-
-
-def _peak(peak: Peak) -> dict[str, Any]:
-    return {
-        "flop_per_s": peak.flop_per_s,
-        "accumulator": peak.accumulator,
-        "clock_hz": peak.clock_hz,
-        "flop_per_clock_per_sm": peak.per_clock_per_sm,
-    }
 
 
 def _provenance(part: Part) -> dict[str, Any]:
@@ -487,3 +480,212 @@ def headline(name: str, case: str, one: Measurement, ceiling: Ceiling | None = N
         None if share is None else f"{what}, estimated" if ceiling is not None and ceiling.doubt else what,
         one.flags,
     )
+
+
+# -- findings that all benchmarks share --------------------------------------------------------------------------------
+
+# What to do about copies that arrive corrupted over a link.
+OVER_A_LINK = "rerun; if it repeats, drain the node: `gpucheck doctor` reads its PCIe errors"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The comparisons of one run: `slices` comparisons, of which `wrong` elements or bytes were wrong, the first at
+    `first`.
+
+    `key` names the row in the evidence, `where` in words.
+    """
+
+    key: str
+    where: str
+    slices: int
+    wrong: int
+    first: int | None = None
+
+
+def compared(one: Measurement, key: str, where: str, prefix: str = "") -> list[Compared]:
+    """Return what each run of a row of copies compared. A row without a time or a rate has nothing to prove."""
+    found = []
+    for run in runs.each(one):
+        slices, wrong, first = (
+            run["details"].get(f"{prefix}{name}") for name in ("verified_slices", "wrong_bytes", "first_wrong_byte")
+        )
+        if slices or wrong or one.time_s or one.rate:
+            found.append(Compared(key, where, slices or 0, wrong or 0, first))
+    return found
+
+
+def verification(
+    finding_id: str,
+    comparisons: Iterable[Compared],
+    wrong_title: str,
+    fix: str = OVER_A_LINK,
+    *,
+    what: str = "bytes",
+    sound_title: str = "all copies verified",
+) -> Finding:
+    """Return whether what was copied or computed is right, in every run.
+
+    Fails where anything was wrong, however much was right. A run that compared nothing proves nothing: inconclusive.
+    """
+    of_all = list(comparisons)
+    wrong: dict[str, int] = {}
+    told: list[str] = []
+    for one in of_all:
+        if one.wrong:
+            wrong[one.key] = wrong.get(one.key, 0) + one.wrong
+    for key, count in wrong.items():
+        of_row = [one for one in of_all if one.key == key and one.wrong]
+        first = "" if of_row[0].first is None else f", the first at byte {of_row[0].first}"
+        told.append(f"{count} wrong {what} {of_row[0].where}{first}")
+    unseen = list(dict.fromkeys(one.where for one in of_all if not one.slices))
+    evidence: dict[str, Any] = {"copies": sum(one.slices for one in of_all)}
+    if wrong:
+        return Finding(finding_id, "fail", wrong_title, naming.few(told), {f"wrong_{what}": wrong, **evidence}, fix)
+    if unseen:
+        message = f"nothing was compared: {naming.few(unseen)}"
+        return Finding(finding_id, "inconclusive", UNVERIFIED, message, {**evidence, "unverified": unseen}, RERUN)
+    return Finding(finding_id, "pass", sound_title, evidence=evidence)
+
+
+UNVERIFIED = "some results were not verified"
+RERUN = "rerun with a longer --time-budget"
+
+
+def cpu_busy(finding_id: str, measurements: Sequence[Measurement], facts: Facts | None = None) -> list[Finding]:
+    """One warning for all rows that other processes made longer; none where there is no such row.
+
+    `facts` tell of how many cores.
+    """
+    busy = [one for one in measurements if "cpu-busy" in one.flags]
+    if not busy:
+        return []
+    most = max(
+        run["details"]["cores_used_by_others"] for one in busy for run in runs.each(one) if "cpu-busy" in run["flags"]
+    )
+    # Those that this process may use, where they are known.
+    cores = next((one.cores_allowed for one in facts.devices if one.kind == "cpu"), None) if facts else None
+    return [
+        Finding(
+            finding_id,
+            "warn",
+            f"machine busy ({units.significant(most, 2)}{f' of {cores}' if cores else ''} cores)",
+            f"{'' if len(busy) == len(measurements) else f'{len(busy)} of {len(measurements)} '}figures are too low",
+            {"rows": [one.case for one in busy], "cores_used_by_others": most},
+            fix="rerun on an idle machine (`top` shows what runs)",
+        )
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """The finding for a flag of `measure.telemetry`, and the reasons and counters of the driver that raise it."""
+
+    flag: str
+    verdict: Verdict
+    title: str
+    reasons: tuple[str, ...]
+    counters: tuple[str, ...] = ()
+
+
+# The worst first.
+_KINDS = (
+    _Kind("throttled", "warn", "GPU throttled", telemetry.THROTTLED, telemetry.THROTTLED_VIOLATIONS),
+    _Kind("clock-held", "info", "a setting keeps the GPU clock below its maximum", telemetry.HELD),
+    _Kind(
+        "power-limited",
+        "info",
+        "the power limit lowered the clock (normal at full load)",
+        telemetry.POWER_LIMITED,
+        telemetry.POWER_VIOLATIONS,
+    ),
+)
+# By the name of a reason or a counter, the most telling first.
+_COOL = "check fans, airflow and inlet temperature; rerun once the GPU is cool"
+_SUPPLY = "check power supply and cooling (`nvidia-smi -q -d PERFORMANCE`), then rerun"
+_FIXES = {
+    "hw_power_brake_slowdown": "check the power supply: cables, load, the power cap of the chassis",
+    "hw_thermal_slowdown": _COOL,
+    "sw_thermal_slowdown": _COOL,
+    "thermal": _COOL,
+    "hw_slowdown": _SUPPLY,
+    "reliability": _SUPPLY,
+    "applications_clocks_setting": "`nvidia-smi -q -d CLOCK` shows the setting; `nvidia-smi -i INDEX -rac` and `-rgc` "
+    "reset it",
+}
+
+
+def clock(finding_id: str, measurements: Sequence[Measurement]) -> list[Finding]:
+    """One finding for all rows whose clock was held: of the worst kind there is; none where there is no such row."""
+    for kind in _KINDS:
+        held = [one for one in measurements if kind.flag in one.flags]
+        if held:
+            return [_finding(finding_id, kind, held, len(measurements))]
+    return []
+
+
+def _finding(finding_id: str, kind: _Kind, held: Sequence[Measurement], total: int) -> Finding:
+    of_runs = [run for one in held for run in runs.each(one) if kind.flag in run["flags"]]
+    seen = [run["telemetry"] for run in of_runs if run["telemetry"] is not None]
+    reasons = [name for name in kind.reasons if any(name in one["clock_reasons"] for one in seen)]
+    seconds = {
+        name: value
+        for name in kind.counters
+        if (value := sum((one.get("violations_s") or {}).get(name) or 0.0 for one in seen)) > 0
+    }
+    evidence: dict[str, Any] = {
+        "rows": [one.case for one in held],
+        "flag": kind.flag,
+        "clock_reasons": reasons,
+        "violations_s": seconds,
+        "sm_clock_hz": min(_known([one.get("sm_clock_hz") or {} for one in seen], "median"), default=None),
+        **{name: max(_known(seen, name), default=None) for name in ("max_sm_clock_hz", "temperature_celsius")},
+    }
+    named = {*reasons, *seconds}
+    fix = next((text for name, text in _FIXES.items() if name in named), None)
+    return Finding(finding_id, kind.verdict, kind.title, _message(evidence, len(held), total), evidence, fix=fix)
+
+
+def _message(evidence: Mapping[str, Any], held: int, total: int) -> str:
+    causes = [name.replace("_", " ") for name in evidence["clock_reasons"]]
+    causes += [f"{units.duration(value)} {name.replace('_', ' ')}" for name, value in evidence["violations_s"].items()]
+    told = [", ".join(causes)] if causes else []
+    clock, most = evidence["sm_clock_hz"], evidence["max_sm_clock_hz"]
+    if clock:
+        told.append(f"clock {clock / 1e6:.0f}" + (f" of {most / 1e6:.0f} MHz" if most else " MHz"))
+    if evidence["temperature_celsius"] is not None:
+        told.append(f"{evidence['temperature_celsius']:.0f} °C")
+    told += [f"{held} of {total} rows"] if held < total else []
+    return ", ".join(told)
+
+
+def _known(seen: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [value for one in seen if (value := one.get(name)) is not None]
+
+
+OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE")
+
+
+def precision_fix(environment: Mapping[str, str]) -> str:
+    """Return what to unset where products run in another precision: what is set, else what could be."""
+    there = [name for name in OVERRIDES if name in environment]
+    return f"unset {' '.join(there)}" if there else f"look for {', '.join(OVERRIDES)}"
+
+
+SHARED = "device-shared"
+
+
+def in_use(facts: Facts, ids: Collection[str]) -> list[Finding]:
+    """A warning for each of these devices (torch's names) that was in use; `facts` are from before our own context."""
+    return [
+        Finding(
+            "device.shared",
+            "warn",
+            f"{device.id} in use: other processes hold {units.capacity(held)}",
+            "figures may be too low",
+            {"device": device.id, "memory_used_bytes": held, "judged_by": "memory: the processes were not read"},
+            fix="`gpucheck devices --processes` shows them; rerun once the device is free",
+        )
+        for device in facts.devices
+        if device.id in ids and (held := held_bytes(device)) is not None
+    ]
