@@ -16,8 +16,8 @@ A real job has steps of 100 ms or more. Which rank is late is drawn from the see
 so a sound job comes before each way.
 
 The cost is that of a step of about 20 ms with 30 collectives, between readings of the record: a quick step (the lowest
-tenth) of a job under torchrun with `gpucheck run` against one without, in pairs of processes in random order. Pairs of two without
-(A/A) show the noise of the machine. Bound: 1 %.
+tenth) of a job under torchrun with `gpucheck run` against one without, in pairs of processes in random order. Pairs of
+two without (A/A) show the noise of the machine. Bound: 1 %.
 """
 
 from __future__ import annotations
