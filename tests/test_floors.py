@@ -78,7 +78,7 @@ SIZES = {
 BENCHMARKS = {path.parent.name for path in SOURCE.glob("bench/*/judge.py")}
 # What only its door may import, at any level: the files of the door.
 DOORS = {
-    "pynvml": ("machine/nvml/*",),
+    "pynvml": ("machine/nvml_*",),
     "subprocess": ("machine/child.py",),
     # `run --dry` sees that the user's program starts processes.
     "multiprocessing": ("machine/child.py", "program/run/dry.py"),
@@ -465,7 +465,7 @@ def test_a_planted_fault_is_found(path: str, text: str, fault: str) -> None:
         ("cli/app.py", "def f():\n    import torch"),
         ("machine/installed_torch.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
         ("machine/accel.py", "import torch"),
-        ("machine/nvml/fields.py", "import pynvml"),
+        ("machine/nvml_fields.py", "import pynvml"),
         ("machine/child.py", "import subprocess, multiprocessing\nimport os\nos.execv('/bin/true', [])"),
         ("bench/matmul.py", "import torch\nfrom . import transfer\nfrom gpucheck import __version__"),
         ("report/facts.py", "from gpucheck.report.codec import encode\nimport torchvision_lookalike"),
