@@ -622,7 +622,7 @@ def searched(model: Model, limit: str, load: int, time_budget: str) -> Run:
 
 
 def trained(model: Model, size: int, run: Run, *, claimed: bool) -> Trained:
-    """Train with one size, in a process of its own, and once more where that does not come out as `claimed`."""
+    """Train with one size, in a separate process, and once more where that does not come out as `claimed`."""
     results: list[dict[str, Any]] = []
     fits: list[bool | None] = []
     while len(fits) < AGREE and claimed not in fits:

@@ -260,7 +260,7 @@ def largest(at: Callable[[int], Trained], size: int, budget_bytes: int) -> Train
 
 
 def trained(workload: str, size: int, budget_bytes: int, device: str = "cpu") -> Trained:
-    """Train with one size in a process of its own."""
+    """Train with one size in a separate process."""
     command = [sys.executable, __file__, "--train", workload, str(size), str(budget_bytes), device]
     malloc = MALLOC if device == "cpu" else {}
     done = subprocess.run(command, env={**environment(), **malloc}, capture_output=True, text=True, check=False)

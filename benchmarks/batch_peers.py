@@ -147,7 +147,7 @@ def installed(name: str) -> bool:
 
 
 def measured(side: str, workload: str, limit: str, first: int, patience_s: float) -> Taken:
-    """One side in a process of its own, ended after `patience_s`. Raises CalledProcessError where it fails."""
+    """One side in a separate process, ended after `patience_s`. Raises CalledProcessError where it fails."""
     command = [sys.executable, __file__, side, workload, limit, "--first", str(first)]
     # gpucheck sets them for its trials itself.
     environment = {**os.environ, **({} if side == OURS else TUNED_MALLOC)}
@@ -166,7 +166,7 @@ def measured(side: str, workload: str, limit: str, first: int, patience_s: float
     )
 
 
-# The sides, each in a process of its own
+# The sides, each in a separate process
 
 
 @dataclass(slots=True)

@@ -1,12 +1,12 @@
-"""What `judge`, `compare`, `report`, `--baseline` and `fleet judge` make of hostile files, and how long that takes.
+"""Give hostile files to `judge`, `compare`, `report`, `--baseline` and `fleet judge`; check the answers and their time.
 
     python benchmarks/hostile_files.py [--files N] [--seed S]
 
-N files (2 000), seeded. Half of them are no document at all: quotes, brackets, digits, broken bytes, other encodings,
-bombs for the parser, and what is no regular file. The others are a document of `bench all` or of a node, of which a
-few values, keys or bytes are replaced by what does not belong there. Each is given to one command, in turn.
-Bounds: no file takes longer than 2 s of a processor; each is refused with exit status 2 and one sentence, or judged as
-the document that it still is; and 256 KiB of quotes take at most three times as long as 256 KiB of numbers.
+The benchmark makes N files (2 000) from a seed. Half of them are not documents: quotes, brackets, digits, broken bytes,
+other encodings, parser bombs, and things that are not regular files. The other half are documents of `bench all` or of
+a node in which a few values, keys or bytes are replaced by wrong ones. Each file goes to one command, in turn.
+Bounds: a file takes at most 2 s of CPU time; it is refused with exit status 2 (error, tip, usage) or judged as a valid
+document; and 256 KiB of quotes take at most three times as long as 256 KiB of numbers.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ compares results, RIG has to switch that off, or commands end before they have b
 
 A cell is a command, a call and a moment. The moments are the 1st, 10th, 100th, … call, as far as the command comes,
 and one more between the last that is reached and the first that is not: the first call, the middle and the late ones.
-`malloc once` is memory that runs out a single time. Each cell is a process of its own with a time limit, one after
+`malloc once` is memory that runs out a single time. Each cell is a separate process with a time limit, one after
 another: first the first moment of all commands and calls, then the second, and so on. All of them take some hours,
 `--only bench.transfer` or `--only memcpy` a part of that. What is seen of each is a line of FILE; a cell that FILE says
 holds is not run again.

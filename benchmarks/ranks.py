@@ -1,15 +1,15 @@
-"""How often the judge of ranks names the right one: on made tables of arrivals, and on real jobs of torchrun and gloo.
+"""Count how often the judge of ranks names the right rank, on generated tables and on real jobs of torchrun with gloo.
 
     python benchmarks/ranks.py [--tables N] [--seed S]
     python benchmarks/ranks.py --real [--runs N] [--start N] [--count N] [--output FILE]
     python benchmarks/ranks.py --real --only FAULT [--way WAY] [--ranks N] [--runs N] [--output FILE]
     python benchmarks/ranks.py --cost [--runs N] [--steps N]
 
-A made job has 2 to 64 ranks and 60 to 2 000 steps of 20 ms to 2 s. Each rank's own time in a step is normal or has a
-long tail, in part from the step before (a correlation of up to 0.9); in a step there are one to four collectives, each
-waited for, or handed over one after another as DDP's buckets are. Ranks of other hosts have clocks that are off by up
-to what is known of them. The planted delay is 3 to 8 standard deviations of a rank's lateness in a step, and 3 % of a
-step or more. Bounds: 95 % of the delayed ranks named, and no other; 1 % of sound tables with anybody named.
+A generated job has 2 to 64 ranks and 60 to 2 000 steps of 20 ms to 2 s. Each rank's own time in a step is normal or
+long-tailed, and correlates with the step before (up to 0.9). A step has one to four collectives; ranks wait for each of
+them, or issue them one after another as DDP does with its buckets. Clocks of other hosts are off by at most their known
+error. The planted delay is 3 to 8 standard deviations of a rank's lateness in a step, and at least 3 % of a step.
+Bounds: at least 95 % of the delayed ranks are named and no other rank; at most 1 % of the sound tables name a rank.
 
 A real job has steps of 100 ms or more. Which rank is late is drawn from the seed and the run's number. It sleeps for
 5 % of a step, or for three standard deviations of a rank's lateness in the last sound job of its way, if that is more:
@@ -282,7 +282,7 @@ def spread(folder: Path, ranks: Iterable[int]) -> float | None:
 
 
 def right(fault: str, document: dict[str, Any]) -> tuple[bool, str]:
-    """Whether the document says what is true of this fault, and what it says."""
+    """Return whether the document names this fault correctly, and its sentences."""
     findings = {one["id"]: one for one in document["findings"] if one["id"].startswith("run.ranks.")}
     said = "; ".join(f"{one['title']}: {one['message']}" for one in findings.values())
     result, culprits = document.get("results", {}).get("ranks"), document["culprits"]

@@ -234,7 +234,7 @@ def test_rows_without_a_time_are_listed() -> None:
 def test_sizes_are_told_in_their_units() -> None:
     case = {"direction": "host_to_device", "size_bytes": 2**28, "timed": "link"}
     comparison = compare(report(row([1.0], name="transfer", case=case)), report(row([], name="x")))
-    assert comparison.only_old == ("transfer host_to_device, 256 MiB, link on cuda:0",)
+    assert comparison.only_old == ("transfer host to device, 256 MiB, the link alone on cuda:0",)
 
 
 def test_other_work_is_never_compared_by_its_time() -> None:

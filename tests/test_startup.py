@@ -152,7 +152,7 @@ print(*sorted(layouts & set(sys.modules)), file=sys.stderr)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stderr.splitlines()[-2:] == [
-        "gpucheck.machine.nvml.read gpucheck.machine.cuda_driver",
+        "gpucheck.machine.nvml_read gpucheck.machine.cuda_driver",
         "gpucheck.render.devices",
     ]
 

@@ -28,7 +28,7 @@ QUOTED = re.compile(
 # Steps to type are separated by semicolons, and so are the sources of an entry.
 COMMAND = re.compile(
     r"\b(?:sudo|nvidia-smi|ls -l|gpucheck|pip|import|dcgmi|wheel)\b|compute-sanitizer|\.clone\(\)|\bissues? \d"
-    r"|register_buffer|[A-Z]{2,}_[A-Z_]+=|torch\.\w+|\bpython …"
+    r"|register_buffer|[A-Z]{2,}_[A-Z_]+=|torch\.\w+|\bpython …|\bcompgen\b"
 )
 OPENINGS = re.compile(r"(?:What|Whether|How|Those)\b")
 SENTENCE = re.compile(r"(?<=[.!?:])\s+|\n\s*\n|\n\s*(?=[-|#])| \| ")
@@ -84,8 +84,7 @@ def faults(text: str) -> list[str]:
     return found + [f"two semicolons: {sentence.strip()[:60]}" for sentence in sentences if sentence.count(";") > 1]
 
 
-# `cli` has no prose of its own beside errors: its tests hold them, and its completion is a shell program.
-PACKAGES = sorted({path.relative_to(SOURCE).parts[0] for path in SOURCE.rglob("*.py")} - {"cli"})
+PACKAGES = sorted({path.relative_to(SOURCE).parts[0] for path in SOURCE.rglob("*.py")})
 
 
 def _modules(package: str) -> list[Path]:

@@ -28,7 +28,7 @@ The search for a batch size:
         raise SystemExit(found.report.findings[0].title)
     loader = DataLoader(data, batch_size=size)
 
-Trials run in processes of their own, so the workload is named and not handed over, and this process makes no context on
+Trials run in separate processes, so the workload is named and not handed over, and this process makes no context on
 the device. A function at the top of a module names itself; one in a script does too where the script begins its work
 under `if __name__ == "__main__":`, since the trials import it.
 """

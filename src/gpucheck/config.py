@@ -38,6 +38,11 @@ class Threshold:
     metavar: str = ""
     help: str = ""
 
+    @property
+    def key(self) -> str:
+        """The option's name as a parameter."""
+        return (self.option or "").removeprefix("--").replace("-", "_")
+
 
 _OF_PEAK = "Fail below this share of the GPU's peak; inconclusive if the peak is only an estimate."
 

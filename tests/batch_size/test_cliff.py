@@ -154,7 +154,7 @@ def test_a_search_takes_a_cliff_for_a_failure(
     # As far from the cliff as from the budget.
     assert 0.8 * found["first_failing"] < found["max_batch_size"] < 250 and found["confirmed"]
     assert "times as long as expected from smaller sizes: memory spilled to the host" in found["first_failing_reason"]
-    # What spilled may have left the device slow: the next trial has a process of its own.
+    # What spilled may have left the device slow: the next trial has a separate process.
     lines = log.read_text().splitlines()
     spilled = next(size for size, outcome in outcomes.items() if outcome == "spill")
     assert lines[lines.index(f"trial {spilled}") + 1].startswith("start")

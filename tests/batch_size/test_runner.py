@@ -261,7 +261,7 @@ def test_where_the_child_cannot_tell_its_peak_the_watchdog_does(scenario: Scenar
     scenario(at={"4": {"ok": True, "peak_bytes": None, "compute_peak_bytes": None}}, ready={"method": "sampled"})
     with Runner(replace(SETUP, budget_bytes=2**40)) as runner:
         result = run(runner, 4)
-    # A Python process of its own takes a few MiB.
+    # A separate Python process takes a few MiB.
     assert result.peak_bytes is not None and MIB < result.peak_bytes < 1000 * MIB
 
 

@@ -117,7 +117,7 @@ def test_the_answer_below_a_failed_confirmation_is_confirmed_itself() -> None:
     search.trials.append(tried(198, "over-budget", 1001, purpose="confirm"))
     assert search.next() == Attempt(196, "confirm")
     search.trials.append(tried(196, "fits", 981, purpose="confirm"))
-    # In a process of its own too: one that goes on from a smaller size may hold less.
+    # In a separate process too: one that goes on from a smaller size may hold less.
     assert search.next() == Attempt(197, "confirm")
     search.trials.append(tried(197, "over-budget", 1001, purpose="confirm"))
     assert search.next() is None

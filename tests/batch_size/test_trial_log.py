@@ -242,7 +242,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
             TrialLog(str(path), identity())
 
 
-# In a process of its own: the limit is the whole process's, and what the tests print goes to a file as well.
+# In a separate process: the limit is the whole process's, and what the tests print goes to a file as well.
 FULL = """
 import resource, signal, sys
 from gpucheck.batch_size.options import FindBatchSizeOptions

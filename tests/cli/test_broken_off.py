@@ -280,7 +280,7 @@ def test_a_threshold_is_not_met_by_rows_from_before(
     assert [one["verdict"] for one in document["findings"] if one["id"] == gate] == ["inconclusive"]
 
 
-# A device that does not answer, and a kill: in processes of their own
+# A device that does not answer, and a kill: in separate processes
 
 # Waits in C for what never comes, as a synchronise on a hung GPU does; limits of seconds in place of minutes.
 HANGING = """
@@ -310,7 +310,7 @@ sys.exit(main({arguments!r}))
 
 
 def hanging(tmp_path: Path, command: str, *more: str, **how: Any) -> tuple[int, dict[str, Any]]:
-    """Run a command whose device hangs in a process of its own; its exit status and document, which is in the file."""
+    """Run a command whose device hangs in a separate process; its exit status and document, which is in the file."""
     arguments = [*command.split(), *COMMANDS.get(command, []), *more, "--device", "cuda:0", "--json"]
     arguments += ["--output", str(tmp_path / "x.json")]
     given = {"silent_s": 1.0, "stays": True, "where": "device", "sleep_s": 0, "call": "synchronize", "after": 0, **how}

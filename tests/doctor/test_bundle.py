@@ -303,7 +303,7 @@ def test_every_text_is_told_only_as_its_field_looks() -> None:
     for path, name in texts:
         secret = "me@example.org, /home/me/key"
         told = bundle._listed({name.replace("*", "any"): secret}, path)
-        assert list(told.values()) == ["(not told)"], (path, name)
+        assert list(told.values()) == ["(left out)"], (path, name)
         assert bundle._listed({name.replace("*", "any"): [secret]}, path) == {name.replace("*", "any"): []}
 
 

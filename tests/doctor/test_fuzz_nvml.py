@@ -32,11 +32,10 @@ from gpucheck.devices.options import DevicesOptions
 from gpucheck.doctor import command
 from gpucheck.doctor import command as doctor
 from gpucheck.doctor.options import DoctorOptions
-from gpucheck.machine import inventory, stack
+from gpucheck.machine import inventory, nvml_sampler, stack
+from gpucheck.machine import nvml_read as nvml
 from gpucheck.machine.inventory import Around
-from gpucheck.machine.nvml import read as nvml
-from gpucheck.machine.nvml import sampler as nvml_sampler
-from gpucheck.machine.nvml.fields import Refused
+from gpucheck.machine.nvml_fields import Refused
 from gpucheck.machine.readings import DeviceReading, DriverReading, nvml_reading
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Driver, Facts, Host, Python, TorchBuild

@@ -334,7 +334,7 @@ XID = condition(
     "log.xid", None, "Xid errors in the kernel log", "Xid 31", "sudo dmesg -T | grep -i xid", verdict="warn"
 )
 LOST = condition(
-    "devices.answers", None, "a GPU does not answer its driver", "cuda:1: GPU is lost", "power the node off and on"
+    "devices.answers", None, "a GPU does not answer its driver", "cuda:1: GPU is lost", "power-cycle the node"
 )
 DOCTOR = {
     "doctor_healthy": diagnosed("pass", WORKS),
@@ -421,7 +421,7 @@ FELL = {
     "title": "Xid 79: the GPU has fallen off the bus",
     "says": "GPU 0000:3b:00",
     "meaning": "The card, its memory, its link or its firmware fails.",
-    "then": "drain the node; power the machine off and on",
+    "then": "drain the node; power-cycle the machine",
     "conditions": ["gpu.fallen_off"],
 }
 EXPLAIN = {

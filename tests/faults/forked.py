@@ -1,4 +1,4 @@
-"""Runs commands on planned cards, each in a process of its own, forked from one that has loaded torch already.
+"""Runs commands on planned cards, each in a separate process, forked from one that has loaded torch already.
 
 One line of JSON in for each: the arguments, the plan, and how the device or the process ends. One line out: its status.
 """

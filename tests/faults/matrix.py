@@ -241,19 +241,19 @@ SEARCH = "find-batch-size mlp --device cpu --max-batch-size 64 --memory-limit 1G
 # Each command with the children that it starts, and after how many of their lines they break off.
 CHILDREN: dict[str, tuple[tuple[str, int], ...]] = {
     "devices": (
-        ("gpucheck.machine.nvml.read", 0),
-        ("gpucheck.machine.nvml.read", 4),  # the driver, a line for each of two cards, then the first card's figures
+        ("gpucheck.machine.nvml_read", 0),
+        ("gpucheck.machine.nvml_read", 4),  # the driver, a line for each of two cards, then the first card's figures
         ("gpucheck.machine.cuda_driver", 0),
         ("gpucheck.machine.cuda_driver", 1),
     ),
     "doctor --skip load": (
-        ("gpucheck.machine.nvml.read", 0),
+        ("gpucheck.machine.nvml_read", 0),
         ("gpucheck.machine.cuda_driver", 1),
         ("the interpreter that is diagnosed", 0),
         ("the interpreter that is diagnosed", 1),
     ),
     "status": (
-        ("gpucheck.machine.nvml.read", 0),
+        ("gpucheck.machine.nvml_read", 0),
         ("gpucheck.machine.cuda_driver", 1),
         ("the interpreter that is diagnosed", 0),
     ),

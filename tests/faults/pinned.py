@@ -1,4 +1,4 @@
-"""A command on a card that pins memory, in a process of its own: `python pinned.py PLACE AFTER ARGUMENT…`.
+"""A command on a card that pins memory, in a separate process: `python pinned.py PLACE AFTER ARGUMENT…`.
 
 Whatever is pinned ends the process with SIGABRT where it is freed once the card is lost, as torch's own does: the
 memory itself does so, through whichever view it was held last. From the AFTER-th call of PLACE on the card is lost;

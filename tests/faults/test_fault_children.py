@@ -161,7 +161,7 @@ def doctor(module: str, how: str, lines: int, code: int, document: dict[str, Any
     if module.endswith("cuda_driver"):
         assert failed[0].startswith("driver.")
     assert "torch.cpu_build" in verdicts(document)
-    assert ("driver.nvml_crashed" in verdicts(document)) or not (module.endswith("nvml.read") and how in ENDS_IT)
+    assert ("driver.nvml_crashed" in verdicts(document)) or not (module.endswith("nvml_read") and how in ENDS_IT)
 
 
 def status(module: str, how: str, lines: int, code: int, document: dict[str, Any]) -> None:
@@ -170,7 +170,7 @@ def status(module: str, how: str, lines: int, code: int, document: dict[str, Any
     if not module.startswith("gpucheck."):
         # This torch is a CPU build by its files, which is proven whatever its process does.
         assert code == errors.FAILED and verdicts(document)["torch.cpu_build"] == "fail"
-    elif hangs and module.endswith("nvml.read"):
+    elif hangs and module.endswith("nvml_read"):
         assert code in (errors.FAILED, errors.UNDECIDED)
     else:
         doctor(module, how, lines, code, document)

@@ -1,4 +1,4 @@
-"""What only a process of its own shows: a device that hangs, a kill, a signal, each command's last word."""
+"""What only a separate process shows: a device that hangs, a kill, a signal, each command's last word."""
 
 from __future__ import annotations
 
@@ -93,3 +93,38 @@ def test_a_process(command: str, how: str, server: subprocess.Popen[str], tmp_pa
         assert failed == []
     if command.startswith("bench ") and command != "bench crossover":
         assert document["measurements"]
+
+
+# A page breaks off while it is made: Jinja2, which makes it, meets a signal or raises.
+PAGE = """
+import os, signal, sys
+import jinja2
+from gpucheck.cli.app import main
+
+how = sys.argv.pop(1)
+
+def met(template, *given, **named):
+    if how == "raise":
+        raise jinja2.TemplateError("broken")
+    os.kill(os.getpid(), {"interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "kill": signal.SIGKILL}[how])
+
+jinja2.Template.render = met
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("how", ["raise", "interrupt", "terminate", "kill"])
+@pytest.mark.parametrize("command", ["report saved.json", "explain oom.cuda"])
+def test_a_page_that_breaks_off_leaves_the_one_before(command: str, how: str, tmp_path: Path) -> None:
+    def ran(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+
+    saved = ran("-m", "gpucheck", "explain", "oom.cuda", "--output", "saved.json")
+    assert saved.returncode == errors.OK, saved.stderr
+    (tmp_path / "page.html").write_text("what was there before", encoding="utf-8")
+    ended = ran("-c", PAGE, how, *command.split(), "--output", "page.html")
+    # `report` makes its page before there is anything to tell of: SIGTERM ends the process itself.
+    code = errors.BUG if how == "raise" else -15 if (command[:6], how) == ("report", "terminate") else ENDS[how]
+    assert ended.returncode == code, ended.stderr
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == "what was there before"
+    assert how == "kill" or sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "saved.json"]

@@ -45,7 +45,7 @@ sys.stdout.flush()
 
 
 def judged(ids: str, **environment: str) -> dict[str, dict[str, Any]]:
-    """The findings of these checks on the first CUDA device, by id, in a process of its own."""
+    """The findings of these checks on the first CUDA device, by id, in a separate process."""
     child = subprocess.run(
         [sys.executable, "-c", SCRIPT, ids],
         capture_output=True,

@@ -191,7 +191,7 @@ def test_a_mig_instance_joins_by_its_own_uuid_and_its_card_says_where_to_look() 
         ("GPU-0", None, "in MIG mode: its instances are the devices"),
         ("MIG-a", None, "not shown by CUDA, which shows one MIG instance"),
     ]
-    assert facts.unknown["/devices/0/power_w"] == "told for the whole GPU, not for its MIG instances"
+    assert facts.unknown["/devices/0/power_w"] == "reported for the whole GPU, not for its MIG instances"
 
 
 def test_a_card_in_mig_mode_without_instances_says_so() -> None:

@@ -13,10 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.machine import child, readings
-from gpucheck.machine.nvml import fields as nvml_fields
-from gpucheck.machine.nvml import read as nvml_read
-from gpucheck.machine.nvml.fields import Row, applies
+from gpucheck.machine import child, nvml_fields, nvml_read, readings
+from gpucheck.machine.nvml_fields import Row, applies
 from gpucheck.machine.readings import DriverReading, NvmlDoor, door_timeout_s
 from gpucheck.report.facts import (
     ClockReasons,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from gpucheck.machine import nvml_sampler as sampler
 from gpucheck.machine.child import LineChild
-from gpucheck.machine.nvml import sampler
 from gpucheck.measure import telemetry
 from gpucheck.measure.telemetry import Watch, flags, summarise
 from gpucheck.report.measurement import Run

@@ -144,3 +144,15 @@ def test_the_time_that_is_left_never_grows(steps_s: list[float], monkeypatch: py
     # Before anybody can tell, and when what was told is over, it is the time so far.
     assert told[0] is None and told[-1] is None
     assert re.search(r"\d s$|min$", str(drawn[0].line.__rich__()).removesuffix(f" · {live.HINT}"))
+
+
+def test_what_came_before_the_work_is_unsaid_beside_wrong_usage() -> None:
+    for refused, said in ((True, ""), (False, "gpucheck: working on the CPU\n1/1 loading the target\n")):
+        stream = io.StringIO()
+        view = LiveView(stream)
+        view(Notice("working on the CPU"))
+        view(Progress("loading the target", done=0, total=1))
+        assert stream.getvalue() == ""
+        view.close(refused=refused)
+        view.close()
+        assert stream.getvalue() == said

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -93,3 +94,49 @@ def test_markdown_makes_no_link_or_image_of_a_name_and_keeps_code() -> None:
     assert cell == "a \\| `b \\| c` d"
     assert "\\[x\\]" in markdown("t", [Line("` [x]")]) and "\\[x\\]" in markdown("t", [Line("``a` [x]`")])
     assert "````text\n```\n[x]\n````" in markdown("t", [Drawing(("```", "[x]"), ())])
+
+
+# -- a first view that fits the screen ---------------------------------------------------------------------------------
+
+CARDS = replace(
+    table(
+        (Column("GPU", "left"), Column("figure"), Column("shown by", "left", wraps=True), Column("state", "left")),
+        [(f"cuda:{n}", str(n), "words " * 9, verdict_cell("warn" if n == 15 else "pass")) for n in range(16)],
+    ),
+    least=8,
+)
+FINDINGS = [
+    line
+    for n in range(14)
+    for line in (Line(f"! finding {n}: {'long ' * 60}", may_go=True), Line(f"→ gpucheck fix {n}", may_go=True))
+]
+
+
+@pytest.mark.parametrize(("width", "most"), [("80", 24), ("120", 24), ("40", 40)])
+def test_a_first_view_fits_the_screen_whatever_was_found(
+    width: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = shown(Line("✗ the answer"), *FINDINGS, Line(), CARDS, width=width, monkeypatch=monkeypatch).splitlines()
+    assert len(lines) <= most and max(map(len, lines)) <= int(width)
+    assert lines[0] == "✗ the answer" and lines[1].startswith("! finding 0: long") and "→ gpucheck fix 0" in lines
+    # Each of eight devices has its line, and the one that asks is among them.
+    assert sum(line.startswith(" cuda:") for line in lines) == 8
+    assert any(line.startswith(" cuda:15") and "warn" in line for line in lines)
+    gone = 14 - sum(line.startswith("! finding") for line in lines)
+    assert f"and {gone} more findings: -v" in lines and "and 8 more rows: -v" in lines
+
+
+def test_a_pipe_and_a_view_that_fits_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = shown(*FINDINGS, CARDS, monkeypatch=monkeypatch)
+    assert whole.count("! finding") == 14 and whole.count(" cuda:") == 16 and "-v" not in whole
+    few = [replace(line, may_go=False) for line in FINDINGS[:2]]
+    assert shown(*few, width="80", monkeypatch=monkeypatch) == shown(*FINDINGS[:2], width="80", monkeypatch=monkeypatch)
+
+
+def test_a_note_wraps_once_less_important_columns_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = (Column("row", "left"), Column("p05", keep=4), Column("notes", "left", keep=7, wraps=True, cropped=14))
+    notes = table(columns, [("r" * 20, "1.00", "! machine busy, few samples, short windows")])
+    assert "p05" in shown(notes, width="80", monkeypatch=monkeypatch)
+    lines = shown(notes, width="60", monkeypatch=monkeypatch).splitlines()
+    assert "p05" not in lines[0] and "…" not in "".join(lines)
+    assert " ".join(lines[2].split()[1:] + lines[3].split()) == "! machine busy, few samples, short windows"

@@ -144,7 +144,7 @@ FIRST: dict[str, list[str]] = {
     "doctor_lost_card": [
         "✗ torch can use 2 GPUs; 1 failure, 1 warning",
         "✗ a GPU does not answer its driver: cuda:1: GPU is lost",
-        "→ power the node off and on",
+        "→ power-cycle the node",
     ],
     "doctor_throttled": [
         "! torch can use 2 GPUs; 1 warning",
@@ -172,30 +172,30 @@ FIRST: dict[str, list[str]] = {
     "explain_xid": [
         "Xid 79: the GPU has fallen off the bus: GPU 0000:3b:00",
         "→ drain the node",
-        "→ power the machine off and on",
+        "→ power-cycle the machine",
     ],
     "explain_unknown": [
         "? text not known: no known error text is in it; paste the whole traceback",
         "→ gpucheck doctor on the machine where it happened",
     ],
     "compare_slower": [
-        "✗ 2 of 14 rows are slower: transfer host_to_device 1 MiB 1.32× (1.28 to 1.36)",
-        "bench transfer on cuda:0, host_to_device, 7 runs each, limit 5 %",
+        "✗ 2 of 14 rows are slower: transfer host to device 1 MiB 1.32× (1.28 to 1.36)",
+        "bench transfer on cuda:0, host to device, 7 runs each, limit 5 %",
         "",
     ],
     "compare_same": [
         "· no change in 12 rows",
-        "bench transfer on cuda:0, host_to_device, 7 runs each",
+        "bench transfer on cuda:0, host to device, 7 runs each",
         "",
     ],
     "compare_few": [
         "? inconclusive: 1 of 13 rows; none shown to be slower",
-        "bench transfer on cuda:0, host_to_device, 7 old and 1 to 7 new runs",
+        "bench transfer on cuda:0, host to device, 7 old and 1 to 7 new runs",
         "→ measure both with --runs 7",
     ],
     "compare_other_machine": [
         "! no change in 12 rows",
-        "bench transfer on cuda:0, host_to_device, 7 runs each",
+        "bench transfer on cuda:0, host to device, 7 runs each",
         "! the machines differ: cuda:0 is NVIDIA H200 → NVIDIA L4",
     ],
     "compare_nothing": [

@@ -83,13 +83,13 @@ def test_each_row_with_its_interval_and_verdict() -> None:
     out = shown("compare", Comparison(rows, (), (), (), (), 0.01, 0.05), advice)
     print(out)
     assert [re.sub(" {2,}", " | ", line.strip()) for line in out.splitlines()] == [
-        "✓ 1 of 2 rows is slower: transfer host_to_device 1 MiB 1.10× (1.05 to 1.15)",
+        "✓ 1 of 2 rows is slower: transfer host to device 1 MiB 1.10× (1.05 to 1.15)",
         "transfer on cuda:0, 7 old and 1 to 7 new runs",
         "→ use --runs 7",
         "",
         "row | old | new | time, new/old | interval | runs | verdict | notes",
         "─",
-        "transfer host_to_device 1 MiB | 55.0 GB/s | 50.0 GB/s | 1.10× | 1.05 to 1.15 | 7 | ! slower | noisy",
+        "transfer host to device 1 MiB | 55.0 GB/s | 50.0 GB/s | 1.10× | 1.05 to 1.15 | 7 | ! slower | noisy",
         "matmul bfloat16 64 | 1.00 ms | 1.10 ms | 1.10× | – | 7, 1 | ? inconclusive | launch held → graph",
         "",
         "time new/old: below 1 is faster. Yuen's t on the logarithms of the runs' lower quartiles, 1.0 % for the "

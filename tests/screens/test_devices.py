@@ -182,7 +182,7 @@ def test_a_mask_is_told_once_below_the_table() -> None:
 @pytest.mark.parametrize("columns", [60, 80, 100, 120])
 def test_utilisation_power_and_the_verdict_stay(columns: int) -> None:
     lines = shown(text.blocks(DEVICES["hot"]()), columns)
-    (row,) = [line for line in lines if line.startswith(" 0 ")]
+    (row,) = [line for line in lines if line.startswith(" cuda:0 ")]
     assert all(part in row for part in ("72 / 80", "100 %", "690 / 700", "! 91 °C"))
     (cpu,) = [line for line in lines if line.startswith(" cpu ")]
     assert "21 / 128" in cpu and cpu.rstrip().endswith("load 0.40")
@@ -246,8 +246,8 @@ def test_in_ascii_bars_and_a_cropped_state_have_ascii_signs(monkeypatch: pytest.
     monkeypatch.setenv("COLUMNS", "70")
     terminal.show(terminal.console(stream), text.blocks(DEVICES["hot"]()))
     stream.seek(0)
-    row = next(line for line in stream.read().splitlines() if line.startswith(" 0 "))
-    assert re.sub(" +", " ", row) == " 0 |H100 |##### | 72 / 80 |100 % |690 / 700 |91 |! 91 C, limit"
+    row = next(line for line in stream.read().splitlines() if line.startswith(" cuda:0 "))
+    assert re.sub(" +", " ", row) == " cuda:0 |H100 | 72 / 80 |100 % |690 / 700 |91 |5 x16 |! 91 C, lim"
 
 
 # -- a watch -----------------------------------------------------------------------------------------------------------
@@ -329,8 +329,8 @@ def test_a_process_has_its_user_age_and_command_and_what_is_unknown_a_dash() -> 
     lines = shown(text.blocks(with_processes()))
     start = next(number for number, line in enumerate(lines) if "PID" in line)
     assert [re.split(r"\s{2,}", line.strip()) for line in lines[start + 2 : start + 4]] == [
-        ["0", "4711", "alice", "71 GiB", "98 %", "2 h 5 min", "python3 train.py --lr 3e-4"],
-        ["0", "99", "–", "–", "–", "–", "– (another container?)"],
+        ["cuda:0", "4711", "alice", "71 GiB", "98 %", "2 h 5 min", "python3 train.py --lr 3e-4"],
+        ["cuda:0", "99", "–", "–", "–", "–", "– (another container?)"],
     ]
     assert lines[start + 4].endswith("--option --option")
     # What all of them do needs no column.
@@ -486,12 +486,12 @@ def read_and_judged() -> Report:
 @pytest.mark.parametrize("columns", [80, 100, 120])
 def test_where_a_fault_is_seen_in_the_link_or_the_clock_it_stays(columns: int) -> None:
     lines = shown(text.blocks(eight(card(4, pcie=Link(5, 8, 5, 16)), card(5, sm_clock_hz=1.2e9))), columns)
-    (narrow,) = [line for line in lines if line.startswith(" 4 ")]
-    (slow,) = [line for line in lines if line.startswith(" 5 ")]
+    (narrow,) = [line for line in lines if line.startswith(" cuda:4 ")]
+    (slow,) = [line for line in lines if line.startswith(" cuda:5 ")]
     assert "5 x8 (5 x16)" in narrow and "1200" in slow
     healthy = shown(text.blocks(eight()), columns)
-    (row,) = [line for line in healthy if line.startswith(" 4 ")]
-    assert columns > 80 or ("x16" not in row and "1980" not in row)
+    (row,) = [line for line in healthy if line.startswith(" cuda:4 ")]
+    assert "x16" in row and (columns > 80 or "1980" not in row)
 
 
 @pytest.mark.parametrize("scene", DEVICES)

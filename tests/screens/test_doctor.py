@@ -37,7 +37,7 @@ FIRST = Finding(
 FOLLOWS = Finding("run.x", "info", "a kernel fails", "x", {"certainty": "proof", "because_of": "torch.cpu_build"})
 WARNING = Finding("log.xid", "warn", "Xid errors", "Xid 31", {"certainty": "strong"}, "sudo dmesg | grep -i xid")
 SKIPPED = Finding("log.unreadable", "skip", "not known", "cannot be read", {"certainty": "proof"})
-LOST = Finding("devices.answers", "fail", "lost", "cuda:1: gone", {"certainty": "proof"}, "power it off and on")
+LOST = Finding("devices.answers", "fail", "lost", "cuda:1: gone", {"certainty": "proof"}, "power-cycle it")
 
 
 def shown(
@@ -74,7 +74,7 @@ def test_the_diagnosis_comes_first_and_the_worst_of_the_rest_next(monkeypatch: p
         "torch 2.13.0+cpu is a CPU-only build (proven, torch.cpu_build)",
         "→ python -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130",
         "✗ lost: cuda:1: gone",
-        "→ power it off and on",
+        "→ power-cycle it",
         "! Xid errors: Xid 31",
         "→ sudo dmesg | grep -i xid",
         "",

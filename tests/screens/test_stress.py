@@ -70,10 +70,10 @@ def test_every_screen_fits(request: pytest.FixtureRequest) -> None:
 def test_the_verdict_is_the_first_line() -> None:
     first = {name: above(text.blocks(report))[0] for name, report in SCREENS.items()}
     assert first == {
-        "four sound devices": "✓ the results of all 16000 steps in 10 min are right; no device is slow",
-        "a part of the memory": "✓ the results of all 4000 steps in 10 min are right; 30 GiB of 120 GiB of memory",
+        "four sound devices": "✓ the results of all 16000 steps in 10 min are correct; no device is slow",
+        "a part of the memory": "✓ the results of all 4000 steps in 10 min are correct; 30 GiB of 120 GiB of",
         "wrong, falling and hung": "✗ cuda:2: no answer for 61 s in stress: a call did not return (during memory)",
-        "cores, cut off": "? the results of all 198 steps in 1 min 40 s are right; speed was not judged",
+        "cores, cut off": "? the results of all 198 steps in 1 min 40 s are correct; speed was not judged",
     }
 
 

@@ -208,6 +208,18 @@ def test_facts_that_promise_more_than_torch_keeps_are_the_failed_check(machine: 
     assert (found.id, found.verdict, found.title) == ("device.usable", "fail", "torch cannot use cuda:7")
 
 
+def test_of_several_devices_each_is_checked(machine: Callable[[Facts], None]) -> None:
+    cuda = TorchBuild("2.13.0", built_for="cuda")
+    several = tuple(Device("cuda", f"cuda:{index}", name="H200") for index in (6, 7))
+    machine(dataclasses.replace(FACTS, torch=cuda, devices=several))
+    recorder = Recorder()
+    smoke.command(SmokeOptions(device="all"), recorder)
+    assert [one.finding.title for one in recorder.events if isinstance(one, Judged)] == [
+        "torch cannot use cuda:6",
+        "torch cannot use cuda:7",
+    ]
+
+
 # -- the runner -------------------------------------------------------------------------------------------------------
 
 

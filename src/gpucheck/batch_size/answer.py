@@ -583,7 +583,7 @@ def _at_least(history: History, best: TrialEntry) -> Finding:
         said.append(f"about {in_words(predicted, axis)} is predicted")
     fixes = {
         "time": f"--time-budget {_time(history.more_time_s)}",
-        "trials": f"go on with --start {best.batch_size}",
+        "trials": f"--start {best.batch_size}",
         "default-cap": f"--axis {axis}:1..{CAP_TIMES * best.batch_size}"
         if axis
         else f"--max-batch-size {CAP_TIMES * best.batch_size}",

@@ -3,7 +3,7 @@
 What there is time for: a trial's first step warms up (a library loads, threads start, a machine is busy for a moment),
 and a small size spends its time on other things than its samples: neither says what a large size takes. So times are
 those of later steps, at the sizes nearest to the one asked for. The answer is worth most where the bracket closes, then
-where a large size passed, then where what passed has passed again in a process of its own.
+where a large size passed, then where what passed has passed again in a separate process.
 """
 
 from __future__ import annotations
@@ -462,7 +462,7 @@ class FollowUp:
         return None if result is None or result.cut else self._taken(replace(result, purpose="recommended"))
 
     def _with_default_malloc(self, size: int) -> TrialResult | None:
-        """One trial in a process of its own with the system's malloc settings; None as above."""
+        """One trial in a separate process with the system's malloc settings; None as above."""
         needed = self._needed(size, start_s=self._default.next_start_s if self._default is not None else None)
         if needed is None:
             return None
@@ -642,11 +642,11 @@ class Schedule:
         self.seconds = deadline - self.began
         # Whether the last size was not the one that the search asked for, for want of time.
         self.short = False
-        # A size that goes into a process of its own without a trial before: where it fails, nothing was confirmed.
+        # A size that goes into a separate process without a trial before: where it fails, nothing was confirmed.
         self.unproven: int | None = None
         # A trial that the deadline ended: its size, and how long it had.
         self._cut: tuple[int, float] | None = None
-        # What of the time is kept for a run of the best size in a process of its own.
+        # What of the time is kept for a run of the best size in a separate process.
         self._kept_s = 0.0
 
     @property

@@ -56,7 +56,7 @@ DOWN = 4
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One size to try. `confirm` asks for a process of its own."""
+    """One size to try. `confirm` asks for a separate process."""
 
     size: int
     purpose: Purpose = "search"
@@ -106,7 +106,7 @@ class Search:
 
     @property
     def confirmed(self) -> bool:
-        """Return whether the best size has passed in a process of its own."""
+        """Return whether the best size has passed in a separate process."""
         return self._has_confirmed(self.trials)
 
     @property
@@ -179,7 +179,7 @@ class Search:
             return Attempt(retreat, "confirm")
         candidate = None if self._ended(best) else self._candidate(best)
         if candidate is not None:
-            # Where a process of its own has failed above, one that goes on as before may hold less and say nothing.
+            # Where a separate process has failed above, one that goes on as before may hold less and say nothing.
             failing = self.first_failing
             alone = failing is not None and failing.purpose == "confirm"
             return Attempt(candidate, "confirm" if alone else "search")
@@ -288,7 +288,7 @@ class Search:
         return len(self._own) + 1 + 1 + self.reserve > _bound(max(best.batch_size, hoped)) + self.extra_trials
 
     def _retreat(self, best: TrialEntry) -> int | None:
-        """After a confirmation failed, the size just below it that is run next, straight in a process of its own."""
+        """After a confirmation failed, the size just below it that is run next, straight in a separate process."""
         failed = [r for r in self.trials if r.purpose == "confirm" and r.outcome in BOUNDING]
         if not failed:
             return None

@@ -109,7 +109,7 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
 
 
 def _takes(one: Benchmark, options: AllOptions, ids: Sequence[str]) -> bool:
-    """Whether it has its place here: one that needs several devices where several are measured, or it was named.
+    """Return whether it has its place here: one that needs several devices where several are measured, or it was named.
 
     Where a launcher has started several of us, each would start a process for every device.
     """

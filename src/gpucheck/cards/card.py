@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gpucheck.machine.host import FOR_GUESTS
-from gpucheck.machine.nvml.fields import NOT_ACCESSIBLE
+from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.machine.readings import NOT_ANSWERING
 from gpucheck.report.facts import Device, Driver, Facts, Host
 from gpucheck.report.finding import Finding, Verdict
@@ -27,7 +27,7 @@ OF_A_LOADED_DRIVER = (4, 8, 10, 11, 14, 15, 16, 17, 18, 19, 999)
 LEAST_SISTERS = 2
 USUAL_SHARE = 0.75
 Value = TypeVar("Value", bound=Hashable)
-# States in which a card cannot be used, as `machine.nvml.fields` names them.
+# States in which a card cannot be used, as `machine.nvml_fields` names them.
 DEAD = ("lost", "reset required", "no power", "no interrupts")
 NOT_READ = "not read"
 BROKE_OFF = ("did not answer within", "ended early (SIGSEGV", "ended early (SIGBUS", "ended early (SIGABRT")

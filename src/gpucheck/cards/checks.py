@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from gpucheck.cards import at_rest, at_work
 from gpucheck.cards.card import Said, is_dead, low_clocks, name_of, pointer, sisters, usual
-from gpucheck.machine.nvml.fields import applies
+from gpucheck.machine.nvml_fields import applies
 from gpucheck.report.facts import Device, Fabric, Facts
 from gpucheck.report.finding import Finding, Verdict
 

@@ -1,4 +1,4 @@
-"""The command `gpucheck`: its commands, and what their errors come to."""
+"""The program `gpucheck`: its commands, and the exit status of each error."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _folder() -> str:
     return os.path.dirname(os.path.realpath(gpucheck.__file__))
 
 
-# What typer says of wrong usage, in every version of it: the name in it, and how it is told here.
+# typer's messages on wrong usage in all its versions, with the name in each, and our sentence.
 _WRONG = (
     (r"No such option: (\S+?)\.?(?: |$)", "unknown option {!r}"),
     (r"No such command '(.*?)'", "unknown command {!r}"),
@@ -226,7 +226,7 @@ def _wrong_usage(error: Exception, given: Sequence[str]) -> UsageError:
 
 
 def _tip(command: str, name: str, sentence: str) -> str:
-    """What was likely meant; empty where nothing is near."""
+    """Suggest what was likely meant; empty where nothing is near."""
     from gpucheck import naming
     from gpucheck.config import THRESHOLDS
 

@@ -26,7 +26,7 @@ MOST_RUNS = 1000
 
 @dataclass(frozen=True, slots=True)
 class RepeatOptions:
-    """In how many processes a benchmark runs, and what it is compared with."""
+    """The number of processes of a benchmark, and the baseline that it is compared with."""
 
     runs: int | None = option(
         "Run in N new processes, each with its own time budget.",
@@ -39,7 +39,7 @@ class RepeatOptions:
 
     @property
     def count(self) -> int:
-        """How many processes; 1 is this one."""
+        """Return the number of processes; 1 is this one."""
         if self.runs is not None:
             return self.runs
         if not self.baseline:

@@ -1,4 +1,4 @@
-"""What every command has: the shared options, the foot of its help, and how an error is told."""
+"""The parts that all commands share: options, help pages and error messages."""
 
 from __future__ import annotations
 
@@ -137,8 +137,7 @@ def thresholds_of(command: str) -> Iterator[Option]:
     """The options that set a threshold of this command."""
     for one in THRESHOLDS:
         if one.option and one.command == command:
-            name = one.option.removeprefix("--").replace("-", "_")
-            yield Option(name, one.option, one.help, one.metavar, group=LIMITS, range=config.range_of(one.kind))
+            yield Option(one.key, one.option, one.help, one.metavar, group=LIMITS, range=config.range_of(one.kind))
 
 
 def add(
@@ -285,7 +284,7 @@ def tell(error: GpucheckError, *, debug: bool = False) -> None:
 
 
 def usage(command: str) -> str:
-    """How a command is called; of the program and its groups, with the name of a command behind."""
+    """Return how a command is called; for the program and its groups with `COMMAND` behind."""
     if command not in PARAMETERS and command != "schema":
         return f"gpucheck{command and ' '}{command} [OPTIONS] COMMAND [ARGS]..."
     return f"gpucheck {command} {' '.join(usage_pieces(command))}"

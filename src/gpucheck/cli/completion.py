@@ -23,12 +23,12 @@ Parameters = Mapping[str, Sequence[Option]]
 
 
 def values(one: Option) -> tuple[str, ...]:
-    """What may stand behind an option, as far as it is a few words."""
+    """Return the values of an option that takes one of a few words."""
     return DEVICES if one.name == "--device" else one.choices
 
 
 def words(command: str, parameters: Parameters) -> list[str]:
-    """What a command can be followed by."""
+    """Return the words that can follow a command."""
     return [*(one.name for one in parameters[command] if not one.positional), *ALWAYS]
 
 

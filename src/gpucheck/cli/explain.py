@@ -25,7 +25,7 @@ _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
 @dataclass(frozen=True, slots=True)
 class ExplainOptions:
-    """What to explain."""
+    """The text or ID to explain."""
 
     text: tuple[str, ...] = words(
         "An error message, a traceback, a log or an ID. Without TEXT, read standard input from a pipe or file; with -, "
@@ -71,7 +71,7 @@ def explain(common: Common, asked: ExplainOptions) -> int:
 
 
 def _is_terminal() -> bool:
-    """Whether nothing can come from standard input but what somebody types."""
+    """Return whether standard input is a terminal."""
     return sys.stdin is None or sys.stdin.closed or sys.stdin.isatty()
 
 

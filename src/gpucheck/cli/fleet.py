@@ -88,7 +88,7 @@ def _waited(options: FleetJudgeOptions, emit: Emit) -> tuple[Judged, tuple[str, 
             emit(Progress("reading documents"))
         read = documents.read(options.paths)
         if read.refused and not read.documents and not of_folders:
-            raise UsageError(f"{read.refused[0].path!r} is no node's document", read.refused[0].why, _FILES)
+            raise UsageError(f"{read.refused[0].path!r} is not a node's document", read.refused[0].why, _FILES)
         judged = judging.judge(
             read.documents,
             read.refused,

@@ -142,14 +142,16 @@ def write(outputs: Sequence[Output], report: Report) -> None:
     One that cannot be written does not cost the others.
     """
     failed: list[CannotLook] = []
-    for output in outputs:
-        try:
-            _put(output, report)
-        except OSError as error:
-            why = os.strerror(error.errno) if error.errno else str(error)
-            fix = "free disk space and run it again" if error.errno == errno.ENOSPC else "make the folder writable"
-            failed.append(CannotLook(f"{output.option} {str(output.target)!r} cannot be written", why, fix))
-    discard(outputs)
+    try:
+        for output in outputs:
+            try:
+                _put(output, report)
+            except OSError as error:
+                why = os.strerror(error.errno) if error.errno else str(error)
+                fix = "free disk space and run it again" if error.errno == errno.ENOSPC else "make the folder writable"
+                failed.append(CannotLook(f"{output.option} {str(output.target)!r} cannot be written", why, fix))
+    finally:  # a signal too leaves nothing behind
+        discard(outputs)
     if failed:
         raise failed[0]
 

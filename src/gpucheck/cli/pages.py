@@ -14,7 +14,7 @@ _NAMES = 26
 
 
 def width() -> int:
-    """How wide a page may be: as the terminal or COLUMNS says, at most WIDEST; WIDEST in a pipe."""
+    """Return the width of a page: that of the terminal or COLUMNS, at most WIDEST; WIDEST in a pipe."""
     return min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)
 
 
@@ -71,7 +71,7 @@ def summary(about: str) -> str:
 
 
 def _column(names: Iterable[str]) -> int:
-    """How wide the column of names is: the longest of those that are not too long."""
+    """Return the width of the column of names: the longest of those that are not too long."""
     return max((len(name) for name in names if len(name) <= _NAMES), default=0)
 
 
@@ -133,7 +133,7 @@ EXAMPLES: dict[str, tuple[str, str, str]] = {
     "gpucheck memory": (
         "gpucheck memory",
         "gpucheck memory --device cuda:1",
-        "gpucheck memory --device all --json",
+        "gpucheck memory --device cuda:1 --json",
     ),
     "gpucheck doctor": (
         "gpucheck doctor",

@@ -165,7 +165,7 @@ def _load(path: str) -> Report:
 
 
 def _difference(first: Report, other: Report) -> str:
-    """Why two documents are no runs of one; empty where they are: the same command on the same devices."""
+    """Say why two documents are not runs of the same command on the same devices; empty if they are."""
     if first.command != other.command:
         return f"one is a result of `gpucheck {first.command}`, the other of `gpucheck {other.command}`"
     if _machine(first) != _machine(other):
@@ -181,7 +181,7 @@ def _machine(document: Report) -> set[tuple[str | None, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """What to put on the page."""
+    """The files that go on the page."""
 
     files: tuple[str, ...] = words(
         "Results, written by --output FILE.json or --json, or a folder of `fleet check --gather`.",
@@ -228,7 +228,7 @@ def report(common: Common, options: ReportOptions) -> int:
 
 
 def _of_fleet(folders: tuple[str, ...]) -> Report:
-    """What `fleet judge` makes of the folders. Raises UsageError where no node's document is in them."""
+    """Judge the folders as `fleet judge` does. Raises UsageError where no node's document is in them."""
     from gpucheck.cli import fleet
     from gpucheck.fleet.options import FleetJudgeOptions
 

@@ -59,17 +59,18 @@ def run(
     report: what a signal cut off, a device that failed or does not answer any more, and a bug.
     """
     whole = _Session(common, outputs.prepare(common.output, beside), judge)
-    try:
-        _tell_settings(common, whole.view)
-        with _terminable(), pulse.guarded(whole.lost, whole.leave):
-            try:
-                code = _outcome(work, whole, common)
-            finally:
-                whole.view.close()
-    except BaseException:
-        outputs.discard(whole.files)
-        raise
-    return whole.finish(code)
+    with _terminable():
+        try:
+            _tell_settings(common, whole.view)
+            with pulse.guarded(whole.lost, whole.leave):
+                try:
+                    code = _outcome(work, whole, common)
+                finally:
+                    whole.view.close()
+        except BaseException:
+            outputs.discard(whole.files)
+            raise
+        return whole.finish(code)
 
 
 OUT_OF_TIME = Notice("out of time: this is the report so far", "warning")
@@ -180,6 +181,7 @@ def _outcome(work: Callable[[Emit], None], whole: _Session, common: Common) -> i
         return errors.TERMINATED
     except UsageError as error:
         if not (so_far.measurements or so_far.results):
+            whole.view.close(refused=True)
             raise
         emit(Skipped(of_error(error)))
         whole.view.close()
@@ -298,7 +300,7 @@ def _print(report: Report, common: Common, *, told: bool) -> None:
 
 
 def _is_only_an_error(report: Report) -> bool:
-    """Whether nothing was read off: the sentence on stderr has then said it all."""
+    """Return whether nothing was read: the sentence on stderr has then said it all."""
     return not report.measurements and not report.results and len(report.findings) == 1
 
 

@@ -1,4 +1,4 @@
-"""Where a command's settings come from: its own options, then variables, then one settings file. Read as it starts."""
+"""The settings of a command: its own options come first, then variables, then one settings file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck import config, naming, units
-from gpucheck.config import THRESHOLDS, Limit, Settings, Threshold
+from gpucheck.config import THRESHOLDS, Settings, Threshold
 from gpucheck.errors import UsageError
 
 VARIABLES = {"device": "GPUCHECK_DEVICE", "strict": "GPUCHECK_STRICT", "time_budget": "GPUCHECK_TIME_BUDGET"}
@@ -48,13 +48,20 @@ def of_command(command: str, values: dict[str, Any], given: dict[str, Any], devi
     if device is not None and values["device"] is None:
         values["device"] = device
     wanted = [one for one in THRESHOLDS if _concerns(one, command, given)]
-    limits = [*_options(wanted, given), *_of_file(wanted, file)]
-    _fill_in(limits, given)
+    limits = [
+        config.limit(threshold, text, threshold.option)
+        for threshold in wanted
+        if threshold.option and (text := given.get(threshold.key))
+    ]
+    limits += [one for one in file.thresholds if one.id in {threshold.id for threshold in wanted}] if file else []
+    slower = next((one for one in limits if one.id == "compare.slower"), None)
+    if slower is not None and not given.get("fail_if_slower"):
+        given["fail_if_slower"] = f"{slower.value * 100:.10g}%"
     return replace(settings, thresholds=tuple(limits))
 
 
 def told(settings: Settings) -> str:
-    """What was set by variables and the file, and where, in one sentence; empty where nothing was."""
+    """Name what variables and the file set, in one sentence; empty if they set nothing."""
     parts = [
         f"{name.replace('_', ' ')} {_word(getattr(settings, name))} ({origin})"
         for name, origin in settings.origins.items()
@@ -73,7 +80,7 @@ def _word(value: object) -> str:
 
 
 def _variables(environ: Mapping[str, str]) -> Settings:
-    """What the environment sets; an empty variable sets nothing."""
+    """Read the settings in the environment; an empty variable sets nothing."""
     for name in environ:
         if name.startswith("GPUCHECK_") and name not in (*VARIABLES.values(), *OTHERS):
             meant = naming.slip(name, VARIABLES.values(), SLIP)
@@ -137,34 +144,8 @@ def _read(path: str) -> str | None:
 
 
 def _concerns(threshold: Threshold, command: str, given: Mapping[str, Any]) -> bool:
-    """Whether a command judges this: its own figures, and against a baseline those of `compare`."""
+    """Return whether a command judges this: its own figures, and against a baseline those of `compare`."""
     if threshold.command == "compare":
         return command == "compare" or bool(given.get("baseline"))
     every = command in ("bench all", "judge")
     return command == threshold.command or (every and threshold.command.startswith("bench "))
-
-
-def _options(wanted: list[Threshold], given: Mapping[str, Any]) -> list[Limit]:
-    found = []
-    for threshold in wanted:
-        option = threshold.option
-        text = given.get(_parameter(option)) if option else None
-        if option and text:
-            found.append(config.limit(threshold, text, option))
-    return found
-
-
-def _of_file(wanted: list[Threshold], file: Settings | None) -> list[Limit]:
-    ids = {threshold.id for threshold in wanted}
-    return [one for one in file.thresholds if one.id in ids] if file else []
-
-
-def _fill_in(limits: list[Limit], given: dict[str, Any]) -> None:
-    """`--fail-if-slower` as a file sets it."""
-    slower = next((one for one in limits if one.id == "compare.slower"), None)
-    if slower is not None and not given.get("fail_if_slower"):
-        given["fail_if_slower"] = f"{slower.value * 100:.10g}%"
-
-
-def _parameter(option: str) -> str:
-    return option.removeprefix("--").replace("-", "_")

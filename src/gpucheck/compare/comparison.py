@@ -38,9 +38,19 @@ def label(row: Measurement) -> str:
 
 def case_text(case: Mapping[str, Any], between: str = ", ") -> str:
     """Return what a case says, in words; sizes in their units."""
-    return between.join(
-        units.capacity(value) if name.endswith("_bytes") else str(value) for name, value in case.items()
-    )
+    return between.join(filter(None, (_value_text(name, value) for name, value in case.items())))
+
+
+# What a copy's label says of its clock: the whole call needs no word.
+_CLOCKS = {"as_called": "", "link": "the link alone"}
+
+
+def _value_text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return f"{'with' if value else 'without'} {name}"
+    if name == "timed":
+        return _CLOCKS.get(value, str(value))
+    return units.capacity(value) if name.endswith("_bytes") else str(value).replace("_", " ")
 
 
 def _case(row: Measurement) -> tuple[str, str, str]:
@@ -224,8 +234,14 @@ def disturbed(row: Measurement) -> tuple[str, ...]:
 
 
 def row_label(row: ComparedRow) -> str:
+    """Name a row in evidence and test cases; the name never changes."""
+    values = (units.capacity(one) if name.endswith("_bytes") else str(one) for name, one in row.case.items())
+    return f"{row.name} {', '.join(values)}"
+
+
+def row_text(row: ComparedRow, between: str = ", ") -> str:
     """A row in words."""
-    return f"{row.name} {case_text(row.case)}"
+    return f"{row.name} {case_text(row.case, between)}"
 
 
 # The chance that a document in which nothing changed calls a change anywhere.
@@ -391,10 +407,10 @@ def _gate(comparison: Comparison, most: float) -> Finding:
     evidence["undecided"] = [row_label(row) for row in unclear]
     limit = units.percent(most)
     if slower:
-        told = "; ".join(f"{row_label(row)} {row.ratio:.2f}×" for row in slower)
+        told = "; ".join(f"{row_text(row)} {row.ratio:.2f}×" for row in slower)
         return Finding("compare.slower", "fail", f"slower by more than {limit}", told, evidence)
     if unclear:
-        told = "; ".join(f"{row_label(row)}: {_unclear(row, above)}" for row in unclear)
+        told = "; ".join(f"{row_text(row)}: {_unclear(row, above)}" for row in unclear)
         fix = f"measure both on an idle machine with --runs {USUAL_RUNS} or more"
         title = f"inconclusive: slower by more than {limit}?"
         return Finding("compare.slower", "inconclusive", title, told, evidence, fix)

@@ -19,7 +19,7 @@ from gpucheck.devices.options import DevicesOptions, StatusOptions
 from gpucheck.machine import choose, host, installed_torch, inventory, readings
 from gpucheck.machine.child import Ahead
 from gpucheck.machine.inventory import Inventory, only
-from gpucheck.machine.nvml.fields import NOT_ACCESSIBLE
+from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import Finding, Verdict
@@ -370,7 +370,7 @@ def _is_torch_late(evidence: Evidence) -> bool:
 
 
 def _unsure(finding: Finding) -> Finding:
-    """What versions and permissions suggest: a torch that runs would refute it, and may be about to."""
+    """Return what versions and permissions suggest: a torch that runs would refute it, and may be about to."""
     proven = finding.evidence.get("certainty") == "proof"
     return finding if finding.verdict != "fail" or proven else replace(finding, verdict="inconclusive")
 

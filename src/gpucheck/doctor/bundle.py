@@ -90,7 +90,7 @@ _README = """Bug report by gpucheck {version}, {started}.
 diagnosis.json contains the findings of `gpucheck doctor` and their evidence: versions, states and numbers of this
 machine, its driver, its GPUs and its torch. It contains only listed fields: no messages, no paths, no names of people,
 machines or processes, and no UUIDs or serial numbers. GPU variables are listed by name, with the value only if it is a
-number or a switch. A text that is left out is "(not told)".
+number or a switch. A text that is left out is "(left out)".
 
 Please review it before you share it.
 """
@@ -142,9 +142,9 @@ def _listed(value: Any, path: str) -> Any:
 
 def _text(value: Any, pattern: str) -> Any:
     if isinstance(value, list):
-        return [one for one in (_text(each, pattern) for each in value) if one != "(not told)"]
+        return [one for one in (_text(each, pattern) for each in value) if one != "(left out)"]
     if isinstance(value, str):
-        return value if re.fullmatch(pattern, value) else "(not told)"
+        return value if re.fullmatch(pattern, value) else "(left out)"
     return value
 
 

@@ -19,7 +19,7 @@ from gpucheck.links import ACS_FIX, IOMMU_FIX, is_speed_lost, is_width_lost
 from gpucheck.machine import numa
 from gpucheck.machine.inventory import unclaimed_bytes
 from gpucheck.machine.numa import Between
-from gpucheck.machine.nvml.fields import applies
+from gpucheck.machine.nvml_fields import applies
 from gpucheck.measure.telemetry import (
     HELD,
     LEAST_VIOLATION_SHARE,

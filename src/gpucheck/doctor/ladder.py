@@ -127,30 +127,22 @@ def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[RungStanding, .
             assert diagnosis.first is not None
             found.append(RungStanding(rung, "broken", diagnosis.first.title))
             above = True
-        elif above:
-            found.append(_above(rung, evidence, diagnosis))
         else:
-            found.append(_standing(rung, evidence))
+            found.append(_standing(rung, evidence, diagnosis, above=above))
     return tuple(found)
 
 
-def _above(rung: Rung, evidence: Evidence, diagnosis: Diagnosis) -> RungStanding:
-    """A rung above the broken one: it may hold all the same, as NVML does without libcuda."""
+def _standing(rung: Rung, evidence: Evidence, diagnosis: Diagnosis, *, above: bool) -> RungStanding:
+    """A rung that is not the broken one; above that it may hold all the same, as NVML does without libcuda."""
     failed = next((sighting for sighting in diagnosis.consequences if sighting.condition.rung == rung), None)
     if failed is not None:
         return RungStanding(rung, "unreached", failed.title)
-    shown, answered, _ = _STANDING[rung]
-    shown_by = shown(evidence)
-    if shown_by is not None:
-        return RungStanding(rung, "held", shown_by)
-    return RungStanding(rung, "unreached", answered(evidence) or f"not checked: {diagnosis.broken} is broken")
-
-
-def _standing(rung: Rung, evidence: Evidence) -> RungStanding:
     shown, answered, not_looked_at = _STANDING[rung]
     shown_by = shown(evidence)
     if shown_by is not None:
         return RungStanding(rung, "held", shown_by)
+    if above:
+        return RungStanding(rung, "unreached", answered(evidence) or f"not checked: {diagnosis.broken} is broken")
     looked = rung != "hardware" or evidence.stack.devices is not None
     if not evidence.is_nvidia_here and rung != "torch" and looked:
         return RungStanding(rung, "absent", "no NVIDIA GPU")

@@ -128,7 +128,7 @@ TEXTS: tuple[Text, ...] = (
             r"buffer is not large enough\. Must be \d+ bytes",
             r"MPSGraph does not support tensor dims larger than INT_MAX",
         ),
-        "A single buffer of Metal's has a largest size, whatever memory is free.",
+        "Metal limits the size of a single buffer, even if more memory is free.",
         "make the tensor smaller: a smaller batch, a shorter sequence, or computed in parts",
         "proof",
     ),

@@ -658,7 +658,7 @@ TEXTS: tuple[Text, ...] = (
             r"no runtime for \W*nvidia\W* is configured",
             r"nvidia-container-toolkit.{0,40}(not installed|not found|No such file)",
         ),
-        "NVIDIA's container toolkit is not installed on the host, or docker was not told of it.",
+        "NVIDIA's container toolkit is not installed on the host, or docker is not configured to use it.",
         "install nvidia-container-toolkit on the host; then sudo nvidia-ctk runtime configure --runtime=docker && sudo "
         "systemctl restart docker (containerd and k3s: --runtime=containerd)",
         "proof",

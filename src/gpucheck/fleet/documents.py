@@ -11,7 +11,6 @@ import base64
 import binascii
 import codecs
 import contextlib
-import functools
 import hashlib
 import io
 import json
@@ -20,18 +19,17 @@ import re
 import secrets
 import stat
 import sys
-import types
 import typing
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.fleet import hosts
 from gpucheck.machine import saved, speaking
-from gpucheck.report.codec import hints, to_json, visible
+from gpucheck.report.codec import from_json, to_json, visible
 from gpucheck.report.results.fleet import NODE_SCHEMA, NodeDocument, RefusedFile
 
 # A node with 8 devices and all parts leaves 10 to 20 KB; 16 devices with long texts stay below.
@@ -39,6 +37,8 @@ MOST_BYTES = 256 * 2**10
 # NodeDocument → devices → one → nothing deeper: what is deeper is none of ours. A value has two bytes or more.
 _BOUND = saved.Bound(MOST_BYTES, 8, MOST_BYTES // 2)
 MOST_ITEMS = 4096
+# Bytes, seconds and rates; a float holds it.
+MOST_NUMBER = 1e30
 # A node writes its worst first and no more; a judge needs one for the cause.
 MOST_PROBLEMS = 16
 MOST_TEXT = 2000
@@ -123,7 +123,12 @@ def parse(data: bytes) -> NodeDocument:
     loaded = saved.parsed(data, _BOUND)
     if not isinstance(loaded, dict) or loaded.get("schema") != NODE_SCHEMA:
         raise Refused(f"not a document of a node ({NODE_SCHEMA})")
-    document: NodeDocument = _decoder(NodeDocument, "document")(loaded)
+    if isinstance(loaded.get("problems"), list):
+        del loaded["problems"][MOST_PROBLEMS:]
+    try:
+        document = from_json(NodeDocument, _tidied(loaded), foreign=True)
+    except (KeyError, TypeError) as error:
+        raise Refused(str(error.args[0])) from error
     _check(document)
     return document
 
@@ -156,92 +161,21 @@ def clean(text: str, longest: int = MOST_TEXT) -> str:
     return visible(short.translate(_ONE_LINE), keep="")
 
 
-Decode = Callable[[Any], Any]
-
-
-@functools.cache
-def _decoder(kind: Any, where: str) -> Decode:
-    """Return what makes `kind` and nothing else of JSON's data, or raises Refused. Made once: there are many
-    documents."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        known = _decoder(arguments[0], where)
-        return lambda value: None if value is None else known(value)
-    if origin is tuple:
-        return _list_of(_decoder(arguments[0], where), where)
-    if origin is dict:
-        return _object_of(_decoder(arguments[1], where), where)
-    if is_dataclass(kind):
-        return _dataclass(typing.cast(type, kind), where)
-    return _PLAIN[kind](where)
-
-
-def _text(where: str) -> Decode:
-    def decode(value: Any) -> str:
-        if type(value) is not str:
-            raise Refused(f"{where} is no text")
+def _tidied(value: Any) -> Any:
+    """JSON's data within a document's bounds, its text in one line. Raises Refused."""
+    kind = type(value)
+    if kind is str:
         # Most short texts stand in every document: they are kept once.
-        if len(value) <= MOST_TEXT and value.isprintable():
-            return sys.intern(value) if len(value) <= MOST_SHARED else value
-        return clean(value)
-
-    return decode
-
-
-def _whole(where: str) -> Decode:
-    def decode(value: Any) -> int:
-        if type(value) is not int or abs(value) >= 2**63:
-            raise Refused(f"{where} is not a whole number")
-        return value
-
-    return decode
-
-
-def _number(where: str) -> Decode:
-    def decode(value: Any) -> float:
+        return sys.intern(value) if len(value) <= MOST_SHARED and value.isprintable() else clean(value)
+    if kind is float or kind is int:
         # A whole number may be too large for a float, and neither infinity nor NaN is within the bounds.
-        if type(value) not in (int, float) or not -1e30 < value < 1e30:
-            raise Refused(f"{where} is no number")
-        return float(value)
-
-    return decode
-
-
-_PLAIN: dict[Any, Callable[[str], Decode]] = {str: _text, int: _whole, float: _number}
-
-
-def _list_of(item: Decode, where: str) -> Decode:
-    def decode(value: Any) -> tuple[Any, ...]:
-        if type(value) is not list or len(value) > MOST_ITEMS:
-            raise Refused(f"{where} is not a list, or is too long")
-        return tuple([item(one) for one in (value if where != "problems" else value[:MOST_PROBLEMS])])
-
-    return decode
-
-
-def _object_of(item: Decode, where: str) -> Decode:
-    def decode(value: Any) -> dict[str, Any]:
-        if type(value) is not dict or len(value) > MOST_ITEMS:
-            raise Refused(f"{where} is not an object, or is too large")
-        return {clean(key): item(one) for key, one in value.items()}
-
-    return decode
-
-
-def _dataclass(kind: type, where: str) -> Decode:
-    of = hints(kind)
-    known = [(one, _decoder(of[one.name], one.name)) for one in fields(kind)]
-    required = [one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING]
-
-    def decode(value: Any) -> Any:
-        if type(value) is not dict:
-            raise Refused(f"{where} is no object")
-        for name in required:
-            if name not in value:
-                raise Refused(f"{name} is missing")
-        return kind(**{one.name: item(value[one.name]) for one, item in known if one.name in value})
-
-    return decode
+        if not -MOST_NUMBER < value < MOST_NUMBER:
+            raise Refused("a number is too large")
+    elif kind is list or kind is dict:
+        if len(value) > MOST_ITEMS:
+            raise Refused(f"a list or an object has more than {MOST_ITEMS} items")
+        return [_tidied(one) for one in value] if kind is list else {clean(n): _tidied(one) for n, one in value.items()}
+    return value
 
 
 # -- many --------------------------------------------------------------------------------------------------------------

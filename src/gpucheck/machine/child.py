@@ -25,7 +25,7 @@ from typing import IO, Any
 # A killed process is normally gone within milliseconds; one in uninterruptible sleep may never go.
 KILL_WAIT_S = 1.0
 # The children with which every reading of the machine begins, named where a name loads nothing.
-NVML_READER, LIBCUDA_READER = "gpucheck.machine.nvml.read", "gpucheck.machine.cuda_driver"
+NVML_READER, LIBCUDA_READER = "gpucheck.machine.nvml_read", "gpucheck.machine.cuda_driver"
 # How often a wait looks whether the child has ended while a grandchild still holds its pipe.
 POLL_S = 0.05
 # A child that prints more than this is broken; its beginning is enough to see how.

@@ -22,7 +22,7 @@ from gpucheck.machine import host, installed_torch, kernel_driver, numa
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
 from gpucheck.machine.host import AT_WORK_PERCENT
 from gpucheck.machine.installed_torch import TorchDevices
-from gpucheck.machine.nvml.fields import LINKS, MEMORY, NOT_ACCESSIBLE, NVML_ONLY, applies, unclaimed_counts
+from gpucheck.machine.nvml_fields import LINKS, MEMORY, NOT_ACCESSIBLE, NVML_ONLY, applies, unclaimed_counts
 from gpucheck.machine.readings import CudaDoor, DeviceReading, DriverReading, NvmlDoor
 from gpucheck.machine.talk import Start
 from gpucheck.report.facts import Changes, Device, Driver, Ecc, Facts, Host, Link, PciPath, Process, Python, TorchBuild
@@ -241,7 +241,7 @@ def _reasons(row: DeviceReading) -> dict[str, str]:
     if device.parent_uuid is not None:
         for name in (*NVML_ONLY, *TOLD_BY_BOTH):
             if getattr(device, name) is None and name != "processes":
-                found.setdefault(name, "told for the whole GPU, not for its MIG instances")
+                found.setdefault(name, "reported for the whole GPU, not for its MIG instances")
     if device.processes and device.memory_of_processes_bytes is None:
         found["memory_of_processes_bytes"] = NOT_REPORTED
     for name in ("processes", "memory_of_processes_bytes", "node_holders", *LINKS, "peers"):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpucheck.machine import child
-from gpucheck.machine.nvml.fields import RECOVERY_ACTIONS
+from gpucheck.machine.nvml_fields import RECOVERY_ACTIONS
 from gpucheck.report.facts import XidError
 
 ROOT = Path("/")

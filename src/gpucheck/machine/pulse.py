@@ -83,7 +83,7 @@ class Pulse:
     step: str = ""
     off_device: int = 0
     watched: list[Watched] = field(default_factory=list)
-    # When the command began that runs now, in a process of its own; None where a program calls ours.
+    # When the command began that runs now, in a separate process; None where a program calls ours.
     began_s: float | None = None
     # Whether there is no time for another row, and when what is at work is broken off.
     late: bool = False
@@ -162,7 +162,7 @@ def go_on(needs_s: float = 0.0) -> None:
 def ends_by(budget_s: float, began_s: float) -> float:
     """Until when work with this time budget has to be over, by `time.monotonic`; `began_s` is when the work began.
 
-    A command began earlier than its work. In a process of its own, what is still at work then is broken off: OutOfTime.
+    A command began earlier than its work. In a separate process, what is still at work then is broken off: OutOfTime.
     """
     since_s = began_s if PULSE.began_s is None else min(PULSE.began_s, began_s)
     ends_s = since_s + OVERTIME * budget_s + GRACE_S - ENDING_S

@@ -1,7 +1,7 @@
 """Runs → statistics and flags, which whoever has a document can derive again; and several documents of a command as
 one.
 
-Pure: of several documents each comes from a process of its own.
+Pure: of several documents each comes from a separate process.
 """
 
 from __future__ import annotations

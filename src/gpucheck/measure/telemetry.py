@@ -50,7 +50,7 @@ class Watch:
             self.reason = "NVML is asked by UUID, and this device has none"
             return
         try:
-            argv = python_argv("gpucheck.machine.nvml.sampler", uuid)
+            argv = python_argv("gpucheck.machine.nvml_sampler", uuid)
             self._talk = Talk(lambda: LineChild(argv) if start is None else start(uuid))
             (said,) = self._talk.answer(door_timeout_s())
         except Lost as lost:

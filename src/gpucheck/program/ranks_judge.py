@@ -125,7 +125,7 @@ def _ahead(table: Table) -> float:
 
 
 def _apart(table: Table) -> float:
-    """How far behind the middle the last of a step arrives, whoever waits for it; the mean of the steps."""
+    """Return how far behind the middle the last of a step arrives, whoever waits for it; the mean of the steps."""
     most: dict[int, float] = {}
     for call in table.calls:
         if call.step >= APART and len(call.arrivals) > 1:
@@ -135,7 +135,7 @@ def _apart(table: Table) -> float:
 
 
 def _errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, float]:
-    """How far each rank's mean may be off at this level (t), from 8 to 16 blocks of consecutive steps.
+    """Return how far each rank's mean may be off at this level (t), from 8 to 16 blocks of consecutive steps.
 
     Blocks are widened until neighbours correlate little, and what correlation stays widens the error. Ranks of a job
     are alike: together they tell the spread of a block better than one alone, but one that varies more, as where others
@@ -175,13 +175,13 @@ def _lag1(values: Sequence[float]) -> float:
 
 
 def _clock(table: Table, rank: int) -> float:
-    """How far a rank may seem later than its siblings because clocks differ."""
+    """Return how far a rank may seem later than its siblings because clocks differ."""
     others = [table.clock_error_s.get(one, 0.0) for one in table.ranks if one != rank]
     return table.clock_error_s.get(rank, 0.0) + statistics.median(others)
 
 
 def _alternate(named: Sequence[int], late: Mapping[int, Mapping[int, float]], steps: Sequence[int]) -> bool:
-    """Whether these ranks are late in different steps, rather than together."""
+    """Return whether these ranks are late in different steps, rather than together."""
     alone = 0
     for step in steps:
         rows = sorted((late[rank].get(step, 0.0) for rank in named), reverse=True)
@@ -282,7 +282,7 @@ def _positions(calls: Sequence[Call]) -> list[tuple[str, int]]:
 
 
 def _releasing(calls: Sequence[Call], positions: Sequence[tuple[str, int]], slack: float) -> list[bool]:
-    """Whether the ranks of each call went on only when its last had arrived.
+    """Return whether the ranks of each call went on only when its last had arrived.
 
     DDP's buckets are handed over one after another, and only the last is waited for. The last call of a group in a
     step is: what it brings is needed for the next.
@@ -333,8 +333,8 @@ _Gap = tuple[float, float, float, float]
 
 
 def _is_waited_for(rows: Mapping[int, Sequence[_Gap]], slack: float) -> bool:
-    """Whether ranks wait for the last of a call: where they do, it is no longer last at the next call, or the next
-    call of each moves with the last of this one, with slope 1 and not 0.
+    """Return whether ranks wait for the last of a call: if so, it is no longer last at the next call, or the next call
+    of each moves with the last of this one, with slope 1 and not 0.
 
     How late the last is by itself has nothing to do with what the rank does, and so tells the one from the other.
     """

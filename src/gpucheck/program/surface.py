@@ -269,6 +269,11 @@ def _is_on(kind: str) -> Callable[..., bool]:
     return lambda surface, tensor, *rest: _device_get(surface, tensor).type == kind
 
 
+def _get_device(surface: Surface, tensor: Tensor) -> int:
+    device = _device_get(surface, tensor)
+    return -1 if device.index is None or device.type == "cpu" else device.index
+
+
 def _to(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """`Tensor.to` in its three forms: a device, a dtype, another tensor."""
     device, dtype = device_of(kwargs.get("device")), kwargs.get("dtype")
@@ -341,8 +346,7 @@ def _deepcopy(surface: Surface, tensor: Tensor, memo: Any) -> Any:
 _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.device.__get__: _device_get,
     **{getattr(_T, f"is_{kind}").__get__: _is_on(kind) for kind in ("cpu", *CLAIMED)},
-    # `.index` is None of a CPU's device.
-    _T.get_device: lambda surface, tensor: -1 if (at := _device_get(surface, tensor).index) is None else at,
+    _T.get_device: _get_device,
     _T.to: _to,
     _T.cuda: _cuda,
     _T.cpu: lambda surface, tensor, *rest, memory_format=None: surface.move(tensor, CPU, memory_format=memory_format),

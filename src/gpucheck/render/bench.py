@@ -11,6 +11,7 @@ from gpucheck.bench import ids
 from gpucheck.links import SHORT_WAYS
 from gpucheck.render import measured
 from gpucheck.render.blocks import (
+    ALWAYS,
     UNKNOWN,
     Block,
     Cell,
@@ -22,7 +23,7 @@ from gpucheck.render.blocks import (
     cell_of,
     verdict_cell,
 )
-from gpucheck.render.measured import ColumnOf, filled, numbers, once
+from gpucheck.render.measured import ColumnOf, filled, once
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
@@ -37,7 +38,7 @@ _BANDWIDTH_COLUMNS: tuple[ColumnOf[Measurement], ...] = (
     filled(Column("time", keep=5), measured.time_text),
     filled(Column("bytes per call", keep=2), lambda row: units.capacity(row.work["bytes"])),
     filled(Column("samples", keep=1), measured.samples_text),
-    filled(Column("notes", "left", keep=7, cropped=14), lambda row: measured.notes(row, "warm")),
+    filled(Column("notes", "left", keep=7, wraps=True, cropped=14), lambda row: measured.notes(row, "warm")),
 )
 
 
@@ -122,7 +123,7 @@ _OVERLAP_COLUMNS: tuple[ColumnOf[OverlapResult], ...] = (
     filled(Column("compute", keep=4), lambda answer: units.duration(answer.compute_s)),
     filled(Column("both", keep=5), lambda answer: units.duration(answer.both_s)),
     filled(Column("rounds", keep=1), lambda answer: str(answer.rounds)),
-    filled(Column("notes", "left", keep=7, cropped=14), lambda answer: measured.note_cell(answer.flags)),
+    filled(Column("notes", "left", keep=7, wraps=True, cropped=14), lambda answer: measured.note_cell(answer.flags)),
 )
 
 
@@ -180,14 +181,21 @@ def _algbw(row: Measurement) -> float | None:
     return None if rate is None else rate / float(row.method.details["bus_factor"])
 
 
+def _own_unit(head: str, keep: int, rate: Callable[[Measurement], float | None]) -> ColumnOf[Measurement]:
+    """A column of rates: small arrays reach a millionth of what large ones do, so each rate has its own unit."""
+    return filled(
+        Column(head, keep=keep), lambda row: UNKNOWN if rate(row) is None else units.byte_rate(rate(row) or 0)
+    )
+
+
 _COLLECTIVE_COLUMNS: tuple[ColumnOf[Measurement], ...] = (
     once(Column("collective", "left"), lambda row: str(row.case["collective"])),
     filled(Column("array", "left", keep=8), lambda row: units.capacity(row.case["size_bytes"])),
     filled(Column("time", keep=7), measured.time_text),
-    numbers(Column("algbw GB/s", keep=5), _algbw, 1e9),
-    numbers(Column("busbw GB/s"), measured.median_rate, 1e9),
+    _own_unit("algbw", 5, _algbw),
+    _own_unit("busbw", ALWAYS, measured.median_rate),
     filled(Column("samples", keep=1), measured.samples_text),
-    filled(Column("notes", "left", keep=6, cropped=14), lambda row: measured.note_cell(row.flags)),
+    filled(Column("notes", "left", keep=6, wraps=True, cropped=14), lambda row: measured.note_cell(row.flags)),
 )
 
 
@@ -237,7 +245,7 @@ _ALL_COLUMNS = (
     Column("case", "left", cropped=14),
     Column("figure"),
     Column("share", "left", keep=5),
-    Column("notes", "left", keep=7, cropped=14),
+    Column("notes", "left", keep=7, wraps=True, cropped=14),
 )
 _FIGURES: dict[str, Callable[[float], str]] = {
     "B/s": units.byte_rate,

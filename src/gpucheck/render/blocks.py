@@ -13,6 +13,8 @@ from gpucheck import units
 from gpucheck.report.finding import Finding, Verdict
 
 UNKNOWN = "–"
+# A column that no screen leaves out.
+ALWAYS = 9
 ADVICE = "→ "
 
 # Sign, word and colour of each verdict; the ASCII sign stands where the encoding has no other.
@@ -39,12 +41,13 @@ class Column:
     """A column: its head, how it is aligned, and how long it stays when the screen is narrow (`keep` 0 goes first).
 
     A head may have two lines: the first names a group of columns. Text that `wraps` may take several lines on a screen;
-    one that may be `cropped`, to that many characters (0: never), loses its end there rather than cost another column.
+    one that may be `cropped`, to that many characters (0: never), loses its end there rather than cost another column,
+    or wraps there if it is both.
     """
 
     head: str
     align: Literal["left", "right"] = "right"
-    keep: int = 9
+    keep: int = ALWAYS
     wraps: bool = False
     cropped: int = 0
 
@@ -54,21 +57,23 @@ class Table:
     """A table; every row has a cell for each column.
 
     `narrow` stands in its place on a screen where it does not fit without the columns that it must keep. One that is
-    `dense` has less room between its columns.
+    `dense` has less room between its columns. On a short screen it has a line for each row and keeps `least` rows.
     """
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     narrow: Table | None = None
     dense: bool = False
+    least: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of text below or above a table; an empty one is a gap."""
+    """A line of text below or above a table; an empty one is a gap. `may_go` says that a short screen leaves it out."""
 
     text: str = ""
     style: str = ""
+    may_go: bool = False
 
 
 @dataclass(frozen=True, slots=True)

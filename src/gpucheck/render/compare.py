@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.compare.comparison import case_text, row_label
+from gpucheck.compare.comparison import case_text, row_label, row_text
 from gpucheck.measure.runs import FEWEST_RUNS
 from gpucheck.render.blocks import (
     UNKNOWN,
@@ -21,6 +21,7 @@ from gpucheck.render.blocks import (
     table,
     verdict_cell,
 )
+from gpucheck.render.measured import FLAGS
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.short import Change, ComparedRow, Comparison
@@ -82,7 +83,8 @@ def _answer(rows: Sequence[ComparedRow], verdict: Verdict, gate: Finding | None)
         return answer(verdict, finding_text(gate))
     if gate is not None and gate.verdict == "inconclusive":
         which = gate.evidence["undecided"]
-        return answer("inconclusive", f"inconclusive whether {_some(len(which), rows)} slower: {which[0]}")
+        first = next((row_text(row) for row in rows if row_label(row) == which[0]), which[0])
+        return answer("inconclusive", f"inconclusive whether {_some(len(which), rows)} slower: {first}")
     slower = [row for row in rows if row_label(row) in gate.evidence["slower"]] if gate is not None else by["slower"]
     if slower:
         return answer(verdict, f"{_some(len(slower), rows)} slower: {_most(slower)}")
@@ -101,7 +103,7 @@ def _some(count: int, rows: Sequence[ComparedRow]) -> str:
 def _most(rows: Sequence[ComparedRow]) -> str:
     """The row that changed most, and by how much."""
     row = max(rows, key=_distance)
-    return f"{row.name} {case_text(row.case, ' ')} {row.ratio:.2f}×{_between(row, ' (', ')')}"
+    return f"{row_text(row, ' ')} {row.ratio:.2f}×{_between(row, ' (', ')')}"
 
 
 def _distance(row: ComparedRow) -> float:
@@ -179,11 +181,11 @@ def _details(compared: Comparison) -> list[Block]:
 
 
 def _cells(row: ComparedRow, *, failed: bool, several: bool) -> Sequence[str | Cell]:
-    notes = [*row.differences, *row.flags]
+    notes = [*row.differences, *(FLAGS.get(flag, (flag, ""))[0] or flag for flag in row.flags)]
     # Too few runs are said once, above.
     if row.why and min(row.old_runs, row.new_runs) >= FEWEST_RUNS:
         notes.insert(0, row.why)
-    label = f"{row.name} {case_text(row.case, ' ')}"
+    label = row_text(row, " ")
     return [
         f"{label} ({row.new_device})" if several else label,
         _figure(row.old_rate, row.old_s, row.rate_unit),

@@ -50,7 +50,7 @@ _COLUMNS: tuple[ColumnOf[_Raced], ...] = (
     filled(Column("ratio", keep=7), lambda row: measured.ratio_text(row.speedup(_COPIES))),
     filled(Column("rounds", keep=1), lambda row: str(row.rounds)),
     filled(
-        Column("notes", "left", keep=5, cropped=14),
+        Column("notes", "left", keep=5, wraps=True, cropped=14),
         lambda row: measured.note_cell([flag for side in row.sides.values() for flag in side.flags]),
     ),
 )

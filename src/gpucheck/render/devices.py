@@ -11,7 +11,7 @@ from gpucheck import units
 from gpucheck.cards.at_work import COSTLY, work
 from gpucheck.cards.checks import gravity
 from gpucheck.machine.inventory import ASLEEP
-from gpucheck.machine.nvml.fields import NOT_ACCESSIBLE
+from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.machine.readings import NOT_ANSWERING
 from gpucheck.render.blocks import (
     SIGNS,
@@ -241,7 +241,7 @@ def devices_table(devices: Sequence[Device], findings: tuple[Finding, ...]) -> T
             for column, cells in filled
             if any(cell.text for cell in cells)
             and not (alike and column.head == "NVML")
-            and not (column.head in _COMPACT_HEADS and _shows(column) not in needed)
+            and not (column.head == "MHz" and _shows(column) not in needed)
         ]
         made = replace(by_column(kept), narrow=made, dense=True)
     assert made is not None
@@ -261,7 +261,7 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]
         lambda card: Cell(bar(card.utilization_percent and card.utilization_percent / 100, _SHORT_BAR), "cyan")
     )
     narrow: tuple[_ColumnOf, ...] = (
-        (Column("GPU", "left"), _name),
+        (Column("GPU", "left"), lambda device: _name(device).removeprefix("cuda:")),
         (Column("mem", keep=3), lambda device: _percent(_memory_share(device), 100)),
         util,
         (Column("W"), _of_card(lambda card: _power(card, limited=False))),
@@ -270,7 +270,7 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]
     )
     compact: tuple[_ColumnOf, ...] = (
         (Column("GPU", "left"), _index),
-        (Column("NVML", "left", keep=3), nvml),
+        (Column("NVML", "left", keep=4), nvml),
         (Column("device", "left", keep=2), _cores_or_name),
         (Column("", "left", keep=1), lambda device: Cell(bar(_memory_share(device), _SHORT_BAR), "cyan")),
         (Column("mem, GiB"), _memory),
@@ -279,7 +279,7 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]
         (Column("power, W"), _of_card(_power)),
         (Column("°C", keep=4), _of_card(_temperature)),
         (Column("MHz"), _of_card(_clock)),
-        (Column("PCIe", "left"), _of_card(lambda card: link(card.pcie).removeprefix("PCIe "))),
+        (Column("PCIe", "left", keep=3), _of_card(lambda card: link(card.pcie).removeprefix("PCIe "))),
         (Column("state", "left", cropped=8), lambda device: _state(device, findings)),
     )
     wide: tuple[_ColumnOf, ...] = (
@@ -288,12 +288,12 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]
         (Column("device", "left"), _whole_name),
         (Column("", "left"), lambda device: Cell(bar(_memory_share(device), _BAR), "cyan")),
         (Column("memory, GiB"), _memory),
-        (Column("", "left", keep=4), util_bar),
+        (Column("", "left", keep=2), util_bar),
         util,
         (Column("power"), _of_card(lambda card: _power(card, " W"))),
         (Column("temp"), _of_card(lambda card: _temperature(card, " °C"))),
         (Column("clock", keep=3), _of_card(lambda card: _clock(card, " MHz"))),
-        (Column("link", "left", keep=2), _of_card(lambda card: link(card.pcie))),
+        (Column("link", "left", keep=4), _of_card(lambda card: link(card.pcie))),
         (Column("state", "left", cropped=14), lambda device: _state(device, findings)),
         (Column("PCI address", "left", keep=1), _of_card(lambda card: Cell(card.pci_address or UNKNOWN, "dim"))),
         (Column("UUID", "left", keep=0), _of_card(lambda card: Cell(card.uuid or UNKNOWN, "dim"))),
@@ -364,8 +364,6 @@ def _power(device: Device, unit: str = "", *, limited: bool = True) -> Cell:
 
 
 def _index(device: Device) -> str:
-    if device.cuda_index is not None:
-        return str(device.cuda_index)
     return device.id or UNKNOWN
 
 

@@ -183,8 +183,14 @@ def _counts(findings: Sequence[Finding]) -> str:
 def _where(report: Report) -> str:
     """On which device; empty where none was opened."""
     names = {one.id: short_name(one) for one in report.facts.devices}
-    used = dict.fromkeys(finding.device for finding in report.findings if finding.device)
-    return "".join(f" · {names[device]} ({device})" if names.get(device) else f" · {device}" for device in used)
+    by_name: dict[str, list[str]] = {}
+    for device in dict.fromkeys(finding.device for finding in report.findings if finding.device):
+        by_name.setdefault(names.get(device, ""), []).append(device)
+    return "".join(
+        f" · {f'{len(used)} × ' * (len(used) > 1)}{name} ({ids})" if name else f" · {ids}"
+        for name, used in by_name.items()
+        for ids in [", ".join(in_short(used))]
+    )
 
 
 def _check_row(finding: Finding) -> list[str | Cell]:

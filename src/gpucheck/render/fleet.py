@@ -77,7 +77,7 @@ def _fleet(report: Report, fleet: FleetResult) -> Page:
         body.append(Line(f"and {len(asking) - MOST_ROWS} more: --into DIR or --json names all"))
     body += [Line(), Line(_counts(fleet))] if body else [Line(_counts(fleet))]
     # The nodes first: what is odd about documents and settings explains them, and is seldom the reason to look.
-    warnings = [one for one in report.findings if one.verdict == "warn"]
+    warnings = [one for one in report.findings if one.verdict == "warn" and one is not headline]
     body += [Line(), *said(warnings)] if warnings else []
     groups: list[Block] = [Line(), table(_GROUPS, [_group(group) for group in fleet.groups])] if fleet.groups else []
     told = answer(report.summary.verdict if first is None else first.verdict, headline.title) if headline else None

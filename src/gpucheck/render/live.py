@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 
 from gpucheck import units
 from gpucheck.render.blocks import SIGNS, Line
-from gpucheck.report.events import Event, Failed, Judged, Notice, Progress, Skipped, Trial
+from gpucheck.report.events import Answered, Event, Failed, Finished, Judged, Measured, Notice, Progress, Skipped, Trial
 from gpucheck.report.fault import judge as of_fault
 from gpucheck.report.finding import Finding
 
@@ -18,13 +18,16 @@ if TYPE_CHECKING:  # rich is loaded when there is something to say
     from rich.status import Status
     from rich.text import Text
 
+# Once one of these comes, the usage was right.
+_WORK = (Answered, Failed, Finished, Judged, Measured, Skipped, Trial)
 HINT = "Ctrl-C: stop and report"
 
 
 class LiveView:
     """Shows a command's events as they come. It is an `Emit`; close it before anything else is printed.
 
-    With `quiet`, only warnings are shown.
+    With `quiet`, only warnings are shown. Lines that come before the work begins are held back: wrong usage that only
+    the work can see (a target that does not load) is then told alone.
     """
 
     def __init__(self, stream: IO[str], *, quiet: bool = False) -> None:
@@ -35,6 +38,8 @@ class LiveView:
         self._ends_s = math.inf
         self._status: Status | None = None
         self._went_wrong: list[Line] = []
+        # None once the work has begun.
+        self._held: list[Line] | None = []
 
     @cached_property
     def _console(self) -> Console:
@@ -47,10 +52,12 @@ class LiveView:
         return self._stream.isatty() and not self._console.is_dumb_terminal
 
     def __call__(self, event: Event) -> None:
+        if isinstance(event, _WORK) or (isinstance(event, Progress) and event.done):
+            self._release()
         match event:
             case Notice(text, level):
                 if level == "warning" or (level == "info" and not self._quiet):
-                    self._say(f"gpucheck: {text}", "yellow" if level == "warning" else "")
+                    self._later(f"gpucheck: {text}", "yellow" if level == "warning" else "")
             case _ if self._quiet:
                 pass
             case Progress():
@@ -80,6 +87,18 @@ class LiveView:
             self._say(line.text, line.style)
         self._went_wrong.clear()
 
+    def _later(self, text: str, style: str = "") -> None:
+        """Say this once the work begins."""
+        if self._held is None:
+            self._say(text, style)
+        else:
+            self._held.append(Line(text, style))
+
+    def _release(self) -> None:
+        held, self._held = self._held, None
+        for line in held or ():
+            self._say(line.text, line.style)
+
     def _say(self, text: str, style: str = "") -> None:
         from gpucheck.render import terminal
 
@@ -88,7 +107,7 @@ class LiveView:
     def _step(self, event: Progress) -> None:
         if not self._moves:
             if not event.live:
-                self._say(_joined(*_parts(event)))
+                self._later(_joined(*_parts(event)))
             return
         self._ends_s = min(self._ends_s, end_of(event, time.monotonic() - self._started))
         line = _LiveLine(event, self._started, self._ends_s, self._console)
@@ -98,7 +117,11 @@ class LiveView:
         else:
             self._status.update(line)
 
-    def close(self) -> None:
+    def close(self, *, refused: bool = False) -> None:
+        """End the live line; if the usage was `refused`, what was held back stays unsaid."""
+        if refused:
+            self._held = None
+        self._release()
         if self._status is not None:
             self._status.stop()
             self._status = None

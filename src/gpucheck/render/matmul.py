@@ -111,7 +111,7 @@ def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> 
         filled(Column("time", keep=5), measured.time_text),
         filled(Column("computed in", "left", keep=6), _computed_in),
         filled(Column("samples", keep=1), measured.samples_text),
-        filled(Column("notes", "left", keep=7, cropped=14), lambda row: measured.notes(row, "cold")),
+        filled(Column("notes", "left", keep=7, wraps=True, cropped=14), lambda row: measured.notes(row, "cold")),
     )
     return measured.table_of(measurements, columns)
 

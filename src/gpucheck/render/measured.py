@@ -10,6 +10,7 @@ from typing import Generic, Literal, TypeVar
 from gpucheck import units
 from gpucheck.bench import ids
 from gpucheck.render.blocks import (
+    ALWAYS,
     SIGNS,
     UNKNOWN,
     Block,
@@ -93,9 +94,14 @@ def numbers(column: Column, value: Callable[[Row], float | None], scale: float =
 
 
 def table_of(rows: Sequence[Row], columns: Iterable[ColumnOf[Row]]) -> Table:
-    """A table with a line for each row; a column in which nothing stands is left out."""
+    """A table with a line for each row; a column in which nothing stands, or nothing is known, is left out."""
     filled_in = [(each.column, [cell_of(cell) for cell in each.cells(rows)]) for each in columns]
-    return by_column([(column, cells) for column, cells in filled_in if not rows or any(cell.text for cell in cells)])
+    return by_column([(column, cells) for column, cells in filled_in if not rows or _says(column, cells)])
+
+
+def _says(column: Column, cells: Sequence[Cell]) -> bool:
+    nothing = ("", UNKNOWN) if column.keep < ALWAYS else ("",)
+    return any(cell.text not in nothing for cell in cells)
 
 
 # -- what every measurement has ----------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def _all_well(report: Report, result: StressResult) -> str:
     lasted = units.duration(result.duration_s if report.summary.complete else max(for_s, 1.0))
     speed = next((one for one in report.findings if one.id == "stress.slow"), None)
     tails = [memory_tested(result.devices), speed.title if speed is not None else ""]
-    return "; ".join([f"the results of all {steps} steps in {lasted} are right", *filter(None, tails)])
+    return "; ".join([f"the results of all {steps} steps in {lasted} are correct", *filter(None, tails)])
 
 
 def _under(result: StressResult, worst: Finding | None) -> list[Line]:
@@ -97,7 +97,7 @@ def _rates(result: StressResult, kind: str) -> ColumnOf[StressDevice]:
     values = [value for one in result.devices if (value := _rate(one, kind))]
     unit = next((point.unit for one in result.devices for point in one.points if point.kind == kind), "")
     tera = unit not in ("B/s", "word/s") and bool(values) and max(values) >= 1e12
-    scale, letter = (1e12, "T") if tera else (1e9, "G")
+    scale, letter = (1e12, "T") if tera else (1e6, "M") if values and max(values) < 1e8 else (1e9, "G")
     return numbers(Column(f"{kind}\n{letter}{unit}", keep=6), lambda one: _rate(one, kind), scale)
 
 
@@ -159,7 +159,7 @@ def _state(one: StressDevice, findings: Sequence[Finding]) -> Cell:
         for each in mine:
             if each.verdict == verdict and each.id in words:
                 return verdict_cell(verdict, words[each.id])
-    return verdict_cell("inconclusive", "cut off") if one.ended == "signal" else verdict_cell("pass", "right")
+    return verdict_cell("inconclusive", "cut off") if one.ended == "signal" else verdict_cell("pass", "correct")
 
 
 # -- details -----------------------------------------------------------------------------------------------------------

@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
-import shlex
 import signal
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal
@@ -22,7 +22,7 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from gpucheck.render import text
-from gpucheck.render.blocks import Block, Drawing, Line, Table, ascii_text
+from gpucheck.render.blocks import ADVICE, ALWAYS, Block, Cell, Drawing, Line, Table, ascii_text
 from gpucheck.report.codec import from_json
 from gpucheck.report.report import Report
 
@@ -30,6 +30,8 @@ from gpucheck.report.report import Report
 NATURAL_WIDTH = 100_000
 # A column that wraps is worth having from this width on.
 LEAST_WRAPPED = 36
+# Characters that a text keeps where every row has one line.
+LEAST_CROPPED = 10
 # Below this a table that does not fit turns into `name: value` lines.
 NARROW = 50
 
@@ -62,7 +64,7 @@ def plain_console(stream: IO[str], width: int) -> Console:
 
 def show(out: Console, blocks: Sequence[Block]) -> None:
     """Print the blocks. A long sentence wraps at words on a terminal; in a pipe it stays one line."""
-    for renderable in renderables(out, blocks):
+    for renderable in renderables(out, fitting(out, blocks)):
         soft_wrap = out.width >= NATURAL_WIDTH and isinstance(renderable, Text)
         if out.is_terminal:
             out.print(renderable, soft_wrap=soft_wrap)
@@ -86,6 +88,113 @@ def renderables(out: Console, blocks: Sequence[Block]) -> Iterator[RenderableTyp
             yield from _table_for(out, block)
 
 
+# -- a first view that fits the screen ---------------------------------------------------------------------------------
+
+# A terminal's usual height, and that of a narrow one.
+SCREEN_LINES, NARROW_LINES = 24, 40
+# Lines that a sentence keeps where there is no room for more.
+_LINES_OF_A_SENTENCE = 2
+
+
+def fitting(out: Console, blocks: Sequence[Block]) -> Sequence[Block]:
+    """The blocks in as many lines as a screen has, as far as they can do without some; a pipe gets all of them.
+
+    First each row of a table takes one line, then long sentences lose their ends, tables their last sound rows, and
+    the last findings go. What is left out is counted; `-v` shows it.
+    """
+    if out.width >= NATURAL_WIDTH or not any(_can_shrink(block) for block in blocks):
+        return blocks
+    most = SCREEN_LINES if out.width >= NARROW else NARROW_LINES
+    steps = (_a_line_a_row, _shorter_sentences, _fewer_rows, _fewer_findings)
+    for step in steps:
+        if (over := sum(_lines_of(out, block) for block in blocks) - most) <= 0:
+            break
+        blocks = step(out, blocks, over)
+    return blocks
+
+
+def _can_shrink(block: Block) -> bool:
+    return block.least is not None if isinstance(block, Table) else isinstance(block, Line) and block.may_go
+
+
+def _lines_of(out: Console, block: Block) -> int:
+    return sum(len(out.render_lines(one, pad=False)) for one in renderables(out, [block]))
+
+
+def _a_line_a_row(out: Console, blocks: Sequence[Block], over: int) -> list[Block]:
+    return [
+        _flat(out, block)
+        if isinstance(block, Table) and block.least is not None and _lines_of(out, block) > len(block.rows) + 3
+        else block
+        for block in blocks
+    ]
+
+
+def _flat(out: Console, table: Table) -> Table:
+    """The table with a line for each row: what is less important goes, then text loses its end."""
+    if table.narrow is not None:
+        table = replace(table.narrow, least=table.least)
+    kept = list(range(len(table.columns)))
+    columns = [
+        replace(column, wraps=False, cropped=column.cropped or LEAST_CROPPED) if column.align == "left" else column
+        for column in table.columns
+    ]
+    table = replace(table, columns=tuple(columns), dense=True)
+    while len(kept) > 2 and _width(out, table, kept) > out.width:
+        # The first names the row, and the last may be its verdict.
+        last = kept[-1:] if columns[kept[-1]].keep < ALWAYS else []
+        kept.remove(min([*kept[1:-1], *last], key=lambda index: (columns[index].keep, -index)))
+    taken = tuple(replace(columns[index], keep=ALWAYS) for index in kept)
+    return replace(table, columns=taken, rows=tuple(tuple(row[index] for index in kept) for row in table.rows))
+
+
+def _shorter_sentences(out: Console, blocks: Sequence[Block], over: int) -> list[Block]:
+    room = out.width * _LINES_OF_A_SENTENCE * 9 // 10
+    return [
+        replace(block, text=f"{block.text[: room - 1].rstrip()}…")
+        if isinstance(block, Line) and not block.text.startswith(ADVICE) and len(block.text) > room
+        else block
+        for block in blocks
+    ]
+
+
+def _fewer_rows(out: Console, blocks: Sequence[Block], over: int) -> list[Block]:
+    """The longest table without as many of its last rows as there is no room for, sound ones first."""
+    tables = [block for block in blocks if isinstance(block, Table) and block.least is not None]
+    longest = max(tables, key=lambda one: len(one.rows), default=None)
+    if longest is None or longest.least is None or len(longest.rows) <= longest.least + 1:
+        return list(blocks)
+    left = max(longest.least, len(longest.rows) - over - 1)
+    # Of rows alike in this the first stay, in their order.
+    ranked = sorted(range(len(longest.rows)), key=lambda place: not _asks(longest.rows[place]))[:left]
+    shorter = replace(longest, rows=tuple(longest.rows[place] for place in sorted(ranked)))
+    rest = Line(f"and {len(longest.rows) - left} more rows: -v", "dim")
+    return [one for block in blocks for one in ((shorter, rest) if block is longest else (block,))]
+
+
+def _asks(row: Sequence[Cell]) -> bool:
+    return any("red" in cell.style or "yellow" in cell.style for cell in row)
+
+
+def _fewer_findings(out: Console, blocks: Sequence[Block], over: int) -> list[Block]:
+    """The blocks without the last findings and what to do about them; the first of them stays."""
+    kept, gone, last = list(blocks), 0, 0
+    while over > 0:
+        places = [place for place, one in enumerate(kept) if isinstance(one, Line) and one.may_go]
+        # A finding and what to do about it are two lines.
+        if len(places) <= 2:
+            break
+        place = places[-1]
+        # The line that says how many are left out takes one itself.
+        over -= _lines_of(out, kept[place]) - (gone == 0)
+        gone += not kept.pop(place).text.startswith(ADVICE)  # type: ignore[union-attr]
+        if gone:
+            last = place
+    if gone:
+        kept.insert(last, Line(f"and {gone} more finding{'s' * (gone != 1)}: -v", "dim"))
+    return kept
+
+
 def writable(out: Console, text: str) -> str:
     """`text`, in ASCII where the stream's encoding lacks one of its characters."""
     return text if can_encode(out, text) else ascii_text(text)
@@ -102,27 +211,34 @@ def can_encode(out: Console, text: str) -> bool:
 
 def _table_for(out: Console, table: Table) -> Iterator[RenderableType]:
     kept = list(range(len(table.columns)))
-    while _width(out, table, kept) > out.width:
-        droppable = [index for index in kept if table.columns[index].keep < 9]
-        if not droppable and table.narrow is not None:
+    while True:
+        # The least important goes first; of equals the rightmost.
+        droppable = [index for index in kept if table.columns[index].keep < ALWAYS]
+        least = min(droppable, key=lambda index: (table.columns[index].keep, -index), default=None)
+        # A note is cut only once what is less important is gone.
+        whole = [
+            index for index in droppable if least is not None and table.columns[index].keep > table.columns[least].keep
+        ]
+        if _width(out, table, kept, whole) <= out.width:
+            break
+        if least is None and table.narrow is not None:
             yield from _table_for(out, table.narrow)
             return
         is_cropped = any(column.cropped for column in table.columns)
-        if not droppable or (out.width < NARROW and table.narrow is None and not is_cropped):
+        if least is None or (out.width < NARROW and table.narrow is None and not is_cropped):
             yield from _records(out, table)
             return
-        # The least important goes first; of equals the rightmost.
-        kept.remove(min(droppable, key=lambda index: (table.columns[index].keep, -index)))
+        kept.remove(least)
     yield _rich_table(out, table, kept)
 
 
-def _width(out: Console, table: Table, kept: Sequence[int]) -> int:
-    """Characters that these columns take side by side; text that wraps counts as far as it must."""
+def _width(out: Console, table: Table, kept: Sequence[int], whole: Sequence[int] = ()) -> int:
+    """Characters that these columns take side by side; text that wraps, or is not `whole`, counts as far as it must."""
     widths = []
     for index in kept:
         head = max(cell_len(writable(out, text)) for text in table.columns[index].head.split("\n"))
         widest = max((cell_len(writable(out, row[index].text)) for row in table.rows), default=0)
-        if table.columns[index].cropped:
+        if table.columns[index].cropped and index not in whole:
             widest = min(widest, table.columns[index].cropped)
         widest = max(head, widest)
         widths.append(min(widest, LEAST_WRAPPED) if table.columns[index].wraps else widest)
@@ -137,13 +253,17 @@ def _rich_table(out: Console, table: Table, kept: Sequence[int]) -> rich.table.T
     for index in kept:
         column = table.columns[index]
         laid_out.add_column(
-            Text(writable(out, column.head)), justify=column.align, no_wrap=not column.wraps, overflow="fold"
+            Text(writable(out, column.head)),
+            justify=column.align,
+            no_wrap=not column.wraps,
+            overflow="fold",
+            max_width=rooms.get(index) if column.wraps else None,
         )
     for row in table.rows:
         cells = []
         for index in kept:
             cell = Text(writable(out, row[index].text), style=row[index].style)
-            if cell.cell_len > rooms.get(index, cell.cell_len):
+            if cell.cell_len > rooms.get(index, cell.cell_len) and not table.columns[index].wraps:
                 cell.truncate(rooms[index], overflow="ellipsis" if can_encode(out, "…") else "crop")
             cells.append(cell)
         laid_out.add_row(*cells)
@@ -335,13 +455,7 @@ def pictures(folder: Path) -> dict[Path, str]:
 
 def _typed(report: Report) -> str:
     """The command line that showed this screen: without what only wrote it to a file."""
-    typed, given = ["gpucheck"], iter(report.argv)
-    for argument in given:
-        if argument == "--output":
-            next(given, None)
-        elif argument != "--json" and not argument.startswith("--output="):
-            typed.append(argument)
-    return shlex.join(typed) if report.argv else f"gpucheck {report.command}"
+    return text.typed(report.argv) if report.argv else f"gpucheck {report.command}"
 
 
 def _escaped(title: str) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import re
+import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from gpucheck.render.blocks import ADVICE, SIGNS, Block, Drawing, Line, Page, Table, advice_line
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict, grouped
@@ -36,6 +38,10 @@ LAYOUTS = {
     "stress": "stress",
 }
 
+# Whoever asks for these asks for all of it; any other first view fits a screen, whose tables keep a row for each of
+# eight devices.
+_LISTS = frozenset({"bench all", "explain", "lint"})
+LEAST_ROWS = 8
 
 # Findings that ask for something; the others stand with the details.
 _WORST_FIRST: tuple[Verdict, ...] = ("fail", "inconclusive", "warn")
@@ -46,13 +52,18 @@ def blocks(report: Report, *, verbose: bool = False) -> list[Block]:
     laid_out: list[Block] = []
     for part in parts_of(report, verbose=verbose):
         laid_out += [Line(), *part] if laid_out and part else part
-    return laid_out
+    if verbose or report.command in _LISTS:
+        return [replace(one, may_go=False) if isinstance(one, Line) else one for one in laid_out]
+    return [replace(one, least=LEAST_ROWS) if isinstance(one, Table) else one for one in laid_out]
 
 
 def parts_of(report: Report, *, verbose: bool) -> list[Sequence[Block]]:
     """The same in its parts, of which the first is the answer with what asks for something."""
     file, _, function = LAYOUTS[report.command].partition(".")
     page_of: Callable[[Report], Page] = getattr(importlib.import_module(f"gpucheck.render.{file}"), function or "page")
+    report = replace(
+        report, findings=tuple(replace(one, fix=_whole_command(report, one.fix)) for one in report.findings)
+    )
     page = page_of(report)
     parts: list[Sequence[Block]] = [head(page, complete=report.summary.complete), page.body]
     if report.command != "compare" and "compare" in report.results:
@@ -66,6 +77,29 @@ def parts_of(report: Report, *, verbose: bool) -> list[Sequence[Block]]:
     return parts
 
 
+def _whole_command(report: Report, fix: str | None) -> str | None:
+    """A fix that is only an option, as the whole command to type: the one that was typed, with this option."""
+    if fix is None or not fix.startswith("--") or report.command.split()[:1] != list(report.argv[:1]):
+        return fix
+    return typed([*without(report.argv, fix.split()[0]), *fix.split()])
+
+
+def typed(argv: Sequence[str]) -> str:
+    """A command line to type, without what only wrote its result elsewhere."""
+    return shlex.join(["gpucheck", *without([one for one in argv if one != "--json"], "--output")])
+
+
+def without(argv: Sequence[str], option: str) -> list[str]:
+    """The arguments without an option and its value."""
+    kept, given = [], iter(argv)
+    for argument in given:
+        if argument == option:
+            next(given, None)
+        elif not argument.startswith(f"{option}="):
+            kept.append(argument)
+    return kept
+
+
 def head(page: Page, *, complete: bool = True) -> list[Block]:
     """The answer, what asks for something with the command to type, the worst first; whether all was done."""
     ranked = sorted(page.findings, key=lambda one: WORST_FIRST.index(one.verdict))
@@ -73,7 +107,7 @@ def head(page: Page, *, complete: bool = True) -> list[Block]:
     laid_out: list[Block] = [*([page.answer] if page.answer else []), *page.under]
     if page.cause is not None and page.cause.fix:
         laid_out.append(advice_line(page.cause.fix))
-    laid_out += said(asking)
+    laid_out += [replace(one, may_go=True) if isinstance(one, Line) else one for one in said(asking)]
     if not complete:
         laid_out.append(Line("! not complete: the command was cut off", "yellow"))
     if page.then and not any(isinstance(line, Line) and line.text.startswith(ADVICE) for line in laid_out):

@@ -165,7 +165,7 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
     of_size = [[flag for row in measurements if row.case["size_bytes"] == size for flag in row.flags] for size in sizes]
     told_of = [measured.note_cell([flag for flag in flags if flag in measured.DOUBTS]) for flags in of_size]
     if any(cell.text for cell in told_of):
-        columns.append((Column("notes", "left", keep=7, cropped=14), told_of))
+        columns.append((Column("notes", "left", keep=7, wraps=True, cropped=14), told_of))
     return replace(by_column(columns), narrow=by_column(narrow))
 
 
@@ -283,7 +283,7 @@ def _idioms(measurements: Sequence[Measurement], answer: TransferResult, *, whol
         numbers(Column("GB/s", keep=7), measured.median_rate, 1e9),
         filled(Column("of raw", keep=8), lambda row: measured.ratio_text(ratios.get(tuple(row.case.items())))),
         *((first,) if whole else ()),
-        filled(Column("notes", "left", keep=6, cropped=14), lambda row: measured.notes(row, "warm")),
+        filled(Column("notes", "left", keep=6, wraps=True, cropped=14), lambda row: measured.notes(row, "warm")),
     )
     return measured.table_of(measurements, columns)
 
@@ -363,7 +363,7 @@ _AT_ONCE: tuple[ColumnOf[Measurement], ...] = (
         Column("discarded", keep=1),
         lambda row: str(row.method.details["discarded_windows"]) if _is_both_ways(row) else "",
     ),
-    filled(Column("notes", "left", keep=6, cropped=14), lambda row: measured.notes(row, "warm")),
+    filled(Column("notes", "left", keep=6, wraps=True, cropped=14), lambda row: measured.notes(row, "warm")),
 )
 
 

@@ -66,7 +66,7 @@ OUT_OF_TIME = "--time-budget ended"
 
 
 def command(options: SmokeOptions, emit: Emit) -> None:
-    """Run the selected checks on one device and judge each.
+    """Run the selected checks on each device and judge each check.
 
     Raises UsageError for a prefix that matches nothing and for an unknown requirement, CannotLook where the device that
     was named is not there.
@@ -79,9 +79,23 @@ def command(options: SmokeOptions, emit: Emit) -> None:
     emit(Started(facts))
     for finding in _required(options.require, options.min_devices, facts):
         emit(Judged(finding))
-    accel = _open(options.device, facts, emit)
+    chosen = _chosen(options.device, facts, emit)
+    for place, device_id in enumerate(chosen):
+        now = time.monotonic()
+        until = now + (deadline - now) / (len(chosen) - place)
+        if _check(device_id, checks, facts, emit, until) is not None:
+            # What a lost device leaves in this process may fail the checks of the next one.
+            for other in chosen[place + 1 :]:
+                title, why = f"{other} was not checked", f"{device_id} failed in the same process"
+                emit(Judged(Finding(USABLE_ID, "skip", title, why, device=other)))
+            return
+
+
+def _check(device_id: str, checks: Sequence[Check], facts: Facts, emit: Emit, deadline: float) -> Fault | None:
+    """Run the checks on a device; how it died on the way, None where it did not."""
+    accel = _open(device_id, facts, emit)
     if accel is None:
-        return
+        return None
     died: Fault | None = None
     try:
         with pulse.watching(accel, WHERE), accel.as_current():
@@ -94,6 +108,7 @@ def command(options: SmokeOptions, emit: Emit) -> None:
             raise
     if died is not None:
         emit(Failed(died))
+    return died
 
 
 def _required(require: str | None, min_devices: int | None, facts: Facts) -> list[Finding]:
@@ -110,19 +125,23 @@ def _required(require: str | None, min_devices: int | None, facts: Facts) -> lis
 # -- the device -------------------------------------------------------------------------------------------------------
 
 
-def _open(requested: str, facts: Facts, emit: Emit) -> devices.Accel | None:
-    """The device to check; None where one is there and torch cannot use it, which is then the failed check."""
+def _chosen(requested: str, facts: Facts, emit: Emit) -> tuple[str, ...]:
+    """The devices to check; none where one is there and torch cannot use it, which is then the failed check."""
     try:
         chosen = choose.choose(requested, facts)
-        device_id = choose.resolve(requested, facts)
     except CannotLook as error:
         # Asked for by name and not in this machine: that is no finding about the machine (exit 3).
         if not _present_but_unusable(requested, facts):
             raise
         emit(Judged(unusable(error)))
-        return None
+        return ()
     if chosen.notice:
         emit(Notice(chosen.notice))
+    return chosen.ids
+
+
+def _open(device_id: str, facts: Facts, emit: Emit) -> devices.Accel | None:
+    """Open a device; one that torch cannot use is the failed check, and None."""
     try:
         with pulse.opening(device_id, WHERE):
             return choose.open_named(device_id, facts)

@@ -95,7 +95,7 @@ def _expect_none(differ: torch.Tensor, told: str, /, **evidence: Any) -> None:
     expect(count == 0, f"{count} {told}", **evidence)
 
 
-# -- in a process of its own -------------------------------------------------------------------------------------------
+# -- in a separate process -------------------------------------------------------------------------------------------
 #
 # Where torch pins memory it aborts the process when it lets go of it on a device that is lost: so does its thread that
 # pins for a DataLoader.

@@ -1,4 +1,4 @@
-"""`gpucheck stress`: every device at work at once, each in a process of its own, and what came of it.
+"""`gpucheck stress`: every device at work at once, each in a separate process, and what came of it.
 
 This process uses no device: whatever a driver does to a child, the others' results are kept. All children begin at the
 same time, once each has its memory; one that fails or falls silent is ended, and told as what it is.

@@ -206,7 +206,7 @@ JUDGE = Judge(findings, headlines, together=together)
 
 
 def _result(rows: Sequence[Measurement]) -> Finding:
-    """Whether every rank's data is right, in every run; the ranks that got wrong data, and whom it came from."""
+    """Return whether every rank's data is right, in every run; the ranks that got wrong data, and whom it came from."""
     comparisons = []
     wrong: list[dict[str, Any]] = []
     for row in rows:
@@ -315,6 +315,7 @@ def _of_table(name: str, one: Measurement, known: Expected) -> Finding:
         return Finding("collective.expected", "info", title, told, evidence)
     if rate >= least:
         return Finding("collective.expected", "pass", f"{name} is as fast as it should be", told, evidence)
+    title, fix = f"{name} is slower than it should be", _SLOW
     if best != known.ring and rate >= LEAST_OF_EXPECTED * known.ring:
         told += f"; {units.byte_rate(known.ring)} is usual without NVLS, the sum in the switch"
         fix = "NCCL_DEBUG=INFO says why NVLS is off; look at Fabric Manager, NCCL's version, virtualisation"

@@ -168,7 +168,7 @@ class Rank:
 
 
 def _told(error: RuntimeError) -> str:
-    """What a backend says of its failure; NCCL's own words stand below torch's."""
+    """Return what a backend says of its failure; NCCL's own words stand below torch's."""
     text = str(error)
     _, found, last = text.partition("Last error:")
     return first_line(last if found and last.strip() else text) or type(error).__name__
@@ -260,7 +260,7 @@ def _tag(turn: int, rank: int) -> int:
 
 
 def _value(places: torch.Tensor, turn: int, rank: int) -> torch.Tensor:
-    """What a rank gives at these places; another one each turn. Whole numbers, which float32 adds without error."""
+    """Return a rank's values at these places, other ones each turn: whole numbers, which float32 adds without error."""
     return (places % PERIOD + _tag(turn, rank)).to(torch.float32)
 
 

@@ -282,7 +282,7 @@ class Meeting:
         self.store.set(self._name(key), json.dumps(told))
 
     def _hear(self, *keys: str, limit_s: float) -> dict[str, Any] | None:
-        """What stands under the first of these keys that is there; None where nothing is within so many seconds."""
+        """Return what stands under the first of these keys that is there, or None after so many seconds."""
         until = time.monotonic() + limit_s
         while (name := next((one for one in map(self._name, keys) if self.store.check([one])), None)) is None:
             if time.monotonic() >= until:

@@ -106,10 +106,8 @@ def rows(together: Together, start: Start = start) -> Iterator[Measurement]:
             cause = messages.cause_of(lost.reason)
             if cause is not None and cause.whose == "device":
                 raise DeviceFailed(f"{lost.who}: {cause.title}", lost.reason, cause.fix, device=lost.who) from lost
-            title, evidence = (
-                f"{lost.who} did not copy with the others",
-                {"device": lost.who, "devices": len(together.ids)},
-            )
+            title = f"{lost.who} did not copy with the others"
+            evidence = {"device": lost.who, "devices": len(together.ids)}
             fix = f"run `gpucheck bench transfer --device {lost.who}`, then rerun"
             together.emit(Skipped(Finding(NAME, "inconclusive", title, lost.reason, evidence, fix=fix)))
 

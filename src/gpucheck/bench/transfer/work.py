@@ -391,7 +391,7 @@ def _no_time(left: Sequence[Part | TogetherPart], device: str | None = None) -> 
 def _together(
     options: TransferOptions, chosen: frozenset[str], ids: Sequence[str], facts: Facts, emit: Emit, deadline: float
 ) -> None:
-    """Measure several devices at once: each in a process of its own."""
+    """Measure several devices at once: each in a separate process."""
     todo = [part for part in TOGETHER if part.id in chosen and part.applies(ids)]
     for place, part in enumerate(todo):
         until = share_until(deadline, [one.weight for one in todo[place:]])

@@ -64,7 +64,7 @@ def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
     snapshot = os.path.abspath(f"gpucheck-memory-{os.getpid()}.pickle") if options.memory else ""
     job = ranks.job(folder, options.hang_after_s, ends=options.end_on_hang)
     added = {} if job is None else ranks.enlarged(os.environ, device_arrival=options.device_arrival)
-    cpu_before, began = _cpu_s(), time.perf_counter_ns()
+    cpu_before, began = _used()[0], time.perf_counter_ns()
     try:
         with started(
             script,
@@ -76,17 +76,10 @@ def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
             added=added,
         ) as running:
             code, busy, unknown = _watched(running, job, emit)
-            ended = Ended(
-                program=options.program,
-                exit=code,
-                began_ns=began,
-                at_ns=time.perf_counter_ns(),
-                cpu_s=None if cpu_before is None else (_cpu_s() or 0.0) - cpu_before,
-                host_peak_bytes=_host_peak(),
-                busy=busy,
-                busy_unknown=unknown,
-                snapshot=snapshot if snapshot and os.path.exists(snapshot) else None,
-            )
+            at, (cpu, peak) = time.perf_counter_ns(), _used()
+            cpu_s = None if cpu is None or cpu_before is None else cpu - cpu_before
+            written = snapshot if snapshot and os.path.exists(snapshot) else None
+            ended = Ended(options.program, code, began, at, cpu_s, peak, busy, unknown, written)
             _answer(running, ended, emit, job)
     except OSError as error:
         raise CannotLook(f"{script} cannot be started", os.strerror(error.errno or 0)) from error
@@ -169,7 +162,7 @@ def _watched(
 
 
 def _sampler(uuid: str) -> LineChild:
-    return LineChild(python_argv("gpucheck.machine.nvml.sampler", uuid, "busy"))
+    return LineChild(python_argv("gpucheck.machine.nvml_sampler", uuid, "busy"))
 
 
 def _loads(watch: Watch, job: ranks.Job | None) -> list[tuple[float, float]]:
@@ -206,24 +199,16 @@ def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -
         emit(Judged(finding))
 
 
-def _usage() -> Any:
-    """Return what the processes that have ended under this one took; None where the system does not tell."""
+def _used() -> tuple[float | None, int | None]:
+    """CPU seconds of the processes that have ended under this one, and the largest resident set of any in bytes; None
+    where the system does not tell."""
     if sys.platform == "win32":
-        return None
+        return None, None
     import resource
 
-    return resource.getrusage(resource.RUSAGE_CHILDREN)
-
-
-def _cpu_s() -> float | None:
-    usage = _usage()
-    return None if usage is None else float(usage.ru_utime + usage.ru_stime)
-
-
-def _host_peak() -> int | None:
-    """The largest resident set of any of these processes, in bytes; macOS tells bytes, others kibibytes."""
-    usage = _usage()
-    return None if usage is None else int(usage.ru_maxrss) * (1 if sys.platform == "darwin" else 1024)
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # macOS tells bytes, others kibibytes.
+    return usage.ru_utime + usage.ru_stime, int(usage.ru_maxrss) * (1 if sys.platform == "darwin" else 1024)
 
 
 # -- a copy of the folder ----------------------------------------------------------------------------------------------

@@ -194,7 +194,7 @@ def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | 
 
 
 def _has_hosts(world: int) -> bool:
-    """Whether the ranks are on several hosts, as torchrun tells it."""
+    """Return whether torchrun says that the ranks are on several hosts."""
     return os.environ.get("LOCAL_WORLD_SIZE", str(world)) != str(world)
 
 
@@ -536,7 +536,7 @@ def _activity(
     at: _Place | None,
     cost_s: float,
 ) -> tuple[str | None, float | None, str | None]:
-    """What the late rank does for longer than its siblings, by how much, and where."""
+    """Return what the late rank does for longer than its siblings, by how much, and where."""
     others = [mean for rank, mean in means.items() if rank not in late and mean]
     if not late or not others or not means.get(late[0]):
         return None, None, None
@@ -629,7 +629,7 @@ def _mismatch(ranks: Sequence[Read]) -> JobMismatch | None:
 
 
 def _signature(kind: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What must be the same on all ranks: the operation and, where it must, elements and dtypes."""
+    """Return what must be the same on all ranks: the operation and, where it must, elements and dtypes."""
     name = str(kind["name"])
     if not _EQUAL.search(name):
         return (name,)
@@ -785,7 +785,7 @@ def _of_ranks(found: RanksResult) -> Finding:
         )
     cost = units.duration(found.cost_s or 0.0)
     if found.outcome == "alternating":
-        who = f", mostly {_names(found.late)}" if found.late else ""
+        who = f", usually {_names(found.late)}" if found.late else ""
         title = "ranks take turns in being last"
         return Finding(name, verdict, title, f"waiting for the last costs {cost} of a step of {step}{who}", evidence)
     rows = {one.rank: one for one in found.ranks}

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from gpucheck import links
-from gpucheck.machine.nvml import fields, read
-from gpucheck.machine.nvml.fields import Refused, Row, call
+from gpucheck.machine import nvml_fields as fields
+from gpucheck.machine import nvml_read as read
+from gpucheck.machine.nvml_fields import Refused, Row, call
 from gpucheck.machine.speaking import claim_stdout, requests
 
 # NVML averages some readings over a second, and more than 20 readings a second disturb what they watch.

@@ -129,22 +129,6 @@ def yes_or_no(value: Any) -> bool:
     return isinstance(value, bool)
 
 
-def _reasons(value: Any) -> bool:
-    return whole(0, 2**64 - 2)(value["bits"])
-
-
-def _remapped(value: Any) -> bool:
-    return all(map(_rows, (value["correctable"], value["uncorrectable"])))
-
-
-def _mig(value: Any) -> bool:
-    return yes_or_no(value["enabled"]) and yes_or_no(value["enabled_after_reset"])
-
-
-def _violations(value: Any) -> bool:
-    return all(one is None or number(0, 2**62 / 1e9)(one) for one in value.values())
-
-
 def _each(sound: Sound) -> Sound:
     return lambda value: all(map(sound, value.values()))
 
@@ -338,7 +322,13 @@ IDENTITY: tuple[Field, ...] = (
     ),
 )
 
-VIOLATIONS = _one("violations_s", _violations, "nvmlDeviceGetFieldValues", tuple(VIOLATION_FIELDS), convert=violations)
+VIOLATIONS = _one(
+    "violations_s",
+    lambda value: all(one is None or number(0, 2**62 / 1e9)(one) for one in value.values()),
+    "nvmlDeviceGetFieldValues",
+    tuple(VIOLATION_FIELDS),
+    convert=violations,
+)
 _ECC = "nvmlDeviceGetTotalEccErrors"
 _POWER_RANGE = "nvmlDeviceGetPowerManagementLimitConstraints"
 # Announced to go with CUDA 14.
@@ -392,7 +382,7 @@ DETAILS: tuple[Field, ...] = (
     # Drivers before R535 know only the older name.
     Field(
         "clock_reasons",
-        _reasons,
+        lambda value: whole(0, 2**64 - 2)(value["bits"]),
         (Call("nvmlDeviceGetCurrentClocksEventReasons"), Call("nvmlDeviceGetCurrentClocksThrottleReasons")),
         clock_reasons,
     ),
@@ -413,7 +403,12 @@ DETAILS: tuple[Field, ...] = (
     _one("ecc/volatile_uncorrected", count, _ECC, UNCORRECTED, VOLATILE),
     _one("ecc/aggregate_corrected", count, _ECC, CORRECTED, AGGREGATE),
     _one("ecc/aggregate_uncorrected", count, _ECC, UNCORRECTED, AGGREGATE),
-    _one("remapped_rows", _remapped, "nvmlDeviceGetRemappedRows", convert=remapped_rows),
+    _one(
+        "remapped_rows",
+        lambda value: _rows(value["correctable"]) and _rows(value["uncorrectable"]),
+        "nvmlDeviceGetRemappedRows",
+        convert=remapped_rows,
+    ),
     _one(
         "remap_banks",
         _each(_rows),
@@ -429,7 +424,7 @@ DETAILS: tuple[Field, ...] = (
     ),
     _one(
         "mig",
-        _mig,
+        lambda value: yes_or_no(value["enabled"]) and yes_or_no(value["enabled_after_reset"]),
         "nvmlDeviceGetMigMode",
         convert=lambda modes: {"enabled": flag(modes[0]), "enabled_after_reset": flag(modes[1]), "instances": []},
     ),

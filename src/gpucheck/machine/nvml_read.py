@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from gpucheck.machine.nvml import fields
-from gpucheck.machine.nvml.fields import (
+from gpucheck.machine import nvml_fields as fields
+from gpucheck.machine.nvml_fields import (
     ECC_OFF,
     FUNCTION_NOT_FOUND,
     INSUFFICIENT_SIZE,
