@@ -206,8 +206,10 @@ def _job_key() -> str:
 
 def _meeting() -> Path:
     """A folder whose name all ranks of a job on this host make alike."""
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return Path(tempfile.gettempdir()) / f"gpucheck-{os.getuid()}-{_job_key()}-{attempt}"
+    # Two jobs with masters on two hosts may use the same port.
+    names = ("MASTER_ADDR", "TORCHELASTIC_RESTART_COUNT")
+    text = "\n".join((_job_key(), *(os.environ.get(name, "") for name in names)))
+    return Path(tempfile.gettempdir()) / f"gpucheck-{os.getuid()}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def enlarged(env: Mapping[str, str], *, device_arrival: bool) -> dict[str, str]:
@@ -358,7 +360,7 @@ class Read:
         self._latest[group] = number
         key = self.key(kind, number)
         self.calls[key] = kind, created_ns
-        if duration_ms is not None:
+        if duration_ms is not None and math.isfinite(duration_ms):
             self.inside[key] = float(duration_ms) / 1e3
 
     def offset(self, at_ns: int) -> tuple[float, float]:
@@ -397,7 +399,9 @@ def read(folder: Path) -> list[Read]:
         with open(path, encoding="utf-8", errors="replace") as file:
             for line in file:
                 # What was being written when its process was killed.
-                with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError, RecursionError):
+                with contextlib.suppress(
+                    KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError
+                ):
                     rank.take(json.loads(line))
         found.append(rank)
     newest = max((one.job for one in found), default=(0, ""))[1]
@@ -426,6 +430,8 @@ def fold(ranks: Sequence[Read], folder: Path | None = None) -> RanksResult:
     verdict = ranks_judge.judge(table)
     if verdict.outcome != "not_decided" and any(math.isinf(one) for one in table.clock_error_s.values()):
         verdict = ranks_judge.Verdict("not_decided", reason="the clocks of the hosts could not be compared")
+    if (seen := len({rank for call in table.calls for rank in call.arrivals})) < world and verdict.outcome == "alike":
+        verdict = ranks_judge.Verdict("not_decided", reason=f"collectives of {seen} of {world} ranks were seen")
     reason = verdict.reason
     if len(ranks) < world and verdict.outcome == "not_decided":
         reason = f"{len(ranks)} of {world} ranks wrote here"
@@ -481,14 +487,18 @@ def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tupl
                 arrivals[key][one.rank] = -one.inside[key]
     ends = {one.rank: [row[0] for row in one.steps] for one in ranks}
     by_rank = {one.rank: one for one in ranks}
+    callers: dict[str, set[int]] = defaultdict(set)
+    for key, times in arrivals.items():
+        callers[key[0]] |= times.keys()
     calls: list[Call] = []
     positions: dict[tuple[str, int], _Place | None] = {}
     counted: Counter[tuple[str, int]] = Counter()
     for key in sorted(arrivals, key=lambda one: (one[0], one[1])):
         times = arrivals[key]
         first = by_rank[min(times)]
-        expected = first.groups.get(key[0])
-        if len(times) < 2 or (expected is not None and len(times) < len(set(expected) & set(by_rank))):
+        # A group that was made again may have other members.
+        expected = set(first.groups.get(key[0], callers[key[0]])) & set(by_rank)
+        if len(times) < max(len(expected), 2):
             continue
         kind, created = first.calls[key]
         step = bisect.bisect(ends[first.rank], created)
@@ -744,7 +754,7 @@ def _found(row: JobRank) -> str:
     place = f" is at {row.place}" if row.place else ""
     if row.exit is None or row.state is not None or (row.exit >= 0 and place):  # it was alive then
         return place
-    return f" had ended {_how(row.exit)}{place.replace(' is', '', 1)}"
+    return f" had ended {'with ' * (row.exit >= 0)}{_how(row.exit)}{place.replace(' is', '', 1)}"
 
 
 def _how(code: int) -> str:
@@ -784,10 +794,13 @@ def _of_ranks(found: RanksResult) -> Finding:
             name, verdict, "no rank holds up the job", f"{found.world} ranks, {found.steps} steps of {step}", evidence
         )
     cost = units.duration(found.cost_s or 0.0)
+    # Another rank may be later still.
+    among = f"; {len(found.ranks)} of {found.world} ranks wrote here" if len(found.ranks) < found.world else ""
     if found.outcome == "alternating":
         who = f", usually {_names(found.late)}" if found.late else ""
         title = "ranks take turns in being last"
-        return Finding(name, verdict, title, f"waiting for the last costs {cost} of a step of {step}{who}", evidence)
+        message = f"waiting for the last costs {cost} of a step of {step}{who}{among}"
+        return Finding(name, verdict, title, message, evidence)
     rows = {one.rank: one for one in found.ranks}
     one = rows[found.late[0]]
     who = f"rank {one.rank} ({one.device}, {one.host})" if len(found.late) == 1 else _names(found.late)
@@ -800,7 +813,7 @@ def _of_ranks(found: RanksResult) -> Finding:
         )
         place = f" at {found.place}" if found.place else ""
         message += f"; before it, {found.activity}{place}{more}" if more else f"; it is late in {found.activity}{place}"
-    message += _slow_clock(one, [row for row in found.ranks if row.rank not in found.late])
+    message += _slow_clock(one, [row for row in found.ranks if row.rank not in found.late]) + among
     title = f"{_names(found.late)} {'holds' if len(found.late) == 1 else 'hold'} up the job"
     return Finding(name, verdict, title, message, evidence)
 
