@@ -15,9 +15,9 @@ A real job has steps of 100 ms or more. Which rank is late is drawn from the see
 5 % of a step, or for three standard deviations of a rank's lateness in the last sound job of its way, if that is more:
 so a sound job comes before each way.
 
-The cost is of a step of about 20 ms with 30 collectives, between readings of the record: a quick step (the lowest
+The cost is that of a step of about 20 ms with 30 collectives, between readings of the record: a quick step (the lowest
 tenth) of a job under torchrun with `gpucheck run` against one without, in pairs of processes in random order. Pairs of
-two without (A/A) tell what the machine's own noise comes to. Bound: 1 %.
+two without (A/A) show the noise of the machine. Bound: 1 %.
 """
 
 from __future__ import annotations

@@ -330,7 +330,7 @@ def _farthest(peaks: Mapping[int, int], expected: Callable[[int], float]) -> flo
 
 
 def strays(peaks: Mapping[int, int], foreseen: Mapping[int, float] | None) -> float | None:
-    """How far peaks lie from those foreseen.
+    """Return how far peaks lie from those foreseen.
 
     None for fewer than two sizes, of which one calibrated the prediction, and where one of them was not foreseen.
     """
@@ -340,7 +340,7 @@ def strays(peaks: Mapping[int, int], foreseen: Mapping[int, float] | None) -> fl
 
 
 def residual(peaks: Mapping[int, int]) -> float | None:
-    """How far peaks lie from the line of least squares; None for fewer than three sizes: two always lie on one."""
+    """Return how far peaks lie from the line of least squares; None below three sizes: two always lie on one."""
     if len(peaks) < 3 or not any(peaks.values()):
         return None
     slope, intercept = statistics.linear_regression(list(peaks), list(peaks.values()))

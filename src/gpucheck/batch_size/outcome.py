@@ -433,7 +433,7 @@ def _of_exception(raised: Raised, device_kind: str) -> Outcome | None:
 
 
 def _matched(text: str, device_kind: str) -> Outcome | None:
-    """What the first row that matches a text means; None where none does."""
+    """The meaning of the first row that matches a text; None where none does."""
     row = next((row for row in MESSAGES if row[0].search(text)), None)
     return None if row is None else _where(row[2], device_kind) if row[1] == "out-of-memory" else row[1]
 

@@ -209,7 +209,7 @@ class Search:
         return self.trials[self.taken_over :]
 
     def _has_confirmed(self, trials: Sequence[TrialEntry]) -> bool:
-        """Return whether the best size has passed in a process of its own among these."""
+        """Return whether the best size has passed in a separate process among these."""
         best = self.best
         confirmed = {r.batch_size for r in trials if r.purpose == "confirm" and r.outcome == FITS}
         return best is not None and best.batch_size in confirmed

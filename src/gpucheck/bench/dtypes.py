@@ -27,7 +27,7 @@ NO_FAST_ACCUMULATION = "fast accumulation is a mode of cuBLAS"
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """How a device supports a dtype: in hardware, emulated (slow), not at all, or `unknown`."""
+    """The support of a dtype by a device: in hardware, emulated (slow), not at all, or `unknown`."""
 
     kind: Literal["native", "emulated", "none", "unknown"]
     reason: str = ""

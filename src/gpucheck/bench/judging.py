@@ -1,4 +1,4 @@
-"""What the judges of all benchmarks share. Pure.
+"""The parts that the judges of all benchmarks share. Pure.
 
 The figures of rows: what thresholds are held against, and what share of a peak is reached; shares are told as they are,
 above 100 % too. `Seen` is what a benchmark has of one device, `Judge` what is asked of it. Then findings that every

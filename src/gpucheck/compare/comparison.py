@@ -41,6 +41,12 @@ def case_text(case: Mapping[str, Any], between: str = ", ") -> str:
     return between.join(filter(None, (_value_text(name, value) for name, value in case.items())))
 
 
+def case_name(case: Mapping[str, Any]) -> str:
+    """Name a case in evidence and test cases; the name never changes."""
+    values = (units.capacity(one) if name.endswith("_bytes") else str(one) for name, one in case.items())
+    return ", ".join(values)
+
+
 # What a copy's label says of its clock: the whole call needs no word.
 _CLOCKS = {"as_called": "", "link": "the link alone"}
 
@@ -235,8 +241,7 @@ def disturbed(row: Measurement) -> tuple[str, ...]:
 
 def row_label(row: ComparedRow) -> str:
     """Name a row in evidence and test cases; the name never changes."""
-    values = (units.capacity(one) if name.endswith("_bytes") else str(one) for name, one in row.case.items())
-    return f"{row.name} {', '.join(values)}"
+    return f"{row.name} {case_name(row.case)}"
 
 
 def row_text(row: ComparedRow, between: str = ", ") -> str:

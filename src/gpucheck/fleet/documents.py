@@ -128,7 +128,7 @@ def parse(data: bytes) -> NodeDocument:
     try:
         document = from_json(NodeDocument, _tidied(loaded), foreign=True)
     except (KeyError, TypeError) as error:
-        raise Refused(str(error.args[0])) from error
+        raise Refused(f"it does not follow the schema {NODE_SCHEMA}: {error.args[0]}") from error
     _check(document)
     return document
 

@@ -80,11 +80,11 @@ def _rows_measured(report: Report) -> list[Finding]:
     if report.summary.complete or not report.measurements:
         return []
     from gpucheck import units
-    from gpucheck.compare.comparison import case_text
+    from gpucheck.compare.comparison import case_name
 
     return [
         Finding(
-            f"measured: {row.name} {case_text(row.case)} on {row.device.id}",
+            f"measured: {row.name} {case_name(row.case)} on {row.device.id}",
             "info",
             "not timed" if row.time_s is None else f"{units.duration(row.time_s.median)} a call",
             "" if row.rate is None else f"{row.rate.median:g} {row.rate.unit}",

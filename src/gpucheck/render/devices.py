@@ -271,7 +271,7 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]
     compact: tuple[_ColumnOf, ...] = (
         (Column("GPU", "left"), _index),
         (Column("NVML", "left", keep=4), nvml),
-        (Column("device", "left", keep=2), _cores_or_name),
+        (Column("device", "left", keep=3), _cores_or_name),
         (Column("", "left", keep=1), lambda device: Cell(bar(_memory_share(device), _SHORT_BAR), "cyan")),
         (Column("mem, GiB"), _memory),
         (Column("", "left", keep=0), util_bar),
@@ -279,7 +279,7 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]
         (Column("power, W"), _of_card(_power)),
         (Column("°C", keep=4), _of_card(_temperature)),
         (Column("MHz"), _of_card(_clock)),
-        (Column("PCIe", "left", keep=3), _of_card(lambda card: link(card.pcie).removeprefix("PCIe "))),
+        (Column("PCIe", "left", keep=2), _of_card(lambda card: link(card.pcie).removeprefix("PCIe "))),
         (Column("state", "left", cropped=8), lambda device: _state(device, findings)),
     )
     wide: tuple[_ColumnOf, ...] = (

@@ -32,6 +32,8 @@ NATURAL_WIDTH = 100_000
 LEAST_WRAPPED = 36
 # Characters that a text keeps where every row has one line.
 LEAST_CROPPED = 10
+# A column that stays no longer than this is dropped before a text that always stays is cut.
+NICETY = 3
 # Below this a table that does not fit turns into `name: value` lines.
 NARROW = 50
 
@@ -215,10 +217,10 @@ def _table_for(out: Console, table: Table) -> Iterator[RenderableType]:
         # The least important goes first; of equals the rightmost.
         droppable = [index for index in kept if table.columns[index].keep < ALWAYS]
         least = min(droppable, key=lambda index: (table.columns[index].keep, -index), default=None)
-        # A note is cut only once what is less important is gone.
-        whole = [
-            index for index in droppable if least is not None and table.columns[index].keep > table.columns[least].keep
-        ]
+        # Text is cut only once what is less important is gone; a state, before what is more than a nicety goes.
+        lowest = ALWAYS if least is None else table.columns[least].keep
+        ends = [index for index in kept if table.columns[index].cropped]
+        whole = [one for one in ends if lowest < (NICETY if one not in droppable else table.columns[one].keep)]
         if _width(out, table, kept, whole) <= out.width:
             break
         if least is None and table.narrow is not None:
