@@ -29,7 +29,6 @@ LEVEL = 0.001
 # Where ranks run ahead of the last in more than this share of the steps, they did not wait for it: with
 # NCCL hosts may issue a step while others are at the one before.
 AHEAD = 0.02
-_AHEAD = "ranks go on for a step without the last one: two jobs, wrong clocks, or calls that nobody waits for"
 
 Outcome = Literal["straggler", "alternating", "alike", "not_decided"]
 
@@ -83,7 +82,8 @@ def judge(table: Table) -> Verdict:
     if len(table.ranks) < 2 or not table.calls:
         return Verdict("not_decided", reason="no collective was seen on more than one rank")
     if not table.inside and _ahead(table) > AHEAD:
-        return Verdict("not_decided", reason=_AHEAD)
+        why = "two jobs, wrong clocks, or calls that nobody waits for"
+        return Verdict("not_decided", reason=f"ranks go on for a step without the last one: {why}")
     lateness = _lateness(table)
     late, steps = lateness.late, sorted(lateness.lost)
     if len(steps) < FEWEST_STEPS - APART:
@@ -189,8 +189,7 @@ def _alternate(named: Sequence[int], late: Mapping[int, Mapping[int, float]], st
         first, second, *_ = sorted(named, key=lambda rank: -late[rank].get(step, 0.0))
         latest[first] += late[second].get(step, 0.0) < late[first].get(step, 0.0) / 2
     # Where one of them is latest in nearly all, the others are late too, by less.
-    *_, second_most, most = sorted(latest.values())
-    return sum(latest.values()) > len(steps) / 2 and second_most >= most / 2
+    return sum(latest.values()) > len(steps) / 2 and sorted(latest.values())[-2] >= max(latest.values()) / 2
 
 
 # -- lateness ----------------------------------------------------------------------------------------------------------
