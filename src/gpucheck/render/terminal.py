@@ -102,7 +102,7 @@ def fitting(out: Console, blocks: Sequence[Block]) -> Sequence[Block]:
     """The blocks in as many lines as a screen has, as far as they can do without some; a pipe gets all of them.
 
     First each row of a table takes one line, then long sentences lose their ends, tables their last sound rows, and
-    the last findings go. What is left out is counted; `-v` shows it.
+    the last findings go. What is left out is counted; `-v` shows it. Nothing that failed is shortened or goes.
     """
     if out.width >= NATURAL_WIDTH or not any(_can_shrink(block) for block in blocks):
         return blocks
@@ -154,7 +154,7 @@ def _shorter_sentences(out: Console, blocks: Sequence[Block], over: int) -> list
     room = out.width * _LINES_OF_A_SENTENCE * 9 // 10
     return [
         replace(block, text=f"{block.text[: room - 1].rstrip()}…")
-        if isinstance(block, Line) and not block.text.startswith(ADVICE) and len(block.text) > room
+        if isinstance(block, Line) and not (_is_advice(block) or "red" in block.style) and len(block.text) > room
         else block
         for block in blocks
     ]
@@ -166,35 +166,44 @@ def _fewer_rows(out: Console, blocks: Sequence[Block], over: int) -> list[Block]
     longest = max(tables, key=lambda one: len(one.rows), default=None)
     if longest is None or longest.least is None or len(longest.rows) <= longest.least + 1:
         return list(blocks)
-    left = max(longest.least, len(longest.rows) - over - 1)
+    failed = sum(any("red" in cell.style for cell in row) for row in longest.rows)
+    left = max(longest.least, failed, len(longest.rows) - over - 1)
+    if left > len(longest.rows) - 2:
+        return list(blocks)
     # Of rows alike in this the first stay, in their order.
-    ranked = sorted(range(len(longest.rows)), key=lambda place: not _asks(longest.rows[place]))[:left]
+    ranked = sorted(range(len(longest.rows)), key=lambda place: _gravity(longest.rows[place]))[:left]
     shorter = replace(longest, rows=tuple(longest.rows[place] for place in sorted(ranked)))
     rest = Line(f"and {len(longest.rows) - left} more rows: -v", "dim")
     return [one for block in blocks for one in ((shorter, rest) if block is longest else (block,))]
 
 
-def _asks(row: Sequence[Cell]) -> bool:
-    return any("red" in cell.style or "yellow" in cell.style for cell in row)
+def _gravity(row: Sequence[Cell]) -> int:
+    return next((place for place, colour in enumerate(("red", "yellow")) if any(colour in one.style for one in row)), 2)
 
 
 def _fewer_findings(out: Console, blocks: Sequence[Block], over: int) -> list[Block]:
-    """The blocks without the last findings and what to do about them; the first of them stays."""
-    kept, gone, last = list(blocks), 0, 0
+    """The blocks without the last findings that may go, each with what to do about it; the first of them stays."""
+    kept, gone = list(blocks), 0
     while over > 0:
         places = [place for place, one in enumerate(kept) if isinstance(one, Line) and one.may_go]
-        # A finding and what to do about it are two lines.
-        if len(places) <= 2:
+        # What to do about a finding stands below it.
+        found = [place for place in places if not _is_advice(kept[place])]
+        if len(found) <= 1:
             break
-        place = places[-1]
+        end = found[-1] + 1
+        end += end in places
         # The line that says how many are left out takes one itself.
-        over -= _lines_of(out, kept[place]) - (gone == 0)
-        gone += not kept.pop(place).text.startswith(ADVICE)  # type: ignore[union-attr]
-        if gone:
-            last = place
+        over -= sum(_lines_of(out, one) for one in kept[found[-1] : end]) - (gone == 0)
+        gone += 1
+        del kept[found[-1] : end]
+        last = found[-1]
     if gone:
         kept.insert(last, Line(f"and {gone} more finding{'s' * (gone != 1)}: -v", "dim"))
     return kept
+
+
+def _is_advice(block: Block) -> bool:
+    return isinstance(block, Line) and block.text.startswith(ADVICE)
 
 
 def writable(out: Console, text: str) -> str:
