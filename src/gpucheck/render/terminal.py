@@ -154,7 +154,9 @@ def _shorter_sentences(out: Console, blocks: Sequence[Block], over: int) -> list
     room = out.width * _LINES_OF_A_SENTENCE * 9 // 10
     return [
         replace(block, text=f"{block.text[: room - 1].rstrip()}…")
-        if isinstance(block, Line) and not (_is_advice(block) or "red" in block.style) and len(block.text) > room
+        if isinstance(block, Line)
+        and not (block.text.startswith(ADVICE) or "red" in block.style)
+        and len(block.text) > room
         else block
         for block in blocks
     ]
@@ -162,18 +164,15 @@ def _shorter_sentences(out: Console, blocks: Sequence[Block], over: int) -> list
 
 def _fewer_rows(out: Console, blocks: Sequence[Block], over: int) -> list[Block]:
     """The longest table without as many of its last rows as there is no room for, sound ones first."""
-    tables = [block for block in blocks if isinstance(block, Table) and block.least is not None]
-    longest = max(tables, key=lambda one: len(one.rows), default=None)
-    if longest is None or longest.least is None or len(longest.rows) <= longest.least + 1:
-        return list(blocks)
-    failed = sum(any("red" in cell.style for cell in row) for row in longest.rows)
-    left = max(longest.least, failed, len(longest.rows) - over - 1)
-    if left > len(longest.rows) - 2:
+    tables = (block for block in blocks if isinstance(block, Table) and block.least is not None)
+    longest = max(tables, key=lambda one: len(one.rows), default=Table((), ()))
+    failed, count = sum(_gravity(row) == 0 for row in longest.rows), len(longest.rows)
+    if (left := max(longest.least or count, failed, count - over - 1)) > count - 2:
         return list(blocks)
     # Of rows alike in this the first stay, in their order.
-    ranked = sorted(range(len(longest.rows)), key=lambda place: _gravity(longest.rows[place]))[:left]
+    ranked = sorted(range(count), key=lambda place: _gravity(longest.rows[place]))[:left]
     shorter = replace(longest, rows=tuple(longest.rows[place] for place in sorted(ranked)))
-    rest = Line(f"and {len(longest.rows) - left} more rows: -v", "dim")
+    rest = Line(f"and {count - left} more rows: -v", "dim")
     return [one for block in blocks for one in ((shorter, rest) if block is longest else (block,))]
 
 
@@ -183,27 +182,20 @@ def _gravity(row: Sequence[Cell]) -> int:
 
 def _fewer_findings(out: Console, blocks: Sequence[Block], over: int) -> list[Block]:
     """The blocks without the last findings that may go, each with what to do about it; the first of them stays."""
-    kept, gone = list(blocks), 0
+    kept, gone, last = list(blocks), 0, 0
     while over > 0:
-        places = [place for place, one in enumerate(kept) if isinstance(one, Line) and one.may_go]
-        # What to do about a finding stands below it.
-        found = [place for place in places if not _is_advice(kept[place])]
+        lines = {place: one for place, one in enumerate(kept) if isinstance(one, Line) and one.may_go}
+        found = [place for place, one in lines.items() if not one.text.startswith(ADVICE)]
         if len(found) <= 1:
             break
-        end = found[-1] + 1
-        end += end in places
-        # The line that says how many are left out takes one itself.
-        over -= sum(_lines_of(out, one) for one in kept[found[-1] : end]) - (gone == 0)
-        gone += 1
-        del kept[found[-1] : end]
         last = found[-1]
-    if gone:
-        kept.insert(last, Line(f"and {gone} more finding{'s' * (gone != 1)}: -v", "dim"))
-    return kept
-
-
-def _is_advice(block: Block) -> bool:
-    return isinstance(block, Line) and block.text.startswith(ADVICE)
+        # What to do about a finding stands below it.
+        end = last + 2 if last + 1 in lines else last + 1
+        # The line that says how many are left out takes one itself.
+        over -= sum(_lines_of(out, one) for one in kept[last:end]) - (gone == 0)
+        kept, gone = [*kept[:last], *kept[end:]], gone + 1
+    rest = [Line(f"and {gone} more finding{'s' * (gone != 1)}: -v", "dim")] if gone else []
+    return [*kept[:last], *rest, *kept[last:]]
 
 
 def writable(out: Console, text: str) -> str:

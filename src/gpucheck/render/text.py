@@ -109,8 +109,7 @@ def head(page: Page, *, complete: bool = True) -> list[Block]:
         laid_out.append(advice_line(page.cause.fix))
     # What failed comes first, and stays on a short screen.
     stay = len(said([one for one in asking if one.verdict == "fail"]))
-    told = said(asking)
-    laid_out += [*told[:stay], *(replace(one, may_go=True) for one in told[stay:])]
+    laid_out += [replace(one, may_go=place >= stay) for place, one in enumerate(said(asking))]
     if not complete:
         laid_out.append(Line("! not complete: the command was cut off", "yellow"))
     if page.then and not any(isinstance(line, Line) and line.text.startswith(ADVICE) for line in laid_out):
