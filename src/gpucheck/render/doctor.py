@@ -172,7 +172,7 @@ def smoke_page(report: Report) -> Page:
 def _counts(findings: Sequence[Finding]) -> str:
     counted = Counter(finding.verdict for finding in findings)
     counts = [f"{counted[verdict]} {word}" for verdict, word in _ENDED.items() if counted[verdict]]
-    # Before its colon a reason names the group: `not on cpu`, `--time-budget ended`.
+    # Before its colon a reason names the group: `not on cpu`, `device unusable`.
     reasons = Counter(finding.message.partition(":")[0] for finding in findings if finding.verdict == "skip")
     if reasons:
         told = [reason if len(reasons) == 1 else f"{count} {reason}" for reason, count in reasons.most_common()]
