@@ -16,9 +16,9 @@ def slip(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """A question for the name that was meant; empty where none is near."""
-    meant = slip(name, known)
+    meant = slip(name, known, cutoff)
     return f"did you mean {meant}?" if meant else ""
 
 

@@ -236,14 +236,17 @@ def test_a_device_that_is_not_opened_in_time_is_skipped(monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("started_long_ago")
-def test_a_check_that_does_not_end_is_skipped_and_so_is_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_does_not_end_is_inconclusive_and_so_is_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smoke, "run_one", hangs)
     monkeypatch.setattr(pulse, "SOON_S", 1.0)
     document = Document("smoke")
     with pulse.guarded(nothing):
-        smoke.command(SmokeOptions(only=("modules",), time_budget_s=10.0), document)
-    told = {(one.verdict, one.message) for one in document.judged().findings}
-    assert told == {("skip", "--time-budget ended")}
+        smoke.command(SmokeOptions(only=("modules", "tensors"), time_budget_s=10.0), document)
+    report = document.judged()
+    first, *rest = report.findings
+    assert (first.verdict, first.message) == ("inconclusive", "--time-budget ended")
+    assert rest and {(one.verdict, one.message) for one in rest} == {("skip", "--time-budget ended")}
+    assert report.summary.exit == 4
 
 
 @pytest.mark.usefixtures("alarmed")

@@ -144,6 +144,8 @@ def test_an_unknown_id_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) 
     code, out, err = run(capsys, "numerics.matmull")
     assert (code, out) == (errors.USAGE, "")
     assert sentence(err) == "unknown id 'numerics.matmull'; did you mean numerics.matmul?"
+    code, _, err = run(capsys, "nofile.txt")
+    assert (code, sentence(err)) == (errors.USAGE, "unknown id 'nofile.txt'; --list shows all")
 
 
 def test_a_word_that_is_written_like_an_id_may_be_a_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,6 +91,16 @@ def test_of_many_gpus_those_without_a_fault_share_a_line() -> None:
     assert len(lines) <= 24
 
 
+def test_of_many_gpus_those_that_nvml_does_not_list_are_not_called_well() -> None:
+    many = [idle(index, nvml_index=None if index > 11 else index) for index in range(16)]
+    probe = replace(WORKS, count=16, kernels=tuple(KernelRun(f"cuda:{index}") for index in range(16)))
+    report = reported(Evidence(machine(*many), torch=probe))
+    lines = shown(report, 80)
+    assert report.summary.exit == errors.UNDECIDED and lines[0].startswith("? ")
+    assert any(line.startswith("✓ 12 GPUs without a fault: cuda:0 to cuda:11") for line in lines)
+    assert "? 4 GPUs whose health is unknown: cuda:12 to cuda:15" in lines
+
+
 def test_a_torch_without_cuda_is_the_first_line_and_its_fix_the_second() -> None:
     probe = replace(WORKS, version="2.11.0+cpu", cuda=None, available=False, count=0, kernels=())
     report = reported(Evidence(machine(idle(0), torch=CPU_TORCH), torch=probe))

@@ -54,10 +54,13 @@ def below(told: dict[str, Any]) -> list[str]:
     return use_lines(document(**told))
 
 
-def page(told: FoundBatchSize) -> Page:
+PASSED = Summary("pass", 0, True)
+
+
+def page(told: FoundBatchSize, summary: Summary = PASSED) -> Page:
     """The screen of one search."""
     held: Results = {"find_batch_size": told}
-    return batch_size.page(Report("", "", "", (), "", 1.0, Facts(), (), (), held, (), Summary("pass", 0, True)))
+    return batch_size.page(Report("", "", "", (), "", 1.0, Facts(), (), (), held, (), summary))
 
 
 def texts(blocks: Sequence[Block]) -> list[str]:
@@ -125,6 +128,11 @@ def test_where_time_ended_the_search_the_answer_is_what_fits_at_least() -> None:
 def test_every_other_end_of_a_search_is_named(factor: str) -> None:
     ended = searched(limiting_factor=factor, predicted_batch_size=None)[0].partition("; ")[2]
     assert ended and ended not in ("the search did not end", "time ran out")
+
+
+def test_an_interrupted_search_without_an_answer_has_a_first_line() -> None:
+    first = page(document(), Summary("inconclusive", 130, False)).answer
+    assert first is not None and first.text == "? no batch passed; interrupted"
 
 
 def test_of_many_trials_the_last_ones_are_shown() -> None:

@@ -112,9 +112,9 @@ FIRST: dict[str, list[str]] = {
         "",
     ],
     "smoke_time": [
-        "✓ 2 passed, 3 skipped (--time-budget ended) · H200 (cuda:0)",
-        "",
-        "driver 580.159.04 (CUDA 13.0) · torch 2.11.0+cu130 (CUDA 13.0) · Python 3.12.3",
+        "? 1 inconclusive, 2 passed, 2 skipped (--time-budget ended) · H200 (cuda:0)",
+        "? data.n0: --time-budget ended",
+        "→ use a longer --time-budget",
     ],
     "smoke_no_memory": [
         "? 1 inconclusive, 2 passed · H200 (cuda:0)",
@@ -210,9 +210,9 @@ def test_why_checks_were_skipped_is_said_whatever_the_mix() -> None:
     from gpucheck.report.finding import Finding
 
     of_cpu = [Finding(f"a.{n}", "skip", "", "not on cpu: no events") for n in range(3)]
-    of_time = [Finding(f"b.{n}", "skip", "", "--time-budget ended") for n in range(2)]
+    of_time = [Finding(f"b.{n}", "skip", "", "device unusable: b") for n in range(2)]
     assert doctor._counts(of_cpu) == "3 skipped (not on cpu)"
-    assert doctor._counts([*of_cpu, *of_time]) == "5 skipped (3 not on cpu, 2 --time-budget ended)"
+    assert doctor._counts([*of_cpu, *of_time]) == "5 skipped (3 not on cpu, 2 device unusable)"
 
 
 @pytest.mark.parametrize("scene", SCENES)

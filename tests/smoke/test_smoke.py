@@ -20,19 +20,19 @@ from broken_device import COUNT, Counting
 from torch import nn
 from torch.nn import functional
 
-from gpucheck.errors import CannotLook, UsageError
+from gpucheck.errors import UNDECIDED, CannotLook, UsageError
 from gpucheck.machine import accel as devices
 from gpucheck.machine import choose, inventory
 from gpucheck.machine.accel import Accel, Allocator
 from gpucheck.machine.choose import Usable
 from gpucheck.memory.steps import Level
 from gpucheck.render.doctor import smoke_page
-from gpucheck.report.events import Judged, Notice, Progress, Recorder, Started
+from gpucheck.report.events import Failed, Judged, Notice, Progress, Recorder, Started
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import MemoryFigures
-from gpucheck.report.report import Collector
+from gpucheck.report.report import Collector, exit_code
 from gpucheck.smoke import command as smoke
 from gpucheck.smoke import data as smoke_data
 from gpucheck.smoke import numerics as smoke_numerics
@@ -240,6 +240,36 @@ def test_once_a_device_died_the_others_are_told_as_not_checked(
     assert first is not None and "1 skipped (another device failed in this process)" in first.text
 
 
+def test_once_a_device_is_lost_the_devices_after_it_are_skipped(
+    machine: Callable[[Facts], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several = tuple(Device("cuda", f"cuda:{index}", name="H200") for index in range(4))
+    machine(dataclasses.replace(FACTS, torch=TorchBuild("2.13.0", built_for="cuda"), devices=several))
+    opened: list[str] = []
+
+    def open_named(device_id: str, facts: Facts) -> Any:
+        opened.append(device_id)
+        return CPU if device_id == "cuda:0" else DeadAccel(device_id)
+
+    monkeypatch.setattr(choose, "open_named", open_named)
+    monkeypatch.setattr(smoke, "CHECKS", (check(lambda dut: Passed()),))
+    monkeypatch.setattr(SmokeOptions, "ids", ["planted.check"])
+    recorder = Recorder()
+    smoke.command(SmokeOptions(device="all"), recorder)
+    assert opened == ["cuda:0", "cuda:1"]
+    found = [one.finding for one in recorder.events if isinstance(one, Judged)]
+    assert [(one.device, one.verdict) for one in found] == [
+        ("cpu", "pass"),
+        ("cuda:1", "fail"),
+        ("cuda:2", "skip"),
+        ("cuda:3", "skip"),
+    ]
+    assert [(one.title, one.message) for one in found[2:]] == [
+        (f"cuda:{index} was not checked", "another device failed in this process: cuda:1") for index in (2, 3)
+    ]
+    assert [one.fault.device for one in recorder.events if isinstance(one, Failed)] == ["cuda:1"]
+
+
 # -- the runner -------------------------------------------------------------------------------------------------------
 
 
@@ -292,9 +322,12 @@ def test_a_signal_passes_through(error: BaseException) -> None:
 class DeadAccel:
     """A device that answers nothing any more, as after a CUDA error."""
 
-    id, kind, is_cpu, module = "cuda:0", "cuda", True, torch.cpu
+    kind, is_cpu, module = "cuda", True, torch.cpu
     device = torch.device("cpu")
-    why_broken = Accel.why_broken
+    why_broken, as_current = Accel.why_broken, Accel.as_current
+
+    def __init__(self, name: str = "cuda:0") -> None:
+        self.id = name
 
     def synchronize(self) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be …")
@@ -317,7 +350,7 @@ def test_what_the_device_died_of_is_a_fact() -> None:
     assert (fault.where, fault.step) == ("smoke", "a planted check")
 
 
-def test_what_has_not_begun_in_time_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_not_begun_in_time_is_inconclusive(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(100.0)
     monkeypatch.setattr(smoke, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     recorder = Recorder()
@@ -325,8 +358,9 @@ def test_what_has_not_begun_in_time_is_skipped(monkeypatch: pytest.MonkeyPatch) 
     # Each look at the clock is a second later; the first check runs whatever the time is.
     assert smoke.run(planted, HERE, recorder, deadline=100.0) is None
     found = [(finding.verdict, finding.message) for finding in findings(recorder).values()]
-    late = ("skip", "--time-budget ended")
-    assert found == [("pass", ""), late, late]
+    late = "--time-budget ended"
+    assert found == [("pass", ""), ("inconclusive", late), ("skip", late)]
+    assert exit_code(tuple(findings(recorder).values())) == UNDECIDED
 
 
 def test_warnings_stay_in_the_evidence() -> None:

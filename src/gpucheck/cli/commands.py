@@ -147,7 +147,7 @@ def find_batch_size(common: Common, options: FindBatchSizeOptions) -> int:
 
 
 def model(common: Common, options: ModelOptions) -> int:
-    """Show what a model leaves behind on its way to a GPU.
+    """Show which tensors `model.to("cuda")` misses.
 
     Its weights, what a training step adds to them, and every tensor on the wrong device, with its line. Needs no GPU.
     """
@@ -158,7 +158,7 @@ def model(common: Common, options: ModelOptions) -> int:
 
 
 def lint(common: Common, options: LintOptions) -> int:
-    """Find the lines of source that are device mistakes.
+    """Find lines of source that misuse the GPU.
 
     It reads source and runs nothing.
     """

@@ -178,7 +178,9 @@ def word(given: str, emit: Emit) -> None:
         explain(Pasted(given), emit)
         return
     if given not in known:
-        raise UsageError(f"unknown id {given!r}", "", naming.did_you_mean(given, known) or "--list shows all")
+        # Among hundreds of IDs one is half like anything.
+        meant = naming.did_you_mean(given, known, naming.SLIP_OF_A_PREFIX)
+        raise UsageError(f"unknown id {given!r}", "", meant or "--list shows all")
     page(given, emit)
 
 

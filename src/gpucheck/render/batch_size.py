@@ -103,6 +103,8 @@ def _page_of_one(report: Report, found: FoundBatchSize) -> Page:
     first = answer(report.summary.verdict, _first_line(found)) if found.largest is not None else None
     if first is None and told is not None:
         first = answer(told.verdict, finding_text(told))
+    if first is None and not report.summary.complete:
+        first = answer("inconclusive", f"no batch passed; {_ENDED['interrupted']}")
     under = [Line(_subject(found), "dim")] if first else []
     return Page(
         first,

@@ -172,7 +172,7 @@ def smoke_page(report: Report) -> Page:
 def _counts(findings: Sequence[Finding]) -> str:
     counted = Counter(finding.verdict for finding in findings)
     counts = [f"{counted[verdict]} {word}" for verdict, word in _ENDED.items() if counted[verdict]]
-    # Before its colon a reason names the group: `not on cpu`, `--time-budget ended`.
+    # Before its colon a reason names the group: `not on cpu`, `device unusable`.
     reasons = Counter(finding.message.partition(":")[0] for finding in findings if finding.verdict == "skip")
     if reasons:
         told = [reason if len(reasons) == 1 else f"{count} {reason}" for reason, count in reasons.most_common()]
@@ -399,11 +399,16 @@ def _gpus(gpus: Sequence[Device], findings: tuple[Finding, ...]) -> list[Block]:
     faults = [one for one in findings if one.verdict in FAULTS]
     ill = [one for one in gpus if one.state or any(is_about(fault, one) for fault in faults)]
     alone = list(gpus) if len(gpus) <= MOST_GPUS else ill[:MOST_GPUS]
-    well = [one for one in gpus if one not in ill] if len(gpus) > MOST_GPUS else []
+    rest = [one for one in gpus if one not in ill] if len(gpus) > MOST_GPUS else []
+    # A MIG instance is as well as its card. What NVML does not list is not known to be well.
+    well = [one for one in rest if one.nvml_index is not None or one.parent_uuid is not None]
+    unread = [called(one) for one in rest if one not in well]
     laid_out: list[Block] = [devices_table(alone, findings)] if alone else []
     if well:
         names = ", ".join(in_short([called(one) for one in well]))
         laid_out.append(Line(", ".join([f"✓ {len(well)} GPUs without a fault: {names}", *hottest(well)]), "green"))
+    if unread:
+        laid_out.append(Line(f"? {len(unread)} GPUs whose health is unknown: {', '.join(in_short(unread))}", "yellow"))
     if len(gpus) > MOST_GPUS and len(ill) > MOST_GPUS:
         laid_out.append(Line(f"and {len(ill) - MOST_GPUS} more with a fault: gpucheck devices"))
     return [*laid_out, Line()]

@@ -173,21 +173,25 @@ def run(checks: Sequence[Check], dut: DeviceUnderTest, emit: Emit, *, deadline: 
     """Run each check and emit its finding; how the device died on the way, None where it did not.
 
     Once the device answers nothing, the rest is skipped with that reason; so is what has not begun at `deadline` (of
-    `time.monotonic`).
+    `time.monotonic`), but the first of it is inconclusive: whether it passes is unknown, and so is the whole.
     """
     why_not: str | None = None
     died: Fault | None = None
+    late = False
     finding: Finding | None
     for number, check in enumerate(checks):
         emit(Progress(check.title, number, len(checks)))
         if why_not is None and number and time.monotonic() >= deadline:
-            why_not = OUT_OF_TIME
+            why_not, late = OUT_OF_TIME, True
         try:
             finding = None if why_not else run_one(check, dut)
         except pulse.OutOfTime:
-            finding, why_not = None, OUT_OF_TIME
+            finding, why_not, late = None, OUT_OF_TIME, True
         if finding is None:
-            emit(Judged(Finding(check.id, "skip", check.title, why_not or "")))
+            verdict: Verdict = "inconclusive" if late else "skip"
+            fix = "use a longer --time-budget" if late else None
+            emit(Judged(Finding(check.id, verdict, check.title, why_not or "", fix=fix, device=dut.accel.id)))
+            late = False
             continue
         emit(Judged(finding))
         if finding.verdict == "fail" and (reason := dut.accel.why_broken()) and not _is_of_memory(reason):

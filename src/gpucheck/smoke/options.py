@@ -194,7 +194,7 @@ class SmokeOptions:
     only: tuple[str, ...] = options.only("checks", named="ID")
     skip: tuple[str, ...] = options.skip("checks", named="ID")
     list_all: bool = options.list_all("checks")
-    time_budget_s: float | None = options.time_budget("5m", "Skip checks that have not started by then.")
+    time_budget_s: float | None = options.time_budget("5m", "Skip checks that have not started by then; exit 4.")
     device: str = "auto"
 
     @property

@@ -50,7 +50,7 @@ def test_the_mark_stands_below_the_place(here: Path, capsys: pytest.CaptureFixtu
 
 def test_no_mistake_passes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "a.py").write_text("import torch\n")
-    assert lint(capsys, ".")[:2] == (0, "✓ no device mistakes in 1 file\n")
+    assert lint(capsys, ".")[:2] == (0, "✓ no device mistakes found in 1 file\n")
 
 
 def test_folders_are_searched_but_not_environments(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,9 +90,9 @@ def test_comments_ignore(here: Path, capsys: pytest.CaptureFixture[str], comment
 
 def test_a_comment_at_the_end_of_several_lines_ignores(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "a.py").write_text("import torch\nx = torch.ones(2)\nx.to(\n    'cuda'\n)  # gpucheck: ignore\n")
-    assert lint(capsys, "a.py")[:2] == (0, "✓ no device mistakes in 1 file\n")
+    assert lint(capsys, "a.py")[:2] == (0, "✓ no device mistakes found in 1 file\n")
     code, out, _ = lint(capsys, "a.py", "-v")
-    assert (code, out) == (0, "✓ no device mistakes in 1 file\n\n1 finding ignored by comments\n")
+    assert (code, out) == (0, "✓ no device mistakes found in 1 file\n\n1 finding ignored by comments\n")
 
 
 @pytest.mark.parametrize(

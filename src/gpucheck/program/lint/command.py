@@ -55,7 +55,7 @@ def command(options: LintOptions, emit: Emit) -> None:
     elif not (counts["found"] or counts["unread"]):
         read = counts["files"]
         files_text = "1 file" if read == 1 else f"{read} files"
-        emit(Judged(Finding("lint.files", "pass", f"no device mistakes in {files_text}", "", {"files": read})))
+        emit(Judged(Finding("lint.files", "pass", f"no device mistakes found in {files_text}", "", {"files": read})))
     emit(Answered("lint", LintResult(counts["files"], counts["ignored"], counts["unread"], told)))
 
 
