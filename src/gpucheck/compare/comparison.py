@@ -56,6 +56,8 @@ def _value_text(name: str, value: Any) -> str:
         return f"{'with' if value else 'without'} {name}"
     if name == "timed":
         return _CLOCKS.get(value, str(value))
+    if name == "dtype":  # as --dtype takes it
+        return str(value)
     return units.capacity(value) if name.endswith("_bytes") else str(value).replace("_", " ")
 
 
