@@ -553,9 +553,9 @@ def test_the_screen_is_of_all_gpus_together() -> None:
     lines = shown(document("bench collective", rows))
     assert lines[0] == "✓ all-reduce of 8 GiB: busbw 480 GB/s (nccl) · 8 × H200"
     assert [line.split() for line in lines[4:7]] == [
-        ["all-reduce", "1", "MiB", "45.9", "µs", "22.9", "40.0", "30"],
-        ["8", "GiB", "31.3", "ms", "274.3", "480.0", "30"],
-        ["all-gather", "8", "GiB", "20.8", "ms", "412.6", "361.0", "30"],
+        ["all-reduce", "1", "MiB", "45.9", "µs", "22.9", "GB/s", "40.0", "GB/s", "30"],
+        ["8", "GiB", "31.3", "ms", "274", "GB/s", "480", "GB/s", "30"],
+        ["all-gather", "8", "GiB", "20.8", "ms", "413", "GB/s", "361", "GB/s", "30"],
     ]
 
 
