@@ -12,7 +12,7 @@ import pytest
 
 from gpucheck.compare import comparison
 from gpucheck.compare import comparison as comparing
-from gpucheck.compare.comparison import compare, judge, warnings
+from gpucheck.compare.comparison import case_text, compare, judge, warnings
 from gpucheck.report.facts import Device, Driver, Facts, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
@@ -235,6 +235,10 @@ def test_sizes_are_told_in_their_units() -> None:
     case = {"direction": "host_to_device", "size_bytes": 2**28, "timed": "link"}
     comparison = compare(report(row([1.0], name="transfer", case=case)), report(row([], name="x")))
     assert comparison.only_old == ("transfer host to device, 256 MiB, the link alone on cuda:0",)
+
+
+def test_a_dtype_keeps_the_name_that_dtype_takes() -> None:
+    assert case_text({"dtype": "float8_e4m3fn", "m": 64}) == "float8_e4m3fn, 64"
 
 
 def test_other_work_is_never_compared_by_its_time() -> None:

@@ -474,7 +474,7 @@ class Group:
 
     world = 2
 
-    def __init__(self, *answers: dict[str, Any] | None, is_launched: bool = False) -> None:
+    def __init__(self, *answers: dict[str, Any] | str | None, is_launched: bool = False) -> None:
         self.answers, self.is_launched, self.begun = list(answers), is_launched, 0
 
     def begin(self, kind: str) -> list[Answer]:
@@ -484,6 +484,8 @@ class Group:
 
     def ask(self, request: Any, limit_s: float) -> list[Answer]:
         line = self.answers.pop(0)
+        if isinstance(line, str):  # what the ranks raised
+            return [Answer(rank, None, line, "calling") for rank in range(2)]
         return [Answer(rank, line, "" if line else "late", "calling", "" if line else "late") for rank in range(2)]
 
 
@@ -516,6 +518,21 @@ def test_after_a_failure_the_next_row_runs_and_after_two_the_next_collective() -
     assert [one.id for one in document.skips] == ["collective.hang", "collective.hang", "collective.not_run"]
     assert document.skips[2].evidence["rows"] == ["all-reduce, 256 KiB"]
     assert [one.case["collective"] for one in document.measurements] == ["all-to-all"] * 3
+
+
+@pytest.mark.parametrize(
+    ("raised", "finding"),
+    [
+        ("ProcessGroupGloo does not support all_reduce", "collective.unsupported"),
+        ("not enough memory for two arrays of 64 KiB", "collective.memory"),
+    ],
+)
+def test_what_no_larger_array_changes_is_told_once(raised: str, finding: str) -> None:
+    group = Group(raised, line(), line())
+    document, _ = ran(group, 60.0)
+    assert ([one.id for one in document.skips], group.begun) == ([finding, "collective.not_run"], 2)
+    assert document.skips[1].evidence["rows"] == ["all-reduce, 128 KiB"]
+    assert [one.case["collective"] for one in document.measurements] == ["all-to-all"] * 2
 
 
 def test_rows_for_which_there_is_no_time_are_told() -> None:

@@ -7,8 +7,20 @@ from dataclasses import replace
 import pytest
 
 from gpucheck.render import terminal
-from gpucheck.render.blocks import Block, Cell, Column, Drawing, Line, column_of_numbers, table, verdict_cell
-from gpucheck.render.text import markdown
+from gpucheck.render.blocks import (
+    Block,
+    Cell,
+    Column,
+    Drawing,
+    Line,
+    Page,
+    answer,
+    column_of_numbers,
+    table,
+    verdict_cell,
+)
+from gpucheck.render.text import head, markdown
+from gpucheck.report.finding import Finding, Verdict
 
 TABLE = table(
     (Column("size", "left"), Column("to device\npageable", keep=5), Column("\npinned"), Column("note", "left", keep=0)),
@@ -124,6 +136,21 @@ def test_a_first_view_fits_the_screen_whatever_was_found(
     assert any(line.startswith(" cuda:15") and "warn" in line for line in lines)
     gone = 14 - sum(line.startswith("! finding") for line in lines)
     assert f"and {gone} more findings: -v" in lines and "and 8 more rows: -v" in lines
+
+
+def test_nothing_that_failed_is_cut_or_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    why = "because " * 40
+    verdicts: tuple[Verdict, ...] = ("warn",) * 14 + ("fail",) * 14
+    found = [Finding(f"x.{n}", one, f"finding {n}", f"{why}{n}.", fix=f"do {n}") for n, one in enumerate(verdicts)]
+    cards = [(f"cuda:{n}", verdict_cell("fail" if n % 2 else "warn")) for n in range(60)]
+    states = replace(table((Column("GPU", "left"), Column("state", "left")), cards), least=8)
+    view = [*head(Page(answer("fail", f"{why}28."), [], [], found)), states]
+    lines = shown(*view, width="80", monkeypatch=monkeypatch).splitlines()
+    said = " ".join(lines)
+    assert said.startswith("✗ because") and all(f"because {n}. " in said for n in range(14, 29))
+    assert [line for line in lines if line.startswith("→ ")] == [f"→ do {n}" for n in (*range(14, 28), 0)]
+    assert "and 13 more findings: -v" in lines and "and 30 more rows: -v" in lines
+    assert sum(line.startswith(" cuda:") and line.endswith("✗ fail") for line in lines) == 30
 
 
 def test_a_pipe_and_a_view_that_fits_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

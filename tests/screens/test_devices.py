@@ -243,11 +243,11 @@ def test_a_bar_shows_what_is_not_nothing() -> None:
 
 def test_in_ascii_bars_and_a_cropped_state_have_ascii_signs(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    monkeypatch.setenv("COLUMNS", "70")
+    monkeypatch.setenv("COLUMNS", "56")
     terminal.show(terminal.console(stream), text.blocks(DEVICES["hot"]()))
     stream.seek(0)
     row = next(line for line in stream.read().splitlines() if line.startswith(" cuda:0 "))
-    assert re.sub(" +", " ", row) == " cuda:0 |H100 | 72 / 80 |100 % |690 / 700 |91 |5 x16 |! 91 C, lim"
+    assert re.sub(" +", " ", row) == " cuda:0 | 72 / 80 |100 % |690 / 700 |91 |! 91 C, limit"
 
 
 # -- a watch -----------------------------------------------------------------------------------------------------------

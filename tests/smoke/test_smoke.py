@@ -26,11 +26,13 @@ from gpucheck.machine import choose, inventory
 from gpucheck.machine.accel import Accel, Allocator
 from gpucheck.machine.choose import Usable
 from gpucheck.memory.steps import Level
+from gpucheck.render.doctor import smoke_page
 from gpucheck.report.events import Failed, Judged, Notice, Progress, Recorder, Started
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
+from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import MemoryFigures
-from gpucheck.report.report import exit_code
+from gpucheck.report.report import Collector, exit_code
 from gpucheck.smoke import command as smoke
 from gpucheck.smoke import data as smoke_data
 from gpucheck.smoke import numerics as smoke_numerics
@@ -221,6 +223,23 @@ def test_of_several_devices_each_is_checked(machine: Callable[[Facts], None]) ->
     ]
 
 
+def test_once_a_device_died_the_others_are_told_as_not_checked(
+    machine: Callable[[Facts], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several = tuple(Device("cuda", f"cuda:{index}", name="H200") for index in (5, 6, 7))
+    machine(dataclasses.replace(FACTS, torch=TorchBuild("2.13.0", built_for="cuda"), devices=several))
+    died = Fault("device", "smoke", "cuda:6", "RuntimeError", "CUDA error: unspecified launch failure")
+    monkeypatch.setattr(smoke, "_check", lambda device, *others: died if device == "cuda:6" else None)
+    collector = Collector()
+    smoke.command(SmokeOptions(device="all"), collector)
+    report = collector.report(version="0", command="smoke", argv=(), started="", elapsed_s=0.0)
+    (left,) = (one for one in report.findings if one.verdict == "skip")
+    assert (left.id, left.device) == ("device.usable", "cuda:7") and left.message.endswith(": cuda:6")
+    # Before the colon stands the reason, which the first line counts.
+    first = smoke_page(report).answer
+    assert first is not None and "1 skipped (another device failed in this process)" in first.text
+
+
 def test_once_a_device_is_lost_the_devices_after_it_are_skipped(
     machine: Callable[[Facts], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,7 +265,7 @@ def test_once_a_device_is_lost_the_devices_after_it_are_skipped(
         ("cuda:3", "skip"),
     ]
     assert [(one.title, one.message) for one in found[2:]] == [
-        (f"cuda:{index} was not checked", "cuda:1 failed in the same process") for index in (2, 3)
+        (f"cuda:{index} was not checked", "another device failed in this process: cuda:1") for index in (2, 3)
     ]
     assert [one.fault.device for one in recorder.events if isinstance(one, Failed)] == ["cuda:1"]
 

@@ -350,11 +350,7 @@ _BENCH = of(
     Id("runs.child", "every run finished", "A run in a separate process failed.", "run it without --runs"),
 )
 _OF_ONE = (_TRANSFER, _BANDWIDTH, _MATMUL, _OVERLAP, _CROSSOVER, _COLLECTIVE)
-IDS = (
-    *(one for ids in _OF_ONE for one in ids),
-    *(one for ids in _OF_ONE for one in _of_any(ids[0].command)),
-    *_BENCH,
-)
+IDS = (*(one for ids in _OF_ONE for one in ids), *(one for ids in _OF_ONE for one in _of_any(ids[0].command)), *_BENCH)
 
 
 def in_role(role: Role) -> tuple[str, ...]:

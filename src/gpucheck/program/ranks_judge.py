@@ -26,7 +26,8 @@ APART = 3
 LEAST_SHARE, LEAST_S = 0.02, 1e-3
 # Of all ranks together: so often may a rank of a sound job be named.
 LEVEL = 0.001
-# Where ranks run ahead of the last in more than this share of the steps, they did not wait for it.
+# Where ranks run ahead of the last in more than this share of the steps, they did not wait for it: with
+# NCCL hosts may issue a step while others are at the one before.
 AHEAD = 0.02
 
 Outcome = Literal["straggler", "alternating", "alike", "not_decided"]
@@ -81,7 +82,8 @@ def judge(table: Table) -> Verdict:
     if len(table.ranks) < 2 or not table.calls:
         return Verdict("not_decided", reason="no collective was seen on more than one rank")
     if not table.inside and _ahead(table) > AHEAD:
-        return Verdict("not_decided", reason="ranks go on for a step without the last one: two jobs, or wrong clocks")
+        why = "two jobs, wrong clocks, or calls that nobody waits for"
+        return Verdict("not_decided", reason=f"ranks go on for a step without the last one: {why}")
     lateness = _lateness(table)
     late, steps = lateness.late, sorted(lateness.lost)
     if len(steps) < FEWEST_STEPS - APART:
@@ -182,11 +184,12 @@ def _clock(table: Table, rank: int) -> float:
 
 def _alternate(named: Sequence[int], late: Mapping[int, Mapping[int, float]], steps: Sequence[int]) -> bool:
     """Return whether these ranks are late in different steps, rather than together."""
-    alone = 0
+    latest = dict.fromkeys(named, 0)
     for step in steps:
-        rows = sorted((late[rank].get(step, 0.0) for rank in named), reverse=True)
-        alone += rows[1] < rows[0] / 2
-    return alone > len(steps) / 2
+        first, second, *_ = sorted(named, key=lambda rank: -late[rank].get(step, 0.0))
+        latest[first] += late[second].get(step, 0.0) < late[first].get(step, 0.0) / 2
+    # Where one of them is latest in nearly all, the others are late too, by less.
+    return sum(latest.values()) > len(steps) / 2 and sorted(latest.values())[-2] >= max(latest.values()) / 2
 
 
 # -- lateness ----------------------------------------------------------------------------------------------------------

@@ -265,7 +265,7 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]
         (Column("mem", keep=3), lambda device: _percent(_memory_share(device), 100)),
         util,
         (Column("W"), _of_card(lambda card: _power(card, limited=False))),
-        (Column("°C", keep=2), _of_card(_temperature)),
+        (Column("°C", keep=3), _of_card(_temperature)),
         (Column("state", "left", cropped=1), lambda device: _state(device, findings, brief=True)),
     )
     compact: tuple[_ColumnOf, ...] = (
@@ -280,7 +280,8 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]
         (Column("°C", keep=4), _of_card(_temperature)),
         (Column("MHz"), _of_card(_clock)),
         (Column("PCIe", "left", keep=2), _of_card(lambda card: link(card.pcie).removeprefix("PCIe "))),
-        (Column("state", "left", cropped=8), lambda device: _state(device, findings)),
+        # A CPU's load has nine characters.
+        (Column("state", "left", cropped=9), lambda device: _state(device, findings)),
     )
     wide: tuple[_ColumnOf, ...] = (
         (Column("GPU", "left"), _index),
@@ -293,7 +294,7 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]
         (Column("power"), _of_card(lambda card: _power(card, " W"))),
         (Column("temp"), _of_card(lambda card: _temperature(card, " °C"))),
         (Column("clock", keep=3), _of_card(lambda card: _clock(card, " MHz"))),
-        (Column("link", "left", keep=4), _of_card(lambda card: link(card.pcie))),
+        (Column("link", "left"), _of_card(lambda card: link(card.pcie))),
         (Column("state", "left", cropped=14), lambda device: _state(device, findings)),
         (Column("PCI address", "left", keep=1), _of_card(lambda card: Cell(card.pci_address or UNKNOWN, "dim"))),
         (Column("UUID", "left", keep=0), _of_card(lambda card: Cell(card.uuid or UNKNOWN, "dim"))),

@@ -102,7 +102,7 @@ def fitting(out: Console, blocks: Sequence[Block]) -> Sequence[Block]:
     """The blocks in as many lines as a screen has, as far as they can do without some; a pipe gets all of them.
 
     First each row of a table takes one line, then long sentences lose their ends, tables their last sound rows, and
-    the last findings go. What is left out is counted; `-v` shows it.
+    the last findings go. What is left out is counted; `-v` shows it. Nothing that failed is shortened or goes.
     """
     if out.width >= NATURAL_WIDTH or not any(_can_shrink(block) for block in blocks):
         return blocks
@@ -154,7 +154,9 @@ def _shorter_sentences(out: Console, blocks: Sequence[Block], over: int) -> list
     room = out.width * _LINES_OF_A_SENTENCE * 9 // 10
     return [
         replace(block, text=f"{block.text[: room - 1].rstrip()}…")
-        if isinstance(block, Line) and not block.text.startswith(ADVICE) and len(block.text) > room
+        if isinstance(block, Line)
+        and not (block.text.startswith(ADVICE) or "red" in block.style)
+        and len(block.text) > room
         else block
         for block in blocks
     ]
@@ -162,39 +164,38 @@ def _shorter_sentences(out: Console, blocks: Sequence[Block], over: int) -> list
 
 def _fewer_rows(out: Console, blocks: Sequence[Block], over: int) -> list[Block]:
     """The longest table without as many of its last rows as there is no room for, sound ones first."""
-    tables = [block for block in blocks if isinstance(block, Table) and block.least is not None]
-    longest = max(tables, key=lambda one: len(one.rows), default=None)
-    if longest is None or longest.least is None or len(longest.rows) <= longest.least + 1:
+    tables = (block for block in blocks if isinstance(block, Table) and block.least is not None)
+    longest = max(tables, key=lambda one: len(one.rows), default=Table((), ()))
+    failed, count = sum(_gravity(row) == 0 for row in longest.rows), len(longest.rows)
+    if (left := max(longest.least or count, failed, count - over - 1)) > count - 2:
         return list(blocks)
-    left = max(longest.least, len(longest.rows) - over - 1)
     # Of rows alike in this the first stay, in their order.
-    ranked = sorted(range(len(longest.rows)), key=lambda place: not _asks(longest.rows[place]))[:left]
+    ranked = sorted(range(count), key=lambda place: _gravity(longest.rows[place]))[:left]
     shorter = replace(longest, rows=tuple(longest.rows[place] for place in sorted(ranked)))
-    rest = Line(f"and {len(longest.rows) - left} more rows: -v", "dim")
+    rest = Line(f"and {count - left} more rows: -v", "dim")
     return [one for block in blocks for one in ((shorter, rest) if block is longest else (block,))]
 
 
-def _asks(row: Sequence[Cell]) -> bool:
-    return any("red" in cell.style or "yellow" in cell.style for cell in row)
+def _gravity(row: Sequence[Cell]) -> int:
+    return next((place for place, colour in enumerate(("red", "yellow")) if any(colour in one.style for one in row)), 2)
 
 
 def _fewer_findings(out: Console, blocks: Sequence[Block], over: int) -> list[Block]:
-    """The blocks without the last findings and what to do about them; the first of them stays."""
+    """The blocks without the last findings that may go, each with what to do about it; the first of them stays."""
     kept, gone, last = list(blocks), 0, 0
     while over > 0:
-        places = [place for place, one in enumerate(kept) if isinstance(one, Line) and one.may_go]
-        # A finding and what to do about it are two lines.
-        if len(places) <= 2:
+        lines = {place: one for place, one in enumerate(kept) if isinstance(one, Line) and one.may_go}
+        found = [place for place, one in lines.items() if not one.text.startswith(ADVICE)]
+        if len(found) <= 1:
             break
-        place = places[-1]
+        last = found[-1]
+        # What to do about a finding stands below it.
+        end = last + 2 if last + 1 in lines else last + 1
         # The line that says how many are left out takes one itself.
-        over -= _lines_of(out, kept[place]) - (gone == 0)
-        gone += not kept.pop(place).text.startswith(ADVICE)  # type: ignore[union-attr]
-        if gone:
-            last = place
-    if gone:
-        kept.insert(last, Line(f"and {gone} more finding{'s' * (gone != 1)}: -v", "dim"))
-    return kept
+        over -= sum(_lines_of(out, one) for one in kept[last:end]) - (gone == 0)
+        kept, gone = [*kept[:last], *kept[end:]], gone + 1
+    rest = [Line(f"and {gone} more finding{'s' * (gone != 1)}: -v", "dim")] if gone else []
+    return [*kept[:last], *rest, *kept[last:]]
 
 
 def writable(out: Console, text: str) -> str:

@@ -107,7 +107,9 @@ def head(page: Page, *, complete: bool = True) -> list[Block]:
     laid_out: list[Block] = [*([page.answer] if page.answer else []), *page.under]
     if page.cause is not None and page.cause.fix:
         laid_out.append(advice_line(page.cause.fix))
-    laid_out += [replace(one, may_go=True) if isinstance(one, Line) else one for one in said(asking)]
+    # What failed comes first, and stays on a short screen.
+    stay = len(said([one for one in asking if one.verdict == "fail"]))
+    laid_out += [replace(one, may_go=place >= stay) for place, one in enumerate(said(asking))]
     if not complete:
         laid_out.append(Line("! not complete: the command was cut off", "yellow"))
     if page.then and not any(isinstance(line, Line) and line.text.startswith(ADVICE) for line in laid_out):
@@ -115,12 +117,12 @@ def head(page: Page, *, complete: bool = True) -> list[Block]:
     return laid_out
 
 
-def said(findings: Sequence[Finding]) -> list[Block]:
+def said(findings: Sequence[Finding]) -> list[Line]:
     """Findings a line each, said once for all cards that have it, and below each what to do, which is said once too.
 
     Commands that differ in the card's address alone are shown once.
     """
-    lines: list[Block] = []
+    lines: list[Line] = []
     for group in grouped(findings):
         sign, _, style = SIGNS[group.verdict]
         lines.append(Line(f"{sign} {group.line}", style))

@@ -86,7 +86,7 @@ def command(options: SmokeOptions, emit: Emit) -> None:
         if _check(device_id, checks, facts, emit, until) is not None:
             # What a lost device leaves in this process may fail the checks of the next one.
             for other in chosen[place + 1 :]:
-                title, why = f"{other} was not checked", f"{device_id} failed in the same process"
+                title, why = f"{other} was not checked", f"another device failed in this process: {device_id}"
                 emit(Judged(Finding(USABLE_ID, "skip", title, why, device=other)))
             return
 

@@ -95,7 +95,7 @@ def _expect_none(differ: torch.Tensor, told: str, /, **evidence: Any) -> None:
     expect(count == 0, f"{count} {told}", **evidence)
 
 
-# -- in a separate process -------------------------------------------------------------------------------------------
+# -- in a separate process ---------------------------------------------------------------------------------------------
 #
 # Where torch pins memory it aborts the process when it lets go of it on a device that is lost: so does its thread that
 # pins for a DataLoader.
@@ -555,8 +555,7 @@ ROOM, CHUNK, SLACK = 64 * MIB, 16 * MIB, 1 * MIB
 
 
 def accounting(dut: DeviceUnderTest) -> Passed:
-    """Return what is allocated is counted, the counts agree with each other, and all returns to its level
-    afterwards."""
+    """Check that what is allocated is counted, that the counts agree, and that all returns to its level."""
     return _resident(dut) if dut.accel.is_cpu else _counted(dut)
 
 
@@ -631,7 +630,7 @@ def uncached(accel: Accel) -> bool:
 
 
 def _resident(dut: DeviceUnderTest) -> Passed:
-    """On the CPU: the resident set, with the tolerances of memory_resident.py."""
+    """On the CPU, judge the resident set with the tolerances of `memory.resident`."""
     host = dut.host
     known = [left for left in (host.container_available_bytes, host.memory_available_bytes) if left is not None]
     cannot, keeps = memory_resident.why_not(min(known, default=memory_resident.NEEDED))

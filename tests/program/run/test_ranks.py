@@ -117,6 +117,10 @@ def test_ranks_that_take_turns_are_no_straggler_and_late_ones_together_are() -> 
     assert (turns.outcome, set(turns.ranks) <= {0, 1}) == ("alternating", True)
     node = table(lambda rank, step: [STEP_S + noise(rank, step) + 0.02 * (rank in (2, 3))], 8)
     assert ranks_judge.judge(node).ranks == (2, 3)
+    # One is always the later of the two: nobody takes turns.
+    uneven = table(lambda rank, step: [STEP_S + noise(rank, step) + {2: 0.02, 3: 0.009}.get(rank, 0.0)])
+    verdict = ranks_judge.judge(uneven)
+    assert (verdict.outcome, verdict.ranks) == ("straggler", (2, 3))
 
 
 def test_what_clocks_may_be_off_is_no_lateness() -> None:
@@ -244,7 +248,10 @@ def test_files_of_two_jobs_blame_nobody(tmp_path: Path) -> None:
     write(tmp_path, 2, earlier)
     result = ranks.result(tmp_path)
     assert (result.outcome, result.late) == ("not_decided", ())
-    assert result.reason == "ranks go on for a step without the last one: two jobs, or wrong clocks"
+    assert (
+        result.reason
+        == "ranks go on for a step without the last one: two jobs, wrong clocks, or calls that nobody waits for"
+    )
     # Where they have names, those of the newest job are judged.
     for rank in range(3):
         head = {"say": "rank", "rank": rank, "world": 3, "hosts": False, "host": "", "local_rank": ""}
@@ -280,6 +287,38 @@ def test_ranks_that_wrote_nothing_are_named(tmp_path: Path) -> None:
     assert result.outcome == "not_decided"
     assert result.reason == "1 of 3 ranks wrote here"
     assert result.not_seen[0] == "ranks 1 and 2 wrote nothing here: give all ranks one folder with --output DIR/"
+    # Those that wrote are alike: they may all wait for the third.
+    for rank in range(2):
+        write(tmp_path, rank, steps_of(rank, -1))
+    (finding,) = ranks.findings(ranks.result(tmp_path))
+    assert (finding.verdict, finding.message) == ("inconclusive", "2 of 3 ranks wrote here")
+    write(tmp_path, 1, steps_of(1, 1))
+    (finding,) = ranks.findings(ranks.result(tmp_path))
+    assert (finding.verdict, finding.message.endswith("; 2 of 3 ranks wrote here")) == ("warn", True)
+    # A file of its own, but no call in it, of a group whose members are not known.
+    for rank in range(3):
+        lines = [line | ({"rows": []} if line["say"] == "calls" and rank == 2 else {}) for line in steps_of(rank, -1)]
+        write(tmp_path, rank, [line for line in lines if line["say"] != "group"])
+    (finding,) = ranks.findings(ranks.result(tmp_path))
+    assert (finding.verdict, finding.message) == ("inconclusive", "collectives of 2 of 3 ranks were seen")
+
+
+def test_calls_that_a_rank_has_no_record_of_do_not_make_it_late(tmp_path: Path) -> None:
+    for rank in range(3):
+        lines = [line for line in steps_of(rank, -1) if line["say"] != "group"]
+        lines[1]["rows"] = [row for row in lines[1]["rows"] if rank != 2 or row[1] % 10 != 5]
+        write(tmp_path, rank, lines)
+    assert ranks.result(tmp_path).outcome == "alike"
+
+
+def test_numbers_that_are_none_decide_nothing(tmp_path: Path) -> None:
+    for rank in range(3):
+        lines = steps_of(rank, 1)
+        lines[2]["rows"] = [[*row, float("nan")] for row in lines[2]["rows"]]
+        clock = {"say": "clock", "at_ns": float("inf"), "offset_ns": 0, "error_ns": 0}
+        write(tmp_path, rank, [clock, *lines])
+    result = ranks.result(tmp_path)
+    assert (result.arrival, result.late) == ("arrival", (1,))
 
 
 def test_of_two_known_ranks_that_differ_neither_is_blamed(tmp_path: Path) -> None:
@@ -357,6 +396,11 @@ def test_a_hang_tells_who_is_missing_and_where(tmp_path: Path) -> None:
     assert died.hang is not None and (died.hang.missing, died.hang.unknown) == ((), (1,))
     told = "rank 1 did not answer, rank 1 had ended by SIGABRT at /job/load.py:12"
     assert told in ranks.findings(died)[0].message
+    # It ended before the call, without an error.
+    hang(tmp_path, "", [])
+    with open(tmp_path / "rank1.jsonl", "a") as file:
+        file.write("\n" + json.dumps(end | {"exit": 0}) + "\n")
+    assert "; rank 1 had ended with exit 0" in ranks.findings(ranks.result(tmp_path))[0].message
     stopped = ranks.findings(hang(tmp_path, "T (stopped)", []))[0]
     assert "rank 1 is stopped (SIGSTOP or a debugger)" in stopped.message
 
@@ -406,6 +450,15 @@ def test_a_job_is_what_the_launcher_says(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert json.loads(line)["rank"] == 1
     assert found.result() is None
     assert ranks.is_job(str(tmp_path))
+
+
+def test_jobs_with_masters_on_two_hosts_meet_in_folders_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    folders = set()
+    for address in ("node1", "node2", "node1"):
+        monkeypatch.setenv("MASTER_ADDR", address)
+        folders.add(ranks._meeting())
+    assert len(folders) == 2
 
 
 def test_the_recorders_size_is_the_users_where_it_was_set() -> None:

@@ -451,13 +451,14 @@ class _Run:
                 self.emit(Measured(one))
                 before[collective] = size, one.time_s.median if one.time_s else 0.0
                 continue
-            failures[collective] += 1
-            self.emit(Skipped(judge.failed(name, answers, self.ready, self.kind)))
+            failure = judge.failed(name, answers, self.ready, self.kind)
+            self.emit(Skipped(failure))
+            # What the backend does not have, or memory has no room for, is skipped; no larger size changes that.
+            failures[collective] += 2 if failure.verdict == "skip" else 1
             goes_on = not self.group.is_launched and self._begin()
             # What failed with two sizes would with the larger ones, and a hang takes the whole limit each time.
-            is_over = failures[collective] > 1
             rest = [one for one in todo[done + 1 :] if failures[one[0]] < 2 or one[0] == collective]
-            self._not_run([one for one in rest if not goes_on or (is_over and one[0] == collective)])
+            self._not_run([one for one in rest if not goes_on or (failures[collective] > 1 and one[0] == collective)])
             if not goes_on:
                 return "fault"
         if left_out:

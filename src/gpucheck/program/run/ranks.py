@@ -138,8 +138,8 @@ class Job:
         """
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         clock_hz = statistics.fmean(self.clocks_hz) if self.clocks_hz else None
-        end = {"say": "end", "exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines}
-        self.write(end | {"sm_clock_hz": clock_hz})
+        end = {"exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines}
+        self.write({"say": "end", **end, "sm_clock_hz": clock_hz})
         if code:
             with contextlib.suppress(OSError):
                 (self.folder / "failed").touch(exist_ok=False)
@@ -187,9 +187,9 @@ def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | 
             return None
         why = os.strerror(error.errno or 0)
         raise CannotLook(f"{str(path)!r} cannot be written", why, "give another folder") from error
-    local = os.environ.get("LOCAL_RANK", "")
-    host = {"host": socket.gethostname(), "local_rank": local, "at_ns": time.time_ns(), "job": _job_key()}
-    found.write({"say": "rank", "rank": found.rank, "world": found.world, "hosts": _has_hosts(found.world), **host})
+    host = {"host": socket.gethostname(), "local_rank": os.environ.get("LOCAL_RANK", ""), "job": _job_key()}
+    ours = {"rank": found.rank, "world": found.world, "hosts": _has_hosts(found.world), "at_ns": time.time_ns()}
+    found.write({"say": "rank", **ours, **host})
     return found
 
 
@@ -198,16 +198,17 @@ def _has_hosts(world: int) -> bool:
     return os.environ.get("LOCAL_WORLD_SIZE", str(world)) != str(world)
 
 
-def _job_key() -> str:
+def _job_key(*more: str) -> str:
     """What all ranks of a job make alike; hosts may spell MASTER_ADDR differently, and count restarts on their own."""
-    names = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "WORLD_SIZE")
+    names = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "WORLD_SIZE", *more)
     return hashlib.sha256("\n".join(os.environ.get(name, "") for name in names).encode()).hexdigest()[:16]
 
 
 def _meeting() -> Path:
     """A folder whose name all ranks of a job on this host make alike."""
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return Path(tempfile.gettempdir()) / f"gpucheck-{os.getuid()}-{_job_key()}-{attempt}"
+    # Two jobs whose masters are on two hosts may use one port.
+    key = _job_key("MASTER_ADDR", "TORCHELASTIC_RESTART_COUNT")
+    return Path(tempfile.gettempdir()) / f"gpucheck-{os.getuid()}-{key}"
 
 
 def enlarged(env: Mapping[str, str], *, device_arrival: bool) -> dict[str, str]:
@@ -358,7 +359,7 @@ class Read:
         self._latest[group] = number
         key = self.key(kind, number)
         self.calls[key] = kind, created_ns
-        if duration_ms is not None:
+        if duration_ms is not None and math.isfinite(duration_ms):
             self.inside[key] = float(duration_ms) / 1e3
 
     def offset(self, at_ns: int) -> tuple[float, float]:
@@ -397,7 +398,9 @@ def read(folder: Path) -> list[Read]:
         with open(path, encoding="utf-8", errors="replace") as file:
             for line in file:
                 # What was being written when its process was killed.
-                with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError, RecursionError):
+                with contextlib.suppress(
+                    KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError
+                ):
                     rank.take(json.loads(line))
         found.append(rank)
     newest = max((one.job for one in found), default=(0, ""))[1]
@@ -426,9 +429,10 @@ def fold(ranks: Sequence[Read], folder: Path | None = None) -> RanksResult:
     verdict = ranks_judge.judge(table)
     if verdict.outcome != "not_decided" and any(math.isinf(one) for one in table.clock_error_s.values()):
         verdict = ranks_judge.Verdict("not_decided", reason="the clocks of the hosts could not be compared")
-    reason = verdict.reason
-    if len(ranks) < world and verdict.outcome == "not_decided":
-        reason = f"{len(ranks)} of {world} ranks wrote here"
+    # Those that were seen may all wait for one that was not.
+    if (seen := len({rank for call in table.calls for rank in call.arrivals})) < world and verdict.outcome == "alike":
+        verdict = ranks_judge.Verdict("not_decided", reason=f"collectives of {seen} of {world} ranks were seen")
+    are_missing = len(ranks) < world and verdict.outcome == "not_decided"
     means = {one.rank: _means(one) for one in ranks}
     activity = _activity(verdict.ranks, means, by_rank, positions.get(verdict.where or ("", 0)), verdict.cost_s)
     rows = tuple(_row(one, means[one.rank], verdict) for one in ranks)
@@ -437,7 +441,7 @@ def fold(ranks: Sequence[Read], folder: Path | None = None) -> RanksResult:
     return RanksResult(
         world=world,
         outcome=verdict.outcome,
-        reason=reason,
+        reason=f"{len(ranks)} of {world} ranks wrote here" if are_missing else verdict.reason,
         arrival="inside" if has_inside else "host issue" if of_nccl else "arrival",
         steps=table.steps,
         step_s=table.step_s or None,
@@ -481,14 +485,18 @@ def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tupl
                 arrivals[key][one.rank] = -one.inside[key]
     ends = {one.rank: [row[0] for row in one.steps] for one in ranks}
     by_rank = {one.rank: one for one in ranks}
+    callers: dict[str, set[int]] = defaultdict(set)
+    for key, times in arrivals.items():
+        callers[key[0]] |= times.keys()
     calls: list[Call] = []
     positions: dict[tuple[str, int], _Place | None] = {}
     counted: Counter[tuple[str, int]] = Counter()
     for key in sorted(arrivals, key=lambda one: (one[0], one[1])):
         times = arrivals[key]
         first = by_rank[min(times)]
-        expected = first.groups.get(key[0])
-        if len(times) < 2 or (expected is not None and len(times) < len(set(expected) & set(by_rank))):
+        # A group that was made again may have other members.
+        expected = set(first.groups.get(key[0], callers[key[0]])) & set(by_rank)
+        if len(times) < max(len(expected), 2):
             continue
         kind, created = first.calls[key]
         step = bisect.bisect(ends[first.rank], created)
@@ -553,14 +561,12 @@ def _activity(
 
 def _line_of(one: Read, activity: str) -> str | None:
     kinds = {"data": ("data",), "copies": ("to_device", "between")}.get(activity, ())
-    rows = [row for row in one.lines if row[0] in kinds]
-    return f"{_short(rows[0][1])}:{rows[0][2]}" if rows else None
+    return next((f"{_short(file)}:{line}" for kind, file, line, _ in one.lines if kind in kinds), None)
 
 
 def _short(path: str) -> str:
     """The path from where the user is."""
-    inside = path.startswith(os.path.join(os.getcwd(), ""))
-    return os.path.relpath(path) if inside else path
+    return os.path.relpath(path) if path.startswith(os.path.join(os.getcwd(), "")) else path
 
 
 def _row(one: Read, means: Mapping[str, float], verdict: ranks_judge.Verdict) -> JobRank:
@@ -706,8 +712,8 @@ def _of_mismatch(found: RanksResult) -> Finding | None:
         return None
     title = f"{_names(seen.ranks)}{' and the others' * seen.has_majority} make different calls"
     who, one = _names(seen.ranks) if seen.has_majority else "some", "makes" if len(seen.ranks) == 1 else "make"
-    message = f"call {seen.call.number} of group {seen.call.group}: {who} {one} {_call(seen.call)}, "
-    message += f"others {_call(seen.expected)}"
+    made = f"{who} {one} {_call(seen.call)}, others {_call(seen.expected)}"
+    message = f"call {seen.call.number} of group {seen.call.group}: {made}"
     fix = "make the same collectives in the same order on all ranks: a branch may depend on the rank or its data"
     return Finding("run.ranks.mismatch", "fail", title, message, {"ranks": list(seen.ranks)}, fix)
 
@@ -720,9 +726,7 @@ def _of_hang(found: RanksResult) -> Finding | None:
     call = f"{seen.call.name} number {seen.call.number} of group {seen.call.group}"
     where = f" at {seen.call.place}" if seen.call.place else ""
     waits = f"{_names(seen.inside)} {'waits' if len(seen.inside) == 1 else 'wait'} in {call}{where}"
-    parts = []
-    for rank in seen.missing[:4]:
-        parts.append(f"rank {rank}{_found(rows[rank]) or ' has not come to it'}")
+    parts = [f"rank {rank}{_found(rows[rank]) or ' has not come to it'}" for rank in seen.missing[:4]]
     if seen.unknown:
         places = [f"rank {rank}{told}" for rank in seen.unknown if rank in rows and (told := _found(rows[rank]))]
         parts.append(", ".join((f"{_names(seen.unknown)} did not answer", *places[:4])))
@@ -744,7 +748,7 @@ def _found(row: JobRank) -> str:
     place = f" is at {row.place}" if row.place else ""
     if row.exit is None or row.state is not None or (row.exit >= 0 and place):  # it was alive then
         return place
-    return f" had ended {_how(row.exit)}{place.replace(' is', '', 1)}"
+    return f" had ended {'with ' * (row.exit >= 0)}{_how(row.exit)}{place.replace(' is', '', 1)}"
 
 
 def _how(code: int) -> str:
@@ -760,13 +764,12 @@ def _of_end(found: RanksResult) -> Finding | None:
         return None
     first = min(failed, key=lambda one: one.ended_ns or 0)
     code = first.exit or 0
-    why = "often the system's out-of-memory killer: sudo dmesg shows it" if code == -9 else ""
-    others = [one for one in failed if one is not first]
-    message = f"after {first.steps} steps" + (
-        f"; {_names(one.rank for one in others)} failed after it" if others else ""
+    why = "; often the system's out-of-memory killer: sudo dmesg shows it" if code == -9 else ""
+    others = [one.rank for one in failed if one is not first]
+    message = f"after {first.steps} steps" + (f"; {_names(others)} failed after it" if others else "") + why
+    return Finding(
+        "run.ranks.ended", "warn", f"rank {first.rank} ended first, {_how(code)}", message, {"rank": first.rank}
     )
-    title = f"rank {first.rank} ended first, {_how(code)}"
-    return Finding("run.ranks.ended", "warn", title, message + (f"; {why}" if why else ""), {"rank": first.rank})
 
 
 def _of_ranks(found: RanksResult) -> Finding:
@@ -784,10 +787,12 @@ def _of_ranks(found: RanksResult) -> Finding:
             name, verdict, "no rank holds up the job", f"{found.world} ranks, {found.steps} steps of {step}", evidence
         )
     cost = units.duration(found.cost_s or 0.0)
+    # Another rank may be later still.
+    among = f"; {len(found.ranks)} of {found.world} ranks wrote here" if len(found.ranks) < found.world else ""
     if found.outcome == "alternating":
         who = f", usually {_names(found.late)}" if found.late else ""
-        title = "ranks take turns in being last"
-        return Finding(name, verdict, title, f"waiting for the last costs {cost} of a step of {step}{who}", evidence)
+        message = f"waiting for the last costs {cost} of a step of {step}{who}{among}"
+        return Finding(name, verdict, "ranks take turns in being last", message, evidence)
     rows = {one.rank: one for one in found.ranks}
     one = rows[found.late[0]]
     who = f"rank {one.rank} ({one.device}, {one.host})" if len(found.late) == 1 else _names(found.late)
@@ -800,7 +805,7 @@ def _of_ranks(found: RanksResult) -> Finding:
         )
         place = f" at {found.place}" if found.place else ""
         message += f"; before it, {found.activity}{place}{more}" if more else f"; it is late in {found.activity}{place}"
-    message += _slow_clock(one, [row for row in found.ranks if row.rank not in found.late])
+    message += _slow_clock(one, [row for row in found.ranks if row.rank not in found.late]) + among
     title = f"{_names(found.late)} {'holds' if len(found.late) == 1 else 'hold'} up the job"
     return Finding(name, verdict, title, message, evidence)
 
