@@ -179,8 +179,11 @@ def word(given: str, emit: Emit) -> None:
         return
     if given not in known:
         # Among hundreds of IDs one is half like anything.
-        meant = naming.did_you_mean(given, known, naming.SLIP_OF_A_PREFIX)
-        raise UsageError(f"unknown id {given!r}", "", meant or "--list shows all")
+        raise UsageError(
+            f"unknown id {given!r}",
+            "",
+            naming.did_you_mean(given, known, naming.SLIP_OF_A_PREFIX) or "--list shows all",
+        )
     page(given, emit)
 
 
