@@ -61,7 +61,7 @@ SIZES = {
     "compare": (2, 247),
     "devices": (3, 271),
     "doctor": (12, 2132),
-    "explain": (11, 881),
+    "explain": (11, 880),
     "fleet": (8, 1219),
     "machine": (23, 4020),
     "measure": (4, 611),
