@@ -155,6 +155,11 @@ def test_the_first_three_lines_are_the_answer(scene: str) -> None:
     assert above(text.blocks(DEVICES[scene]())) == ANSWERS[scene]
 
 
+def test_devices_of_torch_that_nvml_does_not_list_are_counted_as_unknown() -> None:
+    report = devices(card(0), card(1, nvml_index=None))
+    assert above(text.blocks(report))[0].endswith(", 1 unknown to NVML")
+
+
 def test_every_screen_in_every_width(request: pytest.FixtureRequest) -> None:
     scenes = ("healthy", "one healthy and idle", "lost and hot", "a reset needed", "a mask", "no GPU")
     screens = {scene: text.blocks(DEVICES[scene]()) for scene in scenes}
