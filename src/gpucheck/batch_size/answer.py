@@ -189,7 +189,7 @@ SLOPE_APART = 0.75
 CURVED = 0.10
 # Of the growth: tensors' bytes are rounded to blocks, which is less.
 ROUNDED = 0.03
-# At a size so many times smaller, other allocations decide the peak than at the largest size.
+# The factor below the largest size from which other allocations set the peak.
 FAR_BELOW = 16
 # Two sizes always lie on a line.
 LEAST_SIZES = 3

@@ -205,7 +205,7 @@ def _power(samples: Sequence[Sample], windows: Sequence[tuple[float, float]]) ->
             f"the readings of the energy counter span {span_s:.1f} s of the row, and {ENERGY_SPAN_S:g} s are needed",
         )
     joules = counted[-1]["energy_j"] - counted[0]["energy_j"]
-    # Loaded again, the driver counts anew.
+    # A reloaded driver counts from 0.
     return (joules / span_s, "") if joules > 0 else (None, "the energy counter ran backwards or stood still")
 
 

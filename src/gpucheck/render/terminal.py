@@ -145,7 +145,7 @@ def _flat(out: Console, table: Table) -> Table:
     while len(kept) > 2 and _width(out, table, kept) > out.width:
         # The first names the row, and the last may be its verdict.
         last = kept[-1:] if columns[kept[-1]].keep < ALWAYS else []
-        kept.remove(min([*kept[1:-1], *last], key=lambda index: (columns[index].keep, -index)))
+        kept.remove(_least(table, [*kept[1:-1], *last]))
     taken = tuple(replace(columns[index], keep=ALWAYS) for index in kept)
     return replace(table, columns=taken, rows=tuple(tuple(row[index] for index in kept) for row in table.rows))
 
@@ -212,12 +212,16 @@ def can_encode(out: Console, text: str) -> bool:
     return True
 
 
+def _least(table: Table, columns: Sequence[int]) -> int:
+    """Return the column of these that goes first: the least important, of equals the rightmost."""
+    return min(columns, key=lambda index: (table.columns[index].keep, -index))
+
+
 def _table_for(out: Console, table: Table) -> Iterator[RenderableType]:
     kept = list(range(len(table.columns)))
     while True:
-        # The least important goes first; of equals the rightmost.
         droppable = [index for index in kept if table.columns[index].keep < ALWAYS]
-        least = min(droppable, key=lambda index: (table.columns[index].keep, -index), default=None)
+        least = _least(table, droppable) if droppable else None
         # Text is cut only once what is less important is gone; a state, before what is more than a nicety goes.
         lowest = ALWAYS if least is None else table.columns[least].keep
         ends = [index for index in kept if table.columns[index].cropped]

@@ -312,7 +312,7 @@ class State:
             return None
         last = counted[-1]
         before = [one for one in counted if last["at_s"] - one["at_s"] >= ENERGY_SPAN_S]
-        if not before or last["energy_j"] <= before[-1]["energy_j"]:  # loaded again, the driver counts anew
+        if not before or last["energy_j"] <= before[-1]["energy_j"]:  # a reloaded driver counts from 0
             return None
         return float((last["energy_j"] - before[-1]["energy_j"]) / (last["at_s"] - before[-1]["at_s"]))
 

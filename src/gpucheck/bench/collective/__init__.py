@@ -14,7 +14,7 @@ from gpucheck.options import TIME, option
 ITEM = 4  # float32
 # What the buffers may take of the host's memory that is left, where the ranks are processes on a CPU.
 HOST_SHARE = 0.25
-# More processes than this on one machine is a slip of the keyboard: no machine has so many GPUs.
+# No machine has more GPUs: a larger number of processes is a typing error.
 MOST_RANKS = 128
 # A hung collective never ends; one of 16 GiB over PCIe takes seconds, and a first connection of many ranks takes some.
 LIMIT_S = 30.0
@@ -24,7 +24,7 @@ DEVICES = ("auto", "all", "cpu", "cuda", "xpu")
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """`title` is what it does, `factor` turns algbw into busbw for so many ranks, as nccl-tests defines them.
+    """`title` names the operation. `factor` of the number of ranks turns algbw into busbw, as nccl-tests defines them.
 
     The size is that of the whole array: of all-gather and reduce-scatter the part of all ranks together. `parts` tells
     whether an array is cut into one part for each rank.

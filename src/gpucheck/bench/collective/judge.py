@@ -124,7 +124,7 @@ def _rank(rank: int, ready: Sequence[Mapping[str, Any]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Bytes per second of bus bandwidth that a sound machine with so many of this GPU reaches.
+    """The bus bandwidth in bytes per second that a sound machine with `ranks` GPUs of this part reaches.
 
     `switch` is with the sum made in the switch (NVLS), None where there is none. `ring` is without. `least` is a bound
     of the source's own. The part's name does not tell the network between several hosts, so their figures are told and

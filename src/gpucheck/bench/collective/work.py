@@ -269,7 +269,7 @@ class Meeting:
         self.number += 1
 
     def _is_dismissed(self) -> bool:
-        """Whether rank 0 waits no longer for an answer; asked once a second."""
+        """Return whether rank 0 stopped waiting for an answer; asks the store once a second."""
         if self.place.rank == 0 or time.monotonic() - self.looked_at < 1.0:
             return False
         self.looked_at = time.monotonic()
@@ -282,7 +282,7 @@ class Meeting:
         self.store.set(self._name(key), json.dumps(told))
 
     def _hear(self, *keys: str, limit_s: float) -> dict[str, Any] | None:
-        """Return what stands under the first of these keys that is there, or None after so many seconds."""
+        """Return the value of the first of these keys that the store has, or None after `limit_s` seconds."""
         until = time.monotonic() + limit_s
         while (name := next((one for one in map(self._name, keys) if self.store.check([one])), None)) is None:
             if time.monotonic() >= until:

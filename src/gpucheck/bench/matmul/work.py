@@ -224,7 +224,7 @@ def readings(samples: Sequence[Sample], run: Run) -> tuple[LoadReading, ...]:
         if not began_s <= one["at_s"] <= ended_s or since_s < READING_EVERY_S:
             continue
         start_j, end_j, power_w = last.get("energy_j"), one.get("energy_j"), None
-        if start_j is not None and end_j is not None and end_j >= start_j:  # loaded again, the driver counts anew
+        if start_j is not None and end_j is not None and end_j >= start_j:  # a reloaded driver counts from 0
             power_w = float((end_j - start_j) / since_s)
         clock_hz, celsius = one.get("sm_clock_hz"), one.get("temperature_celsius")
         told.append(LoadReading(one["at_s"] - began_s, clock_hz, celsius, power_w))
