@@ -5,14 +5,18 @@ The schema that ships is `gpucheck/report/schema.json`; a test fails when it is 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 import typing
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpucheck.report.codec import hints
 from gpucheck.report.report import SCHEMA, Report
+
+if TYPE_CHECKING:  # only tests have it
+    import jsonschema
 
 _UNITS = {
     # The first that fits counts.
@@ -32,6 +36,14 @@ _PLAIN: dict[Any, dict[str, Any]] = {
     bool: {"type": "boolean"},
     Any: {},
 }
+
+
+@functools.cache
+def validator() -> jsonschema.Draft202012Validator:
+    """Return what validates documents. jsonschema's own `validate` checks the schema each time, for half a second."""
+    import jsonschema
+
+    return jsonschema.Draft202012Validator(schema())
 
 
 def schema() -> dict[str, Any]:

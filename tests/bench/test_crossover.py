@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jsonschema
 import pytest
 import torch
 from fake_device import FakeDevice
@@ -321,7 +320,7 @@ def test_a_device_that_is_dear_to_call_is_never_faster(monkeypatch: pytest.Monke
     assert measured[0].memory.resident_bytes and measured[1].memory.max_memory_reserved_bytes == 4
     found = {one.id: one.verdict for one in recorder.judged().findings}
     assert (found["crossover.result"], found["crossover.precision"]) == ("pass", "pass")
-    jsonschema.validate(json.loads(document(recorder.judged())), schema.schema())
+    schema.validator().validate(json.loads(document(recorder.judged())))
 
 
 def test_a_cpu_that_is_dear_to_call_is_slower_from_the_smallest_size_on(monkeypatch: pytest.MonkeyPatch) -> None:

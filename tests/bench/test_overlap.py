@@ -7,7 +7,6 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import jsonschema
 import judged as judging
 import pytest
 import torch
@@ -364,7 +363,7 @@ def test_the_whole_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(answers) == 8 and answers == tuple(judge.answer(made))
     verdicts = {one.id: one.verdict for one in recorder.judged().findings}
     assert verdicts["overlap.copies"] == "pass"
-    jsonschema.validate(json.loads(document(recorder.judged())), schema.schema())
+    schema.validator().validate(json.loads(document(recorder.judged())))
 
 
 def test_a_cpu_is_told_in_one_sentence_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

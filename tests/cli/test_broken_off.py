@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import torch
 
@@ -107,7 +106,7 @@ def run(
     files = [str(tmp_path / name) for name in ("x.json", "x.csv", "x.xml", "x.md")]
     code = main([*command.split(), *options, *(word for path in files for word in ("--output", path))])
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
-    jsonschema.validate(document, schema.schema())
+    schema.validator().validate(document)
     assert json.loads(Path(files[0]).read_text(encoding="utf-8")) == document
     with open(files[1], encoding="utf-8") as file:
         assert len(list(csv.reader(file))) > 1
@@ -317,7 +316,7 @@ def hanging(tmp_path: Path, command: str, *more: str, **how: Any) -> tuple[int, 
     script = HANGING.format(fakes=str(Path(__file__).parents[1] / "fakes"), arguments=arguments, **given)
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     document: dict[str, Any] = json.loads(ended.stdout)
-    jsonschema.validate(document, schema.schema())
+    schema.validator().validate(document)
     assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == document
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
     return ended.returncode, document
@@ -404,7 +403,7 @@ def test_a_kill_costs_the_benchmark_that_it_met(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert ended.returncode == -9, ended.stderr
     document = json.loads(target.read_text(encoding="utf-8"))
-    jsonschema.validate(document, schema.schema())
+    schema.validator().validate(document)
     assert document["summary"]["complete"] is False
     assert document["summary"]["exit"] != errors.OK
     # Whatever it came to: where there is time for the lines that people write, `x.cuda()` fails on a planned card.

@@ -42,11 +42,6 @@ COMMAND = [sys.executable, "-m", "gpucheck"]
 
 
 @pytest.fixture(scope="module")
-def validator() -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(schema.schema())
-
-
-@pytest.fixture(scope="module")
 def strict() -> jsonschema.Draft202012Validator:
     """The schema of results that allows no key that it does not name, at any depth."""
     whole = schema.schema()
@@ -72,7 +67,6 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_document_of_every_command_is_one_and_valid(
     command: str,
     earlier: Path,
-    validator: jsonschema.Draft202012Validator,
     strict: jsonschema.Draft202012Validator,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -82,7 +76,7 @@ def test_the_document_of_every_command_is_one_and_valid(
     capsys.readouterr()
     assert app_module.main([*arguments, "--json", "--output", str(page)]) == 0
     document = json.loads(capsys.readouterr().out)
-    validator.validate(document)
+    schema.validator().validate(document)
     strict.validate(document["results"])
     assert document["command"] == command
     assert document["summary"]["exit"] == 0 and document["summary"]["complete"] is True
@@ -112,12 +106,11 @@ def test_what_could_not_be_looked_at_is_in_the_document_too(
     arguments: tuple[str, ...],
     code: int,
     verdict: str,
-    validator: jsonschema.Draft202012Validator,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert app_module.main([*arguments, "--json"]) == code
     document = json.loads(capsys.readouterr().out)
-    validator.validate(document)
+    schema.validator().validate(document)
     assert (document["summary"]["exit"], document["summary"]["verdict"]) == (code, verdict)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from shown import sentence
 
@@ -182,7 +181,7 @@ def test_a_judge_that_raises_is_a_finding_and_costs_no_row(
     captured = capsys.readouterr()
     assert "this is a bug in gpucheck" in captured.err and "a judge's own" in captured.err
     for document in (json.loads(captured.out), json.loads(target.read_text(encoding="utf-8"))):
-        jsonschema.validate(document, schema.schema())
+        schema.validator().validate(document)
         assert len(document["measurements"]) == 1
         assert document["summary"] == {"verdict": "fail", "exit": 70, "complete": False}
         (found,) = [one for one in document["findings"] if one["verdict"] == "fail"]

@@ -11,11 +11,9 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -171,11 +169,6 @@ class Once:
         return
 
 
-@lru_cache(maxsize=1)
-def validator() -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(schema.schema())
-
-
 def is_failure(fault: Fault, name: str) -> bool:
     """Whether this fault left a question without an answer that it has on this card."""
     if not fault.met or fault.kind in ("garbage", "missing"):
@@ -209,7 +202,7 @@ def document(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[s
     out = capsys.readouterr()
     read: dict[str, Any] = json.loads(out.out)
     assert code == read["summary"]["exit"] and code in DOCUMENTED
-    validator().validate(read)
+    schema.validator().validate(read)
     assert main(arguments) == code
     out = capsys.readouterr()
     assert "Traceback" not in out.out + out.err

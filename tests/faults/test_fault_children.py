@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
@@ -13,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from matrix import CHILDREN, HOWS
 
@@ -31,11 +29,6 @@ RELAY = Path(__file__).with_name("relay.py")
 # How a child comes to its end by itself.
 ENDS_IT = ("kill", "half a line", "exit")
 EVERY = [(command, module, how, lines) for command, of in CHILDREN.items() for module, lines in of for how in HOWS]
-
-
-@functools.cache
-def validator() -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(schema.schema())
 
 
 class Clock:
@@ -119,7 +112,7 @@ def test_a_child(
     assert not left or said.err.startswith("error: mlp fails with a batch of 16: exit status ")
     document = json.loads(said.out)
     assert said.out == target.read_text(encoding="utf-8")
-    validator().validate(document)
+    schema.validator().validate(document)
     assert document["summary"]["exit"] == code
     check = {"devices": devices, "doctor": doctor, "status": status, "bench": bench}.get(command.split()[0], search)
     check = collective if command.startswith("bench collective") else check

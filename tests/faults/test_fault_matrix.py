@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import jsonschema
 import pytest
 import torch
 import worlds
@@ -42,19 +42,21 @@ from gpucheck.report.measurement import Measurement
 TOGETHER = {"bench overlap": 3, "bench crossover": 3, "bench all": 3}
 
 
+# Looking for garbage walks over all of torch and of the tests: longer than a case takes. What cases leave is small.
+COLLECTED_AFTER = 32
+_since = itertools.count(1)
+
+
 @pytest.fixture(autouse=True)
-def as_before(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Give torch back the threads that a planned machine has not, and what a bug's frames held: buffers, in cycles."""
+def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give torch back the threads that a planned machine has not, and now and then what frames held in cycles."""
     before = torch.get_num_threads()
+    collect = gc.collect
+    monkeypatch.setattr(gc, "collect", lambda *given: 0)
     yield
     torch.set_num_threads(before)
-    if request.node.name.endswith("bug]"):
-        gc.collect()
-
-
-@functools.cache
-def validator() -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(schema.schema())
+    if next(_since) % COLLECTED_AFTER == 0:
+        collect()
 
 
 @functools.cache
@@ -114,7 +116,7 @@ def names(command: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("case", cases(), ids=str)
 def test_a_fault(case: Case, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     code, document, made = broken(case, capsys, monkeypatch)
-    validator().validate(document)
+    schema.validator().validate(document)
     assert document["summary"]["exit"] == code
     kept = {row_of(row) for row in document["measurements"]}
     assert len(made - kept) < TOGETHER.get(case.command, 1)
@@ -209,7 +211,7 @@ def test_a_wrong_value(wrong: Wrong, capsys: pytest.CaptureFixture[str], monkeyp
     capsys.readouterr()
     code, _ = miscounted(wrong, int(MOMENTS[wrong.moment] * (written[key] - 1)), monkeypatch)
     document = json.loads(capsys.readouterr().out)
-    validator().validate(document)
+    schema.validator().validate(document)
     assert code == document["summary"]["exit"] == errors.FAILED
     failed = set(told(document, "fail"))
     assert failed and failed <= set(WRITES[wrong.command][wrong.operator])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
@@ -11,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from matrix import COMMANDS
 
@@ -33,11 +31,6 @@ ENDS = {
     "terminate": errors.TERMINATED,
     "kill": -9,
 }
-
-
-@functools.cache
-def validator() -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(schema.schema())
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +76,7 @@ def test_a_process(command: str, how: str, server: subprocess.Popen[str], tmp_pa
         assert (tmp_path / "out").read_text() == written
         assert sorted(path.name for path in tmp_path.iterdir()) == ["err", "out", "x.json"]
     document = json.loads(written)
-    validator().validate(document)
+    schema.validator().validate(document)
     assert document["summary"]["complete"] is False
     failed = [one["id"] for one in document["findings"] if one["verdict"] == "fail"]
     if how in ("raise", "hang"):

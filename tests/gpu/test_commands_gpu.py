@@ -62,10 +62,10 @@ def document(*arguments: str, code: int = 0) -> dict[str, Any]:
 
 def validate(read: dict[str, Any]) -> None:
     try:
-        import jsonschema
+        import jsonschema  # noqa: F401
     except ImportError:  # a machine with a GPU need not have it: the types above hold the same
         return
-    jsonschema.Draft202012Validator(schema.schema()).validate(read)
+    schema.validator().validate(read)
 
 
 def cuda_devices(read: dict[str, Any]) -> list[dict[str, Any]]:

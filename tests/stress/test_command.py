@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from stressed import device as answer
 from stressed import facts, world
@@ -133,7 +132,7 @@ def test_ctrl_c_reports_what_there_is(
     work: Callable[[Any], None] = lambda emit: command(StressOptions(duration_s=60.0), emit, given)  # noqa: E731
     assert session.run(Common("stress", json=True), work, judge=judge) == 130
     document = json.loads(capsys.readouterr().out)
-    jsonschema.Draft202012Validator(schema.schema()).validate(document)
+    schema.validator().validate(document)
     devices = document["results"]["stress"]["devices"]
     assert [(one["ended"], len(one["points"])) for one in devices] == [("signal", len(answer(0).points))] * 4
     assert document["summary"]["complete"] is False
@@ -184,7 +183,7 @@ def test_a_short_run_on_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ["stress", "--device", "cpu", "--duration", "4s", "--fill", "2%", "--quiet", "--output", str(file)]
     )
     document = json.loads(file.read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator(schema.schema()).validate(document)
+    schema.validator().validate(document)
     assert to_json(from_json(Report, document)) == document
     (results,) = [one for one in document["findings"] if one["id"] == "stress.wrong"]
     assert results["verdict"] == "pass" and code == document["summary"]["exit"] == 0
