@@ -123,7 +123,7 @@ def test_what_is_searched_does_not_grow_with_the_errors_in_a_log(monkeypatch: py
         searched.clear()
         placed.clear()
         find("NVRM: Xid (PCI:0000:10:00): 31, pid=7, name=python\n" * lines, TEXTS)
-        assert len(searched) == len(set(searched)) > 500
+        assert len(searched) == len(set(searched)) > 50  # those whose words are there
         tried.append(set(searched))
         work.append(len(placed))
     assert tried[0] == tried[1]

@@ -708,7 +708,10 @@ def _places(normal: Normal, texts: Sequence[Text], *, ours: bool = False) -> Ite
         for source in (*text.patterns, *(text.common if known else ())):
             pattern = compiled(source)
             if source not in tried:
-                tried[source] = _spans(normal, pattern)
+                is_there = pattern.needs in (normal.spaced if pattern.by_word else normal.solid)
+                tried[source] = _spans(normal, pattern) if is_there else {}
+            if not tried[source]:
+                continue  # most of thousands end here
             spans = tried[source].get(text.number if "number" in pattern.regex.groupindex else "", [])
             spans = spans if len(spans) <= _MOST_PLACES else spans[: _MOST_PLACES // 2] + spans[-_MOST_PLACES // 2 :]
             if pattern.by_word:
@@ -726,8 +729,6 @@ def _spans(normal: Normal, pattern: Pattern) -> _Spans:
     """Where a pattern is, in characters of the form that it is for."""
     within = normal.spaced if pattern.by_word else normal.solid
     found: _Spans = {}
-    if pattern.needs not in within:
-        return found
     has_number = "number" in pattern.regex.groupindex
     for match in pattern.regex.finditer(within):
         if match.group():
