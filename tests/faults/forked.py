@@ -14,6 +14,7 @@ from typing import Any
 import matrix
 import pytest
 import torch
+import torch._dynamo  # what `matrix` dispatches by loads it at the first call: here once, not in each child
 from failing_card import Plan
 
 from gpucheck.cli.app import main
