@@ -22,8 +22,7 @@ from gpucheck.bench.buffers import why_full
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.matmul import MatmulOptions, product, search
 from gpucheck.bench.matmul.judge import burst_and_sustained
-from gpucheck.bench.matmul.product import Case, Repeats, Rotation, cases, check_first, fitting
-from gpucheck.bench.matmul.search import Operands
+from gpucheck.bench.matmul.product import Case, Repeats, cases, check_first, fitting
 from gpucheck.errors import CannotLook, Terminated, UsageError
 from gpucheck.machine import host, pulse
 from gpucheck.machine.accel import Accel
@@ -35,7 +34,7 @@ from gpucheck.report.events import Answered, Emit, Notice, Progress, Skipped
 from gpucheck.report.fault import first_line
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, Run
-from gpucheck.report.results.bench import LoadReading, SustainedResult
+from gpucheck.report.results.bench import LoadReading, SearchResult, SustainedResult
 from gpucheck.work import precision
 from gpucheck.work.reference import check_product
 
@@ -94,14 +93,12 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
     m, n, k = case.shape
     flop = 2.0 * m * n * k
     accel.reset_peak()
-    operands = Operands(case.kind, product.allocate(case.kind, case.elements, accel.device))
-    one = product.view(case.kind, operands.flat, case.shape)
-    a, b, out = one.a, one.b, one.out
-    wanted: precision.Precision = "tf32" if case.dtype == "tf32" else "ieee"
-    with precision.precision(wanted):
-        call = operands.product(case.shape)
-        observed = precision.observed(a, b, out, call)
-        product.fill(case.kind, operands.flat)
+    flat = product.allocate(case.kind, case.elements, accel.device)
+    one = product.view(case.kind, flat, case.shape)
+    with precision.precision(case.setting):
+        call = case.kind.bind(one.a, one.b, one.out)
+        observed = precision.observed(one.a, one.b, one.out, call)
+        product.fill(case.kind, flat)
         call()
         accel.synchronize()
         # What differs at the end is looked at for as long as a part of it takes.
@@ -125,7 +122,7 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
     run = Run(started, calls, tuple(windows.lengths_s), tuple(windows.starts_s))
     memory = accel.memory()
     repeats.finish()
-    check = check_product(a, b, out, repeats.precision)
+    check = check_product(one.a, one.b, one.out, repeats.precision)
     details = {
         "data": case.kind.data,
         "output": "preallocated",
@@ -250,28 +247,28 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
 
     Raises what torch raises.
     """
-    wanted: precision.Precision = "tf32" if case.dtype == "tf32" else "ieee"
     accel.reset_peak()
     kind = case.kind
     flat = [product.allocate(kind, case.elements, accel.device) for _ in range(case.sets)]
     sets = [product.view(kind, one, case.shape) for one in flat]
     first = sets[0]
-    with precision.precision(wanted):
+    with precision.precision(case.setting):
         settings = precision.state()
-        rotation = Rotation(kind, sets)
-        multiply = kind.bind(first.a, first.b, first.out)
+        calls = [kind.bind(one.a, one.b, one.out) for one in sets]
         observed = product.try_once(
-            lambda: precision.observed(first.a, first.b, first.out, multiply), case.dtype, accel
+            lambda: precision.observed(first.a, first.b, first.out, calls[0]), case.dtype, accel
         )
         product.fill(kind, flat[0])
         for other in flat[1:]:
             other.a.copy_(flat[0].a)
             other.b.copy_(flat[0].b)
-        rotation.once_each()
+        for call in calls:
+            call()
         accel.synchronize()
         until_s = accel.host_now() + budget_s + LOOK_S
         repeats = Repeats(sets, accel, observed if case.dtype == "tf32" else kind.seen_as, until_s)
-        work = timing.Work(rotation.call, empty=product.empty_call(kind, first), prepare=repeats.before)
+        nothing = kind.bind(first.a[:0, :0], first.b[:0, :0], first.out[:0, :0])
+        work = timing.Work(product.in_rotation(calls), empty=nothing, prepare=repeats.before)
         limits = timing.Limits(
             budget_s=budget_s * (1 - WARM_UP_SHARE),
             warmup_s=budget_s * WARM_UP_SHARE,
@@ -336,16 +333,12 @@ def command(options: MatmulOptions, emit: Emit, shared: Shared = ALONE) -> None:
             "shapes share their matrices, which stay in the cache",
             "use --cold with the --shape that it finds",
         )
-    searched = search.Results(emit)
+    searches: list[SearchResult] = []
     long_runs: list[SustainedResult] = []
-
-    def rows(accel: Accel, deadline: float) -> Iterator[Measurement]:
-        return _Rows(options, accel, emit, deadline, searched, long_runs).all()
-
     devices.each(
         options.device,
         emit,
-        rows,
+        lambda accel, deadline: _Rows(options, accel, emit, deadline, searches, long_runs).all(),
         name="matmul",
         time_budget_s=options.time_budget_s,
         default_s=lambda accel: default_s(options, accel),
@@ -372,7 +365,7 @@ class _Rows:
     accel: Accel
     emit: Emit
     deadline: float
-    searched: search.Results
+    searches: list[SearchResult]
     long_runs: list[SustainedResult]
     measured: list[Measurement] = field(default_factory=list)
     # What the driver called free at the start.
@@ -431,9 +424,9 @@ class _Rows:
             pulse.go_on()
             left_s = max(self.deadline - time.monotonic(), 0.0) / (len(dtypes) - done)
             until = time.monotonic() + left_s
+            for_s, emit, searches = left_s * SEARCH_SHARE, self.emit, self.searches
             found = self._guarded(
-                any_shape,
-                partial(search.search, any_shape, grid, room, self.accel, left_s * SEARCH_SHARE, self.searched),
+                any_shape, partial(search.search, any_shape, grid, room, self.accel, for_s, emit, searches)
             )
             self.accel.empty_cache()
             if found is None:
