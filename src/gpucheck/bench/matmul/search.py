@@ -140,7 +140,7 @@ def level_of(readings: Sequence[tuple[float, float]]) -> Callable[[float], float
     """
     if not readings:
         return lambda when_s: 1.0
-    at_s, rates = zip(*readings, strict=True)
+    at_s, rates = [at for at, _ in readings], [rate for _, rate in readings]
     levels = [statistics.median(rates[max(place - 1, 0) : place + 2]) for place in range(len(rates))]
 
     def level(when_s: float) -> float:
