@@ -131,25 +131,21 @@ def share_of_link(
     if limit is None:
         return [Finding("transfer.link", "info", f"pinned copies reach {told}", f"link unknown: {reason}", evidence)]
     evidence |= {"link": link.label, "share": {way: rate / limit for way, rate in rates.items()}}
+    # The slowest direction decides.
     slowest = min(rates, key=lambda way: rates[way])
-    return [_share(rows[slowest], rates[slowest], limit, link, told, evidence), *_below_max(link, pci_address)]
-
-
-def _share(
-    row: Measurement, rate: float, limit: float, link: LinkUnderLoad, told: str, evidence: dict[str, Any]
-) -> Finding:
-    """The slowest direction decides."""
-    share = rate / limit
+    share = rates[slowest] / limit
     least = LEAST_SHARE if link.c2c_bytes_per_s is None else LEAST_C2C_SHARE
-    title = f"pinned copies reach {units.percent(share)} of the link"
-    message = f"{told}; {link.label} carries {units.byte_rate(limit)}"
     if share >= least:
-        return Finding("transfer.link", "pass", title, message, evidence)
-    time_s = row.time_s
-    evidence["share_at_least"] = share * time_s.median / time_s.ci_high if time_s and time_s.ci_high else share
-    fix = "gpucheck devices --processes; if idle, bind to its CPU socket (numactl -N)"
-    healthy = f"healthy is at least {units.percent(least)}"
-    return Finding("transfer.link", "warn", "pinned copies are slow for this link", healthy, evidence, fix=fix)
+        title = f"pinned copies reach {units.percent(share)} of the link"
+        message = f"{told}; {link.label} carries {units.byte_rate(limit)}"
+        found = Finding("transfer.link", "pass", title, message, evidence)
+    else:
+        time_s = rows[slowest].time_s
+        evidence["share_at_least"] = share * time_s.median / time_s.ci_high if time_s and time_s.ci_high else share
+        fix = "gpucheck devices --processes; if idle, bind to its CPU socket (numactl -N)"
+        healthy = f"healthy is at least {units.percent(least)}"
+        found = Finding("transfer.link", "warn", "pinned copies are slow for this link", healthy, evidence, fix=fix)
+    return [found, *_below_max(link, pci_address)]
 
 
 def _below_max(link: LinkUnderLoad, pci_address: str | None) -> list[Finding]:
@@ -310,14 +306,8 @@ def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
     # The direction that training waits for, at the largest size.
     first = max(large, key=lambda gain: (gain.direction == "host_to_device", gain.size_bytes))
     gain, way = first.gain, WAYS[first.direction]
-    half = next(
-        (
-            row.half_rate_bytes
-            for row in latencies(measurements)
-            if (row.direction, row.host_memory) == (first.direction, "pinned")
-        ),
-        None,
-    )
+    halves = {(row.direction, row.host_memory): row.half_rate_bytes for row in latencies(measurements)}
+    half = halves.get((first.direction, "pinned"))
     evidence = {"gains": to_json(gains), "half_rate_bytes": half, "fits": to_json(fits(measurements))}
     small = f"below {units.capacity(half)} latency dominates: batch small copies" if half else ""
     times, fix = f"{units.significant(gain, 2)}×", None

@@ -43,7 +43,13 @@ def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     rated = {_pair(one): one for one in rows if one.case["what"] == "rate"}
     rates = {pair: one.rate.median for pair, one in rated.items() if one.rate}
     paths = {pair: _path(one) for pair, one in rated.items()}
-    wrong = _wrong(rows)
+    wrong: dict[Pair, int] = {}
+    comparisons = []
+    for one in rows:
+        name = "{} to {}".format(*_pair(one))
+        comparisons += (compared := judging.compared(one, name, name))
+        if count := sum(run.wrong for run in compared):
+            wrong[_pair(one)] = wrong.get(_pair(one), 0) + count
     slow = slower(rates, paths)
     staged = [pair for pair in paths if paths[pair] == "staged"]
     mixed = staged if "peer" in paths.values() else []
@@ -71,8 +77,7 @@ def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
             },
         ),
     ]
-    named = [(one, "{} to {}".format(*_pair(one))) for one in rows]
-    verified = judging.verification(PEER, [row for one, name in named for row in judging.compared(one, name, name)], "")
+    verified = judging.verification(PEER, comparisons, "")
     if verified.verdict == "inconclusive":
         return [replace(verified, evidence={**evidence, **verified.evidence})]
     mend = ""
@@ -158,15 +163,6 @@ def _verdict(
     typical = units.byte_rate(stats.median(list(rates.values())))
     told = f"devices copy {direct}".rstrip()
     return "info", f"{told} at {typical} (median of {len(rates)} pairs)", None
-
-
-def _wrong(rows: Sequence[Measurement]) -> dict[Pair, int]:
-    found: dict[Pair, int] = {}
-    for one in rows:
-        count = sum(run["details"]["wrong_bytes"] for run in runs.each(one))
-        if count:
-            found[_pair(one)] = found.get(_pair(one), 0) + count
-    return found
 
 
 def _named(what: str, told: dict[Pair, str]) -> str:
@@ -263,21 +259,17 @@ def _judge(direction: str, rows: Sequence[Measurement], measurements: Sequence[M
     if not shares or min(shares.values()) >= LEAST_SHARE:
         return Finding(TOGETHER, "info", f"{len(rows)} devices copy {way} at once", message, evidence)
     worst = min(shares, key=lambda name: shares[name])
+    cause = "they may share a PCIe switch, a root port or the host's memory"
+    if mine := [(bridge, names) for bridge, names in bridges if worst in names]:
+        cause = f"{' and '.join(mine[0][1])} share the PCIe bridge {mine[0][0]}"
     return Finding(
         TOGETHER,
         "warn",
         f"{worst} keeps {units.percent(shares[worst])} of its rate when {len(rows)} devices copy {way} at once",
-        f"{message}; {_cause(worst, bridges)}",
+        f"{message}; {cause}",
         evidence,
         fix="`nvidia-smi topo -m` shows what is shared; spread the load over different switches",
     )
-
-
-def _cause(worst: str, bridges: Sequence[tuple[str, tuple[str, ...]]]) -> str:
-    mine = next(((bridge, names) for bridge, names in bridges if worst in names), None)
-    if mine is None:
-        return "they may share a PCIe switch, a root port or the host's memory"
-    return f"{' and '.join(mine[1])} share the PCIe bridge {mine[0]}"
 
 
 # -- the parts of one device, and all of them --------------------------------------------------------------------------
