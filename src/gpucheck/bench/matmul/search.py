@@ -480,9 +480,11 @@ class Spread:
         """A shape that was not tried, far from those drawn before; None when none is left."""
         for _ in range(_MOST_DRAWS if self._rest is None else 0):
             self._draws += 1
+            # The number's place along each dimension, from 0 to 1.
+            places = [(0.5 + self._draws * _ROOT ** -(dimension + 1)) % 1.0 for dimension in range(3)]
+            places[2] **= LOW_K
             m, n, k = (
-                axis.values[int(_drawn(self._draws, dimension) * len(axis.values))]
-                for dimension, axis in enumerate(self._grid.axes)
+                axis.values[int(place * len(axis.values))] for axis, place in zip(self._grid.axes, places, strict=True)
             )
             if (m, n, k) not in tried and self._grid.fits((m, n, k)):
                 return m, n, k
@@ -494,12 +496,6 @@ class Spread:
         while self._rest and (self._rest[-1] in tried or not self._grid.fits(self._rest[-1])):
             self._rest.pop()
         return self._rest[-1] if self._rest else None
-
-
-def _drawn(number: int, dimension: int) -> float:
-    """From 0 to 1: the number's place along a dimension."""
-    place = (0.5 + number * _ROOT ** -(dimension + 1)) % 1.0
-    return place**LOW_K if dimension == 2 else place
 
 
 def promising(scores: dict[Shape, float], tried: Collection[Shape], count: int) -> list[Shape]:

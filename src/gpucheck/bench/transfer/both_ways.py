@@ -214,7 +214,11 @@ def take(timer: Accel, lane: Lane, other: Lane, limits: Limits) -> Timed:
     """Time one way's copies while the other's run. Without a sample where the two never ran at the same time."""
     started = timing.started_now()
     alone_s, other_alone_s = _alone(timer, lane, 0), _alone(timer, other, 1)
-    plan = _plan(alone_s, other_alone_s)
+    fewest = FEWEST_CALLS if alone_s < LONG_CALL_S else FEWEST_LONG_CALLS
+    calls = min(MOST_CALLS, max(fewest, calls_for(alone_s), round(LEAST_BESIDE * other_alone_s / alone_s)))
+    # Copies in turn on one engine come to one of the other's for each of ours.
+    beside = math.ceil(OUTLAST * (UNTIMED_CALLS + calls) * max(1.0, alone_s / other_alone_s)) + 1
+    plan = Plan(calls, min(beside, MOST_BESIDE))
     # Not counted: it tells what enqueueing takes.
     plan.hold_s = HOLD_BASE_S + HOLD_FACTOR * _window(timer, lane, other, plan, 0).enqueue_s
     # Filling the buffers for the first time is setting up.
@@ -288,14 +292,6 @@ def _alone(timer: Accel, lane: Lane, number: int) -> float:
         timer.synchronize()
         found = min(found, timer.elapsed_s(start, end) / 2)
     return max(found, 1e-9)
-
-
-def _plan(alone_s: float, other_s: float) -> Plan:
-    fewest = FEWEST_CALLS if alone_s < LONG_CALL_S else FEWEST_LONG_CALLS
-    calls = min(MOST_CALLS, max(fewest, calls_for(alone_s), round(LEAST_BESIDE * other_s / alone_s)))
-    # Copies in turn on one engine come to one of the other's for each of ours.
-    beside = math.ceil(OUTLAST * (UNTIMED_CALLS + calls) * max(1.0, alone_s / other_s)) + 1
-    return Plan(calls, min(beside, MOST_BESIDE))
 
 
 def _strengthen(plan: Plan, wrong: Reason, failures: int) -> bool:

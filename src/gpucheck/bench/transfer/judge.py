@@ -499,7 +499,12 @@ def _both_rates(rows: Sequence[Measurement], copies: Sequence[Measurement]) -> l
     }
     both = {way: found for way in WAYS if (found := rates.get(way, beside.get(way))) is not None}
     size = rows[0].case["size_bytes"]
-    measured = _alone(copies, size)
+    # By the device's clock, where rows of the same size tell it.
+    measured = {
+        one.case["direction"]: one.rate.median
+        for one in copies
+        if one.rate and (one.case["host_memory"], one.case["timed"], one.case["size_bytes"]) == ("pinned", "link", size)
+    }
     alone = measured or {
         one.case["direction"]: size / one.method.details["alone_s"] for one in rows if one.method.details["alone_s"]
     }
@@ -524,15 +529,6 @@ def _both_rates(rows: Sequence[Measurement], copies: Sequence[Measurement]) -> l
         return [Finding(BOTH_WAYS, "info", title, message, evidence)]
     message += "; likely cause: one copy engine, a shared link, or a virtual machine"
     return [Finding(BOTH_WAYS, "warn", title, message, evidence, fix=_SHARED)]
-
-
-def _alone(copies: Sequence[Measurement], size: int) -> dict[str, float]:
-    """The rate of each direction alone, by the device's clock, where a row of the same size tells it."""
-    return {
-        one.case["direction"]: one.rate.median
-        for one in copies
-        if one.rate and (one.case["host_memory"], one.case["timed"], one.case["size_bytes"]) == ("pinned", "link", size)
-    }
 
 
 def _rates_told(rates: Mapping[str, float]) -> str:
