@@ -287,9 +287,7 @@ def repeated(
             ended = run_child(argv, LONGEST_RUN_S + budget_s)
             report = _document(ended, number)
             reports.append(report)
-            # Broken off, failed, or could not look. A threshold is for all runs together: one that misses it goes on.
-            failed = any(one.verdict == "fail" and not judge.is_gate(one) for one in report.findings)
-            if failed or report.faults or report.summary.exit in (errors.COULD_NOT_LOOK, errors.BUG):
+            if _ends(report):
                 if number < count:
                     emit(Notice(f"run {number} of {count} failed; the rest is skipped", "warning"))
                 break
@@ -303,6 +301,15 @@ def repeated(
         emit(Notice(ended.stderr.strip(), "warning"))  # its traceback, and where to report it
         raise FailedRun(f"run {len(reports)} of {count} ended with a bug in gpucheck", finding="runs.child")
     return whole
+
+
+def _ends(report: Report) -> bool:
+    """Return whether a run was broken off, has failed, or could not look.
+
+    A threshold is for all runs together: one that misses it goes on.
+    """
+    failed = any(one.verdict == "fail" and not judge.is_gate(one) for one in report.findings)
+    return failed or bool(report.faults) or report.summary.exit in (errors.COULD_NOT_LOOK, errors.BUG)
 
 
 def _document(ended: ChildResult, number: int) -> Report:
