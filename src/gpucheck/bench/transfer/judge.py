@@ -14,7 +14,7 @@ from gpucheck import links, stats, units
 from gpucheck.bench import judging
 from gpucheck.bench.judging import Ceiling, Ceilings, Judge, Seen, headline
 from gpucheck.bench.transfer import copies_judge
-from gpucheck.bench.transfer.copies_judge import LARGE_BYTES, limit_of, link_under_load
+from gpucheck.bench.transfer.copies_judge import limit_of, link_under_load
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.machine import numa
 from gpucheck.measure import runs
@@ -221,17 +221,11 @@ def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None
     same = [
         one
         for one in measurements
-        if one.name == "transfer"
-        and one.device == row.device
-        and one.rate is not None
-        and all(one.case[key] == row.case[key] for key in ("direction", "host_memory"))
-        and one.case["size_bytes"] >= min(LARGE_BYTES, row.case["size_bytes"])
+        if one.name == NAME and one.device == row.device and one.case["host_memory"] == row.case["host_memory"]
     ]
-    rates = {
-        timed: max((one.rate.median for one in same if one.rate and one.case["timed"] == timed), default=None)
-        for timed in ("link", "as_called")
-    }
-    return rates["link"] or rates["as_called"]
+    way = row.case["direction"]
+    best = copies_judge.best(same, way, "link") or copies_judge.best(same, way, "as_called")
+    return None if best is None else judging.rate(best)
 
 
 def _judge(direction: str, rows: Sequence[Measurement], measurements: Sequence[Measurement]) -> Finding:

@@ -67,11 +67,6 @@ class Answer:
     hangs: bool = False
 
 
-def applies(ids: Sequence[str]) -> bool:
-    """Return whether two of these devices can copy to each other without being the host."""
-    return bool(pairs(ids))
-
-
 def pairs(ids: Sequence[str]) -> list[tuple[str, str]]:
     """Every two devices of a kind: neighbours first, so that each device has its turn where time is short."""
     found: list[tuple[str, str]] = []
@@ -171,7 +166,7 @@ def one_way(source: Accel, destination: Accel, watch: Watch) -> Iterator[Measure
     cold = COLD_FACTOR * max(one.l2_cache_bytes or ASSUMED_CACHE_BYTES for one in (source, destination))
     capacity = max(size, min(cold, MOST_BYTES, _most(source, destination)))
     with no_room(source, f"not enough memory for buffers of {units.capacity(capacity)}", NAME, fix=""):
-        buffers = allocate(capacity, source.device), allocate(capacity, destination.device)
+        ends = allocate(capacity, source.device), allocate(capacity, destination.device)
 
     def synchronize() -> None:
         source.synchronize()
@@ -179,9 +174,30 @@ def one_way(source: Accel, destination: Accel, watch: Watch) -> Iterator[Measure
 
     # Filled and poisoned on streams that the copies' stream knows nothing of.
     synchronize()
+    path = PATHS[source.peer_access(destination)]
     for what, copied, budget_s in (("rate", size, RATE_S), ("latency", LATENCY_BYTES, LATENCY_S)):
-        copies = Copies(*buffers, copied, max(cold, copied), True, synchronize, budget_s * VERIFYING_SHARE)
-        yield measure(what, source, destination, copies, cold, budget_s, watch)
+        copies = Copies(*ends, copied, max(cold, copied), True, synchronize, budget_s * VERIFYING_SHARE)
+        # Their rate by the source's clock, their latency as called. Through the host the driver may keep the caller as
+        # long as it copies: there the host's clock is the right one.
+        by_device = what == "rate" and path != "staged" and source.has_events
+        source.reset_peak()
+        yield buffers.measure(
+            NAME,
+            source,
+            copies,
+            watch,
+            "device events" if by_device else "host",
+            timing.Limits(budget_s, WARM_UP_S),
+            case={"source": source.id, "destination": destination.id, "size_bytes": copied, "what": what},
+            cold=cold,
+            details={
+                "path": path,
+                "call": "b.copy_(a, non_blocking=True)",
+                "stream": "the source's",
+                "bytes_counted": "once",
+                "last_level_cache_bytes": source.l2_cache_bytes,
+            },
+        )
 
 
 def size_of(source: Accel, destination: Accel) -> int:
@@ -200,31 +216,3 @@ def size_of(source: Accel, destination: Accel) -> int:
 def _most(source: Accel, destination: Accel) -> int:
     free = [info[0] for one in (source, destination) if (info := one.memory_info()) is not None]
     return int(min(free) * DEVICE_SHARE) if free else USUAL_BYTES
-
-
-def measure(
-    what: str, source: Accel, destination: Accel, copies: Copies, cold: int, budget_s: float, watch: Watch
-) -> Measurement:
-    """Time and verify copies on the source's stream: their rate by its clock, their latency as called."""
-    path = PATHS[source.peer_access(destination)]
-    # Through the host the driver may keep the caller as long as it copies: there the host's clock is the right one.
-    by_device = what == "rate" and path != "staged" and source.has_events
-    source.reset_peak()
-    clock: timing.Clock = "device events" if by_device else "host"
-    return buffers.measure(
-        NAME,
-        source,
-        copies,
-        watch,
-        clock,
-        timing.Limits(budget_s, WARM_UP_S),
-        case={"source": source.id, "destination": destination.id, "size_bytes": copies.size, "what": what},
-        cold=cold,
-        details={
-            "path": path,
-            "call": "b.copy_(a, non_blocking=True)",
-            "stream": "the source's",
-            "bytes_counted": "once",
-            "last_level_cache_bytes": source.l2_cache_bytes,
-        },
-    )

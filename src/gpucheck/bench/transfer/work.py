@@ -287,7 +287,7 @@ def _late(part: str) -> ModuleType:
 
 TOGETHER: tuple[TogetherPart, ...] = (
     TogetherPart("together", 2.0, lambda several: _late("together").rows(several)),
-    TogetherPart("peer", 3.0, lambda several: _late("peer").rows(several), lambda ids: _late("peer").applies(ids)),
+    TogetherPart("peer", 3.0, lambda several: _late("peer").rows(several), lambda ids: bool(_late("peer").pairs(ids))),
 )
 
 # The command ends within 20 s on a device and 30 s on a CPU, starting torch included.
