@@ -552,7 +552,7 @@ UNVERIFIED = "some results were not verified"
 RERUN = "rerun with a longer --time-budget"
 
 
-def cpu_busy(finding_id: str, measurements: Sequence[Measurement], facts: Facts | None = None) -> list[Finding]:
+def cpu_busy(finding_id: str, measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """One warning for all rows that other processes made longer; none where there is no such row.
 
     `facts` tell of how many cores.
@@ -564,7 +564,7 @@ def cpu_busy(finding_id: str, measurements: Sequence[Measurement], facts: Facts 
         run["details"]["cores_used_by_others"] for one in busy for run in runs.each(one) if "cpu-busy" in run["flags"]
     )
     # Those that this process may use, where they are known.
-    cores = next((one.cores_allowed for one in facts.devices if one.kind == "cpu"), None) if facts else None
+    cores = next((one.cores_allowed for one in facts.devices if one.kind == "cpu"), None)
     return [
         Finding(
             finding_id,

@@ -118,9 +118,7 @@ def limit_of(link: LinkUnderLoad, fastest: float) -> tuple[float | None, str]:
     return limit, link.unknown_because or ""
 
 
-def share_of_link(
-    rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_address: str | None = None
-) -> list[Finding]:
+def share_of_link(rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_address: str | None) -> list[Finding]:
     """Return what share of the link the best pinned row of each direction reaches."""
     rates = {way: row.rate.median for way, row in rows.items() if row.rate}
     if not rates:
@@ -205,12 +203,11 @@ MOST_OFF = 0.25
 CUT = 2.5 * 1.4826
 
 
-def judge(measurements: Sequence[Measurement], link: LinkUnderLoad, facts: Facts | None = None) -> list[Finding]:
+def judge(measurements: Sequence[Measurement], link: LinkUnderLoad, facts: Facts) -> list[Finding]:
     """Every finding of one device's rows, the most important first; `facts` tell where it sits, and of the cores."""
     if not measurements:
         return [Finding("transfer.copies", "skip", "nothing was copied", "no size fits in the available memory")]
-    known = facts.devices if facts is not None else ()
-    pci_address = next((one.pci_address for one in known if one.id == measurements[0].device.id), None)
+    pci_address = next((one.pci_address for one in facts.devices if one.id == measurements[0].device.id), None)
     return [
         corrupt(measurements),
         *share_of_link(

@@ -127,7 +127,8 @@ def _is_late(case: Case, done: Sequence[Case], setting: Setting) -> bool:
     A size that was begun is measured to its end.
     """
     begun = bool(done) and done[-1].size == case.size
-    return not begun and not setting.options.sizes and case.size > copies_judge.LARGE_BYTES and setting.is_over
+    needed = begun or bool(setting.options.sizes) or case.size <= copies_judge.LARGE_BYTES
+    return not needed and time.monotonic() >= setting.deadline
 
 
 def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: float, watch: Watch) -> Measurement:
