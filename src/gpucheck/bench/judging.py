@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from gpucheck import naming, peaks, units
 from gpucheck.links import SHORT_WAYS
@@ -25,6 +25,9 @@ from gpucheck.report.results import Results
 from gpucheck.report.results.bench import Headline
 from gpucheck.units import GIB
 
+_T = TypeVar("_T")
+_K = TypeVar("_K")
+
 
 def size(one: Measurement) -> int:
     """The bytes of a row's copy or array."""
@@ -36,13 +39,17 @@ def rate(one: Measurement) -> float:
     return one.rate.median if one.rate else 0.0
 
 
+def by(key: Callable[[_T], _K], items: Iterable[_T]) -> dict[_K, list[_T]]:
+    """The items by their key, in their order."""
+    found: dict[_K, list[_T]] = {}
+    for one in items:
+        found.setdefault(key(one), []).append(one)
+    return found
+
+
 def copies(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
     """The plain copies by direction."""
-    found: dict[str, list[Measurement]] = {}
-    for one in measurements:
-        if one.name == "transfer":
-            found.setdefault(str(one.case["direction"]), []).append(one)
-    return found
+    return by(lambda one: str(one.case["direction"]), (one for one in measurements if one.name == "transfer"))
 
 
 def largest_copies(measurements: Sequence[Measurement]) -> dict[str, Measurement | None]:
@@ -383,9 +390,7 @@ def _told(one: Measurement, peak: Peak, share: float, clock_hz: float | None) ->
 
 def _accumulators(known: Mapping[str, Peak]) -> str:
     """In what the products are added up: one for all, or each by its dtypes."""
-    dtypes: dict[str, list[str]] = {}
-    for dtype, peak in known.items():
-        dtypes.setdefault(peak.accumulator, []).append(dtype)
+    dtypes = by(lambda dtype: known[dtype].accumulator, known)
     if len(dtypes) == 1:
         return f"{next(iter(dtypes))} accumulator"
     return "; ".join(f"{accumulator} accumulator for {', '.join(names)}" for accumulator, names in dtypes.items())

@@ -219,9 +219,7 @@ def _result(rows: Sequence[Measurement]) -> Finding:
         fix = judging.RERUN
         return judging.verification("collective.result", comparisons, "", fix, sound_title="all results verified")
     several = len({one["host"] for one in wrong}) > 1 or rows[0].case["hosts"] > 1
-    by_rank: dict[int, list[dict[str, Any]]] = {}
-    for one in wrong:
-        by_rank.setdefault(one["rank"], []).append(one)
+    by_rank: dict[int, list[dict[str, Any]]] = judging.by(lambda one: one["rank"], wrong)
     told = []
     for rank, mine in by_rank.items():
         host = f", {mine[0]['host']}" if several else ""

@@ -288,11 +288,8 @@ def fits(measurements: Sequence[Measurement]) -> tuple[CopyFit, ...]:
 
 def _kinds(measurements: Sequence[Measurement]) -> dict[tuple[str, str, str], list[Measurement]]:
     """The rows that have a time, by direction, kind of memory and clock."""
-    kinds: dict[tuple[str, str, str], list[Measurement]] = {}
-    for one in measurements:
-        if one.time_s is not None:
-            kinds.setdefault((one.case["direction"], one.case["host_memory"], one.case["timed"]), []).append(one)
-    return kinds
+    timed = (one for one in measurements if one.time_s is not None)
+    return judging.by(lambda one: (one.case["direction"], one.case["host_memory"], one.case["timed"]), timed)
 
 
 def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
