@@ -73,11 +73,6 @@ Stream = Callable[[], contextlib.AbstractContextManager[Any]]
 Reason = Literal["it began too late", "it ended too early", "it stood still", "the device waited for the host"]
 
 
-def applies(accel: Accel) -> bool:
-    """Return whether this device could copy both ways at once, and its clock tell that it did."""
-    return accel.can_pin and accel.has_events
-
-
 def rows(setting: Setting) -> Iterator[Measurement]:
     """A row for each direction, timed while the other copies. Raises CannotLook."""
     options, accel = setting.options, setting.accel

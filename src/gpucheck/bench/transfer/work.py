@@ -275,7 +275,8 @@ def size_on_device(sizes: tuple[int, ...], most: int) -> int:
 PARTS: tuple[Part, ...] = (
     Part("copies", 8.0, rows),
     Part("idioms", 3.0, idioms.measured),
-    Part("both_ways", 3.0, both_ways.rows, both_ways.applies),
+    # Where the device could copy both ways at once, and its clock tell that it did.
+    Part("both_ways", 3.0, both_ways.rows, lambda accel: accel.can_pin and accel.has_events),
     # On a CPU that is the copy from host to host.
     Part("on_device", 1.5, rows_on_device, lambda accel: not accel.is_cpu),
 )
