@@ -86,7 +86,9 @@ class Ranks:
 
     is_launched = False
 
-    def __init__(self, mine: Sequence[int], setup: Mapping[str, Any], start: Start, store: Any = None) -> None:
+    def __init__(
+        self, mine: Sequence[int], setup: Mapping[str, Any], start: Start, store: dist.TCPStore | None = None
+    ) -> None:
         self.mine, self.setup, self.start_child, self.store = mine, setup, start, store
         self.world = int(setup["world"])
         # Tells a group of processes from one before it.

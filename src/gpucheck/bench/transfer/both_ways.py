@@ -70,6 +70,8 @@ LEAST_BESIDE = 2
 CALIBRATIONS = 3
 
 Stream = Callable[[], contextlib.AbstractContextManager[Any]]
+# Each way has memory of its own on either side, and a stream of its own.
+Ways = dict[Direction, tuple[Buffers, Stream]]
 Reason = Literal["it began too late", "it ended too early", "it stood still", "the device waited for the host"]
 
 
@@ -88,29 +90,25 @@ def rows(setting: Setting) -> Iterator[Measurement]:
     room = replace(whole, host=whole.host // 2, device=None if whole.device is None else whole.device // 2, pinned=True)
     size = size_of(options.sizes, room)
     setting.emit(Progress("allocating", 0, len(options.directions)))
-    # Each way has a stream of its own, and memory of its own on either side.
-    streams: dict[Direction, Stream] = {}
+    capacity = min(room.capacity(size, 1), max(size, MOST_ROTATED_BYTES))
+    ways: Ways = {}
     for direction in OTHER:
         stream = accel.side_stream()
         if stream is None:
             raise CannotLook(f"{accel.id} has no second stream", "copies cannot run at the same time", finding=NAME)
-        streams[direction] = stream
-    capacity = min(room.capacity(size, 1), max(size, MOST_ROTATED_BYTES))
-    buffers: dict[Direction, Buffers] = {}
-    for direction in OTHER:
-        buffers[direction] = allocate_all(accel, ("pinned",), capacity, "transfer.memory")
-        refused = buffers[direction].no_pinned
-        if refused is not None:
-            setting.emit(Skipped(judge.no_pinned(refused, accel.id)))
+        buffers = allocate_all(accel, ("pinned",), capacity, "transfer.memory")
+        if buffers.no_pinned is not None:
+            setting.emit(Skipped(judge.no_pinned(buffers.no_pinned, accel.id)))
             return
-    wake(accel, buffers["host_to_device"])
+        ways[direction] = buffers, stream
+    wake(accel, ways["host_to_device"][0])
     for done, direction in enumerate(options.directions):
         pulse.go_on()
         setting.emit(
             Progress(f"{units.capacity(size)} {direction.replace('_', ' ')}, both ways", done, len(options.directions))
         )
         budget_s = setting.row_s(len(options.directions) - done, LONGEST_ROW_S)
-        yield measure(direction, size, setting, buffers, streams, budget_s)
+        yield measure(direction, size, setting, ways, budget_s)
 
 
 def size_of(sizes: tuple[int, ...], room: Room) -> int:
@@ -126,24 +124,17 @@ def size_of(sizes: tuple[int, ...], room: Room) -> int:
     return wanted if wanted <= most else 1 << (most.bit_length() - 1)
 
 
-def measure(
-    direction: Direction,
-    size: int,
-    setting: Setting,
-    buffers: dict[Direction, Buffers],
-    streams: dict[Direction, Stream],
-    budget_s: float,
-) -> Measurement:
+def measure(direction: Direction, size: int, setting: Setting, ways: Ways, budget_s: float) -> Measurement:
     """Time one direction while the other copies, and compare what either left."""
     accel, room = setting.accel, setting.room
     accel.reset_peak()
     sampling_s = budget_s * SAMPLING_SHARE
     allowance_s = sampling_s * VERIFYING_SHARE / 2
     copies = {
-        way: Copies(*of_way.ends(way, "pinned"), size, room.span(size), True, accel.synchronize, allowance_s)
-        for way, of_way in buffers.items()
+        way: Copies(*buffers.ends(way, "pinned"), size, room.span(size), True, accel.synchronize, allowance_s)
+        for way, (buffers, _) in ways.items()
     }
-    mine, other = (Lane(copies[way].call, streams[way], copies[way].prepare) for way in (direction, OTHER[direction]))
+    mine, other = (Lane(copies[way].call, ways[way][1], copies[way].prepare) for way in (direction, OTHER[direction]))
     timed, beside = timing.watched(setting.watch, 1, lambda: take(accel, mine, other, Limits(sampling_s)))
     verified = {way: one.finish() for way, one in copies.items()}
     ours, others = verified[direction], verified[OTHER[direction]]

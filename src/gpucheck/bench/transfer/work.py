@@ -355,7 +355,7 @@ def rows_on(
         for place, part in enumerate(todo):
             pulse.go_on()
             if place and time.monotonic() >= deadline:
-                emit(Skipped(_no_time([one.id for one in todo[place:]], accel.id)))
+                emit(Skipped(_no_time(todo[place:], accel.id)))
                 break
             until = share_until(deadline, [one.weight for one in todo[place:]])
             setting = Setting(options, accel, room_for(accel, options.host_share), watch, emit, until)
@@ -377,13 +377,14 @@ def rows_on(
             accel.empty_cache()
 
 
-def _no_time(names: Sequence[str], device: str | None = None) -> Finding:
+def _no_time(left: Sequence[Part | TogetherPart], device: str | None = None) -> Finding:
+    names = [part.id for part in left]
     return Finding(
         "transfer.time",
         "skip",
         f"not measured: {', '.join(names)}",
         "out of time",
-        {"parts": list(names)},
+        {"parts": names},
         fix=f"use a longer --time-budget, or --only {names[0]}",
         device=device,
     )
@@ -408,7 +409,7 @@ def _together(
             emit(Skipped(of_error(error)))
             why = "memory"
         except pulse.OutOfTime:
-            emit(Skipped(_no_time([one.id for one in todo[place:]])))
+            emit(Skipped(_no_time(todo[place:])))
             emit(Finished(judge.part(part.id), why="time"))
             return
         emit(Finished(judge.part(part.id), why=why))
