@@ -237,6 +237,15 @@ def test_a_signal_ends_a_long_run_with_what_there_is() -> None:
     assert len(windows.lengths_s) == 3 and isinstance(windows.cut_off, KeyboardInterrupt)
 
 
+def test_a_signal_before_the_first_window_has_ended_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(call: object, calls: int, accel: object, windows: work._Windows) -> None:
+        windows.cut_off = KeyboardInterrupt()
+
+    monkeypatch.setattr(work, "_on_host", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        work.sustain(CASE, CPU, 0.05, Watch(None), Recorder(), idle_s=0.0)
+
+
 class Stamps:
     """A device whose calls take 10 ms each: events are due when its work is, and the host waits by asking."""
 

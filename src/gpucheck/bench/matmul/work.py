@@ -86,9 +86,9 @@ class Sustained:
 
 
 def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, *, idle_s: float) -> Sustained | None:
-    """Run one product for so long after a pause. None where a signal came before the first window had ended.
+    """Run one product for so long after a pause; None for a time in which no window begins.
 
-    Raises what torch raises.
+    Raises what torch raises, and a signal that came before the first window had ended.
     """
     m, n, k = case.shape
     flop = 2.0 * m * n * k
@@ -118,6 +118,8 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         (_on_device if accel.has_events else _on_host)(call, calls, accel, windows)
         used, samples = host.cores_used(before, host.processor_time(watch.pid)), watch.take()
     if not windows.lengths_s:
+        if windows.cut_off is not None:
+            raise windows.cut_off
         return None
     run = Run(started, calls, tuple(windows.lengths_s), tuple(windows.starts_s))
     memory = accel.memory()
