@@ -224,7 +224,7 @@ For debugging consider passing CUDA_LAUNCH_BLOCKING=1.
     ],
 )
 def test_why_a_child_said_nothing(heard: Heard, reason: str) -> None:
-    assert peer.read(heard) == peer.Answer((), reason, hangs="did not answer" in reason)
+    assert peer.read(heard) == ((), reason)
 
 
 PORTS = ("0000:00:01.1", "0000:01:00.0", "0000:02:00.0"), ("0000:00:01.1", "0000:01:00.0", "0000:02:01.0")
@@ -307,9 +307,11 @@ def test_pairs_without_time_are_told_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has such a device")
 def test_a_real_child_says_that_there_is_no_such_device() -> None:
-    answer = peer.read(talk.run(child.python_argv("gpucheck.bench.transfer.peer", "cuda:0", "cuda:1"), 60.0))
-    assert answer.measurements == ()
-    assert answer.reason.startswith("torch cannot use cuda:0; ")
+    measurements, reason = peer.read(
+        talk.run(child.python_argv("gpucheck.bench.transfer.peer", "cuda:0", "cuda:1"), 60.0)
+    )
+    assert measurements == ()
+    assert reason.startswith("torch cannot use cuda:0; ")
 
 
 # what the judge says

@@ -76,7 +76,8 @@ def test_a_long_run_is_without_a_gap() -> None:
             Case("float32", (4096, 4096, 4096), Support("native")), device, 3.0, watch, Recorder(), idle_s=0.5
         )
         assert found is not None
-        one, run = found.measurement, found.measurement.runs[0]
+        one, readings, _ = found
+        run = one.runs[0]
         assert "launch-bound" not in one.flags
         assert 2.9 < sum(run.samples_s) < 3.5
         spans = run.started_monotonic_s[-1] + run.samples_s[-1] - run.started_monotonic_s[0]
@@ -85,4 +86,4 @@ def test_a_long_run_is_without_a_gap() -> None:
         assert 0.3 < share < 1.2
         assert one.method.details["worst_error_of_bound"] <= 1 and one.method.details["not_finite"] == 0
         if not watch.reason:
-            assert one.telemetry is not None and len(found.readings) >= 3
+            assert one.telemetry is not None and len(readings) >= 3

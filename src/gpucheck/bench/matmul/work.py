@@ -76,13 +76,8 @@ class _Windows:
             self.progress(since_s, length_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Sustained:
-    """The long run as a measurement, telemetry over time, and the signal that cut it off, if any."""
-
-    measurement: Measurement
-    readings: tuple[LoadReading, ...]
-    cut_off: BaseException | None
+# The long run as a measurement, telemetry over time, and the signal that cut it off, if any.
+Sustained = tuple[Measurement, tuple[LoadReading, ...], BaseException | None]
 
 
 def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, *, idle_s: float) -> Sustained | None:
@@ -157,7 +152,7 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         details=details,
         flags=("emulated",) if case.support.kind == "emulated" else (),
     )
-    return Sustained(measured, readings(samples, run), windows.cut_off)
+    return measured, readings(samples, run), windows.cut_off
 
 
 def _calls_for_a_window(call: Callable[[], object], accel: Accel) -> int:
@@ -450,12 +445,13 @@ class _Rows:
             result = self._guarded(case, long_run)
             if result is None:
                 continue
-            yield result.measurement
-            self.long_runs.append(SustainedResult(self.accel.id, **result.measurement.case, readings=result.readings))
+            measurement, over_time, cut_off = result
+            yield measurement
+            self.long_runs.append(SustainedResult(self.accel.id, **measurement.case, readings=over_time))
             self.emit(Answered(RESULT, tuple(self.long_runs)))
             self.accel.empty_cache()
-            if result.cut_off is not None:
-                raise result.cut_off
+            if cut_off is not None:
+                raise cut_off
 
     def _guarded(self, case: Case, take: Callable[[], _T]) -> _T | None:
         """Return what `take` gives; None, and a skip, where torch has no such product here, or none of this shape."""

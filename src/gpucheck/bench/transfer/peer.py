@@ -10,7 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from gpucheck import units
@@ -55,18 +55,6 @@ RunChild = Callable[[Sequence[str], float], Heard]
 _ERROR = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)\b")
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer of a child: its measurements, and why there are not more of them; empty where nothing went wrong.
-
-    `hangs` is whether it did not finish: often its copies never arrive.
-    """
-
-    measurements: tuple[Measurement, ...]
-    reason: str = ""
-    hangs: bool = False
-
-
 def pairs(ids: Sequence[str]) -> list[tuple[str, str]]:
     """Every two devices of a kind: neighbours first, so that each device has its turn where time is short."""
     found: list[tuple[str, str]] = []
@@ -92,33 +80,36 @@ def rows(together: Together, run_child: RunChild = talk.run) -> Iterator[Measure
             return
         together.emit(Progress(f"{first} and {second}", done, len(todo)))
         argv = child.python_argv(CHILD, first, second)
-        answer = read(run_child(argv, CHILD_TIMEOUT_S))
-        for one in answer.measurements:
+        heard = run_child(argv, CHILD_TIMEOUT_S)
+        measurements, reason = read(heard)
+        for one in measurements:
             yield replace(one, device=replace(one.device, uuid=known.get(one.device.id) or one.device.uuid))
         for source, destination in ((first, second), (second, first)):
-            seen = {one.case["what"] for one in answer.measurements if one.case["source"] == source}
+            seen = {one.case["what"] for one in measurements if one.case["source"] == source}
             if seen < WHAT:
-                together.emit(Skipped(_missing((source, destination), seen, answer, together.facts)))
+                # One that did not finish: often its copies never arrive.
+                hangs = heard.ending.how == "late"
+                together.emit(Skipped(_missing((source, destination), seen, reason, hangs, together.facts)))
 
 
-def read(heard: Heard) -> Answer:
-    """Return what a child said, also one that did not come to its end."""
+def read(heard: Heard) -> tuple[tuple[Measurement, ...], str]:
+    """A child's measurements, and why there are not more of them; empty where nothing went wrong."""
     measurements = tuple(from_json(Measurement, one["measurement"]) for one in heard.lines if "measurement" in one)
     ending = heard.ending
     words = next((line for line in reversed(ending.stderr.splitlines()) if _ERROR.match(line.strip())), None)
     told = replace(ending, stderr=words) if words is not None else ending
     reason = "" if ending.how == "returned" else told.in_words
-    return Answer(measurements, str(heard.merged.get("error", reason)), ending.how == "late")
+    return measurements, str(heard.merged.get("error", reason))
 
 
-def _missing(pair: Pair, seen: set[str], answer: Answer, facts: Facts) -> Finding:
+def _missing(pair: Pair, seen: set[str], reason: str, hangs: bool, facts: Facts) -> Finding:
     source, destination = pair
-    reason = answer.reason or "no reason was given"
+    reason = reason or "no reason was given"
     fix = f"run `gpucheck devices`; if {source} and {destination} look healthy there, look for Xid errors in the "
     fix += "system log"
     evidence: dict[str, Any] = {"source": source, "destination": destination, "reason": reason}
     message = reason
-    if answer.hangs:
+    if hangs:
         words, mend, evidence["way"] = way(pair, facts)
         message, fix = "; ".join(part for part in (reason, words) if part), f"{mend}; {fix}"
     what = " and ".join(sorted(WHAT - seen, reverse=True))
