@@ -70,13 +70,8 @@ def _best(
     measurements: Sequence[Measurement], name: str, key: str, figure: Callable[[Measurement], float]
 ) -> dict[str, Measurement]:
     """The row of a benchmark with the largest figure for each value that cases have of `key`; of equals the first."""
-    found: dict[str, Measurement] = {}
-    for one in measurements:
-        if one.name == name:
-            kind = str(one.case[key])
-            if kind not in found or figure(one) > figure(found[kind]):
-                found[kind] = one
-    return found
+    rows = by(lambda one: str(one.case[key]), (one for one in measurements if one.name == name))
+    return {kind: max(mine, key=figure) for kind, mine in rows.items()}
 
 
 def largest_arrays(measurements: Sequence[Measurement]) -> dict[str, Measurement]:

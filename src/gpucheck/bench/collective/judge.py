@@ -102,10 +102,8 @@ def _named(
     evidence: dict[str, Any],
     fix: str,
 ) -> Finding:
-    texts: dict[str, list[str]] = {}
-    for one in bad:
-        texts.setdefault(one.why, []).append(_rank(one.rank, ready))
-    told = [f"{naming.few(names)}: {why}" for why, names in texts.items()]
+    alike = judging.by(lambda one: one.why, bad)
+    told = [f"{naming.few([_rank(one.rank, ready) for one in mine])}: {why}" for why, mine in alike.items()]
     title = f"{what}: rank {', '.join(str(one.rank) for one in bad[:4])} failed"
     evidence = {**evidence, "blamed": [one.rank for one in bad]}
     return Finding(finding_id, verdict, title, naming.few(told), evidence, fix)

@@ -67,12 +67,9 @@ def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
 
 def _cases(measurements: Sequence[Measurement]) -> dict[tuple[Any, ...], dict[str, list[Measurement]]]:
     """The rows by case and part. A part may have several: processes that calibrated to other products."""
-    cases: dict[tuple[Any, ...], dict[str, list[Measurement]]] = {}
-    for one in measurements:
-        if one.name == NAME:
-            key = (one.device, *(one.case[name] for name in CASE))
-            cases.setdefault(key, {}).setdefault(one.case["what"], []).append(one)
-    return cases
+    mine = (one for one in measurements if one.name == NAME)
+    cases = judging.by(lambda one: (one.device, *(one.case[name] for name in CASE)), mine)
+    return {key: judging.by(lambda one: str(one.case["what"]), rows) for key, rows in cases.items()}
 
 
 def _flags(parts: Mapping[str, Sequence[Measurement]], copy_s: float, compute_s: float) -> tuple[str, ...]:
