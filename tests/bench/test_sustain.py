@@ -105,8 +105,12 @@ def test_what_is_sustained_is_told_and_is_no_fault() -> None:
 @pytest.mark.parametrize(
     ("reason", "cause", "fix"),
     [
-        ("hw_thermal_slowdown", "too hot", "check fans, airflow and inlet temperature"),
-        ("hw_power_brake_slowdown", "the power supply requested less", "check the power supply and its cables"),
+        ("hw_thermal_slowdown", "too hot", "check fans, airflow and inlet temperature; rerun once the GPU is cool"),
+        (
+            "hw_power_brake_slowdown",
+            "the power supply requested less",
+            "check the power supply: cables, load, the power cap of the chassis",
+        ),
     ],
 )
 def test_a_throttled_run_is_a_warning_with_its_cause(reason: str, cause: str, fix: str) -> None:

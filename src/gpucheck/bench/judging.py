@@ -603,7 +603,7 @@ _KINDS = (
 # By the name of a reason or a counter, the most telling first.
 _COOL = "check fans, airflow and inlet temperature; rerun once the GPU is cool"
 _SUPPLY = "check power supply and cooling (`nvidia-smi -q -d PERFORMANCE`), then rerun"
-_FIXES = {
+CLOCK_FIXES = {
     "hw_power_brake_slowdown": "check the power supply: cables, load, the power cap of the chassis",
     "hw_thermal_slowdown": _COOL,
     "sw_thermal_slowdown": _COOL,
@@ -642,7 +642,7 @@ def _finding(finding_id: str, kind: _Kind, held: Sequence[Measurement], total: i
         **{name: max(_known(seen, name), default=None) for name in ("max_sm_clock_hz", "temperature_celsius")},
     }
     named = {*reasons, *seconds}
-    fix = next((text for name, text in _FIXES.items() if name in named), None)
+    fix = next((text for name, text in CLOCK_FIXES.items() if name in named), None)
     return Finding(finding_id, kind.verdict, kind.title, _message(evidence, len(held), total), evidence, fix=fix)
 
 

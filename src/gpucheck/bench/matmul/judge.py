@@ -223,12 +223,12 @@ BURST_S = 1.0
 # Below so many samples no trend can be told.
 FEWEST_FOR_A_TREND = 2 * stats.FEWEST_SAMPLES
 
-# Why NVML says that a clock is held: what that means, and what to do.
+# Why NVML says that a clock is held, and what that means.
 _CAUSES = {
-    "hw_thermal_slowdown": ("too hot", "check fans, airflow and inlet temperature"),
-    "sw_thermal_slowdown": ("too hot", "check fans, airflow and inlet temperature"),
-    "hw_power_brake_slowdown": ("the power supply requested less", "check the power supply and its cables"),
-    "hw_slowdown": ("heat or a weak power supply", "check fans and power supply"),
+    "hw_thermal_slowdown": "too hot",
+    "sw_thermal_slowdown": "too hot",
+    "hw_power_brake_slowdown": "the power supply requested less",
+    "hw_slowdown": "heat or a weak power supply",
 }
 
 
@@ -543,9 +543,9 @@ def sustained(measurements: Sequence[Measurement]) -> list[Finding]:
     throttled = [cause for cause in _CAUSES if cause in reasons]
     if not throttled:
         return [Finding(SUSTAINED, "info", title, told, evidence)]
-    causes = " and ".join(dict.fromkeys(_CAUSES[cause][0] for cause in throttled))
+    causes = " and ".join(dict.fromkeys(_CAUSES[cause] for cause in throttled))
     message = f"throttled: {causes} ({', '.join(throttled)}); {told}"
-    return [Finding(SUSTAINED, "warn", title, message, evidence, fix=_CAUSES[throttled[0]][1])]
+    return [Finding(SUSTAINED, "warn", title, message, evidence, fix=judging.CLOCK_FIXES[throttled[0]])]
 
 
 def _wrong_told(name: str, rows: Sequence[Measurement]) -> str:
