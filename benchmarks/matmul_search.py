@@ -104,6 +104,7 @@ def measured(device: str, dtype: str, text: str) -> Outcome:
     from gpucheck.bench.matmul.search import Tries, allocate, fitting
     from gpucheck.machine import accel, host
     from gpucheck.options import read
+    from gpucheck.report.results.bench import SearchResult
     from gpucheck.work import precision
 
     opened = accel.open_device(device)
@@ -116,15 +117,15 @@ def measured(device: str, dtype: str, text: str) -> Outcome:
         raise ValueError(f"{grid.product} shapes; a scan takes 1 to {MOST_SHAPES}")
     with opened.as_current():
         began = time.monotonic()
-        results = search.Results(lambda event: None)
-        found = search.search(case, grid, room, opened, search.DEFAULT_BUDGET_S, results)
+        results: list[SearchResult] = []
+        found = search.search(case, grid, room, opened, search.DEFAULT_BUDGET_S, lambda event: None, results)
         search_s = time.monotonic() - began
         assert found is not None
-        with precision.precision("tf32" if case.dtype == "tf32" else "ieee"), torch.no_grad():
-            tries = Tries(opened, allocate(case, grid, room, opened))
+        with precision.precision(case.setting), torch.no_grad():
+            tries = Tries(opened, case.kind, allocate(case, grid, room, opened))
             best, scan_s = scan(tries, shapes)
             figures = in_turns(tries, found.shape, best)
-    tried = results.entries[0].shapes_tried
+    tried = results[0].shapes_tried
     return Outcome(found.shape, best, *figures, len(shapes), tried, search_s, scan_s)
 
 

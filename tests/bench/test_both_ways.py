@@ -31,12 +31,12 @@ HOST = torch.device("cpu")
 SHORT = Limits(budget_s=0.5)
 
 
-def lanes(device: Duplex) -> tuple[Lane, Lane]:
-    return Lane(device.copy, device.on("a")), Lane(device.copy, device.on("b"))
+def lane(device: Duplex, name: str, prepare: Callable[[int, int], None] = lambda number, calls: None) -> Lane:
+    return Lane(device.copy, device.on(name), prepare)
 
 
-def take(device: Duplex, limits: Limits = SHORT) -> Timed:
-    return both_ways.take(device, *lanes(device), limits)
+def take(device: Any, limits: Limits = SHORT) -> Timed:
+    return both_ways.take(device, lane(device, "a"), lane(device, "b"), limits)
 
 
 def per_call_s(timed: Timed) -> float:
@@ -136,12 +136,13 @@ def test_a_budget_that_ends_leaves_few_samples() -> None:
 
 
 def test_both_are_prepared_before_each_window_with_patterns_of_their_own() -> None:
-    device, asked = Duplex(), list[tuple[str, int, int]]()
+    device: Any = Duplex()
+    asked: list[tuple[str, int, int]] = []
 
-    def lane(name: str) -> Lane:
-        return Lane(device.copy, device.on(name), lambda number, calls: asked.append((name, number, calls)))
+    def asking(name: str) -> Lane:
+        return lane(device, name, lambda number, calls: asked.append((name, number, calls)))
 
-    timed = both_ways.take(device, lane("a"), lane("b"), Limits(budget_s=0.05))
+    timed = both_ways.take(device, asking("a"), asking("b"), Limits(budget_s=0.05))
     calls, beside = timed.run.calls_per_sample, timed.details["beside_calls"]
     assert asked[2:6] == [("a", 0, calls + 1), ("b", 1, beside), ("a", 2, calls + 1), ("b", 3, beside)]
 
@@ -256,8 +257,9 @@ def test_a_copy_that_arrives_changed_is_counted_where_it_belongs(monkeypatch: py
 
 
 def test_what_does_not_apply_and_what_there_is_no_room_for() -> None:
-    assert not both_ways.applies(accel.open_device("cpu"))
-    assert both_ways.applies(Fake())  # type: ignore[arg-type]
+    (part,) = (one for one in work.PARTS if one.id == "both_ways")
+    assert not part.applies(accel.open_device("cpu"))
+    assert part.applies(Fake())  # type: ignore[arg-type]
     with pytest.raises(CannotLook, match="both ways at once need pinned memory; --host-memory excludes it"):
         list(both_ways.rows(setting(memories=("pageable",))))
     with pytest.raises(CannotLook, match="cuda:0 has no second stream"):

@@ -186,7 +186,7 @@ def stage(count: int = 2) -> Stage:
     ],
 )
 def test_a_line_that_leaves_something_else_is_found(wrong: Any, bytes_wrong: int) -> None:
-    idiom = Idiom("x", "x", "host_to_host", "pageable", "cpu", wrong)
+    idiom = Idiom("x", "x", "host_to_host", "cpu", wrong)
     one = idioms.measure(idiom, stage(1), ROOM, 0.0, UNWATCHED)
     assert one.method.details["wrong_bytes"] == bytes_wrong
 
@@ -196,7 +196,7 @@ def test_a_line_that_copies_nothing_is_found_although_its_memory_holds_the_right
         kept = itertools.cycle([slice_.clone() for slice_ in stage.host["pageable"]])
         return lambda x: next(kept)
 
-    idiom = Idiom("x", "x", "host_to_host", "pageable", "cpu", make)
+    idiom = Idiom("x", "x", "host_to_host", "cpu", make)
     one = idioms.measure(idiom, stage(), ROOM, 0.0, UNWATCHED)
     assert one.method.details["wrong_bytes"] == 4 * KIB
 
@@ -218,7 +218,7 @@ def test_the_first_call_finds_nothing_that_lines_before_it_left_in_torchs_caches
     memory = Buffers(allocate(4 * KIB, HOST), {"pageable": allocate(4 * KIB, HOST)})
     made = Stage(Emptied(can_pin=False), memory, 4 * KIB, 1)  # type: ignore[arg-type]
     made.fill()
-    idioms.measure(Idiom("x", "x", "host_to_host", "pageable", "cpu", make), made, ROOM, 0.0, UNWATCHED)
+    idioms.measure(Idiom("x", "x", "host_to_host", "cpu", make), made, ROOM, 0.0, UNWATCHED)
     assert (done[:2], done.count("emptied")) == (["emptied", "called"], 1)
 
 

@@ -255,7 +255,7 @@ def test_a_device_that_only_others_thresholds_name_is_told() -> None:
 
 def test_a_share_of_the_link_replaces_what_the_benchmark_says_of_it() -> None:
     rows = dict(zip(WAYS, BOTH, strict=False))
-    known = of_link.share_of_link(rows, of_link.as_read(5, 16))
+    known = of_link.share_of_link(rows, of_link.as_read(5, 16), None)
     link = {"link": Ceiling(of_link.as_read(5, 16).limit_bytes_per_s)}
     finding = judged(BOTH, set_to("transfer.link", 0.85), findings=known, known=link)["transfer.link"]
     assert (finding.verdict, finding.title) == ("fail", "pinned copies below 85 % of the link (gpucheck.toml:x)")

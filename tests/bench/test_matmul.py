@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -286,16 +287,14 @@ def test_cold_matrices_are_more_than_twice_the_cache(monkeypatch: pytest.MonkeyP
 
 
 def test_sets_take_turns_and_are_equal() -> None:
-    kind, seen = product.KINDS["float32"], []
-    flat = [product.allocate(kind, (64, 64, 64), CPU.device) for _ in range(3)]
-    product.fill(kind, flat[0])
-    sets = [product.view(kind, one, (8, 8, 8)) for one in flat]
-    rotation = product.Rotation(replace(kind, bind=lambda a, b, out: lambda: seen.append(out.data_ptr())), sets)
-    rotation.once_each()
+    seen: list[int] = []
+    calls = [partial(seen.append, number) for number in range(3)]
+    call = product.in_rotation(calls)
     for _ in range(4):
-        rotation.call()
-    addresses = [one.out.data_ptr() for one in sets]
-    assert seen == [*addresses, *addresses, addresses[0]]
+        call()
+    assert seen == [0, 1, 2, 0]
+    # The only one costs nothing more.
+    assert product.in_rotation(calls[:1]) is calls[0]
 
 
 def test_a_cold_row_says_how_many_sets_took_turns() -> None:

@@ -164,7 +164,7 @@ def test_every_two_devices_of_a_kind_are_a_pair_neighbours_first() -> None:
     ids = ("cuda:0", "cuda:1", "cuda:2", "xpu:0", "xpu:1", "cpu")
     assert peer.pairs(ids) == [("cuda:0", "cuda:1"), ("cuda:1", "cuda:2"), ("cuda:0", "cuda:2"), ("xpu:0", "xpu:1")]
     assert len(peer.pairs([f"cuda:{place}" for place in range(8)])) == 28
-    assert peer.applies(ids) and not peer.applies(("cpu", "cuda:0"))
+    assert peer.pairs(("cpu", "cuda:0")) == []
 
 
 def test_a_child_for_each_pair_and_a_finding_for_one_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +224,7 @@ For debugging consider passing CUDA_LAUNCH_BLOCKING=1.
     ],
 )
 def test_why_a_child_said_nothing(heard: Heard, reason: str) -> None:
-    assert peer.read(heard) == peer.Answer((), reason, hangs="did not answer" in reason)
+    assert peer.read(heard) == ((), reason)
 
 
 PORTS = ("0000:00:01.1", "0000:01:00.0", "0000:02:00.0"), ("0000:00:01.1", "0000:01:00.0", "0000:02:01.0")
@@ -307,9 +307,11 @@ def test_pairs_without_time_are_told_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has such a device")
 def test_a_real_child_says_that_there_is_no_such_device() -> None:
-    answer = peer.read(talk.run(child.python_argv("gpucheck.bench.transfer.peer", "cuda:0", "cuda:1"), 60.0))
-    assert answer.measurements == ()
-    assert answer.reason.startswith("torch cannot use cuda:0; ")
+    measurements, reason = peer.read(
+        talk.run(child.python_argv("gpucheck.bench.transfer.peer", "cuda:0", "cuda:1"), 60.0)
+    )
+    assert measurements == ()
+    assert reason.startswith("torch cannot use cuda:0; ")
 
 
 # what the judge says

@@ -17,12 +17,12 @@ from gpucheck.bench.matmul import Axis, MatmulOptions, Shape, judge, parse_axis,
 from gpucheck.bench.matmul.product import Case
 from gpucheck.bench.matmul.search import (
     Ask,
-    Drift,
     Grid,
     Reading,
     Refused,
     Search,
     found_in,
+    level_of,
     promising,
     undisturbed,
 )
@@ -174,10 +174,7 @@ def test_a_disturbed_part_is_left_out_and_noise_is_not() -> None:
 
 
 def test_the_drift_is_followed_and_one_hiccup_is_not() -> None:
-    drift = Drift()
-    for at_s, rate in ((0.0, 100.0), (1.0, 100.0), (2.0, 10.0), (3.0, 90.0), (4.0, 80.0)):
-        drift.add(at_s, rate)
-    level = drift.level()
+    level = level_of([(0.0, 100.0), (1.0, 100.0), (2.0, 10.0), (3.0, 90.0), (4.0, 80.0)])
     # Medians of three: 100, 100, 90, 80, 85.
     assert [level(at_s) for at_s in (-1.0, 0.5, 1.5, 2.0, 4.0, 9.0)] == [100.0, 100.0, 95.0, 90.0, 85.0, 85.0]
 
@@ -218,10 +215,9 @@ def test_what_a_search_does_not_go_with(given: dict[str, Any]) -> None:
 
 def test_operands_are_shared_and_each_shape_is_contiguous_from_the_beginning() -> None:
     grid = Grid((Axis(16, 64, 16), Axis(8, 32, 8), Axis(4, 128, 4)))
-    operands = search.allocate(CASE, grid, 2**20, CPU)
-    flat = operands.flat
+    flat = search.allocate(CASE, grid, 2**20, CPU)
     assert (flat.a.numel(), flat.b.numel(), flat.out.numel()) == (64 * 128, 128 * 32, 64 * 32)
-    operands.product((16, 24, 100))()
+    product.call_of(CASE.kind, flat, (16, 24, 100))()
     expected = flat.a[:1600].view(16, 100) @ flat.b[:2400].view(100, 24)
     assert (flat.out[: 16 * 24].view(16, 24) - expected).abs().max() < 1e-3
 
@@ -350,14 +346,14 @@ def test_ctrl_c_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search.Tries, "take", take)
     recorder = Recorder()
     with pytest.raises(KeyboardInterrupt):
-        search.search(CASE, cube(16, 48, 16), 2**20, CPU, 5.0, search.Results(recorder))
+        search.search(CASE, cube(16, 48, 16), 2**20, CPU, 5.0, recorder, [])
     entry = [event.value for event in recorder.events if isinstance(event, Answered)][-1][0]
     assert entry.best is not None and not entry.complete and entry.tries == 4
 
 
 def test_a_range_of_which_nothing_fits_is_wrong_usage() -> None:
     with pytest.raises(UsageError) as raised:
-        search.search(CASE, cube(64, 128, 64), 1024, CPU, 5.0, search.Results(Recorder()))
+        search.search(CASE, cube(64, 128, 64), 1024, CPU, 5.0, Recorder(), [])
     assert str(raised.value) == (
         "no shape of the range 64:128:64x64:128:64x64:128:64 fits; 1 KiB are free; use a smaller --range"
     )

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from simulated import Device
 
-from gpucheck.bench.matmul import Shape
+from gpucheck.bench.matmul import product
+from gpucheck.bench.matmul.product import KINDS
 from gpucheck.bench.matmul.search import Ask, Reading, Refused, Tries
 
 RATE = 100e12
 
 
-@dataclass
-class Products:
-    """Products that all run at one rate."""
-
-    device: Any
-
-    def product(self, shape: Shape) -> Callable[[], object]:
-        m, n, k = shape
-        call: Callable[[], object] = self.device.kernel(2.0 * m * n * k / RATE)
-        return call
-
-
 def tries_on(**how: Any) -> tuple[Any, Tries]:
+    """Products that all run at one rate, of matrices that take no memory."""
     device: Any = Device(**how)
     device.is_cpu = False
-    products: Any = Products(device)
-    tries = Tries(device, products)
+    kind = replace(KINDS["float32"], bind=lambda a, b, out: device.kernel(2.0 * out.numel() * a.shape[1] / RATE))
+    tries = Tries(device, kind, product.allocate(kind, (2**28,) * 3, torch.device("meta")))
     tries.warm_up((1024, 1024, 1024))
     return device, tries
 

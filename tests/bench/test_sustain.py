@@ -105,8 +105,12 @@ def test_what_is_sustained_is_told_and_is_no_fault() -> None:
 @pytest.mark.parametrize(
     ("reason", "cause", "fix"),
     [
-        ("hw_thermal_slowdown", "too hot", "check fans, airflow and inlet temperature"),
-        ("hw_power_brake_slowdown", "the power supply requested less", "check the power supply and its cables"),
+        ("hw_thermal_slowdown", "too hot", "check fans, airflow and inlet temperature; rerun once the GPU is cool"),
+        (
+            "hw_power_brake_slowdown",
+            "the power supply requested less",
+            "check the power supply: cables, load, the power cap of the chassis",
+        ),
     ],
 )
 def test_a_throttled_run_is_a_warning_with_its_cause(reason: str, cause: str, fix: str) -> None:
@@ -183,8 +187,8 @@ def test_readings_lie_in_the_run_half_a_second_apart_and_power_comes_from_energy
 
 def test_a_long_run_keeps_every_window_with_its_time() -> None:
     found = work.sustain(CASE, CPU, 0.4, Watch(None), Recorder(), idle_s=0.0)
-    assert found is not None and found.cut_off is None and found.readings == ()
-    one = found.measurement
+    assert found is not None and found[1:] == ((), None)
+    one = found[0]
     assert (one.name, one.case["m"], one.method.clock) == ("matmul.sustained", 64, "host")
     starts = one.runs[0].started_monotonic_s
     # How many there are is the machine's to say: other work can make one of them last longer than all should.
@@ -198,9 +202,9 @@ def test_a_long_run_keeps_every_window_with_its_time() -> None:
 def test_whatever_is_multiplied_can_be_sustained(dtype: Dtype, unit: str) -> None:
     needs(dtype)
     found = work.sustain(replace(CASE, dtype=dtype), CPU, 0.05, Watch(None), Recorder(), idle_s=0.0)
-    assert found is not None and found.measurement.rate is not None
-    assert (found.measurement.rate.unit, found.measurement.method.precision_observed) == (unit, dtype)
-    (finding,) = judge.sustained([found.measurement])
+    assert found is not None and found[0].rate is not None
+    assert (found[0].rate.unit, found[0].method.precision_observed) == (unit, dtype)
+    (finding,) = judge.sustained([found[0]])
     assert finding.verdict == "info"
     assert "OP/s after " in finding.message and ("FLOP/s" in finding.message) == (unit == "FLOP/s")
 
@@ -215,7 +219,7 @@ def test_a_long_run_whose_clock_stands_still_has_no_rate_and_is_judged_all_the_s
     monkeypatch.setattr(work, "_on_host", stands_still)
     found = work.sustain(CASE, CPU, 0.05, Watch(None), Recorder(), idle_s=0.0)
     assert found is not None
-    made = found.measurement
+    made = found[0]
     assert (made.time_s, made.rate, made.method.details["burst"]) == (None, None, None)
     (finding,) = judge.sustained([made])
     assert (finding.verdict, finding.title) == ("skip", "no sustained rate")
@@ -235,6 +239,15 @@ def test_a_signal_ends_a_long_run_with_what_there_is() -> None:
 
     work._on_host(call, 2, CPU, windows)
     assert len(windows.lengths_s) == 3 and isinstance(windows.cut_off, KeyboardInterrupt)
+
+
+def test_a_signal_before_the_first_window_has_ended_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(call: object, calls: int, accel: object, windows: work._Windows) -> None:
+        windows.cut_off = KeyboardInterrupt()
+
+    monkeypatch.setattr(work, "_on_host", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        work.sustain(CASE, CPU, 0.05, Watch(None), Recorder(), idle_s=0.0)
 
 
 class Stamps:

@@ -17,6 +17,7 @@ from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import numa
 from gpucheck.machine.child import LineChild
 from gpucheck.machine.numa import Bound
+from gpucheck.machine.talk import Start
 from gpucheck.report.events import Recorder, Skipped
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
@@ -94,8 +95,8 @@ class _Watch:
 def worker(windows: list[tuple[float, float]]) -> together.Worker:
     """A child after its copies, without a device."""
     made: Any = together.Worker.__new__(together.Worker)
-    made.taken = together.Windows("", [began for began, _ in windows], [length for _, length in windows])
-    made.calls, made.size, made.direction, made.memory = 2, 100, "host_to_device", "pinned"
+    made.taken = Run("", 2, tuple(length for _, length in windows), tuple(began for began, _ in windows))
+    made.size, made.direction, made.memory = 100, "host_to_device", "pinned"
     made.copies, made.watch, made.numa, made.details = _Copies(), _Watch(), "node 0", {}
     made.room = Room(host=1, device=None, cache=1024, cache_known=True)
 
@@ -129,10 +130,10 @@ def test_no_window_in_the_common_time_is_no_figure() -> None:
 # children that are lost
 
 
-def says(*lines: str) -> together.Start:
+def says(*lines: str) -> Start:
     """A child that answers each line with the next of these, then ends."""
     program = "import sys\n" + "".join(f"sys.stdin.readline()\n{line}\n" for line in lines)
-    return lambda module: LineChild([sys.executable, "-c", program])
+    return lambda: LineChild([sys.executable, "-c", program])
 
 
 READY = 'print(\'{"ready": true, "directions": ["host_to_device"]}\', flush=True)'
@@ -167,11 +168,11 @@ def test_a_child_whose_device_failed_raises_that() -> None:
 
 
 def test_a_child_that_cannot_be_started() -> None:
-    def start(module: str) -> LineChild:
+    def start() -> LineChild:
         raise FileNotFoundError(2, "No such file or directory")
 
     with pytest.raises(Lost) as lost:
-        Copier("cuda:0", "x", start)
+        Copier("cuda:0", start)
     assert lost.value.reason == "its process cannot be started (No such file or directory)"
 
 

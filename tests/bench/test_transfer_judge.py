@@ -11,6 +11,7 @@ from judged import seen
 from gpucheck.bench.transfer.copies_judge import as_read, fits, judge, latencies, speedups
 from gpucheck.bench.transfer.judge import JUDGE
 from gpucheck.report.codec import to_json
+from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.results.bench import LinkUnderLoad
@@ -47,11 +48,11 @@ def called(seconds: float, memory: str, size: int = GIB, direction: str = "host_
 
 
 def by_id(measurements: list[Measurement], link: LinkUnderLoad = X16) -> dict[str, Finding]:
-    return {finding.id: finding for finding in judge(measurements, link)}
+    return {finding.id: finding for finding in judge(measurements, link, Facts())}
 
 
 def test_nothing_copied_is_a_skip() -> None:
-    assert [(f.id, f.verdict) for f in judge([], X16)] == [("transfer.copies", "skip")]
+    assert [(f.id, f.verdict) for f in judge([], X16, Facts())] == [("transfer.copies", "skip")]
 
 
 def test_a_row_of_which_nothing_was_compared_is_no_pass() -> None:

@@ -47,7 +47,7 @@ def setting(device: accel.Accel, watch: Watch, seconds: float, *sizes: int) -> S
 def lane(device: accel.Accel, call: Callable[[], object]) -> Lane:
     stream = device.side_stream()
     assert stream is not None
-    return Lane(call, stream)
+    return Lane(call, stream, lambda number, calls: None)
 
 
 def test_both_directions_are_timed_together_and_arrive(device: accel.Accel) -> None:

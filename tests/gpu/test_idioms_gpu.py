@@ -50,7 +50,7 @@ def test_a_line_that_copies_nothing_is_found_on_the_device() -> None:
     stage = Stage(device, allocate_all(device, ("pageable",), 2 * MIB, "transfer.memory"), MIB, 2)
     stage.fill()
     kept = itertools.cycle([one.to(device.device) for one in stage.host["pageable"]])
-    idiom = Idiom("x", "x", "host_to_device", "pageable", "accelerator", lambda stage, device: lambda x: next(kept))
+    idiom = Idiom("x", "x", "host_to_device", "accelerator", lambda stage, device: lambda x: next(kept))
     with Watch(None) as watch:
         one = idioms.measure(idiom, stage, room, 0.05, watch)
     # Right at first, and not what the source held the last time.

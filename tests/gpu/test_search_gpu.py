@@ -36,7 +36,7 @@ def test_a_tiny_range_is_searched_and_its_winner_measured() -> None:
 def test_a_short_product_is_not_bound_by_its_launches() -> None:
     device = accel.open_device("cuda:0")
     grid = Grid((Axis(256, 512, 256),) * 3)
-    tries = search.Tries(device, search.allocate(CASE, grid, 2**24, device))
+    tries = search.Tries(device, CASE.kind, search.allocate(CASE, grid, 2**24, device))
     tries.warm_up((256, 256, 256))
     taken = [tries.take(Ask((256, 256, 256), 1e-3, "spread")) for _ in range(9)]
     rates = [reading.rate for reading in taken if reading is not None]
@@ -60,12 +60,12 @@ def test_a_short_product_is_not_bound_by_its_launches() -> None:
 
 def test_memory_is_taken_once_for_all_shapes() -> None:
     device = accel.open_device("cuda:0")
-    search.search(CASE, Grid((Axis(256, 256, 1),) * 3), 2**24, device, 1.0, search.Results(Recorder()))
+    search.search(CASE, Grid((Axis(256, 256, 1),) * 3), 2**24, device, 1.0, Recorder(), [])
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     grid = Grid((Axis(256, 512, 256),) * 3)
-    search.search(CASE, grid, 2**24, device, 1.0, search.Results(Recorder()))
+    search.search(CASE, grid, 2**24, device, 1.0, Recorder(), [])
     assert torch.cuda.max_memory_allocated() - before <= 3 * 512 * 512 * 4 + 4096
 
 
@@ -76,7 +76,8 @@ def test_a_long_run_is_without_a_gap() -> None:
             Case("float32", (4096, 4096, 4096), Support("native")), device, 3.0, watch, Recorder(), idle_s=0.5
         )
         assert found is not None
-        one, run = found.measurement, found.measurement.runs[0]
+        one, readings, _ = found
+        run = one.runs[0]
         assert "launch-bound" not in one.flags
         assert 2.9 < sum(run.samples_s) < 3.5
         spans = run.started_monotonic_s[-1] + run.samples_s[-1] - run.started_monotonic_s[0]
@@ -85,4 +86,4 @@ def test_a_long_run_is_without_a_gap() -> None:
         assert 0.3 < share < 1.2
         assert one.method.details["worst_error_of_bound"] <= 1 and one.method.details["not_finite"] == 0
         if not watch.reason:
-            assert one.telemetry is not None and len(found.readings) >= 3
+            assert one.telemetry is not None and len(readings) >= 3

@@ -219,6 +219,6 @@ def test_a_benchmark_writes_what_is_recorded(
         with monkeypatch.context() as patches:
             worlds.settle(patches, *case.plans())
             in_process(patches)
-            patches.setattr(collective, "Alone", Ranks)
+            patches.setattr(collective, "alone", Ranks)
             found[case.title] = wrote(case, capsys, patches, folder)
     hold(name, found, write=request.config.getoption("--write-record", False))

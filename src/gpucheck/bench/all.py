@@ -69,8 +69,13 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
     facts = shared.facts or inventory.read()
     emit(Started(facts))
     chosen = choose.choose(options.device, facts)
+    # One that needs several devices has its place where several are measured, or it was named. Where a launcher has
+    # started several of us, each would start a process for every device.
+    takes_several = len(chosen.ids) > 1 and launcher.place(os.environ) is None
     todo = [
-        one for one in BENCHMARKS if one.id in options.ids and (not one.of_several or _takes(one, options, chosen.ids))
+        one
+        for one in BENCHMARKS
+        if one.id in options.ids and (not one.of_several or takes_several or one.id in options.only)
     ]
     begin(emit, facts, [one.id for one in todo if not one.of_several], chosen.ids, shared)
     if several := tuple(one.id for one in todo if one.of_several):
@@ -106,14 +111,6 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
             bugs += _broken_off(one, error, told, lost, chosen.ids)
     if bugs:
         raise bugs[0]
-
-
-def _takes(one: Benchmark, options: AllOptions, ids: Sequence[str]) -> bool:
-    """Return whether it has its place here: one that needs several devices where several are measured, or it was named.
-
-    Where a launcher has started several of us, each would start a process for every device.
-    """
-    return not one.of_several or one.id in options.only or (len(ids) > 1 and launcher.place(os.environ) is None)
 
 
 def asked(one: Benchmark, device: str, budget_s: float, host_share: float) -> object:

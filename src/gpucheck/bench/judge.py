@@ -54,7 +54,8 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
                 findings = rule.findings(one)
                 headlines += rule.headlines(one, ceilings)
             findings += _not_begun(document, benchmark, device)
-            findings = gated(findings, one.rows, mine, _ref(document, device), ceilings, complete=whole)
+            name = next((known.name for known in document.facts.devices if known.id == device), None)
+            findings = gated(findings, one.rows, mine, DeviceRef(device, name=name), ceilings, complete=whole)
             found += [replace(finding, device=device) for finding in findings]
             found += placed.faults(benchmark, device)
         several = [
@@ -89,12 +90,6 @@ def _seen(document: Report, benchmark: Benchmark, device: str) -> Seen:
         if part.begun and part.device == device and _is_of(part, benchmark)
     }
     return Seen(device, rows, document.facts, parts, document.results)
-
-
-def _ref(document: Report, device: str) -> DeviceRef:
-    """The device as measurements name it."""
-    known = next((one for one in document.facts.devices if one.id == device), None)
-    return DeviceRef(device, known.uuid, known.name) if known is not None else DeviceRef(device)
 
 
 def _not_begun(document: Report, benchmark: Benchmark, device: str) -> list[Finding]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from gpucheck import naming, peaks, units
 from gpucheck.links import SHORT_WAYS
@@ -25,6 +25,9 @@ from gpucheck.report.results import Results
 from gpucheck.report.results.bench import Headline
 from gpucheck.units import GIB
 
+_T = TypeVar("_T")
+_K = TypeVar("_K")
+
 
 def size(one: Measurement) -> int:
     """The bytes of a row's copy or array."""
@@ -36,13 +39,17 @@ def rate(one: Measurement) -> float:
     return one.rate.median if one.rate else 0.0
 
 
+def by(key: Callable[[_T], _K], items: Iterable[_T]) -> dict[_K, list[_T]]:
+    """The items by their key, in their order."""
+    found: dict[_K, list[_T]] = {}
+    for one in items:
+        found.setdefault(key(one), []).append(one)
+    return found
+
+
 def copies(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
     """The plain copies by direction."""
-    found: dict[str, list[Measurement]] = {}
-    for one in measurements:
-        if one.name == "transfer":
-            found.setdefault(str(one.case["direction"]), []).append(one)
-    return found
+    return by(lambda one: str(one.case["direction"]), (one for one in measurements if one.name == "transfer"))
 
 
 def largest_copies(measurements: Sequence[Measurement]) -> dict[str, Measurement | None]:
@@ -63,13 +70,8 @@ def _best(
     measurements: Sequence[Measurement], name: str, key: str, figure: Callable[[Measurement], float]
 ) -> dict[str, Measurement]:
     """The row of a benchmark with the largest figure for each value that cases have of `key`; of equals the first."""
-    found: dict[str, Measurement] = {}
-    for one in measurements:
-        if one.name == name:
-            kind = str(one.case[key])
-            if kind not in found or figure(one) > figure(found[kind]):
-                found[kind] = one
-    return found
+    rows = by(lambda one: str(one.case[key]), (one for one in measurements if one.name == name))
+    return {kind: max(mine, key=figure) for kind, mine in rows.items()}
 
 
 def largest_arrays(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
@@ -383,9 +385,7 @@ def _told(one: Measurement, peak: Peak, share: float, clock_hz: float | None) ->
 
 def _accumulators(known: Mapping[str, Peak]) -> str:
     """In what the products are added up: one for all, or each by its dtypes."""
-    dtypes: dict[str, list[str]] = {}
-    for dtype, peak in known.items():
-        dtypes.setdefault(peak.accumulator, []).append(dtype)
+    dtypes = by(lambda dtype: known[dtype].accumulator, known)
     if len(dtypes) == 1:
         return f"{next(iter(dtypes))} accumulator"
     return "; ".join(f"{accumulator} accumulator for {', '.join(names)}" for accumulator, names in dtypes.items())
@@ -552,7 +552,7 @@ UNVERIFIED = "some results were not verified"
 RERUN = "rerun with a longer --time-budget"
 
 
-def cpu_busy(finding_id: str, measurements: Sequence[Measurement], facts: Facts | None = None) -> list[Finding]:
+def cpu_busy(finding_id: str, measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """One warning for all rows that other processes made longer; none where there is no such row.
 
     `facts` tell of how many cores.
@@ -564,7 +564,7 @@ def cpu_busy(finding_id: str, measurements: Sequence[Measurement], facts: Facts 
         run["details"]["cores_used_by_others"] for one in busy for run in runs.each(one) if "cpu-busy" in run["flags"]
     )
     # Those that this process may use, where they are known.
-    cores = next((one.cores_allowed for one in facts.devices if one.kind == "cpu"), None) if facts else None
+    cores = next((one.cores_allowed for one in facts.devices if one.kind == "cpu"), None)
     return [
         Finding(
             finding_id,
@@ -603,7 +603,7 @@ _KINDS = (
 # By the name of a reason or a counter, the most telling first.
 _COOL = "check fans, airflow and inlet temperature; rerun once the GPU is cool"
 _SUPPLY = "check power supply and cooling (`nvidia-smi -q -d PERFORMANCE`), then rerun"
-_FIXES = {
+CLOCK_FIXES = {
     "hw_power_brake_slowdown": "check the power supply: cables, load, the power cap of the chassis",
     "hw_thermal_slowdown": _COOL,
     "sw_thermal_slowdown": _COOL,
@@ -642,7 +642,7 @@ def _finding(finding_id: str, kind: _Kind, held: Sequence[Measurement], total: i
         **{name: max(_known(seen, name), default=None) for name in ("max_sm_clock_hz", "temperature_celsius")},
     }
     named = {*reasons, *seconds}
-    fix = next((text for name, text in _FIXES.items() if name in named), None)
+    fix = next((text for name, text in CLOCK_FIXES.items() if name in named), None)
     return Finding(finding_id, kind.verdict, kind.title, _message(evidence, len(held), total), evidence, fix=fix)
 
 

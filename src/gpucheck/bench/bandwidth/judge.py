@@ -32,12 +32,9 @@ def findings(seen: Seen) -> list[Finding]:
 
 def best(measurements: Sequence[Measurement]) -> dict[str, float]:
     """Bytes per second of each operation on arrays that no cache holds; only these tell the memory's rate."""
-    found: dict[str, float] = {}
-    for one in measurements:
-        if one.rate is not None and one.method.cache == "cold":
-            operation = str(one.case["operation"])
-            found[operation] = max(found.get(operation, 0.0), one.rate.median)
-    return found
+    cold = (one for one in measurements if one.rate is not None and one.method.cache == "cold")
+    rows = judging.by(lambda one: str(one.case["operation"]), cold)
+    return {operation: max(map(judging.rate, mine)) for operation, mine in rows.items()}
 
 
 def ceilings(seen: Seen) -> Ceilings:

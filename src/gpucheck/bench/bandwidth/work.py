@@ -118,18 +118,6 @@ def moved(operation: Operation, size: int) -> int:
     return (reads + writes) * size + (size // ROW if operation == "read" else 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """The result of a comparison: slices compared, and wrong elements.
-
-    `unsteady` counts comparisons that came out otherwise at the second look.
-    """
-
-    slices: int
-    wrong: int
-    unsteady: int = 0
-
-
 @dataclass(slots=True)
 class Repeated:
     """One operation on slices of `size` bytes, the next slice with every call, over `span` bytes of each array.
@@ -191,11 +179,12 @@ class Repeated:
         """The calls since were recorded and not run: which slices their replays write is seen when comparing."""
         self._cursor = 0
 
-    def finish(self) -> Verified:
+    def finish(self) -> tuple[int, int, int]:
         """Compare every slice that was written; needs the calls to be over.
 
-        A slice counts as written where the calls are known to have come by, or anything in it is not as it was before.
-        None counts where the device had not even overwritten what was there.
+        Returns how many slices were compared, wrong elements, and comparisons that came out otherwise at the second
+        look. A slice counts as written where the calls are known to have come by, or anything in it is not as it was
+        before. None counts where the device had not even overwritten what was there.
         """
         rows, slices, wrong, unsteady = self.size // GRAIN, 0, 0, 0
         for place in range(self.count):
@@ -217,7 +206,7 @@ class Repeated:
                     differing = reference.counted(seen[0] != seen[1]) or 0
                     wrong += differing
                     unsteady += not differing
-        return Verified(0 if self._poison_missing else slices, wrong, unsteady)
+        return 0 if self._poison_missing else slices, wrong, unsteady
 
     def _flat(self, start: int, stop: int) -> torch.Tensor:
         """Return what the operation writes in these rows, in one dimension."""
@@ -277,7 +266,7 @@ def measure(
     slices = min(work.count, timed.run.calls_per_sample) if timed.launch == "graph" else work.count
     memory = accel.memory()
     accel.synchronize()
-    verified = work.finish()
+    compared, wrong, unsteady = work.finish()
     reads, writes = ARRAYS[operation]
     return timing.measurement(
         "bandwidth",
@@ -297,9 +286,9 @@ def measure(
             "output": "preallocated",
             "rotation_bytes": slices * size,
             "last_level_cache_bytes": room.cache if room.known else None,
-            "verified_slices": verified.slices,
-            "wrong_elements": verified.wrong,
-            "unsteady_comparisons": verified.unsteady,
+            "verified_slices": compared,
+            "wrong_elements": wrong,
+            "unsteady_comparisons": unsteady,
         },
     )
 

@@ -102,10 +102,8 @@ def _named(
     evidence: dict[str, Any],
     fix: str,
 ) -> Finding:
-    texts: dict[str, list[str]] = {}
-    for one in bad:
-        texts.setdefault(one.why, []).append(_rank(one.rank, ready))
-    told = [f"{naming.few(names)}: {why}" for why, names in texts.items()]
+    alike = judging.by(lambda one: one.why, bad)
+    told = [f"{naming.few([_rank(one.rank, ready) for one in mine])}: {why}" for why, mine in alike.items()]
     title = f"{what}: rank {', '.join(str(one.rank) for one in bad[:4])} failed"
     evidence = {**evidence, "blamed": [one.rank for one in bad]}
     return Finding(finding_id, verdict, title, naming.few(told), evidence, fix)
@@ -219,9 +217,7 @@ def _result(rows: Sequence[Measurement]) -> Finding:
         fix = judging.RERUN
         return judging.verification("collective.result", comparisons, "", fix, sound_title="all results verified")
     several = len({one["host"] for one in wrong}) > 1 or rows[0].case["hosts"] > 1
-    by_rank: dict[int, list[dict[str, Any]]] = {}
-    for one in wrong:
-        by_rank.setdefault(one["rank"], []).append(one)
+    by_rank: dict[int, list[dict[str, Any]]] = judging.by(lambda one: one["rank"], wrong)
     told = []
     for rank, mine in by_rank.items():
         host = f", {mine[0]['host']}" if several else ""

@@ -51,7 +51,9 @@ def main() -> int:
         say({"error": str(error), "end": True})
     except RuntimeError as error:  # torch's, for whatever its backend and driver answer
         kept.saw(error)
-        say({"error": _told(error), "end": True})
+        # NCCL's own words stand below torch's.
+        text, _, last = str(error).partition("Last error:")
+        say({"error": first_line(last if last.strip() else text) or type(error).__name__, "end": True})
     # The others may be gone, and whoever says good-bye to them waits.
     kept.leave(0)
 
@@ -165,13 +167,6 @@ class Rank:
         work.call()
         self.accel.synchronize()
         return work.wrong(turn)
-
-
-def _told(error: RuntimeError) -> str:
-    """Return what a backend says of its failure; NCCL's own words stand below torch's."""
-    text = str(error)
-    _, found, last = text.partition("Last error:")
-    return first_line(last if found and last.strip() else text) or type(error).__name__
 
 
 def _by_local_rank(kind: str, local_rank: int) -> str:

@@ -82,36 +82,46 @@ def _environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class Ranks:
-    """The ranks that are this process's children: all of them alone, one under a launcher."""
+    """The ranks that are this process's children: all of them alone, one under a launcher. `store` is kept for them."""
 
-    def __init__(self, mine: Sequence[int], setup: Mapping[str, Any], start: Start) -> None:
-        self.mine, self.setup, self.start_child = mine, setup, start
+    is_launched = False
+
+    def __init__(
+        self, mine: Sequence[int], setup: Mapping[str, Any], start: Start, store: dist.TCPStore | None = None
+    ) -> None:
+        self.mine, self.setup, self.start_child, self.store = mine, setup, start, store
+        self.world = int(setup["world"])
+        # Tells a group of processes from one before it.
+        self.turn = 0
         self.children: dict[int, Talk] = {}
         self.unstarted: dict[int, Answer] = {}
 
-    def start(self, turn: int) -> None:
-        """Start them; `turn` tells this group of processes from one before it."""
+    def begin(self, kind: str, is_over: Callable[[], bool] = lambda: False) -> list[Answer]:
+        """Start them on devices of this kind, new ones after a failure; what each says of itself."""
+        self.stop()
+        self.turn += 1
         self.unstarted = {}
         for rank in self.mine:
             try:
                 self.children[rank] = Talk(lambda rank=rank: self.start_child(rank))  # type: ignore[misc]
             except talk.Lost as lost:
                 self.unstarted[rank] = Answer(rank, None, lost.ending.in_words, "", lost.ending.how)
-        self._tell({**self.setup, "prefix": f"{self.setup['prefix']}/{turn}"})
+        self._tell({**self.setup, "kind": kind, "prefix": f"{self.setup['prefix']}/{self.turn}"})
+        return self._hear(START_S, is_over)
 
     def ask(
         self, request: Mapping[str, Any], limit_s: float, is_over: Callable[[], bool] = lambda: False
     ) -> list[Answer]:
         """Every rank's answer; one that says nothing for `limit_s` is late."""
         self._tell(request)
-        return self.hear(limit_s, is_over)
+        return self._hear(limit_s, is_over)
 
     def _tell(self, request: Mapping[str, Any]) -> None:
         for rank, child in self.children.items():
             with contextlib.suppress(talk.Lost):  # heard next
                 child.send({**request, "rank": rank})
 
-    def hear(self, limit_s: float, is_over: Callable[[], bool] = lambda: False) -> list[Answer]:
+    def _hear(self, limit_s: float, is_over: Callable[[], bool]) -> list[Answer]:
         """The answers to what was asked last. Where one rank fails, the others have a little more time."""
         found = dict(self.unstarted)
         steps = dict.fromkeys(self.mine, "")
@@ -152,31 +162,11 @@ class Ranks:
             self.children.popitem()[1].stop()
 
 
-class Alone:
-    """A group whose ranks are all this process's children. After a failure new processes go on."""
-
-    is_launched = False
-
-    def __init__(self, ids: Sequence[str], options: CollectiveOptions, start: Start) -> None:
-        # Kept here: the store outlives whichever rank fails.
-        self.store = dist.TCPStore("127.0.0.1", 0, None, True, datetime.timedelta(seconds=LINE_S))
-        setup = _setup(options, ids, len(ids), "127.0.0.1", self.store.port, "alone")
-        self.ranks, self.world, self.turn = Ranks(range(len(ids)), setup, start), len(ids), 0
-
-    def begin(self, kind: str) -> list[Answer]:
-        """Start the ranks; what each says of itself."""
-        self.ranks.stop()
-        self.turn += 1
-        self.ranks.start(self.turn)
-        return self.ranks.hear(START_S)
-
-    def ask(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
-        """Return the outcome of every rank."""
-        return self.ranks.ask(request, limit_s)
-
-    def stop(self) -> None:
-        """End the ranks."""
-        self.ranks.stop()
+def alone(ids: Sequence[str], options: CollectiveOptions, start: Start) -> Ranks:
+    """A group whose ranks are all this process's children."""
+    # Of this process: it outlives whichever rank fails.
+    store = dist.TCPStore("127.0.0.1", 0, None, True, datetime.timedelta(seconds=LINE_S))
+    return Ranks(range(len(ids)), _setup(options, ids, len(ids), "127.0.0.1", store.port, "alone"), start, store)
 
 
 class Meeting:
@@ -258,10 +248,8 @@ class Meeting:
         place = self.place
         if "begin" in told:
             setup = _setup(self.options, (), place.world, place.host, place.port, f"gpucheck/{place.attempt}")
-            setup |= {"kind": told["begin"], "local_rank": place.local_rank}
-            self.ranks = Ranks([place.rank], setup, self.start_child)
-            self.ranks.start(0)
-            (mine,) = self.ranks.hear(START_S, self._is_dismissed)
+            self.ranks = Ranks([place.rank], {**setup, "local_rank": place.local_rank}, self.start_child)
+            (mine,) = self.ranks.begin(told["begin"], self._is_dismissed)
         else:
             assert self.ranks is not None
             (mine,) = self.ranks.ask(told["ask"], float(told["limit_s"]), self._is_dismissed)
@@ -302,7 +290,6 @@ def _setup(
 ) -> dict[str, Any]:
     return {
         "devices": list(ids),
-        "kind": ids[0].partition(":")[0] if ids else "cpu",
         "world": world,
         "local_rank": 0,
         "host": host,
@@ -350,7 +337,7 @@ def command(
     budget_s = options.time_budget_s or (CPU_BUDGET_S if kind == "cpu" else BUDGET_S)
     until_s = pulse.ends_by(budget_s, began) if shared.until_s is None else shared.until_s
     emit(Began("collective", device))
-    group = Alone(ids, options, start) if meeting is None else meeting
+    group = alone(ids, options, start) if meeting is None else meeting
     run = _Run(options, emit, group, ids, facts, min(began + budget_s, until_s))
     why = "fault"
     try:
@@ -411,7 +398,7 @@ class _Run:
 
     options: CollectiveOptions
     emit: Emit
-    group: Alone | Meeting
+    group: Ranks | Meeting
     ids: Sequence[str]
     facts: Facts
     deadline: float

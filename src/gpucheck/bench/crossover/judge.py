@@ -214,11 +214,6 @@ def answer(measurements: Sequence[Measurement], ended: Mapping[str, str]) -> lis
     return told
 
 
-def part(operation: str) -> str:
-    """The part of the benchmark that an operation is, in a document's `parts`."""
-    return f"{NAME}.{operation}"
-
-
 def _ended(seen: Seen) -> dict[str, str]:
     """Why sizes stopped growing, by operation."""
     return {name.partition(".")[2]: why for name, why in seen.parts.items() if "." in name and why}

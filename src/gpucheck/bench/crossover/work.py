@@ -57,7 +57,7 @@ class Sides:
 class Operation:
     """An operation by its size. `bytes` is what either side allocates, `work` what a call does (name, amount, unit).
 
-    `largest` is where the search ends; `normal` a size that is measured in any case, for what it tells by itself.
+    `largest` is where the search ends.
     """
 
     id: str
@@ -69,7 +69,6 @@ class Operation:
     bytes: Callable[[int], int]
     work: Callable[[int], tuple[str, float, str]]
     weight: float
-    normal: int | None = None
 
 
 def matmul(size: int, accel: Accel) -> Sides:
@@ -187,7 +186,6 @@ OPERATIONS: tuple[Operation, ...] = (
         lambda n: (6 * n + 64) * MIB,
         lambda n: ("samples", float(n), "1/s"),
         1.5,
-        normal=32,
     ),
 )
 
@@ -322,22 +320,22 @@ def command(options: CrossoverOptions, emit: Emit, shared: Shared = ALONE) -> No
 
 def _rows(options: CrossoverOptions, accel: Accel, facts: Facts, emit: Emit, deadline: float) -> Iterator[Measurement]:
     todo = [one for one in OPERATIONS if one.id in options.operations]
-    name = next((device.name for device in facts.devices if device.kind == "cpu"), None)
-    cpu = accels.open_device("cpu", name=name)
+    cpu = accels.open_device("cpu", name=next((one.name for one in facts.devices if one.kind == "cpu"), None))
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
         seen = {"cpu": precision_of(cpu), "device": precision_of(accel)}
         bench = Bench(accel, cpu, watch, seen, precision.state())
         for place, operation in enumerate(todo):
             pulse.go_on()
             until = share_until(deadline, [one.weight for one in todo[place:]])
+            name = f"{NAME}.{operation.id}"
             search = Search(operation, bench, emit, until, room(options, accel))
-            emit(Began(judge.part(operation.id), accel.id))
+            emit(Began(name, accel.id))
             try:
                 yield from search.rows()
             except pulse.OutOfTime:
-                emit(Finished(judge.part(operation.id), accel.id, "time"))
+                emit(Finished(name, accel.id, "time"))
                 raise
-            emit(Finished(judge.part(operation.id), accel.id, search.ended_by))
+            emit(Finished(name, accel.id, search.ended_by))
             accel.empty_cache()
 
 
@@ -365,10 +363,12 @@ class Search:
         sizes = tuple(size for size in whole if one.bytes(size) <= self.room)
         if len(sizes) < len(whole):
             self.ended_by = "memory"
-        size = one.normal if one.normal in sizes else judge.next_size([{}], sizes, one.grain)
+        # A normal size is measured in any case, for what it tells by itself.
+        normal = judge.NORMAL.get(one.id)
+        size = normal if normal in sizes else judge.next_size([{}], sizes, one.grain)
         if size is None:
             raise too_little(scarce, "less memory is left", "crossover.memory")
-        budget_s = self._left_s() * NORMAL_SHARE if size == one.normal else self._point_s()
+        budget_s = self._left_s() * NORMAL_SHARE if size == normal else self._point_s()
         while size is not None:
             if self.call_s and self._expected_s(size) > self._left_s():
                 self.ended_by = "time"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from gpucheck import stats, units
 from gpucheck.bench import judging
@@ -49,10 +49,7 @@ def is_as_asked(measurement: Measurement) -> bool:
 
 def by_product(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
     """The rows of each product by its label: runs that differ in their method, as in precision, are several rows."""
-    found: dict[str, list[Measurement]] = {}
-    for one in measurements:
-        found.setdefault(label(one), []).append(one)
-    return found
+    return judging.by(label, measurements)
 
 
 def details_of(rows: Iterable[Measurement]) -> list[dict[str, Any]]:
@@ -91,13 +88,20 @@ def first_results(measurements: Sequence[Measurement]) -> Finding:
     return Finding("matmul.result", "pass", title, "sampled rows, and every element in column sums", evidence)
 
 
-def later_told(measurement: Measurement) -> str:
-    """Which later result is wrong, and where; empty where none is, or where none was compared."""
+def later(measurement: Measurement) -> tuple[Literal["wrong", "unsteady", ""], str]:
+    """Return whether a later result is wrong or only differs, and where, in words; nothing where none was compared."""
     seen = _later([measurement])
     if seen is None:
-        return ""
-    beyond = is_as_asked(measurement) and _size((seen["worst"] or {"worst": 0.0})["worst"]) > 1
-    return _later_text(measurement, seen) if beyond or seen["results_vanished"] else ""
+        return "", ""
+    compared = f"{seen['results_differing']} of {seen['results_compared']} results differ"
+    told = [f"{label(measurement)}: {compared}"]
+    worst = seen["worst"]
+    if worst is not None:
+        told.append(_told(worst))
+    if gone := seen["results_vanished"]:
+        told.append(f"{gone} only once: a memory read or the comparison gave two answers")
+    beyond = worst is not None and is_as_asked(measurement) and _size(worst["worst"]) > 1
+    return "wrong" if beyond or gone else "unsteady" if worst is not None else "", ", ".join(told)
 
 
 def _later(rows: Sequence[Measurement]) -> dict[str, Any] | None:
@@ -112,32 +116,18 @@ def _later(rows: Sequence[Measurement]) -> dict[str, Any] | None:
     return {**total, "worst": worst, "detects": seen[0]["detects"]}
 
 
-def _later_text(measurement: Measurement, seen: Mapping[str, Any]) -> str:
-    compared = f"{seen['results_differing']} of {seen['results_compared']} results differ"
-    told = [f"{label(measurement)}: {compared}"]
-    if seen["worst"] is not None:
-        told.append(_told(seen["worst"]))
-    if gone := seen["results_vanished"]:
-        told.append(f"{gone} only once: a memory read or the comparison gave two answers")
-    return ", ".join(told)
-
-
 def later_results(measurements: Sequence[Measurement]) -> list[Finding]:
     """Return what was computed again from the same inputs, bit for bit. Nothing where it was not compared."""
     evidence: dict[str, Any] = {}
-    wrong: list[str] = []
-    unsteady: list[str] = []
+    each: list[tuple[str, str]] = []
     for name, rows in by_product(measurements).items():
-        for one in rows:
-            if told := later_told(one):
-                wrong.append(told)
-            elif (seen := _later([one])) is not None and seen["worst"] is not None:
-                unsteady.append(_later_text(one, seen))
+        each += map(later, rows)
         if (together := _later(rows)) is not None:
             evidence[name] = together
     if not evidence:
         return []
     compared = sum(entry["results_compared"] for entry in evidence.values())
+    wrong, unsteady = ([text for kind, text in each if kind == what] for what in ("wrong", "unsteady"))
     if wrong:
         title = "a repeated result is wrong"
         return [Finding("matmul.corruption", "fail", title, "; ".join(wrong), evidence, fix=AGAIN)]
@@ -233,12 +223,12 @@ BURST_S = 1.0
 # Below so many samples no trend can be told.
 FEWEST_FOR_A_TREND = 2 * stats.FEWEST_SAMPLES
 
-# Why NVML says that a clock is held: what that means, and what to do.
+# Why NVML says that a clock is held, and what that means.
 _CAUSES = {
-    "hw_thermal_slowdown": ("too hot", "check fans, airflow and inlet temperature"),
-    "sw_thermal_slowdown": ("too hot", "check fans, airflow and inlet temperature"),
-    "hw_power_brake_slowdown": ("the power supply requested less", "check the power supply and its cables"),
-    "hw_slowdown": ("heat or a weak power supply", "check fans and power supply"),
+    "hw_thermal_slowdown": "too hot",
+    "sw_thermal_slowdown": "too hot",
+    "hw_power_brake_slowdown": "the power supply requested less",
+    "hw_slowdown": "heat or a weak power supply",
 }
 
 
@@ -414,7 +404,7 @@ def search(entries: Sequence[SearchResult], measurements: Sequence[Measurement])
             case = one.case
             rates[str(case["dtype"]), (int(case["m"]), int(case["n"]), int(case["k"]))] = one.rate.median
     evidence, told = {}, []
-    for dtype, of_runs in _by_dtype(entries).items():
+    for dtype, of_runs in judging.by(lambda one: one.dtype, entries).items():
         found = [(one, one.best) for one in of_runs if one.best is not None]
         if found:
             its_rates = {shape: rate for (name, shape), rate in rates.items() if name == dtype}
@@ -424,17 +414,10 @@ def search(entries: Sequence[SearchResult], measurements: Sequence[Measurement])
     return [*fastest, *_refused(entries)]
 
 
-def _by_dtype(entries: Sequence[SearchResult]) -> dict[str, list[SearchResult]]:
-    found: dict[str, list[SearchResult]] = {}
-    for one in entries:
-        found.setdefault(one.dtype, []).append(one)
-    return found
-
-
 def _refused(entries: Sequence[SearchResult]) -> list[Finding]:
     """The shapes that have no kernel, of all dtypes in one finding; none where every shape has one."""
     evidence, told = {}, []
-    for dtype, of_runs in _by_dtype([one for one in entries if one.shapes_refused]).items():
+    for dtype, of_runs in judging.by(lambda one: one.dtype, (one for one in entries if one.shapes_refused)).items():
         shapes = list({one.shape: one for entry in of_runs for one in entry.refused}.values())
         # A run names only the first of those that it tried.
         count = max(len(shapes), *(one.shapes_refused for one in of_runs))
@@ -454,9 +437,7 @@ _Found = tuple[SearchResult, SearchedShape]
 
 def _search_evidence(found: Sequence[_Found], searches: int, rates: Mapping[Shape, float]) -> dict[str, Any]:
     """Return what `searches` of one dtype came to. The figures are medians of those that found the shape."""
-    by_shape: dict[Shape, list[_Found]] = {}
-    for one in found:
-        by_shape.setdefault(one[1].shape, []).append(one)
+    by_shape = judging.by(lambda one: one[1].shape, found)
     median = {shape: stats.median([best.flop_per_s for _, best in its]) for shape, its in by_shape.items()}
     # Of two that as many found the faster one.
     shape, *others = sorted(by_shape, key=lambda sides: (-len(by_shape[sides]), -median[sides]))
@@ -562,16 +543,16 @@ def sustained(measurements: Sequence[Measurement]) -> list[Finding]:
     throttled = [cause for cause in _CAUSES if cause in reasons]
     if not throttled:
         return [Finding(SUSTAINED, "info", title, told, evidence)]
-    causes = " and ".join(dict.fromkeys(_CAUSES[cause][0] for cause in throttled))
+    causes = " and ".join(dict.fromkeys(_CAUSES[cause] for cause in throttled))
     message = f"throttled: {causes} ({', '.join(throttled)}); {told}"
-    return [Finding(SUSTAINED, "warn", title, message, evidence, fix=_CAUSES[throttled[0]][1])]
+    return [Finding(SUSTAINED, "warn", title, message, evidence, fix=judging.CLOCK_FIXES[throttled[0]])]
 
 
 def _wrong_told(name: str, rows: Sequence[Measurement]) -> str:
     """Which long runs of a product left a wrong result; empty where none did."""
-    later = [told for one in rows if (told := later_told(one))]
+    told = [text for kind, text in map(later, rows) if kind == "wrong"]
     count = sum(is_wrong(details) for details in details_of(rows))
-    return "; ".join(later) or (f"{name}{in_runs(count, rows)}" if count else "")
+    return "; ".join(told) or (f"{name}{in_runs(count, rows)}" if count else "")
 
 
 def _sustained_evidence(rows: Sequence[Measurement]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ a right one that was added up in another order.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -25,6 +26,7 @@ from gpucheck.machine import host
 from gpucheck.machine.accel import Accel, feature
 from gpucheck.report.fault import first_line
 from gpucheck.work import reference
+from gpucheck.work.precision import Precision
 from gpucheck.work.reference import FAST_ACCUMULATION, Element
 
 _T = TypeVar("_T")
@@ -59,7 +61,7 @@ class Kind:
     operand: str
     result: str
     bind: Bind
-    fill: Callable[[torch.Tensor, torch.Generator], None]
+    fill: Callable[[torch.Tensor, torch.Generator], object]
     data: str = "normal, mean 0, variance 1"
     by_columns: bool = False
     work: str = "flop"
@@ -103,34 +105,29 @@ def _scaled_mm(fast: bool) -> Bind:
     return bind
 
 
-def _int_mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
-    return lambda: torch._int_mm(a, b, out=out)
-
-
-def _normal(flat: torch.Tensor, generator: torch.Generator) -> None:
-    flat.normal_(generator=generator)
-
-
 def _rounded_normal(flat: torch.Tensor, generator: torch.Generator) -> None:
     for part in flat.split(_DRAWN_AT_ONCE):
         part.copy_(torch.empty(part.shape, dtype=torch.float32, device=flat.device).normal_(generator=generator))
 
 
-def _uniform(flat: torch.Tensor, generator: torch.Generator) -> None:
-    flat.random_(-_LARGEST_INT8, _LARGEST_INT8 + 1, generator=generator)
-
-
 def _plain(name: str) -> Kind:
-    return Kind(name, name, _mm, _normal)
+    return Kind(name, name, _mm, lambda flat, generator: flat.normal_(generator=generator))
 
 
 def _float8(name: str, fast: bool = False) -> Kind:
     # bfloat16 is what a model goes on with; the scales are those of data that needs none.
     settings = {"use_fast_accum": fast, "scale_a": 1.0, "scale_b": 1.0, "out_dtype": "bfloat16"}
     data = "normal, mean 0, variance 1, rounded to float8"
-    seen_as = FAST_ACCUMULATION if fast else None
-    bind = _scaled_mm(fast)
-    return Kind(name, "bfloat16", bind, _rounded_normal, data, by_columns=True, settings=settings, seen_as=seen_as)
+    return Kind(
+        name,
+        "bfloat16",
+        _scaled_mm(fast),
+        _rounded_normal,
+        data,
+        by_columns=True,
+        settings=settings,
+        seen_as=FAST_ACCUMULATION if fast else None,
+    )
 
 
 KINDS: dict[Dtype, Kind] = {
@@ -147,8 +144,8 @@ KINDS: dict[Dtype, Kind] = {
     "int8": Kind(
         "int8",
         "int32",
-        _int_mm,
-        _uniform,
+        lambda a, b, out: lambda: torch._int_mm(a, b, out=out),
+        lambda flat, generator: flat.random_(-_LARGEST_INT8, _LARGEST_INT8 + 1, generator=generator),
         f"uniform from -{_LARGEST_INT8} to {_LARGEST_INT8}",
         by_columns=True,
         work="op",
@@ -201,32 +198,16 @@ def fill(kind: Kind, flat: Matrices) -> None:
     kind.fill(flat.b, generator)
 
 
-def empty_call(kind: Kind, matrices: Matrices) -> Callable[[], object]:
-    """The same call on nothing."""
-    return kind.bind(matrices.a[:0, :0], matrices.b[:0, :0], matrices.out[:0, :0])
+def call_of(kind: Kind, flat: Matrices, shape: Shape) -> Callable[[], object]:
+    """The product of this shape at the beginning of flat memory, as a call."""
+    one = view(kind, flat, shape)
+    return kind.bind(one.a, one.b, one.out)
 
 
-class Rotation:
-    """One product on several sets of equal matrices in turn, so that none finds its own in the cache."""
-
-    def __init__(self, kind: Kind, sets: Sequence[Matrices]) -> None:
-        self._calls = [kind.bind(one.a, one.b, one.out) for one in sets]
-        self._next = 0
-
-    @property
-    def call(self) -> Callable[[], object]:
-        """The call; that of the only set where there is but one, which costs nothing more."""
-        return self._calls[0] if len(self._calls) == 1 else self._turn
-
-    def once_each(self) -> None:
-        """Fill the result of every set."""
-        for call in self._calls:
-            call()
-
-    def _turn(self) -> object:
-        call = self._calls[self._next]
-        self._next = (self._next + 1) % len(self._calls)
-        return call()
+def in_rotation(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
+    """One call for those of several sets in turn, so that none finds its own in the cache; the only one as it is."""
+    turns = itertools.cycle(calls)
+    return calls[0] if len(calls) == 1 else lambda: next(turns)()
 
 
 def why_no_kernel(error: BaseException, kind: Kind, accel: Accel) -> str | None:
@@ -300,6 +281,11 @@ class Case:
     def precision(self) -> str:
         """The precision in which the multiplier is asked to see its operands."""
         return self.dtype if self.dtype == "tf32" else self.kind.operand
+
+    @property
+    def setting(self) -> Precision:
+        """The precision to which float32 products are set for it."""
+        return "tf32" if self.dtype == "tf32" else "ieee"
 
     @property
     def elements(self) -> tuple[int, int, int]:

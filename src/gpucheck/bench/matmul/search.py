@@ -19,7 +19,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from gpucheck import stats, units
@@ -132,34 +132,25 @@ def call_s(shape: tuple[float, float, float], rate: float) -> float:
     return work(shape) / rate
 
 
-class Drift:
-    """The drift of the device's rate, from one shape measured again and again."""
+def level_of(readings: Sequence[tuple[float, float]]) -> Callable[[float], float]:
+    """The level of the device's rate at any time, from (time, rate) of one shape again and again; times ascend.
 
-    def __init__(self) -> None:
-        self._at_s: list[float] = []
-        self._rates: list[float] = []
+    It is straight between the times known, where it is the median of the rate and its neighbours, so that one hiccup
+    moves none. Where nothing is known it is 1.
+    """
+    if not readings:
+        return lambda when_s: 1.0
+    at_s, rates = [at for at, _ in readings], [rate for _, rate in readings]
+    levels = [statistics.median(rates[max(place - 1, 0) : place + 2]) for place in range(len(rates))]
 
-    def add(self, at_s: float, rate: float) -> None:
-        """Add the rate of the reference shape at a time; times ascend."""
-        self._at_s.append(at_s)
-        self._rates.append(rate)
+    def level(when_s: float) -> float:
+        after = bisect.bisect_right(at_s, when_s)
+        if after in (0, len(levels)):
+            return levels[max(after - 1, 0)]
+        share = (when_s - at_s[after - 1]) / (at_s[after] - at_s[after - 1])
+        return levels[after - 1] + (levels[after] - levels[after - 1]) * share
 
-    def level(self) -> Callable[[float], float]:
-        """The level at any time: straight between the times known, where it is the median of the rate and its
-        neighbours, so that one hiccup moves none. Where nothing is known it is 1."""
-        at_s, rates = self._at_s, self._rates
-        if not rates:
-            return lambda when_s: 1.0
-        levels = [statistics.median(rates[max(place - 1, 0) : place + 2]) for place in range(len(rates))]
-
-        def level(when_s: float) -> float:
-            after = bisect.bisect_right(at_s, when_s)
-            if after in (0, len(levels)):
-                return levels[max(after - 1, 0)]
-            share = (when_s - at_s[after - 1]) / (at_s[after] - at_s[after - 1])
-            return levels[after - 1] + (levels[after] - levels[after - 1]) * share
-
-        return level
+    return level
 
 
 Steps = Generator[Ask, "Reading | Refused", None]
@@ -180,8 +171,8 @@ class Search:
         self.tries = 0
         self.shapes_in_range = self.grid.count()
         self.complete = False
-        self._drift = Drift()
-        # By shape, when each rate was read, and the rate.
+        # When each rate was read, and the rate: of the reference, and by shape.
+        self._drift: list[tuple[float, float]] = []
         self._looks: dict[Shape, list[tuple[float, float]]] = {}
         self._latest: list[Shape] = []
         self._finals: dict[Shape, list[float]] = {}
@@ -248,8 +239,8 @@ class Search:
         while shape is not None and len(self.refused) < MOST_REFUSED:
             reading = yield from self._try(shape, SHORTEST_S, "reference")
             if reading is not None:
-                self._drift.add(self.spent_s, undisturbed(reading))
                 self._looks[shape] = [(self.spent_s, undisturbed(reading))]
+                self._drift += self._looks[shape]
                 return shape
             shape = self._spread.fresh(self._looks)
         return None
@@ -391,13 +382,13 @@ class Search:
         while (reference := next((one for one in self._looks if one not in self.refused), None)) is not None:
             reading = yield from self._try(reference, SHORTEST_S, "reference")
             if reading is not None:
-                self._drift.add(self.spent_s, undisturbed(reading))
+                self._drift.append((self.spent_s, undisturbed(reading)))
                 return
-            self._drift = Drift()
+            self._drift = []
 
     def _scores(self, shapes: Iterable[Shape]) -> dict[Shape, float]:
         """The mean over each shape's looks of its rate over what the reference gave at that time."""
-        at = self._drift.level()
+        at = level_of(self._drift)
         found: dict[Shape, float] = {}
         for shape in shapes:
             seen = [rate / at(at_s) for at_s, rate in self._looks[shape]]
@@ -489,9 +480,11 @@ class Spread:
         """A shape that was not tried, far from those drawn before; None when none is left."""
         for _ in range(_MOST_DRAWS if self._rest is None else 0):
             self._draws += 1
+            # The number's place along each dimension, from 0 to 1.
+            places = [(0.5 + self._draws * _ROOT ** -(dimension + 1)) % 1.0 for dimension in range(3)]
+            places[2] **= LOW_K
             m, n, k = (
-                axis.values[int(_drawn(self._draws, dimension) * len(axis.values))]
-                for dimension, axis in enumerate(self._grid.axes)
+                axis.values[int(place * len(axis.values))] for axis, place in zip(self._grid.axes, places, strict=True)
             )
             if (m, n, k) not in tried and self._grid.fits((m, n, k)):
                 return m, n, k
@@ -503,12 +496,6 @@ class Spread:
         while self._rest and (self._rest[-1] in tried or not self._grid.fits(self._rest[-1])):
             self._rest.pop()
         return self._rest[-1] if self._rest else None
-
-
-def _drawn(number: int, dimension: int) -> float:
-    """From 0 to 1: the number's place along a dimension."""
-    place = (0.5 + number * _ROOT ** -(dimension + 1)) % 1.0
-    return place**LOW_K if dimension == 2 else place
 
 
 def promising(scores: dict[Shape, float], tried: Collection[Shape], count: int) -> list[Shape]:
@@ -589,23 +576,13 @@ def why_none(case: Case, grid: Grid, accel: Accel) -> str:
     return "" if "" in reasons else f"in the range {reasons[0]}"
 
 
-@dataclass(slots=True)
-class Results:
-    """The results for each dtype so far; each is reported."""
-
-    emit: Emit
-    entries: list[SearchResult] = field(default_factory=list)
-
-    def tell(self, entry: SearchResult) -> None:
-        """One more search has ended."""
-        self.entries.append(entry)
-        self.emit(Answered(RESULT, tuple(self.entries)))
-
-
-def search(case: Case, grid: Grid, room: int, accel: Accel, limit_s: float, results: Results) -> SearchedShape | None:
+def search(
+    case: Case, grid: Grid, room: int, accel: Accel, limit_s: float, emit: Emit, results: list[SearchResult]
+) -> SearchedShape | None:
     """The fastest shape of the range for the dtype of `case`, within about `limit_s` seconds; None where none has one.
 
-    Whatever cuts it off, the best so far is told. Raises UsageError where no shape fits, and what torch raises.
+    Whatever cuts it off, the best so far is told, with the `results` of the searches before. Raises UsageError where no
+    shape fits, and what torch raises.
     """
     grid = fitting(case, grid, room, accel)
     began = time.monotonic()
@@ -616,12 +593,10 @@ def search(case: Case, grid: Grid, room: int, accel: Accel, limit_s: float, resu
         raise UsageError(
             f"no shape of the range {text} fits", f"{units.capacity(room)} are free", "use a smaller --range"
         )
-    wanted: precision.Precision = "tf32" if case.dtype == "tf32" else "ieee"
-    told = _Told(case, accel, results.emit)
+    told = _Told(case, accel, emit)
     try:
-        with precision.precision(wanted):
-            operands = allocate(case, grid, room, accel)
-            tries = Tries(accel, operands)
+        with precision.precision(case.setting):
+            tries = Tries(accel, case.kind, allocate(case, grid, room, accel))
             tries.try_dtype(case.dtype, first.shape)
             while (ask := searcher.ask()) is not None:
                 answer = tries.take_or_refuse(ask)
@@ -631,22 +606,24 @@ def search(case: Case, grid: Grid, room: int, accel: Accel, limit_s: float, resu
     finally:
         if searcher.best is not None or searcher.refused:
             refused = itertools.islice(searcher.refused.items(), MOST_REFUSED_TOLD)
-            entry = SearchResult(
-                device=accel.id,
-                dtype=case.dtype,
-                unit=case.kind.unit,
-                best=searcher.best,
-                finalists=tuple(searcher.finalists),
-                range={name: axis.text for name, axis in zip("mnk", searcher.grid.axes, strict=True)},
-                shapes_in_range=searcher.shapes_in_range,
-                shapes_tried=searcher.shapes_tried,
-                shapes_refused=len(searcher.refused),
-                refused=tuple(RefusedShape(*shape, reason) for shape, reason in refused),
-                tries=searcher.tries,
-                time_s=time.monotonic() - began,
-                complete=searcher.complete,
+            results.append(
+                SearchResult(
+                    device=accel.id,
+                    dtype=case.dtype,
+                    unit=case.kind.unit,
+                    best=searcher.best,
+                    finalists=tuple(searcher.finalists),
+                    range={name: axis.text for name, axis in zip("mnk", searcher.grid.axes, strict=True)},
+                    shapes_in_range=searcher.shapes_in_range,
+                    shapes_tried=searcher.shapes_tried,
+                    shapes_refused=len(searcher.refused),
+                    refused=tuple(RefusedShape(*shape, reason) for shape, reason in refused),
+                    tries=searcher.tries,
+                    time_s=time.monotonic() - began,
+                    complete=searcher.complete,
+                )
             )
-            results.tell(entry)
+            emit(Answered(RESULT, tuple(results)))
     return searcher.best
 
 
@@ -693,19 +670,6 @@ class _Told:
 # -- tries -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Operands:
-    """Flat memory for A, B and the result of one kind: each shape takes the beginning of each."""
-
-    kind: Kind
-    flat: Matrices
-
-    def product(self, shape: Shape) -> Callable[[], object]:
-        """The product of this shape as a call."""
-        one = product.view(self.kind, self.flat, shape)
-        return self.kind.bind(one.a, one.b, one.out)
-
-
 def largest(grid: Grid, room: int, kind: Kind) -> tuple[int, int, int]:
     """Elements of A, B and the result for the largest shapes of the range, a third of `room` bytes each at most."""
     m, n, k = (axis.values[-1] for axis in grid.axes)
@@ -725,18 +689,18 @@ def fitting(case: Case, grid: Grid, room: int, accel: Accel) -> Grid:
     return Grid(grid.axes, fits)
 
 
-def allocate(case: Case, grid: Grid, room: int, accel: Accel) -> Operands:
-    """Memory for every shape of the range that fits, with random data. Raises what torch raises."""
+def allocate(case: Case, grid: Grid, room: int, accel: Accel) -> Matrices:
+    """Flat memory for every shape of the range that fits, with random data. Raises what torch raises."""
     flat = product.allocate(case.kind, largest(grid, room, case.kind), accel.device)
     product.fill(case.kind, flat)
-    return Operands(case.kind, flat)
+    return flat
 
 
 class Tries:
     """Takes what a search asks for, and tells how long it all took since the last answer."""
 
-    def __init__(self, accel: Accel, operands: Operands) -> None:
-        self._accel, self._operands = accel, operands
+    def __init__(self, accel: Accel, kind: Kind, flat: Matrices) -> None:
+        self._accel, self._kind, self._flat = accel, kind, flat
         self._rate: dict[Shape, float] = {}
         self._usual = 0.0
         self._enqueue_s = FIRST_ENQUEUE_S
@@ -744,7 +708,7 @@ class Tries:
 
     def warm_up(self, shape: Shape) -> None:
         """Load what is loaded lazily, let the clock rise, see how long a call takes. It counts for the first try."""
-        call = self._operands.product(shape)
+        call = product.call_of(self._kind, self._flat, shape)
         call()
         self._accel.synchronize()
         for_s = WARM_UP_S["cpu" if self._accel.is_cpu else "accelerator"]
@@ -753,7 +717,7 @@ class Tries:
     def try_dtype(self, dtype: Dtype, shape: Shape) -> None:
         """See that there is such a product. Raises RuntimeError where not; one shape without a kernel says nothing."""
         try:
-            product.try_once(self._operands.product(shape), dtype, self._accel)
+            product.try_once(product.call_of(self._kind, self._flat, shape), dtype, self._accel)
         except RuntimeError as error:
             if self._accel.why_no_kernel(error) is None:
                 raise
@@ -765,7 +729,7 @@ class Tries:
                 self.warm_up(ask.shape)
             return self.take(ask) or self._refused(TOO_FAST)
         except (RuntimeError, ValueError) as error:
-            reason = product.why_no_kernel(error, self._operands.kind, self._accel)
+            reason = product.why_no_kernel(error, self._kind, self._accel)
             if reason is None:
                 raise
             return self._refused(reason)
@@ -776,7 +740,7 @@ class Tries:
 
     def take(self, ask: Ask) -> Reading | None:
         """One try; None where it was over before the clock could tell. Raises what torch raises."""
-        call, by_device = self._operands.product(ask.shape), self._accel.has_events
+        call, by_device = product.call_of(self._kind, self._flat, ask.shape), self._accel.has_events
         expected_s = call_s(ask.shape, self._rate.get(ask.shape, self._usual))
         # The first call of a shape chooses a kernel and may load it; in a long one that is little.
         untimed = int(expected_s < LONG_CALL_S)

@@ -22,8 +22,7 @@ from gpucheck.bench.buffers import why_full
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.matmul import MatmulOptions, product, search
 from gpucheck.bench.matmul.judge import burst_and_sustained
-from gpucheck.bench.matmul.product import Case, Repeats, Rotation, cases, check_first, fitting
-from gpucheck.bench.matmul.search import Operands
+from gpucheck.bench.matmul.product import Case, Repeats, cases, check_first, fitting
 from gpucheck.errors import CannotLook, Terminated, UsageError
 from gpucheck.machine import host, pulse
 from gpucheck.machine.accel import Accel
@@ -35,7 +34,7 @@ from gpucheck.report.events import Answered, Emit, Notice, Progress, Skipped
 from gpucheck.report.fault import first_line
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, Run
-from gpucheck.report.results.bench import LoadReading, SustainedResult
+from gpucheck.report.results.bench import LoadReading, SearchResult, SustainedResult
 from gpucheck.work import precision
 from gpucheck.work.reference import check_product
 
@@ -77,31 +76,24 @@ class _Windows:
             self.progress(since_s, length_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Sustained:
-    """The long run as a measurement, telemetry over time, and the signal that cut it off, if any."""
-
-    measurement: Measurement
-    readings: tuple[LoadReading, ...]
-    cut_off: BaseException | None
+# The long run as a measurement, telemetry over time, and the signal that cut it off, if any.
+Sustained = tuple[Measurement, tuple[LoadReading, ...], BaseException | None]
 
 
 def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, *, idle_s: float) -> Sustained | None:
-    """Run one product for so long after a pause. None where a signal came before the first window had ended.
+    """Run one product for so long after a pause; None for a time in which no window begins.
 
-    Raises what torch raises.
+    Raises what torch raises, and a signal that came before the first window had ended.
     """
     m, n, k = case.shape
     flop = 2.0 * m * n * k
     accel.reset_peak()
-    operands = Operands(case.kind, product.allocate(case.kind, case.elements, accel.device))
-    one = product.view(case.kind, operands.flat, case.shape)
-    a, b, out = one.a, one.b, one.out
-    wanted: precision.Precision = "tf32" if case.dtype == "tf32" else "ieee"
-    with precision.precision(wanted):
-        call = operands.product(case.shape)
-        observed = precision.observed(a, b, out, call)
-        product.fill(case.kind, operands.flat)
+    flat = product.allocate(case.kind, case.elements, accel.device)
+    one = product.view(case.kind, flat, case.shape)
+    with precision.precision(case.setting):
+        call = case.kind.bind(one.a, one.b, one.out)
+        observed = precision.observed(one.a, one.b, one.out, call)
+        product.fill(case.kind, flat)
         call()
         accel.synchronize()
         # What differs at the end is looked at for as long as a part of it takes.
@@ -121,11 +113,13 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         (_on_device if accel.has_events else _on_host)(call, calls, accel, windows)
         used, samples = host.cores_used(before, host.processor_time(watch.pid)), watch.take()
     if not windows.lengths_s:
+        if windows.cut_off is not None:
+            raise windows.cut_off
         return None
     run = Run(started, calls, tuple(windows.lengths_s), tuple(windows.starts_s))
     memory = accel.memory()
     repeats.finish()
-    check = check_product(a, b, out, repeats.precision)
+    check = check_product(one.a, one.b, one.out, repeats.precision)
     details = {
         "data": case.kind.data,
         "output": "preallocated",
@@ -158,7 +152,7 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         details=details,
         flags=("emulated",) if case.support.kind == "emulated" else (),
     )
-    return Sustained(measured, readings(samples, run), windows.cut_off)
+    return measured, readings(samples, run), windows.cut_off
 
 
 def _calls_for_a_window(call: Callable[[], object], accel: Accel) -> int:
@@ -250,28 +244,28 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
 
     Raises what torch raises.
     """
-    wanted: precision.Precision = "tf32" if case.dtype == "tf32" else "ieee"
     accel.reset_peak()
     kind = case.kind
     flat = [product.allocate(kind, case.elements, accel.device) for _ in range(case.sets)]
     sets = [product.view(kind, one, case.shape) for one in flat]
     first = sets[0]
-    with precision.precision(wanted):
+    with precision.precision(case.setting):
         settings = precision.state()
-        rotation = Rotation(kind, sets)
-        multiply = kind.bind(first.a, first.b, first.out)
+        calls = [kind.bind(one.a, one.b, one.out) for one in sets]
         observed = product.try_once(
-            lambda: precision.observed(first.a, first.b, first.out, multiply), case.dtype, accel
+            lambda: precision.observed(first.a, first.b, first.out, calls[0]), case.dtype, accel
         )
         product.fill(kind, flat[0])
         for other in flat[1:]:
             other.a.copy_(flat[0].a)
             other.b.copy_(flat[0].b)
-        rotation.once_each()
+        for call in calls:
+            call()
         accel.synchronize()
         until_s = accel.host_now() + budget_s + LOOK_S
         repeats = Repeats(sets, accel, observed if case.dtype == "tf32" else kind.seen_as, until_s)
-        work = timing.Work(rotation.call, empty=product.empty_call(kind, first), prepare=repeats.before)
+        nothing = kind.bind(first.a[:0, :0], first.b[:0, :0], first.out[:0, :0])
+        work = timing.Work(product.in_rotation(calls), empty=nothing, prepare=repeats.before)
         limits = timing.Limits(
             budget_s=budget_s * (1 - WARM_UP_SHARE),
             warmup_s=budget_s * WARM_UP_SHARE,
@@ -336,16 +330,12 @@ def command(options: MatmulOptions, emit: Emit, shared: Shared = ALONE) -> None:
             "shapes share their matrices, which stay in the cache",
             "use --cold with the --shape that it finds",
         )
-    searched = search.Results(emit)
+    searches: list[SearchResult] = []
     long_runs: list[SustainedResult] = []
-
-    def rows(accel: Accel, deadline: float) -> Iterator[Measurement]:
-        return _Rows(options, accel, emit, deadline, searched, long_runs).all()
-
     devices.each(
         options.device,
         emit,
-        rows,
+        lambda accel, deadline: _Rows(options, accel, emit, deadline, searches, long_runs).all(),
         name="matmul",
         time_budget_s=options.time_budget_s,
         default_s=lambda accel: default_s(options, accel),
@@ -372,7 +362,7 @@ class _Rows:
     accel: Accel
     emit: Emit
     deadline: float
-    searched: search.Results
+    searches: list[SearchResult]
     long_runs: list[SustainedResult]
     measured: list[Measurement] = field(default_factory=list)
     # What the driver called free at the start.
@@ -431,9 +421,9 @@ class _Rows:
             pulse.go_on()
             left_s = max(self.deadline - time.monotonic(), 0.0) / (len(dtypes) - done)
             until = time.monotonic() + left_s
+            for_s, emit, searches = left_s * SEARCH_SHARE, self.emit, self.searches
             found = self._guarded(
-                any_shape,
-                partial(search.search, any_shape, grid, room, self.accel, left_s * SEARCH_SHARE, self.searched),
+                any_shape, partial(search.search, any_shape, grid, room, self.accel, for_s, emit, searches)
             )
             self.accel.empty_cache()
             if found is None:
@@ -455,12 +445,13 @@ class _Rows:
             result = self._guarded(case, long_run)
             if result is None:
                 continue
-            yield result.measurement
-            self.long_runs.append(SustainedResult(self.accel.id, **result.measurement.case, readings=result.readings))
+            measurement, over_time, cut_off = result
+            yield measurement
+            self.long_runs.append(SustainedResult(self.accel.id, **measurement.case, readings=over_time))
             self.emit(Answered(RESULT, tuple(self.long_runs)))
             self.accel.empty_cache()
-            if result.cut_off is not None:
-                raise result.cut_off
+            if cut_off is not None:
+                raise cut_off
 
     def _guarded(self, case: Case, take: Callable[[], _T]) -> _T | None:
         """Return what `take` gives; None, and a skip, where torch has no such product here, or none of this shape."""

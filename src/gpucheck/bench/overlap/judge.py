@@ -11,7 +11,7 @@ from gpucheck.bench.judging import Ceilings, Judge, Seen
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import Measurement, TimeStats
+from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import Headline, OverlapResult
 
 NAME = "overlap"
@@ -42,11 +42,12 @@ def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
             continue
         copy_s, compute_s, both_s = (rounds.window_s(part) for part in (copy, compute, both))
         overlap = (copy_s + compute_s - both_s) / min(copy_s, compute_s)
-        low, high = _interval(
-            overlap,
-            (copy_s + compute_s) / min(copy_s, compute_s),
-            rounds.ratio(rounds.windows(both), rounds.windows(copy, compute)),
-        )
+        low = high = None
+        share = rounds.ratio(rounds.windows(both), rounds.windows(copy, compute))
+        scale = (copy_s + compute_s) / min(copy_s, compute_s)
+        if share is not None and share.ci_low is not None and share.ci_high is not None:
+            # Widened to hold the overlap of the medians.
+            low, high = min((1 - share.ci_high) * scale, overlap), max((1 - share.ci_low) * scale, overlap)
         found.append(
             OverlapResult(
                 device=key[0].id,
@@ -66,19 +67,9 @@ def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
 
 def _cases(measurements: Sequence[Measurement]) -> dict[tuple[Any, ...], dict[str, list[Measurement]]]:
     """The rows by case and part. A part may have several: processes that calibrated to other products."""
-    cases: dict[tuple[Any, ...], dict[str, list[Measurement]]] = {}
-    for one in measurements:
-        if one.name == NAME:
-            key = (one.device, *(one.case[name] for name in CASE))
-            cases.setdefault(key, {}).setdefault(one.case["what"], []).append(one)
-    return cases
-
-
-def _interval(overlap: float, scale: float, share: TimeStats | None) -> tuple[float | None, float | None]:
-    """The interval of the overlap from that of both over the sum, widened to hold the overlap of the medians."""
-    if share is None or share.ci_low is None or share.ci_high is None:
-        return None, None
-    return min((1 - share.ci_high) * scale, overlap), max((1 - share.ci_low) * scale, overlap)
+    mine = (one for one in measurements if one.name == NAME)
+    cases = judging.by(lambda one: (one.device, *(one.case[name] for name in CASE)), mine)
+    return {key: judging.by(lambda one: str(one.case["what"]), rows) for key, rows in cases.items()}
 
 
 def _flags(parts: Mapping[str, Sequence[Measurement]], copy_s: float, compute_s: float) -> tuple[str, ...]:

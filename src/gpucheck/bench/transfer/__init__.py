@@ -107,11 +107,6 @@ class Setting:
     emit: Emit
     deadline: float
 
-    @property
-    def is_over(self) -> bool:
-        """Return whether the time is up."""
-        return time.monotonic() >= self.deadline
-
     def row_s(self, left: int, longest_s: float) -> float:
         """Seconds for the next of `left` rows, none longer than `longest_s`."""
         return min(max(self.deadline - time.monotonic(), 0.0) / left, longest_s)

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from gpucheck import stats, units
 from gpucheck.bench.buffers import VERIFYING_SHARE, Buffers, Copies, Room, allocate_all, too_little, wake
@@ -26,7 +26,6 @@ from gpucheck.machine import pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import timing
 from gpucheck.measure.runs import WITHOUT_TIME
-from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import (
     AHEAD_IN_WINDOW,
     HOLD_BASE_S,
@@ -37,7 +36,6 @@ from gpucheck.measure.timing import (
     WANTED_SAMPLES,
     Limits,
     Timed,
-    Timer,
     calls_for,
     too_short,
 )
@@ -72,20 +70,9 @@ LEAST_BESIDE = 2
 CALIBRATIONS = 3
 
 Stream = Callable[[], contextlib.AbstractContextManager[Any]]
+# Each way has memory of its own on either side, and a stream of its own.
+Ways = dict[Direction, tuple[Buffers, Stream]]
 Reason = Literal["it began too late", "it ended too early", "it stood still", "the device waited for the host"]
-
-
-@dataclass(frozen=True, slots=True)
-class Ways:
-    """Both ways: for each its own memory on either side, and its own stream."""
-
-    buffers: dict[Direction, Buffers]
-    streams: dict[Direction, Stream]
-
-
-def applies(accel: Accel) -> bool:
-    """Return whether this device could copy both ways at once, and its clock tell that it did."""
-    return accel.can_pin and accel.has_events
 
 
 def rows(setting: Setting) -> Iterator[Measurement]:
@@ -103,22 +90,25 @@ def rows(setting: Setting) -> Iterator[Measurement]:
     room = replace(whole, host=whole.host // 2, device=None if whole.device is None else whole.device // 2, pinned=True)
     size = size_of(options.sizes, room)
     setting.emit(Progress("allocating", 0, len(options.directions)))
-    ways = Ways({}, _streams(accel))
     capacity = min(room.capacity(size, 1), max(size, MOST_ROTATED_BYTES))
+    ways: Ways = {}
     for direction in OTHER:
-        ways.buffers[direction] = allocate_all(accel, ("pinned",), capacity, "transfer.memory")
-        refused = ways.buffers[direction].no_pinned
-        if refused is not None:
-            setting.emit(Skipped(judge.no_pinned(refused, accel.id)))
+        stream = accel.side_stream()
+        if stream is None:
+            raise CannotLook(f"{accel.id} has no second stream", "copies cannot run at the same time", finding=NAME)
+        buffers = allocate_all(accel, ("pinned",), capacity, "transfer.memory")
+        if buffers.no_pinned is not None:
+            setting.emit(Skipped(judge.no_pinned(buffers.no_pinned, accel.id)))
             return
-    wake(accel, ways.buffers["host_to_device"])
+        ways[direction] = buffers, stream
+    wake(accel, ways["host_to_device"][0])
     for done, direction in enumerate(options.directions):
         pulse.go_on()
         setting.emit(
             Progress(f"{units.capacity(size)} {direction.replace('_', ' ')}, both ways", done, len(options.directions))
         )
         budget_s = setting.row_s(len(options.directions) - done, LONGEST_ROW_S)
-        yield measure(direction, size, accel, ways, setting.room, budget_s, setting.watch)
+        yield measure(direction, size, setting, ways, budget_s)
 
 
 def size_of(sizes: tuple[int, ...], room: Room) -> int:
@@ -134,32 +124,18 @@ def size_of(sizes: tuple[int, ...], room: Room) -> int:
     return wanted if wanted <= most else 1 << (most.bit_length() - 1)
 
 
-def _streams(accel: Accel) -> dict[Direction, Stream]:
-    """A stream for each way. Raises CannotLook where the device has but one."""
-    streams: dict[Direction, Stream] = {}
-    for direction in OTHER:
-        stream = accel.side_stream()
-        if stream is None:
-            raise CannotLook(f"{accel.id} has no second stream", "copies cannot run at the same time", finding=NAME)
-        streams[direction] = stream
-    return streams
-
-
-def measure(
-    direction: Direction, size: int, accel: Accel, ways: Ways, room: Room, budget_s: float, watch: Watch
-) -> Measurement:
+def measure(direction: Direction, size: int, setting: Setting, ways: Ways, budget_s: float) -> Measurement:
     """Time one direction while the other copies, and compare what either left."""
+    accel, room = setting.accel, setting.room
     accel.reset_peak()
     sampling_s = budget_s * SAMPLING_SHARE
     allowance_s = sampling_s * VERIFYING_SHARE / 2
     copies = {
-        way: Copies(*of_way.ends(way, "pinned"), size, room.span(size), True, accel.synchronize, allowance_s)
-        for way, of_way in ways.buffers.items()
+        way: Copies(*buffers.ends(way, "pinned"), size, room.span(size), True, accel.synchronize, allowance_s)
+        for way, (buffers, _) in ways.items()
     }
-    mine, other = (
-        Lane(copies[way].call, ways.streams[way], copies[way].prepare) for way in (direction, OTHER[direction])
-    )
-    timed, beside = timing.watched(watch, 1, lambda: take(accel, mine, other, Limits(sampling_s)))
+    mine, other = (Lane(copies[way].call, ways[way][1], copies[way].prepare) for way in (direction, OTHER[direction]))
+    timed, beside = timing.watched(setting.watch, 1, lambda: take(accel, mine, other, Limits(sampling_s)))
     verified = {way: one.finish() for way, one in copies.items()}
     ours, others = verified[direction], verified[OTHER[direction]]
     per_s = timed.details["beside_calls_per_s"]
@@ -187,15 +163,7 @@ def measure(
     )
 
 
-# -- windows of one stream's copies while another's run; on any timer --------------------------------------------------
-
-
-class Duplex(Timer, Protocol):
-    """A timer whose streams can wait for each other."""
-
-    def wait(self, mark: Any) -> None:
-        """Let what is enqueued next on the current stream wait for a time stamp of another."""
-        ...
+# -- windows of one stream's copies while another's run ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +171,8 @@ class Lane:
     """Copies one way, on the stream that `current` makes current. `prepare(number, calls)` runs before each window."""
 
     copy: Callable[[], object]
-    current: Callable[[], contextlib.AbstractContextManager[Any]]
-    prepare: Callable[[int, int], None] | None = None
+    current: Stream
+    prepare: Callable[[int, int], None]
 
 
 @dataclass(slots=True)
@@ -228,11 +196,15 @@ class Window:
     wrong: Reason | None
 
 
-def take(timer: Duplex, lane: Lane, other: Lane, limits: Limits) -> Timed:
+def take(timer: Accel, lane: Lane, other: Lane, limits: Limits) -> Timed:
     """Time one way's copies while the other's run. Without a sample where the two never ran at the same time."""
     started = timing.started_now()
     alone_s, other_alone_s = _alone(timer, lane, 0), _alone(timer, other, 1)
-    plan = _plan(alone_s, other_alone_s)
+    fewest = FEWEST_CALLS if alone_s < LONG_CALL_S else FEWEST_LONG_CALLS
+    calls = min(MOST_CALLS, max(fewest, calls_for(alone_s), round(LEAST_BESIDE * other_alone_s / alone_s)))
+    # Copies in turn on one engine come to one of the other's for each of ours.
+    beside = math.ceil(OUTLAST * (UNTIMED_CALLS + calls) * max(1.0, alone_s / other_alone_s)) + 1
+    plan = Plan(calls, min(beside, MOST_BESIDE))
     # Not counted: it tells what enqueueing takes.
     plan.hold_s = HOLD_BASE_S + HOLD_FACTOR * _window(timer, lane, other, plan, 0).enqueue_s
     # Filling the buffers for the first time is setting up.
@@ -292,12 +264,11 @@ def ran_beside(start_s: float, end_s: float, marks_s: Sequence[float]) -> float:
     )
 
 
-def _alone(timer: Duplex, lane: Lane, number: int) -> float:
+def _alone(timer: Accel, lane: Lane, number: int) -> float:
     """Seconds of one copy on the device's clock, nothing beside it: the least of a few."""
     found = math.inf
-    if lane.prepare is not None:
-        lane.prepare(number, 2 * CALIBRATIONS)
-        timer.synchronize()
+    lane.prepare(number, 2 * CALIBRATIONS)
+    timer.synchronize()
     for _ in range(CALIBRATIONS):
         with lane.current():
             start = timer.record()
@@ -307,14 +278,6 @@ def _alone(timer: Duplex, lane: Lane, number: int) -> float:
         timer.synchronize()
         found = min(found, timer.elapsed_s(start, end) / 2)
     return max(found, 1e-9)
-
-
-def _plan(alone_s: float, other_s: float) -> Plan:
-    fewest = FEWEST_CALLS if alone_s < LONG_CALL_S else FEWEST_LONG_CALLS
-    calls = min(MOST_CALLS, max(fewest, calls_for(alone_s), round(LEAST_BESIDE * other_s / alone_s)))
-    # Copies in turn on one engine come to one of the other's for each of ours.
-    beside = math.ceil(OUTLAST * (UNTIMED_CALLS + calls) * max(1.0, alone_s / other_s)) + 1
-    return Plan(calls, min(beside, MOST_BESIDE))
 
 
 def _strengthen(plan: Plan, wrong: Reason, failures: int) -> bool:
@@ -333,12 +296,11 @@ def _strengthen(plan: Plan, wrong: Reason, failures: int) -> bool:
     return True
 
 
-def _window(timer: Duplex, lane: Lane, other: Lane, plan: Plan, number: int) -> Window:
+def _window(timer: Accel, lane: Lane, other: Lane, plan: Plan, number: int) -> Window:
     """Launch one window, wait for it, and judge by the time stamps whether it counts."""
-    for place, one in enumerate((lane, other)):
-        if one.prepare is not None:
-            # The numbers differ, and so do the patterns of the two.
-            one.prepare(2 * number + place, UNTIMED_CALLS + plan.calls if place == 0 else plan.beside)
+    # The numbers differ, and so do the patterns of the two.
+    lane.prepare(2 * number, UNTIMED_CALLS + plan.calls)
+    other.prepare(2 * number + 1, plan.beside)
     timer.synchronize()
     began_s = timer.host_now()
     with other.current():
@@ -371,7 +333,7 @@ def _wrong(start_s: float, end_s: float, marks_s: Sequence[float]) -> Reason | N
     return None if any(start_s < mark <= end_s for mark in marks_s) else "it stood still"
 
 
-def _fill(timer: Duplex, lane: Lane, other: Lane, plan: Plan, marks: list[Any]) -> tuple[Any, Any]:
+def _fill(timer: Accel, lane: Lane, other: Lane, plan: Plan, marks: list[Any]) -> tuple[Any, Any]:
     """Enqueue both streams' copies in turn, and what the other has more at the end; the window's two time stamps."""
     start = None
     with lane.current():
@@ -387,7 +349,7 @@ def _fill(timer: Duplex, lane: Lane, other: Lane, plan: Plan, marks: list[Any]) 
     return start, end
 
 
-def _copied(timer: Duplex, lane: Lane, count: int) -> list[Any]:
+def _copied(timer: Accel, lane: Lane, count: int) -> list[Any]:
     """Enqueue so many copies, a time stamp behind each."""
     marks = []
     with lane.current():

@@ -118,9 +118,7 @@ def limit_of(link: LinkUnderLoad, fastest: float) -> tuple[float | None, str]:
     return limit, link.unknown_because or ""
 
 
-def share_of_link(
-    rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_address: str | None = None
-) -> list[Finding]:
+def share_of_link(rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_address: str | None) -> list[Finding]:
     """Return what share of the link the best pinned row of each direction reaches."""
     rates = {way: row.rate.median for way, row in rows.items() if row.rate}
     if not rates:
@@ -131,25 +129,21 @@ def share_of_link(
     if limit is None:
         return [Finding("transfer.link", "info", f"pinned copies reach {told}", f"link unknown: {reason}", evidence)]
     evidence |= {"link": link.label, "share": {way: rate / limit for way, rate in rates.items()}}
+    # The slowest direction decides.
     slowest = min(rates, key=lambda way: rates[way])
-    return [_share(rows[slowest], rates[slowest], limit, link, told, evidence), *_below_max(link, pci_address)]
-
-
-def _share(
-    row: Measurement, rate: float, limit: float, link: LinkUnderLoad, told: str, evidence: dict[str, Any]
-) -> Finding:
-    """The slowest direction decides."""
-    share = rate / limit
+    share = rates[slowest] / limit
     least = LEAST_SHARE if link.c2c_bytes_per_s is None else LEAST_C2C_SHARE
-    title = f"pinned copies reach {units.percent(share)} of the link"
-    message = f"{told}; {link.label} carries {units.byte_rate(limit)}"
     if share >= least:
-        return Finding("transfer.link", "pass", title, message, evidence)
-    time_s = row.time_s
-    evidence["share_at_least"] = share * time_s.median / time_s.ci_high if time_s and time_s.ci_high else share
-    fix = "gpucheck devices --processes; if idle, bind to its CPU socket (numactl -N)"
-    healthy = f"healthy is at least {units.percent(least)}"
-    return Finding("transfer.link", "warn", "pinned copies are slow for this link", healthy, evidence, fix=fix)
+        title = f"pinned copies reach {units.percent(share)} of the link"
+        message = f"{told}; {link.label} carries {units.byte_rate(limit)}"
+        found = Finding("transfer.link", "pass", title, message, evidence)
+    else:
+        time_s = rows[slowest].time_s
+        evidence["share_at_least"] = share * time_s.median / time_s.ci_high if time_s and time_s.ci_high else share
+        fix = "gpucheck devices --processes; if idle, bind to its CPU socket (numactl -N)"
+        healthy = f"healthy is at least {units.percent(least)}"
+        found = Finding("transfer.link", "warn", "pinned copies are slow for this link", healthy, evidence, fix=fix)
+    return [found, *_below_max(link, pci_address)]
 
 
 def _below_max(link: LinkUnderLoad, pci_address: str | None) -> list[Finding]:
@@ -209,12 +203,11 @@ MOST_OFF = 0.25
 CUT = 2.5 * 1.4826
 
 
-def judge(measurements: Sequence[Measurement], link: LinkUnderLoad, facts: Facts | None = None) -> list[Finding]:
+def judge(measurements: Sequence[Measurement], link: LinkUnderLoad, facts: Facts) -> list[Finding]:
     """Every finding of one device's rows, the most important first; `facts` tell where it sits, and of the cores."""
     if not measurements:
         return [Finding("transfer.copies", "skip", "nothing was copied", "no size fits in the available memory")]
-    known = facts.devices if facts is not None else ()
-    pci_address = next((one.pci_address for one in known if one.id == measurements[0].device.id), None)
+    pci_address = next((one.pci_address for one in facts.devices if one.id == measurements[0].device.id), None)
     return [
         corrupt(measurements),
         *share_of_link(
@@ -295,11 +288,8 @@ def fits(measurements: Sequence[Measurement]) -> tuple[CopyFit, ...]:
 
 def _kinds(measurements: Sequence[Measurement]) -> dict[tuple[str, str, str], list[Measurement]]:
     """The rows that have a time, by direction, kind of memory and clock."""
-    kinds: dict[tuple[str, str, str], list[Measurement]] = {}
-    for one in measurements:
-        if one.time_s is not None:
-            kinds.setdefault((one.case["direction"], one.case["host_memory"], one.case["timed"]), []).append(one)
-    return kinds
+    timed = (one for one in measurements if one.time_s is not None)
+    return judging.by(lambda one: (one.case["direction"], one.case["host_memory"], one.case["timed"]), timed)
 
 
 def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
@@ -310,14 +300,8 @@ def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
     # The direction that training waits for, at the largest size.
     first = max(large, key=lambda gain: (gain.direction == "host_to_device", gain.size_bytes))
     gain, way = first.gain, WAYS[first.direction]
-    half = next(
-        (
-            row.half_rate_bytes
-            for row in latencies(measurements)
-            if (row.direction, row.host_memory) == (first.direction, "pinned")
-        ),
-        None,
-    )
+    halves = {(row.direction, row.host_memory): row.half_rate_bytes for row in latencies(measurements)}
+    half = halves.get((first.direction, "pinned"))
     evidence = {"gains": to_json(gains), "half_rate_bytes": half, "fits": to_json(fits(measurements))}
     small = f"below {units.capacity(half)} latency dominates: batch small copies" if half else ""
     times, fix = f"{units.significant(gain, 2)}×", None

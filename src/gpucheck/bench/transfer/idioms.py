@@ -113,9 +113,9 @@ class Idiom:
     id: str
     code: str
     direction: Direction
-    memory: HostMemory
     where: Where
     make: Make
+    memory: HostMemory = "pageable"
 
 
 # On a stage and its device: what a line allocates once is made here, outside the timed calls.
@@ -188,82 +188,55 @@ _HOST: Direction = "host_to_host"
 
 # The raw copies first: where time runs out, the rest has something to be held against.
 IDIOMS: tuple[Idiom, ...] = (
-    Idiom("raw", "y.copy_(x)", _TO, "pageable", "accelerator", _raw(_TO, "pageable")),
-    Idiom("raw", "y.copy_(x_pinned, non_blocking=True)", _TO, "pinned", "pinning", _raw(_TO, "pinned")),
-    Idiom("to", "x.to(device)", _TO, "pageable", "accelerator", lambda _, device: lambda x: x.to(device)),
-    Idiom("cuda", "x.cuda()", _TO, "pageable", "cuda", lambda _, device: lambda x: x.cuda(device)),
+    Idiom("raw", "y.copy_(x)", _TO, "accelerator", _raw(_TO, "pageable")),
+    Idiom("raw", "y.copy_(x_pinned, non_blocking=True)", _TO, "pinning", _raw(_TO, "pinned"), "pinned"),
+    Idiom("to", "x.to(device)", _TO, "accelerator", lambda _, device: lambda x: x.to(device)),
+    Idiom("cuda", "x.cuda()", _TO, "cuda", lambda _, device: lambda x: x.cuda(device)),
     Idiom(
         "to_non_blocking",
         "x_pinned.to(device, non_blocking=True)",
         _TO,
-        "pinned",
         "pinning",
         lambda _, device: lambda x: x.to(device, non_blocking=True),
+        "pinned",
     ),
     Idiom(
         "pin_then_to",
         "x.pin_memory().to(device, non_blocking=True)",
         _TO,
-        "pageable",
         "pinning",
         lambda _, device: lambda x: x.pin_memory().to(device, non_blocking=True),
     ),
+    Idiom("pinned_buffer", "pinned.copy_(x); pinned.to(device, non_blocking=True)", _TO, "pinning", _through_buffer),
+    Idiom("loader", "for x in loader: x.to(device)", _TO, "accelerator", _loader(False, False)),
     Idiom(
-        "pinned_buffer",
-        "pinned.copy_(x); pinned.to(device, non_blocking=True)",
-        _TO,
-        "pageable",
-        "pinning",
-        _through_buffer,
-    ),
-    Idiom("loader", "for x in loader: x.to(device)", _TO, "pageable", "accelerator", _loader(False, False)),
-    Idiom(
-        "loader_non_blocking",
-        "for x in loader: x.to(device, non_blocking=True)",
-        _TO,
-        "pageable",
-        "pinning",
-        _loader(False, True),
+        "loader_non_blocking", "for x in loader: x.to(device, non_blocking=True)", _TO, "pinning", _loader(False, True)
     ),
     Idiom(
-        "loader_pinned",
-        "for x in DataLoader(…, pin_memory=True): x.to(device)",
-        _TO,
-        "pageable",
-        "pinning",
-        _loader(True, False),
+        "loader_pinned", "for x in DataLoader(…, pin_memory=True): x.to(device)", _TO, "pinning", _loader(True, False)
     ),
     Idiom(
         "loader_pinned_non_blocking",
         "for x in DataLoader(…, pin_memory=True): x.to(device, non_blocking=True)",
         _TO,
-        "pageable",
         "pinning",
         _loader(True, True),
     ),
-    Idiom("pin_memory", "x.pin_memory()", _HOST, "pageable", "pinning", lambda *_: lambda x: x.pin_memory()),
-    Idiom("raw", "x.copy_(y)", _BACK, "pageable", "accelerator", _raw(_BACK, "pageable")),
-    Idiom("raw", "x_pinned.copy_(y, non_blocking=True)", _BACK, "pinned", "pinning", _raw(_BACK, "pinned")),
-    Idiom("cpu", "y.cpu()", _BACK, "pageable", "accelerator", lambda *_: lambda x: x.cpu()),
+    Idiom("pin_memory", "x.pin_memory()", _HOST, "pinning", lambda *_: lambda x: x.pin_memory()),
+    Idiom("raw", "x.copy_(y)", _BACK, "accelerator", _raw(_BACK, "pageable")),
+    Idiom("raw", "x_pinned.copy_(y, non_blocking=True)", _BACK, "pinning", _raw(_BACK, "pinned"), "pinned"),
+    Idiom("cpu", "y.cpu()", _BACK, "accelerator", lambda *_: lambda x: x.cpu()),
     Idiom(
         "to_cpu_non_blocking",
         'y.to("cpu", non_blocking=True)',
         _BACK,
-        "pageable",
         "pinning",
         lambda *_: lambda y: y.to("cpu", non_blocking=True),
     ),
-    Idiom("raw", "y.copy_(x)", _HOST, "pageable", "cpu", _raw(_HOST, "pageable")),
-    Idiom(
-        "to_copy",
-        'x.to("cpu", copy=True)',
-        _HOST,
-        "pageable",
-        "cpu",
-        lambda _, device: lambda x: x.to(device, copy=True),
-    ),
-    Idiom("clone", "x.clone()", _HOST, "pageable", "cpu", lambda *_: lambda x: x.clone()),
-    Idiom("loader", "for x in loader", _HOST, "pageable", "cpu", _loader(False, None)),
+    Idiom("raw", "y.copy_(x)", _HOST, "cpu", _raw(_HOST, "pageable")),
+    Idiom("to_copy", 'x.to("cpu", copy=True)', _HOST, "cpu", lambda _, device: lambda x: x.to(device, copy=True)),
+    Idiom("clone", "x.clone()", _HOST, "cpu", lambda *_: lambda x: x.clone()),
+    Idiom("loader", "for x in loader", _HOST, "cpu", _loader(False, None)),
 )
 
 

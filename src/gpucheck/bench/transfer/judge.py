@@ -14,7 +14,7 @@ from gpucheck import links, stats, units
 from gpucheck.bench import judging
 from gpucheck.bench.judging import Ceiling, Ceilings, Judge, Seen, headline
 from gpucheck.bench.transfer import copies_judge
-from gpucheck.bench.transfer.copies_judge import LARGE_BYTES, limit_of, link_under_load
+from gpucheck.bench.transfer.copies_judge import limit_of, link_under_load
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.machine import numa
 from gpucheck.measure import runs
@@ -43,7 +43,13 @@ def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     rated = {_pair(one): one for one in rows if one.case["what"] == "rate"}
     rates = {pair: one.rate.median for pair, one in rated.items() if one.rate}
     paths = {pair: _path(one) for pair, one in rated.items()}
-    wrong = _wrong(rows)
+    wrong: dict[Pair, int] = {}
+    comparisons = []
+    for one in rows:
+        name = "{} to {}".format(*_pair(one))
+        comparisons += (compared := judging.compared(one, name, name))
+        if count := sum(run.wrong for run in compared):
+            wrong[_pair(one)] = wrong.get(_pair(one), 0) + count
     slow = slower(rates, paths)
     staged = [pair for pair in paths if paths[pair] == "staged"]
     mixed = staged if "peer" in paths.values() else []
@@ -71,8 +77,7 @@ def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
             },
         ),
     ]
-    named = [(one, "{} to {}".format(*_pair(one))) for one in rows]
-    verified = judging.verification(PEER, [row for one, name in named for row in judging.compared(one, name, name)], "")
+    verified = judging.verification(PEER, comparisons, "")
     if verified.verdict == "inconclusive":
         return [replace(verified, evidence={**evidence, **verified.evidence})]
     mend = ""
@@ -160,15 +165,6 @@ def _verdict(
     return "info", f"{told} at {typical} (median of {len(rates)} pairs)", None
 
 
-def _wrong(rows: Sequence[Measurement]) -> dict[Pair, int]:
-    found: dict[Pair, int] = {}
-    for one in rows:
-        count = sum(run["details"]["wrong_bytes"] for run in runs.each(one))
-        if count:
-            found[_pair(one)] = found.get(_pair(one), 0) + count
-    return found
-
-
 def _named(what: str, told: dict[Pair, str]) -> str:
     """`what: cuda:0 to cuda:1 (…), …`; nothing where there is no pair."""
     if not told:
@@ -225,17 +221,11 @@ def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None
     same = [
         one
         for one in measurements
-        if one.name == "transfer"
-        and one.device == row.device
-        and one.rate is not None
-        and all(one.case[key] == row.case[key] for key in ("direction", "host_memory"))
-        and one.case["size_bytes"] >= min(LARGE_BYTES, row.case["size_bytes"])
+        if one.name == NAME and one.device == row.device and one.case["host_memory"] == row.case["host_memory"]
     ]
-    rates = {
-        timed: max((one.rate.median for one in same if one.rate and one.case["timed"] == timed), default=None)
-        for timed in ("link", "as_called")
-    }
-    return rates["link"] or rates["as_called"]
+    way = row.case["direction"]
+    best = copies_judge.best(same, way, "link") or copies_judge.best(same, way, "as_called")
+    return None if best is None else judging.rate(best)
 
 
 def _judge(direction: str, rows: Sequence[Measurement], measurements: Sequence[Measurement]) -> Finding:
@@ -263,21 +253,17 @@ def _judge(direction: str, rows: Sequence[Measurement], measurements: Sequence[M
     if not shares or min(shares.values()) >= LEAST_SHARE:
         return Finding(TOGETHER, "info", f"{len(rows)} devices copy {way} at once", message, evidence)
     worst = min(shares, key=lambda name: shares[name])
+    cause = "they may share a PCIe switch, a root port or the host's memory"
+    if mine := [(bridge, names) for bridge, names in bridges if worst in names]:
+        cause = f"{' and '.join(mine[0][1])} share the PCIe bridge {mine[0][0]}"
     return Finding(
         TOGETHER,
         "warn",
         f"{worst} keeps {units.percent(shares[worst])} of its rate when {len(rows)} devices copy {way} at once",
-        f"{message}; {_cause(worst, bridges)}",
+        f"{message}; {cause}",
         evidence,
         fix="`nvidia-smi topo -m` shows what is shared; spread the load over different switches",
     )
-
-
-def _cause(worst: str, bridges: Sequence[tuple[str, tuple[str, ...]]]) -> str:
-    mine = next(((bridge, names) for bridge, names in bridges if worst in names), None)
-    if mine is None:
-        return "they may share a PCIe switch, a root port or the host's memory"
-    return f"{' and '.join(mine[1])} share the PCIe bridge {mine[0]}"
 
 
 # -- the parts of one device, and all of them --------------------------------------------------------------------------
@@ -507,7 +493,12 @@ def _both_rates(rows: Sequence[Measurement], copies: Sequence[Measurement]) -> l
     }
     both = {way: found for way in WAYS if (found := rates.get(way, beside.get(way))) is not None}
     size = rows[0].case["size_bytes"]
-    measured = _alone(copies, size)
+    # By the device's clock, where rows of the same size tell it.
+    measured = {
+        one.case["direction"]: one.rate.median
+        for one in copies
+        if one.rate and (one.case["host_memory"], one.case["timed"], one.case["size_bytes"]) == ("pinned", "link", size)
+    }
     alone = measured or {
         one.case["direction"]: size / one.method.details["alone_s"] for one in rows if one.method.details["alone_s"]
     }
@@ -532,15 +523,6 @@ def _both_rates(rows: Sequence[Measurement], copies: Sequence[Measurement]) -> l
         return [Finding(BOTH_WAYS, "info", title, message, evidence)]
     message += "; likely cause: one copy engine, a shared link, or a virtual machine"
     return [Finding(BOTH_WAYS, "warn", title, message, evidence, fix=_SHARED)]
-
-
-def _alone(copies: Sequence[Measurement], size: int) -> dict[str, float]:
-    """The rate of each direction alone, by the device's clock, where a row of the same size tells it."""
-    return {
-        one.case["direction"]: one.rate.median
-        for one in copies
-        if one.rate and (one.case["host_memory"], one.case["timed"], one.case["size_bytes"]) == ("pinned", "link", size)
-    }
 
 
 def _rates_told(rates: Mapping[str, float]) -> str:

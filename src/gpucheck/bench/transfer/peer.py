@@ -10,7 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from gpucheck import units
@@ -55,23 +55,6 @@ RunChild = Callable[[Sequence[str], float], Heard]
 _ERROR = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)\b")
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer of a child: its measurements, and why there are not more of them; empty where nothing went wrong.
-
-    `hangs` is whether it did not finish: often its copies never arrive.
-    """
-
-    measurements: tuple[Measurement, ...]
-    reason: str = ""
-    hangs: bool = False
-
-
-def applies(ids: Sequence[str]) -> bool:
-    """Return whether two of these devices can copy to each other without being the host."""
-    return bool(pairs(ids))
-
-
 def pairs(ids: Sequence[str]) -> list[tuple[str, str]]:
     """Every two devices of a kind: neighbours first, so that each device has its turn where time is short."""
     found: list[tuple[str, str]] = []
@@ -97,33 +80,36 @@ def rows(together: Together, run_child: RunChild = talk.run) -> Iterator[Measure
             return
         together.emit(Progress(f"{first} and {second}", done, len(todo)))
         argv = child.python_argv(CHILD, first, second)
-        answer = read(run_child(argv, CHILD_TIMEOUT_S))
-        for one in answer.measurements:
+        heard = run_child(argv, CHILD_TIMEOUT_S)
+        measurements, reason = read(heard)
+        for one in measurements:
             yield replace(one, device=replace(one.device, uuid=known.get(one.device.id) or one.device.uuid))
         for source, destination in ((first, second), (second, first)):
-            seen = {one.case["what"] for one in answer.measurements if one.case["source"] == source}
+            seen = {one.case["what"] for one in measurements if one.case["source"] == source}
             if seen < WHAT:
-                together.emit(Skipped(_missing((source, destination), seen, answer, together.facts)))
+                # One that did not finish: often its copies never arrive.
+                hangs = heard.ending.how == "late"
+                together.emit(Skipped(_missing((source, destination), seen, reason, hangs, together.facts)))
 
 
-def read(heard: Heard) -> Answer:
-    """Return what a child said, also one that did not come to its end."""
+def read(heard: Heard) -> tuple[tuple[Measurement, ...], str]:
+    """A child's measurements, and why there are not more of them; empty where nothing went wrong."""
     measurements = tuple(from_json(Measurement, one["measurement"]) for one in heard.lines if "measurement" in one)
     ending = heard.ending
     words = next((line for line in reversed(ending.stderr.splitlines()) if _ERROR.match(line.strip())), None)
     told = replace(ending, stderr=words) if words is not None else ending
     reason = "" if ending.how == "returned" else told.in_words
-    return Answer(measurements, str(heard.merged.get("error", reason)), ending.how == "late")
+    return measurements, str(heard.merged.get("error", reason))
 
 
-def _missing(pair: Pair, seen: set[str], answer: Answer, facts: Facts) -> Finding:
+def _missing(pair: Pair, seen: set[str], reason: str, hangs: bool, facts: Facts) -> Finding:
     source, destination = pair
-    reason = answer.reason or "no reason was given"
+    reason = reason or "no reason was given"
     fix = f"run `gpucheck devices`; if {source} and {destination} look healthy there, look for Xid errors in the "
     fix += "system log"
     evidence: dict[str, Any] = {"source": source, "destination": destination, "reason": reason}
     message = reason
-    if answer.hangs:
+    if hangs:
         words, mend, evidence["way"] = way(pair, facts)
         message, fix = "; ".join(part for part in (reason, words) if part), f"{mend}; {fix}"
     what = " and ".join(sorted(WHAT - seen, reverse=True))
@@ -171,7 +157,7 @@ def one_way(source: Accel, destination: Accel, watch: Watch) -> Iterator[Measure
     cold = COLD_FACTOR * max(one.l2_cache_bytes or ASSUMED_CACHE_BYTES for one in (source, destination))
     capacity = max(size, min(cold, MOST_BYTES, _most(source, destination)))
     with no_room(source, f"not enough memory for buffers of {units.capacity(capacity)}", NAME, fix=""):
-        buffers = allocate(capacity, source.device), allocate(capacity, destination.device)
+        ends = allocate(capacity, source.device), allocate(capacity, destination.device)
 
     def synchronize() -> None:
         source.synchronize()
@@ -179,9 +165,30 @@ def one_way(source: Accel, destination: Accel, watch: Watch) -> Iterator[Measure
 
     # Filled and poisoned on streams that the copies' stream knows nothing of.
     synchronize()
+    path = PATHS[source.peer_access(destination)]
     for what, copied, budget_s in (("rate", size, RATE_S), ("latency", LATENCY_BYTES, LATENCY_S)):
-        copies = Copies(*buffers, copied, max(cold, copied), True, synchronize, budget_s * VERIFYING_SHARE)
-        yield measure(what, source, destination, copies, cold, budget_s, watch)
+        copies = Copies(*ends, copied, max(cold, copied), True, synchronize, budget_s * VERIFYING_SHARE)
+        # Their rate by the source's clock, their latency as called. Through the host the driver may keep the caller as
+        # long as it copies: there the host's clock is the right one.
+        by_device = what == "rate" and path != "staged" and source.has_events
+        source.reset_peak()
+        yield buffers.measure(
+            NAME,
+            source,
+            copies,
+            watch,
+            "device events" if by_device else "host",
+            timing.Limits(budget_s, WARM_UP_S),
+            case={"source": source.id, "destination": destination.id, "size_bytes": copied, "what": what},
+            cold=cold,
+            details={
+                "path": path,
+                "call": "b.copy_(a, non_blocking=True)",
+                "stream": "the source's",
+                "bytes_counted": "once",
+                "last_level_cache_bytes": source.l2_cache_bytes,
+            },
+        )
 
 
 def size_of(source: Accel, destination: Accel) -> int:
@@ -200,31 +207,3 @@ def size_of(source: Accel, destination: Accel) -> int:
 def _most(source: Accel, destination: Accel) -> int:
     free = [info[0] for one in (source, destination) if (info := one.memory_info()) is not None]
     return int(min(free) * DEVICE_SHARE) if free else USUAL_BYTES
-
-
-def measure(
-    what: str, source: Accel, destination: Accel, copies: Copies, cold: int, budget_s: float, watch: Watch
-) -> Measurement:
-    """Time and verify copies on the source's stream: their rate by its clock, their latency as called."""
-    path = PATHS[source.peer_access(destination)]
-    # Through the host the driver may keep the caller as long as it copies: there the host's clock is the right one.
-    by_device = what == "rate" and path != "staged" and source.has_events
-    source.reset_peak()
-    clock: timing.Clock = "device events" if by_device else "host"
-    return buffers.measure(
-        NAME,
-        source,
-        copies,
-        watch,
-        clock,
-        timing.Limits(budget_s, WARM_UP_S),
-        case={"source": source.id, "destination": destination.id, "size_bytes": copies.size, "what": what},
-        cold=cold,
-        details={
-            "path": path,
-            "call": "b.copy_(a, non_blocking=True)",
-            "stream": "the source's",
-            "bytes_counted": "once",
-            "last_level_cache_bytes": source.l2_cache_bytes,
-        },
-    )

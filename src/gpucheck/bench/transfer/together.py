@@ -13,9 +13,9 @@ measurement of the windows within. `error` instead says why there is nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpucheck import messages, units
@@ -26,7 +26,7 @@ from gpucheck.machine import host, kept, numa, talk
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.numa import Bound
 from gpucheck.machine.speaking import claim_stdout, requests
-from gpucheck.machine.talk import Talk
+from gpucheck.machine.talk import Start, Talk
 from gpucheck.measure import telemetry, timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.codec import from_json, to_json
@@ -42,9 +42,6 @@ if TYPE_CHECKING:  # torch comes after binding
     from gpucheck.bench.buffers import Buffers, Copies, Room
     from gpucheck.links import Direction, HostMemory
     from gpucheck.machine.accel import Accel
-
-# This module's main() is the child's.
-CHILD = "gpucheck.bench.transfer.together"
 
 # Large enough that the link alone decides, small enough that eight devices' buffers are no burden.
 SIZE = 256 * units.MIB
@@ -63,16 +60,13 @@ WINDOW_S = 0.02
 # The link wakes, and it is known how many copies make up a window.
 WARM_UP_S = 0.2
 
-# A module whose main() speaks lines → the child.
-Start = Callable[[str], LineChild]
+
+def start_child() -> LineChild:
+    """A fresh interpreter that runs this module's `main`. Raises OSError."""
+    return LineChild(python_argv("gpucheck.bench.transfer.together"))
 
 
-def start(module: str) -> LineChild:
-    """A fresh interpreter that runs `module.main()`. Raises OSError."""
-    return LineChild(python_argv(module))
-
-
-def rows(together: Together, start: Start = start) -> Iterator[Measurement]:
+def rows(together: Together, start: Start = start_child) -> Iterator[Measurement]:
     """A row for each direction and device, all measured at the same time. Raises CannotLook.
 
     A child that is lost leaves the question undecided, and says why.
@@ -91,10 +85,13 @@ def rows(together: Together, start: Start = start) -> Iterator[Measurement]:
         try:
             copiers: list[Copier] = []
             for device_id in together.ids:
-                copiers.append(Copier(device_id, CHILD, start))
+                copiers.append(Copier(device_id, start))
                 stack.callback(copiers[-1].stop)
             for copier in copiers:
-                copier.say(_setup(copier.who, known.get(copier.who), together, size, share))
+                device = known.get(copier.who, Device(copier.who.partition(":")[0], copier.who))
+                directions = list(together.options.directions)
+                setup = {"device": to_json(device), "directions": directions, "size": size, "host_share": share}
+                copier.say(setup)
             together.emit(Progress(f"{len(copiers)} devices start together", 0, 1))
             ready = [copier.hear(START_TIMEOUT_S) for copier in copiers]
             directions = ready[0]["directions"]
@@ -129,19 +126,6 @@ def _at_once(copiers: Sequence[Copier], direction: str, for_s: float) -> list[Me
     return [from_json(Measurement, copier.hear(ANSWER_TIMEOUT_S)["measurement"]) for copier in copiers]
 
 
-def _setup(device_id: str, device: Device | None, together: Together, size: int, share: float) -> dict[str, object]:
-    return {
-        "device": device_id,
-        "name": device.name if device else None,
-        "uuid": device.uuid if device else None,
-        "node": device.numa_node if device else None,
-        "pci_address": device.pci_address if device else None,
-        "directions": list(together.options.directions),
-        "size": size,
-        "host_share": share,
-    }
-
-
 # -- the talk with a child ---------------------------------------------------------------------------------------------
 
 
@@ -157,10 +141,10 @@ class Lost(Exception):
 class Copier(Talk):
     """The child that copies for `who`. Everything raises Lost where it is gone, late, or says that it failed."""
 
-    def __init__(self, who: str, module: str, start_child: Start = start) -> None:
+    def __init__(self, who: str, start: Start) -> None:
         self.who = who
         with self._lost():
-            super().__init__(lambda: start_child(module))
+            super().__init__(start)
 
     def say(self, told: dict[str, Any]) -> None:
         """Send one line."""
@@ -186,15 +170,6 @@ class Copier(Talk):
 # -- the child: one of the devices -------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Windows:
-    """The windows of one direction, on CLOCK_MONOTONIC."""
-
-    started: str
-    began_s: list[float]
-    lengths_s: list[float]
-
-
 def main() -> int:
     """Answer each line until stdin ends."""
     say = claim_stdout()
@@ -208,7 +183,8 @@ def main() -> int:
                 say({"prepared": True})
             elif "at_s" in told:
                 taken = worker.copy(told["at_s"], told["for_s"])
-                say({"first_s": taken.began_s[0], "last_s": taken.began_s[-1] + taken.lengths_s[-1]})
+                began_s, last_s = taken.started_monotonic_s, taken.samples_s[-1]
+                say({"first_s": began_s[0], "last_s": began_s[-1] + last_s})
             else:
                 from_s, to_s = told["keep"]
                 say({"measurement": to_json(worker.measurement(from_s, to_s, told["devices"]))})
@@ -224,12 +200,13 @@ class Worker:
     """A device, its buffers, and the copies of the direction at hand. Raises CannotLook and torch's errors."""
 
     def __init__(self, setup: dict[str, Any]) -> None:
-        bound, why_not = _bind(setup["node"])
+        device = from_json(Device, setup["device"])
+        bound, why_not = _bind(device.numa_node)
         # From here on torch may start its threads.
         from gpucheck.bench import buffers
         from gpucheck.machine import accel
 
-        self.accel: Accel = accel.open_device(setup["device"], name=setup["name"], uuid=setup["uuid"])
+        self.accel: Accel = accel.open_device(str(device.id), name=device.name, uuid=device.uuid)
         self.accel.make_current()
         self.size = int(setup["size"])
         self.memory: HostMemory = "pinned" if self.accel.can_pin else "pageable"
@@ -243,7 +220,7 @@ class Worker:
             raise CannotLook("pinned memory could not be allocated", self.buffers.no_pinned)
         self.numa = _where(bound, self.buffers.host[self.memory].words)
         self.details: dict[str, Any] = {"numa_unbound_because": why_not} if why_not else {}
-        self.details |= {"pci_bridges": list(numa.bridges(setup["pci_address"]))} if setup["pci_address"] else {}
+        self.details |= {"pci_bridges": list(numa.bridges(device.pci_address))} if device.pci_address else {}
         self.watch = Watch(self.accel.uuid)
 
     def prepare(self, direction: Direction) -> None:
@@ -265,28 +242,31 @@ class Worker:
         self.calls = max(1, round(WINDOW_S / timing.repeated_s(self.accel, self.copies.call, WARM_UP_S)))
         self.watch.take()
 
-    def copy(self, at_s: float, for_s: float) -> Windows:
+    def copy(self, at_s: float, for_s: float) -> Run:
         """Copy from `at_s` on for so long, in windows one right after the other."""
-        self.taken = Windows(timing.started_now(), [], [])
+        started = timing.started_now()
+        began_s: list[float] = []
+        lengths_s: list[float] = []
         time.sleep(max(at_s - self.accel.host_now(), 0.0))
         now = self.accel.host_now()
-        while now < at_s + for_s or not self.taken.began_s:
+        while now < at_s + for_s or not began_s:
             for _ in range(self.calls):
                 self.copies.call()
             self.accel.synchronize()
             began, now = now, self.accel.host_now()
-            self.taken.began_s.append(began)
-            self.taken.lengths_s.append(now - began)
+            began_s.append(began)
+            lengths_s.append(now - began)
+        self.taken = Run(started, self.calls, tuple(lengths_s), tuple(began_s))
         return self.taken
 
     def measurement(self, from_s: float, to_s: float, devices: int) -> Measurement:
         """The windows that lie between these times. Raises CannotLook where there is none."""
         taken = self.taken
-        windows = list(zip(taken.began_s, taken.lengths_s, strict=True))
+        windows = list(zip(taken.started_monotonic_s, taken.samples_s, strict=True))
         kept = [(began, length) for began, length in windows if from_s <= began and began + length <= to_s]
         if not kept:
             raise CannotLook("none of its copies overlapped with all others", f"{len(windows)} windows ran outside")
-        run = Run(taken.started, self.calls, tuple(one[1] for one in kept), tuple(one[0] for one in kept))
+        run = Run(taken.started, taken.calls_per_sample, tuple(one[1] for one in kept), tuple(one[0] for one in kept))
         seen, why_not = self.watch.during(run)
         verified = self.copies.finish()
         few = ("few-samples",) if len(kept) < timing.WANTED_SAMPLES else ()

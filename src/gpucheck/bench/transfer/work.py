@@ -127,7 +127,8 @@ def _is_late(case: Case, done: Sequence[Case], setting: Setting) -> bool:
     A size that was begun is measured to its end.
     """
     begun = bool(done) and done[-1].size == case.size
-    return not begun and not setting.options.sizes and case.size > copies_judge.LARGE_BYTES and setting.is_over
+    needed = begun or bool(setting.options.sizes) or case.size <= copies_judge.LARGE_BYTES
+    return not needed and time.monotonic() >= setting.deadline
 
 
 def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: float, watch: Watch) -> Measurement:
@@ -274,7 +275,8 @@ def size_on_device(sizes: tuple[int, ...], most: int) -> int:
 PARTS: tuple[Part, ...] = (
     Part("copies", 8.0, rows),
     Part("idioms", 3.0, idioms.measured),
-    Part("both_ways", 3.0, both_ways.rows, both_ways.applies),
+    # Where the device could copy both ways at once, and its clock tell that it did.
+    Part("both_ways", 3.0, both_ways.rows, lambda accel: accel.can_pin and accel.has_events),
     # On a CPU that is the copy from host to host.
     Part("on_device", 1.5, rows_on_device, lambda accel: not accel.is_cpu),
 )
@@ -287,7 +289,7 @@ def _late(part: str) -> ModuleType:
 
 TOGETHER: tuple[TogetherPart, ...] = (
     TogetherPart("together", 2.0, lambda several: _late("together").rows(several)),
-    TogetherPart("peer", 3.0, lambda several: _late("peer").rows(several), lambda ids: _late("peer").applies(ids)),
+    TogetherPart("peer", 3.0, lambda several: _late("peer").rows(several), lambda ids: bool(_late("peer").pairs(ids))),
 )
 
 # The command ends within 20 s on a device and 30 s on a CPU, starting torch included.
