@@ -74,8 +74,9 @@ def _bandwidth_answer(report: Report, device: DeviceRef, measurements: Sequence[
     share = _share_of_peak(report, best)
     rate = units.byte_rate(measured.median_rate(best) or 0.0)
     reached = rate if share is None else f"{share} of its peak: {rate}"
-    what = "; ! ".join(part for part in (str(best.case["operation"]), measured.doubtful(best, "warm")) if part)
-    return [measured.Answer(device, f"{memory} reaches {reached} ({what})")]
+    doubt = measured.doubtful(best, "warm")
+    what = f"{best.case['operation']}{f'; ! {doubt}' if doubt else ''}"
+    return [measured.Answer(device, f"{memory} reaches {reached} ({what})", doubtful=bool(doubt))]
 
 
 def _share_of_peak(report: Report, row: Measurement) -> str | None:
@@ -158,7 +159,8 @@ def _overlap_answer(device: DeviceRef, found: Sequence[OverlapResult]) -> list[m
     hidden = units.percent(min(max(least.overlap, 0.0), 1.0))
     told = measured.note_cell([flag for flag in least.flags if flag in measured.DOUBTS - measured.OF_A_FINDING]).text
     doubt = f" ({told})" if told else ""
-    return [measured.Answer(device, f"{hidden} of a {least.host_memory} copy hides behind compute{doubt}")]
+    text = f"{hidden} of a {least.host_memory} copy hides behind compute{doubt}"
+    return [measured.Answer(device, text, doubtful=bool(doubt))]
 
 
 def _overlap_method(measurements: Sequence[Measurement]) -> str:
@@ -220,12 +222,12 @@ def collective_page(report: Report) -> Page:
     by = f"{case['backend']}, host transport" if case["backend"] == "gloo" else str(case["backend"])
     rate = measured.median_rate(one)
     told = "no rate" if rate is None else f"busbw {units.byte_rate(rate)}"
-    text = f"{case['collective']} of {units.capacity(case['size_bytes'])}: {told}{measured.doubt(one)} ({by})"
+    doubt = measured.doubt(one)
+    text = f"{case['collective']} of {units.capacity(case['size_bytes'])}: {told}{doubt} ({by})"
     flags = [(flag, label(row)) for row in rows for flag in row.flags]
     details: list[Block] = [Line(_collective_method(rows)), *measured.flag_lines(flags, len(rows))]
-    return measured.bench_page(
-        report, [measured.Answer(DeviceRef(place), text)], [measured.table_of(rows, _COLLECTIVE_COLUMNS)], details
-    )
+    answers = [measured.Answer(DeviceRef(place), text, doubtful=bool(doubt))]
+    return measured.bench_page(report, answers, [measured.table_of(rows, _COLLECTIVE_COLUMNS)], details)
 
 
 def _collective_method(rows: list[Measurement]) -> str:
@@ -275,10 +277,22 @@ def all_page(report: Report) -> Page:
         # Why one was skipped stands in its row.
         if finding.verdict != "skip"
     ]
-    told = f"{_counted(answered.benchmarks)}{on}"
+    told, verdict = _counted(answered.benchmarks), report.summary.verdict
+    doubtful = _doubtful(answered.headlines)
+    if verdict == "pass" and doubtful:
+        # Nothing failed, and yet such a figure is no plain pass.
+        told, verdict = f"{told}; {doubtful}", "warn"
     flagged = [(flag, f"{line.benchmark} {line.case}") for line in answered.headlines for flag in line.flags]
     details = [*measured.flag_lines(flagged, len(answered.headlines))]
-    return Page(answer(report.summary.verdict, told), laid_out, details, findings)
+    return Page(answer(verdict, f"{told}{on}"), laid_out, details, findings)
+
+
+def _doubtful(headlines: Sequence[Headline]) -> str:
+    """`2 of 5 figures noisy`, and with several kinds of doubt `2 of 5 figures doubtful`; empty where there is none."""
+    words = [word for line in headlines if (word := measured.weightiest(line.flags))]
+    if not words:
+        return ""
+    return f"{len(words)} of {len(headlines)} figures {words[0] if len(set(words)) == 1 else 'doubtful'}"
 
 
 # In the order of the sentence; the two worst are named.

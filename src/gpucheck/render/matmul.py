@@ -67,7 +67,8 @@ def _answer(
     if fastest:
         best = max(fastest.values(), key=judging.rate)
         text = f"{best.case['dtype']} reaches {_of_peak(best, judging.rate(best), peaks)}"
-        return [measured.Answer(device, f"{text}{measured.doubt(best)}")]
+        doubt = measured.doubt(best)
+        return [measured.Answer(device, f"{text}{doubt}", doubtful=bool(doubt))]
     shapes = [(entry, entry.best) for entry in searched if entry.best is not None]
     if not shapes:
         return []

@@ -152,8 +152,12 @@ def doubtful(measurement: Measurement, unusual_cache: Literal["warm", "cold"] | 
     """The weightiest doubt about a figure, in a word; what a finding says of the machine already is none."""
     if measurement.method.cache == unusual_cache:
         return CACHES[measurement.method.cache]
-    words = (word for flag, (word, _) in FLAGS.items() if flag in measurement.flags and flag in DOUBTS - OF_A_FINDING)
-    return next(words, "")
+    return weightiest(measurement.flags)
+
+
+def weightiest(flags: Sequence[str]) -> str:
+    """The weightiest doubt of these flags in a word, but for those that a finding says of the machine; else empty."""
+    return next((word for flag, (word, _) in FLAGS.items() if flag in flags and flag in DOUBTS - OF_A_FINDING), "")
 
 
 def doubt(measurement: Measurement) -> str:
@@ -196,11 +200,15 @@ def head(device: DeviceRef, *, several: bool) -> list[Line]:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of a benchmark on one device, in a clause with its figure; `place` is what attaches the device."""
+    """The answer of a benchmark on one device, in a clause with its figure; `place` is what attaches the device.
+
+    A figure that is `doubtful` has its doubt in the text.
+    """
 
     device: DeviceRef
     text: str
     place: str = ""
+    doubtful: bool = False
 
 
 def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block], details: Sequence[Block] = ()) -> Page:
@@ -301,11 +309,10 @@ def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:
 
 
 def _verdict(report: Report, answer: Answer, *, several: bool) -> Verdict:
-    """The device's verdict: the worst of its findings."""
-    if not several:
-        return report.summary.verdict
+    """The verdict of the answer's line: the worst of the device's findings; a doubtful figure is no plain pass."""
     mine = [one.verdict for one in report.findings if one.device == answer.device.id and one.verdict in _ASKING]
-    return min(mine, key=WORST_FIRST.index, default="pass")
+    verdict = min(mine, key=WORST_FIRST.index, default="pass") if several else report.summary.verdict
+    return "warn" if verdict == "pass" and answer.doubtful else verdict
 
 
 def _line(report: Report, answer: Answer, *, several: bool) -> Line:

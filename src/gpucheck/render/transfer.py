@@ -78,18 +78,22 @@ def _answer(
         reached = units.byte_rate(judging.rate(slowest))
         reached = f"{units.percent(share)} of the link: {reached}" if share is not None else reached
         place = _attached(result.link) if share is not None and result.link is not None else ""
-        return [measured.Answer(device, f"pinned copies reach {reached}{measured.doubt(slowest)}", place)]
+        doubt = measured.doubt(slowest)
+        return [measured.Answer(device, f"pinned copies reach {reached}{doubt}", place, bool(doubt))]
     if rated:
         best = max(rated, key=lambda row: (row.case["host_memory"] == "pinned", judging.size(row)))
         way, kind = best.case["direction"], best.case["host_memory"]
         what = "copies in host memory" if way == "host_to_host" else f"{kind} copies {WAYS[way]}"
         rate = units.byte_rate(judging.rate(best))
-        return [measured.Answer(device, f"{what} reach {rate}{measured.doubt(best)}")]
+        doubt = measured.doubt(best)
+        return [measured.Answer(device, f"{what} reach {rate}{doubt}", doubtful=bool(doubt))]
     timed = [row for row in rows if row.time_s is not None]
     if timed:
         least = min(timed, key=judging.size)
         size = units.capacity(judging.size(least))
-        return [measured.Answer(device, f"a copy of {size} takes {measured.time_text(least)}: all of it latency")]
+        doubt = measured.doubt(least)
+        text = f"a copy of {size} takes {measured.time_text(least)}{doubt}: all of it latency"
+        return [measured.Answer(device, text, doubtful=bool(doubt))]
     said = next(
         (one for one in report.findings if one.id == "transfer.idioms" and one.device in (None, device.id)), None
     )
