@@ -57,7 +57,7 @@ SIZES = {
     "batch_size": (13, 3131),
     "bench": (36, 6205),
     "cards": (5, 856),
-    "cli": (14, 1382),
+    "cli": (14, 1392),  # `report` says what is on the page once it is written; a lack of memory is told as such
     "compare": (2, 247),
     "devices": (3, 271),
     "doctor": (12, 2132),
