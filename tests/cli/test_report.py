@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from tests.fleet.nodes import node, slower
 
 from gpucheck.cli import app as app_module
 from gpucheck.fleet.documents import write
+from gpucheck.render import html
 from gpucheck.report.codec import to_json
 from gpucheck.report.report import Report
 
@@ -143,6 +145,44 @@ def test_a_page_that_cannot_be_written_is_exit_3(tmp_path: Path, capsys: pytest.
     code, out, err = reported(capsys, path, "--output", str(tmp_path / "none" / "page.html"))
     assert (code, out) == (3, "")
     assert "cannot be written; No such file or directory" in said(err)
+
+
+def test_what_is_not_on_the_page_is_not_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, page = saved(tmp_path, "a.json", "smoke"), tmp_path / "page.html"
+
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    code, out, err = reported(capsys, path, "--output", str(page))
+    sentence = f"--output {str(page)!r} cannot be written; No space left on device; free disk space and run it again"
+    assert (code, out, said(err)) == (3, "", sentence)
+    code, out, _ = reported(capsys, path, "--output", str(page), "--json")
+    assert (code, json.loads(out)["summary"]["verdict"]) == (3, "skip")
+    assert [one["id"] for one in json.loads(out)["findings"]] == ["error"]
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_a_page_that_memory_does_not_suffice_for_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, page = saved(tmp_path, "a.json", "smoke"), tmp_path / "page.html"
+
+    def full(*_: object) -> str:
+        raise MemoryError
+
+    monkeypatch.setattr(html, "sheet", full)
+    code, out, err = reported(capsys, path, "--output", str(page))
+    assert (code, out) == (3, "")
+    assert said(err) == "the page cannot be made; memory ran out on the host; free memory and run it again"
+    code = app_module.main(["explain", "CUDA out of memory", "--output", str(page)])
+    captured = capsys.readouterr()
+    assert code == 3 and captured.out.startswith("GPU memory is full\n")
+    sentence = f"--output {str(page)!r} cannot be written; memory ran out on the host; free memory and run it again"
+    assert said(captured.err) == sentence
+    assert os.listdir(tmp_path) == ["a.json"]
 
 
 def test_every_command_writes_the_same_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from device_scenes import CPU, CPU_TORCH, FACTS, card
+from shown import shown as on_screen
 from whole import TWO_GPUS, interpreter, root, torch_of
 
 from gpucheck import errors
@@ -18,7 +19,7 @@ from gpucheck.devices import command
 from gpucheck.doctor.condition import Evidence
 from gpucheck.machine import child
 from gpucheck.machine.stack import KernelRun, TorchProbe
-from gpucheck.render import terminal, text
+from gpucheck.render import text
 from gpucheck.report.events import Answered, Judged, Started
 from gpucheck.report.facts import Facts, Host
 from gpucheck.report.report import Collector, Report
@@ -60,11 +61,7 @@ def reported(evidence: Evidence, **how: bool) -> Report:
 
 def shown(report: Report, width: int) -> list[str]:
     """The screen at this width."""
-    import io
-
-    out = io.StringIO()
-    terminal.show(terminal.plain_console(out, width), text.blocks(report))
-    return out.getvalue().splitlines()
+    return on_screen(text.blocks(report), width)
 
 
 EIGHT = Evidence(machine(*map(idle, range(8))), torch=WORKS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import random
@@ -12,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shown import shown as on_screen
 from tests.fleet.nodes import named, node
 
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.fleet import documents, hosts
 from gpucheck.fleet.judge import judge
 from gpucheck.render import fleet as shown
-from gpucheck.render import prometheus, terminal, text
+from gpucheck.render import prometheus, text
 from gpucheck.report.events import Answered, Judged
 from gpucheck.report.report import Collector, Report
 from gpucheck.report.report import document as as_json
@@ -215,9 +215,7 @@ def _report(sound: list[tuple[str, Any]], hostile: list[tuple[str, Any]], refuse
 
 
 def _screen(report: Report) -> str:
-    stream = io.StringIO()
-    terminal.show(terminal.plain_console(stream, 80), text.blocks(report, verbose=True))
-    return stream.getvalue()
+    return "\n".join(on_screen(text.blocks(report, verbose=True), 80))
 
 
 @pytest.mark.slow

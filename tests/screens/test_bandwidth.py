@@ -56,7 +56,7 @@ def test_a_row_for_each_operation_and_what_was_found(monkeypatch: pytest.MonkeyP
     stream = io.StringIO()
     terminal.show(terminal.console(stream), text.blocks(made, verbose=True))
     assert re.sub("^─+$", "─", stream.getvalue(), flags=re.MULTILINE).splitlines() == [
-        "✓ memory reaches 4.29 TB/s (copy; ! noisy) · H200 (cuda:0)",
+        "! memory reaches 4.29 TB/s (copy; ! noisy) · H200 (cuda:0)",
         "",
         " operation   array   GB/s    p05    p95      time   bytes per call   samples   notes",
         "─",

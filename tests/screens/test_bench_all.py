@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpucheck.render import terminal, text
+from gpucheck.render.blocks import Line
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
@@ -112,3 +113,22 @@ def test_a_doubtful_figure_is_told_where_there_is_no_room_for_notes(monkeypatch:
     lines = shown(monkeypatch, {"bench_all": answer}, H200, columns="60")
     assert not any("notes" in line for line in lines)
     assert sum("! 55.0 GB/s" in line or "! 50.0 TFLOP/s" in line for line in lines) == 2
+
+
+def test_a_doubtful_figure_among_those_that_passed_is_counted_in_the_first_line() -> None:
+    passed = [{**one, "verdict": "pass"} for one in ANSWER["benchmarks"]]
+    noisy, unknown, sound = ANSWER["headlines"]
+    drifting = {**sound, "flags": ["drift"]}
+    # Other load has a finding of its own.
+    busy = {**sound, "flags": ["cpu-busy"]}
+
+    def first(*headlines: dict[str, Any]) -> str:
+        results = from_json(Results, {"bench_all": {"headlines": list(headlines), "benchmarks": passed}})
+        empty = ("gpucheck.report/1", "0.1.0", "bench all", (), "", 1.0, Facts(), (), (), results, ())
+        (line, *_) = text.blocks(Report(*empty, Summary("pass", 0, True)))
+        assert isinstance(line, Line)
+        return line.text
+
+    assert first(unknown, sound, busy) == "✓ 3 benchmarks passed"
+    assert first(noisy, unknown, sound) == "! 3 benchmarks passed; 1 of 3 figures noisy"
+    assert first(noisy, drifting) == "! 3 benchmarks passed; 2 of 2 figures doubtful"

@@ -36,6 +36,7 @@ from bench_scenes import (
 )
 
 from gpucheck import config, errors
+from gpucheck.render import html
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef
@@ -259,13 +260,13 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
     "arrays in a cache": (
         lambda: document("bench bandwidth", memory(cache="warm")),
         (
-            "✓ memory reaches 4.20 TB/s (copy; ! in cache) · H200 (cuda:0)",
+            "! memory reaches 4.20 TB/s (copy; ! in cache) · H200 (cuda:0)",
             "→ rerun with a larger --size",
         ),
     ),
     "noisy memory": (
         lambda: document("bench bandwidth", memory(flags=("noisy", "few-samples"))),
-        ("✓ memory reaches 88 % of its peak: 4.20 TB/s (copy; ! noisy) · H200 (cuda:0)",),
+        ("! memory reaches 88 % of its peak: 4.20 TB/s (copy; ! noisy) · H200 (cuda:0)",),
     ),
     "cut off by ctrl-c": (
         lambda: document("bench bandwidth", memory()[:2], ended=None, code=errors.INTERRUPTED),
@@ -334,7 +335,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
     "overlap in noise": (
         lambda: document("bench overlap", beside_compute(pinned=0.63, flags=("noisy",))),
         (
-            "✓ 63 % of a pinned copy hides behind compute (! noisy) · H200 (cuda:0)",
+            "! 63 % of a pinned copy hides behind compute (! noisy) · H200 (cuda:0)",
             "→ rerun on an idle machine, with a longer --time-budget",
         ),
     ),
@@ -440,3 +441,15 @@ def test_an_array_in_a_cache_has_no_share_of_the_memorys_peak() -> None:
     lines = shown(document("bench bandwidth", [cold, small]), 120)
     by_size = {size: next(line for line in lines if f" {size} " in line) for size in ("1 GiB", "1 MiB")}
     assert "88 %" in by_size["1 GiB"] and "%" not in by_size["1 MiB"]
+
+
+@pytest.mark.parametrize(
+    ("name", "mark"),
+    [("noisy memory", "! noisy"), ("arrays in a cache", "! in cache"), ("overlap in noise", "! noisy")],
+)
+def test_a_doubtful_figure_is_no_plain_pass_on_screen_and_page_though_nothing_failed(name: str, mark: str) -> None:
+    make, (first, *_) = SCENES[name]
+    report = make()
+    assert (report.summary.verdict, report.summary.exit) == ("pass", errors.OK)
+    assert first.startswith("! ") and mark in first
+    assert "<title>warn: " in html.document(report)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
+from shown import shown
+
 from gpucheck.program.run import board, command, judge
-from gpucheck.render import terminal, text
+from gpucheck.render import text
 from gpucheck.report.events import Answered, Judged
 from gpucheck.report.report import Collector, Report
 from gpucheck.report.results.run import RunResult
@@ -59,9 +60,7 @@ def document(result: RunResult) -> Report:
 
 
 def screen(result: RunResult, width: int = 80) -> list[str]:
-    out = io.StringIO()
-    terminal.show(terminal.plain_console(out, width), text.blocks(document(result)))
-    return [line.rstrip() for line in out.getvalue().splitlines()]
+    return shown(text.blocks(document(result)), width)
 
 
 def test_a_program_that_waits_for_data() -> None:

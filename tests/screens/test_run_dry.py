@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
 import pytest
+from shown import shown
 
 from gpucheck.errors import UsageError
 from gpucheck.program.claims import Place
 from gpucheck.program.options import Device, parse_device
 from gpucheck.program.run import board, command, judge
-from gpucheck.render import terminal, text
+from gpucheck.render import text
 from gpucheck.report.events import Answered, Judged
 from gpucheck.report.report import Collector, Report
 from gpucheck.report.results.model import DeviceMismatchEntry, MismatchedTensor
@@ -112,9 +112,7 @@ def screen(result: DryResult, width: int = 100) -> list[str]:
     for finding in judge.dry_findings(result, COUNTED, "/job"):
         collector(Judged(finding))
     report: Report = collector.report(version="0", command="run", argv=(), started="", elapsed_s=2.0)
-    out = io.StringIO()
-    terminal.show(terminal.plain_console(out, width), text.blocks(report))
-    return [line.rstrip() for line in out.getvalue().splitlines()]
+    return shown(text.blocks(report), width)
 
 
 def told(result: DryResult) -> list[tuple[str, str]]:

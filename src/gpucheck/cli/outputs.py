@@ -17,6 +17,8 @@ from pathlib import Path
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.report.report import Report
 
+# Why, and what to do, where the text of a file does not fit into memory: the machine's want, and no bug.
+OUT_OF_MEMORY = "memory ran out on the host", "free memory and run it again"
 Content = Callable[[Report], str | bytes]
 
 
@@ -119,7 +121,7 @@ def update(outputs: Sequence[Output], report: Report) -> None:
     for output in outputs:
         if output.target.suffix.lower() == ".prom":
             continue
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, MemoryError):
             _put(output, report)
             # The next one goes the same way: the name is taken again at once, and from nobody.
             output.temporary.touch(mode=0o600, exist_ok=False)
@@ -137,7 +139,7 @@ def _put(output: Output, report: Report) -> None:
 
 
 def write(outputs: Sequence[Output], report: Report) -> None:
-    """Write every output and put it in place. Raises CannotLook where there is no room or no right to.
+    """Write every output and put it in place. Raises CannotLook where there is no room, no right to or no memory.
 
     One that cannot be written does not cost the others.
     """
@@ -145,13 +147,19 @@ def write(outputs: Sequence[Output], report: Report) -> None:
     for output in outputs:
         try:
             _put(output, report)
-        except OSError as error:
-            why = os.strerror(error.errno) if error.errno else str(error)
-            fix = "free disk space and run it again" if error.errno == errno.ENOSPC else "make the folder writable"
-            failed.append(CannotLook(f"{output.option} {str(output.target)!r} cannot be written", why, fix))
+        except (OSError, MemoryError) as error:
+            failed.append(CannotLook(f"{output.option} {str(output.target)!r} cannot be written", *_why(error)))
     discard(outputs)
     if failed:
         raise failed[0]
+
+
+def _why(error: OSError | MemoryError) -> tuple[str, str]:
+    """Return what kept a file from being written, and what to do."""
+    if isinstance(error, MemoryError):
+        return OUT_OF_MEMORY
+    why = os.strerror(error.errno) if error.errno else str(error)
+    return why, "free disk space and run it again" if error.errno == errno.ENOSPC else "make the folder writable"
 
 
 def discard(outputs: Sequence[Output]) -> None:

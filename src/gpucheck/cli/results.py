@@ -196,8 +196,7 @@ def report(common: Common, options: ReportOptions) -> int:
     It has the verdicts and fixes first, then tables and charts, and needs no network. Two results of the same command
     are compared. Exits with 0 once the page is written, whatever the results say.
     """
-    from gpucheck.cli import session
-    from gpucheck.cli.outputs import Wanted
+    from gpucheck.cli import outputs, session
     from gpucheck.machine.saved import load
     from gpucheck.render import html
     from gpucheck.report.codec import visible
@@ -216,15 +215,23 @@ def report(common: Common, options: ReportOptions) -> int:
     except _OTHER_SHAPE as error:
         why = f"a detail is not one that gpucheck writes ({type(error).__name__}: {error})"
         raise UsageError("the results cannot be shown", visible(why), "measure again") from error
+    except MemoryError as error:
+        raise CannotLook("the page cannot be made", *outputs.OUT_OF_MEMORY) from error
     told = [f"{path} ({document.command}: {document.summary.verdict})" for path, document in named]
     title = f"{len(named)} result{'s' * (len(named) != 1)} on {', '.join(pages)}"
     evidence = {"documents": [[path, document.command, document.summary.verdict] for path, document in named]}
     others = tuple(path for path in common.output if path not in pages)
-    return session.run(
-        replace(common, output=others),
-        lambda emit: emit(Judged(Finding("report.page", "info", title, ", ".join(told), evidence))),
-        [Wanted("--output", path, {".html": lambda _: page}) for path in pages],
-    )
+    targets = outputs.prepare((), [outputs.Wanted("--output", path, {".html": lambda _: page}) for path in pages])
+
+    def write(emit: Emit) -> None:
+        # Before it is said that they are on the page. What stands on it is known, whatever document is given here.
+        outputs.write(targets, named[0][1])
+        emit(Judged(Finding("report.page", "info", title, ", ".join(told), evidence)))
+
+    try:
+        return session.run(replace(common, output=others), write)
+    finally:
+        outputs.discard(targets)
 
 
 def _of_fleet(folders: tuple[str, ...]) -> Report:

@@ -278,32 +278,25 @@ def difference(old: Sequence[float], new: Sequence[float]) -> Difference:
 
     Two values a side at least. The degrees of freedom are Satterthwaite's, of the values that are left.
     """
-    a, b = (_trimmed([math.log(value) for value in values]) for values in (old, new))
-    gap, error = b.mean - a.mean, math.sqrt(a.variance + b.variance)
+    mean_a, a, left_a = _trimmed([math.log(value) for value in old])
+    mean_b, b, left_b = _trimmed([math.log(value) for value in new])
+    gap, error = mean_b - mean_a, math.sqrt(a + b)
     if not error:
         # Nothing varies: any difference is certain.
         return Difference(gap, 0.0, math.inf, 0.0 if gap else 1.0)
-    df = (a.variance + b.variance) ** 2 / (a.variance**2 / (a.left - 1) + b.variance**2 / (b.left - 1))
+    df = (a + b) ** 2 / (a**2 / (left_a - 1) + b**2 / (left_b - 1))
     return Difference(gap, error, df, stats.student_tail(gap / error, df))
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
+def _trimmed(values: Sequence[float]) -> tuple[float, float, int]:
     """The mean of what is left of a side, the variance of that mean, and how many values are left."""
-
-    mean: float
-    variance: float
-    left: int
-
-
-def _trimmed(values: Sequence[float]) -> _Side:
     ordered, n = sorted(values), len(values)
     out = int(TRIMMED * n)
     kept = ordered[out : n - out]
     # The variance of a trimmed mean comes from the winsorised values: those left out moved to the nearest kept.
     winsorised = [kept[0]] * out + kept + [kept[-1]] * out
     left = len(kept)
-    return _Side(statistics.fmean(kept), (n - 1) * statistics.variance(winsorised) / (left * (left - 1)), left)
+    return statistics.fmean(kept), (n - 1) * statistics.variance(winsorised) / (left * (left - 1)), left
 
 
 def holm_levels(p_values: Sequence[float], alpha: float = ALPHA) -> list[float]:

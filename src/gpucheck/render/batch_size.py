@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.render.blocks import (
@@ -15,6 +14,7 @@ from gpucheck.render.blocks import (
     Page,
     advice_line,
     answer,
+    by_column,
     column_of_numbers,
     finding_text,
     table,
@@ -32,21 +32,12 @@ from gpucheck.report.results.find_batch_size import (
     FoundBatchSize,
     FoundBatchSizes,
     Fragmentation,
-    Knee,
     MemorySplit,
     RecommendedSize,
     StepRecipe,
     TrialEntry,
 )
 
-_COLUMNS = (
-    Column("batch"),
-    Column("result", "left"),
-    Column("peak", keep=7),
-    Column("samples/s", keep=6),
-    Column("run", "left", keep=2),
-    Column("why", "left", keep=0, wraps=True),
-)
 _LIMITS = {
     "memory": "memory",
     "max-batch-size": "--max-batch-size",
@@ -123,8 +114,10 @@ def _gap(below: Sequence[Block]) -> list[Block]:
 
 def _in_use(found: FoundBatchSize) -> list[Block]:
     """Return what the answer means for use: three sentences at most, then how to reach an effective batch."""
+    best = found.knee.batch_size if found.knee is not None else None
+    knee = "" if best is None else f"best value: {best} (within 5 % of top speed)"
     limit = f"limited by {_limiting(found)}" if found.max_batch_size and found.limiting_factor != "memory" else ""
-    told = (_knee(found.knee), limit if _limiting(found) else "", _split(found.memory_split, found.axis_name))
+    told = (knee, limit if _limiting(found) else "", _split(found.memory_split, found.axis_name))
     advice = [advice_line(text) for text in accumulation_lines(found.accumulation)]
     return [*(Line(text) for text in told if text), *advice]
 
@@ -158,6 +151,10 @@ def _what(found: FoundBatchSize | EstimatedBatchSize) -> str:
     return f"{found.target}, {'training' if found.mode == 'train' else 'inference'}"
 
 
+def _does(found: FoundBatchSize | EstimatedBatchSize) -> str:
+    return "trains" if found.mode == "train" else "infers"
+
+
 def _how(found: FoundBatchSize) -> list[str]:
     parts = [found.optimizer.rpartition(".")[2]] if found.mode == "train" and found.optimizer else []
     parts += [found.dtype] if found.dtype else []
@@ -176,27 +173,25 @@ def _trials_of(found: FoundBatchSize, trials: Sequence[TrialEntry]) -> list[Bloc
 
 
 def _trials(found: FoundBatchSize, trials: Sequence[TrialEntry]) -> Block:
-    axis, highest = found.axis_name, max((trial.peak_bytes or 0 for trial in trials), default=0)
-    scale, unit = _scale(highest)
-    peaks = column_of_numbers([trial.peak_bytes for trial in trials], scale)
-    rates = column_of_numbers([trial.samples_per_s for trial in trials])
-    rows: list[list[Cell | str]] = [
-        [
-            str(trial.batch_size),
-            verdict_cell(_verdict_of(trial.outcome, trial.purpose), trial.outcome.replace("-", " ")),
-            peak,
-            rate,
-            Cell(_run_for(trial.purpose, resumed=trial.resumed), "dim"),
-            Cell(trial.reason or "", "dim"),
-        ]
-        for trial, peak, rate in zip(trials, peaks, rates, strict=True)
-    ]
+    scale, unit = _scale(max(trial.peak_bytes or 0 for trial in trials))
     # Along an axis a size is a length, and the rate is of lengths.
-    heads = {"peak": f"peak, {unit}", **({"batch": axis, "samples/s": f"{axis}/s"} if axis else {})}
-    columns = [replace(column, head=heads.get(column.head, column.head)) for column in _COLUMNS]
-    if not any(trial.reason for trial in trials):
-        columns, rows = columns[:-1], [row[:-1] for row in rows]
-    return table(columns, rows)
+    size, rate = (found.axis_name, f"{found.axis_name}/s") if found.axis_name else ("batch", "samples/s")
+    # One that was taken over from a log says so.
+    purposes = [f"{trial.purpose} (earlier)" if trial.resumed else trial.purpose for trial in trials]
+    columns: list[tuple[Column, Sequence[Cell | str]]] = [
+        (Column(size), [str(trial.batch_size) for trial in trials]),
+        (
+            Column("result", "left"),
+            [verdict_cell(_verdict_of(trial), trial.outcome.replace("-", " ")) for trial in trials],
+        ),
+        (Column(f"peak, {unit}", keep=7), column_of_numbers([trial.peak_bytes for trial in trials], scale)),
+        (Column(rate, keep=6), column_of_numbers([trial.samples_per_s for trial in trials])),
+        (Column("run", "left", keep=2), [Cell(purpose, "dim") for purpose in purposes]),
+    ]
+    if any(trial.reason for trial in trials):
+        reasons = [Cell(trial.reason or "", "dim") for trial in trials]
+        columns.append((Column("why", "left", keep=0, wraps=True), reasons))
+    return by_column(columns)
 
 
 def _scale(size: int) -> tuple[int, str]:
@@ -209,24 +204,31 @@ def _scale(size: int) -> tuple[int, str]:
 
 def _first_line(found: FoundBatchSize) -> str:
     """The answer in one line: the largest and the one to use; where more may fit, what fits and what is predicted."""
-    axis, does = found.axis_name, "trains" if found.mode == "train" else "infers"
+    axis = f"{found.axis_name} " if found.axis_name else ""
     note = "" if found.confirmed else " (passed once)"
-    if found.max_batch_size is None and found.limiting_factor not in _CAPS:
-        return _at_least(found, note)
-    if found.max_batch_size is None:
-        at_least = f"at least {f'{axis} ' if axis else ''}{found.at_least}{note} (stopped at {_limiting(found)})"
-        return "   ".join([at_least, *filter(None, (_recommended(found.recommended),))])
-    within = " within 85 %" if found.limited_by == "safety" else ""
-    parts = [f"largest {f'{axis} ' if axis else ''}that {does}{within}: {found.max_batch_size}{note}"]
-    return "   ".join([*parts, *filter(None, (_recommended(found.recommended),))])
+    if found.max_batch_size is not None:
+        within = " within 85 %" if found.limited_by == "safety" else ""
+        text = f"largest {axis}that {_does(found)}{within}: {found.max_batch_size}{note}"
+    elif found.limiting_factor in _CAPS:
+        text = f"at least {axis}{found.at_least}{note} (stopped at {_limiting(found)})"
+    else:
+        return _at_least(found, axis, note)
+    recommended = _recommended(found.recommended)
+    return f"{text}   {recommended}" if recommended else text
 
 
-def _at_least(found: FoundBatchSize, note: str) -> str:
+def _at_least(found: FoundBatchSize, axis: str, note: str) -> str:
     size, predicted = found.at_least, found.predicted_batch_size
-    text = f"at least {f'{found.axis_name} ' if found.axis else ''}{size} fits{note or _of_budget(found)}"
-    text += f"; {_ENDED.get(found.limiting_factor or '', 'the search did not end')}"
-    more = size is not None and predicted is not None and predicted > size
-    return f"{text}, predicted about {_about(predicted or 0)}" if more else text
+    text = f"at least {axis}{size} fits{note or _of_budget(found)}; {_ended(found)}"
+    if size is None or predicted is None or predicted <= size:
+        return text
+    # It is only predicted: two significant digits, in groups of three.
+    about = f"{round(predicted, 2 - len(str(predicted))):,}".replace(",", " ")
+    return f"{text}, predicted about {about}"
+
+
+def _ended(found: FoundBatchSize) -> str:
+    return _ENDED.get(found.limiting_factor or "", "the search did not end")
 
 
 def _of_budget(found: FoundBatchSize) -> str:
@@ -236,11 +238,6 @@ def _of_budget(found: FoundBatchSize) -> str:
     return f" ({units.significant(found.peak_bytes / scale, 2)} of {found.budget_bytes / scale:.3g} {unit})"
 
 
-def _about(size: int) -> str:
-    """A size that is only predicted: two significant digits, in groups of three."""
-    return f"{round(size, 2 - len(str(size))):,}".replace(",", " ")
-
-
 def _recommended(recommended: RecommendedSize | None) -> str:
     if recommended is None or recommended.batch_size is None:
         return ""
@@ -248,12 +245,6 @@ def _recommended(recommended: RecommendedSize | None) -> str:
     if recommended.speed:
         notes.append("same speed" if recommended.speed == "same" else f"{recommended.speed} than the largest")
     return f"recommended: {recommended.batch_size} ({', '.join(notes)})"
-
-
-def _knee(knee: Knee | None) -> str:
-    if knee is None or knee.batch_size is None:
-        return ""
-    return f"best value: {knee.batch_size} (within 5 % of top speed)"
 
 
 def _peak_lines(found: FoundBatchSize) -> list[str]:
@@ -428,14 +419,12 @@ def _page_of_devices(report: Report, several: FoundBatchSizes) -> Page:
 def _for_all(several: FoundBatchSizes) -> str:
     """The least answer of all devices, and which one it is that takes no more."""
     found = next(one for one in several.devices if one.device.id == several.least)
-    does = "trains" if found.mode == "train" else "infers"
-    what = found.axis_name or "a batch of"
+    does, what = _does(found), found.axis_name or "a batch of"
     if found.largest is None:
         others = [f"{one.device.id} {does} {one.largest}" for one in several.devices if one.largest is not None]
         return "; ".join([f"{several.least} {does} no size at all", *others[:1]])
     if found.is_open:
-        ended = _ENDED.get(found.limiting_factor or "", "the search did not end")
-        return f"every device {does} at least {what} {found.largest}; on {several.least} {ended}"
+        return f"every device {does} at least {what} {found.largest}; on {several.least} {_ended(found)}"
     alike = len({one.largest for one in several.devices}) == 1
     least = "" if alike else f" (least: {several.least})"
     use = found.recommended.batch_size if found.recommended else None
@@ -447,14 +436,35 @@ def _devices(several: FoundBatchSizes) -> list[Block]:
     """A row for each device, and what a step divided in proportion comes to where they are unlike."""
     devices, split = several.devices, several.split
     shares = {share.device: share.batch_size for share in split.shares} if split else {}
-    rates = column_of_numbers([found.samples_per_s for found in devices])
-    rows = [_device_row(found, rate, shares) for found, rate in zip(devices, rates, strict=True)]
-    columns = _device_columns(next((found.axis_name for found in devices if found.axis), None))
-    if not split:
-        place = next(place for place, column in enumerate(columns) if column.head == "split")
-        columns = columns[:place] + columns[place + 1 :]
-        rows = [row[:place] + row[place + 1 :] for row in rows]
-    laid_out: list[Block] = [table(columns, rows)]
+    # Along an axis sizes are lengths, and the rate is of lengths.
+    axis = next((found.axis_name for found in devices if found.axis), None)
+    split_column = (Column("split", keep=7), [_whole(shares.get(found.device.id)) for found in devices])
+    columns: list[tuple[Column, list[str]]] = [
+        (Column("device", "left"), [found.device.id for found in devices]),
+        (
+            Column("name", "left", keep=4),
+            [short_name(found.device) if found.device.name else UNKNOWN for found in devices],
+        ),
+        (
+            Column(f"largest {axis}" if axis else "largest"),
+            [_whole(found.max_batch_size) if found.at_least is None else f"≥{found.at_least}" for found in devices],
+        ),
+        (
+            Column("recommended", keep=6),
+            [_whole(found.recommended.batch_size if found.recommended else None) for found in devices],
+        ),
+        (
+            Column(f"{axis}/s" if axis else "samples/s", keep=5),
+            column_of_numbers([found.samples_per_s for found in devices]),
+        ),
+        *([split_column] if split else []),
+        # What could be done about it stands with each device's answer.
+        (
+            Column("limited by", "left", keep=0, wraps=True),
+            [_limiting(found).partition(":")[0] or UNKNOWN for found in devices],
+        ),
+    ]
+    laid_out: list[Block] = [by_column(columns)]
     if split:
         rate, equal = (units.significant(value) for value in (split.samples_per_s, split.equal_samples_per_s))
         laid_out += [
@@ -465,32 +475,6 @@ def _devices(several: FoundBatchSizes) -> list[Block]:
             ),
         ]
     return laid_out
-
-
-def _device_columns(axis: str | None) -> list[Column]:
-    """Along an axis sizes are lengths, and the rate is of lengths."""
-    return [
-        Column("device", "left"),
-        Column("name", "left", keep=4),
-        Column(f"largest {axis}" if axis else "largest"),
-        Column("recommended", keep=6),
-        Column(f"{axis}/s" if axis else "samples/s", keep=5),
-        Column("split", keep=7),
-        Column("limited by", "left", keep=0, wraps=True),
-    ]
-
-
-def _device_row(found: FoundBatchSize, rate: str, shares: Mapping[str, int]) -> list[Cell | str]:
-    return [
-        found.device.id,
-        short_name(found.device) if found.device.name else UNKNOWN,
-        _whole(found.max_batch_size) if found.at_least is None else f"≥{found.at_least}",
-        _whole(found.recommended.batch_size if found.recommended else None),
-        rate,
-        _whole(shares.get(found.device.id)),
-        # What could be done about it stands with each device's answer.
-        _limiting(found).partition(":")[0] or UNKNOWN,
-    ]
 
 
 def _whole(size: int | None) -> str:
@@ -606,9 +590,8 @@ def _estimate_memory(found: EstimatedBatchSize) -> Block:
 
 def _estimate_line(found: EstimatedBatchSize, largest: int) -> str:
     axis = f"{found.recipe.axis} " if found.recipe.axis else ""
-    does = "trains" if found.mode == "train" else "infers"
     on = f"{units.capacity(found.memory_bytes)} {_KINDS.get(found.device, found.device)}"
-    text = f"estimate for {on}: largest {axis}that {does} {largest}"
+    text = f"estimate for {on}: largest {axis}that {_does(found)} {largest}"
     if found.error is None:
         return text
     return f"{text} (expect {found.error.low * largest:.0f} to {found.error.high * largest:.0f})"
@@ -633,13 +616,8 @@ def _estimate_details(found: EstimatedBatchSize) -> Iterator[str]:
 UNDECIDED = ("timeout", "inconclusive", "suspected", "killed", "out-of-time")
 
 
-def _verdict_of(outcome: str, purpose: str) -> Verdict:
-    if purpose == "default malloc":
+def _verdict_of(trial: TrialEntry) -> Verdict:
+    if trial.purpose == _MALLOC:
         # Its peak is told for comparison; the answer does not depend on it.
         return "info"
-    return "pass" if outcome == "fits" else "inconclusive" if outcome in UNDECIDED else "fail"
-
-
-def _run_for(purpose: str, *, resumed: bool) -> str:
-    """Return what a trial was run for; one that was taken over from a log says so."""
-    return f"{purpose} (earlier)" if resumed else purpose
+    return "pass" if trial.outcome == "fits" else "inconclusive" if trial.outcome in UNDECIDED else "fail"

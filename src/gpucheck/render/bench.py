@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from operator import itemgetter
 
 from gpucheck import units
 from gpucheck.bench import ids
@@ -19,8 +19,6 @@ from gpucheck.render.blocks import (
     Line,
     Page,
     answer,
-    by_column,
-    cell_of,
     verdict_cell,
 )
 from gpucheck.render.measured import ColumnOf, filled, once
@@ -31,35 +29,39 @@ from gpucheck.report.results.bench import BenchAll, BenchmarkSummary, Headline, 
 
 # -- bandwidth ---------------------------------------------------------------------------------------------------------
 
-_BANDWIDTH_COLUMNS: tuple[ColumnOf[Measurement], ...] = (
-    filled(Column("operation", "left"), lambda row: str(row.case["operation"])),
-    filled(Column("array", "left", keep=8), lambda row: units.capacity(row.case["size_bytes"])),
-    *measured.rates("GB/s", percentiles_keep=4),
-    filled(Column("time", keep=5), measured.time_text),
-    filled(Column("bytes per call", keep=2), lambda row: units.capacity(row.work["bytes"])),
-    filled(Column("samples", keep=1), measured.samples_text),
-    filled(Column("notes", "left", keep=7, wraps=True, cropped=14), lambda row: measured.notes(row, "warm")),
-)
-
 
 def bandwidth_page(report: Report) -> Page:
     """A table for each device."""
+    median, *percentiles = measured.rates("GB/s", percentiles_keep=4)
+    columns: tuple[ColumnOf[Measurement], ...] = (
+        filled(Column("operation", "left"), lambda row: str(row.case["operation"])),
+        filled(Column("array", "left", keep=8), lambda row: units.capacity(row.case["size_bytes"])),
+        median,
+        filled(Column("of peak", keep=8), lambda row: _share_of_peak(report, row) or UNKNOWN),
+        *percentiles,
+        filled(Column("time", keep=5), measured.time_text),
+        filled(Column("bytes per call", keep=2), lambda row: units.capacity(row.work["bytes"])),
+        filled(Column("samples", keep=1), measured.samples_text),
+        measured.notes(7, "warm"),
+    )
     laid_out: list[Block] = []
     details: list[Block] = []
     answers = []
     found = list(measured.by_device(report.measurements))
     for device, mine in found:
         answers += _bandwidth_answer(report, device, mine)
-        shares = [_share_of_peak(report, row) for row in mine]
-        of_peak: ColumnOf[Measurement] = ColumnOf(Column("of peak", keep=8), partial(_or_unknown, shares))
-        columns = [*_BANDWIDTH_COLUMNS[:3], *([of_peak] if any(shares) else []), *_BANDWIDTH_COLUMNS[3:]]
         laid_out += [*measured.head(device, several=len(found) > 1), measured.table_of(mine, columns)]
-        details += [Line(_bandwidth_method(mine)), *measured.flag_lines(_bandwidth_flags(mine), len(mine))]
+        method = (
+            f"bytes read and written; {measured.timed_by(mine)}, after a warm-up, {measured.caches(mine)}, float32, "
+            f"preallocated. The spread covers {measured.covered(mine)}"
+        )
+        named = [
+            (flag, f"{row.case['operation']}, {units.capacity(row.case['size_bytes'])}")
+            for row in mine
+            for flag in row.flags
+        ]
+        details += [Line(method), *measured.flag_lines(named, len(mine))]
     return measured.bench_page(report, answers, laid_out, details)
-
-
-def _or_unknown(shares: Sequence[str | None], rows: Sequence[Measurement]) -> list[str]:
-    return [share or UNKNOWN for share in shares]
 
 
 def _bandwidth_answer(report: Report, device: DeviceRef, measurements: Sequence[Measurement]) -> list[measured.Answer]:
@@ -74,8 +76,9 @@ def _bandwidth_answer(report: Report, device: DeviceRef, measurements: Sequence[
     share = _share_of_peak(report, best)
     rate = units.byte_rate(measured.median_rate(best) or 0.0)
     reached = rate if share is None else f"{share} of its peak: {rate}"
-    what = "; ! ".join(part for part in (str(best.case["operation"]), measured.doubtful(best, "warm")) if part)
-    return [measured.Answer(device, f"{memory} reaches {reached} ({what})")]
+    doubt = measured.doubtful(best, "warm")
+    what = f"{best.case['operation']}{f'; ! {doubt}' if doubt else ''}"
+    return [measured.Answer(device, f"{memory} reaches {reached} ({what})", doubtful=bool(doubt))]
 
 
 def _share_of_peak(report: Report, row: Measurement) -> str | None:
@@ -87,21 +90,6 @@ def _share_of_peak(report: Report, row: Measurement) -> str | None:
     if not peak or row.rate is None or row.method.cache != "cold":
         return None
     return units.percent(row.rate.median / peak)
-
-
-def _bandwidth_flags(measurements: Sequence[Measurement]) -> list[tuple[str, str]]:
-    return [
-        (flag, f"{row.case['operation']}, {units.capacity(row.case['size_bytes'])}")
-        for row in measurements
-        for flag in row.flags
-    ]
-
-
-def _bandwidth_method(measurements: Sequence[Measurement]) -> str:
-    return (
-        f"bytes read and written; {measured.timed_by(measurements)}, after a warm-up, "
-        f"{measured.caches(measurements)}, float32, preallocated. The spread covers {measured.covered(measurements)}"
-    )
 
 
 # -- overlap -----------------------------------------------------------------------------------------------------------
@@ -123,7 +111,7 @@ _OVERLAP_COLUMNS: tuple[ColumnOf[OverlapResult], ...] = (
     filled(Column("compute", keep=4), lambda answer: units.duration(answer.compute_s)),
     filled(Column("both", keep=5), lambda answer: units.duration(answer.both_s)),
     filled(Column("rounds", keep=1), lambda answer: str(answer.rounds)),
-    filled(Column("notes", "left", keep=7, wraps=True, cropped=14), lambda answer: measured.note_cell(answer.flags)),
+    measured.notes_column(7, lambda answer: measured.note_cell(answer.flags)),
 )
 
 
@@ -140,12 +128,12 @@ def overlap_page(report: Report) -> Page:
         if found:
             laid_out += [*measured.head(device, several=len(devices) > 1), measured.table_of(found, _OVERLAP_COLUMNS)]
         details.append(Line(_overlap_method(mine)))
-        details += measured.flag_lines((flag, _overlap_case(entry)) for entry in found for flag in entry.flags)
+        flagged: list[tuple[str, str]] = []
+        for entry in found:
+            streams = f"{entry.streams} stream{'s' * (entry.streams != 1)}"
+            flagged += [(flag, f"{entry.host_memory} {SHORT_WAYS[entry.direction]}, {streams}") for flag in entry.flags]
+        details += measured.flag_lines(flagged)
     return measured.bench_page(report, answers, laid_out, details)
-
-
-def _overlap_case(entry: OverlapResult) -> str:
-    return f"{entry.host_memory} {SHORT_WAYS[entry.direction]}, {entry.streams} stream{'s' * (entry.streams != 1)}"
 
 
 def _overlap_answer(device: DeviceRef, found: Sequence[OverlapResult]) -> list[measured.Answer]:
@@ -158,7 +146,8 @@ def _overlap_answer(device: DeviceRef, found: Sequence[OverlapResult]) -> list[m
     hidden = units.percent(min(max(least.overlap, 0.0), 1.0))
     told = measured.note_cell([flag for flag in least.flags if flag in measured.DOUBTS - measured.OF_A_FINDING]).text
     doubt = f" ({told})" if told else ""
-    return [measured.Answer(device, f"{hidden} of a {least.host_memory} copy hides behind compute{doubt}")]
+    text = f"{hidden} of a {least.host_memory} copy hides behind compute{doubt}"
+    return [measured.Answer(device, text, doubtful=bool(doubt))]
 
 
 def _overlap_method(measurements: Sequence[Measurement]) -> str:
@@ -195,7 +184,7 @@ _COLLECTIVE_COLUMNS: tuple[ColumnOf[Measurement], ...] = (
     _own_unit("algbw", 5, _algbw),
     _own_unit("busbw", ALWAYS, measured.median_rate),
     filled(Column("samples", keep=1), measured.samples_text),
-    filled(Column("notes", "left", keep=6, wraps=True, cropped=14), lambda row: measured.note_cell(row.flags)),
+    measured.notes_column(6, lambda row: measured.note_cell(row.flags)),
 )
 
 
@@ -220,12 +209,12 @@ def collective_page(report: Report) -> Page:
     by = f"{case['backend']}, host transport" if case["backend"] == "gloo" else str(case["backend"])
     rate = measured.median_rate(one)
     told = "no rate" if rate is None else f"busbw {units.byte_rate(rate)}"
-    text = f"{case['collective']} of {units.capacity(case['size_bytes'])}: {told}{measured.doubt(one)} ({by})"
+    doubt = measured.doubt(one)
+    text = f"{case['collective']} of {units.capacity(case['size_bytes'])}: {told}{doubt} ({by})"
     flags = [(flag, label(row)) for row in rows for flag in row.flags]
     details: list[Block] = [Line(_collective_method(rows)), *measured.flag_lines(flags, len(rows))]
-    return measured.bench_page(
-        report, [measured.Answer(DeviceRef(place), text)], [measured.table_of(rows, _COLLECTIVE_COLUMNS)], details
-    )
+    answers = [measured.Answer(DeviceRef(place), text, doubtful=bool(doubt))]
+    return measured.bench_page(report, answers, [measured.table_of(rows, _COLLECTIVE_COLUMNS)], details)
 
 
 def _collective_method(rows: list[Measurement]) -> str:
@@ -270,15 +259,27 @@ def all_page(report: Report) -> Page:
     laid_out: list[Block] = [_all_table(answered, several=len(devices) > 1)]
     laid_out += [Line(), Line(rest, "dim")] if (rest := measured.rests_on(report)) else []
     findings = [
-        measured.named(_short(_of_benchmark(finding)), several=len(devices) > 1)
+        measured.named(_of_benchmark(finding), several=len(devices) > 1)
         for finding in measured.remarks_once(report.findings)
         # Why one was skipped stands in its row.
         if finding.verdict != "skip"
     ]
-    told = f"{_counted(answered.benchmarks)}{on}"
+    told, verdict = _counted(answered.benchmarks), report.summary.verdict
+    doubtful = _doubtful(answered.headlines)
+    if verdict == "pass" and doubtful:
+        # Nothing failed, and yet such a figure is no plain pass.
+        told, verdict = f"{told}; {doubtful}", "warn"
     flagged = [(flag, f"{line.benchmark} {line.case}") for line in answered.headlines for flag in line.flags]
     details = [*measured.flag_lines(flagged, len(answered.headlines))]
-    return Page(answer(report.summary.verdict, told), laid_out, details, findings)
+    return Page(answer(verdict, f"{told}{on}"), laid_out, details, findings)
+
+
+def _doubtful(headlines: Sequence[Headline]) -> str:
+    """`2 of 5 figures noisy`, and with several kinds of doubt `2 of 5 figures doubtful`; empty where there is none."""
+    words = [word for line in headlines if (word := measured.weightiest(line.flags))]
+    if not words:
+        return ""
+    return f"{len(words)} of {len(headlines)} figures {words[0] if len(set(words)) == 1 else 'doubtful'}"
 
 
 # In the order of the sentence; the two worst are named.
@@ -317,6 +318,8 @@ def _all_table(answer: BenchAll, *, several: bool) -> Block:
             why = benchmark.why or benchmark.verdict
             rows.append([head, "", why, UNKNOWN, "", ""])
         for place, line in enumerate(lines):
+            of = (line.of or "").removeprefix("the ")
+            share = "" if line.share is None else f"{units.percent(line.share)} of {of}"
             rows.append(
                 [
                     # The verdict is the benchmark's, not the row's.
@@ -324,35 +327,28 @@ def _all_table(answer: BenchAll, *, several: bool) -> Block:
                     line.device,
                     line.case,
                     _figure(line),
-                    f"{units.percent(line.share)} of {(line.of or '').removeprefix('the ')}"
-                    if line.share is not None
-                    else "",
+                    share,
                     measured.note_cell(line.flags).text.removeprefix("! "),
                 ]
             )
-    columns = zip(_ALL_COLUMNS, zip(*rows, strict=True), strict=True)
-    empty = {
-        place for place, cells in enumerate(zip(*rows, strict=True)) if not any(cell_of(cell).text for cell in cells)
-    }
-    return by_column(
-        (column, cells)
-        for place, (column, cells) in enumerate(columns)
-        if (several or column.head != "device") and place not in empty
-    )
+    columns: list[ColumnOf[list[str | Cell]]] = [
+        filled(column, itemgetter(place))
+        for place, column in enumerate(_ALL_COLUMNS)
+        if several or column.head != "device"
+    ]
+    return measured.table_of(rows, columns)
 
 
 def _of_benchmark(finding: Finding) -> Finding:
-    """The finding with its benchmark's name in front, as several say the same; not what is about the machine."""
+    """The finding with its benchmark's name in front, as several say the same; not what is about the machine.
+
+    Where the title fills the line, it is without its message: a second clause of the same.
+    """
     from gpucheck.bench.benchmarks import BENCHMARKS
 
     name, _, rest = finding.id.partition(".")
-    if rest in ids.OF_THE_MACHINE or name not in {one.id for one in BENCHMARKS}:
-        return finding
-    return replace(finding, title=f"{name}: {finding.title}")
-
-
-def _short(finding: Finding) -> Finding:
-    """Without its message where the title fills the line: a second clause of the same."""
+    if rest not in ids.OF_THE_MACHINE and name in {one.id for one in BENCHMARKS}:
+        finding = replace(finding, title=f"{name}: {finding.title}")
     return replace(finding, message="") if len(finding.title) + 2 > measured.WIDTH else finding
 
 

@@ -103,7 +103,12 @@ def lines(
 
     Points that have no place there (not finite, below 0, no logarithm) are left out.
     """
-    kept = [Series(one.name, _thinned(tuple(filter(_placed(log_x), sorted(one.points))))) for one in series]
+
+    def has_place(point: tuple[float, float]) -> bool:
+        x, y = point
+        return math.isfinite(x) and 0 <= y < 1e30 and (x > 0 or not log_x)
+
+    kept = [Series(one.name, _thinned(tuple(filter(has_place, sorted(one.points))))) for one in series]
     kept = [one for one in kept if one.points]
     shown = kept[:MOST_SERIES]
     xs = sorted({x for one in shown for x, _ in one.points})
@@ -142,10 +147,6 @@ def lines(
         rows,
         len(kept) - len(shown),
     )
-
-
-def _placed(log_x: bool) -> Callable[[tuple[float, float]], bool]:
-    return lambda point: all(map(math.isfinite, point)) and 0 <= point[1] < 1e30 and (point[0] > 0 or not log_x)
 
 
 def _thinned(points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
@@ -206,7 +207,10 @@ def bars(title: str, name: str, value: str, lengths: Sequence[tuple[str, float]]
 def of(report: Report) -> list[Chart]:
     """Every chart that the document has data for."""
     charts = [*_over_size(report.measurements), *_products(report.measurements), *_crossover(report.measurements)]
-    charts += [*_batch_sizes(report), *_sustained(report), *_stress(report), *_run(report), *_ranks(report)]
+    charts += _batch_sizes(report)
+    for one in report.results.get("bench_matmul_sustained", ()):
+        charts += _over_time(f"{one.dtype} {one.m}×{one.n}×{one.k} sustained", [(one.device, one.readings)])
+    charts += [*_stress(report), *_run(report), *_ranks(report)]
     return [chart for chart in charts if chart is not None]
 
 
@@ -322,11 +326,6 @@ def _over_time(title: str, devices: Sequence[tuple[str, Sequence[Any]]]) -> Iter
             known = [(at_s, getattr(value, "median", value) / scale) for at_s, value in read if value is not None]
             series.append(Series(device, tuple(known)))
         yield lines(f"{title}: {name}", series, x_name="s", y_name=unit)
-
-
-def _sustained(report: Report) -> Iterator[Chart | None]:
-    for one in report.results.get("bench_matmul_sustained", ()):
-        yield from _over_time(f"{one.dtype} {one.m}×{one.n}×{one.k} sustained", [(one.device, one.readings)])
 
 
 def _stress(report: Report) -> Iterator[Chart | None]:

@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 
 from gpucheck import errors
 from gpucheck.render.blocks import SIGNS
-from gpucheck.report.codec import to_json
+from gpucheck.report.codec import to_json, written_out
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.report import Report
 
@@ -33,7 +33,9 @@ def junit(report: Report) -> str:
     `fail` is a failure, `inconclusive` an error, `skip` skipped; a warning passes, with its text as output, unless it
     is what failed the command (`--strict`). A report without findings is one case, judged by its exit status.
     """
-    findings = report.findings or (_whole(report),)
+    # Without findings the command itself is one.
+    whole = Finding(report.command.replace(" ", "."), report.summary.verdict, f"gpucheck {report.command}")
+    findings = report.findings or (whole,)
     if not report.summary.complete:
         findings += (Finding("complete", "inconclusive", "the command ran to its end", "it was cut off"),)
     strict = is_strict(report)
@@ -101,16 +103,7 @@ def is_strict(report: Report) -> bool:
 
 def clean(text: str) -> str:
     """`text` with every character that XML cannot hold written as an escape: ESC becomes `\\x1b`."""
-    return _FORBIDDEN.sub(lambda found: _escape(ord(found.group())), text)
-
-
-def _escape(code: int) -> str:
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
-
-
-def _whole(report: Report) -> Finding:
-    """The command itself as a finding."""
-    return Finding(report.command.replace(" ", "."), report.summary.verdict, f"gpucheck {report.command}")
+    return _FORBIDDEN.sub(lambda found: written_out(found.group()), text)
 
 
 def _properties(suite: ElementTree.Element, report: Report) -> None:
@@ -152,13 +145,11 @@ def _details(finding: Finding) -> str:
     lines = [text for text in (finding.title, finding.message) if text]
     if finding.fix:
         lines.append(f"to do: {finding.fix}")
-    lines += [f"{name}: {_value(value)}" for name, value in finding.evidence.items() if name != "elapsed_s"]
+    for name, value in finding.evidence.items():
+        if name != "elapsed_s":
+            text = value if isinstance(value, str) else json.dumps(to_json(value), ensure_ascii=False)
+            lines.append(f"{name}: {text}")
     return "\n".join(lines)
-
-
-def _value(value: Any) -> str:
-    """Evidence as text, what has parts as JSON."""
-    return value if isinstance(value, str) else json.dumps(to_json(value), ensure_ascii=False)
 
 
 def _seconds(value: float) -> str:
@@ -249,13 +240,13 @@ def workflow_commands(report: Report) -> str:
     A skip is no annotation: it stands in the summary.
     """
     levels: dict[Verdict, str] = {**_ANNOTATED, "warn": "error"} if is_strict(report) else _ANNOTATED
-    lines = [
-        _command(
-            levels[finding.verdict], f"gpucheck {report.command}: {finding.title}", _said(finding), _place(finding)
-        )
-        for finding in report.findings
-        if finding.verdict in levels
-    ]
+    lines = []
+    for finding in report.findings:
+        if finding.verdict in levels:
+            fix = f"\nTo do: {finding.fix}" if finding.fix else ""
+            said = f"{finding.message or finding.title}{fix}\n[{finding.id}]"
+            title = f"gpucheck {report.command}: {finding.title}"
+            lines.append(_command(levels[finding.verdict], title, said, _place(finding)))
     if not report.summary.complete:
         lines.append(_command("error", f"gpucheck {report.command}", "cut off: the report is not complete"))
     return "".join(f"{line}\n" for line in lines)
@@ -269,13 +260,7 @@ def _place(finding: Finding) -> str:
     """The line of source that a finding is about, as properties of its annotation; empty for one without a file."""
     named = {"file": "file", "line": "line", "column": "col", "end_line": "endLine"}
     told = finding.evidence if "file" in finding.evidence and "line" in finding.evidence else {}
-    parts = [f"{name}={escape_property(plain(str(told[key])))}," for key, name in named.items() if told.get(key)]
-    return "".join(parts)
-
-
-def _said(finding: Finding) -> str:
-    parts = [finding.message or finding.title, *([f"To do: {finding.fix}"] if finding.fix else []), f"[{finding.id}]"]
-    return "\n".join(parts)
+    return "".join(f"{name}={escape_property(plain(str(told[key])))}," for key, name in named.items() if told.get(key))
 
 
 def plain(text: str) -> str:
@@ -296,7 +281,7 @@ def escape_property(text: str) -> str:
 def step_summary(report: Report) -> str:
     """The report as Markdown: the verdict, where it ran, and a table of findings, the worst first."""
     findings = sorted(report.findings, key=lambda finding: WORST_FIRST.index(finding.verdict))
-    rows = [f"| {_sign(f.verdict)} | `{_code(f.id)}` | {_cell(f.title)} | {_cell(_message(f))} |" for f in findings]
+    rows = [_row(finding) for finding in findings]
     head = [f"### gpucheck {report.command}: {_sign(report.summary.verdict)}", "", _where(report), ""]
     if not report.summary.complete:
         head += ["**Not complete: the command was cut off.**", ""]
@@ -332,12 +317,10 @@ def _where(report: Report) -> str:
     return _cell(" · ".join([*parts, f"{report.elapsed_s:.1f} s"]))
 
 
-def _message(finding: Finding) -> str:
-    return "\n".join(part for part in (finding.message, f"→ {finding.fix}" if finding.fix else "") if part)
-
-
-def _code(text: str) -> str:
-    return plain(text).replace("`", "'").replace("|", "\\|")
+def _row(finding: Finding) -> str:
+    message = "\n".join(part for part in (finding.message, f"→ {finding.fix}" if finding.fix else "") if part)
+    code = plain(finding.id).replace("`", "'").replace("|", "\\|")
+    return f"| {_sign(finding.verdict)} | `{code}` | {_cell(finding.title)} | {_cell(message)} |"
 
 
 def _cell(text: str) -> str:

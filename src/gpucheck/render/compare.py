@@ -21,7 +21,7 @@ from gpucheck.render.blocks import (
     table,
     verdict_cell,
 )
-from gpucheck.render.measured import FLAGS
+from gpucheck.render.measured import FLAGS, rate_text
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.short import Change, ComparedRow, Comparison
@@ -136,7 +136,7 @@ def comparison(report: Report) -> list[Block]:
         return []
     rows = _ordered(compared.rows)
     shown, left = rows[:_MOST_ROWS], rows[_MOST_ROWS:]
-    laid_out: list[Block] = [_table(shown, {finding.id: finding for finding in report.findings}.get(_GATE))]
+    laid_out: list[Block] = [_table(shown, next((one for one in report.findings if one.id == _GATE), None))]
     if left:
         changed = sum(row.change != "same" for row in left)
         which = f"{changed} of them changed" if changed else "without a change"
@@ -177,7 +177,12 @@ def _label(case: Mapping[str, object], row: ComparedRow, rows: Sequence[Compared
 def _details(compared: Comparison) -> list[Block]:
     every = len(compared.rows) > _MOST_ROWS
     laid_out: list[Block] = [_table(_ordered(compared.rows), None), Line()] if every else []
-    return [*laid_out, Line(_method(compared))]
+    alpha, within = units.percent(compared.alpha), units.percent(compared.same_within)
+    method = (
+        f"time new/old: below 1 is faster. Yuen's t on the logarithms of the runs' lower quartiles, {alpha} for the "
+        f"whole table (Holm). same: within ±{within}"
+    )
+    return [*laid_out, Line(method)]
 
 
 def _cells(row: ComparedRow, *, failed: bool, several: bool) -> Sequence[str | Cell]:
@@ -186,34 +191,18 @@ def _cells(row: ComparedRow, *, failed: bool, several: bool) -> Sequence[str | C
     if row.why and min(row.old_runs, row.new_runs) >= FEWEST_RUNS:
         notes.insert(0, row.why)
     label = row_text(row, " ")
+    figures = [
+        units.duration(time_s) if rate is None or row.rate_unit is None else rate_text(rate, row.rate_unit)
+        for rate, time_s in ((row.old_rate, row.old_s), (row.new_rate, row.new_s))
+    ]
+    verdict: Verdict = "fail" if failed else _SIGNS[row.change]
+    word = "slower" if failed else "inconclusive" if row.change == "cannot tell" else row.change
     return [
         f"{label} ({row.new_device})" if several else label,
-        _figure(row.old_rate, row.old_s, row.rate_unit),
-        _figure(row.new_rate, row.new_s, row.rate_unit),
+        *figures,
         f"{row.ratio:.2f}×",
         _between(row) or UNKNOWN,
         str(row.old_runs) if row.old_runs == row.new_runs else f"{row.old_runs}, {row.new_runs}",
-        _verdict(row, failed=failed),
+        verdict_cell(verdict, word),
         ", ".join(notes),
     ]
-
-
-def _verdict(row: ComparedRow, *, failed: bool) -> Cell:
-    text = "inconclusive" if row.change == "cannot tell" else row.change
-    return verdict_cell("fail", "slower") if failed else verdict_cell(_SIGNS[row.change], text)
-
-
-def _figure(rate: float | None, time_s: float, unit: str | None) -> str:
-    if rate is None or unit is None:
-        return units.duration(time_s)
-    if unit in ("FLOP/s", "OP/s"):
-        return units.flop_rate(rate, unit)
-    return units.byte_rate(rate) if unit == "B/s" else f"{units.significant(rate)} {unit}"
-
-
-def _method(compared: Comparison) -> str:
-    alpha, within = units.percent(compared.alpha), units.percent(compared.same_within)
-    return (
-        f"time new/old: below 1 is faster. Yuen's t on the logarithms of the runs' lower quartiles, {alpha} for the "
-        f"whole table (Holm). same: within ±{within}"
-    )

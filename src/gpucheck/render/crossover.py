@@ -49,9 +49,8 @@ _COLUMNS: tuple[ColumnOf[_Raced], ...] = (
     filled(Column("with copies"), lambda row: measured.time_text(row.sides.get(_COPIES))),
     filled(Column("ratio", keep=7), lambda row: measured.ratio_text(row.speedup(_COPIES))),
     filled(Column("rounds", keep=1), lambda row: str(row.rounds)),
-    filled(
-        Column("notes", "left", keep=5, wraps=True, cropped=14),
-        lambda row: measured.note_cell([flag for side in row.sides.values() for flag in side.flags]),
+    measured.notes_column(
+        5, lambda row: measured.note_cell([flag for side in row.sides.values() for flag in side.flags])
     ),
 )
 
@@ -70,7 +69,12 @@ def page(report: Report) -> Page:
             answers.append(measured.Answer(device, _answer(found)))
             laid_out.append(measured.table_of(found, _CROSSINGS))
         details += [*measured.head(device, several=len(devices) > 1), measured.table_of(_raced(mine), _COLUMNS)]
-        details += [Line(_method(mine)), *measured.flag_lines(_flags(mine), len(mine))]
+        named = [
+            (flag, f"{row.case['operation']} {row.case['size']} {row.case['side']}")
+            for row in mine
+            for flag in row.flags
+        ]
+        details += [Line(_method(mine)), *measured.flag_lines(named, len(mine))]
     return measured.bench_page(report, answers, laid_out, details)
 
 
@@ -88,14 +92,8 @@ def _answer(found: Sequence[CrossoverResult]) -> str:
     return f"GPU pays from {', '.join(pays)}" + (f"; never {', '.join(never)}" if never else "")
 
 
-def _from(entry: CrossoverResult) -> str:
-    start = entry.device_faster_from
-    return UNKNOWN if start is None else short_text(entry.operation, start)
-
-
-def _up_to(entry: CrossoverResult) -> str:
-    last = entry.cpu_faster_up_to
-    return UNKNOWN if last is None else short_text(entry.operation, last)
+def _size(entry: CrossoverResult, size: int | None) -> str:
+    return UNKNOWN if size is None else short_text(entry.operation, size)
 
 
 def _never(entry: CrossoverResult) -> str:
@@ -112,8 +110,8 @@ OPERATIONS = {"matmul": "matmul, N×N", "elementwise": "elementwise, elements", 
 _CROSSINGS: tuple[ColumnOf[CrossoverResult], ...] = (
     measured.once(Column("operation", "left"), lambda entry: OPERATIONS.get(entry.operation, entry.operation)),
     filled(Column("copies", "left"), lambda entry: "included" if entry.transfers else "excluded"),
-    filled(Column("CPU faster\nup to", keep=6), _up_to),
-    filled(Column("GPU faster\nfrom"), _from),
+    filled(Column("CPU faster\nup to", keep=6), lambda entry: _size(entry, entry.cpu_faster_up_to)),
+    filled(Column("GPU faster\nfrom"), lambda entry: _size(entry, entry.device_faster_from)),
     filled(Column("largest\ntried", keep=5), lambda entry: short_text(entry.operation, entry.largest)),
     filled(
         Column("GPU speed-up", "left", keep=7),
@@ -125,14 +123,6 @@ _CROSSINGS: tuple[ColumnOf[CrossoverResult], ...] = (
     ),
     filled(Column("", "left", keep=4), _never),
 )
-
-
-def _flags(measurements: Sequence[Measurement]) -> list[tuple[str, str]]:
-    return [
-        (flag, f"{row.case['operation']} {row.case['size']} {row.case['side']}")
-        for row in measurements
-        for flag in row.flags
-    ]
 
 
 def _raced(measurements: Sequence[Measurement]) -> list[_Raced]:

@@ -73,9 +73,8 @@ def rows(report: Report) -> str:
                 "flags": " ".join(measurement.flags),
             }
         )
-    if compared is not None:
-        for row in compared.rows:
-            write(_compared(row))
+    for row in compared.rows if compared is not None else ():
+        write(_compared(row))
     for finding in report.findings:
         write(
             {"kind": "finding", "name": finding.id, "verdict": finding.verdict, "message": _one_line(finding.message)}

@@ -27,12 +27,11 @@ from gpucheck.render.blocks import (
     by_column,
     cell_of,
     finding_line,
-    table,
     verdict_cell,
 )
 from gpucheck.render.text import said
 from gpucheck.report.facts import Device, Facts, Link, Process
-from gpucheck.report.finding import Finding, Group, Verdict, grouped, in_short, name_in
+from gpucheck.report.finding import ASKING, Finding, Group, grouped, in_short, name_in
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.report import Report
 
@@ -60,8 +59,6 @@ _SEEN_IN = {
     "devices.pcie_replays": "link",
 }
 _COMPACT_HEADS = {"MHz": "clock", "PCIe": "link"}
-# What stands above the table, the worst first.
-FAULTS: tuple[Verdict, ...] = ("fail", "inconclusive", "warn")
 # Said in the first line where it is so: no GPU, and none that torch can use.
 NONE = "devices.none"
 _UNUSABLE = ("devices.hidden", "devices.torch_build")
@@ -83,7 +80,7 @@ _NEAR_CELSIUS, _NEAR_POWER = 5.0, 0.95
 def page(report: Report) -> Page:
     """Faults with what to do, else that there is none; then each device in a line, processes and versions."""
     findings = [_with_time(finding) for finding in sorted(report.findings, key=gravity)]
-    if any(finding.verdict in FAULTS for finding in findings):
+    if any(finding.verdict in ASKING for finding in findings):
         return Page(None, _body(report), findings=findings)
     line, cause = _answer(report)
     then = "gpucheck doctor, if this machine should have a GPU" if cause is not None and cause.id == NONE else None
@@ -95,17 +92,16 @@ def watched(report: Report, read: datetime.datetime, interval_s: float) -> list[
 
     A small screen is cut at its foot.
     """
-    faults = _groups(report.findings)
+    faults = _faults(report.findings)
     following = read + datetime.timedelta(seconds=interval_s)
     line, _ = _answer(report)
     laid_out: list[Block] = [
         Line(f"{_clock_time(read)}, next {_clock_time(following)} (every {interval_s:g} s)", "dim"),
-        *(Line(f"{SIGNS[group.verdict][0]} {_who(group)}{group.title}", SIGNS[group.verdict][2]) for group in faults),
+        *map(_in_a_line, grouped(faults)),
         *([line] if not faults and line is not None else []),
     ]
     laid_out += [Line()] if report.facts.devices else []
-    causes = said(_faults(report.findings))
-    return [*laid_out, *_body(report), *([Line(), *causes] if causes else [])]
+    return [*laid_out, *_body(report), *([Line(), *said(faults)] if faults else [])]
 
 
 def _body(report: Report) -> list[Block]:
@@ -121,27 +117,20 @@ def _body(report: Report) -> list[Block]:
     return [block for number, part in enumerate(parts) if part for block in ([Line()] * (number > 0) + part)]
 
 
-def _groups(found: Sequence[Finding]) -> list[Group]:
-    """The faults, each once for all its cards."""
-    return grouped(_faults(found))
-
-
 def _faults(found: Sequence[Finding]) -> list[Finding]:
     """The worst first, those that began with the time."""
     ordered = sorted(
-        (finding for finding in found if finding.verdict in FAULTS),
-        key=lambda finding: (FAULTS.index(finding.verdict), gravity(finding)),
+        (finding for finding in found if finding.verdict in ASKING),
+        key=lambda finding: (ASKING.index(finding.verdict), gravity(finding)),
     )
     return [_with_time(finding) for finding in ordered]
 
 
 def _with_time(finding: Finding) -> Finding:
-    since = finding.evidence.get("since")
-    return replace(finding, title=f"{finding.title} since {_time_of(since)}") if since else finding
-
-
-def _time_of(text: str) -> str:
-    return _clock_time(datetime.datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=datetime.timezone.utc))
+    if not (since := finding.evidence.get("since")):
+        return finding
+    moment = datetime.datetime.strptime(since, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=datetime.timezone.utc)
+    return replace(finding, title=f"{finding.title} since {_clock_time(moment)}")
 
 
 def _clock_time(moment: datetime.datetime) -> str:
@@ -149,8 +138,9 @@ def _clock_time(moment: datetime.datetime) -> str:
     return moment.astimezone().strftime("%H:%M:%S")
 
 
-def _who(group: Group) -> str:
-    return f"{', '.join(group.devices)}  " if group.devices else ""
+def _in_a_line(group: Group) -> Line:
+    sign, _, style = SIGNS[group.verdict]
+    return Line(f"{sign} {', '.join(group.devices)}{'  ' if group.devices else ''}{group.title}", style)
 
 
 def _answer(report: Report) -> tuple[Line | None, Finding | None]:
@@ -236,7 +226,7 @@ def devices_table(devices: Sequence[Device], findings: tuple[Finding, ...]) -> T
     cards = [device for device in devices if device.kind != "cpu"]
     # One index is enough where NVML and CUDA count alike.
     alike = all(device.nvml_index in (None, device.cuda_index) for device in cards)
-    needed = {_SEEN_IN[one.id] for one in findings if one.verdict in FAULTS and one.id in _SEEN_IN}
+    needed = {_SEEN_IN[one.id] for one in findings if one.verdict in ASKING and one.id in _SEEN_IN}
     made: Table | None = None
     for columns in _columns(findings):
         filled = [(column, [cell_of(text(device)) for device in devices]) for column, text in columns]
@@ -405,7 +395,7 @@ def _state(device: Device, findings: tuple[Finding, ...], *, brief: bool = False
         load = device.load_1min
         return Cell(UNKNOWN if load is None else f"load {units.significant(load, 2)}", "dim")
     mine = [finding for finding in findings if is_about(finding, device)]
-    for worst in FAULTS:
+    for worst in ASKING:
         for finding in mine:
             if finding.verdict == worst:
                 return verdict_cell(finding.verdict, (finding if brief else _with_time(finding)).title)
@@ -431,34 +421,21 @@ def is_about(finding: Finding, device: Device) -> bool:
 
 def _processes(facts: Facts) -> Block:
     """A line for each process on each device; their kind where one does more than compute."""
-    columns = (
-        Column("GPU", "left"),
-        Column("PID"),
-        Column("user", "left", keep=5),
-        Column("memory"),
-        Column("util", keep=4),
-        Column("age", keep=3),
-        Column("kind", "left", keep=1),
-        Column("command", "left", cropped=8),
-    )
-    rows = [_process_row(device, process) for device in facts.devices for process in device.processes or ()]
-    alike = all(process.kind == "compute" for device in facts.devices for process in device.processes or ())
-    shown = [place for place, column in enumerate(columns) if not (alike and column.head == "kind")]
-    kept = table([columns[place] for place in shown], [[row[place] for place in shown] for row in rows])
-    return replace(kept, dense=True)
-
-
-def _process_row(device: Device, process: Process) -> list[str]:
-    return [
-        _name(device),
-        str(process.pid),
-        process.user or UNKNOWN,
-        UNKNOWN if process.used_memory_bytes is None else units.capacity(process.used_memory_bytes),
-        _percent(process.utilization_percent),
-        UNKNOWN if process.age_s is None else units.age(process.age_s),
-        process.kind,
-        _command(process),
+    rows = [(device, process) for device in facts.devices for process in device.processes or ()]
+    found = [process for _, process in rows]
+    sizes, ages = [one.used_memory_bytes for one in found], [one.age_s for one in found]
+    kinds = [one.kind for one in found]
+    columns = [
+        (Column("GPU", "left"), [_name(device) for device, _ in rows]),
+        (Column("PID"), [str(one.pid) for one in found]),
+        (Column("user", "left", keep=5), [one.user or UNKNOWN for one in found]),
+        (Column("memory"), [UNKNOWN if size is None else units.capacity(size) for size in sizes]),
+        (Column("util", keep=4), [_percent(one.utilization_percent) for one in found]),
+        (Column("age", keep=3), [UNKNOWN if age is None else units.age(age) for age in ages]),
+        *([] if set(kinds) == {"compute"} else [(Column("kind", "left", keep=1), kinds)]),
+        (Column("command", "left", cropped=8), [_command(one) for one in found]),
     ]
+    return replace(by_column(columns), dense=True)
 
 
 def _command(process: Process) -> str:

@@ -17,15 +17,16 @@ from gpucheck.render.blocks import (
     Page,
     advice_line,
     answer,
+    by_column,
     finding_line,
     finding_text,
     table,
     verdict_cell,
 )
-from gpucheck.render.devices import FAULTS, NONE, called, devices_table, hottest, is_about, short_name, versions_line
+from gpucheck.render.devices import NONE, called, devices_table, hottest, is_about, short_name, versions_line
 from gpucheck.render.text import said
 from gpucheck.report.facts import Device, Facts
-from gpucheck.report.finding import Finding, Verdict, in_short
+from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, Verdict, in_short
 from gpucheck.report.report import Report
 from gpucheck.report.results.short import DoctorResult, FigureCheck, LoadResult, MemoryStep, RungStanding
 
@@ -51,12 +52,13 @@ def page(report: Report) -> Page:
     first = next((finding for finding in report.findings if told is not None and finding.id == told.first), None)
     because = [finding for finding in report.findings if "because_of" in finding.evidence]
     others = [finding for finding in report.findings if finding not in because]
-    body = ladder(told.rungs if told is not None else ())
+    rungs = told.rungs if told is not None else ()
+    body = ladder(rungs)
     if because:
         follows = ", ".join(f"{finding.title} ({finding.id})" for finding in because)
         body.append(Line(f"follow-on failures: {follows}", "dim"))
     body += [*_load(told.load if told is not None else None), *versions_line(report.facts)]
-    details = absent(told.rungs if told is not None else ())
+    details = absent(rungs)
     if first is not None:
         line, *shown = _diagnosis(first)
         return Page(line, body, details, findings=others, cause=first, under=shown)
@@ -88,7 +90,8 @@ def _diagnosis(first: Finding) -> list[Line]:
 def ladder(rungs: Sequence[RungStanding]) -> list[Block]:
     """The rungs that there are here."""
     here = [rung for rung in rungs if rung.state != "absent"]
-    return [table(_COLUMNS, [_row(rung) for rung in here]), Line()] if here else []
+    rows = [(rung.rung, verdict_cell(*_STATES[rung.state]), rung.shown_by) for rung in here]
+    return [table(_COLUMNS, rows), Line()] if rows else []
 
 
 def absent(rungs: Sequence[RungStanding]) -> list[Block]:
@@ -125,20 +128,7 @@ def _seen(telemetry: dict[str, Any]) -> list[str]:
     return parts
 
 
-def _row(rung: RungStanding) -> list[str | Cell]:
-    verdict, word = _STATES[rung.state]
-    return [rung.rung, verdict_cell(verdict, word), rung.shown_by]
-
-
 # -- smoke -------------------------------------------------------------------------------------------------------------
-
-_CHECKS = (
-    Column("verdict", "left"),
-    Column("check", "left"),
-    Column("what", "left", keep=2),
-    Column("time", keep=1),
-    Column("detail", "left", keep=3, wraps=True),
-)
 
 
 _ENDED: dict[Verdict, str] = {
@@ -157,8 +147,8 @@ def smoke_page(report: Report) -> Page:
     # A check's title says what must hold: beside a failure it would read as if it did.
     # What no check says (a device that did not open, a requirement) has a title that says what is wrong.
     named = [replace(one, title=one.id, message=one.message or one.title) if one.device else one for one in findings]
-    every = [table(_CHECKS, [_check_row(finding) for finding in findings])] if findings else []
-    asking = [finding for finding in named if finding.verdict in ("fail", "inconclusive", "warn")]
+    every = [_checks(findings)] if findings else []
+    asking = [finding for finding in named if finding.verdict in ASKING]
     if len(findings) == 1 and not findings[0].device:
         # No check ran, and why is the answer.
         (only,) = findings
@@ -193,10 +183,17 @@ def _where(report: Report) -> str:
     )
 
 
-def _check_row(finding: Finding) -> list[str | Cell]:
-    seconds = finding.evidence.get("elapsed_s")
-    time = units.duration(seconds) if isinstance(seconds, float) else UNKNOWN
-    return [verdict_cell(finding.verdict), finding.id, finding.title, time, " ".join(finding.message.split())]
+def _checks(findings: Sequence[Finding]) -> Block:
+    seconds = [finding.evidence.get("elapsed_s") for finding in findings]
+    return by_column(
+        [
+            (Column("verdict", "left"), [verdict_cell(one.verdict) for one in findings]),
+            (Column("check", "left"), [one.id for one in findings]),
+            (Column("what", "left", keep=2), [one.title for one in findings]),
+            (Column("time", keep=1), [units.duration(s) if isinstance(s, float) else UNKNOWN for s in seconds]),
+            (Column("detail", "left", keep=3, wraps=True), [" ".join(one.message.split()) for one in findings]),
+        ]
+    )
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -288,7 +285,8 @@ def _steps(steps: Sequence[MemoryStep]) -> Block:
         # What has no bound in this step is shown as it was.
         cells: list[str | Cell] = [_figure(figures.get(name), getattr(step.observed, name, None)) for name in names]
         rows.append([step.step, step.does, *cells, verdict_cell(step.verdict, step.reason)])
-        seen = [_mebibytes(getattr(step.observed, name, None) or _observed(figures.get(name))) for name in now]
+        checked = {name: row.observed_bytes for name, row in figures.items()}
+        seen = [_mebibytes(getattr(step.observed, name, None) or checked.get(name)) for name in now]
         short.append([verdict_cell(step.verdict, step.step), *seen])
     return replace(table(columns, rows), dense=True, narrow=replace(table(few, short), dense=True))
 
@@ -299,10 +297,6 @@ def _head(figure: str, figures: Sequence[str]) -> str:
     first = next(one for one in figures if one.removeprefix("max_") == counted)
     word = counted.removesuffix("_bytes").removeprefix("memory_")
     return f"{word if figure == first else ''}\n{'MiB' if figure == counted else 'peak'}"
-
-
-def _observed(row: FigureCheck | None) -> int | None:
-    return row.observed_bytes if row is not None else None
 
 
 def _figure(row: FigureCheck | None, observed: int | None) -> Cell:
@@ -333,7 +327,8 @@ def status_page(report: Report) -> Page:
     findings = [one for one in report.findings if one not in whose and "because_of" not in one.evidence]
     gpus = [device for device in report.facts.devices if device.kind != "cpu"]
     line, cause, under = _status_answer(told, findings, report.facts)
-    asking = sorted((one for one in findings if one.verdict in FAULTS and one is not cause), key=_gravity)
+    asking = [one for one in findings if one.verdict in ASKING and one is not cause]
+    asking.sort(key=lambda one: WORST_FIRST.index(one.verdict))
     shown, left = asking[:MOST_FINDINGS], asking[MOST_FINDINGS:]
     body = _gpus(gpus, report.findings)
     body += [Line(f"{len(left)} more findings: gpucheck status -v", "dim")] if left else []
@@ -349,10 +344,6 @@ def status_page(report: Report) -> Page:
     return Page(line, body, details, findings=[*shown, *rest], cause=cause, then=then, under=under)
 
 
-def _gravity(finding: Finding) -> int:
-    return FAULTS.index(finding.verdict)
-
-
 def _status_answer(
     told: DoctorResult | None, findings: Sequence[Finding], facts: Facts
 ) -> tuple[Line | None, Finding | None, list[Line]]:
@@ -361,8 +352,8 @@ def _status_answer(
     if none is not None:
         return finding_line(none), none, []
     first = next((one for one in findings if told is not None and one.id == told.first), None)
-    worst = next((one for verdict in FAULTS for one in findings if one.verdict == verdict), None)
-    if first is not None and first.verdict in FAULTS:
+    worst = next((one for verdict in ASKING for one in findings if one.verdict == verdict), None)
+    if first is not None and first.verdict in ASKING:
         short = first.message.startswith("torch ")
         text = first.message if short else first.title
         uses = told is not None and told.torch_works
@@ -396,7 +387,7 @@ def _gpus(gpus: Sequence[Device], findings: tuple[Finding, ...]) -> list[Block]:
     """A line for each GPU; of more than fit on a screen, those that need no look are one line."""
     if not gpus:
         return []
-    faults = [one for one in findings if one.verdict in FAULTS]
+    faults = [one for one in findings if one.verdict in ASKING]
     ill = [one for one in gpus if one.state or any(is_about(fault, one) for fault in faults)]
     alone = list(gpus) if len(gpus) <= MOST_GPUS else ill[:MOST_GPUS]
     rest = [one for one in gpus if one not in ill] if len(gpus) > MOST_GPUS else []

@@ -19,9 +19,10 @@ from gpucheck.render.blocks import (
     table,
     verdict_cell,
 )
+from gpucheck.render.measured import ColumnOf, filled, rate_text, table_of
 from gpucheck.render.run import ranks_page
 from gpucheck.render.text import said
-from gpucheck.report.finding import WORST_FIRST, Verdict
+from gpucheck.report.finding import ASKING, WORST_FIRST, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.fleet import FleetGroup, FleetNode, FleetResult, NodeDocument, NodePart, NodeState
 
@@ -40,14 +41,14 @@ _NODES = (
     Column("state", "left"),
     Column("cause → what to do", "left", wraps=True),
 )
-_GROUPS = (
-    Column("model", "left"),
-    Column("figure", "left"),
-    Column("nodes"),
-    Column("devices", keep=5),
-    Column("median"),
-    Column("spread", keep=6),
-    Column("slow"),
+_GROUPS: tuple[ColumnOf[FleetGroup], ...] = (
+    filled(Column("model", "left"), lambda group: group.model),
+    filled(Column("figure", "left"), lambda group: group.figure),
+    filled(Column("nodes"), lambda group: str(group.nodes)),
+    filled(Column("devices", keep=5), lambda group: str(group.devices)),
+    filled(Column("median"), lambda group: rate_text(group.centre, group.unit)),
+    filled(Column("spread", keep=6), lambda group: units.percent(group.spread)),
+    filled(Column("slow"), lambda group: str(group.slow) if group.judged else UNKNOWN),
 )
 _PARTS = (Column("part", "left"), Column("result", "left"), Column("time", keep=3), Column("why", "left", wraps=True))
 _EXITS: dict[int | None, Verdict] = {0: "pass", 1: "fail", 3: "skip", 4: "inconclusive"}
@@ -79,7 +80,7 @@ def _fleet(report: Report, fleet: FleetResult) -> Page:
     # The nodes first: what is odd about documents and settings explains them, and is seldom the reason to look.
     warnings = [one for one in report.findings if one.verdict == "warn" and one is not headline]
     body += [Line(), *said(warnings)] if warnings else []
-    groups: list[Block] = [Line(), table(_GROUPS, [_group(group) for group in fleet.groups])] if fleet.groups else []
+    groups: list[Block] = [Line(), table_of(fleet.groups, _GROUPS)] if fleet.groups else []
     told = answer(report.summary.verdict if first is None else first.verdict, headline.title) if headline else None
     if headline is not None and headline.id == "fleet.suspect":
         told = finding_line(headline)
@@ -104,21 +105,8 @@ def _number(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def _group(group: FleetGroup) -> Sequence[str | Cell]:
-    centre = _rate(group.centre, group.unit)
-    slow = str(group.slow) if group.judged else UNKNOWN
-    spread = units.percent(group.spread)
-    return [group.model, group.figure, str(group.nodes), str(group.devices), centre, spread, slow]
-
-
-def _rate(rate: float, unit: str) -> str:
-    if unit == "B/s":
-        return units.byte_rate(rate)
-    return units.flop_rate(rate, unit) if unit in ("FLOP/s", "OP/s") else f"{units.significant(rate)} {unit}"
-
-
 def _node(report: Report, node: NodeDocument) -> Page:
-    asking = [one for one in report.findings if one.verdict in ("fail", "inconclusive", "warn")]
+    asking = [one for one in report.findings if one.verdict in ASKING]
     ranked = sorted(asking, key=lambda one: WORST_FIRST.index(one.verdict))
     cause = ranked[0] if ranked and ranked[0].verdict != "warn" and node.exit else None
     word = {0: "good", 1: "bad", 3: "unknown: a part could not look", 4: "undecided"}.get(node.exit or 0, "bad")

@@ -22,10 +22,10 @@ import gpucheck
 from gpucheck import units
 from gpucheck.errors import CannotLook
 from gpucheck.render import charts, devices, text
-from gpucheck.render.blocks import ADVICE, SIGNS, UNKNOWN, Block, Drawing, Line, Page, Table, finding_line
+from gpucheck.render.blocks import ADVICE, EIGHTHS, SIGNS, UNKNOWN, Block, Drawing, Line, Page, Table, finding_line
 from gpucheck.render.fleet import VERDICTS
 from gpucheck.report.codec import to_json, visible
-from gpucheck.report.finding import WORST_FIRST, Verdict
+from gpucheck.report.finding import ASKING, WORST_FIRST, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.fleet import FleetNode, FleetResult
 
@@ -155,13 +155,8 @@ def sheet(reports: Sequence[tuple[str, Report]], compared: Report | None = None)
         style=Markup(style),
         script=Markup(script),
         digest=digest,
-        WIDTH=charts.WIDTH,
-        HEIGHT=charts.HEIGHT,
-        LEFT=charts.LEFT,
-        RIGHT=charts.RIGHT,
-        TOP=charts.TOP,
-        BOTTOM=charts.BOTTOM,
         CELL=CELL,
+        **{name: getattr(charts, name) for name in ("WIDTH", "HEIGHT", "LEFT", "RIGHT", "TOP", "BOTTOM")},
     )
     return written.lstrip()
 
@@ -227,7 +222,7 @@ def _verdict(report: Report, answer: str) -> Verdict:
     """The document's verdict, or the answer's where that is worse: a comparison may be open and nothing have failed."""
     said, _, _ = _pieces(answer)
     verdicts = [report.summary.verdict, *([said.verdict] if said is not None else [])]
-    asking = [one for one in verdicts if one in ("fail", "inconclusive", "warn")]
+    asking = [one for one in verdicts if one in ASKING]
     return min(asking or verdicts[:1], key=WORST_FIRST.index)
 
 
@@ -245,15 +240,14 @@ def _meta(report: Report, file: str) -> list[tuple[str, str]]:
     """Where the document comes from."""
     facts = report.facts
     system = " ".join(filter(None, (facts.host.system, facts.host.release))) if facts.host else ""
-    torch = facts.torch.version if facts.torch else None
     told = (
         ("file", file),
         ("command", shlex.join(("gpucheck", *(report.argv or (report.command,))))),
         ("started", report.started),
         ("took", units.duration(report.elapsed_s) if report.elapsed_s > 0 else ""),
         ("system", system),
-        ("driver", (facts.driver.version if facts.driver else None) or ""),
-        ("torch", torch or ""),
+        ("driver", facts.driver.version if facts.driver else None),
+        ("torch", facts.torch.version if facts.torch else None),
         ("Python", facts.python.version if facts.python else ""),
         ("gpucheck", report.gpucheck),
     )
@@ -271,12 +265,8 @@ def _raw(report: Report, most: int) -> tuple[Markup | None, str]:
             for row in report.measurements
         ),
     )
-    for shown, indent, note in (
-        (report, 1, ""),
-        (report, None, ""),
-        (bare, 1, "The samples are left out here: the JSON file has them."),
-        (bare, None, "The samples are left out here: the JSON file has them."),
-    ):
+    left_out = "The samples are left out here: the JSON file has them."
+    for shown, indent, note in ((report, 1, ""), (report, None, ""), (bare, 1, left_out), (bare, None, left_out)):
         written = visible(json.dumps(to_json(shown), indent=indent, ensure_ascii=False))
         if len(written) <= most:
             # In text, quotes need no escape: every second character of JSON is one.
@@ -300,7 +290,12 @@ def _pieces(line: str) -> tuple[Badge | None, bool, list[Piece]]:
 
 def _table(table: Table) -> dict[str, Any]:
     """Heads and rows, without columns of bars, which say in characters what the next column says in figures."""
-    kept = [place for place, column in enumerate(table.columns) if column.head or not _is_bar(table, place)]
+    bars = set(f"█░ {EIGHTHS}")
+    kept = [
+        place
+        for place, column in enumerate(table.columns)
+        if column.head or not all(set(row[place].text) <= bars for row in table.rows)
+    ]
     rows = [[row[place] for place in kept] for row in table.rows[:MOST_ROWS]]
     columns = [table.columns[place] for place in kept]
     longest = [max((len(row[place].text) for row in rows), default=0) for place in range(len(kept))]
@@ -316,10 +311,6 @@ def _table(table: Table) -> dict[str, Any]:
     }
 
 
-def _is_bar(table: Table, place: int) -> bool:
-    return all(set(row[place].text) <= set("█░▏▎▍▌▋▊▉ ") for row in table.rows)
-
-
 # -- a fleet -----------------------------------------------------------------------------------------------------------
 
 
@@ -330,24 +321,19 @@ def _fleet(result: FleetResult) -> Fleet:
     placed = sorted(nodes, key=lambda node: node.host)
     figures = list(dict.fromkeys(name for node in nodes for name in node.ratios))[:6]
     maps = [_map("state", [(node, *_state(node)) for node in placed])]
-    for figure in figures:
-        maps.append(_map(figure, [(node, *_ratio(node, figure)) for node in placed]))
+    maps += [_map(figure, [(node, *_ratio(node, figure)) for node in placed]) for figure in figures]
     rows = tuple(
         (
             node.host,
             _badge(*VERDICTS[node.state]),
             (
-                _joined(node.cause, node.fix),
+                f"{node.cause} {ADVICE}{node.fix}" if node.fix else node.cause,
                 *(f"{node.ratios[name]:.3f}" if name in node.ratios else UNKNOWN for name in figures),
             ),
         )
         for node in nodes
     )
     return Fleet(tuple(maps), ("cause → what to do", *figures), rows, len(result.nodes) - len(nodes))
-
-
-def _joined(cause: str, fix: str | None) -> str:
-    return f"{cause} {ADVICE}{fix}" if fix else cause
 
 
 def _map(title: str, cells: Sequence[tuple[FleetNode, str, str, str]]) -> Map:

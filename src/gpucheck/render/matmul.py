@@ -40,7 +40,8 @@ def page(report: Report) -> Page:
         answers += _answer(device, mine, found, peaks)
         if usual:
             laid_out.append(_products(usual, peaks))
-            details += [Line(_method(usual)), *measured.flag_lines(_flags(usual), len(usual))]
+            named = [(flag, judge.label(row)) for row in usual for flag in row.flags]
+            details += [Line(_method(usual)), *measured.flag_lines(named, len(usual))]
         table, tried = _search(found)
         laid_out += table
         details += tried
@@ -67,7 +68,7 @@ def _answer(
     if fastest:
         best = max(fastest.values(), key=judging.rate)
         text = f"{best.case['dtype']} reaches {_of_peak(best, judging.rate(best), peaks)}"
-        return [measured.Answer(device, f"{text}{measured.doubt(best)}")]
+        return [measured.answer_of(best, device, text)]
     shapes = [(entry, entry.best) for entry in searched if entry.best is not None]
     if not shapes:
         return []
@@ -79,10 +80,6 @@ def _answer(
 def _of_peak(row: Measurement, rate: float, peaks: Mapping[str, Any]) -> str:
     text, peak = units.flop_rate(rate, _unit(row)), peaks.get(row.case["dtype"])
     return f"{units.percent(rate / peak['flop_per_s'])} of its peak: {text}" if peak else text
-
-
-def _flags(rows: Sequence[Measurement]) -> list[tuple[str, str]]:
-    return [(flag, judge.label(row)) for row in rows for flag in row.flags]
 
 
 # -- the products ------------------------------------------------------------------------------------------------------
@@ -101,17 +98,16 @@ def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> 
     # Operations on whole numbers are no FLOP.
     kinds = dict.fromkeys(row.rate.unit for row in measurements if row.rate) or {"FLOP/s": None}
     median, *percentiles = measured.rates(", ".join(f"{prefix}{kind}" for kind in kinds), scale, percentiles_keep=3)
-    share: ColumnOf[Measurement] = filled(Column("of peak", keep=8), lambda row: _share_of_peak(row, peaks))
     columns: tuple[ColumnOf[Measurement], ...] = (
         filled(Column("dtype", "left"), lambda row: str(row.case["dtype"])),
         filled(Column("M×N×K", "left"), lambda row: f"{row.case['m']}×{row.case['n']}×{row.case['k']}"),
         median,
-        *((share,) if peaks else ()),
+        filled(Column("of peak", keep=8), lambda row: _share_of_peak(row, peaks)),
         *percentiles,
         filled(Column("time", keep=5), measured.time_text),
         filled(Column("computed in", "left", keep=6), _computed_in),
         filled(Column("samples", keep=1), measured.samples_text),
-        filled(Column("notes", "left", keep=7, wraps=True, cropped=14), lambda row: measured.notes(row, "cold")),
+        measured.notes(7, "cold"),
     )
     return measured.table_of(measurements, columns)
 

@@ -24,15 +24,13 @@ from gpucheck.render.blocks import (
     column_of_numbers,
 )
 from gpucheck.render.blocks import answer as said_by
-from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
+from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 
 Row = TypeVar("Row")
 # Rows that a flag names one by one where there are many; the JSON has all.
 MOST_NAMED = 4
-# What asks for something.
-_ASKING: tuple[Verdict, ...] = ("fail", "inconclusive", "warn")
 # A terminal's usual width: the first line is made for it.
 WIDTH = 80
 # Beside a figure: each flag in a word, the weightiest first; and what it means, for those who ask (`-v`).
@@ -95,13 +93,13 @@ def numbers(column: Column, value: Callable[[Row], float | None], scale: float =
 
 def table_of(rows: Sequence[Row], columns: Iterable[ColumnOf[Row]]) -> Table:
     """A table with a line for each row; a column in which nothing stands, or nothing is known, is left out."""
-    filled_in = [(each.column, [cell_of(cell) for cell in each.cells(rows)]) for each in columns]
-    return by_column([(column, cells) for column, cells in filled_in if not rows or _says(column, cells)])
-
-
-def _says(column: Column, cells: Sequence[Cell]) -> bool:
-    nothing = ("", UNKNOWN) if column.keep < ALWAYS else ("",)
-    return any(cell.text not in nothing for cell in cells)
+    kept = []
+    for each in columns:
+        cells = [cell_of(cell) for cell in each.cells(rows)]
+        nothing = ("", UNKNOWN) if each.column.keep < ALWAYS else ("",)
+        if not rows or any(cell.text not in nothing for cell in cells):
+            kept.append((each.column, cells))
+    return by_column(kept)
 
 
 # -- what every measurement has ----------------------------------------------------------------------------------------
@@ -132,10 +130,18 @@ def samples_text(measurement: Measurement) -> str:
     return UNKNOWN if measurement.time_s is None else str(measurement.time_s.n)
 
 
-def notes(measurement: Measurement, unusual_cache: Literal["warm", "cold"]) -> Cell:
-    """Return what lowers the figure's worth, and the state of the caches where that is not the table's usual one."""
-    cache = (CACHES[unusual_cache],) if measurement.method.cache == unusual_cache else ()
-    return note_cell(measurement.flags, cache)
+def notes_column(keep: int, note: Callable[[Row], Cell]) -> ColumnOf[Row]:
+    """The last column of a table: what is to be known of each row's figure."""
+    return filled(Column("notes", "left", keep=keep, wraps=True, cropped=14), note)
+
+
+def notes(keep: int, unusual_cache: Literal["warm", "cold"]) -> ColumnOf[Measurement]:
+    """Return what lowers the figures' worth, and the state of the caches where that is not the table's usual one."""
+
+    def note(row: Measurement) -> Cell:
+        return note_cell(row.flags, (CACHES[unusual_cache],) if row.method.cache == unusual_cache else ())
+
+    return notes_column(keep, note)
 
 
 def note_cell(flags: Sequence[str], beside: Sequence[str] = ()) -> Cell:
@@ -152,8 +158,12 @@ def doubtful(measurement: Measurement, unusual_cache: Literal["warm", "cold"] | 
     """The weightiest doubt about a figure, in a word; what a finding says of the machine already is none."""
     if measurement.method.cache == unusual_cache:
         return CACHES[measurement.method.cache]
-    words = (word for flag, (word, _) in FLAGS.items() if flag in measurement.flags and flag in DOUBTS - OF_A_FINDING)
-    return next(words, "")
+    return weightiest(measurement.flags)
+
+
+def weightiest(flags: Sequence[str]) -> str:
+    """The weightiest doubt of these flags in a word, but for those that a finding says of the machine; else empty."""
+    return next((word for flag, (word, _) in FLAGS.items() if flag in flags and flag in DOUBTS - OF_A_FINDING), "")
 
 
 def doubt(measurement: Measurement) -> str:
@@ -163,6 +173,13 @@ def doubt(measurement: Measurement) -> str:
 
 def ratio_text(ratio: float | None, digits: int = 2) -> str:
     return UNKNOWN if ratio is None else f"{units.significant(ratio, digits)}×"
+
+
+def rate_text(rate: float, unit: str) -> str:
+    """The work of a second, whatever its unit."""
+    if unit == "B/s":
+        return units.byte_rate(rate)
+    return units.flop_rate(rate, unit) if unit in ("FLOP/s", "OP/s") else f"{units.significant(rate)} {unit}"
 
 
 def flop_scale(fastest: float) -> tuple[float, str]:
@@ -184,23 +201,28 @@ def short_name(device: DeviceRef) -> str:
     return " ".join(_OF_EVERY_NAME.sub("", device.name or "").split()) or device.id
 
 
-def name_of(device: DeviceRef) -> str:
-    """The device as a head has it: its name and its id."""
-    return f"{device.name or device.id} ({device.id})"
-
-
 def head(device: DeviceRef, *, several: bool) -> list[Line]:
     """The device above its table, where there are several; of one the first line says it."""
-    return [Line(), Line(name_of(device), "bold")] if several else []
+    return [Line(), Line(f"{device.name or device.id} ({device.id})", "bold")] if several else []
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of a benchmark on one device, in a clause with its figure; `place` is what attaches the device."""
+    """The answer of a benchmark on one device, in a clause with its figure; `place` is what attaches the device.
+
+    A figure that is `doubtful` has its doubt in the text.
+    """
 
     device: DeviceRef
     text: str
     place: str = ""
+    doubtful: bool = False
+
+
+def answer_of(row: Measurement, device: DeviceRef, text: str, place: str = "") -> Answer:
+    """The answer that is this row's figure: its doubt stands behind it."""
+    behind = doubt(row)
+    return Answer(device, f"{text}{behind}", place, bool(behind))
 
 
 def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block], details: Sequence[Block] = ()) -> Page:
@@ -231,7 +253,9 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
     others = ranked if lead is not None else ranked[1:]
     above: list[Block] = [_line(report, answer, several=several) for answer in others if several]
     above += [Line(f"  {_fitting(answer, '  ')}") for answer in others if not several]
-    then = None if any(one.verdict in _ASKING for one in findings) else _advice(findings)
+    advice = [one.fix for name in ids.in_role("advises") for one in findings if one.id == name and one.fix]
+    # What to do where nothing is wrong, in a sentence that needs no other.
+    then = advice[0] if advice and not any(one.verdict in ASKING for one in findings) else None
     if then is not None:
         findings = [replace(one, fix=None) if one.fix == then and one is not cause else one for one in findings]
     gap = [Line()] if body and not isinstance(body[-1], Line) else []
@@ -276,13 +300,16 @@ def _lead(report: Report, lead: Finding, answers: Sequence[Answer], *, several: 
     """
     # A skip is never a pass, whatever the rows that were measured come to.
     verdict = lead.verdict if several or lead.verdict == "skip" else report.summary.verdict
-    if lead.verdict not in _ASKING:
+    if lead.verdict not in ASKING:
         return said_by(verdict, f"{lead.title}: {lead.message}" if lead.message else lead.title), lead
     title, colon, rest = lead.title.partition(": ")
     is_cut = bool(colon) and len(lead.title) + 2 > WIDTH
     told = title if is_cut else lead.title
     named = several or not answers or answers[0].device.id in told
-    where = "" if named else f" · {_place(answers[0], told)}"
+    where = ""
+    if not named:
+        name = _name(answers[0].device)
+        where = f" · {name if len(told) + len(name) + 5 <= WIDTH else answers[0].device.id}"
     first = said_by(verdict, f"{told}{where}")
     if not is_cut and not lead.message:
         return first, lead
@@ -293,7 +320,7 @@ def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:
     """Return whether a finding is the first line: it outranks any figure, or no figure is of its device."""
     if not answers:
         return True
-    if worst.verdict not in _ASKING:
+    if worst.verdict not in ASKING:
         return False
     if worst.verdict == "fail" and "threshold" not in worst.evidence:
         return True
@@ -301,11 +328,10 @@ def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:
 
 
 def _verdict(report: Report, answer: Answer, *, several: bool) -> Verdict:
-    """The device's verdict: the worst of its findings."""
-    if not several:
-        return report.summary.verdict
-    mine = [one.verdict for one in report.findings if one.device == answer.device.id and one.verdict in _ASKING]
-    return min(mine, key=WORST_FIRST.index, default="pass")
+    """The verdict of the answer's line: the worst of the device's findings; a doubtful figure is no plain pass."""
+    mine = [one.verdict for one in report.findings if one.device == answer.device.id and one.verdict in ASKING]
+    verdict: Verdict = min(mine, key=WORST_FIRST.index, default="pass") if several else report.summary.verdict
+    return "warn" if verdict == "pass" and answer.doubtful else verdict
 
 
 def _line(report: Report, answer: Answer, *, several: bool) -> Line:
@@ -315,17 +341,15 @@ def _line(report: Report, answer: Answer, *, several: bool) -> Line:
 
 def _fitting(answer: Answer, before: str) -> str:
     """The answer and its device, which is named as fully as 80 columns allow."""
-    name, device_id, place = short_name(answer.device), answer.device.id, answer.place
-    named = f"{name} ({device_id})" if name != device_id else device_id
-    tails = [f"{named}{f', {place}' if place else ''}", named, device_id]
+    named, place = _name(answer.device), answer.place
+    tails = [f"{named}{f', {place}' if place else ''}", named, answer.device.id]
     told = [f"{answer.text} · {tail}" for tail in tails]
     return next((one for one in told if len(before) + len(one) <= WIDTH), told[-1])
 
 
-def _place(answer: Answer, text: str) -> str:
-    name, device_id = short_name(answer.device), answer.device.id
-    named = f"{name} ({device_id})" if name != device_id else device_id
-    return named if len(text) + len(named) + 5 <= WIDTH else answer.device.id
+def _name(device: DeviceRef) -> str:
+    name = short_name(device)
+    return f"{name} ({device.id})" if name != device.id else device.id
 
 
 def named(finding: Finding, *, several: bool) -> Finding:
@@ -349,11 +373,6 @@ def remarks_once(findings: Sequence[Finding]) -> list[Finding]:
 
 def _rank(finding: Finding) -> tuple[int, float]:
     return WORST_FIRST.index(finding.verdict), -float(finding.evidence.get("cores_used_by_others") or 0.0)
-
-
-def _advice(findings: Sequence[Finding]) -> str | None:
-    """Return what to do where nothing is wrong, in a sentence that needs no other."""
-    return next((one.fix for name in ids.in_role("advises") for one in findings if one.id == name and one.fix), None)
 
 
 # A spread of more than so many medians is read as a multiple.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import calendar
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from gpucheck import errors
@@ -83,32 +82,20 @@ _READINGS: dict[str, Callable[[Device], float | None]] = {
 }
 
 
-@dataclass(slots=True)
-class _Page:
-    """Samples by metric, each series once: a second one of the same labels would make the whole file invalid."""
-
-    samples: dict[str, dict[str, float]] = field(default_factory=dict)
-
-    def add(self, name: str, labels: Labels, value: float | None) -> None:
-        if value is not None:
-            said = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items() if text)
-            self.samples.setdefault(name, {}).setdefault(f"{{{said}}}" if said else "", value)
-
-    def text(self) -> str:
-        lines = []
-        for name, (kind, help) in METRICS.items():
-            if found := self.samples.get(name):
-                lines += [f"# HELP {PREFIX}{name} {help}", f"# TYPE {PREFIX}{name} {kind}"]
-                lines += [f"{PREFIX}{name}{labels} {_number(value)}" for labels, value in found.items()]
-        return "\n".join(lines) + "\n"
-
-
 def metrics(report: Report) -> str:
     """The outcome of the command, its checks, devices, rates and answers."""
-    page = _Page()
+    # Each series once: a second one of the same labels would make the whole file invalid.
+    samples: dict[str, dict[str, float]] = {}
     for name, labels, value in _samples(report):
-        page.add(name, labels, value)
-    return page.text()
+        if value is not None:
+            said = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items() if text)
+            samples.setdefault(name, {}).setdefault(f"{{{said}}}" if said else "", value)
+    lines = []
+    for name, (kind, help) in METRICS.items():
+        if found := samples.get(name):
+            lines += [f"# HELP {PREFIX}{name} {help}", f"# TYPE {PREFIX}{name} {kind}"]
+            lines += [f"{PREFIX}{name}{labels} {_number(value)}" for labels, value in found.items()]
+    return "\n".join(lines) + "\n"
 
 
 def _samples(report: Report) -> Iterator[Sample]:

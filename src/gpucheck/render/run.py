@@ -21,7 +21,7 @@ from gpucheck.render.blocks import (
     table,
 )
 from gpucheck.render.text import said
-from gpucheck.report.finding import Finding
+from gpucheck.report.finding import ASKING, Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.model import ModelResult, ModuleRow
 from gpucheck.report.results.ranks import RanksResult
@@ -105,29 +105,26 @@ def ranks_page(report: Report) -> Page:
 
 def _ranks(result: RanksResult) -> Block:
     rows = sorted(result.ranks, key=lambda one: -(one.late_s or 0.0))[:_MOST_RANKS]
-    columns = (
-        Column("rank"),
-        Column("host", "left", keep=3),
-        Column("last"),
-        Column("late, ms"),
-        *(Column(head, keep=keep) for head, keep in _RANK_TIMES.values()),
+    shares = [one.last_share for one in rows]
+    times = {
+        "late_s": Column("late, ms"),
+        "data_s": Column("data, ms", keep=8),
+        "forward_s": Column("forward, ms", keep=7),
+        "backward_s": Column("backward, ms", keep=6),
+        "optimizer_s": Column("optimizer, ms", keep=4),
+        "queued_s": Column("queued, ms", keep=5),
+    }
+    return by_column(
+        [
+            (Column("rank"), [str(one.rank) for one in rows]),
+            (Column("host", "left", keep=3), [one.host for one in rows]),
+            (Column("last"), [UNKNOWN if share is None else units.percent(share) for share in shares]),
+            *(
+                (column, column_of_numbers([getattr(one, name) for one in rows], 1e-3))
+                for name, column in times.items()
+            ),
+        ]
     )
-    times = [column_of_numbers([getattr(one, name) for one in rows], 1e-3) for name in ("late_s", *_RANK_TIMES)]
-    shares = [UNKNOWN if one.last_share is None else units.percent(one.last_share) for one in rows]
-    cells = [
-        (str(one.rank), one.host, share, *numbers)
-        for one, share, numbers in zip(rows, shares, zip(*times, strict=True), strict=True)
-    ]
-    return table(columns, cells)
-
-
-_RANK_TIMES = {
-    "data_s": ("data, ms", 8),
-    "forward_s": ("forward, ms", 7),
-    "backward_s": ("backward, ms", 6),
-    "optimizer_s": ("optimizer, ms", 4),
-    "queued_s": ("queued, ms", 5),
-}
 
 
 def _time(result: RunResult) -> Iterator[Block]:
@@ -153,25 +150,26 @@ def _shares(shares: TimeShares) -> Block:
 
 
 def _lines(rows: Sequence[RunLine], folder: str) -> Block:
-    columns = (
-        Column("line", "left"),
-        Column("what", "left", keep=8),
-        Column("times", keep=6),
-        Column("bytes", keep=5),
-        Column("time, ms", keep=9),
-        Column("memory", "left", keep=4),
-        Column("source", "left", keep=1, cropped=True),
+    places = [at(one.file, one.line, folder) for one in rows]
+    spent = (Column("time, ms", keep=9), column_of_numbers([one.time_s for one in rows], 1e-3))
+    memory = (Column("memory", "left", keep=4), [_pinned(one) for one in rows])
+    return _by_line(rows, places, spent, memory)
+
+
+def _by_line(
+    rows: Sequence[RunLine] | Sequence[DryLine], places: list[str], *beside: tuple[Column, list[str]]
+) -> Block:
+    """Lines of source with what each does, how often and with how many bytes; `beside` stands before the source."""
+    return by_column(
+        [
+            (Column("line", "left"), places),
+            (Column("what", "left", keep=8), [NAMES.get(one.kind, one.kind) for one in rows]),
+            (Column("times", keep=6), [str(one.count) for one in rows]),
+            (Column("bytes", keep=5), [units.capacity(one.bytes) if one.bytes else UNKNOWN for one in rows]),
+            *beside,
+            (Column("source", "left", keep=1, cropped=1), [one.source or UNKNOWN for one in rows]),
+        ]
     )
-    size = [units.capacity(one.bytes) if one.bytes else UNKNOWN for one in rows]
-    spent = column_of_numbers([one.time_s for one in rows], 1e-3)
-    cells = [
-        (
-            *(at(one.file, one.line, folder), NAMES.get(one.kind, one.kind), str(one.count)),
-            *(moved, took, _pinned(one), one.source or UNKNOWN),
-        )
-        for one, moved, took in zip(rows, size, spent, strict=True)
-    ]
-    return table(columns, cells)
 
 
 def _pinned(line: RunLine) -> str:
@@ -196,16 +194,20 @@ def _traced(result: RunResult, folder: str) -> list[Block]:
     if traced is None or not traced.lines:
         return []
     cost = "" if traced.slowdown is None else f", each took {traced.slowdown:.1f} times as long as the others"
-    columns = [Column("line", "left"), Column("module", "left", keep=5), Column("phase", "left", keep=4)]
-    columns += [Column("at the peak, MiB"), Column("kept a step, MiB"), Column("held by", "left", keep=3)]
-    peak = column_of_numbers([one.peak_bytes for one in traced.lines], units.MIB)
-    kept = column_of_numbers([one.kept_bytes_per_step or None for one in traced.lines], units.MIB)
-    rows = [
-        [at(one.file, one.line, folder), one.module or UNKNOWN, one.phase, most, stays, one.held_by or UNKNOWN]
-        for one, most, stays in zip(traced.lines, peak, kept, strict=True)
-    ]
+    rows = traced.lines
+    kept = [one.kept_bytes_per_step or None for one in rows]
+    lines = by_column(
+        [
+            (Column("line", "left"), [at(one.file, one.line, folder) for one in rows]),
+            (Column("module", "left", keep=5), [one.module or UNKNOWN for one in rows]),
+            (Column("phase", "left", keep=4), [one.phase for one in rows]),
+            (Column("at the peak, MiB"), column_of_numbers([one.peak_bytes for one in rows], units.MIB)),
+            (Column("kept a step, MiB"), column_of_numbers(kept, units.MIB)),
+            (Column("held by", "left", keep=3), [one.held_by or UNKNOWN for one in rows]),
+        ]
+    )
     head = f"{traced.steps} steps looked at with everything{cost}: peak {units.capacity(traced.peak_bytes)} of tensors"
-    return [Line(), Line(head), table(columns, rows)]
+    return [Line(), Line(head), lines]
 
 
 # -- on a claimed device -----------------------------------------------------------------------------------------------
@@ -216,7 +218,7 @@ def _dry_page(report: Report) -> Page:
     result = report.results.get("run_dry")
     if result is None:
         return Page(None, findings=report.findings)
-    bad = [one for one in report.findings if one.verdict in ("fail", "inconclusive", "warn")]
+    bad = [one for one in report.findings if one.verdict in ASKING]
     shown = [one for one in report.findings if one.verdict != "pass" and one.id != "run.waits"]
     remarks = [one for one in report.findings if one.id in ("run.dry.remark", "run.dry.assumed")]
     body: list[Block] = [Line(f"{one.title}: {one.message}" if one.message else one.title) for one in remarks]
@@ -228,8 +230,8 @@ def _dry_page(report: Report) -> Page:
     if result.memory is not None:
         body += [*([Line()] if body else []), *_dry_memory(result.memory)]
     if result.written is not None:
-        told = ", ".join(result.written[:5]) or "nothing"
-        body += [Line(), Line(f"written in the copy, now deleted: {told}" + _more(len(result.written) - 5))]
+        told, more = ", ".join(result.written[:5]) or "nothing", len(result.written) - 5
+        body += [Line(), Line(f"written in the copy, now deleted: {told}{f' and {more} more' if more > 0 else ''}")]
     details = [_dry_lines(result.lines)] if len(result.lines) > _MOST_DRY_LINES else []
     return Page(answer(report.summary.verdict, _verdict(result, bad)), body, details, findings=shown)
 
@@ -264,31 +266,8 @@ def _several(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _more(count: int) -> str:
-    return f" and {count} more" if count > 0 else ""
-
-
 def _dry_lines(rows: Sequence[DryLine]) -> Block:
-    columns = (
-        Column("line", "left"),
-        Column("what", "left", keep=8),
-        Column("times", keep=6),
-        Column("bytes", keep=5),
-        Column("source", "left", keep=1, cropped=True),
-    )
-    return table(
-        columns,
-        [
-            (
-                f"{one.file}:{one.line}",
-                NAMES.get(one.kind, one.kind),
-                str(one.count),
-                units.capacity(one.bytes) if one.bytes else UNKNOWN,
-                one.source or UNKNOWN,
-            )
-            for one in rows
-        ],
-    )
+    return _by_line(rows, [f"{one.file}:{one.line}" for one in rows])
 
 
 def _dry_memory(memory: DryMemory) -> Iterator[Block]:
@@ -306,10 +285,13 @@ def _dry_memory(memory: DryMemory) -> Iterator[Block]:
         yield Line(", ".join(told))
     rows = peak.held[:_MOST_DRY_LINES]
     if rows:
-        sizes = column_of_numbers([float(one.bytes) for one in rows], units.MIB)
-        columns = (Column("held at the peak by", "left"), Column("made in", "left"), Column("MiB"))
-        cells = [(one.place or "no line", one.phase, size) for one, size in zip(rows, sizes, strict=True)]
-        yield table(columns, cells)
+        yield by_column(
+            [
+                (Column("held at the peak by", "left"), [one.place or "no line" for one in rows]),
+                (Column("made in", "left"), [one.phase for one in rows]),
+                (Column("MiB"), column_of_numbers([one.bytes for one in rows], units.MIB)),
+            ]
+        )
     yield Line("not counted: workspaces, the context, fragmentation: gpucheck explain run.dry.memory", "dim")
 
 
@@ -325,7 +307,7 @@ def model_page(report: Report) -> Page:
         return Page(None, findings=report.findings)
     # What a mismatch names as its cause is told there, with its line and its fix.
     shown = [one for one in report.findings if one.evidence.get("use") != "mismatched"]
-    bad = [one for one in shown if one.verdict in ("fail", "warn", "inconclusive")]
+    bad = [one for one in shown if one.verdict in ASKING]
     rest = [one for one in shown if one.verdict == "skip" or one.id == "model.unjudged"]
     body = [*said(rest), *([Line()] if rest else []), _tree(result.rows), Line(), *_totals(result)]
     return Page(_model_verdict(report, result, bad), body, findings=bad)
@@ -333,15 +315,13 @@ def model_page(report: Report) -> Page:
 
 def _model_verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) -> Line:
     what = "the training step" if result.run is not None and result.run.phase == "step" else "the forward pass"
-    counts = {
-        "mismatch": sum(1 for one in bad if one.id == "model.mismatch"),
-        "other": sum(1 for one in bad if one.verdict == "fail" and one.id not in ("model.mismatch", "model.on_device")),
-    }
+    places = sum(one.id == "model.mismatch" for one in bad)
+    others = sum(one.verdict == "fail" and one.id not in ("model.mismatch", "model.on_device") for one in bad)
     parts = []
-    if counts["mismatch"]:
-        parts.append(f"{what} mixes devices in {_times(counts['mismatch'], 'place')}")
-    if counts["other"]:
-        parts.append(f"{_times(counts['other'], 'other fault' if parts else 'fault')} in how it moves")
+    if places:
+        parts.append(f"{what} mixes devices in {_several(places, 'place')}")
+    if others:
+        parts.append(f"{_several(others, 'other fault' if parts else 'fault')} in how it moves")
     verdict = report.summary.verdict
     if not parts and verdict == "pass":
         ran = f", and {what} runs" if result.run is not None else ""
@@ -350,12 +330,7 @@ def _model_verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) 
         undecided = result.run is not None and result.run.stopped is not None
         parts = ["not judged to the end" if undecided else bad[0].title if bad else "see below"]
     where = result.device if result.on_device is not None else f"a simulated {result.device}"
-    text = f"{result.kind} on {where}: {'; '.join(parts)}"
-    return answer(verdict, text)
-
-
-def _times(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    return answer(verdict, f"{result.kind} on {where}: {'; '.join(parts)}")
 
 
 def _tree(rows: Sequence[ModuleRow]) -> Block:

@@ -21,36 +21,33 @@ from gpucheck.render.blocks import (
     verdict_cell,
 )
 from gpucheck.render.measured import ColumnOf, filled, numbers, short_name, table_of
-from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
+from gpucheck.report.finding import ASKING, WORST_FIRST, Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult
 from gpucheck.stress.judge import memory_tested, rate_text, spark, text_of
 
 # Characters of a curve in the table.
 _SPARKS = 8
-_ASKING: tuple[Verdict, ...] = ("fail", "inconclusive", "warn")
 
 
 def page(report: Report) -> Page:
     """Return what was wrong first, then a line for each device; its curve with `-v`."""
     result = report.results.get("stress")
-    asking = [one for one in report.findings if one.verdict in _ASKING]
+    asking = [one for one in report.findings if one.verdict in ASKING]
     worst = min(asking, key=lambda one: WORST_FIRST.index(one.verdict), default=None)
     if result is None or not any(one.steps for one in result.devices):
         cause = worst or next(iter(report.findings), None)
         line = answer(cause.verdict, finding_text(cause)) if cause else answer("skip", "nothing was done")
         return Page(line, findings=report.findings, cause=cause)
     rest = [one for one in report.findings if one is not worst]
-    line = answer(worst.verdict, finding_text(worst)) if worst else answer(_whole(report), _all_well(report, result))
+    whole = report.summary.complete and report.summary.verdict != "inconclusive"
+    well = answer("pass" if whole else "inconclusive", _all_well(report, result))
+    line = answer(worst.verdict, finding_text(worst)) if worst else well
     columns = _columns(result, report.findings)
     # A narrow screen has a line for each device too: the first kind of work, and what was found.
     narrow = table_of(result.devices, [columns[0], *columns[1:2], columns[-1]])
     body: list[Block] = [replace(table_of(result.devices, columns), narrow=narrow)]
     return Page(line, body, [*_curves(result), *_unknown(result)], rest, worst, under=_under(result, worst))
-
-
-def _whole(report: Report) -> Verdict:
-    return "pass" if report.summary.complete and report.summary.verdict != "inconclusive" else "inconclusive"
 
 
 def _all_well(report: Report, result: StressResult) -> str:
@@ -66,14 +63,10 @@ def _under(result: StressResult, worst: Finding | None) -> list[Line]:
     devices = result.devices
     names = dict.fromkeys(f"{short_name(one.device)}" for one in devices)
     what = f"{len(devices)} × {next(iter(names))}" if len(names) == 1 else ", ".join(names)
-    filled_text = " to ".join(dict.fromkeys(units.capacity(some) for some in _ends(devices)))
+    sizes = [one.filled_bytes for one in devices if one.filled_bytes] or [0]
+    filled_text = " to ".join(dict.fromkeys(units.capacity(some) for some in (min(sizes), max(sizes))))
     dtypes = ", ".join(dict.fromkeys(one.dtype for one in devices if one.dtype))
     return [Line(f"{what}; {dtypes} products, {filled_text} filled{' on each' if len(devices) > 1 else ''}", "dim")]
-
-
-def _ends(devices: Sequence[StressDevice]) -> tuple[int, int]:
-    sizes = [one.filled_bytes for one in devices if one.filled_bytes] or [0]
-    return min(sizes), max(sizes)
 
 
 # -- a line a device ---------------------------------------------------------------------------------------------------
@@ -115,9 +108,7 @@ def _curve(one: StressDevice) -> str:
     return spark([point.rate.median / most[point.kind] if most[point.kind] else 0.0 for point in one.points], _SPARKS)
 
 
-def _telemetry(
-    head: str, keep: int, value: Callable[[StressDevice], float | None]
-) -> ColumnOf[StressDevice]:  # fmt: skip
+def _telemetry(head: str, keep: int, value: Callable[[StressDevice], float | None]) -> ColumnOf[StressDevice]:
     def cells(devices: Sequence[StressDevice]) -> list[str | Cell]:
         values = [value(one) for one in devices]
         # Where nothing was read, there is no column.
@@ -155,7 +146,7 @@ def _state(one: StressDevice, findings: Sequence[Finding]) -> Cell:
     ]
     mine += [each for each in findings if each.id == "stress.errors" and each.device == one.name]
     words = {"stress.wrong": "wrong", "stress.slow": "slow", "stress.errors": "errors"}
-    for verdict in _ASKING:
+    for verdict in ASKING:
         for each in mine:
             if each.verdict == verdict and each.id in words:
                 return verdict_cell(verdict, words[each.id])
@@ -180,17 +171,15 @@ def _unknown(result: StressResult) -> list[Block]:
     return [Line(seed, "dim"), *(Line(text, "dim") for text in lines), *wrong]
 
 
-def _clock_text(point: StressPoint) -> str:
-    return number(point.sm_clock_hz.median / 1e6) if point.sm_clock_hz else ""
-
-
 _POINTS: tuple[ColumnOf[StressPoint], ...] = (
     filled(Column("at"), lambda point: f"{point.at_s:.1f} s"),
     filled(Column("work", "left"), lambda point: point.kind),
     filled(Column("rate"), lambda point: rate_text(point.rate.median, point.unit)),
     filled(Column("lowest", keep=4), lambda point: rate_text(point.rate.min, point.unit)),
     filled(Column("steps", keep=2), lambda point: str(point.steps)),
-    filled(Column("clock, MHz", keep=5), _clock_text),
+    filled(
+        Column("clock, MHz", keep=5), lambda point: number(point.sm_clock_hz.median / 1e6) if point.sm_clock_hz else ""
+    ),
     filled(Column("power, W", keep=6), lambda point: number(point.power_w) if point.power_w else ""),
     filled(
         Column("°C", keep=5), lambda point: f"{point.temperature_celsius.max:.0f}" if point.temperature_celsius else ""

@@ -22,7 +22,7 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from gpucheck.render import text
-from gpucheck.render.blocks import ADVICE, ALWAYS, Block, Cell, Drawing, Line, Table, ascii_text
+from gpucheck.render.blocks import ADVICE, ALWAYS, Block, Cell, Column, Drawing, Line, Table, ascii_text
 from gpucheck.report.codec import from_json
 from gpucheck.report.report import Report
 
@@ -54,13 +54,6 @@ def console(stream: IO[str]) -> Console:
         emoji=False,
         # A pipe is no terminal even when colours are forced on it.
         color_system="auto",
-    )
-
-
-def plain_console(stream: IO[str], width: int) -> Console:
-    """A console for a file: of this width and without colours, whatever variables ask for."""
-    return Console(
-        file=stream, width=width, highlight=False, markup=False, emoji=False, color_system=None, force_terminal=False
     )
 
 
@@ -243,7 +236,7 @@ def _width(out: Console, table: Table, kept: Sequence[int], whole: Sequence[int]
     """Characters that these columns take side by side; text that wraps, or is not `whole`, counts as far as it must."""
     widths = []
     for index in kept:
-        head = max(cell_len(writable(out, text)) for text in table.columns[index].head.split("\n"))
+        head = _head_width(out, table.columns[index])
         widest = max((cell_len(writable(out, row[index].text)) for row in table.rows), default=0)
         if table.columns[index].cropped and index not in whole:
             widest = min(widest, table.columns[index].cropped)
@@ -251,6 +244,10 @@ def _width(out: Console, table: Table, kept: Sequence[int], whole: Sequence[int]
         widths.append(min(widest, LEAST_WRAPPED) if table.columns[index].wraps else widest)
     # A space on either side of a cell and one between the columns; the spaces before cells go where it is dense.
     return sum(widths) + 2 * len(widths) + (0 if table.dense else len(widths) - 1)
+
+
+def _head_width(out: Console, column: Column) -> int:
+    return max(cell_len(writable(out, text)) for text in column.head.split("\n"))
 
 
 def _rich_table(out: Console, table: Table, kept: Sequence[int]) -> rich.table.Table:
@@ -282,7 +279,7 @@ def _rooms(out: Console, table: Table, kept: Sequence[int]) -> dict[int, int]:
     columns = {index: table.columns[index] for index in kept if table.columns[index].cropped}
     wanted, rooms = {}, {}
     for index, column in columns.items():
-        head = max(cell_len(writable(out, text)) for text in column.head.split("\n"))
+        head = _head_width(out, column)
         wanted[index] = max(head, *(cell_len(writable(out, row[index].text)) for row in table.rows), 1)
         rooms[index] = max(head, min(wanted[index], column.cropped))
     # What the others leave: a space on either side of a cell and, where it is not dense, one before it.
@@ -429,7 +426,9 @@ _FORMAT = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{width}} {{he
 
 def svg(report: Report, theme: Theme = "dark") -> str:
     """The report's screen of `PICTURE_COLUMNS` columns, below the command line that made it."""
-    title = _typed(report)
+    from xml.sax.saxutils import escape
+
+    title = text.typed(report.argv) if report.argv else f"gpucheck {report.command}"
     paper = Console(
         file=io.StringIO(),
         record=True,
@@ -445,7 +444,10 @@ def svg(report: Report, theme: Theme = "dark") -> str:
     colours = _THEMES[theme]
     name = f"g{zlib.crc32(f'{theme} {title}'.encode()):08x}"  # the same every time; several may stand on one page
     code = _FORMAT.format(
-        title=_escaped(title), background=colours.background_color.hex, colour=colours.foreground_color.hex
+        # Braces would be places of the format.
+        title=escape(title).replace("{", "{{").replace("}", "}}"),
+        background=colours.background_color.hex,
+        colour=colours.foreground_color.hex,
     )
     return paper.export_svg(title="", theme=colours, code_format=code, unique_id=name)
 
@@ -458,15 +460,3 @@ def pictures(folder: Path) -> dict[Path, str]:
         for theme in _THEMES:
             drawn[saved.with_name(f"{saved.stem}-{theme}.svg")] = svg(report, theme)
     return drawn
-
-
-def _typed(report: Report) -> str:
-    """The command line that showed this screen: without what only wrote it to a file."""
-    return text.typed(report.argv) if report.argv else f"gpucheck {report.command}"
-
-
-def _escaped(title: str) -> str:
-    from xml.sax.saxutils import escape
-
-    # Braces would be places of the format.
-    return escape(title).replace("{", "{{").replace("}", "}}")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpucheck.render.blocks import ADVICE, SIGNS, Block, Drawing, Line, Page, Table, advice_line
-from gpucheck.report.finding import WORST_FIRST, Finding, Verdict, grouped
+from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, grouped
 from gpucheck.report.report import Report
 
 # The file of each command's layout, and its function where that is not `page`. Only the one that is shown is loaded.
@@ -43,9 +43,6 @@ LAYOUTS = {
 _LISTS = frozenset({"bench all", "explain", "lint"})
 LEAST_ROWS = 8
 
-# Findings that ask for something; the others stand with the details.
-_WORST_FIRST: tuple[Verdict, ...] = ("fail", "inconclusive", "warn")
-
 
 def blocks(report: Report, *, verbose: bool = False) -> list[Block]:
     """The report as its command lays it out; `verbose` adds what asks for nothing: passes, methods, curves."""
@@ -72,7 +69,7 @@ def parts_of(report: Report, *, verbose: bool) -> list[Sequence[Block]]:
 
         parts.append(compare.comparison(report))
     if verbose:
-        at_rest = [one for one in page.findings if one.verdict not in _WORST_FIRST and one is not page.cause]
+        at_rest = [one for one in page.findings if one.verdict not in ASKING and one is not page.cause]
         parts += [said(at_rest), page.details]
     return parts
 
@@ -103,7 +100,7 @@ def without(argv: Sequence[str], option: str) -> list[str]:
 def head(page: Page, *, complete: bool = True) -> list[Block]:
     """The answer, what asks for something with the command to type, the worst first; whether all was done."""
     ranked = sorted(page.findings, key=lambda one: WORST_FIRST.index(one.verdict))
-    asking = [one for one in ranked if one.verdict in _WORST_FIRST and one is not page.cause]
+    asking = [one for one in ranked if one.verdict in ASKING and one is not page.cause]
     laid_out: list[Block] = [*([page.answer] if page.answer else []), *page.under]
     if page.cause is not None and page.cause.fix:
         laid_out.append(advice_line(page.cause.fix))
@@ -126,13 +123,11 @@ def said(findings: Sequence[Finding]) -> list[Line]:
     for group in grouped(findings):
         sign, _, style = SIGNS[group.verdict]
         lines.append(Line(f"{sign} {group.line}", style))
-        if group.fixes and (fix := advice_line(f"{group.fixes[0]}{_likewise(len(group.fixes) - 1)}")) not in lines:
-            lines.append(fix)
+        if group.fixes:
+            others = len(group.fixes) - 1
+            fix = advice_line(group.fixes[0] + (f" (and {others} more, each by its own address)" if others else ""))
+            lines += [fix] if fix not in lines else []
     return lines
-
-
-def _likewise(others: int) -> str:
-    return f" (and {others} more, each by its own address)" if others else ""
 
 
 def markdown_page(report: Report) -> str:
@@ -152,16 +147,13 @@ def markdown(title: str, blocks: Sequence[Block]) -> str:
         if isinstance(block, Table):
             parts.append(_table(block))
         elif isinstance(block, Drawing):
-            fence = _fence(block.lines)
+            # Backticks that no line inside can close.
+            longest = max((len(run) for line in block.lines for run in re.findall("`+", line)), default=0)
+            fence = "`" * max(3, longest + 1)
             parts.append("\n".join((f"{fence}text", *block.lines, fence)))
         elif block.text:
             parts.append(_escaped(block.text))
     return "\n\n".join(parts) + "\n"
-
-
-def _fence(lines: Sequence[str]) -> str:
-    """Backticks that no line inside can close."""
-    return "`" * max(3, 1 + max((len(run) for line in lines for run in re.findall("`+", line)), default=0))
 
 
 def _escaped(text: str, *, in_table: bool = False) -> str:

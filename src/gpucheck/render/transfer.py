@@ -23,8 +23,6 @@ from gpucheck.report.report import Report
 from gpucheck.report.results.bench import LinkUnderLoad, TransferResult
 
 BOTH_WAYS, ON_DEVICE = "transfer.both_ways", "transfer.on_device"
-
-
 COPY, IDIOM = "transfer", "transfer.idiom"
 # Kinds of host memory and of clocks, in the order of the columns.
 _KINDS = (("pageable", "as_called"), ("pinned", "as_called"), ("pinned", "link"))
@@ -78,18 +76,18 @@ def _answer(
         reached = units.byte_rate(judging.rate(slowest))
         reached = f"{units.percent(share)} of the link: {reached}" if share is not None else reached
         place = _attached(result.link) if share is not None and result.link is not None else ""
-        return [measured.Answer(device, f"pinned copies reach {reached}{measured.doubt(slowest)}", place)]
+        return [measured.answer_of(slowest, device, f"pinned copies reach {reached}", place)]
     if rated:
         best = max(rated, key=lambda row: (row.case["host_memory"] == "pinned", judging.size(row)))
         way, kind = best.case["direction"], best.case["host_memory"]
         what = "copies in host memory" if way == "host_to_host" else f"{kind} copies {WAYS[way]}"
-        rate = units.byte_rate(judging.rate(best))
-        return [measured.Answer(device, f"{what} reach {rate}{measured.doubt(best)}")]
+        return [measured.answer_of(best, device, f"{what} reach {units.byte_rate(judging.rate(best))}")]
     timed = [row for row in rows if row.time_s is not None]
     if timed:
         least = min(timed, key=judging.size)
         size = units.capacity(judging.size(least))
-        return [measured.Answer(device, f"a copy of {size} takes {measured.time_text(least)}: all of it latency")]
+        text = f"a copy of {size} takes {measured.time_text(least)}: all of it latency"
+        return [measured.answer_of(least, device, text)]
     said = next(
         (one for one in report.findings if one.id == "transfer.idioms" and one.device in (None, device.id)), None
     )
@@ -169,21 +167,19 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
 
 def _latencies(answer: TransferResult) -> list[Line]:
     """The time of the smallest copy of each kind, as called."""
+    if not answer.latencies:
+        return []
     told = [
         f"{SHORT_WAYS[entry.direction]} {entry.host_memory} {units.duration(entry.time_s)}"
         for entry in answer.latencies
     ]
-    size = units.capacity(answer.latencies[0].size_bytes) if answer.latencies else ""
-    return [Line(f"latency ({size}): {', '.join(told)}")] if told else []
+    return [Line(f"latency ({units.capacity(answer.latencies[0].size_bytes)}): {', '.join(told)}")]
 
 
 def _method(measurements: Sequence[Measurement]) -> str:
     memories = " and ".join(dict.fromkeys(str(row.case["host_memory"]) for row in measurements))
-    link = (
-        "; link: the copy alone, on the device's clock"
-        if any(row.case["timed"] == "link" for row in measurements)
-        else ""
-    )
+    has_link = any(row.case["timed"] == "link" for row in measurements)
+    link = "; link: the copy alone, on the device's clock" if has_link else ""
     return (
         f"preallocated buffers, {measured.caches(measurements)}; {memories}: the call and its synchronize{link}; time: "
         f"of the call, pinned where there is such a row{_node(measurements)}"
@@ -281,7 +277,7 @@ def _idioms(measurements: Sequence[Measurement], answer: TransferResult, *, whol
         numbers(Column("GB/s", keep=7), measured.median_rate, 1e9),
         filled(Column("of raw", keep=8), lambda row: measured.ratio_text(ratios.get(tuple(row.case.items())))),
         *((first,) if whole else ()),
-        filled(Column("notes", "left", keep=6, wraps=True, cropped=14), lambda row: measured.notes(row, "warm")),
+        measured.notes(6, "warm"),
     )
     return measured.table_of(measurements, columns)
 
@@ -299,13 +295,13 @@ def at_once(measurements: Sequence[Measurement]) -> tuple[list[Block], list[Bloc
     rows = [row for row in measurements if row.name in (BOTH_WAYS, ON_DEVICE)]
     if not rows:
         return [], []
-    short = [_in_a_line(device.id, mine) for device, mine in measured.by_device(rows)]
+    short = [(device.id, _in_a_line(mine)) for device, mine in measured.by_device(rows)]
     several = len(short) > 1
     lines: list[Block] = [Line(f"{name}: {text}" if several else text) for name, text in short if text]
     return lines, [Line(), measured.table_of(rows, _AT_ONCE), *_how_at_once(rows)]
 
 
-def _in_a_line(device_id: str, rows: Sequence[Measurement]) -> tuple[str, str]:
+def _in_a_line(rows: Sequence[Measurement]) -> str:
     """`both directions at once: 94.0 GB/s; within the device: 4.20 TB/s`."""
     sums = [(total, row) for row in rows if _is_both_ways(row) and (total := _sum(row)) is not None]
     parts = []
@@ -317,7 +313,7 @@ def _in_a_line(device_id: str, rows: Sequence[Measurement]) -> tuple[str, str]:
         for row in rows
         if not _is_both_ways(row) and row.rate is not None
     ]
-    return device_id, "; ".join(parts)
+    return "; ".join(parts)
 
 
 def _is_both_ways(row: Measurement) -> bool:
@@ -361,7 +357,7 @@ _AT_ONCE: tuple[ColumnOf[Measurement], ...] = (
         Column("discarded", keep=1),
         lambda row: str(row.method.details["discarded_windows"]) if _is_both_ways(row) else "",
     ),
-    filled(Column("notes", "left", keep=6, wraps=True, cropped=14), lambda row: measured.notes(row, "warm")),
+    measured.notes(6, "warm"),
 )
 
 

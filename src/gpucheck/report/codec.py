@@ -9,6 +9,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -83,22 +84,21 @@ def decoder(kind: Any, where: str, foreign: bool) -> Decode:
     the value."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        return _any_of(
-            [decoder(one, where, foreign) for one in arguments if one is not type(None)], type(None) in arguments
-        )
+        kinds = [decoder(one, where, foreign) for one in arguments if one is not type(None)]
+        return partial(_any_of, kinds, type(None) in arguments)
     if origin in (tuple, frozenset, list):
-        return _sequence(origin, decoder(arguments[0], where, foreign), where)
+        return partial(_sequence, origin, decoder(arguments[0], where, foreign), where)
     if origin in (dict, Mapping):
-        return _object(decoder(arguments[1], where, foreign), where)
+        return partial(_object, decoder(arguments[1], where, foreign), where)
     if typing.is_typeddict(kind):
-        return _table(kind, where, foreign)
+        return partial(_table, hints(kind), where, foreign)
     if is_dataclass(kind):
         return _fields(typing.cast(type, kind), foreign)
     if not foreign:
         return lambda value: float(value) if kind is float and isinstance(value, int) else value
     if origin is typing.Literal:
-        return _one_of(arguments, where)
-    return _SIMPLE[kind](where) if kind in _SIMPLE else functools.partial(_plain, where)
+        return partial(_one_of, arguments, where)
+    return partial(_simple, _SIMPLE[kind], where) if kind in _SIMPLE else partial(_plain, where)
 
 
 def _plain(where: str, value: Any) -> Any:
@@ -119,10 +119,12 @@ def visible(text: str, keep: str = "\n\t") -> str:
     """
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one in keep else _written_out(ord(one)) for one in text)
+    return "".join(one if one.isprintable() or one in keep else written_out(one) for one in text)
 
 
-def _written_out(code: int) -> str:
+def written_out(character: str) -> str:
+    """The character as an escape: ESC becomes `\\x1b`."""
+    code = ord(character)
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
 
 
@@ -132,83 +134,53 @@ def _number(where: str, value: Any) -> Any:
     return value
 
 
-def _kind(*kinds: type) -> Callable[[str], Decode]:
-    """Return a function that accepts only values of these types. True is not a number."""
-
-    def of(where: str) -> Decode:
-        def decode(value: Any) -> Any:
-            if type(value) not in kinds:
-                raise TypeError(f"{where} is no {kinds[0].__name__}")
-            if kinds == (str,):
-                return visible(value)
-            return float(_number(where, value)) if float in kinds else _number(where, value)
-
-        return decode
-
-    return of
+# The types that a value of a field may have. True is not a number.
+_SIMPLE: dict[Any, tuple[type, ...]] = {str: (str,), bool: (bool,), int: (int,), float: (float, int)}
 
 
-_SIMPLE: dict[Any, Callable[[str], Decode]] = {
-    str: _kind(str),
-    bool: _kind(bool),
-    int: _kind(int),
-    float: _kind(float, int),
-}
+def _simple(kinds: tuple[type, ...], where: str, value: Any) -> Any:
+    if type(value) not in kinds:
+        raise TypeError(f"{where} is no {kinds[0].__name__}")
+    if kinds == (str,):
+        return visible(value)
+    return float(_number(where, value)) if float in kinds else _number(where, value)
 
 
-def _one_of(known: tuple[Any, ...], where: str) -> Decode:
-    def decode(value: Any) -> Any:
-        if value not in known:
-            raise TypeError(f"{where} is none of {', '.join(map(str, known))}")
-        return value
-
-    return decode
+def _one_of(known: tuple[Any, ...], where: str, value: Any) -> Any:
+    if value not in known:
+        raise TypeError(f"{where} is none of {', '.join(map(str, known))}")
+    return value
 
 
-def _any_of(kinds: Sequence[Decode], or_none: bool) -> Decode:
-    """The first of the kinds that the data fits."""
-
-    def decode(value: Any) -> Any:
-        if value is None and or_none:
-            return None
-        for one in kinds[:-1]:
-            try:
-                return one(value)
-            except (TypeError, KeyError):  # it is of another kind
-                continue
-        return kinds[-1](value)
-
-    return decode
+def _any_of(kinds: Sequence[Decode], or_none: bool, value: Any) -> Any:
+    """The value as the first of the kinds that it fits."""
+    if value is None and or_none:
+        return None
+    for one in kinds[:-1]:
+        try:
+            return one(value)
+        except (TypeError, KeyError):  # it is of another kind
+            continue
+    return kinds[-1](value)
 
 
-def _sequence(kind: Any, item: Decode, where: str) -> Decode:
-    def decode(value: Any) -> Any:
-        if not isinstance(value, (list, tuple)):
-            raise TypeError(f"{where} is no list")
-        return kind([item(one) for one in value])
-
-    return decode
+def _sequence(kind: Any, item: Decode, where: str, value: Any) -> Any:
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"{where} is no list")
+    return kind([item(one) for one in value])
 
 
-def _object(item: Decode, where: str) -> Decode:
-    def decode(value: Any) -> dict[str, Any]:
-        if not isinstance(value, Mapping):
-            raise TypeError(f"{where} is no object")
-        return {visible(key): item(one) for key, one in value.items()}
-
-    return decode
+def _object(item: Decode, where: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{where} is no object")
+    return {visible(key): item(one) for key, one in value.items()}
 
 
-def _table(kind: Any, where: str, foreign: bool) -> Decode:
+def _table(of: dict[str, Any], where: str, foreign: bool, value: Any) -> dict[str, Any]:
     """A TypedDict: what it names is of its type, what it does not name is kept."""
-    of = hints(kind)
-
-    def decode(value: Any) -> dict[str, Any]:
-        if not isinstance(value, Mapping):
-            raise TypeError(f"{where} is no object")
-        return {key: decoder(of.get(key, Any), key, foreign)(one) for key, one in value.items()}
-
-    return decode
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{where} is no object")
+    return {key: decoder(of.get(key, Any), key, foreign)(one) for key, one in value.items()}
 
 
 def _fields(kind: type, foreign: bool) -> Decode:

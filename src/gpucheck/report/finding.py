@@ -14,6 +14,8 @@ Verdict = Literal["pass", "info", "warn", "fail", "inconclusive", "skip"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 # `skip` outranks `pass` because it is not one.
 WORST_FIRST: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "skip", "pass", "info")
+# Of these, what asks for something.
+ASKING = WORST_FIRST[:3]
 
 
 # What a finding adds to the last line of a benchmark's page: whether results are right, or that only where one is wrong

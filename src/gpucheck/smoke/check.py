@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -90,38 +91,22 @@ def numpy(dut: DeviceUnderTest) -> str | None:
 # -- torch's global state ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """One piece of torch's global state: how it is read and set."""
-
-    name: str
-    read: Callable[[], Any]
-    write: Callable[[Any], object]
-
-
-def _flag(owner: Any, name: str) -> Switch | None:
-    if not hasattr(owner, name):
-        return None
-    return Switch(name, lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
+# How one piece of the state is read, and how it is set.
+Switch = tuple[Callable[[], Any], Callable[[Any], object]]
 
 
 def _switches(accel: Accel) -> list[Switch]:
     """Return what the checks may change, beside what their own context managers put back."""
-    found = [
-        Switch("default dtype", torch.get_default_dtype, torch.set_default_dtype),
-        Switch("grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
-        Switch("random numbers", torch.get_rng_state, torch.set_rng_state),
+    found: list[Switch] = [
+        (torch.get_default_dtype, torch.set_default_dtype),
+        (torch.is_grad_enabled, torch.set_grad_enabled),
+        (torch.get_rng_state, torch.set_rng_state),
     ]
     if accel.kind == "mps":
-        found.append(Switch("device random numbers", accel.module.get_rng_state, accel.module.set_rng_state))
+        found.append((accel.module.get_rng_state, accel.module.set_rng_state))
     elif not accel.is_cpu and hasattr(accel.module, "get_rng_state"):
-        found.append(
-            Switch(
-                "device random numbers",
-                lambda: accel.module.get_rng_state(accel.device),
-                lambda state: accel.module.set_rng_state(state, accel.device),
-            )
-        )
+        of_device, module = accel.device, accel.module
+        found.append((partial(module.get_rng_state, of_device), lambda state: module.set_rng_state(state, of_device)))
     flags = (
         (torch.backends.cudnn, "benchmark"),
         (torch.backends.cudnn, "deterministic"),
@@ -129,18 +114,18 @@ def _switches(accel: Accel) -> list[Switch]:
         (torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction"),
         (torch.backends.cuda.matmul, "allow_fp16_accumulation"),
     )
-    return found + [switch for owner, name in flags if (switch := _flag(owner, name)) is not None]
+    return found + [(partial(getattr, *flag), partial(setattr, *flag)) for flag in flags if hasattr(*flag)]
 
 
 @contextlib.contextmanager
 def unchanged(accel: Accel) -> Iterator[None]:
     """Put torch's global state back to what it was, whatever happens inside."""
-    saved = [(switch, switch.read()) for switch in _switches(accel)]
+    saved = [(write, read()) for read, write in _switches(accel)]
     try:
         yield
     finally:
-        for switch, value in saved:
-            switch.write(value)
+        for write, value in saved:
+            write(value)
 
 
 def first_line(said: object) -> str:

@@ -178,7 +178,9 @@ def _of_device(one: StressDevice, differing: Sequence[Odd]) -> Finding:
     sure = [each for each in one.wrong if not _is_rounding(each, one)]
     verdict: Verdict = "fail" if sure or (differing and one.reproducible) else "warn"
     texts = [text_of(each) for each in (sure or one.wrong)[:1]]
-    texts += [f"{each.result}: bits differ from {_names(_others(each))} of the same model" for each in differing[:1]]
+    for each in differing[:1]:
+        others = [other for other in each.devices if other not in each.minority]
+        texts.append(f"{each.result}: bits differ from {_names(others)} of the same model")
     what = "wrong results" if verdict == "fail" else "different bits"
     where = f"in {one.wrong_steps} of {max(one.steps, one.wrong_steps)} steps" if one.wrong_steps else "from the start"
     return Finding(
@@ -202,10 +204,6 @@ def _is_rounding(each: StressWrong, one: StressDevice) -> bool:
     """Return whether it may be the same sum in another order, on a device that does not promise the same bits."""
     within = each.worst_of_bound is not None and each.worst_of_bound <= 1
     return each.against == "first" and within and not one.reproducible
-
-
-def _others(each: Odd) -> list[StressDevice]:
-    return [one for one in each.devices if one not in each.minority]
 
 
 def _disagreements(some: Iterable[Odd]) -> list[Finding]:

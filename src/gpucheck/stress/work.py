@@ -18,6 +18,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -190,7 +191,9 @@ class Work:
         least = 2 * copy + slot + len(self._index)
         beside = 0 if self.accel.is_cpu else _BESIDE_CHUNKS * len(self._index)
         words = max((self.fill_bytes // WORD - beside) // window * window, least)
-        self.arena = self._owned(_allocate(words, least, self.accel))  # a second stream copies in it
+        memory = _allocate(words, least, self.accel)  # a second stream copies in it
+        # A lost device must not free it; a CPU is not lost.
+        self.arena = memory if self.accel.is_cpu else kept.own(memory, self.accel.id)
         self.arena.fill_(POISON)
         self._copied = self.arena[-2 * copy :]
         room = self.arena[: -2 * copy - len(self._index)]
@@ -205,10 +208,6 @@ class Work:
         source = self._source()
         self._sent = source.cpu()
         self.checksums["copies"] = text_of(int(checksum(source, self._weights).item()))
-
-    def _owned(self, memory: torch.Tensor) -> torch.Tensor:
-        """Memory that a lost device must not free; a CPU is not lost."""
-        return memory if self.accel.is_cpu else kept.own(memory, self.accel.id)
 
     @property
     def filled_bytes(self) -> int:
@@ -515,23 +514,10 @@ class Work:
             kind, "copies", "pattern", elements=len(places), place=at, got=got, expected=right, text=text
         )  # fmt: skip
 
-    def _wrong(
-        self,
-        kind: str,
-        result: str,
-        against: str,
-        *,
-        elements: int | None = None,
-        place: int | None = None,
-        got: str | None = None,
-        expected: str | None = None,
-        worst_of_bound: float | None = None,
-        text: str = "",
-    ) -> StressWrong:
+    def _wrong(self, kind: str, result: str, against: str, **found: Any) -> StressWrong:
+        """Return what is wrong with the step at hand; `found` are fields of StressWrong."""
         at_s = max(time.perf_counter() - self._began_s, 0.0) if self._began_s else 0.0
-        return StressWrong(
-            at_s, self._steps, kind, result, against, elements, place, got, expected, worst_of_bound, text
-        )
+        return StressWrong(at_s, self._steps, kind, result, against, **found)
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:
