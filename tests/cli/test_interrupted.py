@@ -27,7 +27,7 @@ def ended(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", ["gpucheck.cli", "gpucheck.cli.app", "typer", "gpucheck.units", "gpucheck.cli.bench"])
+@pytest.mark.parametrize("name", ["gpucheck.cli", "gpucheck.cli.app", "typer", "gpucheck.units", "gpucheck.cli.parse"])
 def test_while_it_is_imported(name: str) -> None:
     run = "sys.argv = ['gpucheck', '--version']; from gpucheck.__main__ import main; sys.exit(main())"
     done = ended(f"NAME = {name!r}" + IMPORTING.replace("\n    ", "\n") + run)

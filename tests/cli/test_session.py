@@ -13,7 +13,7 @@ from shown import sentence
 
 from gpucheck.cli import app as app_module
 from gpucheck.cli import outputs, session
-from gpucheck.cli.common import Common
+from gpucheck.cli.commands import Common
 from gpucheck.errors import CannotLook, TargetError, Terminated, Undecided, Unprinted, UsageError
 from gpucheck.machine import kept, pulse
 from gpucheck.report.events import Answered, Emit, Finished, Judged, Notice, Progress, Started

@@ -1,13 +1,15 @@
-"""The commands on saved results: `gpucheck compare`, `gpucheck judge` and `gpucheck report`."""
+"""The commands on saved results: `gpucheck compare`, `judge`, `report`, and `schema`, which describes them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpucheck.cli.common import Common
+from gpucheck import errors
+from gpucheck.cli.commands import Common
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.options import option, words
 
@@ -40,10 +42,7 @@ class CompareOptions:
 
 
 def compare(common: Common, options: CompareOptions) -> int:
-    """Compare two saved results: what became slower or faster.
-
-    Each row is slower, faster, the same or inconclusive, with the confidence interval of the ratio.
-    """
+    """Compare two documents; with `--fail-if-slower` that is judged too."""
     from gpucheck.cli import session
     from gpucheck.machine.saved import load
 
@@ -97,11 +96,7 @@ class JudgeOptions:
 
 
 def judge(common: Common, options: JudgeOptions) -> int:
-    """Judge saved benchmarks by other thresholds, without measuring.
-
-    The thresholds come from --config; if it sets none, from the first document. Several documents of the same command
-    and machine count as runs of one benchmark: rates are computed over all runs, and one wrong result stays wrong.
-    """
+    """Judge one document, or several as runs of one benchmark."""
     from gpucheck.cli import session
     from gpucheck.config import Settings
     from gpucheck.measure import runs
@@ -191,11 +186,7 @@ class ReportOptions:
 
 
 def report(common: Common, options: ReportOptions) -> int:
-    """Make one HTML page of saved results, to send to somebody.
-
-    It has the verdicts and fixes first, then tables and charts, and needs no network. Two results of the same command
-    are compared. Exits with 0 once the page is written, whatever the results say.
-    """
+    """Write the page; whatever the results say, that it was written is what is reported."""
     from gpucheck.cli import session
     from gpucheck.cli.outputs import Wanted
     from gpucheck.machine.saved import load
@@ -263,3 +254,11 @@ def _concluded(argv: tuple[str, ...], words: int, work: Callable[[Emit], None]) 
         code = error.exit_code
     command, version = " ".join(argv[:words]), gpucheck.__version__
     return collector.report(version=version, command=command, argv=argv, started="", elapsed_s=0.0, code=code)
+
+
+def schema() -> int:
+    """Print the JSON Schema of what `--json` writes."""
+    from importlib import resources
+
+    sys.stdout.write(resources.files("gpucheck.report").joinpath("schema.json").read_text(encoding="utf-8"))
+    return errors.OK

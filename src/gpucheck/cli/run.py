@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gpucheck
-from gpucheck.cli.common import Common, say, tell, tell_bug
+from gpucheck.cli.commands import Common
+from gpucheck.cli.pages import say, tell, tell_bug
 from gpucheck.errors import GpucheckError
 from gpucheck.program.options import RunOptions
 
@@ -23,10 +24,7 @@ if TYPE_CHECKING:  # a help page needs neither
 
 
 def run(common: Common, options: RunOptions) -> int:
-    """Show where a program's time and memory go.
-
-    It runs as python would run it; the report goes to stderr.
-    """
+    """Run the program, tell what it did, and end as it ended."""
     from gpucheck.cli import outputs
     from gpucheck.machine.child import end_like
     from gpucheck.program.run.command import command

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import gpucheck
 from gpucheck import errors
 from gpucheck.cli import outputs
-from gpucheck.cli.common import Common, tell, tell_bug
+from gpucheck.cli.commands import Common
+from gpucheck.cli.pages import tell, tell_bug
 from gpucheck.errors import GpucheckError, Terminated, Unprinted, UsageError
 from gpucheck.machine import kept, pulse
 from gpucheck.report.events import (

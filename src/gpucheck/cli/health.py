@@ -1,4 +1,4 @@
-"""`gpucheck explain`: what an error text means."""
+"""Commands on the health of GPUs whose work needs more than a session: devices, doctor, smoke, stress, explain."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from gpucheck import options
-from gpucheck.cli.common import Common
+from gpucheck.cli.commands import Common
 from gpucheck.errors import UsageError
 from gpucheck.options import words
 
 if TYPE_CHECKING:  # a help page needs no report
+    from gpucheck.devices.options import DevicesOptions
+    from gpucheck.doctor.condition import Evidence
+    from gpucheck.doctor.options import DoctorOptions
     from gpucheck.explain.command import Pasted
     from gpucheck.report.events import Emit
+    from gpucheck.smoke.options import SmokeOptions
+    from gpucheck.stress.options import StressOptions
 
 _FIX = 'give an error message in quotes or an ID, or pipe a log: gpucheck explain "CUDA out of memory"'
 _CHUNK = 2**16
@@ -36,11 +41,80 @@ class ExplainOptions:
     list_all: bool = options.list_all("IDs with their titles")
 
 
-def explain(common: Common, asked: ExplainOptions) -> int:
-    """Explain an error message and say what to do.
+def devices(common: Common, options: DevicesOptions) -> int:
+    """Read the devices, once or with `--watch` again and again."""
+    if options.watch_s is not None and (common.json or common.output):
+        raise UsageError(
+            "--watch refreshes the screen", "--json and --output write one result", "give one or the other"
+        )
+    from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
+    from gpucheck.machine.kernel_driver import sleeping
 
-    Also prints the entry of an ID, such as oom.cuda.
-    """
+    # They take as long to load as this process does from here on. There is no NVIDIA driver for macOS.
+    readers = (NVML_READER, LIBCUDA_READER) if sys.platform != "darwin" and not sleeping() else ()
+    with Ahead(*readers) as ahead:
+        from gpucheck.cli import session
+        from gpucheck.devices.command import command
+
+        if options.watch_s is None:
+            return session.run(common, lambda emit: command(options, emit, ahead=ahead))
+        return session.watch(common, lambda emit: command(options, emit, ahead=ahead), options.watch_s)
+
+
+def doctor(common: Common, options: DoctorOptions) -> int:
+    """Diagnose, and write the bundle where one is asked for."""
+    from gpucheck.cli import session
+
+    held: list[Evidence] = []  # none where the command is cut off before it has read the machine
+    files = []
+    if options.bundle:
+        from gpucheck.cli.outputs import Wanted
+        from gpucheck.doctor import bundle
+
+        packed = bundle.formats(lambda: held[0] if held else None)
+        files = [Wanted("--bundle", options.bundle, packed, mode=0o600)]
+
+    def diagnose(emit: Emit) -> None:
+        from gpucheck.doctor.command import command
+        from gpucheck.report.events import Notice
+
+        held.append(command(options, emit))
+        if files:
+            emit(Notice(f"{options.bundle} contains only listed fields; review it before you share it"))
+
+    return session.run(common, diagnose, files)
+
+
+def smoke(common: Common, options: SmokeOptions) -> int:
+    """Check, once torch is loaded."""
+    from gpucheck.cli import session
+
+    def check(emit: Emit) -> None:
+        from gpucheck.machine import installed_torch
+
+        installed_torch.load(options.time_budget_s)  # Ctrl-C ends in a report from here on
+        from gpucheck.smoke.command import command
+
+        command(options, emit)
+
+    return session.run(common, check)
+
+
+def stress(common: Common, options: StressOptions) -> int:
+    """Load the devices; the judge is asked whenever the document is written."""
+    from gpucheck.cli import session
+    from gpucheck.stress.judge import judge
+
+    def load(emit: Emit) -> None:
+        from gpucheck.stress.command import command
+
+        command(options, emit)
+
+    return session.run(common, load, judge=judge)
+
+
+def explain(common: Common, asked: ExplainOptions) -> int:
+    """Explain the text or the ID that was given, or what comes from a pipe."""
     from gpucheck.cli import session
 
     given = " ".join(asked.text)
