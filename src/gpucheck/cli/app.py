@@ -55,7 +55,7 @@ def root(
         from gpucheck.cli import completion
 
         naming.one_of("--show-completion", show_completion, tuple(completion.SHELLS))
-        print(completion.SHELLS[show_completion]({name: parameters(name) for name in commands.names()}), end="")
+        print(completion.SHELLS[show_completion](), end="")
         raise typer.Exit
     return errors.OK
 
