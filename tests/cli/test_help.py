@@ -6,7 +6,9 @@ import json
 import re
 import shlex
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -117,6 +119,14 @@ def test_examples_are_read_by_their_commands(
         return
     ((given, _),) = begun
     assert f"gpucheck {given.command} ".startswith(f"{path} ") or path in ("gpucheck", "gpucheck bench")
+
+
+@pytest.mark.parametrize("name", commands.names())
+def test_what_a_row_names_is_there(name: str) -> None:
+    row = commands.find(name)
+    assert row is not None
+    assert callable(resolve_name(row.function))
+    assert all(is_dataclass(resolve_name(place)) for place in (row.options, row.beside) if place)
 
 
 @pytest.mark.parametrize("spelling", ["-v", "--verbose"])

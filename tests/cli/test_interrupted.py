@@ -34,6 +34,13 @@ def test_while_it_is_imported(name: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+@pytest.mark.parametrize("name", ["gpucheck.cli.bench", "gpucheck.bench.transfer", "gpucheck.config"])
+def test_while_what_a_command_needs_is_imported(name: str) -> None:
+    run = "sys.argv = ['gpucheck', 'bench', 'transfer', '--help']; from gpucheck.__main__ import main; sys.exit(main())"
+    done = ended(f"NAME = {name!r}" + IMPORTING.replace("\n    ", "\n") + run)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_while_python_ends() -> None:
     run = """
         import atexit, os, signal, sys

@@ -17,7 +17,7 @@ from gpucheck import errors
 from gpucheck.cli import commands
 from gpucheck.cli.commands import parameters
 from gpucheck.cli.pages import tell, tell_bug
-from gpucheck.cli.parse import HelpGroup
+from gpucheck.cli.parse import HelpGroup, name_of
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted, UsageError, filter_warnings
 from gpucheck.machine import kept
 
@@ -174,6 +174,7 @@ _WRONG = (
     (r"Option '(.*?)' does not take", "option {!r} takes no value"),
     (r"Missing argument '(.*?)'", "missing argument {}"),
     (r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)", "unexpected argument {!r}"),
+    (r"(.*)", "{}"),
 )
 
 
@@ -186,15 +187,15 @@ def _wrong_usage(error: Exception, given: Sequence[str]) -> UsageError:
 
     message = " ".join(str(getattr(error, "format_message", lambda: error)()).split())
     context = getattr(error, "ctx", None)
-    begins = (" ".join(given[:words]) for words in (2, 1))
-    command = next((one for one in begins if (row := commands.find(one)) is not None and not row.commands), "")
-    command = context.command_path.partition(" ")[2] if context is not None else command
-    pattern, sentence = next((row for row in _WRONG if re.match(row[0], message)), (r"(.*)", "{}"))
-    found = re.match(pattern, message)
-    name = found[1] if found else message
-    told = UsageError(sentence.format(name), "", _tip(command, name, sentence))
-    told.command = command
-    return told
+    if context is not None:
+        command = name_of(context)
+    else:
+        begins = (" ".join(given[:words]) for words in (2, 1))
+        command = next((one for one in begins if one in commands.names()), "")
+    name, sentence = next((found[1], told) for pattern, told in _WRONG if (found := re.match(pattern, message)))
+    wrong = UsageError(sentence.format(name), "", _tip(command, name, sentence))
+    wrong.command = command
+    return wrong
 
 
 def _tip(command: str, name: str, sentence: str) -> str:

@@ -72,10 +72,9 @@ def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
             fix = "run the launcher again, and `gpucheck compare` the files"
             raise UsageError("--runs and --baseline need one process", "a launcher has started several", fix)
         return _again(common, options, repeat)
+    from gpucheck.machine import installed_torch
 
     def measure(emit: Emit, **more: Any) -> None:
-        from gpucheck.machine import installed_torch
-
         # It comes with every benchmark: a signal on the way must not break it half-way.
         installed_torch.load(options.time_budget_s)
         from gpucheck.bench.devices import Shared
@@ -84,8 +83,6 @@ def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
         benchmark.command()(options, emit, Shared(limits=limits), **more)
 
     if place is not None:
-        from gpucheck.machine import installed_torch
-
         installed_torch.load(options.time_budget_s)
         from gpucheck.bench.collective import work
 

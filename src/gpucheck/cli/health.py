@@ -118,17 +118,17 @@ def explain(common: Common, asked: ExplainOptions) -> int:
     from gpucheck.cli import session
 
     given = " ".join(asked.text)
-    list_all = asked.list_all
-    if list_all and given:
+    if asked.list_all and given:
         raise UsageError("--list takes no TEXT", "", "omit one of them")
     # Words that are empty are a mistake; no words at all leave the pipe.
-    if not list_all and not given.strip() and (asked.text or _is_terminal()):
+    has_pipe = sys.stdin is not None and not sys.stdin.closed and not sys.stdin.isatty()
+    if not asked.list_all and not given.strip() and (asked.text or not has_pipe):
         raise UsageError("no text to explain", "", _FIX)
 
     def answer(emit: Emit) -> None:
         from gpucheck.explain import command
 
-        if list_all:
+        if asked.list_all:
             command.listing(emit)
         elif given in ("", "-"):
             command.explain(_pasted(), emit)
@@ -142,11 +142,6 @@ def explain(common: Common, asked: ExplainOptions) -> int:
             command.explain(command.Pasted(given), emit)
 
     return session.run(common, answer)
-
-
-def _is_terminal() -> bool:
-    """Return whether standard input is a terminal."""
-    return sys.stdin is None or sys.stdin.closed or sys.stdin.isatty()
 
 
 def _pasted() -> Pasted:

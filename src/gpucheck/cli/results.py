@@ -224,7 +224,7 @@ def _of_fleet(folders: tuple[str, ...]) -> Report:
     from gpucheck.fleet.options import FleetJudgeOptions
 
     options = FleetJudgeOptions(folders)
-    whole = _concluded(("fleet", "judge", *folders), 2, lambda emit: fleet.conclude(options, emit))
+    whole = _concluded("fleet judge", lambda emit: fleet.conclude(options, emit), folders)
     if not whole.results["fleet_judge"].nodes:
         why = "no node's document is in it"
         raise UsageError(f"{folders[0]!r} cannot be shown", why, "give the folder of `fleet check --gather`")
@@ -235,12 +235,12 @@ def _compared(documents: list[Report], common: Common) -> Report | None:
     """The comparison of two documents of one command; None where there is nothing to compare."""
     if len(documents) != 2 or documents[0].command != documents[1].command:
         return None
-    whole = _concluded(("compare",), 1, lambda emit: conclude(documents[0], documents[1], None, emit, common))
+    whole = _concluded("compare", lambda emit: conclude(documents[0], documents[1], None, emit, common))
     return whole if whole.results["compare"].rows else None
 
 
-def _concluded(argv: tuple[str, ...], words: int, work: Callable[[Emit], None]) -> Report:
-    """The document of a command that only reads; its name are the first `words` of its command line."""
+def _concluded(command: str, work: Callable[[Emit], None], arguments: tuple[str, ...] = ()) -> Report:
+    """The document of a command that only reads."""
     import gpucheck
     from gpucheck.report.events import Skipped
     from gpucheck.report.finding import of_error
@@ -252,8 +252,14 @@ def _concluded(argv: tuple[str, ...], words: int, work: Callable[[Emit], None]) 
     except CannotLook as error:  # that nothing could be looked at is a page too
         collector(Skipped(of_error(error)))
         code = error.exit_code
-    command, version = " ".join(argv[:words]), gpucheck.__version__
-    return collector.report(version=version, command=command, argv=argv, started="", elapsed_s=0.0, code=code)
+    return collector.report(
+        version=gpucheck.__version__,
+        command=command,
+        argv=(*command.split(), *arguments),
+        started="",
+        elapsed_s=0.0,
+        code=code,
+    )
 
 
 def schema() -> int:
