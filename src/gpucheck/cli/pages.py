@@ -1,4 +1,4 @@
-"""What the command line itself says: help pages and lists on stdout, errors on stderr, wrapped at any width."""
+"""Help pages and lists on stdout, errors on stderr: wrapped between words, at any width."""
 
 from __future__ import annotations
 
