@@ -11,7 +11,7 @@ import typer.main
 from gpucheck import errors
 from gpucheck.cli import pages
 from gpucheck.cli.app import app
-from gpucheck.cli.common import help_page
+from gpucheck.cli.parse import HelpGroup, help_page
 from gpucheck.doctor.condition import RUNGS, Certainty, Condition, Rung
 from gpucheck.doctor.ladder import CONDITIONS
 from gpucheck.explain.command import TEXTS
@@ -59,8 +59,8 @@ def _pages(command: Any, parent: Any, name: str) -> list[str]:
     )
     text = help_page(command, context, exit_codes=False)
     parts = [f"## `{context.command_path}`", f"```\n{text}\n```"]
-    for child, inner in getattr(command, "commands", {}).items():
-        parts += _pages(inner, context, child)
+    for child in command.list_commands(context) if isinstance(command, HelpGroup) else ():
+        parts += _pages(command.get_command(context, child), context, child)
     return parts
 
 

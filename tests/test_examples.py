@@ -19,8 +19,8 @@ from tests.fleet.nodes import node, slower
 
 import gpucheck
 from gpucheck import errors
-from gpucheck.cli import app  # noqa: F401 (it fills PARAMETERS)
-from gpucheck.cli.common import PARAMETERS, _made
+from gpucheck.cli import commands
+from gpucheck.cli.parse import made
 from gpucheck.fleet.documents import write
 from gpucheck.report.results.fleet import NodePart, NodeProblem
 
@@ -44,10 +44,10 @@ def loaded(path: Path) -> Any:
 
 def accepts(words: list[str]) -> str:
     """Let the command's own parser read a command line behind `gpucheck`; the command's name."""
-    name = next(name for size in (2, 1) if (name := " ".join(words[:size])) in PARAMETERS)
+    name = next(name for size in (2, 1) if (name := " ".join(words[:size])) in commands.names())
     import typer
 
-    command = typer.core.TyperCommand(name, params=_made(PARAMETERS[name]))
+    command = typer.core.TyperCommand(name, params=made(commands.parameters(name)))
     command.make_context(name, list(words[len(name.split()) :]))
     return name
 
@@ -56,7 +56,7 @@ def commands_in(text: str) -> list[list[str]]:
     """The command lines of gpucheck in a script or a page, without what is the shell's."""
     text = re.sub(r"\\\n\s*", " ", text)
     text = re.sub(r"\$\{?(\w+)[^}\s\"]*\}?", r"\1", text)
-    known = "|".join(sorted({name.split()[0] for name in PARAMETERS}))
+    known = "|".join(sorted({name.split()[0] for name in commands.names()}))
     found = re.findall(rf"(?:gpucheck|GPUCHECK\"?) ((?:{known}) [^\n`|;&)>]*)", text)
     return [shlex.split(re.sub(r"\s\d$", "", one.replace("\\", ""))) for one in found]  # `2` of `2>`
 
@@ -290,7 +290,7 @@ def test_nothing_in_an_input_is_run(tmp_path: Path) -> None:
 
 def test_every_input_is_an_option_of_its_commands() -> None:
     inputs = set(loaded(ROOT / "action.yml")["inputs"]) - {"command", "arguments", "python"}
-    assert inputs <= {one.name.removeprefix("--") for one in PARAMETERS["smoke"]}
+    assert inputs <= {one.name.removeprefix("--") for one in commands.parameters("smoke")}
 
 
 # -- the wheel and the image -------------------------------------------------------------------------------------------
@@ -412,7 +412,7 @@ def test_the_page_for_agents_has_every_exit_code() -> None:
 def test_the_page_for_agents_says_of_every_command_whether_it_is_safe() -> None:
     rows = re.findall(r"^\| (`.*?) \| ", section("What is safe to run unasked"), re.MULTILINE)
     named = {words.partition(" --")[0] for row in rows for words in re.findall(r"`([^`]+)`", row)}
-    assert named == {*PARAMETERS, "schema"}
+    assert named == set(commands.names())
 
 
 def test_what_the_pages_tell_to_run_is_accepted() -> None:

@@ -312,8 +312,8 @@ ROUTES = (
     Route(
         "find-batch-size TARGET", ("cli.commands", "batch_size.trial", "work.target", "machine.accel", "report.finding")
     ),
-    Route("devices", ("cli.commands", "devices.command", "machine.inventory", "report.facts", "units")),
-    Route("smoke", ("cli.commands", "smoke.command", "work.reference", "machine.accel", "errors")),
+    Route("devices", ("cli.health", "devices.command", "machine.inventory", "report.facts", "units")),
+    Route("smoke", ("cli.health", "smoke.command", "work.reference", "machine.accel", "errors")),
 )
 
 

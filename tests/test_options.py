@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from shown import sentence
+from taken import PARAMETERS
 
 from gpucheck import units
 from gpucheck.bench import crossover, dtypes, transfer
@@ -16,7 +17,6 @@ from gpucheck.bench.crossover.work import OPERATIONS
 from gpucheck.bench.matmul.product import KINDS
 from gpucheck.bench.transfer import work as transfer_work
 from gpucheck.cli import app as app_module
-from gpucheck.cli.common import PARAMETERS
 from gpucheck.errors import UsageError
 from gpucheck.options import COMMON, Option, declared, grouped, option, read
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from shown import sentence
 
+import gpucheck
 from gpucheck.machine import stack
 from gpucheck.report.codec import to_json
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
@@ -129,6 +130,33 @@ def test_a_help_page_loads_neither_the_report_nor_rich() -> None:
     loaded = set(done.stderr.split())
     assert "gpucheck.cli.bench" in loaded
     assert not {name for name in loaded if name.startswith(("gpucheck.report", "gpucheck.render", "rich."))}
+    # Nor another benchmark.
+    assert {name for name in loaded if name.startswith("gpucheck.bench.")} == {
+        "gpucheck.bench.benchmarks",
+        "gpucheck.bench.transfer",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "packages"),
+    [
+        (["--help"], ""),
+        (["--version"], ""),
+        (["bench", "--help"], "bench"),
+        (["lint", "--help"], "program"),
+        (["lint", "mistake.py"], "program render report"),
+    ],
+)
+def test_a_command_loads_no_package_of_another(arguments: list[str], packages: str, tmp_path: Path) -> None:
+    (tmp_path / "mistake.py").write_text("import torch\ntorch.ones(2).cuda()\n")
+    code = "import sys; from gpucheck.cli.app import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
+    loaded = {name.split(".")[1] for name in done.stderr.split() if name.startswith("gpucheck.")}
+    folders = {path.name for path in Path(gpucheck.__file__).parent.iterdir() if (path / "__init__.py").exists()}
+    # A start looks whether a device was lost, which is the machine's to know.
+    assert loaded & folders == {"cli", "machine", *packages.split()}
 
 
 def test_a_page_of_a_result_loads_no_torch(tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from shown import sentence
+from taken import PARAMETERS
 
 import gpucheck
 from generated_pages import reference
 from gpucheck import errors
 from gpucheck.cli import app as app_module
-from gpucheck.cli.common import PARAMETERS
 
 COMMANDS = {
     "status",

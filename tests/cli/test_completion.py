@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from shown import sentence
+from taken import PARAMETERS
 
 from gpucheck.cli import app as app_module
-from gpucheck.cli.common import PARAMETERS
 
 COMPLETE = """
 source "$1"; shift

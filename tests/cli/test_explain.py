@@ -17,7 +17,7 @@ from shown import sentence
 
 from gpucheck import errors
 from gpucheck.cli import app as app_module
-from gpucheck.cli.explain import decoded, read_end
+from gpucheck.cli.health import decoded, read_end
 from gpucheck.doctor.ladder import CONDITIONS
 from gpucheck.explain import command
 from gpucheck.explain.command import MOST_BYTES

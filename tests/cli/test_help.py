@@ -6,20 +6,29 @@ import json
 import re
 import shlex
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
 from shown import sentence
+from taken import PARAMETERS
 
 from gpucheck.cli import app as app_module
-from gpucheck.cli import common, pages
-from gpucheck.cli.common import OVERVIEW, PARAMETERS, Common
-from gpucheck.cli.pages import EXAMPLES
+from gpucheck.cli import commands, pages, parse
+from gpucheck.cli.commands import Common
 from gpucheck.options import Option
 
-PAGES = ("gpucheck", "gpucheck bench", "gpucheck schema", *(f"gpucheck {command}" for command in PARAMETERS))
+NAMES = ("", *(row.name for row in commands.COMMANDS if row.commands), *commands.names())
+PAGES = tuple(f"gpucheck {name}".strip() for name in NAMES)
 Shown = Callable[[str, int], str]
+
+
+def examples_of(path: str) -> tuple[str, ...]:
+    row = commands.find(path.removeprefix("gpucheck").strip())
+    assert row is not None
+    return row.examples
 
 
 @pytest.fixture
@@ -39,11 +48,11 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Common, Any]]:
     """The commands that were read to their end, with their options; none of them runs."""
     found: list[tuple[Common, Any]] = []
 
-    def begin(function: object, common: Common, options: Any, *beside: Any) -> int:
+    def begin(row: object, common: Common, options: Any, *beside: Any) -> int:
         found.append((common, options))
         return 0
 
-    monkeypatch.setattr(common, "begin", begin)
+    monkeypatch.setattr(parse, "begin", begin)
     return found
 
 
@@ -63,18 +72,13 @@ def test_no_word_is_cut_and_no_line_is_too_long(path: str, columns: int, shown: 
 
 
 def test_the_overview_has_one_line_for_each_command(shown: Shown) -> None:
-    for path, below in (
-        ("gpucheck", PARAMETERS),
-        ("gpucheck bench", [c for c in PARAMETERS if c.startswith("bench ")]),
-        ("gpucheck fleet", [c for c in PARAMETERS if c.startswith("fleet ")]),
-    ):
-        page = shown(path, 80)
-        headings = OVERVIEW if path == "gpucheck" else ("Commands:",)
+    for group in ("", "bench", "fleet"):
+        page = shown(f"gpucheck {group}", 80)
+        headings = dict.fromkeys(row.heading for row in commands.below(group).values())
         blocks = [page.partition(f"{heading}\n")[2].partition("\n\n")[0] for heading in headings]
         listed = [line for block in blocks for line in block.splitlines()]
-        group = path.removeprefix("gpucheck").strip()
-        names = {name.removeprefix(group).split()[0] for name in below} | ({"schema"} if not group else set())
-        assert {line.split()[0] for line in listed} == names and len(listed) == len(names)
+        names = [name.removeprefix(group).split()[0] for name in commands.names() if name.startswith(group)]
+        assert [line.split()[0] for line in listed] == list(dict.fromkeys(names))
 
 
 def test_a_narrow_page_has_descriptions_below_names(shown: Shown) -> None:
@@ -88,11 +92,12 @@ def test_every_page_ends_with_three_examples(path: str, shown: Shown) -> None:
     page = shown(path, 100)
     last, _, foot = page.partition("\nExamples:\n")[2].replace(" \\\n", "").partition("\n\n")
     assert ("Exit codes" in foot) is (path != "gpucheck")
-    assert last.count("gpucheck ") >= 3 and len(set(EXAMPLES[path])) == 3
-    assert [" ".join(line.split()) for line in last.strip().splitlines()] == list(EXAMPLES[path])
+    examples = examples_of(path)
+    assert last.count("gpucheck ") >= 3 and len(set(examples)) == 3
+    assert tuple(" ".join(line.split()) for line in last.strip().splitlines()) == examples
 
 
-@pytest.mark.parametrize(("path", "text"), [(path, text) for path, rows in EXAMPLES.items() for text in rows])
+@pytest.mark.parametrize(("path", "text"), [(path, text) for path in PAGES for text in examples_of(path)])
 def test_examples_are_read_by_their_commands(
     path: str,
     text: str,
@@ -114,6 +119,14 @@ def test_examples_are_read_by_their_commands(
         return
     ((given, _),) = begun
     assert f"gpucheck {given.command} ".startswith(f"{path} ") or path in ("gpucheck", "gpucheck bench")
+
+
+@pytest.mark.parametrize("name", commands.names())
+def test_what_a_row_names_is_there(name: str) -> None:
+    row = commands.find(name)
+    assert row is not None
+    assert callable(resolve_name(row.function))
+    assert all(is_dataclass(resolve_name(place)) for place in (row.options, row.beside) if place)
 
 
 @pytest.mark.parametrize("spelling", ["-v", "--verbose"])

@@ -27,9 +27,16 @@ def ended(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", ["gpucheck.cli", "gpucheck.cli.app", "typer", "gpucheck.units", "gpucheck.cli.bench"])
+@pytest.mark.parametrize("name", ["gpucheck.cli", "gpucheck.cli.app", "typer", "gpucheck.units", "gpucheck.cli.parse"])
 def test_while_it_is_imported(name: str) -> None:
     run = "sys.argv = ['gpucheck', '--version']; from gpucheck.__main__ import main; sys.exit(main())"
+    done = ended(f"NAME = {name!r}" + IMPORTING.replace("\n    ", "\n") + run)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("name", ["gpucheck.cli.bench", "gpucheck.bench.transfer", "gpucheck.config"])
+def test_while_what_a_command_needs_is_imported(name: str) -> None:
+    run = "sys.argv = ['gpucheck', 'bench', 'transfer', '--help']; from gpucheck.__main__ import main; sys.exit(main())"
     done = ended(f"NAME = {name!r}" + IMPORTING.replace("\n    ", "\n") + run)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 

@@ -13,7 +13,7 @@ from shown import sentence
 
 from gpucheck.cli import app as app_module
 from gpucheck.cli import outputs, session
-from gpucheck.cli.common import Common
+from gpucheck.cli.commands import Common
 from gpucheck.errors import CannotLook, TargetError, Terminated, Undecided, Unprinted, UsageError
 from gpucheck.machine import kept, pulse
 from gpucheck.report.events import Answered, Emit, Finished, Judged, Notice, Progress, Started
@@ -252,13 +252,13 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_while_the_files_are_prepared_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(path: str) -> outputs.Output:
-        if path.endswith(".md"):
+    def interrupted(wanted: outputs.Wanted) -> outputs.Output:
+        if wanted.path.endswith(".md"):
             raise KeyboardInterrupt
-        return real(path)
+        return real(wanted)
 
-    real = outputs._prepared
-    monkeypatch.setattr(outputs, "_prepared", interrupted)
+    real = outputs._opened
+    monkeypatch.setattr(outputs, "_opened", interrupted)
     with pytest.raises(KeyboardInterrupt):
         session.run(smoke(output=(str(tmp_path / "x.json"), str(tmp_path / "x.md"))), passes)
     assert list(tmp_path.iterdir()) == []

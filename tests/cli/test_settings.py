@@ -12,7 +12,7 @@ from shown import sentence
 from gpucheck import config
 from gpucheck.cli import app as app_module
 from gpucheck.cli import bench, settings
-from gpucheck.cli.common import Common
+from gpucheck.cli.commands import Common
 from gpucheck.config import THRESHOLDS, Limit, Settings
 from gpucheck.errors import UsageError
 

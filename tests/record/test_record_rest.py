@@ -14,10 +14,10 @@ import torch
 import worlds
 from failing_card import ECC
 from recorded import FORMS, Case, cut, failing, hold, threads, wrote
+from taken import PARAMETERS
 from tests.fleet.nodes import node, slower
 from whole import TWO_GPUS, elsewhere, interpreter, torch_of
 
-from gpucheck.cli.common import PARAMETERS
 from gpucheck.fleet.documents import write
 from gpucheck.machine import inventory, stack
 from gpucheck.report.results.fleet import NodePart, NodeProblem

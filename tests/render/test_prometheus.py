@@ -164,11 +164,11 @@ def test_a_monitor_never_reads_half_a_run(tmp_path: Path) -> None:
     path = tmp_path / "gpucheck.prom"
     path.write_text("old", encoding="utf-8")
     (tmp_path / "x.json").write_text("old", encoding="utf-8")
-    written = outputs.prepare([str(path), str(tmp_path / "x.json")])
-    outputs.update(written, dataclasses.replace(report(), summary=Summary("inconclusive", 4, False)))
+    written = outputs.Outputs([str(path), str(tmp_path / "x.json")])
+    written.update(dataclasses.replace(report(), summary=Summary("inconclusive", 4, False)))
     assert path.read_text(encoding="utf-8") == "old" != (tmp_path / "x.json").read_text(encoding="utf-8")
     before = path.stat().st_ino
-    outputs.write(written, report())
+    written.write(report())
     assert samples(path.read_text(encoding="utf-8")) and path.stat().st_ino != before
     # node_exporter reads `*.prom` alone, and as another user.
     assert sorted(os.listdir(tmp_path)) == ["gpucheck.prom", "x.json"]

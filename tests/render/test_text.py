@@ -6,7 +6,7 @@ import importlib
 import subprocess
 import sys
 
-from gpucheck.cli import app, common
+from gpucheck.cli import app, commands
 from gpucheck.render import text
 
 PROGRAM = """
@@ -21,7 +21,7 @@ print(*(name for name in sys.modules if name.startswith("gpucheck.")))
 def test_every_command_that_reports_has_a_layout() -> None:
     assert app.app is not None  # its import adds the commands
     # What `judge` is given is shown as what it is.
-    assert set(text.LAYOUTS) == set(common.PARAMETERS) - {"schema", "judge"}
+    assert set(text.LAYOUTS) == set(commands.names()) - {"schema", "judge"}
     for name in text.LAYOUTS.values():
         file, _, function = name.partition(".")
         assert callable(getattr(importlib.import_module(f"gpucheck.render.{file}"), function or "page"))

@@ -16,7 +16,7 @@ from stressed import facts, world
 import document_schema as schema
 from gpucheck.cli import app as app_module
 from gpucheck.cli import session
-from gpucheck.cli.common import Common
+from gpucheck.cli.commands import Common
 from gpucheck.machine.child import LineChild
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Event, Progress, Recorder

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from gpucheck import naming, options
-from gpucheck.bench.bandwidth import BandwidthOptions
-from gpucheck.bench.collective import CollectiveOptions
-from gpucheck.bench.crossover import CrossoverOptions
-from gpucheck.bench.matmul import MatmulOptions
-from gpucheck.bench.overlap import OverlapOptions
-from gpucheck.bench.transfer import TransferOptions
 
 if TYPE_CHECKING:  # a help page needs no judge
     from gpucheck.bench.judging import Judge
@@ -21,7 +15,8 @@ if TYPE_CHECKING:  # a help page needs no judge
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A benchmark. `id` names its folder, its command and how the ids of its findings begin; `help` is the command's.
+    """A benchmark. `id` names its folder, its command and how the ids of its findings begin; `help` and `examples` are
+    the command's, whose options are the dataclass at `options_at`.
 
     One that is `of_several` works on all devices at once, and its findings are of none of them: `bench all` runs it
     where there are several. Under a launcher its ranks are the launcher's processes.
@@ -33,20 +28,28 @@ class Benchmark:
 
     id: str
     help: str
-    options: type
+    options_at: str
+    examples: tuple[str, ...]
     weight: float = 0.0
     on_cpu: bool = True
     of_several: bool = False
 
+    @property
+    def options(self) -> type:
+        """The dataclass of its options, loaded as it is asked for."""
+        found: type = resolve_name(self.options_at)
+        return found
+
     def command(self) -> Callable[..., None]:
         """`command(options, emit, shared)` measures; torch comes with it."""
-        name = f"gpucheck.bench.{self.id}" + ("" if self.id == ALL else ".work")
-        found: Callable[..., None] = importlib.import_module(name).command
+        found: Callable[..., None] = resolve_name(
+            f"gpucheck.bench.{self.id}{'' if self.id == ALL else '.work'}:command"
+        )
         return found
 
     def judge(self) -> Judge:
         """Return what judges the rows."""
-        found: Judge = importlib.import_module(f"gpucheck.bench.{self.id}.judge").JUDGE
+        found: Judge = resolve_name(f"gpucheck.bench.{self.id}.judge:JUDGE")
         return found
 
 
@@ -88,8 +91,13 @@ BENCHMARKS: tuple[Benchmark, ...] = (
 
         Copies pageable and pinned memory in both directions; every copy is verified.
         """,
-        TransferOptions,
+        "gpucheck.bench.transfer:TransferOptions",
         weight=16.0,
+        examples=(
+            "gpucheck bench transfer",
+            "gpucheck bench transfer --size 64MiB,1GiB --direction h2d --host-memory pinned",
+            "gpucheck bench transfer --min-gbps 20 --output transfer.xml",
+        ),
     ),
     Benchmark(
         "bandwidth",
@@ -100,8 +108,13 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         count the same way; nvbandwidth counts a copy within a device once. As in STREAM, a CPU's read before a write
         does not count. Every result is verified.
         """,
-        BandwidthOptions,
+        "gpucheck.bench.bandwidth:BandwidthOptions",
         weight=10.0,
+        examples=(
+            "gpucheck bench bandwidth",
+            "gpucheck bench bandwidth --size 256MiB,4GiB --device all",
+            "gpucheck bench bandwidth --min-percent-of-peak 80%",
+        ),
     ),
     Benchmark(
         "matmul",
@@ -109,8 +122,13 @@ BENCHMARKS: tuple[Benchmark, ...] = (
 
         Reports the precision that was really used; every result is verified.
         """,
-        MatmulOptions,
+        "gpucheck.bench.matmul:MatmulOptions",
         weight=20.0,
+        examples=(
+            "gpucheck bench matmul --dtype bfloat16,float16",
+            "gpucheck bench matmul --search --range 1024:16384:1024 --time-budget 2m",
+            "gpucheck bench matmul --dtype bfloat16 --sustain 60s --min-tflops 400",
+        ),
     ),
     Benchmark(
         "overlap",
@@ -120,9 +138,14 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         min(copy, compute), with compute as long as the copy: at 100 % the copy costs no time, at 0 % it waits. The
         copy is enqueued first. Needs a GPU: on a CPU the exit code is 3.
         """,
-        OverlapOptions,
+        "gpucheck.bench.overlap:OverlapOptions",
         weight=10.0,
         on_cpu=False,
+        examples=(
+            "gpucheck bench overlap",
+            "gpucheck bench overlap --size 256MiB --direction h2d",
+            "gpucheck bench overlap --device cuda:1 --output overlap.json",
+        ),
     ),
     Benchmark(
         "crossover",
@@ -132,9 +155,14 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         float32, with and without the copies to and from the GPU. The CPU uses all available cores. Sizes double until
         the GPU is faster, then the crossing is narrowed to 10 %. Needs a GPU: on a CPU the exit code is 3.
         """,
-        CrossoverOptions,
+        "gpucheck.bench.crossover:CrossoverOptions",
         weight=24.0,
         on_cpu=False,
+        examples=(
+            "gpucheck bench crossover",
+            "gpucheck bench crossover --only training --time-budget 1m",
+            "gpucheck bench crossover --device cuda:1 --output crossover.json",
+        ),
     ),
     Benchmark(
         "collective",
@@ -144,10 +172,15 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         what each link carries, as nccl-tests defines it. Every result is verified, and a rank that hangs, dies or gets
         wrong data is named. On a CPU the ranks exchange data through the host (gloo), and no rate is judged.
         """,
-        CollectiveOptions,
+        "gpucheck.bench.collective:CollectiveOptions",
         weight=24.0,
         on_cpu=False,
         of_several=True,
+        examples=(
+            "gpucheck bench collective",
+            "gpucheck bench collective --only all-reduce --size 8GiB --min-busbw 400",
+            "torchrun --nproc-per-node 8 --no-python gpucheck bench collective --only all-reduce",
+        ),
     ),
     Benchmark(
         ALL,
@@ -156,6 +189,11 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         If one fails or cannot run, the others still do. The process uses at most a quarter of the free host memory.
         Thresholds come from the settings; see docs/settings.md.
         """,
-        AllOptions,
+        "gpucheck.bench.benchmarks:AllOptions",
+        examples=(
+            "gpucheck bench all --output today.json",
+            "gpucheck bench all --only transfer,bandwidth --time-budget 30s",
+            "gpucheck bench all --baseline yesterday.json --fail-if-slower 5%",
+        ),
     ),
 )

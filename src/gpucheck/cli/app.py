@@ -14,20 +14,12 @@ import typer
 
 import gpucheck
 from gpucheck import errors
-from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.cli import commands, explain, results, run
-from gpucheck.cli.bench import app as bench_app
-from gpucheck.cli.common import PARAMETERS, HelpCommand, HelpGroup, add, tell, tell_bug
-from gpucheck.cli.fleet import app as fleet_app
-from gpucheck.devices.options import DevicesOptions, StatusOptions
-from gpucheck.doctor.options import DoctorOptions
+from gpucheck.cli import commands
+from gpucheck.cli.commands import parameters
+from gpucheck.cli.pages import tell, tell_bug
+from gpucheck.cli.parse import HelpGroup, name_of
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted, UsageError, filter_warnings
 from gpucheck.machine import kept
-from gpucheck.memory.options import MemoryOptions
-from gpucheck.program.lint.options import LintOptions
-from gpucheck.program.options import ModelOptions, RunOptions
-from gpucheck.smoke.options import SmokeOptions
-from gpucheck.stress.options import StressOptions
 
 _STDERR = 2
 # Ctrl-C while torch is imported: nothing was measured yet, and a person waits.
@@ -39,7 +31,6 @@ _TyperError: type[Exception] = typer.BadParameter.__mro__[2]
 app = typer.Typer(
     name="gpucheck",
     cls=HelpGroup,
-    help="Diagnose the GPUs that PyTorch uses: what is there, what is wrong, how fast, how much fits.",
     # Plain help: it starts in a third of the time, and reads the same in a terminal, a pipe and a CI log.
     rich_markup_mode=None,
     add_completion=False,
@@ -64,28 +55,9 @@ def root(
         from gpucheck.cli import completion
 
         naming.one_of("--show-completion", show_completion, tuple(completion.SHELLS))
-        print(completion.SHELLS[show_completion]({**PARAMETERS, "schema": ()}), end="")
+        print(completion.SHELLS[show_completion](), end="")
         raise typer.Exit
     return errors.OK
-
-
-add(app, "status", commands.status, StatusOptions, device=None)
-add(app, "devices", commands.devices, DevicesOptions, device="all")
-add(app, "memory", commands.memory, MemoryOptions)
-add(app, "doctor", commands.doctor, DoctorOptions, device=None)
-add(app, "explain", explain.explain, explain.ExplainOptions, device=None)
-add(app, "smoke", commands.smoke, SmokeOptions)
-app.add_typer(bench_app, name="bench")
-add(app, "stress", commands.stress, StressOptions, device="all")
-add(app, "find-batch-size", commands.find_batch_size, FindBatchSizeOptions)
-add(app, "lint", commands.lint, LintOptions, device=None)
-add(app, "model", commands.model, ModelOptions, device=None)
-add(app, "run", run.run, RunOptions, device=None)
-add(app, "compare", results.compare, results.CompareOptions, device=None)
-add(app, "judge", results.judge, results.JudgeOptions, device=None)
-add(app, "report", results.report, results.ReportOptions, device=None)
-app.add_typer(fleet_app, name="fleet")
-app.command("schema", cls=HelpCommand)(commands.schema)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -159,11 +131,11 @@ def with_command(given: Sequence[str]) -> list[str]:
     """
     if given[:1] == ["help"]:
         return [*given[1:], "--help"]
-    takes = {name for one in PARAMETERS["status"] if not one.is_flag for name in (one.name, *one.aliases)}
     place = 0
     while place < len(given) and given[place].startswith("-"):
         if given[place].partition("=")[0] in _OF_THE_PROGRAM:
             return list(given)
+        takes = (name for one in parameters("status") if not one.is_flag for name in (one.name, *one.aliases))
         place += 2 if given[place] in takes else 1
     return ["status", *given] if place >= len(given) else list(given)
 
@@ -202,6 +174,7 @@ _WRONG = (
     (r"Option '(.*?)' does not take", "option {!r} takes no value"),
     (r"Missing argument '(.*?)'", "missing argument {}"),
     (r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)", "unexpected argument {!r}"),
+    (r"(.*)", "{}"),
 )
 
 
@@ -214,15 +187,15 @@ def _wrong_usage(error: Exception, given: Sequence[str]) -> UsageError:
 
     message = " ".join(str(getattr(error, "format_message", lambda: error)()).split())
     context = getattr(error, "ctx", None)
-    begins = (" ".join(given[:words]) for words in (2, 1))
-    command = next((one for one in begins if one in (*PARAMETERS, "schema")), "")
-    command = context.command_path.partition(" ")[2] if context is not None else command
-    pattern, sentence = next((row for row in _WRONG if re.match(row[0], message)), (r"(.*)", "{}"))
-    found = re.match(pattern, message)
-    name = found[1] if found else message
-    told = UsageError(sentence.format(name), "", _tip(command, name, sentence))
-    told.command = command
-    return told
+    if context is not None:
+        command = name_of(context)
+    else:
+        begins = (" ".join(given[:words]) for words in (2, 1))
+        command = next((one for one in begins if one in commands.names()), "")
+    name, sentence = next((found[1], told) for pattern, told in _WRONG if (found := re.match(pattern, message)))
+    wrong = UsageError(sentence.format(name), "", _tip(command, name, sentence))
+    wrong.command = command
+    return wrong
 
 
 def _tip(command: str, name: str, sentence: str) -> str:
@@ -231,13 +204,11 @@ def _tip(command: str, name: str, sentence: str) -> str:
     from gpucheck.config import THRESHOLDS
 
     if "command" in sentence:
-        group = f"{command} " if command else ""
-        known = [one.removeprefix(group).split()[0] for one in (*PARAMETERS, "schema") if one.startswith(group)]
-        inside = next((one for one in PARAMETERS if one.endswith(f" {name}")), "")
-        return f"gpucheck {inside}" if inside else _quoted(naming.slip(name, known))
-    own = PARAMETERS.get(command, () if command else PARAMETERS["status"])
+        inside = next((one for one in commands.names() if one.endswith(f" {name}")), "")
+        return f"gpucheck {inside}" if inside else _quoted(naming.slip(name, commands.below(command)))
+    own = parameters(command or "status")
     if "unknown option" in sentence:
-        if command == "" and any(name in (one.name, one.short) for one in PARAMETERS["devices"]):
+        if command == "" and any(name in (one.name, one.short) for one in parameters("devices")):
             return f"put it behind the command, like `gpucheck devices {name}`"
         if command == "judge" and any(name == one.option for one in THRESHOLDS):
             return "set thresholds in a file and give it with --config FILE"

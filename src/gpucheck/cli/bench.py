@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from gpucheck import units
-from gpucheck.bench.benchmarks import BENCHMARKS, Benchmark
+from gpucheck.bench.benchmarks import BENCHMARKS
 from gpucheck.cli import results
-from gpucheck.cli.common import Common, HelpGroup, add
+from gpucheck.cli.commands import Command, Common
 from gpucheck.errors import UsageError
 from gpucheck.machine import launcher
 from gpucheck.options import LIMITS, TIME, option
@@ -49,59 +46,51 @@ class RepeatOptions:
         return USUAL_RUNS
 
 
-app = typer.Typer(
-    cls=HelpGroup,
-    help="Measure speed: copies, memory bandwidth, matrix products.",
-    rich_markup_mode=None,
+COMMANDS = tuple(
+    Command(
+        f"bench {one.id}",
+        one.help,
+        "gpucheck.cli.bench:run",
+        one.options_at,
+        beside="gpucheck.cli.bench:RepeatOptions",
+        examples=one.examples,
+    )
+    for one in BENCHMARKS
 )
 
 
-@app.callback(invoke_without_command=True)
-def bench(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
+    """Run the benchmark that the command names."""
+    from gpucheck.cli import session
 
-
-def _command(one: Benchmark) -> Callable[[Common, Any, RepeatOptions], int]:
-    def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
-        from gpucheck.cli import session
-
-        if common.given.get("fail_if_slower") and not repeat.baseline:
-            raise UsageError("--fail-if-slower needs a baseline", "", "add --baseline FILE")
-        place = launcher.place(os.environ) if one.of_several else None
-        if repeat.baseline or repeat.count > 1:
-            if place is not None:
-                fix = "run the launcher again, and `gpucheck compare` the files"
-                raise UsageError("--runs and --baseline need one process", "a launcher has started several", fix)
-            return _again(common, options, repeat)
-
-        def measure(emit: Emit, **more: Any) -> None:
-            from gpucheck.machine import installed_torch
-
-            # It comes with every benchmark: a signal on the way must not break it half-way.
-            installed_torch.load(options.time_budget_s)
-            from gpucheck.bench.devices import Shared
-
-            limits = common.settings.thresholds if common.settings is not None else ()
-            one.command()(options, emit, Shared(limits=limits), **more)
-
+    benchmark = next(one for one in BENCHMARKS if common.command == f"bench {one.id}")
+    if common.given.get("fail_if_slower") and not repeat.baseline:
+        raise UsageError("--fail-if-slower needs a baseline", "", "add --baseline FILE")
+    place = launcher.place(os.environ) if benchmark.of_several else None
+    if repeat.baseline or repeat.count > 1:
         if place is not None:
-            from gpucheck.machine import installed_torch
+            fix = "run the launcher again, and `gpucheck compare` the files"
+            raise UsageError("--runs and --baseline need one process", "a launcher has started several", fix)
+        return _again(common, options, repeat)
+    from gpucheck.machine import installed_torch
 
-            installed_torch.load(options.time_budget_s)
-            from gpucheck.bench.collective import work
+    def measure(emit: Emit, **more: Any) -> None:
+        # It comes with every benchmark: a signal on the way must not break it half-way.
+        installed_torch.load(options.time_budget_s)
+        from gpucheck.bench.devices import Shared
 
-            def report(meeting: work.Meeting) -> int:
-                return session.run(common, lambda emit: measure(emit, meeting=meeting), judge=results.judged)
+        limits = common.settings.thresholds if common.settings is not None else ()
+        benchmark.command()(options, emit, Shared(limits=limits), **more)
 
-            return work.led(place, options, report)
-        return session.run(common, measure, judge=results.judged)
+    if place is not None:
+        installed_torch.load(options.time_budget_s)
+        from gpucheck.bench.collective import work
 
-    return run
+        def report(meeting: work.Meeting) -> int:
+            return session.run(common, lambda emit: measure(emit, meeting=meeting), judge=results.judged)
 
-
-for _row in BENCHMARKS:
-    add(app, _row.id, _command(_row), _row.options, group="bench", help=_row.help, beside=(RepeatOptions,))
+        return work.led(place, options, report)
+    return session.run(common, measure, judge=results.judged)
 
 
 def _again(common: Common, options: Any, repeat: RepeatOptions) -> int:

@@ -1,176 +1,412 @@
-"""The commands that measure, read or search, each as `function(common, options)`; what takes time to load is loaded
-inside."""
+"""The commands, a row each, and their options: what a row names is loaded once its command is chosen."""
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
-from gpucheck import errors
-from gpucheck.cli.common import Common
-from gpucheck.errors import UsageError
+from gpucheck.options import COMMON, LIMITS, Option, declared, grouped, option
 
-if TYPE_CHECKING:  # a help page needs no report
-    from gpucheck.batch_size.options import FindBatchSizeOptions
-    from gpucheck.devices.options import DevicesOptions, StatusOptions
-    from gpucheck.doctor.condition import Evidence
-    from gpucheck.doctor.options import DoctorOptions
-    from gpucheck.memory.options import MemoryOptions
-    from gpucheck.program.lint.options import LintOptions
-    from gpucheck.program.options import ModelOptions
-    from gpucheck.report.events import Emit
-    from gpucheck.smoke.options import SmokeOptions
-    from gpucheck.stress.options import StressOptions
+if TYPE_CHECKING:  # an overview needs no settings
+    from gpucheck.config import Settings
 
 
-def status(common: Common, options: StatusOptions) -> int:
-    """Show whether torch can use the GPUs, and each GPU in a line.
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command or a group of commands, by its whole name. What is written `module:name` is loaded once it is chosen.
 
-    `gpucheck` without a command is this. It reads what `devices` and `doctor` read, once, without the load, in at most
-    ten seconds.
+    `about` is its description, whose first sentence is its line in the overview, below `heading`. A `function` of
+    gpucheck.cli takes `(common, options)` and returns the exit status; any other takes `(options, emit)` and is the
+    work of a session. `options` is a dataclass, as is what stands `beside` it and goes to the function too; a command
+    that has none takes nothing. `device` is the default of `--device`, None for a command that takes none. A group has
+    only the rows of its `commands`.
     """
-    from gpucheck.cli import session
 
-    def look(emit: Emit) -> None:
-        from gpucheck.devices import command
+    name: str
+    about: str
+    function: str = ""
+    options: str = ""
+    device: str | None = "auto"
+    beside: str = ""
+    heading: str = "Commands:"
+    examples: tuple[str, ...] = ()
+    commands: str = ""
 
-        command.status(options, emit)
 
-    return session.run(common, look)
+PROGRAM = Command(
+    "",
+    "Diagnose the GPUs that PyTorch uses: what is there, what is wrong, how fast, how much fits.",
+    commands="gpucheck.cli.commands:COMMANDS",
+    examples=(
+        "gpucheck status",
+        "gpucheck doctor",
+        "gpucheck smoke --output smoke.xml",
+    ),
+)
 
 
-def devices(common: Common, options: DevicesOptions) -> int:
-    """Show each device: memory, load, power, temperature, link.
+_HEALTH, _SPEED, _PROGRAM = "Is my GPU all right?", "How fast, how much?", "My program:"
+_SAVED, _CLUSTER = "Saved results:", "Cluster:"
 
-    Also shows the index that CUDA and NVML use for each device, and which devices are hidden.
+# In the order of the overview.
+COMMANDS: tuple[Command, ...] = (
+    Command(
+        "status",
+        """Show whether torch can use the GPUs, and each GPU in a line.
+
+        `gpucheck` without a command is this. It reads what `devices` and `doctor` read, once, without the load, in at
+        most ten seconds.
+        """,
+        "gpucheck.devices.command:status",
+        "gpucheck.devices.options:StatusOptions",
+        device=None,
+        heading=_HEALTH,
+        examples=(
+            "gpucheck status",
+            "gpucheck --python ~/venv/bin/python",
+            "gpucheck status --json --output status.json",
+        ),
+    ),
+    Command(
+        "devices",
+        """Show each device: memory, load, power, temperature, link.
+
+        Also shows the index that CUDA and NVML use for each device, and which devices are hidden.
+        """,
+        "gpucheck.cli.health:devices",
+        "gpucheck.devices.options:DevicesOptions",
+        device="all",
+        heading=_HEALTH,
+        examples=(
+            "gpucheck devices",
+            "gpucheck devices --processes --device cuda:1",
+            "gpucheck devices --watch 2s",
+        ),
+    ),
+    Command(
+        "doctor",
+        """Find out why torch does not use the GPU, and how to fix it.
+
+        Shows the first broken layer from hardware to torch, the evidence and the fix.
+        """,
+        "gpucheck.cli.health:doctor",
+        "gpucheck.doctor.options:DoctorOptions",
+        device=None,
+        heading=_HEALTH,
+        examples=(
+            "gpucheck doctor",
+            "gpucheck doctor --python ~/venv/bin/python --skip load",
+            "gpucheck doctor --require cuda --bundle report.zip",
+        ),
+    ),
+    Command(
+        "explain",
+        """Explain an error message and say what to do.
+
+        Also prints the entry of an ID, such as oom.cuda.
+        """,
+        "gpucheck.cli.health:explain",
+        "gpucheck.cli.health:ExplainOptions",
+        device=None,
+        heading=_HEALTH,
+        examples=(
+            'gpucheck explain "CUDA out of memory"',
+            "python train.py 2>&1 | gpucheck explain",
+            "gpucheck explain oom.cuda",
+        ),
+    ),
+    Command(
+        "smoke",
+        """Test that everything a training job needs works.
+
+        Each check runs on the device and its result is verified. Suitable for CI.
+        """,
+        "gpucheck.cli.health:smoke",
+        "gpucheck.smoke.options:SmokeOptions",
+        heading=_HEALTH,
+        examples=(
+            "gpucheck smoke",
+            "gpucheck smoke --require cuda --min-devices 8 --output smoke.xml",
+            "gpucheck smoke --only training --skip training.autocast",
+        ),
+    ),
+    Command(
+        "stress",
+        """Load every device at once and verify every result.
+
+        Every result is compared bit for bit with the first one and with devices of the same model. On a CPU each core
+        is tested.
+        """,
+        "gpucheck.cli.health:stress",
+        "gpucheck.stress.options:StressOptions",
+        device="all",
+        heading=_HEALTH,
+        examples=(
+            "gpucheck stress --duration 10m",
+            "gpucheck stress --only products,memory --dtype float16 --fill 80%",
+            "gpucheck stress --device cuda:3 --duration 1h --output stress.json",
+        ),
+    ),
+    Command(
+        "memory",
+        """Show who uses GPU memory and what torch's figures mean.
+
+        Shows total, free and used memory, the processes that hold it, and torch's four memory figures by example.
+        """,
+        "gpucheck.memory.command:command",
+        "gpucheck.memory.options:MemoryOptions",
+        heading=_HEALTH,
+        examples=(
+            "gpucheck memory",
+            "gpucheck memory --device cuda:1",
+            "gpucheck memory --device cuda:1 --json",
+        ),
+    ),
+    Command(
+        "bench",
+        "Measure speed: copies, memory bandwidth, matrix products.",
+        commands="gpucheck.cli.bench:COMMANDS",
+        heading=_SPEED,
+        examples=(
+            "gpucheck bench all --output today.json",
+            "gpucheck bench transfer --device cuda:0",
+            "gpucheck bench matmul --dtype bfloat16 --search",
+        ),
+    ),
+    Command(
+        "find-batch-size",
+        """Find the largest batch size that trains.
+
+        Runs each size in a separate process and confirms the answer with a second run.
+        """,
+        "gpucheck.batch_size.command:command",
+        "gpucheck.batch_size.options:FindBatchSizeOptions",
+        heading=_SPEED,
+        examples=(
+            "gpucheck find-batch-size models.py:make_gpt --input ids:1024:int64:0..50256",
+            "gpucheck find-batch-size convnet --amp bfloat16 --effective-batch 512",
+            "gpucheck find-batch-size transformer --estimate --memory-limit 80GiB --device cuda",
+        ),
+    ),
+    Command(
+        "run",
+        """Show where a program's time and memory go.
+
+        It runs as python would run it; the report goes to stderr.
+        """,
+        "gpucheck.cli.run:run",
+        "gpucheck.program.options:RunOptions",
+        device=None,
+        heading=_PROGRAM,
+        examples=(
+            "gpucheck run train.py --epochs 1",
+            "gpucheck run --output run.json -m package.train",
+            "gpucheck run --dry cuda:80GiB train.py",
+        ),
+    ),
+    Command(
+        "model",
+        """Show which tensors `model.to("cuda")` misses.
+
+        Its weights, what a training step adds to them, and every tensor on the wrong device, with its line. Needs no
+        GPU.
+        """,
+        "gpucheck.program.command:command",
+        "gpucheck.program.options:ModelOptions",
+        device=None,
+        heading=_PROGRAM,
+        examples=(
+            "gpucheck model net.py:make --input image:3x224x224:float32",
+            "gpucheck model net.py:make --input ids:1024:int64:0..50256 --train",
+            "gpucheck model transformer --depth 2",
+        ),
+    ),
+    Command(
+        "lint",
+        """Find lines of source that misuse the GPU.
+
+        It reads source and runs nothing.
+        """,
+        "gpucheck.program.lint.command:command",
+        "gpucheck.program.lint.options:LintOptions",
+        device=None,
+        heading=_PROGRAM,
+        examples=(
+            "gpucheck lint .",
+            "gpucheck lint train.py --output lint.sarif",
+            "git show HEAD:train.py | gpucheck lint -",
+        ),
+    ),
+    Command(
+        "compare",
+        """Compare two saved results: what became slower or faster.
+
+        Each row is slower, faster, the same or inconclusive, with the confidence interval of the ratio.
+        """,
+        "gpucheck.cli.results:compare",
+        "gpucheck.cli.results:CompareOptions",
+        device=None,
+        heading=_SAVED,
+        examples=(
+            "gpucheck compare old.json new.json",
+            "gpucheck compare old.json new.json --fail-if-slower 5%",
+            "gpucheck compare old.json new.json --output changes.md",
+        ),
+    ),
+    Command(
+        "judge",
+        """Judge saved benchmarks by other thresholds, without measuring.
+
+        The thresholds come from --config; if it sets none, from the first document. Several documents of the same
+        command and machine count as runs of one benchmark: rates are computed over all runs, and one wrong result stays
+        wrong.
+        """,
+        "gpucheck.cli.results:judge",
+        "gpucheck.cli.results:JudgeOptions",
+        device=None,
+        heading=_SAVED,
+        examples=(
+            "gpucheck judge result.json",
+            "gpucheck judge run1.json run2.json run3.json",
+            "gpucheck judge result.json --config strict.toml --output result.xml",
+        ),
+    ),
+    Command(
+        "report",
+        """Make one HTML page of saved results, to send to somebody.
+
+        It has the verdicts and fixes first, then tables and charts, and needs no network. Two results of the same
+        command are compared. Exits with 0 once the page is written, whatever the results say.
+        """,
+        "gpucheck.cli.results:report",
+        "gpucheck.cli.results:ReportOptions",
+        device=None,
+        heading=_SAVED,
+        examples=(
+            "gpucheck report result.json --output page.html",
+            "gpucheck report before.json after.json --output page.html",
+            "gpucheck report /shared/checks --output fleet.html",
+        ),
+    ),
+    Command(
+        "schema",
+        "Print the JSON Schema of the `--json` documents.",
+        "gpucheck.cli.results:schema",
+        heading=_SAVED,
+        examples=(
+            "gpucheck schema > gpucheck.schema.json",
+            "gpucheck schema | python -m json.tool",
+            "gpucheck schema | less",
+        ),
+    ),
+    Command(
+        "fleet",
+        "Find the bad nodes of a cluster.",
+        commands="gpucheck.cli.fleet:COMMANDS",
+        heading=_CLUSTER,
+        examples=(
+            "srun --ntasks-per-node=1 gpucheck fleet check --gather /shared/checks",
+            "gpucheck fleet judge /shared/checks",
+            "gpucheck fleet judge /shared/checks --expect node[001-064] --into lists",
+        ),
+    ),
+)
+
+
+@functools.cache
+def below(group: str = "") -> dict[str, Command]:
+    """Return the rows of a group, or of the program, by their own names; none for what is no group."""
+    row = find(group)
+    rows = resolve_name(row.commands) if row is not None and row.commands else ()
+    return {row.name.split()[-1]: row for row in rows}
+
+
+def find(name: str) -> Command | None:
+    """Return the row of a whole name, that of the program for an empty one; None where there is no such command."""
+    if not name:
+        return PROGRAM
+    group, _, own = name.rpartition(" ")
+    return below(group).get(own)
+
+
+def names() -> list[str]:
+    """Return the whole name of every command, those of the groups too."""
+    groups = (below(row.name).values() if row.commands else (row,) for row in COMMANDS)
+    return [row.name for rows in groups for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """The options that every command takes, with the command's whole name and the settings that it has.
+
+    `config` is the option as it was given; what the file, variables and defaults say is in the rest already. `given`
+    holds the command's own options as they were typed, for a run in another process.
     """
-    if options.watch_s is not None and (common.json or common.output):
-        raise UsageError(
-            "--watch refreshes the screen", "--json and --output write one result", "give one or the other"
-        )
-    from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
-    from gpucheck.machine.kernel_driver import sleeping
 
-    # They take as long to load as this process does from here on. There is no NVIDIA driver for macOS.
-    readers = (NVML_READER, LIBCUDA_READER) if sys.platform != "darwin" and not sleeping() else ()
-    with Ahead(*readers) as ahead:
-        from gpucheck.cli import session
-        from gpucheck.devices.command import command
+    command: str
+    device: str = "auto"
+    verbose: bool = option("Show details: passed checks, methods and remarks.", False, short="-v", group=COMMON)
+    json: bool = option("Print the result as one JSON document on stdout.", False, group=COMMON)
+    output: tuple[str, ...] = option(
+        "Also write the result to FILE: .json, .html, .xml (JUnit), .md, .csv, .prom, .sarif or .svg. Repeatable.",
+        metavar="FILE",
+        repeat=True,
+        commas=False,
+        group=COMMON,
+    )
+    strict: bool = option("Treat warnings as failures.", False, group=COMMON)
+    quiet: bool = option("Hide progress.", False, group=COMMON)
+    config: str | None = option(
+        "Read settings from FILE.",
+        metavar="FILE",
+        shown="gpucheck.toml, else [tool.gpucheck] in pyproject.toml",
+        group=COMMON,
+    )
+    debug: bool = option("Show the traceback of an error.", False, group=COMMON)
+    settings: Settings | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
 
-        if options.watch_s is None:
-            return session.run(common, lambda emit: command(options, emit, ahead=ahead))
-        return session.watch(common, lambda emit: command(options, emit, ahead=ahead), options.watch_s)
 
+@functools.cache
+def parameters(name: str) -> tuple[Option, ...]:
+    """Return all that a command takes, in the order of its help page: its options, its thresholds, and what is shared.
 
-def memory(common: Common, options: MemoryOptions) -> int:
-    """Show who uses GPU memory and what torch's figures mean.
-
-    Shows total, free and used memory, the processes that hold it, and torch's four memory figures by example.
+    A group takes nothing.
     """
-    from gpucheck.cli import session
-    from gpucheck.memory.command import command
+    row = find(name)
+    if row is None or not row.options:
+        return ()
+    from gpucheck import config
 
-    return session.run(common, lambda emit: command(options, emit))
-
-
-def doctor(common: Common, options: DoctorOptions) -> int:
-    """Find out why torch does not use the GPU, and how to fix it.
-
-    Shows the first broken layer from hardware to torch, the evidence and the fix.
-    """
-    from gpucheck.cli import session
-
-    held: list[Evidence] = []  # none where the command is cut off before it has read the machine
-    files = []
-    if options.bundle:
-        from gpucheck.cli.outputs import Wanted
-        from gpucheck.doctor import bundle
-
-        packed = bundle.formats(lambda: held[0] if held else None)
-        files = [Wanted("--bundle", options.bundle, packed, mode=0o600)]
-
-    def diagnose(emit: Emit) -> None:
-        from gpucheck.doctor.command import command
-        from gpucheck.report.events import Notice
-
-        held.append(command(options, emit))
-        if files:
-            emit(Notice(f"{options.bundle} contains only listed fields; review it before you share it"))
-
-    return session.run(common, diagnose, files)
+    own = [*declared(resolve_name(row.options), *([resolve_name(row.beside)] if row.beside else []))]
+    # A benchmark that may have a baseline may be judged by how it compares.
+    for command in (name, "compare") if row.beside else (name,):
+        for one in config.THRESHOLDS:
+            if one.option and one.command == command:
+                limits = config.range_of(one.kind)
+                own.append(Option(one.key, one.option, one.help, one.metavar, group=LIMITS, range=limits))
+    return tuple(one for _, members in grouped([*own, *shared(row)]) for one in members)
 
 
-def smoke(common: Common, options: SmokeOptions) -> int:
-    """Test that everything a training job needs works.
-
-    Each check runs on the device and its result is verified. Suitable for CI.
-    """
-    from gpucheck.cli import session
-
-    def check(emit: Emit) -> None:
-        from gpucheck.machine import installed_torch
-
-        installed_torch.load(options.time_budget_s)  # Ctrl-C ends in a report from here on
-        from gpucheck.smoke.command import command
-
-        command(options, emit)
-
-    return session.run(common, check)
+def shared(row: Command) -> list[Option]:
+    """Return what a command takes as others do, `--device` among it where it has a default."""
+    if row.device is None:
+        return [*declared(Common)]
+    text = "Device: auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID."
+    return [Option("device", "--device", text, "DEVICE", shown=row.device, group=COMMON), *declared(Common)]
 
 
-def stress(common: Common, options: StressOptions) -> int:
-    """Load every device at once and verify every result.
-
-    Every result is compared bit for bit with the first one and with devices of the same model. On a CPU each core is
-    tested.
-    """
-    from gpucheck.cli import session
-    from gpucheck.stress.judge import judge
-
-    def load(emit: Emit) -> None:
-        from gpucheck.stress.command import command
-
-        command(options, emit)
-
-    return session.run(common, load, judge=judge)
-
-
-def find_batch_size(common: Common, options: FindBatchSizeOptions) -> int:
-    """Find the largest batch size that trains.
-
-    Runs each size in a separate process and confirms the answer with a second run.
-    """
-    from gpucheck.batch_size.command import command
-    from gpucheck.cli import session
-
-    return session.run(common, lambda emit: command(options, emit))
-
-
-def model(common: Common, options: ModelOptions) -> int:
-    """Show which tensors `model.to("cuda")` misses.
-
-    Its weights, what a training step adds to them, and every tensor on the wrong device, with its line. Needs no GPU.
-    """
-    from gpucheck.cli import session
-    from gpucheck.program.command import command
-
-    return session.run(common, lambda emit: command(options, emit))
-
-
-def lint(common: Common, options: LintOptions) -> int:
-    """Find lines of source that misuse the GPU.
-
-    It reads source and runs nothing.
-    """
-    from gpucheck.cli import session
-    from gpucheck.program.lint.command import command
-
-    return session.run(common, lambda emit: command(options, emit))
-
-
-def schema() -> int:
-    """Print the JSON Schema of the `--json` documents."""
-    from importlib import resources
-
-    sys.stdout.write(resources.files("gpucheck.report").joinpath("schema.json").read_text(encoding="utf-8"))
-    return errors.OK
+def usage(name: str) -> str:
+    """Return how a command is called; for the program and its groups with `COMMAND` behind."""
+    row = find(name)
+    called = f"gpucheck {name}".strip()
+    if row is None or row.commands:
+        return f"{called} [OPTIONS] COMMAND [ARGS]..."
+    # The arguments as their options name them: typer's brackets differ by version.
+    arguments = [one for one in parameters(name) if one.positional]
+    return " ".join(
+        [called, "[OPTIONS]", *(one.metavar if one.required else f"[{one.metavar.strip('[]')}]" for one in arguments)]
+    )

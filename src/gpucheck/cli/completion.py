@@ -6,20 +6,20 @@ It is made from the same declarations as the help pages and holds them all, so c
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
+from gpucheck.cli.commands import COMMANDS, below, names, parameters
 from gpucheck.options import Option
 
 # What `--device` mostly gets; an index or a UUID is typed.
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "all")
 # Values that are files.
 FILES = ("FILE", "PATH", "TARGET", "OLD", "NEW")
-# What every help page has beside the declared options.
-ALWAYS = ("--help",)
 # What the program takes in the place of a command.
 OF_THE_PROGRAM = ("--version", "--show-completion")
 
-Parameters = Mapping[str, Sequence[Option]]
+# Those that have commands below them.
+GROUPS = tuple(row.name for row in COMMANDS if row.commands)
 
 
 def values(one: Option) -> tuple[str, ...]:
@@ -27,53 +27,38 @@ def values(one: Option) -> tuple[str, ...]:
     return DEVICES if one.name == "--device" else one.choices
 
 
-def words(command: str, parameters: Parameters) -> list[str]:
+def words(command: str) -> list[str]:
     """Return the words that can follow a command."""
-    return [*(one.name for one in parameters[command] if not one.positional), *ALWAYS]
+    return [*(one.name for one in parameters(command) if not one.positional), "--help"]
 
 
-def first(parameters: Parameters, group: str = "") -> list[str]:
-    """The names below a group; of the program itself without one."""
-    return list(dict.fromkeys(name.removeprefix(group).split()[0] for name in parameters if name.startswith(group)))
-
-
-def groups(parameters: Parameters) -> list[str]:
-    """The names that have commands below them."""
-    return list(dict.fromkeys(name.split()[0] for name in parameters if " " in name))
-
-
-def bash(parameters: Parameters) -> str:
+def bash() -> str:
     """For bash 3.2 and later."""
-    at_once = " ".join([*first(parameters), *OF_THE_PROGRAM, *words("status", parameters)])
+    at_once = " ".join([*below(), *OF_THE_PROGRAM, *words("status")])
+    taken = [(command, one) for command in names() for one in parameters(command)]
     after = [
         f"        {shlex.quote(f'{command}:{one.name}')}) words={shlex.quote(' '.join(values(one)))} ;;"
-        for command, rows in parameters.items()
-        for one in rows
+        for command, one in taken
         if values(one)
     ]
-    takes = sorted({one.name for rows in parameters.values() for one in rows if not one.positional and not one.is_flag})
-    listed = {one.name for rows in parameters.values() for one in rows if values(one)}
-    free = [name for name in takes if name not in listed]
-    below = [
-        f"            {name}) words={shlex.quote(' '.join([*first(parameters, f'{name} '), *ALWAYS]))} ;;"
-        for name in groups(parameters)
-    ]
+    listed = {one.name for _, one in taken if values(one)}
+    free = sorted({one.name for _, one in taken if not one.positional and not one.is_flag} - listed)
+    of_group = [f"            {name}) words={shlex.quote(' '.join([*below(name), '--help']))} ;;" for name in GROUPS]
     of_command = [
-        f"        {shlex.quote(command)}) words={shlex.quote(' '.join(words(command, parameters)))} ;;"
-        for command in parameters
+        f"        {shlex.quote(command)}) words={shlex.quote(' '.join(words(command)))} ;;" for command in names()
     ]
     return "\n".join(
         [
             "_gpucheck() {",
             '    local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}"',
             '    local command="${COMP_WORDS[1]}" depth=1 words=""',
-            f'    case "$command" in {"|".join(groups(parameters))})',
+            f'    case "$command" in {"|".join(GROUPS)})',
             '        command="$command ${COMP_WORDS[2]}"; depth=2 ;;',
             "    esac",
             '    if [ "$COMP_CWORD" -le "$depth" ]; then',
             f"        words={shlex.quote(at_once)}",
             '        if [ "$COMP_CWORD" = 2 ]; then case "${COMP_WORDS[1]}" in',
-            *below,
+            *of_group,
             "        esac; fi",
             '        COMPREPLY=($(compgen -W "$words" -- "$word"))',
             "        return",
@@ -94,31 +79,24 @@ def bash(parameters: Parameters) -> str:
     )
 
 
-def zsh(parameters: Parameters) -> str:
+def zsh() -> str:
     """For zsh, by the same words: `eval "$(gpucheck --show-completion zsh)"`."""
-    return "\n".join(
-        [
-            "#compdef gpucheck",
-            "autoload -Uz bashcompinit && bashcompinit",
-            bash(parameters),
-        ]
-    )
+    return f"#compdef gpucheck\nautoload -Uz bashcompinit && bashcompinit\n{bash()}"
 
 
-def fish(parameters: Parameters) -> str:
+def fish() -> str:
     """For fish 3 and later."""
     lines = ["complete -c gpucheck -f"]
     lines += [f"complete -c gpucheck -n __fish_use_subcommand -l {name[2:]}" for name in OF_THE_PROGRAM]
-    for name in first(parameters):
-        lines.append(f"complete -c gpucheck -n __fish_use_subcommand -a {name}")
-    for group in groups(parameters):
-        names = first(parameters, f"{group} ")
-        condition = f"'__fish_seen_subcommand_from {group}; and not __fish_seen_subcommand_from {' '.join(names)}'"
-        lines += [f"complete -c gpucheck -n {condition} -a {name}" for name in names]
-    for command, rows in parameters.items():
+    lines += [f"complete -c gpucheck -n __fish_use_subcommand -a {name}" for name in below()]
+    for group in GROUPS:
+        inside = below(group)
+        condition = f"'__fish_seen_subcommand_from {group}; and not __fish_seen_subcommand_from {' '.join(inside)}'"
+        lines += [f"complete -c gpucheck -n {condition} -a {name}" for name in inside]
+    for command in names():
         seen = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in command.split())
         seen = f"__fish_use_subcommand; or {seen}" if command == "status" else seen
-        for one in rows:
+        for one in parameters(command):
             if one.positional:
                 lines += [f"complete -c gpucheck -n '{seen}' -F"] if one.metavar in FILES else []
                 continue
@@ -132,4 +110,4 @@ def fish(parameters: Parameters) -> str:
     return "\n".join([*lines, ""])
 
 
-SHELLS: dict[str, Callable[[Parameters], str]] = {"bash": bash, "zsh": zsh, "fish": fish}
+SHELLS: dict[str, Callable[[], str]] = {"bash": bash, "zsh": zsh, "fish": fish}

@@ -10,16 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from gpucheck import errors
-from gpucheck.cli.common import Common, HelpGroup, add
+from gpucheck.cli.commands import Command, Common
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.fleet.options import FleetCheckOptions, FleetJudgeOptions
 
 if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.cli import outputs
     from gpucheck.fleet.judge import Judged
+    from gpucheck.fleet.options import FleetCheckOptions, FleetJudgeOptions
     from gpucheck.report.events import Emit
     from gpucheck.report.report import Report
 
@@ -27,26 +25,47 @@ if TYPE_CHECKING:  # a help page needs no report
 POLL_S = 2.0
 _FILES = "give the folder of --gather, a document in it, or a log of --gather -"
 
-app = typer.Typer(
-    cls=HelpGroup,
-    help="Find the bad nodes of a cluster.",
-    rich_markup_mode=None,
+COMMANDS = (
+    Command(
+        "fleet check",
+        """Check this node: devices, doctor, smoke, a short bench.
+
+        Each part has a time limit, which holds even where a call never returns.
+
+        Start it on every node with torchrun, srun, mpirun or a Kubernetes Job; of several ranks on a node, one works.
+        Read the documents in --gather with `gpucheck fleet judge`. Without a launcher it checks this node alone.
+        """,
+        "gpucheck.cli.fleet:check",
+        "gpucheck.fleet.options:FleetCheckOptions",
+        device=None,
+        examples=(
+            "gpucheck fleet check",
+            "srun --ntasks-per-node=1 gpucheck fleet check --gather /shared/checks",
+            "gpucheck fleet check --prolog --within 60s --quiet",
+        ),
+    ),
+    Command(
+        "fleet judge",
+        """Find the bad nodes of a run of `fleet check`.
+
+        Compares each node and device with the same model on other nodes. A node without a document, or whose check
+        stopped, is silent and never good. A model on fewer than 5 nodes is compared within each node only.
+        Also reads the folder of `gpucheck run --output DIR/` under torchrun: which rank holds up the job.
+        """,
+        "gpucheck.cli.fleet:judge",
+        "gpucheck.fleet.options:FleetJudgeOptions",
+        device=None,
+        examples=(
+            "gpucheck fleet judge /shared/checks",
+            "gpucheck fleet judge /shared/checks --expect node[001-064] --wait 10m --into lists",
+            "gpucheck fleet judge job.log --expect 64 --output fleet.json",
+        ),
+    ),
 )
 
 
-@app.callback(invoke_without_command=True)
-def fleet(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        print(context.get_help())
-
-
 def judge(common: Common, options: FleetJudgeOptions) -> int:
-    """Find the bad nodes of a run of `fleet check`.
-
-    Compares each node and device with the same model on other nodes. A node without a document, or whose check
-    stopped, is silent and never good. A model on fewer than 5 nodes is compared within each node only.
-    Also reads the folder of `gpucheck run --output DIR/` under torchrun: which rank holds up the job.
-    """
+    """Judge the documents, and write the lists of `--into`."""
     from gpucheck.cli import session
 
     return session.run(common, lambda emit: conclude(options, emit), _lists(options.into))
@@ -145,20 +164,10 @@ def _lists(folder: str | None) -> list[outputs.Wanted]:
 
 
 def check(common: Common, options: FleetCheckOptions) -> int:
-    """Check this node: devices, doctor, smoke, a short bench.
-
-    Each part has a time limit, which holds even where a call never returns.
-
-    Start it on every node with torchrun, srun, mpirun or a Kubernetes Job; of several ranks on a node, one works. Read
-    the documents in --gather with `gpucheck fleet judge`. Without a launcher it checks this node alone.
-    """
+    """Check this node; the exit status is a prolog's where one is asked for."""
     from gpucheck.cli import session
     from gpucheck.fleet.check import command
 
     code = session.run(common, lambda emit: command(options, emit))
     # Slurm drains a node whose prolog fails: what is undecided must not cost a node.
     return code if not options.prolog or code in (errors.FAILED, errors.USAGE) else errors.OK
-
-
-add(app, "check", check, FleetCheckOptions, group="fleet", device=None)
-add(app, "judge", judge, FleetJudgeOptions, group="fleet", device=None)

@@ -45,6 +45,16 @@ class Output:
     content: Content
     mode: int
 
+    def put(self, report: Report) -> None:
+        """Write the file whole and put it in the place of the old one. Raises OSError."""
+        made = self.content(report)
+        if isinstance(made, bytes):
+            self.temporary.write_bytes(made)
+        else:
+            self.temporary.write_text(made, encoding="utf-8")
+        self.temporary.chmod(self.mode & ~_umask())
+        self.temporary.replace(self.target)
+
 
 def formats() -> dict[str, Callable[[Report], str]]:
     """Suffix → renderer. Imported late: a help page needs none of it."""
@@ -63,26 +73,55 @@ def formats() -> dict[str, Callable[[Report], str]]:
     }
 
 
-def prepare(paths: Sequence[str], beside: Sequence[Wanted] = ()) -> list[Output]:
-    """Temporary files for all targets, those of `--output` and those beside.
+class Outputs:
+    """The files of a command: those of `--output`, and those that stand `beside` them.
 
     Raises UsageError for a format that is not known or a folder, CannotLook for a file that cannot be written; none is
     then left behind.
     """
-    outputs: list[Output] = []
-    try:
-        for path in paths:
-            outputs.append(_prepared(path))
-        for wanted in beside:
-            outputs.append(_opened(wanted))
-    except BaseException:  # Ctrl-C too leaves nothing behind
-        discard(outputs)
-        raise
-    return outputs
 
+    def __init__(self, paths: Sequence[str], beside: Sequence[Wanted] = ()) -> None:
+        self._files: list[Output] = []
+        try:
+            for wanted in (*(Wanted("--output", path, formats()) for path in paths), *beside):
+                self._files.append(_opened(wanted))
+        except BaseException:  # Ctrl-C too leaves nothing behind
+            self.discard()
+            raise
 
-def _prepared(path: str) -> Output:
-    return _opened(Wanted("--output", path, formats()))
+    def update(self, report: Report) -> None:
+        """Write what there is so far. What cannot be written now is tried again, and told, at the end.
+
+        A monitor's file waits for the end: it would take half a run for one that failed.
+        """
+        for output in self._files:
+            if output.target.suffix.lower() == ".prom":
+                continue
+            with contextlib.suppress(OSError, MemoryError):
+                output.put(report)
+                # The next one goes the same way: the name is taken again at once, and from nobody.
+                output.temporary.touch(mode=0o600, exist_ok=False)
+
+    def write(self, report: Report) -> None:
+        """Write every file and put it in place. Raises CannotLook where there is no room, no right to or no memory.
+
+        One that cannot be written does not cost the others.
+        """
+        failed: list[CannotLook] = []
+        for output in self._files:
+            try:
+                output.put(report)
+            except (OSError, MemoryError) as error:
+                failed.append(CannotLook(f"{output.option} {str(output.target)!r} cannot be written", *_why(error)))
+        self.discard()
+        if failed:
+            raise failed[0]
+
+    def discard(self) -> None:
+        """Remove temporary files that are still there."""
+        for output in self._files:
+            with contextlib.suppress(OSError):
+                output.temporary.unlink(missing_ok=True)
 
 
 def _opened(wanted: Wanted) -> Output:
@@ -113,60 +152,12 @@ def _opened(wanted: Wanted) -> Output:
     return Output(target, Path(temporary), option, wanted.formats[suffix], wanted.mode)
 
 
-def update(outputs: Sequence[Output], report: Report) -> None:
-    """Write what there is so far. What cannot be written now is tried again, and told, at the end.
-
-    A monitor's file waits for the end: it would take half a run for one that failed.
-    """
-    for output in outputs:
-        if output.target.suffix.lower() == ".prom":
-            continue
-        with contextlib.suppress(OSError, MemoryError):
-            _put(output, report)
-            # The next one goes the same way: the name is taken again at once, and from nobody.
-            output.temporary.touch(mode=0o600, exist_ok=False)
-
-
-def _put(output: Output, report: Report) -> None:
-    """Write one file whole and put it in the place of the old one. Raises OSError."""
-    made = output.content(report)
-    if isinstance(made, bytes):
-        output.temporary.write_bytes(made)
-    else:
-        output.temporary.write_text(made, encoding="utf-8")
-    output.temporary.chmod(output.mode & ~_umask())
-    output.temporary.replace(output.target)
-
-
-def write(outputs: Sequence[Output], report: Report) -> None:
-    """Write every output and put it in place. Raises CannotLook where there is no room, no right to or no memory.
-
-    One that cannot be written does not cost the others.
-    """
-    failed: list[CannotLook] = []
-    for output in outputs:
-        try:
-            _put(output, report)
-        except (OSError, MemoryError) as error:
-            failed.append(CannotLook(f"{output.option} {str(output.target)!r} cannot be written", *_why(error)))
-    discard(outputs)
-    if failed:
-        raise failed[0]
-
-
 def _why(error: OSError | MemoryError) -> tuple[str, str]:
     """Return what kept a file from being written, and what to do."""
     if isinstance(error, MemoryError):
         return OUT_OF_MEMORY
     why = os.strerror(error.errno) if error.errno else str(error)
     return why, "free disk space and run it again" if error.errno == errno.ENOSPC else "make the folder writable"
-
-
-def discard(outputs: Sequence[Output]) -> None:
-    """Remove temporary files that are still there."""
-    for output in outputs:
-        with contextlib.suppress(OSError):
-            output.temporary.unlink(missing_ok=True)
 
 
 def _umask() -> int:

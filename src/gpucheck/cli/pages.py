@@ -1,10 +1,17 @@
-"""The layout of help pages and lists: text wrapped between words, at any width. Pure but for the terminal's width."""
+"""Help pages and lists on stdout, errors on stderr: wrapped between words, at any width."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Sequence
 
+import gpucheck
+from gpucheck import errors
+from gpucheck.cli import commands
+from gpucheck.errors import GpucheckError, TargetError
 from gpucheck.options import COMMON, Option, grouped
 
 # Wider lines are hard to read. Below NARROW a description goes under its name, not beside it.
@@ -18,27 +25,19 @@ def width() -> int:
     return min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)
 
 
-def page(
-    *,
-    usage: str,
-    about: str,
-    parameters: Sequence[Option],
-    extra: Sequence[tuple[str, str]],
-    commands: Mapping[str, Sequence[tuple[str, str]]],
-    examples: Sequence[str],
-    exit_codes: Sequence[tuple[str, str]],
-    foot: str,
-    width: int,
-) -> str:
-    """A help page: usage, description, arguments and options by group, commands, exit codes, examples and a last line.
+def page(name: str, extra: Sequence[tuple[str, str]], width: int, *, exit_codes: bool = True) -> str:
+    """Return a help page: usage, description, arguments and options by group, commands, exit codes and examples.
 
-    `commands` are by their headings.
+    `name` is the whole name of the command or group, empty for the program; `extra` are its options that no row
+    declares, with what they do.
     """
-    parts = [wrapped(usage, width, first="Usage: ", rest="    ")]
-    for paragraph in about.strip().split("\n\n"):
+    row = commands.find(name)
+    assert row is not None
+    parts = [wrapped(commands.usage(name), width, first="Usage: ", rest="    ")]
+    for paragraph in row.about.strip().split("\n\n"):
         parts.append(wrapped(paragraph, width, first="  ", rest="  "))
-    arguments = [(one.metavar, one.text) for one in parameters if one.positional]
-    sections = [("Arguments", arguments)]
+    parameters = commands.parameters(name)
+    sections = [("Arguments", [(one.metavar, one.text) for one in parameters if one.positional])]
     sections += [
         (group, [(_label(one), one.text) for one in members])
         for group, members in grouped([one for one in parameters if not one.positional])
@@ -49,13 +48,16 @@ def page(
         sections.append(("Options", list(extra)))
     column = _column(name for _, rows in sections for name, _ in rows)
     parts += [[f"{title}:", *definitions(rows, width, column)] for title, rows in sections if rows]
-    column = _column(name for rows in commands.values() for name, _ in rows)
-    parts += [[heading, *definitions(rows, width, column)] for heading, rows in commands.items()]
-    if exit_codes:
-        parts.append(["Exit codes:", *definitions(exit_codes, width, 3, beside=True)])
-    if examples:
-        parts.append(["Examples:", *(line for text in examples for line in command_lines(text, width))])
-    parts += [[foot]] if foot else []
+    below = commands.below(name)
+    column = _column(below)
+    for heading in dict.fromkeys(one.heading for one in below.values()):
+        rows = [(own, summary(one.about)) for own, one in below.items() if one.heading == heading]
+        parts.append([heading, *definitions(rows, width, column)])
+    if exit_codes and not name:
+        codes = [(str(one.code), one.meaning) for one in errors.EXITS]
+        parts.append(["Exit codes:", *definitions(codes, width, 3, beside=True)])
+    parts.append(["Examples:", *(line for text in row.examples for line in command_lines(text, width))])
+    parts += [["Exit codes: gpucheck --help"]] if exit_codes and name else []
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
@@ -114,140 +116,53 @@ def command_lines(text: str, width: int) -> list[str]:
     return wrapped(words, width, first="  ", rest="      ", end=" \\")
 
 
-EXAMPLES: dict[str, tuple[str, str, str]] = {
-    "gpucheck": (
-        "gpucheck status",
-        "gpucheck doctor",
-        "gpucheck smoke --output smoke.xml",
-    ),
-    "gpucheck status": (
-        "gpucheck status",
-        "gpucheck --python ~/venv/bin/python",
-        "gpucheck status --json --output status.json",
-    ),
-    "gpucheck devices": (
-        "gpucheck devices",
-        "gpucheck devices --processes --device cuda:1",
-        "gpucheck devices --watch 2s",
-    ),
-    "gpucheck memory": (
-        "gpucheck memory",
-        "gpucheck memory --device cuda:1",
-        "gpucheck memory --device cuda:1 --json",
-    ),
-    "gpucheck doctor": (
-        "gpucheck doctor",
-        "gpucheck doctor --python ~/venv/bin/python --skip load",
-        "gpucheck doctor --require cuda --bundle report.zip",
-    ),
-    "gpucheck explain": (
-        'gpucheck explain "CUDA out of memory"',
-        "python train.py 2>&1 | gpucheck explain",
-        "gpucheck explain oom.cuda",
-    ),
-    "gpucheck smoke": (
-        "gpucheck smoke",
-        "gpucheck smoke --require cuda --min-devices 8 --output smoke.xml",
-        "gpucheck smoke --only training --skip training.autocast",
-    ),
-    "gpucheck stress": (
-        "gpucheck stress --duration 10m",
-        "gpucheck stress --only products,memory --dtype float16 --fill 80%",
-        "gpucheck stress --device cuda:3 --duration 1h --output stress.json",
-    ),
-    "gpucheck model": (
-        "gpucheck model net.py:make --input image:3x224x224:float32",
-        "gpucheck model net.py:make --input ids:1024:int64:0..50256 --train",
-        "gpucheck model transformer --depth 2",
-    ),
-    "gpucheck run": (
-        "gpucheck run train.py --epochs 1",
-        "gpucheck run --output run.json -m package.train",
-        "gpucheck run --dry cuda:80GiB train.py",
-    ),
-    "gpucheck lint": (
-        "gpucheck lint .",
-        "gpucheck lint train.py --output lint.sarif",
-        "git show HEAD:train.py | gpucheck lint -",
-    ),
-    "gpucheck find-batch-size": (
-        "gpucheck find-batch-size models.py:make_gpt --input ids:1024:int64:0..50256",
-        "gpucheck find-batch-size convnet --amp bfloat16 --effective-batch 512",
-        "gpucheck find-batch-size transformer --estimate --memory-limit 80GiB --device cuda",
-    ),
-    "gpucheck compare": (
-        "gpucheck compare old.json new.json",
-        "gpucheck compare old.json new.json --fail-if-slower 5%",
-        "gpucheck compare old.json new.json --output changes.md",
-    ),
-    "gpucheck judge": (
-        "gpucheck judge result.json",
-        "gpucheck judge run1.json run2.json run3.json",
-        "gpucheck judge result.json --config strict.toml --output result.xml",
-    ),
-    "gpucheck report": (
-        "gpucheck report result.json --output page.html",
-        "gpucheck report before.json after.json --output page.html",
-        "gpucheck report /shared/checks --output fleet.html",
-    ),
-    "gpucheck fleet": (
-        "srun --ntasks-per-node=1 gpucheck fleet check --gather /shared/checks",
-        "gpucheck fleet judge /shared/checks",
-        "gpucheck fleet judge /shared/checks --expect node[001-064] --into lists",
-    ),
-    "gpucheck fleet check": (
-        "gpucheck fleet check",
-        "srun --ntasks-per-node=1 gpucheck fleet check --gather /shared/checks",
-        "gpucheck fleet check --prolog --within 60s --quiet",
-    ),
-    "gpucheck fleet judge": (
-        "gpucheck fleet judge /shared/checks",
-        "gpucheck fleet judge /shared/checks --expect node[001-064] --wait 10m --into lists",
-        "gpucheck fleet judge job.log --expect 64 --output fleet.json",
-    ),
-    "gpucheck schema": (
-        "gpucheck schema > gpucheck.schema.json",
-        "gpucheck schema | python -m json.tool",
-        "gpucheck schema | less",
-    ),
-    "gpucheck bench": (
-        "gpucheck bench all --output today.json",
-        "gpucheck bench transfer --device cuda:0",
-        "gpucheck bench matmul --dtype bfloat16 --search",
-    ),
-    "gpucheck bench transfer": (
-        "gpucheck bench transfer",
-        "gpucheck bench transfer --size 64MiB,1GiB --direction h2d --host-memory pinned",
-        "gpucheck bench transfer --min-gbps 20 --output transfer.xml",
-    ),
-    "gpucheck bench bandwidth": (
-        "gpucheck bench bandwidth",
-        "gpucheck bench bandwidth --size 256MiB,4GiB --device all",
-        "gpucheck bench bandwidth --min-percent-of-peak 80%",
-    ),
-    "gpucheck bench matmul": (
-        "gpucheck bench matmul --dtype bfloat16,float16",
-        "gpucheck bench matmul --search --range 1024:16384:1024 --time-budget 2m",
-        "gpucheck bench matmul --dtype bfloat16 --sustain 60s --min-tflops 400",
-    ),
-    "gpucheck bench overlap": (
-        "gpucheck bench overlap",
-        "gpucheck bench overlap --size 256MiB --direction h2d",
-        "gpucheck bench overlap --device cuda:1 --output overlap.json",
-    ),
-    "gpucheck bench crossover": (
-        "gpucheck bench crossover",
-        "gpucheck bench crossover --only training --time-budget 1m",
-        "gpucheck bench crossover --device cuda:1 --output crossover.json",
-    ),
-    "gpucheck bench collective": (
-        "gpucheck bench collective",
-        "gpucheck bench collective --only all-reduce --size 8GiB --min-busbw 400",
-        "torchrun --nproc-per-node 8 --no-python gpucheck bench collective --only all-reduce",
-    ),
-    "gpucheck bench all": (
-        "gpucheck bench all --output today.json",
-        "gpucheck bench all --only transfer,bandwidth --time-budget 30s",
-        "gpucheck bench all --baseline yesterday.json --fail-if-slower 5%",
-    ),
-}
+def say(text: str, *, head: str = "") -> None:
+    """Print a line on stderr behind its head; a terminal, or COLUMNS, breaks it between words."""
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdigit() and int(columns) > 0 else sys.maxsize
+    if width == sys.maxsize and sys.stderr.isatty():
+        with contextlib.suppress(OSError):
+            width = os.get_terminal_size(sys.stderr.fileno()).columns or width
+    print("\n".join(wrapped(text, width, first=head, rest=" " * len(head))), file=sys.stderr)
+
+
+def tell(error: GpucheckError, *, debug: bool = False) -> None:
+    """Tell an error on stderr: wrong usage with a tip and the usage, another with its cause and the fix.
+
+    With `debug` the traceback comes first.
+    """
+    if debug:
+        import traceback
+
+        traceback.print_exception(error)
+        if isinstance(error, TargetError) and error.trace:
+            print(error.trace, file=sys.stderr)
+    what, why, fix = (" ".join(part.split()) for part in (error.what, error.why, error.fix))
+    if error.exit_code == errors.USAGE:
+        said = (
+            ("error: ", f"{what}: {why}" if why else what),
+            ("  tip: ", fix),
+            ("usage: ", commands.usage(error.command)),
+        )
+    else:
+        said = (("error: ", what), ("cause: ", why), ("  fix: ", fix))
+    for head, text in said:
+        if text:
+            say(text, head=head)
+
+
+def tell_bug(error: BaseException, given: Sequence[str]) -> None:
+    """The traceback of an error that is ours, and where to report it, on stderr; `given` is the command line."""
+    import platform
+    import traceback
+
+    traceback.print_exception(error)
+    say(
+        f"this is a bug in gpucheck {gpucheck.__version__} (Python {platform.python_version()}, {platform.system()})",
+        head="error: ",
+    )
+    say(
+        f"report it with the lines above, the command `gpucheck {' '.join(given)}` and the output of "
+        "`gpucheck devices`, at the project's issue tracker",
+        head="  fix: ",
+    )

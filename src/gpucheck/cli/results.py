@@ -1,13 +1,15 @@
-"""The commands on saved results: `gpucheck compare`, `gpucheck judge` and `gpucheck report`."""
+"""The commands on saved results: `gpucheck compare`, `judge`, `report`, and `schema`, which describes them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpucheck.cli.common import Common
+from gpucheck import errors
+from gpucheck.cli.commands import Common
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.options import option, words
 
@@ -40,10 +42,7 @@ class CompareOptions:
 
 
 def compare(common: Common, options: CompareOptions) -> int:
-    """Compare two saved results: what became slower or faster.
-
-    Each row is slower, faster, the same or inconclusive, with the confidence interval of the ratio.
-    """
+    """Compare two documents; with `--fail-if-slower` that is judged too."""
     from gpucheck.cli import session
     from gpucheck.machine.saved import load
 
@@ -97,11 +96,7 @@ class JudgeOptions:
 
 
 def judge(common: Common, options: JudgeOptions) -> int:
-    """Judge saved benchmarks by other thresholds, without measuring.
-
-    The thresholds come from --config; if it sets none, from the first document. Several documents of the same command
-    and machine count as runs of one benchmark: rates are computed over all runs, and one wrong result stays wrong.
-    """
+    """Judge one document, or several as runs of one benchmark."""
     from gpucheck.cli import session
     from gpucheck.config import Settings
     from gpucheck.measure import runs
@@ -191,12 +186,9 @@ class ReportOptions:
 
 
 def report(common: Common, options: ReportOptions) -> int:
-    """Make one HTML page of saved results, to send to somebody.
-
-    It has the verdicts and fixes first, then tables and charts, and needs no network. Two results of the same command
-    are compared. Exits with 0 once the page is written, whatever the results say.
-    """
-    from gpucheck.cli import outputs, session
+    """Write the page; whatever the results say, that it was written is what is reported."""
+    from gpucheck.cli import session
+    from gpucheck.cli.outputs import OUT_OF_MEMORY, Outputs, Wanted
     from gpucheck.machine.saved import load
     from gpucheck.render import html
     from gpucheck.report.codec import visible
@@ -216,22 +208,22 @@ def report(common: Common, options: ReportOptions) -> int:
         why = f"a detail is not one that gpucheck writes ({type(error).__name__}: {error})"
         raise UsageError("the results cannot be shown", visible(why), "measure again") from error
     except MemoryError as error:
-        raise CannotLook("the page cannot be made", *outputs.OUT_OF_MEMORY) from error
+        raise CannotLook("the page cannot be made", *OUT_OF_MEMORY) from error
     told = [f"{path} ({document.command}: {document.summary.verdict})" for path, document in named]
     title = f"{len(named)} result{'s' * (len(named) != 1)} on {', '.join(pages)}"
     evidence = {"documents": [[path, document.command, document.summary.verdict] for path, document in named]}
     others = tuple(path for path in common.output if path not in pages)
-    targets = outputs.prepare((), [outputs.Wanted("--output", path, {".html": lambda _: page}) for path in pages])
+    targets = Outputs((), [Wanted("--output", path, {".html": lambda _: page}) for path in pages])
 
     def write(emit: Emit) -> None:
         # Before it is said that they are on the page. What stands on it is known, whatever document is given here.
-        outputs.write(targets, named[0][1])
+        targets.write(named[0][1])
         emit(Judged(Finding("report.page", "info", title, ", ".join(told), evidence)))
 
     try:
         return session.run(replace(common, output=others), write)
     finally:
-        outputs.discard(targets)
+        targets.discard()
 
 
 def _of_fleet(folders: tuple[str, ...]) -> Report:
@@ -240,7 +232,7 @@ def _of_fleet(folders: tuple[str, ...]) -> Report:
     from gpucheck.fleet.options import FleetJudgeOptions
 
     options = FleetJudgeOptions(folders)
-    whole = _concluded(("fleet", "judge", *folders), 2, lambda emit: fleet.conclude(options, emit))
+    whole = _concluded("fleet judge", lambda emit: fleet.conclude(options, emit), folders)
     if not whole.results["fleet_judge"].nodes:
         why = "no node's document is in it"
         raise UsageError(f"{folders[0]!r} cannot be shown", why, "give the folder of `fleet check --gather`")
@@ -251,12 +243,12 @@ def _compared(documents: list[Report], common: Common) -> Report | None:
     """The comparison of two documents of one command; None where there is nothing to compare."""
     if len(documents) != 2 or documents[0].command != documents[1].command:
         return None
-    whole = _concluded(("compare",), 1, lambda emit: conclude(documents[0], documents[1], None, emit, common))
+    whole = _concluded("compare", lambda emit: conclude(documents[0], documents[1], None, emit, common))
     return whole if whole.results["compare"].rows else None
 
 
-def _concluded(argv: tuple[str, ...], words: int, work: Callable[[Emit], None]) -> Report:
-    """The document of a command that only reads; its name are the first `words` of its command line."""
+def _concluded(command: str, work: Callable[[Emit], None], arguments: tuple[str, ...] = ()) -> Report:
+    """The document of a command that only reads."""
     import gpucheck
     from gpucheck.report.events import Skipped
     from gpucheck.report.finding import of_error
@@ -268,5 +260,19 @@ def _concluded(argv: tuple[str, ...], words: int, work: Callable[[Emit], None]) 
     except CannotLook as error:  # that nothing could be looked at is a page too
         collector(Skipped(of_error(error)))
         code = error.exit_code
-    command, version = " ".join(argv[:words]), gpucheck.__version__
-    return collector.report(version=version, command=command, argv=argv, started="", elapsed_s=0.0, code=code)
+    return collector.report(
+        version=gpucheck.__version__,
+        command=command,
+        argv=(*command.split(), *arguments),
+        started="",
+        elapsed_s=0.0,
+        code=code,
+    )
+
+
+def schema() -> int:
+    """Print the JSON Schema of what `--json` writes."""
+    from importlib import resources
+
+    sys.stdout.write(resources.files("gpucheck.report").joinpath("schema.json").read_text(encoding="utf-8"))
+    return errors.OK

@@ -12,22 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gpucheck
-from gpucheck.cli.common import Common, say, tell, tell_bug
+from gpucheck.cli.commands import Common
+from gpucheck.cli.pages import say, tell, tell_bug
 from gpucheck.errors import GpucheckError
 from gpucheck.program.options import RunOptions
 
 if TYPE_CHECKING:  # a help page needs neither
-    from gpucheck.cli.outputs import Output
+    from gpucheck.cli.outputs import Outputs
     from gpucheck.report.events import Event
     from gpucheck.report.report import Collector
 
 
 def run(common: Common, options: RunOptions) -> int:
-    """Show where a program's time and memory go.
-
-    It runs as python would run it; the report goes to stderr.
-    """
-    from gpucheck.cli import outputs
+    """Run the program, tell what it did, and end as it ended."""
+    from gpucheck.cli.outputs import Outputs
     from gpucheck.machine.child import end_like
     from gpucheck.program.run.command import command
     from gpucheck.report.events import Notice
@@ -38,7 +36,7 @@ def run(common: Common, options: RunOptions) -> int:
     for path in folders:
         with contextlib.suppress(OSError):  # what is in the way is told where the file is opened
             os.makedirs(path, exist_ok=True)
-    files = outputs.prepare([_of_rank(path) for path in paths])
+    files = Outputs([_of_rank(path) for path in paths])
     collector = Collector()
     began = time.time()
 
@@ -50,7 +48,7 @@ def run(common: Common, options: RunOptions) -> int:
     try:
         code = command(options, emit, folders[0] if folders else None)
     except BaseException:
-        outputs.discard(files)
+        files.discard()
         raise
     try:
         _report(common, files, collector, began, code)
@@ -72,12 +70,11 @@ def _of_rank(path: str) -> str:
     return str(Path(path).with_suffix(f".rank{rank}{Path(path).suffix}"))
 
 
-def _report(common: Common, files: list[Output], collector: Collector, began: float, code: int) -> None:
+def _report(common: Common, files: Outputs, collector: Collector, began: float, code: int) -> None:
     """Show and write what was seen. Raises GpucheckError and OSError where that cannot be done."""
-    from gpucheck.cli import outputs
     from gpucheck.report.report import Summary
 
-    if common.json or files:
+    if common.json or common.output:
         from gpucheck.machine import inventory
 
         collector.facts = inventory.read()
@@ -102,4 +99,4 @@ def _report(common: Common, files: list[Output], collector: Collector, began: fl
         shown = terminal.console(sys.stderr)
         terminal.show(shown, [Line(), *text.blocks(report, verbose=common.verbose)])
     sys.stderr.flush()
-    outputs.write(files, report)
+    files.write(report)

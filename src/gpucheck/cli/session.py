@@ -12,14 +12,14 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import gpucheck
 from gpucheck import errors
-from gpucheck.cli import outputs
-from gpucheck.cli.common import Common, tell, tell_bug
+from gpucheck.cli.commands import Common
+from gpucheck.cli.pages import tell, tell_bug
 from gpucheck.errors import GpucheckError, Terminated, Unprinted, UsageError
 from gpucheck.machine import kept, pulse
 from gpucheck.report.events import (
@@ -40,13 +40,14 @@ from gpucheck.report.finding import of_error
 from gpucheck.report.report import Collector, Judge, Report
 
 if TYPE_CHECKING:  # a help page needs no rich
+    from gpucheck.cli.outputs import Outputs, Wanted
     from gpucheck.render.live import LiveView
 
 
 def run(
     common: Common,
     work: Callable[[Emit], None],
-    beside: Sequence[outputs.Wanted] = (),
+    beside: Sequence[Wanted] = (),
     *,
     judge: Judge | None = None,
 ) -> int:
@@ -58,7 +59,12 @@ def run(
     A user's mistake before anything was found is raised on for `main`, which prints it. Everything else ends in a
     report: what a signal cut off, a device that failed or does not answer any more, and a bug.
     """
-    whole = _Session(common, outputs.prepare(common.output, beside), judge)
+    files = None
+    if common.output or beside:
+        from gpucheck.cli.outputs import Outputs  # late: most commands write no file
+
+        files = Outputs(common.output, beside)
+    whole = _Session(common, files, judge)
     with _terminable():
         try:
             _tell_settings(common, whole.view)
@@ -69,7 +75,8 @@ def run(
                     whole.view.close()
             return whole.finish(code)
         except BaseException:  # a signal too, while the files are written
-            outputs.discard(whole.files)
+            if files is not None:
+                files.discard()
             raise
 
 
@@ -81,9 +88,9 @@ _FOUND = (Measured, Judged, Answered, Skipped, Failed)
 class _Session:
     """A command while it runs: what it has said so far, and the files that it will be in."""
 
-    def __init__(self, common: Common, files: list[outputs.Output], judge: Judge | None) -> None:
+    def __init__(self, common: Common, files: Outputs | None, judge: Judge | None) -> None:
         self.common, self.files, self.judge = common, files, judge
-        self.collector, self.clock = Collector(), _Clock.started_now()
+        self.collector, self.clock = Collector(), _Clock()
         self.view = _live_view(common)
         # The judge has raised: a bug of ours, whatever else this comes to.
         self._misjudged = False
@@ -98,12 +105,13 @@ class _Session:
             self.collector(event)
             self.view(event)
             # A thread of torch's own may abort this process at any call to a device: what was found is written first.
-            leaves = isinstance(event, _FOUND) and self.files and pulse.PULSE.watched
-            if leaves or (isinstance(event, Finished) and (self.files or self.judge is not None)):
+            leaves = isinstance(event, _FOUND) and self.files is not None and pulse.PULSE.watched
+            if leaves or (isinstance(event, Finished) and (self.files is not None or self.judge is not None)):
                 # Until the end it is not known whether all that was asked was done.
                 report = self._report(errors.UNDECIDED, complete=False)
                 self._show_failed(report)
-                outputs.update(self.files, report)
+                if self.files is not None:
+                    self.files.update(report)
 
     def _show_failed(self, report: Report) -> None:
         """Show at once what a judge calls failed: what is undecided may come out otherwise at the end."""
@@ -114,9 +122,30 @@ class _Session:
                 self.view(Judged(finding))
 
     def finish(self, code: int | None) -> int:
-        """Print and write the report; the exit status."""
+        """Print the report, write the files, and return the exit status. Raises Unprinted where stdout does not take
+        it."""
         report = self._report(code)
-        return finish(report, self.common, self.files, told=code in (errors.COULD_NOT_LOOK, errors.BUG))
+        # stdout first: a full disk must not cost the result. And a closed stdout must not cost the files.
+        unprinted: OSError | None = None
+        try:
+            _print(report, self.common, told=code in (errors.COULD_NOT_LOOK, errors.BUG))
+        except OSError as error:
+            unprinted = error
+        if os.environ.get("GITHUB_ACTIONS") == "true":
+            from gpucheck.render import ci
+
+            with contextlib.suppress(OSError):  # nobody reads stderr
+                ci.announce(report, sys.stderr)
+        status = report.summary.exit
+        try:
+            if self.files is not None:
+                self.files.write(report)
+        except GpucheckError as error:
+            tell(error)
+            status = errors.settle((status, error.exit_code))
+        if unprinted is not None:
+            raise Unprinted(unprinted, status) from unprinted
+        return status
 
     def _report(self, code: int | None, *, complete: bool = True) -> Report:
         """The document so far, judged. A judge that raises is a bug of ours and costs no row."""
@@ -223,12 +252,8 @@ def _broken_off(error: Exception, emit: Emit, common: Common, so_far: Collector)
 class _Clock:
     """When a command began: for people, and for the time it took."""
 
-    started: datetime.datetime
-    monotonic: float
-
-    @classmethod
-    def started_now(cls) -> _Clock:
-        return cls(datetime.datetime.now(datetime.timezone.utc), time.monotonic())
+    started: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.timezone.utc))
+    monotonic: float = field(default_factory=time.monotonic)
 
 
 def _report(
@@ -256,48 +281,18 @@ def _report(
     )
 
 
-def finish(report: Report, common: Common, files: list[outputs.Output], *, told: bool = False) -> int:
-    """Print the report, write the files, and return the exit status. Raises Unprinted where stdout does not take it.
-
-    `told` says that an error ended the work and stands on stderr: a report of nothing else is not printed then.
-    """
-    # stdout first: a full disk must not cost the result. And a closed stdout must not cost the files.
-    unprinted: OSError | None = None
-    try:
-        _print(report, common, told=told)
-    except OSError as error:
-        unprinted = error
-    if os.environ.get("GITHUB_ACTIONS") == "true":
-        from gpucheck.render import ci
-
-        with contextlib.suppress(OSError):  # nobody reads stderr
-            ci.announce(report, sys.stderr)
-    code = report.summary.exit
-    try:
-        outputs.write(files, report)
-    except GpucheckError as error:
-        tell(error)
-        code = errors.settle((code, error.exit_code))
-    if unprinted is not None:
-        raise Unprinted(unprinted, code) from unprinted
-    return code
-
-
 def _print(report: Report, common: Common, *, told: bool) -> None:
+    """Print the report; `told` says that an error ended the work and stands on stderr."""
     if common.json:
         from gpucheck.report.report import document
 
         sys.stdout.write(document(report))
-    elif not (told and _is_only_an_error(report)):
+    # Where nothing was read, the sentence on stderr has said it all.
+    elif not told or report.measurements or report.results or len(report.findings) != 1:
         from gpucheck.render import terminal, text
 
         terminal.show(terminal.console(sys.stdout), text.blocks(report, verbose=common.verbose))
     sys.stdout.flush()
-
-
-def _is_only_an_error(report: Report) -> bool:
-    """Return whether nothing was read: the sentence on stderr has then said it all."""
-    return not report.measurements and not report.results and len(report.findings) == 1
 
 
 def _live_view(common: Common) -> LiveView:
@@ -316,12 +311,12 @@ def watch(common: Common, work: Callable[[Emit], None], interval_s: float) -> in
 
     _tell_settings(common, _live_view(common))
     with terminal.Screen(sys.stdout) as shown, _terminable():
-        collector, clock = Collector(), _Clock.started_now()
+        collector, clock = Collector(), _Clock()
 
         def emit(event: Event) -> None:
             nonlocal collector, clock
             if isinstance(event, Started):
-                collector, clock = Collector(), _Clock.started_now()
+                collector, clock = Collector(), _Clock()
             collector(event)
             if isinstance(event, Progress):
                 # The reading is judged; what follows is the wait for the next.

@@ -62,18 +62,14 @@ def of_command(command: str, values: dict[str, Any], given: dict[str, Any], devi
 
 def told(settings: Settings) -> str:
     """Name what variables and the file set, in one sentence; empty if they set nothing."""
-    parts = [
-        f"{name.replace('_', ' ')} {_word(getattr(settings, name))} ({origin})"
-        for name, origin in settings.origins.items()
-    ]
+    parts = []
+    for name, origin in settings.origins.items():
+        value = getattr(settings, name)
+        parts.append(f"{name.replace('_', ' ')} {str(value).lower() if isinstance(value, bool) else value} ({origin})")
     parts += [
         f"{one.id} {config.told(one)} ({one.origin})" for one in settings.thresholds if not one.origin.startswith("--")
     ]
     return f"set: {'; '.join(parts)}" if parts else ""
-
-
-def _word(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # -- variables --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,180 @@
+"""Commands on the health of GPUs whose work needs more than a session: devices, doctor, smoke, stress, explain."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
+
+from gpucheck import options
+from gpucheck.cli.commands import Common
+from gpucheck.errors import UsageError
+from gpucheck.options import words
+
+if TYPE_CHECKING:  # a help page needs no report
+    from gpucheck.devices.options import DevicesOptions
+    from gpucheck.doctor.condition import Evidence
+    from gpucheck.doctor.options import DoctorOptions
+    from gpucheck.explain.command import Pasted
+    from gpucheck.report.events import Emit
+    from gpucheck.smoke.options import SmokeOptions
+    from gpucheck.stress.options import StressOptions
+
+_FIX = 'give an error message in quotes or an ID, or pipe a log: gpucheck explain "CUDA out of memory"'
+_CHUNK = 2**16
+# Windows' shells write UTF-16 where they redirect; the mark at the beginning tells.
+_MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainOptions:
+    """The text or ID to explain."""
+
+    text: tuple[str, ...] = words(
+        "An error message, a traceback, a log or an ID. Without TEXT, read standard input from a pipe or file; with -, "
+        "also from a terminal.",
+        name="TEXT",
+        metavar="[TEXT | ID | -]",
+    )
+    list_all: bool = options.list_all("IDs with their titles")
+
+
+def devices(common: Common, options: DevicesOptions) -> int:
+    """Read the devices, once or with `--watch` again and again."""
+    if options.watch_s is not None and (common.json or common.output):
+        raise UsageError(
+            "--watch refreshes the screen", "--json and --output write one result", "give one or the other"
+        )
+    from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
+    from gpucheck.machine.kernel_driver import sleeping
+
+    # They take as long to load as this process does from here on. There is no NVIDIA driver for macOS.
+    readers = (NVML_READER, LIBCUDA_READER) if sys.platform != "darwin" and not sleeping() else ()
+    with Ahead(*readers) as ahead:
+        from gpucheck.cli import session
+        from gpucheck.devices.command import command
+
+        if options.watch_s is None:
+            return session.run(common, lambda emit: command(options, emit, ahead=ahead))
+        return session.watch(common, lambda emit: command(options, emit, ahead=ahead), options.watch_s)
+
+
+def doctor(common: Common, options: DoctorOptions) -> int:
+    """Diagnose, and write the bundle where one is asked for."""
+    from gpucheck.cli import session
+
+    held: list[Evidence] = []  # none where the command is cut off before it has read the machine
+    files = []
+    if options.bundle:
+        from gpucheck.cli.outputs import Wanted
+        from gpucheck.doctor import bundle
+
+        packed = bundle.formats(lambda: held[0] if held else None)
+        files = [Wanted("--bundle", options.bundle, packed, mode=0o600)]
+
+    def diagnose(emit: Emit) -> None:
+        from gpucheck.doctor.command import command
+        from gpucheck.report.events import Notice
+
+        held.append(command(options, emit))
+        if files:
+            emit(Notice(f"{options.bundle} contains only listed fields; review it before you share it"))
+
+    return session.run(common, diagnose, files)
+
+
+def smoke(common: Common, options: SmokeOptions) -> int:
+    """Check, once torch is loaded."""
+    from gpucheck.cli import session
+
+    def check(emit: Emit) -> None:
+        from gpucheck.machine import installed_torch
+
+        installed_torch.load(options.time_budget_s)  # Ctrl-C ends in a report from here on
+        from gpucheck.smoke.command import command
+
+        command(options, emit)
+
+    return session.run(common, check)
+
+
+def stress(common: Common, options: StressOptions) -> int:
+    """Load the devices; the judge is asked whenever the document is written."""
+    from gpucheck.cli import session
+    from gpucheck.stress.judge import judge
+
+    def load(emit: Emit) -> None:
+        from gpucheck.stress.command import command
+
+        command(options, emit)
+
+    return session.run(common, load, judge=judge)
+
+
+def explain(common: Common, asked: ExplainOptions) -> int:
+    """Explain the text or the ID that was given, or what comes from a pipe."""
+    from gpucheck.cli import session
+
+    given = " ".join(asked.text)
+    if asked.list_all and given:
+        raise UsageError("--list takes no TEXT", "", "omit one of them")
+    # Words that are empty are a mistake; no words at all leave the pipe.
+    has_pipe = sys.stdin is not None and not sys.stdin.closed and not sys.stdin.isatty()
+    if not asked.list_all and not given.strip() and (asked.text or not has_pipe):
+        raise UsageError("no text to explain", "", _FIX)
+
+    def answer(emit: Emit) -> None:
+        from gpucheck.explain import command
+
+        if asked.list_all:
+            command.listing(emit)
+        elif given in ("", "-"):
+            command.explain(_pasted(), emit)
+        elif os.path.isfile(given):
+            raise UsageError(
+                f"{given!r} is a file", "a file name is not an error message", f"gpucheck explain - < {given}"
+            )
+        elif command.is_id(given):
+            command.word(given.lower(), emit)
+        else:
+            command.explain(command.Pasted(given), emit)
+
+    return session.run(common, answer)
+
+
+def _pasted() -> Pasted:
+    """Standard input. Raises UsageError where nothing comes from it."""
+    from gpucheck.explain.command import MOST_BYTES, Pasted
+
+    if sys.stdin is None:
+        raise UsageError("standard input is closed", "", _FIX)
+    if sys.stdin.isatty():
+        print("paste the text, then press Ctrl-D on an empty line (Windows: Ctrl-Z, Enter)", file=sys.stderr)
+    try:
+        mark, last, total = read_end(sys.stdin.buffer, MOST_BYTES)
+    except OSError as error:
+        raise UsageError("standard input cannot be read", os.strerror(error.errno or 0), _FIX) from error
+    text = decoded(last, mark)
+    if not text.strip():
+        raise UsageError("standard input is empty", "", _FIX)
+    return Pasted(text, total if total > len(last) else None)
+
+
+def read_end(stream: IO[bytes], most: int) -> tuple[bytes, bytes, int]:
+    """The first bytes, the last `most` bytes and how many there were, holding no more than twice that."""
+    first, last, total = b"", bytearray(), 0
+    while chunk := stream.read(_CHUNK):
+        first = first or chunk[:4]
+        total += len(chunk)
+        last += chunk
+        if len(last) > 2 * most:
+            del last[:-most]
+    return first, bytes(last[-most:]), total
+
+
+def decoded(data: bytes, first: bytes = b"") -> str:
+    """Bytes as text: UTF-16 where the mark at the beginning says so, else UTF-8; what is neither becomes a sign."""
+    encoding = next((name for mark, name in _MARKS.items() if first.startswith(mark)), "utf-8")
+    return data.decode(encoding, "replace").removeprefix("\ufeff")
