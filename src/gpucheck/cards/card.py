@@ -12,7 +12,7 @@ from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.machine.readings import NOT_ANSWERING
 from gpucheck.report.facts import Device, Driver, Facts, Host
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import Finding, Verdict, in_short
 
 WSL_NODE = "/dev/dxg"
 # Values of NVIDIA_VISIBLE_DEVICES by which the container toolkit leaves every GPU outside.
@@ -144,6 +144,23 @@ def has_gpu(facts: Facts) -> bool:
     host = facts.host or Host()
     given = any(NODE_OF_A_GPU.fullmatch(node) for node in host.nvidia_device_nodes)
     return given or is_driver_loaded(facts) or (not host.container and bool(own_addresses(host)))
+
+
+def silent(facts: Facts) -> Finding | None:
+    """GPUs that CUDA shows and NVML does not list: nothing is known of their health, which is not healthy."""
+    # A MIG instance is read with its card.
+    names = [name_of(card) for card in cards(facts) if card.nvml_index is None and card.parent_uuid is None]
+    if not names:
+        return None
+    why = (facts.driver or Driver()).nvml_error or "it does not list them"
+    return Finding(
+        "devices.unread",
+        "inconclusive",
+        "GPU health unknown",
+        f"NVML does not report {', '.join(in_short(names))}: {why}",
+        {"devices": names, "reason": why},
+        "nvidia-smi -L shows what NVML lists; sudo dmesg | grep -i nvrm shows why",
+    )
 
 
 def unlisted(facts: Facts) -> Finding | None:

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING
 
 from gpucheck import errors
 from gpucheck.cards import at_rest
-from gpucheck.cards.card import KEPT_OUT, WSL_NODE, cards, has_gpu, is_dead, is_driver_loaded, is_nvidia_here, unlisted
+from gpucheck.cards.card import (
+    KEPT_OUT,
+    WSL_NODE,
+    cards,
+    has_gpu,
+    is_dead,
+    is_driver_loaded,
+    is_nvidia_here,
+    silent,
+    unlisted,
+)
 from gpucheck.cards.checks import findings, is_usable
 from gpucheck.devices.options import DevicesOptions, StatusOptions
 from gpucheck.machine import choose, host, installed_torch, inventory, readings
@@ -44,7 +54,9 @@ def driver_findings(facts: Facts) -> list[Finding]:
     nvml, libcuda = _nvml(facts), _libcuda(facts)
     if nvml is not None and libcuda is not None and nvml.verdict == "fail":
         libcuda = replace(libcuda, verdict="info")  # of the same cause
-    found = [nvml, libcuda, _all_hidden(facts), unlisted(facts), _torch_for_the_cpu(facts)]
+    # An NVML that does not answer has its own finding.
+    unread = silent(facts) if facts.driver is not None and facts.driver.nvml_error is None else None
+    found = [nvml, libcuda, _all_hidden(facts), unlisted(facts), unread, _torch_for_the_cpu(facts)]
     return [
         finding for finding in (*found, *at_rest.elsewhere(facts), at_rest.log_unread(facts)) if finding is not None
     ]

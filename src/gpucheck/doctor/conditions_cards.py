@@ -13,7 +13,7 @@ from typing import Any
 from gpucheck import naming, units
 from gpucheck.cards import checks
 from gpucheck.cards.at_work import HARDWARE, LOW_CLOCK, work
-from gpucheck.cards.card import is_dead, name_of
+from gpucheck.cards.card import is_dead, name_of, silent
 from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.links import ACS_FIX, IOMMU_FIX, is_speed_lost, is_width_lost
 from gpucheck.machine import numa
@@ -29,7 +29,7 @@ from gpucheck.measure.telemetry import (
 )
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device
-from gpucheck.report.finding import VERDICTS, Verdict, grouped, in_short, told_once
+from gpucheck.report.finding import VERDICTS, Verdict, grouped, told_once
 from gpucheck.report.results.short import CardUnderLoad, LoadResult
 
 # A context of CUDA's takes a few hundred MiB, the one of the torch that is being asked among them.
@@ -124,12 +124,9 @@ def _unread(evidence: Evidence) -> Seen | None:
     """Return what is not known of cards that torch uses; where it cannot use them, that is told by its rung."""
     if not evidence.torch_works:
         return None
-    silent = [name_of(card) for card in evidence.cards if card.nvml_index is None and card.parent_uuid is None]
     # A Jetson has no NVML.
-    if silent and not evidence.stack.jetson:
-        why = evidence.driver.nvml_error or "it does not list them"
-        return Seen(f"NVML does not report {', '.join(in_short(silent))}: {why}", {"devices": silent, "reason": why})
-    return _of_every_card("devices.unread")(evidence)
+    unknown = None if evidence.stack.jetson else silent(evidence.facts)
+    return Seen(unknown.message, unknown.evidence) if unknown else _of_every_card("devices.unread")(evidence)
 
 
 CARDS: tuple[Condition, ...] = (
