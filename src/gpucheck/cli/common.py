@@ -137,7 +137,8 @@ def thresholds_of(command: str) -> Iterator[Option]:
     """The options that set a threshold of this command."""
     for one in THRESHOLDS:
         if one.option and one.command == command:
-            yield Option(one.key, one.option, one.help, one.metavar, group=LIMITS, range=config.range_of(one.kind))
+            range_ = config.range_of(one.kind)
+            yield Option(one.help, field=one.key, name=one.option, metavar=one.metavar, group=LIMITS, range=range_)
 
 
 def add(
@@ -223,7 +224,7 @@ PARAMETERS: dict[str, tuple[Option, ...]] = {}
 
 def _device(default: str) -> Option:
     text = "Device: auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID."
-    return Option("device", "--device", text, "DEVICE", shown=default, group=COMMON)
+    return Option(text, field="device", name="--device", metavar="DEVICE", shown=default, group=COMMON)
 
 
 def _made(options: Sequence[Option]) -> list[Any]:

@@ -389,7 +389,7 @@ def _xid(evidence: Evidence) -> Seen | None:
     stories = [
         (address, known)
         for address in dict.fromkeys(one.pci_address for one in errors)
-        if (known := at_rest.story([one for one in errors if one.pci_address == address])) is not None
+        if (known := at_rest.story(address, errors)) is not None
     ]
     if not stories:
         return None
