@@ -176,8 +176,7 @@ def devices(device: str = "all", *, processes: bool = False, on_event: OnEvent |
     from gpucheck.devices.command import command as look
     from gpucheck.devices.options import DevicesOptions
 
-    options = DevicesOptions(processes=processes, device=device)
-    return _reported("devices", lambda emit: look(options, emit), on_event)
+    return _reported("devices", lambda emit: look(DevicesOptions(processes, device=device), emit), on_event)
 
 
 def smoke(
@@ -223,11 +222,7 @@ def doctor(
     from gpucheck.doctor.options import DoctorOptions
 
     options = DoctorOptions(python, require, time_budget_s, None, _texts(only), _texts(skip))
-
-    def work(emit: OnEvent) -> None:
-        diagnose(options, emit)
-
-    return _reported("doctor", work, on_event)
+    return _reported("doctor", lambda emit: diagnose(options, emit), on_event)
 
 
 def bench(
@@ -300,7 +295,7 @@ def _read(kind: type[_Options], given: Mapping[str, object]) -> _Options:
 
 
 def _reported(
-    name: str, work: Callable[[OnEvent], None], on_event: OnEvent | None, judged: Judge | None = None
+    name: str, work: Callable[[OnEvent], object], on_event: OnEvent | None, judged: Judge | None = None
 ) -> Report:
     """Do the work of a command; its report. What the work raises is raised on."""
     started, began = datetime.datetime.now(datetime.timezone.utc), time.monotonic()

@@ -91,10 +91,8 @@ def _field_of(declare: Callable[Given, Option]) -> Callable[Given, Any]:
 
     def made(*given: Given.args, **named: Given.kwargs) -> Any:
         one = declare(*given, **named)
-        if one.required:
-            return dataclasses.field(metadata={_KEY: one})
-        default = () if one.repeat and one.default is None else one.default
-        return dataclasses.field(default=default, metadata={_KEY: one})
+        default: Any = () if one.repeat and one.default is None else one.default
+        return dataclasses.field(default=dataclasses.MISSING if one.required else default, metadata={_KEY: one})
 
     return made
 

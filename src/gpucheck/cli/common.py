@@ -137,8 +137,14 @@ def thresholds_of(command: str) -> Iterator[Option]:
     """The options that set a threshold of this command."""
     for one in THRESHOLDS:
         if one.option and one.command == command:
-            range_ = config.range_of(one.kind)
-            yield Option(one.help, field=one.key, name=one.option, metavar=one.metavar, group=LIMITS, range=range_)
+            yield Option(
+                one.help,
+                field=one.key,
+                name=one.option,
+                metavar=one.metavar,
+                group=LIMITS,
+                range=config.range_of(one.kind),
+            )
 
 
 def add(

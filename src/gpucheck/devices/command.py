@@ -324,8 +324,8 @@ def status(options: StatusOptions, emit: Emit) -> None:
     answer_s = max(began_s + STATUS_LIMIT_S - time.monotonic(), 1.0)
     asked = DoctorOptions(options.python, time_budget_s=answer_s, root=options.root)
     evidence = doctor.read(asked, emit, driver_timeout_s=limit_s)
-    probe = evidence.torch
-    if probe is not None and probe.timed_out:
+    probe = evidence.probe
+    if probe.timed_out:
         # Time is over, and torch had no card yet while these were read.
         evidence = replace(evidence, torch=replace(probe, timed_out=False, not_awaited=_late("torch")))
     else:
@@ -375,8 +375,7 @@ def _late(what: str) -> str:
 
 
 def _is_torch_late(evidence: Evidence) -> bool:
-    probe = evidence.torch
-    if probe is None or probe.not_awaited != _late("torch"):
+    if evidence.probe.not_awaited != _late("torch"):
         return False
     return evidence.is_nvidia_here or installed_torch.could_see_another(evidence.build)
 
@@ -399,8 +398,8 @@ def _whose(evidence: Evidence) -> list[Finding]:
     from gpucheck.doctor import fixes
     from gpucheck.doctor.conditions_torch import torch_version
 
-    probe = evidence.torch
-    if probe is None or probe.executable is None:
+    probe = evidence.probe
+    if probe.executable is None:
         return []
     variable, tool = probe.active_elsewhere, _TOOL_FOLDER.search(f"{probe.prefix}/")
     if tool is None and variable is None and torch_version(evidence) is not None:

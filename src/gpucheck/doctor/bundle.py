@@ -58,7 +58,7 @@ LISTED: dict[str, dict[str, str]] = {
     "devices/nvlinks/errors": {},
     "devices/violations_s": {},
     "devices/changes": {"lasting_clock_reasons": _STATE},
-    "stack": {"modules": _MODULE, "built_for": _WORD, "running": _WORD, "cached": _LIBRARY},
+    "stack": {"modules": _MODULE, "built_for": _WORD, "running": _WORD},
     "stack/parameters": {"*": _NUMBERS},
     "stack/devices": {"address": _PCI, "device": r"[0-9a-fA-Fx:]+", "class_code": r"[0-9a-fA-Fx]+", "driver": _MODULE},
     "stack/nodes": {"path": _NODE},

@@ -72,14 +72,19 @@ class Evidence:
         return self.host.container is not None
 
     @property
+    def probe(self) -> TorchProbe:
+        """What torch said; all of it unknown where torch was not asked."""
+        return self.torch or TorchProbe()
+
+    @property
     def torch_works(self) -> bool:
         """Return whether torch ran a kernel on a device: seen, and so above any arithmetic with versions."""
-        return self.torch is not None and any(run.error is None for run in self.torch.kernels)
+        return any(run.error is None for run in self.probe.kernels)
 
     @property
     def torch_limit(self) -> str:
         """Return how long torch was waited for, in words, and what gives it longer."""
-        limit = self.torch.limit_s if self.torch is not None else None
+        limit = self.probe.limit_s
         return "its time" if limit is None else f"{units.duration(limit)} (raise it with --time-budget)"
 
     def logged(self, pattern: str) -> list[str]:

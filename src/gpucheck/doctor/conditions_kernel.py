@@ -109,10 +109,6 @@ def _no_driver(evidence: Evidence) -> Seen:
     return _on_the_bus(evidence, f"NVIDIA's module is not loaded, and {no_file}")
 
 
-def _on_the_host(evidence: Evidence) -> Seen:
-    return _on_the_bus(evidence, "the host's kernel has not loaded it")
-
-
 def _on_the_bus(evidence: Evidence, more: str) -> Seen:
     gpus, driver = evidence.stack.gpus, evidence.driver
     told = {"kernel_module_loaded": driver.kernel_module_loaded, "nvml_code": driver.nvml_code}
@@ -297,7 +293,7 @@ KERNEL = on(
         title="the host of this container has no NVIDIA driver running",
         meaning="A container uses the host's kernel and cannot load a module into it.",
         fix="on the host: sudo modprobe nvidia, or install NVIDIA's driver there; then recreate the container",
-        judge=_absent("host", _on_the_host),
+        judge=_absent("host", lambda seen: _on_the_bus(seen, "the host's kernel has not loaded it")),
     ),
     Condition(
         id="gpu.fallen_off",
@@ -457,8 +453,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A whole mask: its entries, and which devices it shows."""
+    """A whole mask: its text, its entries, and which devices it shows."""
 
+    value: str
     entries: tuple[Entry, ...]
     shown: tuple[int, ...]
 
@@ -491,7 +488,7 @@ def read_mask(value: str, uuids: Sequence[str | None]) -> Reading:
             ended = True
         else:
             shown.append(entry.index)
-    return Reading(tuple(entries), tuple(shown))
+    return Reading(value, tuple(entries), tuple(shown))
 
 
 def _entry(text: str, uuids: Sequence[str | None]) -> Entry:
@@ -583,15 +580,15 @@ def _unmasked(evidence: Evidence) -> list[str | None]:
     return [device.uuid for device in (*_listed(evidence), *_instances(evidence))]
 
 
-def _seen(evidence: Evidence, reading: Reading, value: str, told: str) -> Seen:
-    by_torch = torch_count(value, _unmasked(evidence))
-    message = f"{MASK}={value!r} {told}: {'; '.join(entry.told for entry in reading.entries)}"
+def _seen(evidence: Evidence, reading: Reading, told: str) -> Seen:
+    by_torch = torch_count(reading.value, _unmasked(evidence))
+    message = f"{MASK}={reading.value!r} {told}: {'; '.join(entry.told for entry in reading.entries)}"
     if by_torch is not None and by_torch != len(reading.shown):
         message += f"; torch's own parser, which counts before CUDA starts, reads {by_torch}"
     return Seen(
         message,
         {
-            MASK: value,
+            MASK: reading.value,
             "entries": [{"text": entry.text, "index": entry.index, "why": entry.problem} for entry in reading.entries],
             "shown": len(_shown(evidence)),
             "by_cuda_rules": len(reading.shown),
@@ -600,50 +597,44 @@ def _seen(evidence: Evidence, reading: Reading, value: str, told: str) -> Seen:
     )
 
 
-def _mask(evidence: Evidence) -> tuple[str, Reading] | None:
-    """The mask and its reading, where CUDA says honestly what it shows under it."""
+def _mask(evidence: Evidence) -> Reading | None:
+    """The reading of the mask, where CUDA says honestly what it shows under it."""
     value = evidence.value(MASK)
     if value is None or not evidence.is_nvidia_here or evidence.driver.cuinit_code not in (*HONEST, REFUSED):
         return None
-    return value, read_mask(value, _unmasked(evidence))
+    return read_mask(value, _unmasked(evidence))
 
 
 def _hides_all(evidence: Evidence) -> Seen | None:
-    found = _mask(evidence)
-    if found is None or _shown(evidence):
+    reading = _mask(evidence)
+    if reading is None or _shown(evidence):
         return None
-    value, reading = found
     if evidence.driver.cuinit_code == REFUSED:
-        return _seen(evidence, reading, value, f"is refused: cuInit returns {REFUSED}")
+        return _seen(evidence, reading, f"is refused: cuInit returns {REFUSED}")
     # Without NVML's list every entry looks like too large a number: then only what hides whatever is there counts. With
     # room for any number, an entry fails by its own form alone.
-    hides = not read_mask(value, [None] * 2**16).shown and not value.strip().startswith(("GPU-", "MIG-"))
+    names_none = not read_mask(reading.value, [None] * 2**16).shown
+    hides = names_none and not reading.value.strip().startswith(("GPU-", "MIG-"))
     count = len(_listed(evidence))
     if reading.shown or not (count or hides):
         return None
-    return _seen(evidence, reading, value, f"shows CUDA none of {count} GPUs" if count else "shows CUDA nothing")
+    return _seen(evidence, reading, f"shows CUDA none of {count} GPUs" if count else "shows CUDA nothing")
 
 
 def _malformed(evidence: Evidence) -> Seen | None:
-    found = _mask(evidence)
-    if found is None or not _shown(evidence) or not found[1].is_malformed:
+    reading, count = _mask(evidence), len(_shown(evidence))
+    if reading is None or not count or not reading.is_malformed:
         return None
-    value, reading = found
-    count = len(_shown(evidence))
     told = f"has entries that are neither numbers nor UUIDs and shows {count} GPU{'s' * (count != 1)}"
-    return _seen(evidence, reading, value, told)
+    return _seen(evidence, reading, told)
 
 
 def _shows_fewer(evidence: Evidence) -> Seen | None:
-    found = _mask(evidence)
-    shown = len(_shown(evidence))
-    if found is None or not shown or found[1].is_malformed or _is_sliced(evidence):
+    reading, shown = _mask(evidence), len(_shown(evidence))
+    if reading is None or not shown or reading.is_malformed or _is_sliced(evidence):
         return None
-    value, reading = found
     asked = len(reading.entries)
-    if asked <= shown:
-        return None
-    return _seen(evidence, reading, value, f"asks for {asked} GPUs and shows {shown}")
+    return _seen(evidence, reading, f"asks for {asked} GPUs and shows {shown}") if asked > shown else None
 
 
 def _order(evidence: Evidence) -> Seen | None:
@@ -682,10 +673,8 @@ def _cuda_shows_fewer(evidence: Evidence) -> Seen | None:
 
 
 def _not_listed(evidence: Evidence) -> Seen | None:
-    if not _listed(evidence):
-        return None
     found = unlisted(evidence.facts)
-    if found is None:
+    if found is None or not _listed(evidence):
         return None
     # One that the kernel's log calls fallen is lost, whatever the driver lists.
     lines = evidence.logged(FALLEN)
@@ -700,9 +689,9 @@ def _not_listed(evidence: Evidence) -> Seen | None:
 
 
 def _nvml_check(evidence: Evidence) -> Seen | None:
-    probe, code = evidence.torch, evidence.driver.cuinit_code
+    probe, code = evidence.probe, evidence.driver.cuinit_code
     asked = evidence.value("PYTORCH_NVML_BASED_CUDA_CHECK")
-    if probe is None or not probe.available or asked in (None, "0") or code in (None, 0):
+    if not probe.available or asked in (None, "0") or code in (None, 0):
         return None
     return Seen(
         f"torch.cuda.is_available() is True, but cuInit returns {code}",
@@ -711,8 +700,8 @@ def _nvml_check(evidence: Evidence) -> Seen | None:
 
 
 def _count_disagrees(evidence: Evidence) -> Seen | None:
-    probe = evidence.torch
-    if probe is None or probe.count is None or probe.cuda is None or evidence.driver.cuinit_code != 0:
+    probe = evidence.probe
+    if probe.count is None or probe.cuda is None or evidence.driver.cuinit_code != 0:
         return None
     shown = len(_shown(evidence))
     if probe.count == shown or (probe.count == 0 and not probe.available):

@@ -194,9 +194,8 @@ def _jetson_wheel(evidence: Evidence) -> Seen | None:
     # NVIDIA's own are named like 2.5.0a0+872d972e41.nv24.08.
     if re.search(r"\bnv\d", build.version):
         return None
-    tried = evidence.torch is not None and (evidence.torch.available is False or bool(evidence.torch.kernels))
-    if not tried:
-        return None
+    if evidence.probe.available is not False and not evidence.probe.kernels:
+        return None  # it was not tried
     return Seen(
         f"torch {build.version} is not NVIDIA's build for Jetson ({evidence.stack.jetson})",
         {"torch": build.version, "jetson": evidence.stack.jetson},
@@ -521,14 +520,20 @@ def _mismatch(evidence: Evidence) -> Seen | None:
     if driver.nvml_code != VERSION_MISMATCH and not by_cuda:
         return None
     on_disk = evidence.stack.found(NVML) or evidence.stack.found(LIBCUDA)
-    library = version_of(driver.nvml_path) or version_of(driver.libcuda_path)
-    library = library or (on_disk.version if on_disk is not None else None)
+    loaded = version_of(driver.nvml_path) or version_of(driver.libcuda_path)
+    library = loaded or (on_disk.version if on_disk is not None else None)
     module = driver.kernel_module_version
     differ = library is not None and module is not None and library != module
     known = f"the libraries are {library}, the loaded module is {module}" if differ else ""
-    given = _given(evidence)
+    given = from_variable(evidence, driver.nvml_path, NVML) or from_variable(evidence, driver.libcuda_path)
+    fix = None  # the condition's own: load the new module
     if given is not None:
         known = f"{known}{'; ' if known else ''}LD_LIBRARY_PATH brought {given.path}"
+        fix = _without(evidence, given)
+    elif evidence.in_container:
+        fix = "recreate the container: it has the host's libraries from before an update"
+    elif loaded and module and are_mixed_packages(loaded, module):
+        fix = ONE_VERSION
     who = f"NVML returns {VERSION_MISMATCH}" if driver.nvml_code == VERSION_MISMATCH else "cuInit returns 803"
     return Seen(
         f"{who}; {known}" if known else f"{who}: the versions of its library and the kernel module differ",
@@ -538,28 +543,10 @@ def _mismatch(evidence: Evidence) -> Seen | None:
             "library_version": library,
             "kernel_module_version": module,
         },
-        fix=_mismatch_fix(evidence),
+        fix=fix,
         # torch goes on where its libcuda is the module's: what NVML tells is then all that is missing.
         verdict="warn" if evidence.cuda_works else None,
     )
-
-
-def _given(evidence: Evidence) -> Library | None:
-    """NVML's library or libcuda, where LD_LIBRARY_PATH brought it."""
-    driver = evidence.driver
-    return from_variable(evidence, driver.nvml_path, NVML) or from_variable(evidence, driver.libcuda_path)
-
-
-def _mismatch_fix(evidence: Evidence) -> str | None:
-    """None for the condition's own: load the new module."""
-    given = _given(evidence)
-    if given is not None:
-        return _without(evidence, given)
-    if evidence.in_container:
-        return "recreate the container: it has the host's libraries from before an update"
-    library = version_of(evidence.driver.nvml_path) or version_of(evidence.driver.libcuda_path)
-    module = evidence.driver.kernel_module_version
-    return ONE_VERSION if library and module and are_mixed_packages(library, module) else None
 
 
 def _no_nvml(evidence: Evidence) -> Seen | None:

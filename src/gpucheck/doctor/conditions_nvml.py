@@ -10,7 +10,7 @@ from collections.abc import Callable
 from gpucheck.cards.at_rest import ACTIONS
 from gpucheck.cards.checks import smi_name
 from gpucheck.doctor import conditions_kernel, conditions_nodes, fixes
-from gpucheck.doctor.condition import Certainty, Condition, Evidence, Seen, answered, answers, on
+from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, answers, on
 from gpucheck.doctor.conditions_kernel import FALLEN, MASK, REFUSED, why_absent
 from gpucheck.doctor.conditions_nodes import lacks_nodes
 from gpucheck.report.facts import Device, Driver
@@ -25,13 +25,12 @@ def _unless_cuda_works(evidence: Evidence) -> Verdict | None:
     return "warn" if evidence.cuda_works else None
 
 
-def _said(evidence: Evidence, more: str = "", *, certainty: Certainty | None = None) -> Seen:
+def _said(evidence: Evidence, more: str = "") -> Seen:
     driver = evidence.driver
     said = f"nvmlInit returns {driver.nvml_code} ({driver.nvml_error or 'no text'})"
     return Seen(
         f"{said}; {more}" if more else said,
         {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error},
-        certainty=certainty,
         verdict=_unless_cuda_works(evidence),
     )
 
@@ -127,9 +126,7 @@ def _other(evidence: Evidence) -> Seen | None:
 
 def _busy(evidence: Evidence) -> Seen | None:
     """CUDA starts and a kernel is refused, with another process on a GPU that lets in one."""
-    probe = evidence.torch
-    errors = [run.error for run in probe.kernels if run.error] if probe is not None else []
-    if not any("busy or unavailable" in error for error in errors):
+    if not any("busy or unavailable" in (run.error or "") for run in evidence.probe.kernels):
         return None
     cards = [card for card in evidence.cards if (card.compute_mode or "default") != "default"]
     if not cards:
@@ -325,8 +322,8 @@ def _hung_cuinit(evidence: Evidence) -> Seen | None:
     if not driver.is_hung:
         return None
     told = {"libcuda": driver.libcuda_path, "nvml_error": driver.nvml_error}
-    if evidence.torch is not None and evidence.torch.not_awaited is not None:
-        told["torch_not_awaited"] = evidence.torch.not_awaited
+    if evidence.probe.not_awaited is not None:
+        told["torch_not_awaited"] = evidence.probe.not_awaited
     return Seen(_after_start(driver), told)
 
 

@@ -520,14 +520,14 @@ def again(facts: Facts, timeout_s: float | None = None) -> Facts:
         door.ask(processes=True, links=True)
         read, _ = added(of(facts.devices), door.reading(), now_text())
     named = _with_names(read, host.gpu_process_name)
-    nodes = {device.pci_address: device.numa_node for device in facts.devices if device.numa_node is not None}
+    nodes = {one.pci_address: one.numa_node for one in facts.devices if one.pci_address and one.numa_node is not None}
     around = Around(
         host=facts.host or Host(),
         cpu=facts.devices[-1],
         python=facts.python or host.python(),
         torch=facts.torch or TorchBuild(),
         kernel=driver,
-        numa_nodes={address: node for address, node in nodes.items() if address is not None},
+        numa_nodes=nodes,
         pci_paths={one.pci_address: one.pci_path for one in facts.devices if one.pci_address and one.pci_path},
     )
     told = _with_holders(join(named, _as_libcuda_told(facts), around, facts.environment), kernel_driver.ROOT)
