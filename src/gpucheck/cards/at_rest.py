@@ -69,7 +69,6 @@ class Story:
 
     @property
     def verdict(self) -> Verdict:
-        """As bad as the worst."""
         return verdict_of(self.errors[0])
 
     @property

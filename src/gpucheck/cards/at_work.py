@@ -107,7 +107,6 @@ def _clock(device: Device) -> str:
 
 
 def _cost(device: Device) -> str:
-    """Return what a lower clock takes away."""
     now, most = device.sm_clock_hz, device.max_sm_clock_hz
     if now is None or not most:
         return "cost unknown: NVML reports no clock"

@@ -349,36 +349,33 @@ class Inventory:
     def _ask_doors(self) -> tuple[DriverReading | None, Around, Log]:
         """NVML's answer, what stands around, the kernel's log; the children work while the rest is read here."""
         sleepers = () if self._wake or self._cuda is not None else kernel_driver.sleeping(self._root)
-        if sleepers:
-            self._torch = self._torch or installed_torch.read()
-            log = kernel_driver.log(self._root, journal=True)
+        if sleepers or self._nvml is None:
             rows = (Device(kind="cuda", pci_address=address, state=ASLEEP) for address in sleepers)
             told = DriverReading(devices=tuple(DeviceReading(row, {"*": ASLEEP}) for row in rows))
-            return told, _around(self._torch, self._root), log
-        if self._nvml is not None:
-            self._nvml.ask(processes=self._with_processes, links=self._with_links)
+            return told if sleepers else None, *self._read_here()
+        self._nvml.ask(processes=self._with_processes, links=self._with_links)
         cuda = None
-        if self._nvml is not None and self._cuda is None:
+        if self._cuda is None:
             cuda = CudaDoor(self._timeout_s, start=_started(self._ahead, LIBCUDA_READER))
         try:
             if cuda is not None:
                 cuda.ask()
-            if self._torch is None:
-                self._torch = installed_torch.read()
-            around = _around(self._torch, self._root)
-            log = kernel_driver.log(self._root, journal=bool(around.host.nvidia_pci_addresses))
-            nvml_read = None
-            if self._nvml is not None:
-                named = _with_names(self._nvml.reading(), self._name, self._details)
-                nvml_read, self._memory = added(self._memory, named, now_text())
+            around, log = self._read_here()
+            named = _with_names(self._nvml.reading(), self._name, self._details)
+            nvml_read, self._memory = added(self._memory, named, now_text())
             if cuda is not None:
-                self._cuda = cuda.reading(cards_are_up=nvml_read is not None and nvml_read.error is None)
+                self._cuda = cuda.reading(cards_are_up=nvml_read.error is None)
         finally:
             if cuda is not None:
                 cuda.close()
-        if self._nvml is not None:
-            self.restarts = self._nvml.restarts
+        self.restarts = self._nvml.restarts
         return nvml_read, around, log
+
+    def _read_here(self) -> tuple[Around, Log]:
+        """What stands around, and the kernel's log."""
+        self._torch = self._torch or installed_torch.read()
+        around = _around(self._torch, self._root)
+        return around, kernel_driver.log(self._root, journal=bool(around.host.nvidia_pci_addresses))
 
     def close(self) -> None:
         if self._nvml is not None:
