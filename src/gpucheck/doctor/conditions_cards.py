@@ -20,13 +20,7 @@ from gpucheck.machine import numa
 from gpucheck.machine.inventory import unclaimed_bytes
 from gpucheck.machine.numa import Between
 from gpucheck.machine.nvml_fields import applies
-from gpucheck.measure.telemetry import (
-    HELD,
-    LEAST_VIOLATION_SHARE,
-    POWER_LIMITED,
-    is_below_maximum,
-    violation_shares,
-)
+from gpucheck.measure.telemetry import HELD, LEAST_VIOLATION_SHARE, POWER_LIMITED, is_below_maximum, violation_shares
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import VERDICTS, Verdict, grouped, told_once
@@ -228,7 +222,8 @@ CARDS: tuple[Condition, ...] = (
         certainty="proof",
         title="a GPU's health could not be read",
         meaning="NVML supports this figure for the GPU but did not report it: an error, no permission, a call that "
-        "never returned, or an impossible value. Unsupported figures do not count.",
+        "never returned, or an impossible value. Unsupported figures do not count. Of a GPU that CUDA shows and NVML "
+        "does not list, nothing is known.",
         fix="run again; if it persists, sudo dmesg | grep -i xid",
         judge=_unread,
         source="NVML, nvmlReturn_t",

@@ -307,11 +307,7 @@ KERNEL = on(
         "part is faulty",
         fix="power-cycle the machine; if it happens again, reseat the GPU and its power cables",
         judge=_fallen,
-        texts=(
-            r"fallen off the bus",
-            r"\bXid\b.{0,80}:\s*79\b",
-            r"Unable to determine the device handle for (?:gpu|GPU)",
-        ),
+        texts=(FALLEN, r"\bXid\b.{0,80}:\s*79\b", r"Unable to determine the device handle for (?:gpu|GPU)"),
         source="NVIDIA Xid 79; NVIDIA/open-gpu-kernel-modules: osinit.c for the lines without an Xid",
     ),
     Condition(
@@ -334,7 +330,7 @@ KERNEL = on(
         fix="switch on Above 4G Decoding (and Resizable BAR) in the firmware; in a virtual machine, widen its 64-bit "
         "memory window",
         judge=_logged(NO_ROOM),
-        texts=(r"This PCI I/O region assigned to your NVIDIA device is invalid", r"BAR\d is 0M @ 0x0"),
+        texts=(NO_ROOM, r"BAR\d is 0M @ 0x0"),
         source="NVIDIA/gpu-operator issue 492; system76/firmware-open issue 66",
     ),
     Condition(
@@ -354,7 +350,7 @@ KERNEL = on(
         settle="the kernel's log has `requires use of the NVIDIA open kernel modules`",
         fix="sudo apt install nvidia-open (the package of the distribution whose name has `-open`), and reboot",
         judge=_open_needed,
-        texts=(r"requires use of the NVIDIA open kernel modules",),
+        texts=(OPEN_NEEDED,),
         source="NVIDIA/open-gpu-kernel-modules issues 862 and 872",
     ),
     Condition(

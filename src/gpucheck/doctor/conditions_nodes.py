@@ -13,15 +13,7 @@ from gpucheck.cards.card import KEPT_OUT, WSL_NODE
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, answers, on
 from gpucheck.doctor.conditions_kernel import why_absent
-from gpucheck.machine.stack import (
-    ONE_VERSION,
-    Library,
-    Node,
-    are_mixed_packages,
-    is_compat,
-    is_stub,
-    version_of,
-)
+from gpucheck.machine.stack import ONE_VERSION, Library, Node, are_mixed_packages, is_compat, is_stub, version_of
 
 CONTROL = "/dev/nvidiactl"
 MEMORY = "/dev/nvidia-uvm"

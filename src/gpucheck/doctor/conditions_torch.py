@@ -69,28 +69,42 @@ def built_for_cuda(evidence: Evidence) -> str | None:
     return build.toolkit_version if build.built_for == "cuda" else None
 
 
-def _failed(evidence: Evidence, *stages: str) -> TorchProbe | None:
-    """The probe, where it ended early at one of these steps."""
-    probe = evidence.probe
-    ended = probe.error is not None or probe.timed_out
-    return probe if ended and probe.stage in stages else None
-
-
-def _is_missing(probe: TorchProbe) -> bool:
-    return probe.path is None and _NO_MODULE.search(probe.error or "") is not None
-
-
-def _missing(evidence: Evidence) -> Seen | None:
-    probe = _failed(evidence, "import")
-    if probe is None or not _is_missing(probe):
+def _not_started(evidence: Evidence) -> tuple[str, Seen] | None:
+    """Return which condition keeps torch from being imported or from telling its devices, and how it shows."""
+    probe, error = evidence.probe, evidence.probe.error or ""
+    if probe.stage not in ("import", "ask") or (probe.error is None and not probe.timed_out):
         return None
-    return Seen(f"{probe.executable}: {probe.error}", {"executable": probe.executable}, fix=_cuda_build(evidence))
+    if probe.path is None and _NO_MODULE.search(error):
+        said = f"{probe.executable}: {error}"
+        return "torch.missing", Seen(said, {"executable": probe.executable}, fix=_cuda_build(evidence))
+    shadowed = _shadowed(probe)
+    if shadowed is not None:
+        return "torch.shadowed", shadowed
+    symbol = _UNDEFINED.search(error) if probe.stage == "import" else None
+    if symbol is not None:
+        return "torch.undefined_symbol", _undefined_symbol(evidence, symbol[1])
+    step = "importing torch" if probe.stage == "import" else "asking torch for its devices"
+    if _SIGNAL.match(error):
+        said = f"{step} ended its process by {error}"
+        return "torch.crashed", Seen(said, {"stage": probe.stage}, _cuda_build(evidence))
+    if probe.timed_out:
+        said = f"{step} did not finish within {evidence.torch_limit}"
+        return "torch.hung", Seen(said, {"stage": probe.stage, "limit_s": probe.limit_s})
+    broken = dict(probe.missing_files or {})
+    told = {"stage": probe.stage, "path": probe.path, **({"missing_files": broken} if broken else {})}
+    fix = fixes.packages_again(evidence, broken) if broken else _cuda_build(evidence)
+    return "torch.import_broken", Seen(f"{step}: {error}", told, fix)
 
 
-def _shadowed(evidence: Evidence) -> Seen | None:
-    probe = _failed(evidence, "import", "ask")
-    if probe is None or _is_missing(probe):
-        return None
+def _because(id: str) -> Callable[[Evidence], Seen | None]:
+    def judge(evidence: Evidence) -> Seen | None:
+        found = _not_started(evidence)
+        return found[1] if found is not None and found[0] == id else None
+
+    return judge
+
+
+def _shadowed(probe: TorchProbe) -> Seen | None:
     seen = {"shadowed_by": list(probe.shadowed_by), "path": probe.path, "error": probe.error}
     said = probe.error or "the import did not finish"
     if probe.shadowed_by:
@@ -104,50 +118,14 @@ def _shadowed(evidence: Evidence) -> Seen | None:
     return None
 
 
-def _undefined_symbol(evidence: Evidence) -> Seen | None:
-    probe = _failed(evidence, "import")
-    found = _UNDEFINED.search(probe.error or "") if probe else None
-    if probe is None or found is None or _shadowed(evidence):
-        return None
-    given = "LD_LIBRARY_PATH" in evidence.variables
+def _undefined_symbol(evidence: Evidence, symbol: str) -> Seen:
+    probe, given = evidence.probe, "LD_LIBRARY_PATH" in evidence.variables
     fix = None if given and fixes.pythonpath_of(probe) is None else _cuda_build(evidence)
     if probe.foreign_folders:
         fix = fixes.out_of_library_path(probe.foreign_folders)
     foreign = f"; loaded from elsewhere: {', '.join(probe.foreign_libraries)}" if probe.foreign_libraries else ""
-    told = {"symbol": found[1], "LD_LIBRARY_PATH": given, "foreign_libraries": list(probe.foreign_libraries)}
+    told = {"symbol": symbol, "LD_LIBRARY_PATH": given, "foreign_libraries": list(probe.foreign_libraries)}
     return Seen(f"{probe.error}{foreign}", told, fix)
-
-
-def _crashed(evidence: Evidence) -> Seen | None:
-    probe = _failed(evidence, "import", "ask")
-    if probe is None or not _SIGNAL.match(probe.error or "") or _shadowed(evidence):
-        return None
-    return Seen(f"{_step(probe)} ended its process by {probe.error}", {"stage": probe.stage}, _cuda_build(evidence))
-
-
-def _hung(evidence: Evidence) -> Seen | None:
-    probe = _failed(evidence, "import", "ask")
-    if probe is None or not probe.timed_out or _shadowed(evidence):
-        return None
-    told = f"{_step(probe)} did not finish within {evidence.torch_limit}"
-    return Seen(told, {"stage": probe.stage, "limit_s": probe.limit_s})
-
-
-def _step(probe: TorchProbe) -> str:
-    return "importing torch" if probe.stage == "import" else "asking torch for its devices"
-
-
-def _import_broken(evidence: Evidence) -> Seen | None:
-    probe = _failed(evidence, "import", "ask")
-    if probe is None or probe.error is None or _is_missing(probe):
-        return None
-    if any(judge(evidence) for judge in (_shadowed, _undefined_symbol, _crashed)):
-        return None
-    told: dict[str, Any] = {"stage": probe.stage, "path": probe.path}
-    broken = dict(probe.missing_files or {})
-    told |= {"missing_files": broken} if broken else {}
-    fix = fixes.packages_again(evidence, broken) if broken else _cuda_build(evidence)
-    return Seen(f"{_step(probe)}: {probe.error}", told, fix)
 
 
 def _cpu_build(evidence: Evidence) -> Seen | None:
@@ -213,7 +191,7 @@ TORCH = on(
         meaning="The checked interpreter finds no torch. Another environment may have one: check it with `--python "
         "PATH`. This is a fault on a machine without a GPU too, because nothing can be trained without torch.",
         fix="python -m pip install torch",
-        judge=_missing,
+        judge=_because("torch.missing"),
         texts=(r"\bNo module named '?torch'?(?![\w.])",),
     ),
     Condition(
@@ -223,7 +201,7 @@ TORCH = on(
         "torch, or of a standard library module that torch imports.",
         settle="the import works from another folder",
         fix="rename the file, or run from another folder",
-        judge=_shadowed,
+        judge=_because("torch.shadowed"),
         texts=(
             r"module 'torch' has no attribute 'cuda'",
             r"partially initialized module 'torch' has no attribute",
@@ -237,7 +215,7 @@ TORCH = on(
         "torch's, and usually comes from LD_LIBRARY_PATH or another installation.",
         settle="the import works with LD_LIBRARY_PATH unset",
         fix="unset LD_LIBRARY_PATH",
-        judge=_undefined_symbol,
+        judge=_because("torch.undefined_symbol"),
         texts=(
             r"undefined symbol: (_Z\w*[NK](3c10|2at|5torch)|_*nvJitLink|cudnn|cublas|cusparse|nccl)\w*",
             r"__nvJitLink\w+",
@@ -251,7 +229,7 @@ TORCH = on(
         meaning="A signal ends the process when it imports torch or asks torch for its devices. torch's libraries "
         "are damaged, built for another processor (SIGILL), or do not match each other.",
         fix="reinstall torch in a fresh environment",
-        judge=_crashed,
+        judge=_because("torch.crashed"),
     ),
     Condition(
         id="torch.hung",
@@ -261,7 +239,7 @@ TORCH = on(
         "system that does not answer, a driver that hangs, and a file that is imported instead of another and waits.",
         settle="`python -X faulthandler -X importtime -c 'import torch'` shows where it stops",
         fix="python -X importtime -c 'import torch'",
-        judge=_hung,
+        judge=_because("torch.hung"),
     ),
     Condition(
         id="torch.import_broken",
@@ -269,7 +247,7 @@ TORCH = on(
         title="torch cannot be imported",
         meaning="The import raises an error: parts of torch are missing, damaged or from another version.",
         fix="reinstall torch in a fresh environment",
-        judge=_import_broken,
+        judge=_because("torch.import_broken"),
         texts=(r"ImportError: lib(torch|c10|cu|nv|nccl|mkl)\w*\.so[\d.]*: cannot open shared object file",),
     ),
     Condition(

@@ -374,8 +374,19 @@ class Inventory:
     def _read_here(self) -> tuple[Around, Log]:
         """What stands around, and the kernel's log."""
         self._torch = self._torch or installed_torch.read()
-        around = _around(self._torch, self._root)
-        return around, kernel_driver.log(self._root, journal=bool(around.host.nvidia_pci_addresses))
+        root = self._root
+        machine = host.read(root)
+        gpus = machine.nvidia_pci_addresses
+        around = Around(
+            host=machine,
+            cpu=host.cpu(),
+            python=host.python(),
+            torch=self._torch,
+            kernel=host.kernel_driver(root),
+            numa_nodes=host.numa_nodes(gpus, root),
+            pci_paths={gpu: path for gpu in gpus if (path := numa.pci_path(gpu, root)) is not None},
+        )
+        return around, kernel_driver.log(root, journal=bool(gpus))
 
     def close(self) -> None:
         if self._nvml is not None:
@@ -458,19 +469,6 @@ def _with_xids(facts: Facts, lines: tuple[str, ...] | None, refused: str | None)
 def now_text() -> str:
     """The time as documents have it: ISO 8601, UTC."""
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _around(torch: TorchBuild, root: Path) -> Around:
-    machine = host.read(root)
-    return Around(
-        host=machine,
-        cpu=host.cpu(),
-        python=host.python(),
-        torch=torch,
-        kernel=host.kernel_driver(root),
-        numa_nodes=host.numa_nodes(machine.nvidia_pci_addresses, root),
-        pci_paths={one: path for one in machine.nvidia_pci_addresses if (path := numa.pci_path(one, root)) is not None},
-    )
 
 
 def only(facts: Facts, keep: Callable[[Device], bool]) -> Facts:
