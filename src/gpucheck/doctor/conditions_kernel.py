@@ -593,44 +593,40 @@ def _seen(evidence: Evidence, reading: Reading, told: str) -> Seen:
     )
 
 
-def _mask(evidence: Evidence) -> Reading | None:
-    """The reading of the mask, where CUDA says honestly what it shows under it."""
-    value = evidence.value(MASK)
-    if value is None or not evidence.is_nvidia_here or evidence.driver.cuinit_code not in (*HONEST, REFUSED):
-        return None
-    return read_mask(value, _unmasked(evidence))
+def _mask(id: str) -> Callable[[Evidence], Seen | None]:
+    """A judge for what the mask does, where CUDA says honestly what it shows under it."""
+
+    def judge(evidence: Evidence) -> Seen | None:
+        value = evidence.value(MASK)
+        if value is None or not evidence.is_nvidia_here or evidence.driver.cuinit_code not in (*HONEST, REFUSED):
+            return None
+        reading = read_mask(value, _unmasked(evidence))
+        done = _done_by(reading, evidence)
+        return _seen(evidence, reading, done[1]) if done is not None and done[0] == id else None
+
+    return judge
 
 
-def _hides_all(evidence: Evidence) -> Seen | None:
-    reading = _mask(evidence)
-    if reading is None or _shown(evidence):
-        return None
-    if evidence.driver.cuinit_code == REFUSED:
-        return _seen(evidence, reading, f"is refused: cuInit returns {REFUSED}")
-    # Without NVML's list every entry looks like too large a number: then only what hides whatever is there counts. With
-    # room for any number, an entry fails by its own form alone.
-    names_none = not read_mask(reading.value, [None] * 2**16).shown
-    hides = names_none and not reading.value.strip().startswith(("GPU-", "MIG-"))
-    count = len(_listed(evidence))
-    if reading.shown or not (count or hides):
-        return None
-    return _seen(evidence, reading, f"shows CUDA none of {count} GPUs" if count else "shows CUDA nothing")
-
-
-def _malformed(evidence: Evidence) -> Seen | None:
-    reading, count = _mask(evidence), len(_shown(evidence))
-    if reading is None or not count or not reading.is_malformed:
-        return None
-    told = f"has entries that are neither numbers nor UUIDs and shows {count} GPU{'s' * (count != 1)}"
-    return _seen(evidence, reading, told)
-
-
-def _shows_fewer(evidence: Evidence) -> Seen | None:
-    reading, shown = _mask(evidence), len(_shown(evidence))
-    if reading is None or not shown or reading.is_malformed or _is_sliced(evidence):
-        return None
+def _done_by(reading: Reading, evidence: Evidence) -> tuple[str, str] | None:
+    """Return which of the masks' conditions holds, and in words what the mask does; None where it does as it says."""
+    shown, count = len(_shown(evidence)), len(_listed(evidence))
+    if not shown and evidence.driver.cuinit_code == REFUSED:
+        return "mask.hides_all", f"is refused: cuInit returns {REFUSED}"
+    if not shown:
+        # Without NVML's list every entry looks like too large a number: then only what hides whatever is there counts.
+        # With room for any number, an entry fails by its own form alone.
+        names_none = not read_mask(reading.value, [None] * 2**16).shown
+        hides = names_none and not reading.value.strip().startswith(("GPU-", "MIG-"))
+        if reading.shown or not (count or hides):
+            return None
+        return "mask.hides_all", f"shows CUDA none of {count} GPUs" if count else "shows CUDA nothing"
+    if reading.is_malformed:
+        told = f"has entries that are neither numbers nor UUIDs and shows {shown} GPU{'s' * (shown != 1)}"
+        return "mask.malformed", told
     asked = len(reading.entries)
-    return _seen(evidence, reading, f"asks for {asked} GPUs and shows {shown}") if asked > shown else None
+    if asked <= shown or _is_sliced(evidence):
+        return None
+    return "mask.shows_fewer", f"asks for {asked} GPUs and shows {shown}"
 
 
 def _order(evidence: Evidence) -> Seen | None:
@@ -718,7 +714,7 @@ MASKS: tuple[Condition, ...] = (
         meaning="CUDA shows a process only the GPUs that this variable names. An empty value, -1, or a first entry "
         "that matches no GPU hides all of them. torch then finds no GPU and gives no reason.",
         fix="unset CUDA_VISIBLE_DEVICES",
-        judge=_hides_all,
+        judge=_mask("mask.hides_all"),
         texts=(r"No CUDA GPUs are available",),
         source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES",
     ),
@@ -731,7 +727,7 @@ MASKS: tuple[Condition, ...] = (
         meaning="An entry is a number or the beginning of a UUID. CUDA reads any other entry only as far as it is a "
         "number, or ends the list there, without a message: `0;1` is 0 and `0x1` is 0.",
         fix="export CUDA_VISIBLE_DEVICES with numbers or UUIDs and commas between them; `nvidia-smi -L` lists both",
-        judge=_malformed,
+        judge=_mask("mask.malformed"),
         source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES; torch/cuda/__init__.py, _parse_visible_devices",
     ),
     Condition(
@@ -743,7 +739,7 @@ MASKS: tuple[Condition, ...] = (
         meaning="The first entry that matches no GPU ends the list, so the GPUs after it are hidden although they "
         "exist.",
         fix="use only GPUs that exist; `nvidia-smi -L` lists them",
-        judge=_shows_fewer,
+        judge=_mask("mask.shows_fewer"),
         source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES",
     ),
     Condition(
