@@ -128,16 +128,9 @@ NO_POWER = r"does not have the necessary power cables connected|Insufficient Ext
 
 
 def missing(evidence: Evidence) -> list[str]:
-    """Addresses of cards that NVIDIA's module should drive and NVML does not list; none where NVML did not answer.
-
-    In a container the bus shows the host's other cards too.
-    """
-    if evidence.in_container or not evidence.nvml_works:
-        return []
-    listed = {card.pci_address for card in evidence.cards}
-    if None in listed:
-        return []
-    return [gpu.address for gpu in evidence.stack.gpus if gpu.address not in listed and gpu.driver not in FOR_GUESTS]
+    """Addresses of cards that NVIDIA's module should drive and NVML does not list; none where NVML did not answer."""
+    found = unlisted(evidence.facts)
+    return [] if found is None else list(found.evidence["pci_addresses"])
 
 
 def _none_comes_up(evidence: Evidence) -> bool:

@@ -445,9 +445,8 @@ def from_variable(evidence: Evidence, path: str | None, name: str = LIBCUDA) -> 
     """The library that is in use at `path`, where the loader found it by LD_LIBRARY_PATH alone."""
     if any(path in (library.path, library.real_path) for library in evidence.stack.libraries):
         return None
-    found = (library for library in evidence.stack.path_libraries if library.name == name)
-    for library in found:
-        if path in (library.path, library.real_path):
+    for library in evidence.stack.path_libraries:
+        if library.name == name and path in (library.path, library.real_path):
             return library
     folder, _, file = (path or "").rpartition("/")
     written = evidence.stack.path_folders.get(folder)
