@@ -53,17 +53,17 @@ FLOORS = {
 # that grows past a figure fails the test; raise the figure in the same commit, with one reason in a comment beside it,
 # and lower it where it shrank.
 SIZES = {
-    ".": (13, 1092),
+    ".": (13, 1091),
     "batch_size": (13, 3131),
     "bench": (36, 6205),
     "cards": (5, 862),  # a GPU that CUDA shows and NVML does not list is inconclusive
     "cli": (14, 1382),
     "compare": (2, 247),
-    "devices": (3, 271),
-    "doctor": (12, 2101),
+    "devices": (3, 266),
+    "doctor": (12, 2067),
     "explain": (11, 880),
     "fleet": (8, 1219),
-    "machine": (23, 4005),
+    "machine": (23, 4000),
     "measure": (4, 611),
     "memory": (5, 351),
     "program": (27, 6699),

@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # `devices` loads nothing of the doctor
 
 
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
-NO_LIBRARY = 12  # NVML_ERROR_LIBRARY_NOT_FOUND
+NO_LIBRARY, VERSION_MISMATCH = 12, 18  # NVML_ERROR_LIBRARY_NOT_FOUND, NVML_ERROR_LIB_RM_VERSION_MISMATCH
 # cuInit's answers that may be of this environment or this moment alone: no memory, a stub or an old library, a card in
 # exclusive use, a library of another version.
 OF_THE_ENVIRONMENT = (2, 34, 35, 36, 46, 803, 804)
@@ -103,13 +103,18 @@ def _nvml(facts: Facts) -> Finding | None:
     if driver.nvml_error is None or stopped:
         return None
     evidence: dict[str, object] = {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error}
-    meaning, fix = _causes(nvml=driver.nvml_code)
+    title, (meaning, fix) = "NVML does not start", _causes(nvml=driver.nvml_code)
+    message = driver.nvml_error if meaning is None else f"{driver.nvml_error}: {meaning}"
     if driver.nvml_code == NO_LIBRARY:
         meaning, fix = _no_library(facts.host or Host())
-    elif driver.nvml_code == 18:
-        if facts.host is not None and facts.host.container:
-            fix = "recreate the container"
-        return _mismatch(facts, meaning or "", evidence, fix)
+        message = f"{driver.nvml_error}: {meaning}"
+    elif driver.nvml_code == VERSION_MISMATCH:
+        # The library was updated and the kernel still runs the old module: both versions, where they are known.
+        title, library = "driver version mismatch", PurePath(driver.nvml_path or "").name.partition(".so.")[2]
+        module = driver.kernel_module_version
+        evidence |= {"library_version": library or None, "kernel_module_version": module}
+        message = f"libraries {library}, loaded kernel module {module}" if library and module else meaning or ""
+        fix = "recreate the container" if (facts.host or Host()).container else fix
     elif driver.nvml_code is None and "nvidia-ml-py" in driver.nvml_error:
         fix = "install nvidia-ml-py"
     elif driver.nvml_code in (None, 0):
@@ -117,8 +122,7 @@ def _nvml(facts: Facts) -> Finding | None:
         fix = "sudo dmesg | grep Xid; if it persists, reboot"
     elif fix is None:
         fix = "sudo dmesg | grep -i nvrm"
-    message = driver.nvml_error if meaning is None else f"{driver.nvml_error}: {meaning}"
-    return Finding("devices.nvml", _dead(facts), "NVML does not start", message, evidence, fix)
+    return Finding("devices.nvml", _dead(facts), title, message, evidence, fix)
 
 
 def _dead(facts: Facts) -> Verdict:
@@ -159,17 +163,6 @@ def _no_library(host: Host) -> tuple[str, str]:
             "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         )
     return "NVIDIA's driver is not installed, or not on the loader's path", "install NVIDIA's driver"
-
-
-def _mismatch(facts: Facts, meaning: str, evidence: dict[str, object], fix: str | None) -> Finding:
-    """The library was updated and the kernel still runs the old module: both versions, where they are known."""
-    driver = facts.driver or Driver()
-    library = PurePath(driver.nvml_path or "").name.partition(".so.")[2]
-    versions = {"library_version": library or None, "kernel_module_version": driver.kernel_module_version}
-    message = meaning
-    if library and driver.kernel_module_version:
-        message = f"libraries {library}, loaded kernel module {driver.kernel_module_version}"
-    return Finding("devices.nvml", _dead(facts), "driver version mismatch", message, {**evidence, **versions}, fix)
 
 
 def _libcuda(facts: Facts) -> Finding | None:

@@ -167,13 +167,12 @@ def on(rung: Rung, *rows: Condition) -> tuple[Condition, ...]:
 # -- what cuInit answered, as several rungs show it --------------------------------------------------------------------
 
 
-def answers(*codes: int) -> Callable[[Evidence], Seen | None]:
-    """A judge for what cuInit's answer alone proves."""
-
-    def judge(evidence: Evidence) -> Seen | None:
-        return answered(evidence) if evidence.driver.cuinit_code in codes else None
-
-    return judge
+def by_answer(row: Condition) -> Condition:
+    """The row, asked only where cuInit gave one of its answers; one that has none is always asked."""
+    codes, judge = row.cuinit, row.judge
+    if not codes:
+        return row
+    return replace(row, judge=lambda evidence: judge(evidence) if evidence.driver.cuinit_code in codes else None)
 
 
 def answered(

@@ -11,7 +11,7 @@ from typing import Literal
 
 from gpucheck.cards.card import KEPT_OUT, WSL_NODE
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, answers, on
+from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, on
 from gpucheck.doctor.conditions_kernel import why_absent
 from gpucheck.machine.stack import ONE_VERSION, Library, Node, are_mixed_packages, is_compat, is_stub, version_of
 
@@ -622,7 +622,7 @@ LIBRARY = on(
         "GPU the package's libcuda does not start.",
         fix="remove the compat folder from LD_LIBRARY_PATH (or remove the package cuda-compat); if the driver is "
         "then too old for torch, update the driver",
-        judge=answers(804),
+        judge=lambda seen: answered(seen) if seen.driver.cuinit_code == 804 else None,
         cuinit=(804,),
         texts=(
             r"Error 804: forward compatibility was attempted on non supported HW",
