@@ -164,6 +164,16 @@ def on(rung: Rung, *rows: Condition) -> tuple[Condition, ...]:
     return tuple(replace(row, rung=row.rung or rung) for row in rows)
 
 
+def told_apart(by: Callable[[Evidence], tuple[str, Seen] | None], id: str) -> Callable[[Evidence], Seen | None]:
+    """A judge for one of several conditions that exclude each other: `by` says which of them holds, and how."""
+
+    def judge(evidence: Evidence) -> Seen | None:
+        found = by(evidence)
+        return found[1] if found is not None and found[0] == id else None
+
+    return judge
+
+
 # -- what cuInit answered, as several rungs show it --------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from typing import Literal
 from gpucheck import units, xid
 from gpucheck.cards import at_rest
 from gpucheck.cards.card import address_of, name_of, unlisted
-from gpucheck.doctor.condition import Condition, Evidence, Seen, on
+from gpucheck.doctor.condition import Condition, Evidence, Seen, on, told_apart
 from gpucheck.machine import kernel_driver
 from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.kernel_driver import PciDevice
@@ -586,22 +586,18 @@ def _seen(evidence: Evidence, reading: Reading, told: str) -> Seen:
     )
 
 
-def _mask(id: str) -> Callable[[Evidence], Seen | None]:
-    """A judge for what the mask does, where CUDA says honestly what it shows under it."""
-
-    def judge(evidence: Evidence) -> Seen | None:
-        value = evidence.value(MASK)
-        if value is None or not evidence.is_nvidia_here or evidence.driver.cuinit_code not in (*HONEST, REFUSED):
-            return None
-        reading = read_mask(value, _unmasked(evidence))
-        done = _done_by(reading, evidence)
-        return _seen(evidence, reading, done[1]) if done is not None and done[0] == id else None
-
-    return judge
+def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
+    """Return which of the masks' conditions holds, and how, where CUDA says honestly what it shows under the mask."""
+    value = evidence.value(MASK)
+    if value is None or not evidence.is_nvidia_here or evidence.driver.cuinit_code not in (*HONEST, REFUSED):
+        return None
+    reading = read_mask(value, _unmasked(evidence))
+    done = _done_by(reading, evidence)
+    return None if done is None else (done[0], _seen(evidence, reading, done[1]))
 
 
 def _done_by(reading: Reading, evidence: Evidence) -> tuple[str, str] | None:
-    """Return which of the masks' conditions holds, and in words what the mask does; None where it does as it says."""
+    """Return the condition, and in words what the mask does; None where it does as it says."""
     shown, count = len(_shown(evidence)), len(_listed(evidence))
     if not shown and evidence.driver.cuinit_code == REFUSED:
         return "mask.hides_all", f"is refused: cuInit returns {REFUSED}"
@@ -707,7 +703,7 @@ MASKS: tuple[Condition, ...] = (
         meaning="CUDA shows a process only the GPUs that this variable names. An empty value, -1, or a first entry "
         "that matches no GPU hides all of them. torch then finds no GPU and gives no reason.",
         fix="unset CUDA_VISIBLE_DEVICES",
-        judge=_mask("mask.hides_all"),
+        judge=told_apart(_masked, "mask.hides_all"),
         texts=(r"No CUDA GPUs are available",),
         source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES",
     ),
@@ -720,7 +716,7 @@ MASKS: tuple[Condition, ...] = (
         meaning="An entry is a number or the beginning of a UUID. CUDA reads any other entry only as far as it is a "
         "number, or ends the list there, without a message: `0;1` is 0 and `0x1` is 0.",
         fix="export CUDA_VISIBLE_DEVICES with numbers or UUIDs and commas between them; `nvidia-smi -L` lists both",
-        judge=_mask("mask.malformed"),
+        judge=told_apart(_masked, "mask.malformed"),
         source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES; torch/cuda/__init__.py, _parse_visible_devices",
     ),
     Condition(
@@ -732,7 +728,7 @@ MASKS: tuple[Condition, ...] = (
         meaning="The first entry that matches no GPU ends the list, so the GPUs after it are hidden although they "
         "exist.",
         fix="use only GPUs that exist; `nvidia-smi -L` lists them",
-        judge=_mask("mask.shows_fewer"),
+        judge=told_apart(_masked, "mask.shows_fewer"),
         source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES",
     ),
     Condition(

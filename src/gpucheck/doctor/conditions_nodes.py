@@ -11,7 +11,7 @@ from typing import Literal
 
 from gpucheck.cards.card import KEPT_OUT, WSL_NODE
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, on
+from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, on, told_apart
 from gpucheck.doctor.conditions_kernel import why_absent
 from gpucheck.machine.stack import ONE_VERSION, Library, Node, are_mixed_packages, is_compat, is_stub, version_of
 
@@ -44,32 +44,21 @@ def lacks_nodes(evidence: Evidence) -> bool:
     return evidence.stack.node(CONTROL) is None or no_card
 
 
-def _kept_out(evidence: Evidence) -> Seen | None:
-    value = evidence.value(VISIBLE)
-    if value not in KEPT_OUT or not evidence.in_container or not lacks_nodes(evidence):
+def _without_nodes(evidence: Evidence) -> tuple[str, Seen] | None:
+    """Return why the driver's nodes are not there: kept from this container, not given to it, or not made."""
+    if not lacks_nodes(evidence):
         return None
-    return Seen(
-        f"{VISIBLE}={value}, and no GPU's device node is in /dev",
-        {VISIBLE: value, "nodes": [node.path for node in evidence.stack.nodes]},
-    )
-
-
-def _no_gpu_given(evidence: Evidence) -> Seen | None:
-    if not evidence.in_container or not lacks_nodes(evidence) or _kept_out(evidence) is not None:
-        return None
-    nodes = [node.path for node in evidence.stack.nodes]
-    what = f"only {', '.join(nodes)}" if nodes else "none of the driver's nodes"
-    return Seen(
-        f"the host's kernel runs NVIDIA's module, but {what} is in /dev",
-        {"container": evidence.host.container, "nodes": nodes, VISIBLE: evidence.value(VISIBLE)},
-        fix=fixes.start_with_gpus(evidence.host),
-    )
-
-
-def _not_made(evidence: Evidence) -> Seen | None:
-    missing = not evidence.in_container and evidence.stack.gpus and lacks_nodes(evidence)
-    told = f"the module is loaded, but {CONTROL} does not exist"
-    return Seen(told, {"kernel_module_loaded": True}) if missing else None
+    nodes, value = [node.path for node in evidence.stack.nodes], evidence.value(VISIBLE)
+    if evidence.in_container and value in KEPT_OUT:
+        said = f"{VISIBLE}={value}, and no GPU's device node is in /dev"
+        return "container.gpus_kept_out", Seen(said, {VISIBLE: value, "nodes": nodes})
+    if evidence.in_container:
+        what = f"only {', '.join(nodes)}" if nodes else "none of the driver's nodes"
+        said = f"the host's kernel runs NVIDIA's module, but {what} is in /dev"
+        seen = {"container": evidence.host.container, "nodes": nodes, VISIBLE: value}
+        return "container.no_gpu", Seen(said, seen, fix=fixes.start_with_gpus(evidence.host))
+    said = f"the module is loaded, but {CONTROL} does not exist"
+    return ("driver.nodes_missing", Seen(said, {"kernel_module_loaded": True})) if evidence.stack.gpus else None
 
 
 def _denied(evidence: Evidence) -> Seen | None:
@@ -206,7 +195,7 @@ NODES = on(
         "value the container gets no GPU. A change inside the container has no effect.",
         fix="start the container with -e NVIDIA_VISIBLE_DEVICES=all, or with --gpus all (podman: --device "
         f"nvidia.com/gpu=all, after `{fixes.CDI}` on the host)",
-        judge=_kept_out,
+        judge=told_apart(_without_nodes, "container.gpus_kept_out"),
         source="NVIDIA Container Toolkit documentation",
     ),
     Condition(
@@ -216,7 +205,7 @@ NODES = on(
         "often reports an insufficient driver version, although it sees no driver at all.",
         settle="the same image started with --gpus all finds it",
         fix=fixes.START_WITH_GPUS,
-        judge=_no_gpu_given,
+        judge=told_apart(_without_nodes, "container.no_gpu"),
         texts=(
             r"WARNING: The NVIDIA Driver was not detected",
             r"CUDA driver version is insufficient for CUDA runtime version",
@@ -229,7 +218,7 @@ NODES = on(
         "the set-user-ID bit, creates them when a program needs them.",
         settle="`ls -l /dev/nvidia*` shows them afterwards",
         fix="sudo nvidia-modprobe -c 0 -u",
-        judge=_not_made,
+        judge=told_apart(_without_nodes, "driver.nodes_missing"),
     ),
     Condition(
         id="driver.node_hangs",

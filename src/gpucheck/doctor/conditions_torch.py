@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Condition, Evidence, Seen, on
+from gpucheck.doctor.condition import Condition, Evidence, Seen, on, told_apart
 from gpucheck.machine.stack import KernelRun, TorchProbe
 from gpucheck.machine.torch_probe_child import version_key
 
@@ -94,14 +94,6 @@ def _not_started(evidence: Evidence) -> tuple[str, Seen] | None:
     told = {"stage": probe.stage, "path": probe.path, **({"missing_files": broken} if broken else {})}
     fix = fixes.packages_again(evidence, broken) if broken else _cuda_build(evidence)
     return "torch.import_broken", Seen(f"{step}: {error}", told, fix)
-
-
-def _because(id: str) -> Callable[[Evidence], Seen | None]:
-    def judge(evidence: Evidence) -> Seen | None:
-        found = _not_started(evidence)
-        return found[1] if found is not None and found[0] == id else None
-
-    return judge
 
 
 def _shadowed(probe: TorchProbe) -> Seen | None:
@@ -191,7 +183,7 @@ TORCH = on(
         meaning="The checked interpreter finds no torch. Another environment may have one: check it with `--python "
         "PATH`. This is a fault on a machine without a GPU too, because nothing can be trained without torch.",
         fix="python -m pip install torch",
-        judge=_because("torch.missing"),
+        judge=told_apart(_not_started, "torch.missing"),
         texts=(r"\bNo module named '?torch'?(?![\w.])",),
     ),
     Condition(
@@ -201,7 +193,7 @@ TORCH = on(
         "torch, or of a standard library module that torch imports.",
         settle="the import works from another folder",
         fix="rename the file, or run from another folder",
-        judge=_because("torch.shadowed"),
+        judge=told_apart(_not_started, "torch.shadowed"),
         texts=(
             r"module 'torch' has no attribute 'cuda'",
             r"partially initialized module 'torch' has no attribute",
@@ -215,7 +207,7 @@ TORCH = on(
         "torch's, and usually comes from LD_LIBRARY_PATH or another installation.",
         settle="the import works with LD_LIBRARY_PATH unset",
         fix="unset LD_LIBRARY_PATH",
-        judge=_because("torch.undefined_symbol"),
+        judge=told_apart(_not_started, "torch.undefined_symbol"),
         texts=(
             r"undefined symbol: (_Z\w*[NK](3c10|2at|5torch)|_*nvJitLink|cudnn|cublas|cusparse|nccl)\w*",
             r"__nvJitLink\w+",
@@ -229,7 +221,7 @@ TORCH = on(
         meaning="A signal ends the process when it imports torch or asks torch for its devices. torch's libraries "
         "are damaged, built for another processor (SIGILL), or do not match each other.",
         fix="reinstall torch in a fresh environment",
-        judge=_because("torch.crashed"),
+        judge=told_apart(_not_started, "torch.crashed"),
     ),
     Condition(
         id="torch.hung",
@@ -239,7 +231,7 @@ TORCH = on(
         "system that does not answer, a driver that hangs, and a file that is imported instead of another and waits.",
         settle="`python -X faulthandler -X importtime -c 'import torch'` shows where it stops",
         fix="python -X importtime -c 'import torch'",
-        judge=_because("torch.hung"),
+        judge=told_apart(_not_started, "torch.hung"),
     ),
     Condition(
         id="torch.import_broken",
@@ -247,7 +239,7 @@ TORCH = on(
         title="torch cannot be imported",
         meaning="The import raises an error: parts of torch are missing, damaged or from another version.",
         fix="reinstall torch in a fresh environment",
-        judge=_because("torch.import_broken"),
+        judge=told_apart(_not_started, "torch.import_broken"),
         texts=(r"ImportError: lib(torch|c10|cu|nv|nccl|mkl)\w*\.so[\d.]*: cannot open shared object file",),
     ),
     Condition(
