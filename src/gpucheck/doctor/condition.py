@@ -73,7 +73,7 @@ class Evidence:
 
     @property
     def probe(self) -> TorchProbe:
-        """What torch said; all of it unknown where torch was not asked."""
+        """The report of torch; all of it unknown where torch was not asked."""
         return self.torch or TorchProbe()
 
     @property
