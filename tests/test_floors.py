@@ -60,7 +60,7 @@ SIZES = {
     "cli": (14, 1382),
     "compare": (2, 247),
     "devices": (3, 266),
-    "doctor": (12, 2064),
+    "doctor": (12, 2044),
     "explain": (11, 880),
     "fleet": (8, 1219),
     "machine": (23, 4000),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from gpucheck import units, xid
 from gpucheck.cards import at_rest
@@ -25,43 +24,55 @@ from gpucheck.report.finding import VERDICTS
 
 REJECTED = r"Loading of .*module.* rejected|Key was rejected by service"
 
-Absent = Literal["nouveau", "guests", "other_kernel", "rejected", "unsigned", "not_loaded", "no_driver", "host"]
 
-
-def why_absent(evidence: Evidence) -> Absent | None:
-    """Why NVIDIA's module does not drive any card here; None where it is loaded, or nobody knows.
+def absent(evidence: Evidence) -> tuple[str, Seen] | None:
+    """Return which condition keeps NVIDIA's module from driving any card here, and how it shows; None where the module
+    is loaded, or nobody knows.
 
     One answer, so that one fault is never told twice.
     """
-    loaded, gpus = evidence.driver.kernel_module_loaded, evidence.stack.gpus
+    loaded, stack = evidence.driver.kernel_module_loaded, evidence.stack
     if loaded is None and evidence.driver.nvml_code == 9:
         loaded = False
     # A sandbox may pass on the driver's calls and hide its module.
-    if evidence.cuda_works or evidence.driver.nvml_code == 0 or not gpus:
+    if evidence.cuda_works or evidence.driver.nvml_code == 0 or not stack.gpus:
         return None
-    holders = {gpu.driver for gpu in gpus}
+    holders = {gpu.driver for gpu in stack.gpus}
     if holders == {"nouveau"} or (holders <= {"nouveau", None} and "nouveau" in holders and not loaded):
-        return "nouveau"
+        return "driver.nouveau", _held(stack.gpus)
     if holders <= set(FOR_GUESTS):
-        return "guests"
+        return "driver.passed_through", _held(stack.gpus)
     if loaded is not False:
         return None
     if evidence.in_container:
-        return "host"
-    stack = evidence.stack
-    if evidence.logged(REJECTED):
-        return "rejected"
-    if stack.built_for and stack.running is not None and stack.running not in stack.built_for:
-        return "other_kernel"
+        return "container.host_driver", _on_the_bus(evidence, "the host's kernel has not loaded it")
+    if rejected := evidence.logged(REJECTED):
+        seen = {"log": rejected, "secure_boot": stack.secure_boot}
+        return "driver.signature_rejected", Seen(rejected[-1], seen)
     if stack.built_for:
-        return "unsigned" if stack.secure_boot else "not_loaded"
+        return _built(evidence, stack.built_for)
     if stack.built_for is None and (stack.libraries or stack.path_libraries):
-        return "not_loaded"
-    return "no_driver"
+        said = "the module is not loaded, and its libraries are installed"
+        return "driver.not_loaded", _on_the_bus(evidence, said)
+    no_file = "none of its libraries is installed" if stack.built_for is None else "no kernel on this disk has its file"
+    return "driver.not_installed", _on_the_bus(evidence, f"NVIDIA's module is not loaded, and {no_file}")
 
 
-def _absent(why: Absent, said: Callable[[Evidence], Seen]) -> Callable[[Evidence], Seen | None]:
-    return lambda evidence: said(evidence) if why_absent(evidence) == why else None
+def _built(evidence: Evidence, built_for: tuple[str, ...]) -> tuple[str, Seen]:
+    """The condition of a module that is on disk for these kernels and not loaded."""
+    running = evidence.stack.running
+    if running is not None and running not in built_for:
+        said = f"nvidia.ko is on disk for {', '.join(built_for)}, but the running kernel is {running}"
+        fix = (
+            f"sudo apt install linux-headers-{running} && sudo dkms autoinstall, then sudo modprobe nvidia (Debian, "
+            "Ubuntu; elsewhere reinstall the driver's package for this kernel)"
+        )
+        return "driver.other_kernel", Seen(said, {"built_for": list(built_for), "running": running}, fix)
+    if evidence.stack.secure_boot:
+        said = "the module is on disk for this kernel but not loaded, and the firmware enforces Secure Boot"
+        return "driver.secure_boot", Seen(said, {"secure_boot": True, "built_for": list(built_for)})
+    said = f"the module is not loaded, and its file exists for {running}"
+    return "driver.not_loaded", _on_the_bus(evidence, said)
 
 
 def addresses(gpus: tuple[PciDevice, ...]) -> str:
@@ -69,44 +80,9 @@ def addresses(gpus: tuple[PciDevice, ...]) -> str:
     return ", ".join(gpu.address for gpu in gpus)
 
 
-def _held(evidence: Evidence) -> Seen:
-    gpus = evidence.stack.gpus
+def _held(gpus: tuple[PciDevice, ...]) -> Seen:
     driver = next(gpu.driver for gpu in gpus if gpu.driver is not None)
     return Seen(f"{driver} drives {addresses(gpus)}", {gpu.address: gpu.driver for gpu in gpus})
-
-
-def _elsewhere(evidence: Evidence) -> Seen:
-    built_for, running = evidence.stack.built_for or (), evidence.stack.running
-    return Seen(
-        f"nvidia.ko is on disk for {', '.join(built_for)}, but the running kernel is {running}",
-        {"built_for": list(built_for), "running": running},
-        fix=f"sudo apt install linux-headers-{running} && sudo dkms autoinstall, then sudo modprobe nvidia (Debian, "
-        "Ubuntu; elsewhere reinstall the driver's package for this kernel)",
-    )
-
-
-def _rejected(evidence: Evidence) -> Seen:
-    found = evidence.logged(REJECTED)
-    return Seen(found[-1], {"log": found, "secure_boot": evidence.stack.secure_boot})
-
-
-def _unsigned(evidence: Evidence) -> Seen:
-    return Seen(
-        "the module is on disk for this kernel but not loaded, and the firmware enforces Secure Boot",
-        {"secure_boot": True, "built_for": list(evidence.stack.built_for or ())},
-    )
-
-
-def _not_loaded(evidence: Evidence) -> Seen:
-    stack = evidence.stack
-    where = f"its file exists for {stack.running}" if stack.built_for else "its libraries are installed"
-    return _on_the_bus(evidence, f"the module is not loaded, and {where}")
-
-
-def _no_driver(evidence: Evidence) -> Seen:
-    known = evidence.stack.built_for == ()
-    no_file = "no kernel on this disk has its file" if known else "none of its libraries is installed"
-    return _on_the_bus(evidence, f"NVIDIA's module is not loaded, and {no_file}")
 
 
 def _on_the_bus(evidence: Evidence, more: str) -> Seen:
@@ -137,7 +113,7 @@ def _none_comes_up(evidence: Evidence) -> bool:
     """Return whether the module is loaded and no card of it is usable: NVML lists none or does not start, nor does
     CUDA."""
     loaded = evidence.driver.kernel_module_loaded
-    if evidence.cuda_works or not loaded or not evidence.stack.gpus or why_absent(evidence) is not None:
+    if evidence.cuda_works or not loaded or not evidence.stack.gpus or absent(evidence) is not None:
         return False
     lists = any(card.nvml_index is not None and card.state != "lost" for card in evidence.cards)
     answered = evidence.driver.nvml_code is not None or evidence.driver.cuinit_code is not None
@@ -212,7 +188,7 @@ KERNEL = on(
         "controls the GPU, NVIDIA's module cannot use it.",
         fix="printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' | sudo tee /etc/modprobe.d/nouveau.conf && "
         "sudo update-initramfs -u (Fedora, RHEL: sudo dracut --force); install NVIDIA's driver, and reboot",
-        judge=_absent("nouveau", _held),
+        judge=told_apart(absent, "driver.nouveau"),
         texts=(r"NVIDIA probe routine was not called for \d+ device", r"nouveau, rivafb, nvidiafb or rivatv"),
     ),
     Condition(
@@ -223,7 +199,7 @@ KERNEL = on(
         "meanwhile.",
         fix="use it inside the virtual machine; or remove its IDs from vfio-pci's options in /etc/modprobe.d and the "
         "kernel command line, and reboot",
-        judge=_absent("guests", _held),
+        judge=told_apart(absent, "driver.passed_through"),
     ),
     Condition(
         id="driver.not_installed",
@@ -231,7 +207,7 @@ KERNEL = on(
         title="NVIDIA's driver is not installed",
         meaning="A GPU is on the PCI bus, but this system has no driver for it.",
         fix="sudo ubuntu-drivers install --gpgpu (Ubuntu; elsewhere NVIDIA's package of the distribution), and reboot",
-        judge=_absent("no_driver", _no_driver),
+        judge=told_apart(absent, "driver.not_installed"),
         texts=(
             r"Found no NVIDIA driver on your system",
             r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
@@ -244,7 +220,7 @@ KERNEL = on(
         "the kernel headers are missing.",
         settle="`dkms status` lists the kernels for which it was built",
         fix="install the headers of the running kernel, sudo dkms autoinstall, then sudo modprobe nvidia",
-        judge=_absent("other_kernel", _elsewhere),
+        judge=told_apart(absent, "driver.other_kernel"),
         texts=(r"modprobe: FATAL: Module nvidia not found in directory",),
     ),
     Condition(
@@ -255,7 +231,7 @@ KERNEL = on(
         "built on this machine is signed with the machine's own key, which must be enrolled once.",
         fix="sudo mokutil --import /var/lib/shim-signed/mok/MOK.der (Debian and others: /var/lib/dkms/mok.pub), "
         "reboot, and enrol the key at the blue screen; or switch Secure Boot off in the firmware",
-        judge=_absent("rejected", _rejected),
+        judge=told_apart(absent, "driver.signature_rejected"),
         texts=(r"insert '?nvidia\w*'?: Key was rejected by service", r"nvidia.{0,60}module.{0,40}key is rejected"),
     ),
     Condition(
@@ -267,7 +243,7 @@ KERNEL = on(
         settle="`sudo modprobe nvidia` says `Key was rejected by service`",
         fix="sudo modprobe nvidia; if the key is rejected, sudo mokutil --import /var/lib/shim-signed/mok/MOK.der "
         "(Debian and others: /var/lib/dkms/mok.pub), reboot, and enrol the key",
-        judge=_absent("unsigned", _unsigned),
+        judge=told_apart(absent, "driver.secure_boot"),
     ),
     Condition(
         id="driver.not_loaded",
@@ -276,7 +252,7 @@ KERNEL = on(
         "failed to load.",
         settle="`sudo modprobe nvidia` loads it or shows the reason",
         fix="sudo modprobe nvidia; if that fails, sudo dmesg | grep -i nvidia",
-        judge=_absent("not_loaded", _not_loaded),
+        judge=told_apart(absent, "driver.not_loaded"),
         nvml=(9,),
         texts=(r"NVML_ERROR_DRIVER_NOT_LOADED|\bDriver Not Loaded\b",),
     ),
@@ -286,7 +262,7 @@ KERNEL = on(
         title="the host of this container has no NVIDIA driver running",
         meaning="A container uses the host's kernel and cannot load a module into it.",
         fix="on the host: sudo modprobe nvidia, or install NVIDIA's driver there; then recreate the container",
-        judge=_absent("host", lambda seen: _on_the_bus(seen, "the host's kernel has not loaded it")),
+        judge=told_apart(absent, "container.host_driver"),
     ),
     Condition(
         id="gpu.fallen_off",

@@ -5,14 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
 
 from gpucheck.cards.card import KEPT_OUT, WSL_NODE
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, on, told_apart
-from gpucheck.doctor.conditions_kernel import why_absent
+from gpucheck.doctor.conditions_kernel import absent
 from gpucheck.machine.stack import ONE_VERSION, Library, Node, are_mixed_packages, is_compat, is_stub, version_of
 
 CONTROL = "/dev/nvidiactl"
@@ -38,7 +36,7 @@ def lacks_nodes(evidence: Evidence) -> bool:
     """
     if not evidence.driver.kernel_module_loaded or evidence.cuda_works or evidence.host.wsl:
         return False
-    if why_absent(evidence) is not None or evidence.stack.devices is None:
+    if absent(evidence) is not None or evidence.stack.devices is None:
         return False
     no_card = bool(evidence.stack.gpus) and not _card_nodes(evidence) and evidence.in_container
     return evidence.stack.node(CONTROL) is None or no_card
@@ -330,29 +328,28 @@ NIXOS = "/run/opengl-driver/"
 # NVML_ERROR_LIB_RM_VERSION_MISMATCH of nvml.h.
 VERSION_MISMATCH = 18
 
-Unloaded = Literal["broken", "unlinked", "not_searched", "missing"]
 
-
-def why_unloaded(evidence: Evidence) -> Unloaded | None:
-    """Why the loader has no libcuda; None where it has one, or something below or beside this condition says why."""
+def _unloaded(evidence: Evidence) -> tuple[str, Seen] | None:
+    """Return which condition leaves the loader without a libcuda, and how it shows; None where it has one, or something
+    below or beside these conditions says why."""
+    error = evidence.driver.cuinit_error or ""
     if not evidence.is_nvidia_here or evidence.host.system == "Windows":
         return None
-    if "this libcuda has no cuInit" in (evidence.driver.cuinit_error or ""):
-        return "broken"
-    if not cuda_not_loaded(evidence):
-        return None
-    if NOT_FOUND not in (evidence.driver.cuinit_error or ""):
-        return "broken"
-    if without_compute(evidence):
+    if "this libcuda has no cuInit" in error or (cuda_not_loaded(evidence) and NOT_FOUND not in error):
+        return "library.broken", _broken(evidence)
+    if not cuda_not_loaded(evidence) or without_compute(evidence):
         return None
     if evidence.stack.unlinked:
-        return "unlinked"
-    if _on_disk(evidence) is not None:
-        return "not_searched"
+        files = [library.path for library in evidence.stack.unlinked]
+        said = f"{files[0]} exists, but there is no {LIBCUDA} beside it"
+        return "library.cuda_unlinked", Seen(said, {"files": files})
+    library = _on_disk(evidence)
+    if library is not None:
+        return "library.cuda_not_searched", _not_searched(evidence, library)
     # Without a driver, or its nodes, nothing else is to be expected.
-    if why_absent(evidence) is not None or lacks_nodes(evidence) or evidence.host.wsl:
+    if absent(evidence) is not None or lacks_nodes(evidence) or evidence.host.wsl:
         return None
-    return "missing"
+    return "library.cuda_missing", _missing(evidence)
 
 
 def _on_disk(evidence: Evidence) -> Library | None:
@@ -360,10 +357,6 @@ def _on_disk(evidence: Evidence) -> Library | None:
     stack = evidence.stack
     found = [stack.found(LIBCUDA), *(one for one in stack.stray_libraries if one.name == LIBCUDA)]
     return next((one for one in found if one is not None and not one.is_stub and not one.is_compat), None)
-
-
-def _unloaded(why: Unloaded, said: Callable[[Evidence], Seen]) -> Callable[[Evidence], Seen | None]:
-    return lambda evidence: said(evidence) if why_unloaded(evidence) == why else None
 
 
 def _broken(evidence: Evidence) -> Seen:
@@ -375,14 +368,7 @@ def _broken(evidence: Evidence) -> Seen:
     return Seen(error, told, f"ls -l {found[0]}; {mend}" if found else None)
 
 
-def _unlinked(evidence: Evidence) -> Seen:
-    files = [library.path for library in evidence.stack.unlinked]
-    return Seen(f"{files[0]} exists, but there is no {LIBCUDA} beside it", {"files": files})
-
-
-def _not_searched(evidence: Evidence) -> Seen:
-    library = _on_disk(evidence)
-    assert library is not None
+def _not_searched(evidence: Evidence, library: Library) -> Seen:
     folder = library.path.rpartition("/")[0]
     searched = evidence.stack.found(LIBCUDA) is not None
     fix = "sudo ldconfig"
@@ -548,7 +534,7 @@ LIBRARY = on(
         "processor, or needs a missing library. A container image that was built while the driver was mounted keeps "
         "empty files with these names.",
         fix="ls -l the named file; remove it, or reinstall the driver's libraries, then sudo ldconfig",
-        judge=_unloaded("broken", _broken),
+        judge=told_apart(_unloaded, "library.broken"),
         texts=(r"libcuda\.so[.\d]*: (?:file too short|invalid ELF header|wrong ELF class)",),
     ),
     Condition(
@@ -558,7 +544,7 @@ LIBRARY = on(
         meaning="Programs load libcuda.so.1, a link to the file with the version in its name. The link is missing "
         "because ldconfig was not run after the files were added, usually in a container.",
         fix="sudo ldconfig",
-        judge=_unloaded("unlinked", _unlinked),
+        judge=told_apart(_unloaded, "library.cuda_unlinked"),
         source="NVIDIA/nvidia-container-toolkit issue 1099; containerd/nerdctl issue 4621",
     ),
     Condition(
@@ -568,7 +554,7 @@ LIBRARY = on(
         meaning="The loader searches LD_LIBRARY_PATH, its cache and its default folders. The driver's libcuda is "
         "elsewhere, or was added after the cache was made.",
         fix="sudo ldconfig",
-        judge=_unloaded("not_searched", _not_searched),
+        judge=told_apart(_unloaded, "library.cuda_not_searched"),
     ),
     Condition(
         id="library.cuda_missing",
@@ -577,7 +563,7 @@ LIBRARY = on(
         "split the driver into packages, and the compute package may be missing.",
         settle="`ldconfig -p | grep libcuda.so.1` shows nothing",
         fix="install the driver's compute package",
-        judge=_unloaded("missing", _missing),
+        judge=told_apart(_unloaded, "library.cuda_missing"),
         texts=(r"libcuda\.so\.1: cannot open shared object file",),
     ),
     Condition(

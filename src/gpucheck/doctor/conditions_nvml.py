@@ -11,7 +11,7 @@ from gpucheck.cards.at_rest import ACTIONS
 from gpucheck.cards.checks import smi_name
 from gpucheck.doctor import conditions_kernel, conditions_nodes, fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, by_answer, on
-from gpucheck.doctor.conditions_kernel import FALLEN, MASK, REFUSED, why_absent
+from gpucheck.doctor.conditions_kernel import FALLEN, MASK, REFUSED, absent
 from gpucheck.doctor.conditions_nodes import lacks_nodes
 from gpucheck.report.facts import Device, Driver
 from gpucheck.report.finding import Verdict
@@ -104,7 +104,7 @@ def _lists_none(evidence: Evidence) -> Seen | None:
         return None
     if any(card.nvml_index is not None for card in evidence.cards):
         return None
-    if why_absent(evidence) is not None or lacks_nodes(evidence):
+    if absent(evidence) is not None or lacks_nodes(evidence):
         return None
     addresses = [gpu.address for gpu in evidence.stack.gpus]
     return Seen(f"{', '.join(addresses)} on the PCI bus, but none in NVML's list", {"pci_addresses": addresses})
