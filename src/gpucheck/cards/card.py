@@ -152,13 +152,13 @@ def silent(facts: Facts) -> Finding | None:
     names = [name_of(card) for card in cards(facts) if card.nvml_index is None and card.parent_uuid is None]
     if not names:
         return None
-    why = (facts.driver or Driver()).nvml_error or "it does not list them"
+    error, named = (facts.driver or Driver()).nvml_error, ", ".join(in_short(names))
     return Finding(
         "devices.unread",
         "inconclusive",
         "GPU health unknown",
-        f"NVML does not report {', '.join(in_short(names))}: {why}",
-        {"devices": names, "reason": why},
+        f"NVML does not report {named}: {error}" if error else f"NVML does not list {named}",
+        {"devices": names, "reason": error or "it does not list them"},
         "nvidia-smi -L shows what NVML lists; sudo dmesg | grep -i nvrm shows why",
     )
 
