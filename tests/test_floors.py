@@ -53,19 +53,19 @@ FLOORS = {
 # that grows past a figure fails the test; raise the figure in the same commit, with one reason in a comment beside it,
 # and lower it where it shrank.
 SIZES = {
-    ".": (13, 1092),
+    ".": (13, 1091),
     "batch_size": (13, 3131),
     "bench": (36, 6084),
-    "cards": (5, 856),
+    "cards": (5, 862),  # a GPU that CUDA shows and NVML does not list is inconclusive
     "cli": (14, 1392),  # `report` says what is on the page once it is written; a lack of memory is told as such
     "compare": (2, 244),
     "devices": (3, 271),
     "doctor": (12, 2132),
     "explain": (11, 880),
     "fleet": (8, 1219),
-    "machine": (23, 4020),
+    "machine": (23, 4000),
     "measure": (4, 611),
-    "memory": (5, 365),
+    "memory": (5, 351),
     "program": (27, 6699),
     "render": (24, 3784),
     "report": (17, 1782),

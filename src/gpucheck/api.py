@@ -176,8 +176,7 @@ def devices(device: str = "all", *, processes: bool = False, on_event: OnEvent |
     from gpucheck.devices.command import command as look
     from gpucheck.devices.options import DevicesOptions
 
-    options = DevicesOptions(processes=processes, device=device)
-    return _reported("devices", lambda emit: look(options, emit), on_event)
+    return _reported("devices", lambda emit: look(DevicesOptions(processes, device=device), emit), on_event)
 
 
 def smoke(
@@ -223,11 +222,7 @@ def doctor(
     from gpucheck.doctor.options import DoctorOptions
 
     options = DoctorOptions(python, require, time_budget_s, None, _texts(only), _texts(skip))
-
-    def work(emit: OnEvent) -> None:
-        diagnose(options, emit)
-
-    return _reported("doctor", work, on_event)
+    return _reported("doctor", lambda emit: diagnose(options, emit), on_event)
 
 
 def bench(
@@ -300,7 +295,7 @@ def _read(kind: type[_Options], given: Mapping[str, object]) -> _Options:
 
 
 def _reported(
-    name: str, work: Callable[[OnEvent], None], on_event: OnEvent | None, judged: Judge | None = None
+    name: str, work: Callable[[OnEvent], object], on_event: OnEvent | None, judged: Judge | None = None
 ) -> Report:
     """Do the work of a command; its report. What the work raises is raised on."""
     started, began = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
@@ -363,34 +358,22 @@ def find_batch_size(
     Raises UsageError for an option that cannot be, TargetError for a workload that is missing or fails by itself,
     and CannotLook where the device cannot be used.
     """
-    _check(
+    given: dict[str, Any] = (
         {"mode": mode, "optimizer": optimizer, "dtype": dtype, "amp": amp, "axis": axis, "batch_size": batch_size}
         | {"max_batch_size": max_batch_size, "tolerance": tolerance, "multiple_of": multiple_of, "start": start}
-        | {"memory_limit": memory_limit, "headroom": headroom, "effective_batch": effective_batch}
+        | {"headroom": headroom, "effective_batch": effective_batch}
         | {"time_budget_s": time_budget_s, "trial_timeout_s": trial_timeout_s}
     )
+    _check(given | {"memory_limit": memory_limit})
     options = FindBatchSizeOptions(
+        **given,
         target=target if target is None or isinstance(target, str) else _named(target),
-        mode=mode,
-        optimizer=optimizer,
-        dtype=dtype,
         inputs=(inputs,) if isinstance(inputs, str) else tuple(inputs),
-        amp=amp,
         grad_checkpointing=grad_checkpointing,
         compiled=compiled,
-        axis=axis,
-        batch_size=batch_size,
-        max_batch_size=max_batch_size,
-        tolerance=tolerance,
         exact=exact,
         avoid_oom=avoid_oom,
-        multiple_of=multiple_of,
-        start=start,
         memory_limit=f"{memory_limit}B" if isinstance(memory_limit, int) else memory_limit,
-        headroom=headroom,
-        effective_batch=effective_batch,
-        time_budget_s=time_budget_s,
-        trial_timeout_s=trial_timeout_s,
         quick=quick,
         resume=None if resume is None else os.fspath(resume),
         device=str(device),
@@ -400,15 +383,14 @@ def find_batch_size(
 
 
 _NUMBER, _NAME = "a whole number", "text"
-# What an option takes, by kind and in words; those in the second table have to be given.
-_OPTIONAL: dict[str, tuple[tuple[type, ...], str]] = {
-    **dict.fromkeys(("dtype", "amp", "axis"), ((str,), _NAME)),
-    **dict.fromkeys(("batch_size", "max_batch_size", "start", "effective_batch"), ((int,), _NUMBER)),
-    **dict.fromkeys(("time_budget_s", "trial_timeout_s"), ((int, float), "seconds, like 60.0")),
-    "tolerance": ((int, float), "a fraction, like 0.02"),
-    "memory_limit": ((str, int), "bytes, or text like 24GiB, 80% or leave:2GiB"),
-}
-_REQUIRED: dict[str, tuple[tuple[type, ...], str]] = {
+_NONE = type(None)
+# What an option takes, by kind and in words.
+_TAKES: dict[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(("dtype", "amp", "axis"), ((str, _NONE), _NAME)),
+    **dict.fromkeys(("batch_size", "max_batch_size", "start", "effective_batch"), ((int, _NONE), _NUMBER)),
+    **dict.fromkeys(("time_budget_s", "trial_timeout_s"), ((int, float, _NONE), "seconds, like 60.0")),
+    "tolerance": ((int, float, _NONE), "a fraction, like 0.02"),
+    "memory_limit": ((str, int, _NONE), "bytes, or text like 24GiB, 80% or leave:2GiB"),
     **dict.fromkeys(("mode", "optimizer"), ((str,), _NAME)),
     "multiple_of": ((int,), _NUMBER),
     "headroom": ((int, float), "a fraction, like 0.1"),
@@ -418,9 +400,7 @@ _REQUIRED: dict[str, tuple[tuple[type, ...], str]] = {
 def _check(options: Mapping[str, object]) -> None:
     """Raise UsageError for a value of another kind: what came of it later would not name the option."""
     for name, value in options.items():
-        kinds, words = (_OPTIONAL | _REQUIRED)[name]
-        if value is None and name in _OPTIONAL:
-            continue
+        kinds, words = _TAKES[name]
         if isinstance(value, bool) or not isinstance(value, kinds):
             raise UsageError(f"{name} is {value!r}", f"it takes {words}")
 

@@ -336,8 +336,9 @@ def _thresholds(table: Any, prefix: str) -> tuple[Limit, ...]:
         raise UsageError(f"{prefix} must be a table", "", "write it as [thresholds]")
     general: list[Limit] = []
     named: list[Limit] = []
+    groups = {one.id.partition(".")[0] for one in THRESHOLDS}
     for key, value in table.items():
-        if isinstance(value, Mapping) and key not in _groups():
+        if isinstance(value, Mapping) and key not in groups:
             named += _of_device(key, value, prefix)
             continue
         for name, inner in _flat({key: value}):
@@ -361,10 +362,6 @@ def _of_device(device: str, table: Mapping[str, Any], prefix: str) -> list[Limit
             raise UsageError(f"{where} is not for one device", "", f"write it in [{prefix}]")
         found.append(_in_file(name, value, where, device))
     return found
-
-
-def _groups() -> set[str]:
-    return {one.id.partition(".")[0] for one in THRESHOLDS}
 
 
 def _flat(table: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -11,8 +11,8 @@ import dataclasses
 import functools
 import keyword
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ParamSpec, TypeVar
 
 from gpucheck import units
 from gpucheck.errors import UsageError
@@ -20,6 +20,7 @@ from gpucheck.errors import UsageError
 # Reads a text that was given for the option of this name. Raises UsageError, which names the option.
 Parse = Callable[[str, str], Any]
 Declared = TypeVar("Declared")
+Given = ParamSpec("Given")
 
 _KEY = "option"
 
@@ -40,12 +41,13 @@ class Option:
     and empty texts too: another program's command line.
     """
 
-    field: str
-    name: str
     help: str
+    default: Any = None
+    _: KW_ONLY
+    field: str = ""
+    name: str = ""
     metavar: str = ""
     parse: Parse | None = None
-    default: Any = None
     repeat: bool = False
     commas: bool = True
     positional: bool = False
@@ -84,50 +86,19 @@ class Option:
         return f"{self.help} [{notes}]" if notes else self.help
 
 
-def option(
-    help: str,
-    default: Any = None,
-    *,
-    metavar: str = "",
-    name: str = "",
-    parse: Parse | None = None,
-    repeat: bool = False,
-    commas: bool = True,
-    positional: bool = False,
-    choices: tuple[str, ...] = (),
-    shown: str = "",
-    required: bool = False,
-    fold: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None,
-    short: str = "",
-    aliases: tuple[str, ...] = (),
-    group: str = "Options",
-    range: str = "",
-    verbatim: bool = False,
-) -> Any:
-    """A field that is an option. `name` is the option's where it is not the field's with dashes."""
-    one = Option(
-        field="",
-        name=name,
-        help=help,
-        metavar=metavar,
-        parse=parse,
-        default=() if repeat and default is None else default,
-        repeat=repeat,
-        commas=commas,
-        positional=positional,
-        choices=choices,
-        shown=shown,
-        required=required,
-        fold=fold,
-        short=short,
-        aliases=aliases,
-        group=group,
-        range=range,
-        verbatim=verbatim,
-    )
-    if required:
-        return dataclasses.field(metadata={_KEY: one})
-    return dataclasses.field(default=one.default, metadata={_KEY: one})
+def _field_of(declare: Callable[Given, Option]) -> Callable[Given, Any]:
+    """A maker of dataclass fields that takes what the maker of an option takes."""
+
+    def made(*given: Given.args, **named: Given.kwargs) -> Any:
+        one = declare(*given, **named)
+        default: Any = () if one.repeat and one.default is None else one.default
+        return dataclasses.field(default=dataclasses.MISSING if one.required else default, metadata={_KEY: one})
+
+    return made
+
+
+# A field that is an option. `name` is the option's where it is not the field's with dashes.
+option = _field_of(Option)
 
 
 def declared(*classes: type) -> Iterator[Option]:

@@ -406,7 +406,6 @@ def test_progress_comes_first_then_facts_then_findings(fake_driver: Fake, tmp_pa
 @pytest.mark.parametrize(
     ("probe", "usable"),
     [
-        (None, Usable(None, 0)),
         (TorchProbe(), Usable(None, 0)),
         (TorchProbe(available=True, count=2, cuda="13.0"), Usable("cuda", 2)),
         (TorchProbe(available=True, count=2, hip="7.0"), Usable("cuda", 2, True)),
@@ -414,7 +413,7 @@ def test_progress_comes_first_then_facts_then_findings(fake_driver: Fake, tmp_pa
         (TorchProbe(available=False, count=0, other="mps", other_count=1), Usable("mps", 1)),
     ],
 )
-def test_what_torch_can_use(probe: TorchProbe | None, usable: Usable) -> None:
+def test_what_torch_can_use(probe: TorchProbe, usable: Usable) -> None:
     assert doctor.usable(probe) == usable
 
 

@@ -239,10 +239,10 @@ def on_card(
     }
     read(figures)  # type: ignore[arg-type]
     allocator = Allocator("native", settings)
-    overall = memory.overview(card_0, (139 * GIB, 140 * GIB), MemoryFigures(0, 0, 0, 0))
-    collector(Judged(replace(memory.judge_overview("NVIDIA H200", overall), device="cuda:0")))
+    overall = memory.judge_overview("NVIDIA H200", card_0, (139 * GIB, 140 * GIB), MemoryFigures(0, 0, 0, 0))
+    collector(Judged(replace(overall, device="cuda:0")))
     collector(Judged(memory.judge_processes(processes, 1, "")))
-    walked, finding = memory.judge_steps([(step, figures[step.name]) for step in steps.STEPS], allocator, "cuda")
+    walked, finding = memory.judge_steps(figures, allocator, "cuda")
     collector(Judged(memory.judge_allocator(allocator, "cuda")))
     collector(Answered("memory", walked))
     collector(Judged(replace(finding, device="cuda:0")))
@@ -279,8 +279,8 @@ def _broken_off(fault: Fault | None, **changes: Any) -> Report:
     collector = Collector()
     emit: Emit = collector
     emit(Started(replace(FACTS, devices=(idle(0), CPU))))
-    overall = memory.overview(idle(0), (79 * GIB, 80 * GIB), MemoryFigures(0, 0, 0, 0))
-    emit(Judged(replace(memory.judge_overview("NVIDIA H100", overall), device="cuda:0")))
+    overall = memory.judge_overview("NVIDIA H100", idle(0), (79 * GIB, 80 * GIB), MemoryFigures(0, 0, 0, 0))
+    emit(Judged(replace(overall, device="cuda:0")))
     if fault is not None:
         emit(Failed(fault))
     return made("memory", collector, **changes)

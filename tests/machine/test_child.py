@@ -142,13 +142,14 @@ def test_what_cannot_be_started_raises() -> None:
         child.run(["/no/such/program"], 1)
 
 
-def test_a_stray_module_in_the_current_folder_does_not_break_a_child(tmp_path: object) -> None:
-    folder = str(tmp_path)
-    with open(os.path.join(folder, "json.py"), "w", encoding="utf-8") as file:
-        file.write("raise SystemExit('shadowed')")
+def test_a_stray_module_in_the_current_folder_does_not_break_a_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('shadowed')", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
     code = child.python_argv("gpucheck.errors")
     code[2] = code[2].replace("sys.exit(gpucheck.errors.main())", "import json; print('clean')")
-    result = child.run(code, 20, cwd=folder)
+    result = child.run(code, 20)
     assert result.stdout == "clean\n", result.stderr
 
 

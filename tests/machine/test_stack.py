@@ -42,7 +42,7 @@ def pci(
 def test_an_empty_root_is_unknown_and_not_empty_of_gpus(tmp_path: Path) -> None:
     seen = stack.read(tmp_path)
     assert (seen.devices, seen.modules, seen.built_for, seen.parameters) == (None, None, None, None)
-    assert (seen.secure_boot, seen.fabric_manager, seen.cached) == (None, None, None)
+    assert (seen.secure_boot, seen.fabric_manager) == (None, None)
     assert (seen.log, seen.log_error) == (None, "No such file or directory")
     assert (seen.nodes, seen.libraries, seen.gpus, seen.switches) == ((), (), (), 0)
     assert seen.node("/dev/nvidiactl") is None and seen.found("libcuda.so.1") is None
@@ -191,27 +191,6 @@ def test_a_versioned_file_without_the_name_that_programs_ask_for(tmp_path: Path)
     link(tmp_path / "lib64/libcuda.so.1", "libcuda.so.570.1")
     (found,) = stack.unlinked(tmp_path)
     assert (found.path, found.version) == (str(tmp_path / UBUNTU / "libcuda.so.580.95.05"), "580.95.05")
-
-
-def test_the_cache_is_read_for_its_paths(tmp_path: Path) -> None:
-    (tmp_path / "etc").mkdir()
-    strings = b"libcuda.so.1\0/usr/lib64/libcuda.so.1\0libm.so.6\0/usr/lib64/libm.so.6\0/usr/lib64/libcuda.so.12\0"
-    (tmp_path / "etc/ld.so.cache").write_bytes(b"glibc-ld.so.cache1.1\x01\x02\x00\x00" + strings)
-    assert stack.cached(tmp_path) == frozenset({"/usr/lib64/libcuda.so.1"})
-
-
-def test_the_cache_of_this_machine_has_what_its_own_tool_lists(tmp_path: Path) -> None:
-    """The real format: libc stands in for libcuda, which few machines that run this have."""
-    if not os.path.exists("/etc/ld.so.cache"):
-        pytest.skip("this machine has no cache of the loader's")
-    (tmp_path / "etc").mkdir()
-    data = Path("/etc/ld.so.cache").read_bytes()
-    # Of the same length, so that every offset stays right.
-    (tmp_path / "etc/ld.so.cache").write_bytes(data.replace(b"libpthread.so", b"libcuda.so.1\0"))
-    found = stack.cached(tmp_path)
-    assert found is not None
-    assert all(path.endswith(stack.LIBRARIES) for path in found)
-    assert bool(found) is (b"/libpthread.so" in data)
 
 
 @pytest.mark.parametrize(

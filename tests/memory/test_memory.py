@@ -283,12 +283,12 @@ def test_only_our_own_process_is_no_other() -> None:
 
 def test_what_is_outside_the_allocator_is_unknown_where_another_process_went() -> None:
     before = Device("cuda", memory_used_bytes=10 * GIB)
-    seen = memory.overview(before, (132 * GIB, 140 * GIB), MemoryFigures(0, 0, MIB, MIB))
-    assert (seen.used_bytes, seen.outside_allocator_bytes) == (8 * GIB, None)
+    seen = memory.judge_overview("X", before, (132 * GIB, 140 * GIB), MemoryFigures(0, 0, MIB, MIB)).evidence
+    assert (seen["used_bytes"], seen["outside_allocator_bytes"]) == (8 * GIB, None)
 
 
 def test_a_driver_that_tells_nothing_is_a_skip() -> None:
-    assert memory.judge_overview("X", memory.overview(None, None, MemoryFigures())).verdict == "skip"
+    assert memory.judge_overview("X", None, None, MemoryFigures()).verdict == "skip"
 
 
 # -- the CPU ----------------------------------------------------------------------------------------------------------

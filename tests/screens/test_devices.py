@@ -18,6 +18,7 @@ from shown import above, hold, shown
 
 from gpucheck.devices.command import command
 from gpucheck.devices.options import DevicesOptions
+from gpucheck.errors import UNDECIDED
 from gpucheck.machine import readings
 from gpucheck.render import devices as layout
 from gpucheck.render import terminal, text
@@ -155,9 +156,11 @@ def test_the_first_three_lines_are_the_answer(scene: str) -> None:
     assert above(text.blocks(DEVICES[scene]())) == ANSWERS[scene]
 
 
-def test_devices_of_torch_that_nvml_does_not_list_are_counted_as_unknown() -> None:
-    report = devices(card(0), card(1, nvml_index=None))
-    assert above(text.blocks(report))[0].endswith(", 1 unknown to NVML")
+def test_the_health_of_a_gpu_that_nvml_does_not_list_is_unknown_and_no_pass() -> None:
+    for cards in ((card(0), card(1, nvml_index=None)), (card(1, nvml_index=None),)):
+        report = devices(*cards)
+        assert above(text.blocks(report))[0] == "? GPU health unknown: NVML does not list cuda:1"
+        assert report.summary.exit == UNDECIDED
 
 
 def test_every_screen_in_every_width(request: pytest.FixtureRequest) -> None:

@@ -35,13 +35,16 @@ ACTIONS = {
     "bus_reset": ("bus reset needed", "drain the node, then sudo reboot (resets the bus)"),
     "system_reboot": ("reboot needed", "drain the node, then sudo reboot"),
 }
+RESET, DRAIN_AND_RESET = ACTIONS["gpu_reset"][1], ACTIONS["drain_and_reset"][1]
+REPLACE = "drain the node and replace the GPU"
+POWER_CABLES = "shut down the node and connect all power cables of the GPU"
 _LINKED = "drain the node, then reset all GPUs that NVLink joins (nvidia-smi nvlink -e shows the link)"
 # The command for NVIDIA's action, and for numbers that need another.
 _FIXES = {
-    "RESET_GPU": ACTIONS["gpu_reset"][1],
+    "RESET_GPU": RESET,
     "RESTART_BM": ACTIONS["node_reboot"][1],
-    "CHECK_MECHANICALS": "shut down the node and connect all power cables of the GPU",
-    "WORKFLOW_XID_48": ACTIONS["drain_and_reset"][1],
+    "CHECK_MECHANICALS": POWER_CABLES,
+    "WORKFLOW_XID_48": DRAIN_AND_RESET,
     "WORKFLOW_NVLINK_ERR": _LINKED,
     "WORKFLOW_NVLINK5_ERR": _LINKED,
 }
@@ -50,9 +53,9 @@ _OWN_FIXES = {
     110: "drain the node, then power-cycle it",
     155: _LINKED,
     167: "drain the node, then power-cycle it; sudo dmesg | grep -i -e aer -e pcie",
-    169: ACTIONS["drain_and_reset"][1],
-    171: ACTIONS["drain_and_reset"][1],
-    172: ACTIONS["drain_and_reset"][1],
+    169: DRAIN_AND_RESET,
+    171: DRAIN_AND_RESET,
+    172: DRAIN_AND_RESET,
     173: ACTIONS["node_reboot"][1],
 }
 _BY_GRAVITY: tuple[Verdict, ...] = ("fail", "warn", "info")
@@ -66,12 +69,10 @@ class Story:
 
     @property
     def verdict(self) -> Verdict:
-        """As bad as the worst."""
         return verdict_of(self.errors[0])
 
     @property
     def title(self) -> str:
-        """The number of the worst."""
         return f"Xid {self.errors[0].number}"
 
     @property
@@ -80,6 +81,8 @@ class Story:
         worst = self.errors[0]
         known = xid.BY_NUMBER.get(worst.number)
         asked = self.asked
+        grave = (one for one in self.errors[1:] if verdict_of(one) != "info" and one.action is None)
+        others = dict.fromkeys(one.number for one in grave)
         parts = [
             ", ".join(
                 part
@@ -91,7 +94,7 @@ class Story:
                 if part
             ),
             f"Xid {RECOVERY} asks for: {_words(asked)}" if asked and not worst.action else "",
-            f"also Xid {', '.join(others)}" if (others := self._others()) else "",
+            f"also Xid {', '.join(map(str, others))}" if others else "",
             "before the driver was reloaded" if worst.is_past else "",
         ]
         return "; ".join(part for part in parts if part)
@@ -132,10 +135,6 @@ class Story:
         ]
         return {"xids": rows}
 
-    def _others(self) -> list[str]:
-        mine = [one for one in self.errors[1:] if verdict_of(one) != "info" and one.action is None]
-        return list(dict.fromkeys(str(one.number) for one in mine))
-
 
 def _words(action: str | None) -> str:
     return str(action).replace("_", " ")
@@ -146,16 +145,15 @@ def verdict_of(error: XidError) -> Verdict:
     return "info" if error.is_past else xid.gravity(error.number, is_fatal=error.is_fatal)
 
 
-def story(errors: list[XidError]) -> Story | None:
-    """The errors of one GPU as a story; None for none. What sums up others (154, 45) stands behind them."""
-    ordered = sorted(errors, key=lambda one: (_BY_GRAVITY.index(verdict_of(one)), one.number in (45, RECOVERY)))
-    return Story(tuple(ordered)) if ordered else None
+def story(address: str | None, errors: Sequence[XidError]) -> Story | None:
+    """The errors of the GPU at this PCI address; None for none. What sums up others (154, 45) stands behind them."""
+    mine = [one for one in errors if one.pci_address == address]
+    mine.sort(key=lambda one: (_BY_GRAVITY.index(verdict_of(one)), one.number in (45, RECOVERY)))
+    return Story(tuple(mine)) if mine else None
 
 
 def of_card(device: Device, facts: Facts) -> Story | None:
-    """Return what the log tells of this card, by its PCI address."""
-    place = address_of(device, facts)
-    return None if place is None else story([one for one in facts.xids or () if one.pci_address == place])
+    return story(address_of(device, facts), facts.xids or ())
 
 
 def beside(device: Device, facts: Facts) -> Story | None:
@@ -178,7 +176,7 @@ def elsewhere(facts: Facts) -> list[Finding]:
     listed = {address_of(device, facts) for device in facts.devices}
     found = []
     for address in dict.fromkeys(one.pci_address for one in facts.xids or () if one.pci_address not in listed):
-        told = story([one for one in facts.xids or () if one.pci_address == address])
+        told = story(address, facts.xids or ())
         assert told is not None
         verdict = "info" if (facts.host or Host()).container else told.verdict
         message = f"GPU {address}, which the driver does not list: {told.message}"
@@ -227,16 +225,12 @@ WITHHELD = ("memory_total_bytes", "memory_used_bytes", "processes")
 
 # What a GPU that cannot be used answers, by its state: title, message and what to do.
 DEAD = {
-    "lost": (
-        "lost",
-        "off the PCI bus or not answering",
-        "power-cycle the node, reseat the GPU",
-    ),
-    "reset required": ("reset needed", "NVML refuses the GPU until it is reset", ACTIONS["gpu_reset"][1]),
+    "lost": ("lost", "off the PCI bus or not answering", "power-cycle the node, reseat the GPU"),
+    "reset required": ("reset needed", "NVML refuses the GPU until it is reset", RESET),
     "no power": (
         "power cable not connected",
         "NVML reports that its power cables are not attached properly",
-        "shut down the node and connect all power cables of the GPU",
+        POWER_CABLES,
     ),
     "no interrupts": (
         "interrupts do not arrive",
@@ -339,29 +333,13 @@ def remapped_rows(device: Device, facts: Facts) -> Said | None:
         return None
     evidence = {"correctable": rows.correctable, "uncorrectable": rows.uncorrectable, "pending": rows.pending}
     if rows.failed:
-        return Said(
-            "fail",
-            "row remap failed",
-            "no spare replaces a faulty memory row",
-            "drain the node and replace the GPU",
-            evidence,
-        )
+        return Said("fail", "row remap failed", "no spare replaces a faulty memory row", REPLACE, evidence)
     if rows.pending:
-        return Said(
-            "warn",
-            "row remap pending",
-            "a faulty memory row stays in use until the next reset",
-            ACTIONS["drain_and_reset"][1],
-            evidence,
-        )
+        message = "a faulty memory row stays in use until the next reset"
+        return Said("warn", "row remap pending", message, DRAIN_AND_RESET, evidence)
     if rows.uncorrectable >= MANY_REMAPPED_ROWS:
-        return Said(
-            "warn",
-            f"{rows.uncorrectable} rows remapped",
-            f"after uncorrected errors; DCGM fails a GPU at {MANY_REMAPPED_ROWS}",
-            "replace the GPU",
-            evidence,
-        )
+        message = f"after uncorrected errors; DCGM fails a GPU at {MANY_REMAPPED_ROWS}"
+        return Said("warn", f"{rows.uncorrectable} rows remapped", message, "replace the GPU", evidence)
     return Said("pass", "no row remap failed", evidence=evidence)
 
 
@@ -373,13 +351,9 @@ def remap_banks(device: Device, facts: Facts) -> Said | None:
         return None
     evidence = {name: getattr(banks, name) for name in ("max", "high", "partial", "low", "none")}
     if banks.none:
-        return Said(
-            "warn",
-            f"{banks.none} bank{'s' * (banks.none != 1)} without spare rows",
-            "the next faulty memory row there cannot be replaced",
-            "plan to replace the GPU",
-            evidence,
-        )
+        title = f"{banks.none} bank{'s' * (banks.none != 1)} without spare rows"
+        message = "the next faulty memory row there cannot be replaced"
+        return Said("warn", title, message, "plan to replace the GPU", evidence)
     if banks.low:
         message = f"in {banks.low} memory bank{'s' * (banks.low != 1)}"
         return Said("info", "few spare rows left", message, None, evidence)
@@ -395,21 +369,11 @@ def sram_ecc(device: Device, facts: Facts) -> Said | None:
     evidence = {"volatile": now, "aggregate": ever, "threshold_exceeded": sram.threshold_exceeded, **sram.sources}
     where = ", ".join(f"{name} {count}" for name, count in sram.sources.items() if count)
     if sram.threshold_exceeded:
-        return Said(
-            "fail",
-            "SRAM errors over the threshold",
-            f"{ever} uncorrected in its lifetime{f' ({where})' if where else ''}",
-            "drain the node and replace the GPU",
-            evidence,
-        )
+        message = f"{ever} uncorrected in its lifetime{f' ({where})' if where else ''}"
+        return Said("fail", "SRAM errors over the threshold", message, REPLACE, evidence)
     if now:
-        return Said(
-            "fail",
-            f"{now} uncorrected SRAM error{'s' * (now != 1)}",
-            f"results since driver load may be wrong{f' (in its life: {where})' if where else ''}",
-            ACTIONS["gpu_reset"][1],
-            evidence,
-        )
+        message = f"results since driver load may be wrong{f' (in its life: {where})' if where else ''}"
+        return Said("fail", f"{now} uncorrected SRAM error{'s' * (now != 1)}", message, RESET, evidence)
     return Said("pass", "no uncorrected SRAM error", evidence=evidence)
 
 
@@ -421,13 +385,8 @@ def retired_pages(device: Device, facts: Facts) -> Said | None:
     evidence = {"corrected": pages.corrected, "uncorrected": pages.uncorrected, "pending": pages.pending}
     total = (pages.corrected or 0) + (pages.uncorrected or 0)
     if total >= MOST_RETIRED_PAGES:
-        return Said(
-            "fail",
-            f"{total} memory pages retired",
-            f"a GPU can retire 64; DCGM fails it at {MOST_RETIRED_PAGES}",
-            "drain the node and replace the GPU",
-            evidence,
-        )
+        message = f"a GPU can retire 64; DCGM fails it at {MOST_RETIRED_PAGES}"
+        return Said("fail", f"{total} memory pages retired", message, REPLACE, evidence)
     if (pages.uncorrected or 0) > MANY_UNCORRECTED_PAGES:
         return Said(
             "warn",
@@ -437,13 +396,8 @@ def retired_pages(device: Device, facts: Facts) -> Said | None:
             evidence,
         )
     if pages.pending:
-        return Said(
-            "warn",
-            "memory page retirement pending",
-            "a faulty memory page stays in use until the next reset",
-            ACTIONS["gpu_reset"][1],
-            evidence,
-        )
+        message = "a faulty memory page stays in use until the next reset"
+        return Said("warn", "memory page retirement pending", message, RESET, evidence)
     return Said("pass", f"{total} memory pages retired" if total else "no memory page retired", evidence=evidence)
 
 
@@ -516,10 +470,10 @@ def unclaimed(device: Device, facts: Facts) -> Said | None:
         fix = f"sudo fuser -v {node}"
     elif zombies:
         message = f"{_named(zombies)} ended and is not yet gone (zombie)"
-        fix = f"ps -o ppid= -p {zombies[0].pid} shows its parent: end the parent; else {ACTIONS['gpu_reset'][1]}"
+        fix = f"ps -o ppid= -p {zombies[0].pid} shows its parent: end the parent; else {RESET}"
     else:
         message = "no process here has its device node open: another container, or memory that the driver did not free"
-        fix = f"docker ps, crictl ps; if no container has the GPU, {ACTIONS['drain_and_reset'][1]}"
+        fix = f"docker ps, crictl ps; if no container has the GPU, {DRAIN_AND_RESET}"
     return Said("warn", title, message, fix, evidence)
 
 
@@ -535,11 +489,6 @@ def ecc(device: Device, facts: Facts) -> Said | None:
         return None
     evidence = {"volatile_uncorrected": count}
     if count:
-        return Said(
-            "fail",
-            f"{count} uncorrected memory error{'s' * (count != 1)}",
-            "results since driver load may be wrong",
-            ACTIONS["gpu_reset"][1],
-            evidence,
-        )
+        title = f"{count} uncorrected memory error{'s' * (count != 1)}"
+        return Said("fail", title, "results since driver load may be wrong", RESET, evidence)
     return Said("pass", "no uncorrected memory error", evidence=evidence)

@@ -107,7 +107,6 @@ def _clock(device: Device) -> str:
 
 
 def _cost(device: Device) -> str:
-    """Return what a lower clock takes away."""
     now, most = device.sm_clock_hz, device.max_sm_clock_hz
     if now is None or not most:
         return "cost unknown: NVML reports no clock"
@@ -152,6 +151,8 @@ def _live(device: Device) -> dict[str, Any]:
 
 
 COOLING = "check fans, air flow and room temperature"
+# By what protects the card; against heat it is cooling.
+MENDS = dict.fromkeys(("power brake", "power"), "check power supplies, cables and the rack's power limit")
 
 
 # --- what protects the card -------------------------------------------------------------------------------------------
@@ -167,7 +168,7 @@ def throttled(device: Device, facts: Facts) -> Said | None:
     reasons = f"{', '.join(named)} in {'two readings' if lasting else 'one reading'}"
     message = _joined(_cost(device), _cool(device, named), reasons)
     by = _by(device, named)
-    return Said(verdict, f"throttled by {by}", message, _mend(by), _live(device))
+    return Said(verdict, f"throttled by {by}", message, MENDS.get(by, COOLING), _live(device))
 
 
 def _by(device: Device, named: list[str]) -> str:
@@ -190,12 +191,6 @@ def _cool(device: Device, named: list[str]) -> str:
     return f"{now:.0f} °C of {min(limits):.0f} °C (memory or voltage regulators hot, or a faulty sensor)"
 
 
-def _mend(by: str) -> str:
-    if by in ("power brake", "power"):
-        return "check power supplies, cables and the rack's power limit"
-    return COOLING
-
-
 def slowed_down(device: Device, facts: Facts) -> Said | None:
     """A card that does little or nothing and is throttled."""
     does = work(device)
@@ -207,23 +202,18 @@ def slowed_down(device: Device, facts: Facts) -> Said | None:
     by = _by(device, found)
     title = f"throttled by {by}{' while idle' if does == 'idle' else ''}"
     said = _joined(_cool(device, found), _busy(device), ", ".join(found))
-    return Said("warn", title, said, _mend(by), _live(device))
+    return Said("warn", title, said, MENDS.get(by, COOLING), _live(device))
 
 
 def violations(device: Device, facts: Facts) -> Said | None:
     """Return how long limits lowered the clock: between two readings, else since the driver was loaded."""
-    grown = device.changes
-    if grown is not None:
-        shares = _shares(device)
-        if shares:
-            protecting = [name for name in shares if name in PROTECTING]
-            verdict: Verdict = "warn" if protecting else "info"
-            held = ", ".join(
-                f"{name.replace('_', ' ')} {units.percent(min(share, 1))}" for name, share in shares.items()
-            )
-            message = f"{held} of the last {units.duration(grown.span_s)}; {_cost(device)}"
-            fix = COOLING if "thermal" in shares else None
-            return Said(verdict, "clock limited", message, fix, {"shares": shares, "span_s": grown.span_s})
+    grown, shares = device.changes, _shares(device)
+    if grown is not None and shares:
+        verdict: Verdict = "warn" if any(name in PROTECTING for name in shares) else "info"
+        held = ", ".join(f"{name.replace('_', ' ')} {units.percent(min(share, 1))}" for name, share in shares.items())
+        message = f"{held} of the last {units.duration(grown.span_s)}; {_cost(device)}"
+        fix = COOLING if "thermal" in shares else None
+        return Said(verdict, "clock limited", message, fix, {"shares": shares, "span_s": grown.span_s})
     counted = {
         name: seconds
         for name in COUNTED
@@ -310,22 +300,15 @@ def clock_setting(device: Device, facts: Facts) -> Said | None:
     found = [what for name, what in SETTINGS.items() if name in _reasons(device)]
     if not found or work(device) != "busy":
         return None
-    fix = None
-    if (
-        "applications_clocks_setting" in _reasons(device)
-        and (_share(device.sm_clock_hz, device.max_sm_clock_hz) or 1) < AT_HIGHEST
-    ):
-        fix = "sudo nvidia-smi -i {card} --reset-applications-clocks"
+    slower = (_share(device.sm_clock_hz, device.max_sm_clock_hz) or 1) < AT_HIGHEST
+    by_applications = slower and "applications_clocks_setting" in _reasons(device)
+    fix = "sudo nvidia-smi -i {card} --reset-applications-clocks" if by_applications else None
     set_to, default = device.application_sm_clock_hz, device.default_application_sm_clock_hz
     as_it_came = set_to is not None and default is not None and set_to >= AT_HIGHEST * default
     costly = cost(device) >= COSTLY and not as_it_came
-    return Said(
-        "warn" if costly else "info",
-        "clock limited by a setting",
-        _joined(", ".join(found), _busy(device), _cost(device)),
-        fix,
-        {**_live(device), "cost": cost(device)},
-    )
+    message = _joined(", ".join(found), _busy(device), _cost(device))
+    evidence = {**_live(device), "cost": cost(device)}
+    return Said("warn" if costly else "info", "clock limited by a setting", message, fix, evidence)
 
 
 def low_clock(device: Device, facts: Facts) -> Said | None:
@@ -488,8 +471,7 @@ def not_judged(device: Device, facts: Facts) -> Said | None:
     narrow = link.width is not None and (link.max_width or 0) > link.width
     now = f"; the link is at x{link.width} of x{link.max_width}, normal for some idle GPUs" if narrow else ""
     evidence = {"utilization_percent": device.utilization_percent, "pcie": _told(link)}
-    fix = "gpucheck doctor"
-    return Said("skip", "clock and PCIe link not judged", f"{why}{now}", fix, evidence)
+    return Said("skip", "clock and PCIe link not judged", f"{why}{now}", "gpucheck doctor", evidence)
 
 
 def _untold(device: Device, facts: Facts) -> Said | None:

@@ -12,7 +12,7 @@ from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.machine.readings import NOT_ANSWERING
 from gpucheck.report.facts import Device, Driver, Facts, Host
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import Finding, Verdict, in_short
 
 WSL_NODE = "/dev/dxg"
 # Values of NVIDIA_VISIBLE_DEVICES by which the container toolkit leaves every GPU outside.
@@ -22,7 +22,6 @@ NODE_OF_A_GPU = re.compile(r"/dev/nvidia\d+")
 # blocked by Windows, another version than the loaded module's, in use, an error inside the driver. A library without a
 # driver answers 9 (not loaded), and its own codes (not supported, no such function, no memory) say nothing.
 OF_A_LOADED_DRIVER = (4, 8, 10, 11, 14, 15, 16, 17, 18, 19, 999)
-# How NVML's child says that a call did not return, or crashed.
 # A choice: of two cards nobody knows which is the odd one, and a machine whose cards are wired in two ways has none.
 LEAST_SISTERS = 2
 USUAL_SHARE = 0.75
@@ -30,6 +29,7 @@ Value = TypeVar("Value", bound=Hashable)
 # States in which a card cannot be used, as `machine.nvml_fields` names them.
 DEAD = ("lost", "reset required", "no power", "no interrupts")
 NOT_READ = "not read"
+# How NVML's child says that a call did not return, or crashed.
 BROKE_OFF = ("did not answer within", "ended early (SIGSEGV", "ended early (SIGBUS", "ended early (SIGABRT")
 
 
@@ -144,6 +144,23 @@ def has_gpu(facts: Facts) -> bool:
     host = facts.host or Host()
     given = any(NODE_OF_A_GPU.fullmatch(node) for node in host.nvidia_device_nodes)
     return given or is_driver_loaded(facts) or (not host.container and bool(own_addresses(host)))
+
+
+def silent(facts: Facts) -> Finding | None:
+    """GPUs that CUDA shows and NVML does not list: nothing is known of their health, which is not healthy."""
+    # A MIG instance is read with its card.
+    names = [name_of(card) for card in cards(facts) if card.nvml_index is None and card.parent_uuid is None]
+    if not names:
+        return None
+    error, named = (facts.driver or Driver()).nvml_error, ", ".join(in_short(names))
+    return Finding(
+        "devices.unread",
+        "inconclusive",
+        "GPU health unknown",
+        f"NVML does not report {named}: {error}" if error else f"NVML does not list {named}",
+        {"devices": names, "reason": error or "it does not list them"},
+        "nvidia-smi -L shows what NVML lists; sudo dmesg | grep -i nvrm shows why",
+    )
 
 
 def unlisted(facts: Facts) -> Finding | None:

@@ -121,8 +121,10 @@ def is_usable(card: Device, facts: Facts) -> bool:
     """Return whether programs can use it, as far as MIG mode goes."""
     if card.kind != "cuda" or is_dead(card):
         return False
-    unread = card.mig is not None and f"{pointer(card, facts)}mig/instances" in facts.unknown
-    return card.mig is None or not card.mig.enabled or bool(card.mig.instances) or unread
+    mig = card.mig
+    return (
+        mig is None or not mig.enabled or bool(mig.instances) or f"{pointer(card, facts)}mig/instances" in facts.unknown
+    )
 
 
 # -- NVLinks and the fabric of NVSwitches: each card beside the others of its name -------------------------------------
@@ -136,19 +138,14 @@ ON_A_BOARD = re.compile(r"SXM|HBM3|\b(H20|H800|H200|B100|B200|B300|GB200|GB300)\
 BRIDGED = re.compile(r"\b(PCIe|NVL)\b", re.IGNORECASE)
 
 
-def with_links(facts: Facts) -> list[Device]:
-    """The cards of which links were told, without those in MIG mode, whose links nobody can use."""
-    return [card for card in facts.devices if card.nvlinks and not (card.mig is not None and card.mig.enabled)]
+def is_divided(card: Device) -> bool:
+    """Return whether it is in MIG mode, in which nobody can use its links."""
+    return card.mig is not None and card.mig.enabled
 
 
 def active(card: Device) -> int:
     """Return how many of its links are up."""
     return sum(link.active is True for link in card.nvlinks or ())
-
-
-def down(card: Device) -> list[int]:
-    """The numbers of those that NVML says are not."""
-    return [link.link for link in card.nvlinks or () if link.active is False]
 
 
 def is_on_a_board(card: Device) -> bool:
@@ -159,13 +156,14 @@ def is_on_a_board(card: Device) -> bool:
 
 def inactive(device: Device, facts: Facts) -> Said | None:
     """Links that are down: a failure where all of a card's are and others' are up; none where no bridge is fitted."""
-    lost = down(device)
+    lost = [link.link for link in device.nvlinks or () if link.active is False]
     if not lost:
         return absent(device, facts)
-    if device.mig is not None and device.mig.enabled:
+    if is_divided(device):
         message = f"{len(lost)} of {len(device.nvlinks or ())}; no program can use NVLink in MIG mode"
         return Said("info", "NVLinks inactive in MIG mode", message, None, {"inactive": lost})
-    alike = [card for card in with_links(facts) if card is not device and card.name == device.name]
+    others = (card for card in facts.devices if card is not device and card.name == device.name)
+    alike = [card for card in others if card.nvlinks and not is_divided(card)]
     most = max((active(card) for card in alike), default=0)
     up = active(device)
     evidence = {"active": up, "inactive": lost, "active_of_the_same_name": max(most, up)}
@@ -184,9 +182,9 @@ FIX = "sudo dmesg | grep Xid (74, 136, 144 to 150); drain the node, reset all GP
 def absent(device: Device, facts: Facts) -> Said | None:
     """Links that the card has not, or does not tell of, or not the state of, where those of its sisters are up."""
     known = [link for link in device.nvlinks or () if link.active is not None]
-    if device.nvml_index is None or (device.mig is not None and device.mig.enabled):
+    if device.nvml_index is None or is_divided(device):
         return None
-    linked = [active(card) for card in sisters(device, facts) if card.nvlinks and not (card.mig and card.mig.enabled)]
+    linked = [active(card) for card in sisters(device, facts) if card.nvlinks and not is_divided(card)]
     most = usual(linked)
     # A bridge joins cards in pairs, and a card without one may tell of no links.
     if not most or not (is_on_a_board(device) or len(linked) % 2 == 1):
@@ -230,18 +228,15 @@ def _all_down(device: Device, alike: list[Device], most: int, evidence: dict[str
 
 def fabric(device: Device, facts: Facts) -> Said | None:
     """A faulty registration with the NVSwitch fabric, which one GPU alone can do without."""
-    if device.fabric is None:
-        return None
-    wrong = wrong_with(device.fabric)
-    if not wrong:
+    words = None if device.fabric is None else _fabric_words(device.fabric, device.name)
+    if device.fabric is None or words is None:
         return None
     told = [card.fabric for card in facts.devices if card.fabric is not None]
     alone = len(told) == 1 and device.fabric.state != "completed"
     # There cuInit's answer says it.
     waits = facts.driver is not None and facts.driver.cuinit_code == FABRIC_NOT_READY
     evidence = {"state": device.fabric.state, "error": device.fabric.error, "problems": list(device.fabric.problems)}
-    title, fix = _fabric_words(device)
-    return Said("info" if alone or waits else "warn", title, wrong, fix, evidence)
+    return Said("info" if alone or waits else "warn", *words, evidence)
 
 
 # CUDA_ERROR_SYSTEM_NOT_READY.
@@ -250,34 +245,29 @@ FABRIC_NOT_READY = 802
 IN_A_RACK = re.compile(r"\b(GB200|GB300)\b", re.IGNORECASE)
 
 
-def _fabric_words(device: Device) -> tuple[str, str]:
-    """Title and fix by the fabric's real state."""
-    assert device.fabric is not None
-    in_rack = IN_A_RACK.search(device.name or "") is not None
+def _fabric_words(fabric: Fabric, name: str | None) -> tuple[str, str, str] | None:
+    """Title, message and fix by the fabric's real state, for a GPU of this name; None where nothing is wrong."""
     manager = (
         "ask the administrator of the rack's NVLink switch trays, where the fabric manager runs"
-        if in_rack
+        if IN_A_RACK.search(name or "")
         else "sudo systemctl restart nvidia-fabricmanager (same version as the driver)"
     )
-    if device.fabric.state == "in progress":
-        return "fabric registration in progress", f"wait a minute, then gpucheck devices; if it persists, {manager}"
-    if device.fabric.state != "completed":
-        return f"fabric {device.fabric.state}", manager
-    if device.fabric.error:
-        return "fabric registration failed", manager
-    if "incorrect_configuration" in device.fabric.problems:
-        return "fabric misconfigured", manager
-    state = "unhealthy" if set(device.fabric.problems) - {"degraded_bandwidth"} else "degraded"
-    return f"fabric {state}", f"nvidia-smi nvlink --status; drain the node, reset all GPUs; if it persists, {manager}"
-
-
-def wrong_with(fabric: Fabric) -> str:
-    """Return what is wrong with a registration; empty where nothing is."""
+    waits = "NVSwitch fabric registration is not completed"
+    if fabric.state == "in progress":
+        fix = f"wait a minute, then gpucheck devices; if it persists, {manager}"
+        return "fabric registration in progress", waits, fix
     if fabric.state != "completed":
-        return "NVSwitch fabric registration is not completed"
+        return f"fabric {fabric.state}", waits, manager
     if fabric.error:
-        return f"NVSwitch fabric registration failed ({fabric.error})"
-    return ", ".join(problem.replace("_", " ") for problem in fabric.problems)
+        return "fabric registration failed", f"NVSwitch fabric registration failed ({fabric.error})", manager
+    if not fabric.problems:
+        return None
+    problems = ", ".join(problem.replace("_", " ") for problem in fabric.problems)
+    if "incorrect_configuration" in fabric.problems:
+        return "fabric misconfigured", problems, manager
+    state = "unhealthy" if set(fabric.problems) - {"degraded_bandwidth"} else "degraded"
+    reset = "nvidia-smi nvlink --status; drain the node, reset all GPUs"
+    return f"fabric {state}", problems, f"{reset}; if it persists, {manager}"
 
 
 def errors(device: Device, facts: Facts) -> Said | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -386,8 +386,8 @@ def parameters(name: str) -> tuple[Option, ...]:
     for command in (name, "compare") if row.beside else (name,):
         for one in config.THRESHOLDS:
             if one.option and one.command == command:
-                limits = config.range_of(one.kind)
-                own.append(Option(one.key, one.option, one.help, one.metavar, group=LIMITS, range=limits))
+                named = Option(one.help, field=one.key, name=one.option, metavar=one.metavar)
+                own.append(replace(named, group=LIMITS, range=config.range_of(one.kind)))
     return tuple(one for _, members in grouped([*own, *shared(row)]) for one in members)
 
 
@@ -396,7 +396,10 @@ def shared(row: Command) -> list[Option]:
     if row.device is None:
         return [*declared(Common)]
     text = "Device: auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID."
-    return [Option("device", "--device", text, "DEVICE", shown=row.device, group=COMMON), *declared(Common)]
+    return [
+        Option(text, field="device", name="--device", metavar="DEVICE", shown=row.device, group=COMMON),
+        *declared(Common),
+    ]
 
 
 def usage(name: str) -> str:

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING
 
 from gpucheck import errors
 from gpucheck.cards import at_rest
-from gpucheck.cards.card import KEPT_OUT, WSL_NODE, cards, has_gpu, is_dead, is_driver_loaded, is_nvidia_here, unlisted
+from gpucheck.cards.card import (
+    KEPT_OUT,
+    WSL_NODE,
+    cards,
+    has_gpu,
+    is_dead,
+    is_driver_loaded,
+    is_nvidia_here,
+    silent,
+    unlisted,
+)
 from gpucheck.cards.checks import findings, is_usable
 from gpucheck.devices.options import DevicesOptions, StatusOptions
 from gpucheck.machine import choose, host, installed_torch, inventory, readings
@@ -30,7 +40,7 @@ if TYPE_CHECKING:  # `devices` loads nothing of the doctor
 
 
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
-NO_LIBRARY = 12  # NVML_ERROR_LIBRARY_NOT_FOUND
+NO_LIBRARY, VERSION_MISMATCH = 12, 18  # NVML_ERROR_LIBRARY_NOT_FOUND, NVML_ERROR_LIB_RM_VERSION_MISMATCH
 # cuInit's answers that may be of this environment or this moment alone: no memory, a stub or an old library, a card in
 # exclusive use, a library of another version.
 OF_THE_ENVIRONMENT = (2, 34, 35, 36, 46, 803, 804)
@@ -44,7 +54,9 @@ def driver_findings(facts: Facts) -> list[Finding]:
     nvml, libcuda = _nvml(facts), _libcuda(facts)
     if nvml is not None and libcuda is not None and nvml.verdict == "fail":
         libcuda = replace(libcuda, verdict="info")  # of the same cause
-    found = [nvml, libcuda, _all_hidden(facts), unlisted(facts), _torch_for_the_cpu(facts)]
+    # An NVML that does not answer has its own finding.
+    unread = silent(facts) if facts.driver is not None and facts.driver.nvml_error is None else None
+    found = [nvml, libcuda, _all_hidden(facts), unlisted(facts), unread, _torch_for_the_cpu(facts)]
     return [
         finding for finding in (*found, *at_rest.elsewhere(facts), at_rest.log_unread(facts)) if finding is not None
     ]
@@ -91,13 +103,18 @@ def _nvml(facts: Facts) -> Finding | None:
     if driver.nvml_error is None or stopped:
         return None
     evidence: dict[str, object] = {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error}
-    meaning, fix = _causes(nvml=driver.nvml_code)
+    title, (meaning, fix) = "NVML does not start", _causes(nvml=driver.nvml_code)
+    message = driver.nvml_error if meaning is None else f"{driver.nvml_error}: {meaning}"
     if driver.nvml_code == NO_LIBRARY:
         meaning, fix = _no_library(facts.host or Host())
-    elif driver.nvml_code == 18:
-        if facts.host is not None and facts.host.container:
-            fix = "recreate the container"
-        return _mismatch(facts, meaning or "", evidence, fix)
+        message = f"{driver.nvml_error}: {meaning}"
+    elif driver.nvml_code == VERSION_MISMATCH:
+        # The library was updated and the kernel still runs the old module: both versions, where they are known.
+        title, library = "driver version mismatch", PurePath(driver.nvml_path or "").name.partition(".so.")[2]
+        module = driver.kernel_module_version
+        evidence |= {"library_version": library or None, "kernel_module_version": module}
+        message = f"libraries {library}, loaded kernel module {module}" if library and module else meaning or ""
+        fix = "recreate the container" if (facts.host or Host()).container else fix
     elif driver.nvml_code is None and "nvidia-ml-py" in driver.nvml_error:
         fix = "install nvidia-ml-py"
     elif driver.nvml_code in (None, 0):
@@ -105,8 +122,7 @@ def _nvml(facts: Facts) -> Finding | None:
         fix = "sudo dmesg | grep Xid; if it persists, reboot"
     elif fix is None:
         fix = "sudo dmesg | grep -i nvrm"
-    message = driver.nvml_error if meaning is None else f"{driver.nvml_error}: {meaning}"
-    return Finding("devices.nvml", _dead(facts), "NVML does not start", message, evidence, fix)
+    return Finding("devices.nvml", _dead(facts), title, message, evidence, fix)
 
 
 def _dead(facts: Facts) -> Verdict:
@@ -147,17 +163,6 @@ def _no_library(host: Host) -> tuple[str, str]:
             "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         )
     return "NVIDIA's driver is not installed, or not on the loader's path", "install NVIDIA's driver"
-
-
-def _mismatch(facts: Facts, meaning: str, evidence: dict[str, object], fix: str | None) -> Finding:
-    """The library was updated and the kernel still runs the old module: both versions, where they are known."""
-    driver = facts.driver or Driver()
-    library = PurePath(driver.nvml_path or "").name.partition(".so.")[2]
-    versions = {"library_version": library or None, "kernel_module_version": driver.kernel_module_version}
-    message = meaning
-    if library and driver.kernel_module_version:
-        message = f"libraries {library}, loaded kernel module {driver.kernel_module_version}"
-    return Finding("devices.nvml", _dead(facts), "driver version mismatch", message, {**evidence, **versions}, fix)
 
 
 def _libcuda(facts: Facts) -> Finding | None:
@@ -312,8 +317,8 @@ def status(options: StatusOptions, emit: Emit) -> None:
     answer_s = max(began_s + STATUS_LIMIT_S - time.monotonic(), 1.0)
     asked = DoctorOptions(options.python, time_budget_s=answer_s, root=options.root)
     evidence = doctor.read(asked, emit, driver_timeout_s=limit_s)
-    probe = evidence.torch
-    if probe is not None and probe.timed_out:
+    probe = evidence.probe
+    if probe.timed_out:
         # Time is over, and torch had no card yet while these were read.
         evidence = replace(evidence, torch=replace(probe, timed_out=False, not_awaited=_late("torch")))
     else:
@@ -363,8 +368,7 @@ def _late(what: str) -> str:
 
 
 def _is_torch_late(evidence: Evidence) -> bool:
-    probe = evidence.torch
-    if probe is None or probe.not_awaited != _late("torch"):
+    if evidence.probe.not_awaited != _late("torch"):
         return False
     return evidence.is_nvidia_here or installed_torch.could_see_another(evidence.build)
 
@@ -387,8 +391,8 @@ def _whose(evidence: Evidence) -> list[Finding]:
     from gpucheck.doctor import fixes
     from gpucheck.doctor.conditions_torch import torch_version
 
-    probe = evidence.torch
-    if probe is None or probe.executable is None:
+    probe = evidence.probe
+    if probe.executable is None:
         return []
     variable, tool = probe.active_elsewhere, _TOOL_FOLDER.search(f"{probe.prefix}/")
     if tool is None and variable is None and torch_version(evidence) is not None:

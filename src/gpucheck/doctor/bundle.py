@@ -15,6 +15,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 from gpucheck.doctor.condition import Evidence
@@ -58,7 +59,7 @@ LISTED: dict[str, dict[str, str]] = {
     "devices/nvlinks/errors": {},
     "devices/violations_s": {},
     "devices/changes": {"lasting_clock_reasons": _STATE},
-    "stack": {"modules": _MODULE, "built_for": _WORD, "running": _WORD, "cached": _LIBRARY},
+    "stack": {"modules": _MODULE, "built_for": _WORD, "running": _WORD},
     "stack/parameters": {"*": _NUMBERS},
     "stack/devices": {"address": _PCI, "device": r"[0-9a-fA-Fx:]+", "class_code": r"[0-9a-fA-Fx]+", "driver": _MODULE},
     "stack/nodes": {"path": _NODE},
@@ -180,11 +181,8 @@ def _tarred(texts: Iterable[tuple[str, str]], when: datetime) -> bytes:
 def formats(evidence: Callable[[], Evidence | None]) -> dict[str, Callable[[Report], bytes]]:
     """The archive by suffix, each a function of the report; `evidence` is asked as it is written."""
 
-    def made(suffix: str) -> Callable[[Report], bytes]:
-        def pack(report: Report) -> bytes:
-            when = datetime.fromisoformat(report.started.replace("Z", "+00:00")).astimezone(timezone.utc)
-            return packed(members(report, evidence()), when, suffix)
+    def pack(report: Report, suffix: str) -> bytes:
+        when = datetime.fromisoformat(report.started.replace("Z", "+00:00")).astimezone(timezone.utc)
+        return packed(members(report, evidence()), when, suffix)
 
-        return pack
-
-    return {suffix: made(suffix) for suffix in (".zip", ".tar.gz")}
+    return {suffix: partial(pack, suffix=suffix) for suffix in (".zip", ".tar.gz")}

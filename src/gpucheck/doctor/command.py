@@ -54,7 +54,7 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
     result, found = diagnosed(evidence, conditions, everything=len(conditions) == len(CONDITIONS))
     emit(Answered("doctor", result))
     first = None if result.first is None else f"fix {result.first} first"
-    asked = choose.judge_required(options.require, None, usable(evidence.torch), evidence.facts, fix=first)
+    asked = choose.judge_required(options.require, None, usable(evidence.probe), evidence.facts, fix=first)
     for finding in (*asked, *found):
         emit(Judged(finding))
     return evidence
@@ -78,11 +78,11 @@ def diagnosed(
     return result, found if diagnosis.first else [*found, healthy(evidence, everything=everything)]
 
 
-def usable(probe: TorchProbe | None) -> Usable:
+def usable(probe: TorchProbe) -> Usable:
     """Return what the torch that was asked can use, without importing it here."""
-    if probe is not None and probe.available and probe.count:
+    if probe.available and probe.count:
         return Usable("cuda", probe.count, probe.hip is not None)
-    if probe is not None and probe.other and probe.other_count:
+    if probe.other and probe.other_count:
         return Usable(probe.other, probe.other_count)
     return Usable(None, 0)
 
@@ -155,8 +155,8 @@ def healthy(evidence: Evidence, *, everything: bool) -> Finding:
 
     `everything` is whether all conditions were asked.
     """
-    probe = evidence.torch
-    if evidence.torch_works and probe is not None:
+    probe = evidence.probe
+    if evidence.torch_works:
         ran = [run.device for run in probe.kernels if run.error is None]
         named = ", ".join(ran[:_MOST_NAMED]) + (f" and {len(ran) - _MOST_NAMED} more" if ran[_MOST_NAMED:] else "")
         title = f"torch can use {len(ran)} GPU{'s' * (len(ran) != 1)}"
@@ -166,7 +166,7 @@ def healthy(evidence: Evidence, *, everything: bool) -> Finding:
         where = f"torch has {', '.join(others)}" if others else "PCI bus, /dev and driver show none"
         return Finding("doctor.no_gpu", "info", "no NVIDIA GPU here", where)
     asked = "known" if everything else "selected"
-    python = fixes.interpreter(probe.executable if probe is not None else None)
+    python = fixes.interpreter(probe.executable)
     return Finding(
         "doctor.unknown",
         "inconclusive",
@@ -244,13 +244,12 @@ LOAD_TIMEOUT_S = 60.0
 
 def can_load(evidence: Evidence) -> bool:
     """Return whether torch ran something on a device that NVML could watch."""
-    return evidence.torch_works and evidence.torch is not None and evidence.torch.hip is None
+    return evidence.torch_works and evidence.probe.hip is None
 
 
 def run_load(evidence: Evidence, python: str | None) -> LoadResult:
     """The load on every card that torch can use, that NVML tells of and that nobody else uses."""
-    assert evidence.torch is not None
-    ran = {one.device for one in evidence.torch.kernels if one.error is None}
+    ran = {one.device for one in evidence.probe.kernels if one.error is None}
     # As of the second reading: at the first torch was at work in a child of ours.
     cards = {card.id: card for card in evidence.cards if card.id in ran and card.id is not None}
     left_out = {name: why for name, card in cards.items() if (why := why_not(card))}
@@ -259,7 +258,7 @@ def run_load(evidence: Evidence, python: str | None) -> LoadResult:
     if not loaded:
         return LoadResult("none", "no GPU is free for it", None, (), left_out)
     # An import that is slow enough to be given more time is so again.
-    timeout_s = max(LOAD_TIMEOUT_S, evidence.torch.limit_s or 0.0)
+    timeout_s = max(LOAD_TIMEOUT_S, evidence.probe.limit_s or 0.0)
     text = stack.TORCH_PROGRAM.read_text(encoding="utf-8")
     argv = [python or sys.executable, "-c", text, str(SETTLE_S), str(LOAD_S), *loaded]
     with ExitStack() as opened:

@@ -72,14 +72,19 @@ class Evidence:
         return self.host.container is not None
 
     @property
+    def probe(self) -> TorchProbe:
+        """The report of torch; all of it unknown where torch was not asked."""
+        return self.torch or TorchProbe()
+
+    @property
     def torch_works(self) -> bool:
         """Return whether torch ran a kernel on a device: seen, and so above any arithmetic with versions."""
-        return self.torch is not None and any(run.error is None for run in self.torch.kernels)
+        return any(run.error is None for run in self.probe.kernels)
 
     @property
     def torch_limit(self) -> str:
         """Return how long torch was waited for, in words, and what gives it longer."""
-        limit = self.torch.limit_s if self.torch is not None else None
+        limit = self.probe.limit_s
         return "its time" if limit is None else f"{units.duration(limit)} (raise it with --time-budget)"
 
     def logged(self, pattern: str) -> list[str]:
@@ -159,16 +164,25 @@ def on(rung: Rung, *rows: Condition) -> tuple[Condition, ...]:
     return tuple(replace(row, rung=row.rung or rung) for row in rows)
 
 
+def told_apart(by: Callable[[Evidence], tuple[str, Seen] | None], id: str) -> Callable[[Evidence], Seen | None]:
+    """A judge for one of several conditions that exclude each other: `by` says which of them holds, and how."""
+
+    def judge(evidence: Evidence) -> Seen | None:
+        found = by(evidence)
+        return found[1] if found is not None and found[0] == id else None
+
+    return judge
+
+
 # -- what cuInit answered, as several rungs show it --------------------------------------------------------------------
 
 
-def answers(*codes: int) -> Callable[[Evidence], Seen | None]:
-    """A judge for what cuInit's answer alone proves."""
-
-    def judge(evidence: Evidence) -> Seen | None:
-        return answered(evidence) if evidence.driver.cuinit_code in codes else None
-
-    return judge
+def by_answer(row: Condition) -> Condition:
+    """The row, asked only where cuInit gave one of its answers; one that has none is always asked."""
+    codes, judge = row.cuinit, row.judge
+    if not codes:
+        return row
+    return replace(row, judge=lambda evidence: judge(evidence) if evidence.driver.cuinit_code in codes else None)
 
 
 def answered(

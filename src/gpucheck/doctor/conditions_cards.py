@@ -13,23 +13,17 @@ from typing import Any
 from gpucheck import naming, units
 from gpucheck.cards import checks
 from gpucheck.cards.at_work import HARDWARE, LOW_CLOCK, work
-from gpucheck.cards.card import is_dead, name_of
+from gpucheck.cards.card import is_dead, name_of, silent
 from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.links import ACS_FIX, IOMMU_FIX, is_speed_lost, is_width_lost
 from gpucheck.machine import numa
 from gpucheck.machine.inventory import unclaimed_bytes
 from gpucheck.machine.numa import Between
 from gpucheck.machine.nvml_fields import applies
-from gpucheck.measure.telemetry import (
-    HELD,
-    LEAST_VIOLATION_SHARE,
-    POWER_LIMITED,
-    is_below_maximum,
-    violation_shares,
-)
+from gpucheck.measure.telemetry import HELD, LEAST_VIOLATION_SHARE, POWER_LIMITED, is_below_maximum, violation_shares
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device
-from gpucheck.report.finding import VERDICTS, Verdict, grouped, in_short, told_once
+from gpucheck.report.finding import VERDICTS, Verdict, grouped, told_once
 from gpucheck.report.results.short import CardUnderLoad, LoadResult
 
 # A context of CUDA's takes a few hundred MiB, the one of the torch that is being asked among them.
@@ -124,12 +118,9 @@ def _unread(evidence: Evidence) -> Seen | None:
     """Return what is not known of cards that torch uses; where it cannot use them, that is told by its rung."""
     if not evidence.torch_works:
         return None
-    silent = [name_of(card) for card in evidence.cards if card.nvml_index is None and card.parent_uuid is None]
     # A Jetson has no NVML.
-    if silent and not evidence.stack.jetson:
-        why = evidence.driver.nvml_error or "it does not list them"
-        return Seen(f"NVML does not report {', '.join(in_short(silent))}: {why}", {"devices": silent, "reason": why})
-    return _of_every_card("devices.unread")(evidence)
+    unknown = None if evidence.stack.jetson else silent(evidence.facts)
+    return Seen(unknown.message, unknown.evidence) if unknown else _of_every_card("devices.unread")(evidence)
 
 
 CARDS: tuple[Condition, ...] = (
@@ -231,7 +222,8 @@ CARDS: tuple[Condition, ...] = (
         certainty="proof",
         title="a GPU's health could not be read",
         meaning="NVML supports this figure for the GPU but did not report it: an error, no permission, a call that "
-        "never returned, or an impossible value. Unsupported figures do not count.",
+        "never returned, or an impossible value. Unsupported figures do not count. Of a GPU that CUDA shows and NVML "
+        "does not list, nothing is known.",
         fix="run again; if it persists, sudo dmesg | grep -i xid",
         judge=_unread,
         source="NVML, nvmlReturn_t",
@@ -451,28 +443,27 @@ def _by_pcie(evidence: Evidence) -> list[tuple[Device, Device, Between]]:
 
 def _paths(evidence: Evidence) -> Seen | None:
     """Where each GPU hangs on the bus: node, root port and switch; those in one place together."""
-    cards = [card for card in evidence.cards if card.parent_uuid is None and card.pci_path is not None]
+    whole = (card for card in evidence.cards if card.parent_uuid is None)
+    cards = [(card, card.pci_path) for card in whole if card.pci_path is not None]
     if len(cards) < 2:
         return None
     places: dict[str, list[str]] = {}
-    for card in cards:
-        path = card.pci_path
-        assert path is not None
+    for card, path in cards:
         node = "NUMA node unknown" if card.numa_node is None else f"NUMA node {card.numa_node}"
         port = f", root port {path.root_port}" if path.root_port else ""
         places.setdefault(f"{node}{port}{f', switch {path.switch}' if path.switch else ''}", []).append(name_of(card))
-    iommu = {path.iommu for card in cards if (path := card.pci_path) is not None}
+    iommu = {path.iommu for _, path in cards}
     told = [f"{', '.join(names)}: {place}" for place, names in places.items()]
     told.append(f"IOMMU {', '.join(sorted(kind or 'unknown' for kind in iommu))}")
-    redirecting = [path.redirecting for card in cards if (path := card.pci_path) is not None]
+    redirecting = [path.redirecting for _, path in cards]
     bridges = sorted({bridge for one in redirecting for bridge in one or ()})
     if bridges:
         told.append(f"ACS redirects at {', '.join(bridges)}")
-    elif any(path.bridges for card in cards if (path := card.pci_path) is not None):
+    elif any(path.bridges for _, path in cards):
         told.append("ACS unknown (only root can read it)" if None in redirecting else "ACS does not redirect")
     elif iommu == {None}:
         return None  # a virtual machine that shows nothing of it
-    return Seen("; ".join(told), {"paths": {name_of(card): to_json(card.pci_path) for card in cards}})
+    return Seen("; ".join(told), {"paths": {name_of(card): to_json(path) for card, path in cards}})
 
 
 def _no_access(evidence: Evidence) -> Seen | None:
@@ -613,13 +604,18 @@ def _words(held: dict[str, dict[str, int]], readings: dict[str, int]) -> str:
     )
 
 
-def _hardware(evidence: Evidence) -> Seen | None:
-    held, readings = _held(evidence, HARDWARE), _readings(evidence)
-    if not held:
-        return None
-    sustained = any(max(counts.values()) >= SUSTAINED * readings[card] for card, counts in held.items())
-    verdict: Verdict | None = "fail" if sustained else None
-    return Seen(_words(held, readings), {"held_by": held, "readings": readings}, verdict=verdict)
+def _by_reasons(names: tuple[str, ...], sustained: Verdict | None = None) -> Judge:
+    """A judge for cards that NVML says run slower for one of these; `sustained` is its verdict where that lasts."""
+
+    def judge(evidence: Evidence) -> Seen | None:
+        held, readings = _held(evidence, names), _readings(evidence)
+        if not held:
+            return None
+        lasts = any(max(counts.values()) >= SUSTAINED * readings[card] for card, counts in held.items())
+        seen = {"held_by": held, "readings": readings}
+        return Seen(_words(held, readings), seen, verdict=sustained if lasts else None)
+
+    return judge
 
 
 def _thermal(evidence: Evidence) -> Seen | None:
@@ -635,11 +631,6 @@ def _thermal(evidence: Evidence) -> Seen | None:
     counted = [f"{card}: limited for {units.percent(share)} of the time" for card, share in shares.items()]
     said = "; ".join([*([_words(held, readings)] if held else []), *counted])
     return Seen(said, {"held_by": held, "readings": readings, "violation_shares": shares})
-
-
-def _power_limited(evidence: Evidence) -> Seen | None:
-    held, readings = _held(evidence, POWER_LIMITED), _readings(evidence)
-    return Seen(_words(held, readings), {"held_by": held, "readings": readings}) if held else None
 
 
 def _setting(evidence: Evidence) -> Seen | None:
@@ -823,7 +814,7 @@ LOAD: tuple[Condition, ...] = (
         "least half of the readings in a second show it, and a warning if fewer do. A single reading does not count.",
         settle="`gpucheck bench matmul --sustain 30s` shows the clock over half a minute",
         fix="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; then check fans, air flow, power cables and supply",
-        judge=_hardware,
+        judge=_by_reasons(HARDWARE, sustained="fail"),
         source="NVML, nvmlClocksEventReasons 0x8, 0x40 and 0x80; DCGM's health check has the same",
     ),
     Condition(
@@ -853,7 +844,7 @@ LOAD: tuple[Condition, ...] = (
         title="the power limit lowers the clock",
         meaning="Normal at full load: the GPU is as fast as its power limit allows.",
         fix="no action needed; nvidia-smi -q -d POWER shows whether the limit is the GPU's default",
-        judge=_power_limited,
+        judge=_by_reasons(POWER_LIMITED),
         source="NVML, nvmlClocksEventReasons 0x4",
     ),
     Condition(

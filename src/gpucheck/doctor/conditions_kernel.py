@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from gpucheck import units, xid
 from gpucheck.cards import at_rest
 from gpucheck.cards.card import address_of, name_of, unlisted
-from gpucheck.doctor.condition import Condition, Evidence, Seen, on
+from gpucheck.doctor.condition import Condition, Evidence, Seen, on, told_apart
 from gpucheck.machine import kernel_driver
 from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.kernel_driver import PciDevice
@@ -25,43 +24,55 @@ from gpucheck.report.finding import VERDICTS
 
 REJECTED = r"Loading of .*module.* rejected|Key was rejected by service"
 
-Absent = Literal["nouveau", "guests", "other_kernel", "rejected", "unsigned", "not_loaded", "no_driver", "host"]
 
-
-def why_absent(evidence: Evidence) -> Absent | None:
-    """Why NVIDIA's module does not drive any card here; None where it is loaded, or nobody knows.
+def absent(evidence: Evidence) -> tuple[str, Seen] | None:
+    """Return which condition keeps NVIDIA's module from driving any card here, and how it shows; None where the module
+    is loaded, or nobody knows.
 
     One answer, so that one fault is never told twice.
     """
-    loaded, gpus = evidence.driver.kernel_module_loaded, evidence.stack.gpus
+    loaded, stack = evidence.driver.kernel_module_loaded, evidence.stack
     if loaded is None and evidence.driver.nvml_code == 9:
         loaded = False
     # A sandbox may pass on the driver's calls and hide its module.
-    if evidence.cuda_works or evidence.driver.nvml_code == 0 or not gpus:
+    if evidence.cuda_works or evidence.driver.nvml_code == 0 or not stack.gpus:
         return None
-    holders = {gpu.driver for gpu in gpus}
+    holders = {gpu.driver for gpu in stack.gpus}
     if holders == {"nouveau"} or (holders <= {"nouveau", None} and "nouveau" in holders and not loaded):
-        return "nouveau"
+        return "driver.nouveau", _held(stack.gpus)
     if holders <= set(FOR_GUESTS):
-        return "guests"
+        return "driver.passed_through", _held(stack.gpus)
     if loaded is not False:
         return None
     if evidence.in_container:
-        return "host"
-    stack = evidence.stack
-    if evidence.logged(REJECTED):
-        return "rejected"
-    if stack.built_for and stack.running is not None and stack.running not in stack.built_for:
-        return "other_kernel"
+        return "container.host_driver", _on_the_bus(evidence, "the host's kernel has not loaded it")
+    if rejected := evidence.logged(REJECTED):
+        seen = {"log": rejected, "secure_boot": stack.secure_boot}
+        return "driver.signature_rejected", Seen(rejected[-1], seen)
     if stack.built_for:
-        return "unsigned" if stack.secure_boot else "not_loaded"
+        return _built(evidence, stack.built_for)
     if stack.built_for is None and (stack.libraries or stack.path_libraries):
-        return "not_loaded"
-    return "no_driver"
+        said = "the module is not loaded, and its libraries are installed"
+        return "driver.not_loaded", _on_the_bus(evidence, said)
+    no_file = "none of its libraries is installed" if stack.built_for is None else "no kernel on this disk has its file"
+    return "driver.not_installed", _on_the_bus(evidence, f"NVIDIA's module is not loaded, and {no_file}")
 
 
-def _absent(why: Absent, said: Callable[[Evidence], Seen]) -> Callable[[Evidence], Seen | None]:
-    return lambda evidence: said(evidence) if why_absent(evidence) == why else None
+def _built(evidence: Evidence, built_for: tuple[str, ...]) -> tuple[str, Seen]:
+    """The condition of a module that is on disk for these kernels and not loaded."""
+    running = evidence.stack.running
+    if running is not None and running not in built_for:
+        said = f"nvidia.ko is on disk for {', '.join(built_for)}, but the running kernel is {running}"
+        fix = (
+            f"sudo apt install linux-headers-{running} && sudo dkms autoinstall, then sudo modprobe nvidia (Debian, "
+            "Ubuntu; elsewhere reinstall the driver's package for this kernel)"
+        )
+        return "driver.other_kernel", Seen(said, {"built_for": list(built_for), "running": running}, fix)
+    if evidence.stack.secure_boot:
+        said = "the module is on disk for this kernel but not loaded, and the firmware enforces Secure Boot"
+        return "driver.secure_boot", Seen(said, {"secure_boot": True, "built_for": list(built_for)})
+    said = f"the module is not loaded, and its file exists for {running}"
+    return "driver.not_loaded", _on_the_bus(evidence, said)
 
 
 def addresses(gpus: tuple[PciDevice, ...]) -> str:
@@ -69,48 +80,9 @@ def addresses(gpus: tuple[PciDevice, ...]) -> str:
     return ", ".join(gpu.address for gpu in gpus)
 
 
-def _held(evidence: Evidence) -> Seen:
-    gpus = evidence.stack.gpus
+def _held(gpus: tuple[PciDevice, ...]) -> Seen:
     driver = next(gpu.driver for gpu in gpus if gpu.driver is not None)
     return Seen(f"{driver} drives {addresses(gpus)}", {gpu.address: gpu.driver for gpu in gpus})
-
-
-def _elsewhere(evidence: Evidence) -> Seen:
-    built_for, running = evidence.stack.built_for or (), evidence.stack.running
-    return Seen(
-        f"nvidia.ko is on disk for {', '.join(built_for)}, but the running kernel is {running}",
-        {"built_for": list(built_for), "running": running},
-        fix=f"sudo apt install linux-headers-{running} && sudo dkms autoinstall, then sudo modprobe nvidia (Debian, "
-        "Ubuntu; elsewhere reinstall the driver's package for this kernel)",
-    )
-
-
-def _rejected(evidence: Evidence) -> Seen:
-    found = evidence.logged(REJECTED)
-    return Seen(found[-1], {"log": found, "secure_boot": evidence.stack.secure_boot})
-
-
-def _unsigned(evidence: Evidence) -> Seen:
-    return Seen(
-        "the module is on disk for this kernel but not loaded, and the firmware enforces Secure Boot",
-        {"secure_boot": True, "built_for": list(evidence.stack.built_for or ())},
-    )
-
-
-def _not_loaded(evidence: Evidence) -> Seen:
-    stack = evidence.stack
-    where = f"its file exists for {stack.running}" if stack.built_for else "its libraries are installed"
-    return _on_the_bus(evidence, f"the module is not loaded, and {where}")
-
-
-def _no_driver(evidence: Evidence) -> Seen:
-    known = evidence.stack.built_for == ()
-    no_file = "no kernel on this disk has its file" if known else "none of its libraries is installed"
-    return _on_the_bus(evidence, f"NVIDIA's module is not loaded, and {no_file}")
-
-
-def _on_the_host(evidence: Evidence) -> Seen:
-    return _on_the_bus(evidence, "the host's kernel has not loaded it")
 
 
 def _on_the_bus(evidence: Evidence, more: str) -> Seen:
@@ -132,23 +104,16 @@ NO_POWER = r"does not have the necessary power cables connected|Insufficient Ext
 
 
 def missing(evidence: Evidence) -> list[str]:
-    """Addresses of cards that NVIDIA's module should drive and NVML does not list; none where NVML did not answer.
-
-    In a container the bus shows the host's other cards too.
-    """
-    if evidence.in_container or not evidence.nvml_works:
-        return []
-    listed = {card.pci_address for card in evidence.cards}
-    if None in listed:
-        return []
-    return [gpu.address for gpu in evidence.stack.gpus if gpu.address not in listed and gpu.driver not in FOR_GUESTS]
+    """Addresses of cards that NVIDIA's module should drive and NVML does not list; none where NVML did not answer."""
+    found = unlisted(evidence.facts)
+    return [] if found is None else list(found.evidence["pci_addresses"])
 
 
 def _none_comes_up(evidence: Evidence) -> bool:
     """Return whether the module is loaded and no card of it is usable: NVML lists none or does not start, nor does
     CUDA."""
     loaded = evidence.driver.kernel_module_loaded
-    if evidence.cuda_works or not loaded or not evidence.stack.gpus or why_absent(evidence) is not None:
+    if evidence.cuda_works or not loaded or not evidence.stack.gpus or absent(evidence) is not None:
         return False
     lists = any(card.nvml_index is not None and card.state != "lost" for card in evidence.cards)
     answered = evidence.driver.nvml_code is not None or evidence.driver.cuinit_code is not None
@@ -223,7 +188,7 @@ KERNEL = on(
         "controls the GPU, NVIDIA's module cannot use it.",
         fix="printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' | sudo tee /etc/modprobe.d/nouveau.conf && "
         "sudo update-initramfs -u (Fedora, RHEL: sudo dracut --force); install NVIDIA's driver, and reboot",
-        judge=_absent("nouveau", _held),
+        judge=told_apart(absent, "driver.nouveau"),
         texts=(r"NVIDIA probe routine was not called for \d+ device", r"nouveau, rivafb, nvidiafb or rivatv"),
     ),
     Condition(
@@ -234,7 +199,7 @@ KERNEL = on(
         "meanwhile.",
         fix="use it inside the virtual machine; or remove its IDs from vfio-pci's options in /etc/modprobe.d and the "
         "kernel command line, and reboot",
-        judge=_absent("guests", _held),
+        judge=told_apart(absent, "driver.passed_through"),
     ),
     Condition(
         id="driver.not_installed",
@@ -242,7 +207,7 @@ KERNEL = on(
         title="NVIDIA's driver is not installed",
         meaning="A GPU is on the PCI bus, but this system has no driver for it.",
         fix="sudo ubuntu-drivers install --gpgpu (Ubuntu; elsewhere NVIDIA's package of the distribution), and reboot",
-        judge=_absent("no_driver", _no_driver),
+        judge=told_apart(absent, "driver.not_installed"),
         texts=(
             r"Found no NVIDIA driver on your system",
             r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
@@ -255,7 +220,7 @@ KERNEL = on(
         "the kernel headers are missing.",
         settle="`dkms status` lists the kernels for which it was built",
         fix="install the headers of the running kernel, sudo dkms autoinstall, then sudo modprobe nvidia",
-        judge=_absent("other_kernel", _elsewhere),
+        judge=told_apart(absent, "driver.other_kernel"),
         texts=(r"modprobe: FATAL: Module nvidia not found in directory",),
     ),
     Condition(
@@ -266,7 +231,7 @@ KERNEL = on(
         "built on this machine is signed with the machine's own key, which must be enrolled once.",
         fix="sudo mokutil --import /var/lib/shim-signed/mok/MOK.der (Debian and others: /var/lib/dkms/mok.pub), "
         "reboot, and enrol the key at the blue screen; or switch Secure Boot off in the firmware",
-        judge=_absent("rejected", _rejected),
+        judge=told_apart(absent, "driver.signature_rejected"),
         texts=(r"insert '?nvidia\w*'?: Key was rejected by service", r"nvidia.{0,60}module.{0,40}key is rejected"),
     ),
     Condition(
@@ -278,7 +243,7 @@ KERNEL = on(
         settle="`sudo modprobe nvidia` says `Key was rejected by service`",
         fix="sudo modprobe nvidia; if the key is rejected, sudo mokutil --import /var/lib/shim-signed/mok/MOK.der "
         "(Debian and others: /var/lib/dkms/mok.pub), reboot, and enrol the key",
-        judge=_absent("unsigned", _unsigned),
+        judge=told_apart(absent, "driver.secure_boot"),
     ),
     Condition(
         id="driver.not_loaded",
@@ -287,7 +252,7 @@ KERNEL = on(
         "failed to load.",
         settle="`sudo modprobe nvidia` loads it or shows the reason",
         fix="sudo modprobe nvidia; if that fails, sudo dmesg | grep -i nvidia",
-        judge=_absent("not_loaded", _not_loaded),
+        judge=told_apart(absent, "driver.not_loaded"),
         nvml=(9,),
         texts=(r"NVML_ERROR_DRIVER_NOT_LOADED|\bDriver Not Loaded\b",),
     ),
@@ -297,7 +262,7 @@ KERNEL = on(
         title="the host of this container has no NVIDIA driver running",
         meaning="A container uses the host's kernel and cannot load a module into it.",
         fix="on the host: sudo modprobe nvidia, or install NVIDIA's driver there; then recreate the container",
-        judge=_absent("host", _on_the_host),
+        judge=told_apart(absent, "container.host_driver"),
     ),
     Condition(
         id="gpu.fallen_off",
@@ -311,11 +276,7 @@ KERNEL = on(
         "part is faulty",
         fix="power-cycle the machine; if it happens again, reseat the GPU and its power cables",
         judge=_fallen,
-        texts=(
-            r"fallen off the bus",
-            r"\bXid\b.{0,80}:\s*79\b",
-            r"Unable to determine the device handle for (?:gpu|GPU)",
-        ),
+        texts=(FALLEN, r"\bXid\b.{0,80}:\s*79\b", r"Unable to determine the device handle for (?:gpu|GPU)"),
         source="NVIDIA Xid 79; NVIDIA/open-gpu-kernel-modules: osinit.c for the lines without an Xid",
     ),
     Condition(
@@ -338,7 +299,7 @@ KERNEL = on(
         fix="switch on Above 4G Decoding (and Resizable BAR) in the firmware; in a virtual machine, widen its 64-bit "
         "memory window",
         judge=_logged(NO_ROOM),
-        texts=(r"This PCI I/O region assigned to your NVIDIA device is invalid", r"BAR\d is 0M @ 0x0"),
+        texts=(NO_ROOM, r"BAR\d is 0M @ 0x0"),
         source="NVIDIA/gpu-operator issue 492; system76/firmware-open issue 66",
     ),
     Condition(
@@ -358,7 +319,7 @@ KERNEL = on(
         settle="the kernel's log has `requires use of the NVIDIA open kernel modules`",
         fix="sudo apt install nvidia-open (the package of the distribution whose name has `-open`), and reboot",
         judge=_open_needed,
-        texts=(r"requires use of the NVIDIA open kernel modules",),
+        texts=(OPEN_NEEDED,),
         source="NVIDIA/open-gpu-kernel-modules issues 862 and 872",
     ),
     Condition(
@@ -389,7 +350,7 @@ def _xid(evidence: Evidence) -> Seen | None:
     stories = [
         (address, known)
         for address in dict.fromkeys(one.pci_address for one in errors)
-        if (known := at_rest.story([one for one in errors if one.pci_address == address])) is not None
+        if (known := at_rest.story(address, errors)) is not None
     ]
     if not stories:
         return None
@@ -457,8 +418,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A whole mask: its entries, and which devices it shows."""
+    """A whole mask: its text, its entries, and which devices it shows."""
 
+    value: str
     entries: tuple[Entry, ...]
     shown: tuple[int, ...]
 
@@ -491,7 +453,7 @@ def read_mask(value: str, uuids: Sequence[str | None]) -> Reading:
             ended = True
         else:
             shown.append(entry.index)
-    return Reading(tuple(entries), tuple(shown))
+    return Reading(value, tuple(entries), tuple(shown))
 
 
 def _entry(text: str, uuids: Sequence[str | None]) -> Entry:
@@ -583,15 +545,15 @@ def _unmasked(evidence: Evidence) -> list[str | None]:
     return [device.uuid for device in (*_listed(evidence), *_instances(evidence))]
 
 
-def _seen(evidence: Evidence, reading: Reading, value: str, told: str) -> Seen:
-    by_torch = torch_count(value, _unmasked(evidence))
-    message = f"{MASK}={value!r} {told}: {'; '.join(entry.told for entry in reading.entries)}"
+def _seen(evidence: Evidence, reading: Reading, told: str) -> Seen:
+    by_torch = torch_count(reading.value, _unmasked(evidence))
+    message = f"{MASK}={reading.value!r} {told}: {'; '.join(entry.told for entry in reading.entries)}"
     if by_torch is not None and by_torch != len(reading.shown):
         message += f"; torch's own parser, which counts before CUDA starts, reads {by_torch}"
     return Seen(
         message,
         {
-            MASK: value,
+            MASK: reading.value,
             "entries": [{"text": entry.text, "index": entry.index, "why": entry.problem} for entry in reading.entries],
             "shown": len(_shown(evidence)),
             "by_cuda_rules": len(reading.shown),
@@ -600,50 +562,36 @@ def _seen(evidence: Evidence, reading: Reading, value: str, told: str) -> Seen:
     )
 
 
-def _mask(evidence: Evidence) -> tuple[str, Reading] | None:
-    """The mask and its reading, where CUDA says honestly what it shows under it."""
+def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
+    """Return which of the masks' conditions holds, and how, where CUDA says honestly what it shows under the mask."""
     value = evidence.value(MASK)
     if value is None or not evidence.is_nvidia_here or evidence.driver.cuinit_code not in (*HONEST, REFUSED):
         return None
-    return value, read_mask(value, _unmasked(evidence))
+    reading = read_mask(value, _unmasked(evidence))
+    done = _done_by(reading, evidence)
+    return None if done is None else (done[0], _seen(evidence, reading, done[1]))
 
 
-def _hides_all(evidence: Evidence) -> Seen | None:
-    found = _mask(evidence)
-    if found is None or _shown(evidence):
-        return None
-    value, reading = found
-    if evidence.driver.cuinit_code == REFUSED:
-        return _seen(evidence, reading, value, f"is refused: cuInit returns {REFUSED}")
-    # Without NVML's list every entry looks like too large a number: then only what hides whatever is there counts. With
-    # room for any number, an entry fails by its own form alone.
-    hides = not read_mask(value, [None] * 2**16).shown and not value.strip().startswith(("GPU-", "MIG-"))
-    count = len(_listed(evidence))
-    if reading.shown or not (count or hides):
-        return None
-    return _seen(evidence, reading, value, f"shows CUDA none of {count} GPUs" if count else "shows CUDA nothing")
-
-
-def _malformed(evidence: Evidence) -> Seen | None:
-    found = _mask(evidence)
-    if found is None or not _shown(evidence) or not found[1].is_malformed:
-        return None
-    value, reading = found
-    count = len(_shown(evidence))
-    told = f"has entries that are neither numbers nor UUIDs and shows {count} GPU{'s' * (count != 1)}"
-    return _seen(evidence, reading, value, told)
-
-
-def _shows_fewer(evidence: Evidence) -> Seen | None:
-    found = _mask(evidence)
-    shown = len(_shown(evidence))
-    if found is None or not shown or found[1].is_malformed or _is_sliced(evidence):
-        return None
-    value, reading = found
+def _done_by(reading: Reading, evidence: Evidence) -> tuple[str, str] | None:
+    """Return the condition, and in words what the mask does; None where it does as it says."""
+    shown, count = len(_shown(evidence)), len(_listed(evidence))
+    if not shown and evidence.driver.cuinit_code == REFUSED:
+        return "mask.hides_all", f"is refused: cuInit returns {REFUSED}"
+    if not shown:
+        # Without NVML's list every entry looks like too large a number: then only what hides whatever is there counts.
+        # With room for any number, an entry fails by its own form alone.
+        names_none = not read_mask(reading.value, [None] * 2**16).shown
+        hides = names_none and not reading.value.strip().startswith(("GPU-", "MIG-"))
+        if reading.shown or not (count or hides):
+            return None
+        return "mask.hides_all", f"shows CUDA none of {count} GPUs" if count else "shows CUDA nothing"
+    if reading.is_malformed:
+        told = f"has entries that are neither numbers nor UUIDs and shows {shown} GPU{'s' * (shown != 1)}"
+        return "mask.malformed", told
     asked = len(reading.entries)
-    if asked <= shown:
+    if asked <= shown or _is_sliced(evidence):
         return None
-    return _seen(evidence, reading, value, f"asks for {asked} GPUs and shows {shown}")
+    return "mask.shows_fewer", f"asks for {asked} GPUs and shows {shown}"
 
 
 def _order(evidence: Evidence) -> Seen | None:
@@ -682,10 +630,8 @@ def _cuda_shows_fewer(evidence: Evidence) -> Seen | None:
 
 
 def _not_listed(evidence: Evidence) -> Seen | None:
-    if not _listed(evidence):
-        return None
     found = unlisted(evidence.facts)
-    if found is None:
+    if found is None or not _listed(evidence):
         return None
     # One that the kernel's log calls fallen is lost, whatever the driver lists.
     lines = evidence.logged(FALLEN)
@@ -700,9 +646,9 @@ def _not_listed(evidence: Evidence) -> Seen | None:
 
 
 def _nvml_check(evidence: Evidence) -> Seen | None:
-    probe, code = evidence.torch, evidence.driver.cuinit_code
+    probe, code = evidence.probe, evidence.driver.cuinit_code
     asked = evidence.value("PYTORCH_NVML_BASED_CUDA_CHECK")
-    if probe is None or not probe.available or asked in (None, "0") or code in (None, 0):
+    if not probe.available or asked in (None, "0") or code in (None, 0):
         return None
     return Seen(
         f"torch.cuda.is_available() is True, but cuInit returns {code}",
@@ -711,8 +657,8 @@ def _nvml_check(evidence: Evidence) -> Seen | None:
 
 
 def _count_disagrees(evidence: Evidence) -> Seen | None:
-    probe = evidence.torch
-    if probe is None or probe.count is None or probe.cuda is None or evidence.driver.cuinit_code != 0:
+    probe = evidence.probe
+    if probe.count is None or probe.cuda is None or evidence.driver.cuinit_code != 0:
         return None
     shown = len(_shown(evidence))
     if probe.count == shown or (probe.count == 0 and not probe.available):
@@ -733,7 +679,7 @@ MASKS: tuple[Condition, ...] = (
         meaning="CUDA shows a process only the GPUs that this variable names. An empty value, -1, or a first entry "
         "that matches no GPU hides all of them. torch then finds no GPU and gives no reason.",
         fix="unset CUDA_VISIBLE_DEVICES",
-        judge=_hides_all,
+        judge=told_apart(_masked, "mask.hides_all"),
         texts=(r"No CUDA GPUs are available",),
         source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES",
     ),
@@ -746,7 +692,7 @@ MASKS: tuple[Condition, ...] = (
         meaning="An entry is a number or the beginning of a UUID. CUDA reads any other entry only as far as it is a "
         "number, or ends the list there, without a message: `0;1` is 0 and `0x1` is 0.",
         fix="export CUDA_VISIBLE_DEVICES with numbers or UUIDs and commas between them; `nvidia-smi -L` lists both",
-        judge=_malformed,
+        judge=told_apart(_masked, "mask.malformed"),
         source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES; torch/cuda/__init__.py, _parse_visible_devices",
     ),
     Condition(
@@ -758,7 +704,7 @@ MASKS: tuple[Condition, ...] = (
         meaning="The first entry that matches no GPU ends the list, so the GPUs after it are hidden although they "
         "exist.",
         fix="use only GPUs that exist; `nvidia-smi -L` lists them",
-        judge=_shows_fewer,
+        judge=told_apart(_masked, "mask.shows_fewer"),
         source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES",
     ),
     Condition(

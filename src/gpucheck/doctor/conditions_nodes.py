@@ -5,23 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
 
 from gpucheck.cards.card import KEPT_OUT, WSL_NODE
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, answers, on
-from gpucheck.doctor.conditions_kernel import why_absent
-from gpucheck.machine.stack import (
-    ONE_VERSION,
-    Library,
-    Node,
-    are_mixed_packages,
-    is_compat,
-    is_stub,
-    version_of,
-)
+from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, on, told_apart
+from gpucheck.doctor.conditions_kernel import absent
+from gpucheck.machine.stack import ONE_VERSION, Library, Node, are_mixed_packages, is_compat, is_stub, version_of
 
 CONTROL = "/dev/nvidiactl"
 MEMORY = "/dev/nvidia-uvm"
@@ -46,38 +36,27 @@ def lacks_nodes(evidence: Evidence) -> bool:
     """
     if not evidence.driver.kernel_module_loaded or evidence.cuda_works or evidence.host.wsl:
         return False
-    if why_absent(evidence) is not None or evidence.stack.devices is None:
+    if absent(evidence) is not None or evidence.stack.devices is None:
         return False
     no_card = bool(evidence.stack.gpus) and not _card_nodes(evidence) and evidence.in_container
     return evidence.stack.node(CONTROL) is None or no_card
 
 
-def _kept_out(evidence: Evidence) -> Seen | None:
-    value = evidence.value(VISIBLE)
-    if value not in KEPT_OUT or not evidence.in_container or not lacks_nodes(evidence):
+def _without_nodes(evidence: Evidence) -> tuple[str, Seen] | None:
+    """Return why the driver's nodes are not there: kept from this container, not given to it, or not made."""
+    if not lacks_nodes(evidence):
         return None
-    return Seen(
-        f"{VISIBLE}={value}, and no GPU's device node is in /dev",
-        {VISIBLE: value, "nodes": [node.path for node in evidence.stack.nodes]},
-    )
-
-
-def _no_gpu_given(evidence: Evidence) -> Seen | None:
-    if not evidence.in_container or not lacks_nodes(evidence) or _kept_out(evidence) is not None:
-        return None
-    nodes = [node.path for node in evidence.stack.nodes]
-    what = f"only {', '.join(nodes)}" if nodes else "none of the driver's nodes"
-    return Seen(
-        f"the host's kernel runs NVIDIA's module, but {what} is in /dev",
-        {"container": evidence.host.container, "nodes": nodes, VISIBLE: evidence.value(VISIBLE)},
-        fix=fixes.start_with_gpus(evidence.host),
-    )
-
-
-def _not_made(evidence: Evidence) -> Seen | None:
-    missing = not evidence.in_container and evidence.stack.gpus and lacks_nodes(evidence)
-    told = f"the module is loaded, but {CONTROL} does not exist"
-    return Seen(told, {"kernel_module_loaded": True}) if missing else None
+    nodes, value = [node.path for node in evidence.stack.nodes], evidence.value(VISIBLE)
+    if evidence.in_container and value in KEPT_OUT:
+        said = f"{VISIBLE}={value}, and no GPU's device node is in /dev"
+        return "container.gpus_kept_out", Seen(said, {VISIBLE: value, "nodes": nodes})
+    if evidence.in_container:
+        what = f"only {', '.join(nodes)}" if nodes else "none of the driver's nodes"
+        said = f"the host's kernel runs NVIDIA's module, but {what} is in /dev"
+        seen = {"container": evidence.host.container, "nodes": nodes, VISIBLE: value}
+        return "container.no_gpu", Seen(said, seen, fix=fixes.start_with_gpus(evidence.host))
+    said = f"the module is loaded, but {CONTROL} does not exist"
+    return ("driver.nodes_missing", Seen(said, {"kernel_module_loaded": True})) if evidence.stack.gpus else None
 
 
 def _denied(evidence: Evidence) -> Seen | None:
@@ -194,9 +173,8 @@ def _jetson_wheel(evidence: Evidence) -> Seen | None:
     # NVIDIA's own are named like 2.5.0a0+872d972e41.nv24.08.
     if re.search(r"\bnv\d", build.version):
         return None
-    tried = evidence.torch is not None and (evidence.torch.available is False or bool(evidence.torch.kernels))
-    if not tried:
-        return None
+    if evidence.probe.available is not False and not evidence.probe.kernels:
+        return None  # it was not tried
     return Seen(
         f"torch {build.version} is not NVIDIA's build for Jetson ({evidence.stack.jetson})",
         {"torch": build.version, "jetson": evidence.stack.jetson},
@@ -215,7 +193,7 @@ NODES = on(
         "value the container gets no GPU. A change inside the container has no effect.",
         fix="start the container with -e NVIDIA_VISIBLE_DEVICES=all, or with --gpus all (podman: --device "
         f"nvidia.com/gpu=all, after `{fixes.CDI}` on the host)",
-        judge=_kept_out,
+        judge=told_apart(_without_nodes, "container.gpus_kept_out"),
         source="NVIDIA Container Toolkit documentation",
     ),
     Condition(
@@ -225,7 +203,7 @@ NODES = on(
         "often reports an insufficient driver version, although it sees no driver at all.",
         settle="the same image started with --gpus all finds it",
         fix=fixes.START_WITH_GPUS,
-        judge=_no_gpu_given,
+        judge=told_apart(_without_nodes, "container.no_gpu"),
         texts=(
             r"WARNING: The NVIDIA Driver was not detected",
             r"CUDA driver version is insufficient for CUDA runtime version",
@@ -238,7 +216,7 @@ NODES = on(
         "the set-user-ID bit, creates them when a program needs them.",
         settle="`ls -l /dev/nvidia*` shows them afterwards",
         fix="sudo nvidia-modprobe -c 0 -u",
-        judge=_not_made,
+        judge=told_apart(_without_nodes, "driver.nodes_missing"),
     ),
     Condition(
         id="driver.node_hangs",
@@ -350,29 +328,28 @@ NIXOS = "/run/opengl-driver/"
 # NVML_ERROR_LIB_RM_VERSION_MISMATCH of nvml.h.
 VERSION_MISMATCH = 18
 
-Unloaded = Literal["broken", "unlinked", "not_searched", "missing"]
 
-
-def why_unloaded(evidence: Evidence) -> Unloaded | None:
-    """Why the loader has no libcuda; None where it has one, or something below or beside this condition says why."""
+def _unloaded(evidence: Evidence) -> tuple[str, Seen] | None:
+    """Return which condition leaves the loader without a libcuda, and how it shows; None where it has one, or something
+    below or beside these conditions says why."""
+    error = evidence.driver.cuinit_error or ""
     if not evidence.is_nvidia_here or evidence.host.system == "Windows":
         return None
-    if "this libcuda has no cuInit" in (evidence.driver.cuinit_error or ""):
-        return "broken"
-    if not cuda_not_loaded(evidence):
-        return None
-    if NOT_FOUND not in (evidence.driver.cuinit_error or ""):
-        return "broken"
-    if without_compute(evidence):
+    if "this libcuda has no cuInit" in error or (cuda_not_loaded(evidence) and NOT_FOUND not in error):
+        return "library.broken", _broken(evidence)
+    if not cuda_not_loaded(evidence) or without_compute(evidence):
         return None
     if evidence.stack.unlinked:
-        return "unlinked"
-    if _on_disk(evidence) is not None:
-        return "not_searched"
+        files = [library.path for library in evidence.stack.unlinked]
+        said = f"{files[0]} exists, but there is no {LIBCUDA} beside it"
+        return "library.cuda_unlinked", Seen(said, {"files": files})
+    library = _on_disk(evidence)
+    if library is not None:
+        return "library.cuda_not_searched", _not_searched(evidence, library)
     # Without a driver, or its nodes, nothing else is to be expected.
-    if why_absent(evidence) is not None or lacks_nodes(evidence) or evidence.host.wsl:
+    if absent(evidence) is not None or lacks_nodes(evidence) or evidence.host.wsl:
         return None
-    return "missing"
+    return "library.cuda_missing", _missing(evidence)
 
 
 def _on_disk(evidence: Evidence) -> Library | None:
@@ -380,10 +357,6 @@ def _on_disk(evidence: Evidence) -> Library | None:
     stack = evidence.stack
     found = [stack.found(LIBCUDA), *(one for one in stack.stray_libraries if one.name == LIBCUDA)]
     return next((one for one in found if one is not None and not one.is_stub and not one.is_compat), None)
-
-
-def _unloaded(why: Unloaded, said: Callable[[Evidence], Seen]) -> Callable[[Evidence], Seen | None]:
-    return lambda evidence: said(evidence) if why_unloaded(evidence) == why else None
 
 
 def _broken(evidence: Evidence) -> Seen:
@@ -395,14 +368,7 @@ def _broken(evidence: Evidence) -> Seen:
     return Seen(error, told, f"ls -l {found[0]}; {mend}" if found else None)
 
 
-def _unlinked(evidence: Evidence) -> Seen:
-    files = [library.path for library in evidence.stack.unlinked]
-    return Seen(f"{files[0]} exists, but there is no {LIBCUDA} beside it", {"files": files})
-
-
-def _not_searched(evidence: Evidence) -> Seen:
-    library = _on_disk(evidence)
-    assert library is not None
+def _not_searched(evidence: Evidence, library: Library) -> Seen:
     folder = library.path.rpartition("/")[0]
     searched = evidence.stack.found(LIBCUDA) is not None
     fix = "sudo ldconfig"
@@ -454,9 +420,8 @@ def from_variable(evidence: Evidence, path: str | None, name: str = LIBCUDA) -> 
     """The library that is in use at `path`, where the loader found it by LD_LIBRARY_PATH alone."""
     if any(path in (library.path, library.real_path) for library in evidence.stack.libraries):
         return None
-    found = (library for library in evidence.stack.path_libraries if library.name == name)
-    for library in found:
-        if path in (library.path, library.real_path):
+    for library in evidence.stack.path_libraries:
+        if library.name == name and path in (library.path, library.real_path):
             return library
     folder, _, file = (path or "").rpartition("/")
     written = evidence.stack.path_folders.get(folder)
@@ -521,14 +486,20 @@ def _mismatch(evidence: Evidence) -> Seen | None:
     if driver.nvml_code != VERSION_MISMATCH and not by_cuda:
         return None
     on_disk = evidence.stack.found(NVML) or evidence.stack.found(LIBCUDA)
-    library = version_of(driver.nvml_path) or version_of(driver.libcuda_path)
-    library = library or (on_disk.version if on_disk is not None else None)
+    loaded = version_of(driver.nvml_path) or version_of(driver.libcuda_path)
+    library = loaded or (on_disk.version if on_disk is not None else None)
     module = driver.kernel_module_version
     differ = library is not None and module is not None and library != module
     known = f"the libraries are {library}, the loaded module is {module}" if differ else ""
-    given = _given(evidence)
+    given = from_variable(evidence, driver.nvml_path, NVML) or from_variable(evidence, driver.libcuda_path)
+    fix = None  # the condition's own: load the new module
     if given is not None:
         known = f"{known}{'; ' if known else ''}LD_LIBRARY_PATH brought {given.path}"
+        fix = _without(evidence, given)
+    elif evidence.in_container:
+        fix = "recreate the container: it has the host's libraries from before an update"
+    elif loaded and module and are_mixed_packages(loaded, module):
+        fix = ONE_VERSION
     who = f"NVML returns {VERSION_MISMATCH}" if driver.nvml_code == VERSION_MISMATCH else "cuInit returns 803"
     return Seen(
         f"{who}; {known}" if known else f"{who}: the versions of its library and the kernel module differ",
@@ -538,28 +509,10 @@ def _mismatch(evidence: Evidence) -> Seen | None:
             "library_version": library,
             "kernel_module_version": module,
         },
-        fix=_mismatch_fix(evidence),
+        fix=fix,
         # torch goes on where its libcuda is the module's: what NVML tells is then all that is missing.
         verdict="warn" if evidence.cuda_works else None,
     )
-
-
-def _given(evidence: Evidence) -> Library | None:
-    """NVML's library or libcuda, where LD_LIBRARY_PATH brought it."""
-    driver = evidence.driver
-    return from_variable(evidence, driver.nvml_path, NVML) or from_variable(evidence, driver.libcuda_path)
-
-
-def _mismatch_fix(evidence: Evidence) -> str | None:
-    """None for the condition's own: load the new module."""
-    given = _given(evidence)
-    if given is not None:
-        return _without(evidence, given)
-    if evidence.in_container:
-        return "recreate the container: it has the host's libraries from before an update"
-    library = version_of(evidence.driver.nvml_path) or version_of(evidence.driver.libcuda_path)
-    module = evidence.driver.kernel_module_version
-    return ONE_VERSION if library and module and are_mixed_packages(library, module) else None
 
 
 def _no_nvml(evidence: Evidence) -> Seen | None:
@@ -581,7 +534,7 @@ LIBRARY = on(
         "processor, or needs a missing library. A container image that was built while the driver was mounted keeps "
         "empty files with these names.",
         fix="ls -l the named file; remove it, or reinstall the driver's libraries, then sudo ldconfig",
-        judge=_unloaded("broken", _broken),
+        judge=told_apart(_unloaded, "library.broken"),
         texts=(r"libcuda\.so[.\d]*: (?:file too short|invalid ELF header|wrong ELF class)",),
     ),
     Condition(
@@ -591,7 +544,7 @@ LIBRARY = on(
         meaning="Programs load libcuda.so.1, a link to the file with the version in its name. The link is missing "
         "because ldconfig was not run after the files were added, usually in a container.",
         fix="sudo ldconfig",
-        judge=_unloaded("unlinked", _unlinked),
+        judge=told_apart(_unloaded, "library.cuda_unlinked"),
         source="NVIDIA/nvidia-container-toolkit issue 1099; containerd/nerdctl issue 4621",
     ),
     Condition(
@@ -601,7 +554,7 @@ LIBRARY = on(
         meaning="The loader searches LD_LIBRARY_PATH, its cache and its default folders. The driver's libcuda is "
         "elsewhere, or was added after the cache was made.",
         fix="sudo ldconfig",
-        judge=_unloaded("not_searched", _not_searched),
+        judge=told_apart(_unloaded, "library.cuda_not_searched"),
     ),
     Condition(
         id="library.cuda_missing",
@@ -610,7 +563,7 @@ LIBRARY = on(
         "split the driver into packages, and the compute package may be missing.",
         settle="`ldconfig -p | grep libcuda.so.1` shows nothing",
         fix="install the driver's compute package",
-        judge=_unloaded("missing", _missing),
+        judge=told_apart(_unloaded, "library.cuda_missing"),
         texts=(r"libcuda\.so\.1: cannot open shared object file",),
     ),
     Condition(
@@ -644,7 +597,7 @@ LIBRARY = on(
         "GPU the package's libcuda does not start.",
         fix="remove the compat folder from LD_LIBRARY_PATH (or remove the package cuda-compat); if the driver is "
         "then too old for torch, update the driver",
-        judge=answers(804),
+        judge=lambda seen: answered(seen) if seen.driver.cuinit_code == 804 else None,
         cuinit=(804,),
         texts=(
             r"Error 804: forward compatibility was attempted on non supported HW",

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from gpucheck.cards.at_rest import ACTIONS
 from gpucheck.cards.checks import smi_name
 from gpucheck.doctor import conditions_kernel, conditions_nodes, fixes
-from gpucheck.doctor.condition import Certainty, Condition, Evidence, Seen, answered, answers, on
-from gpucheck.doctor.conditions_kernel import FALLEN, MASK, REFUSED, why_absent
+from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, by_answer, on
+from gpucheck.doctor.conditions_kernel import FALLEN, MASK, REFUSED, absent
 from gpucheck.doctor.conditions_nodes import lacks_nodes
 from gpucheck.report.facts import Device, Driver
 from gpucheck.report.finding import Verdict
@@ -25,13 +25,12 @@ def _unless_cuda_works(evidence: Evidence) -> Verdict | None:
     return "warn" if evidence.cuda_works else None
 
 
-def _said(evidence: Evidence, more: str = "", *, certainty: Certainty | None = None) -> Seen:
+def _said(evidence: Evidence, more: str = "") -> Seen:
     driver = evidence.driver
     said = f"nvmlInit returns {driver.nvml_code} ({driver.nvml_error or 'no text'})"
     return Seen(
         f"{said}; {more}" if more else said,
         {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error},
-        certainty=certainty,
         verdict=_unless_cuda_works(evidence),
     )
 
@@ -105,7 +104,7 @@ def _lists_none(evidence: Evidence) -> Seen | None:
         return None
     if any(card.nvml_index is not None for card in evidence.cards):
         return None
-    if why_absent(evidence) is not None or lacks_nodes(evidence):
+    if absent(evidence) is not None or lacks_nodes(evidence):
         return None
     addresses = [gpu.address for gpu in evidence.stack.gpus]
     return Seen(f"{', '.join(addresses)} on the PCI bus, but none in NVML's list", {"pci_addresses": addresses})
@@ -127,9 +126,7 @@ def _other(evidence: Evidence) -> Seen | None:
 
 def _busy(evidence: Evidence) -> Seen | None:
     """CUDA starts and a kernel is refused, with another process on a GPU that lets in one."""
-    probe = evidence.torch
-    errors = [run.error for run in probe.kernels if run.error] if probe is not None else []
-    if not any("busy or unavailable" in error for error in errors):
+    if not any("busy or unavailable" in (run.error or "") for run in evidence.probe.kernels):
         return None
     cards = [card for card in evidence.cards if (card.compute_mode or "default") != "default"]
     if not cards:
@@ -325,8 +322,8 @@ def _hung_cuinit(evidence: Evidence) -> Seen | None:
     if not driver.is_hung:
         return None
     told = {"libcuda": driver.libcuda_path, "nvml_error": driver.nvml_error}
-    if evidence.torch is not None and evidence.torch.not_awaited is not None:
-        told["torch_not_awaited"] = evidence.torch.not_awaited
+    if evidence.probe.not_awaited is not None:
+        told["torch_not_awaited"] = evidence.probe.not_awaited
     return Seen(_after_start(driver), told)
 
 
@@ -335,10 +332,8 @@ def _crashed_cuinit(evidence: Evidence) -> Seen | None:
     return Seen(error, {"libcuda": evidence.driver.libcuda_path}) if "ended early" in error else None
 
 
-def _out_of_memory(evidence: Evidence) -> Seen | None:
+def _out_of_memory(evidence: Evidence) -> Seen:
     """2 before any memory was asked for: CUDA sets aside addresses for all memory of host and cards as it starts."""
-    if evidence.driver.cuinit_code != 2:
-        return None
     limit = evidence.stack.address_limit_bytes
     if limit is None:
         left = evidence.host.container_available_bytes
@@ -356,7 +351,7 @@ def _out_of_memory(evidence: Evidence) -> Seen | None:
 def _no_memory_node(evidence: Evidence) -> Seen | None:
     """999 where the node of the memory module is missing, which `nvidia-smi` does not need."""
     stack = evidence.stack
-    if evidence.driver.cuinit_code != 999 or stack.node("/dev/nvidiactl") is None or stack.node("/dev/nvidia-uvm"):
+    if stack.node("/dev/nvidiactl") is None or stack.node("/dev/nvidia-uvm"):
         return None
     loaded = None if stack.modules is None else "nvidia_uvm" in stack.modules
     more = "/dev/nvidiactl exists, but /dev/nvidia-uvm does not"
@@ -372,15 +367,13 @@ def _no_memory_node(evidence: Evidence) -> Seen | None:
 
 
 def _unknown_error(evidence: Evidence) -> Seen | None:
-    if evidence.driver.cuinit_code != 999 or _no_memory_node(evidence) is not None:
+    if _no_memory_node(evidence) is not None:
         return None
     return answered(evidence, "the device nodes exist" if evidence.stack.node("/dev/nvidia-uvm") else "")
 
 
 def _memory_module(evidence: Evidence) -> Seen | None:
     """3 with the open module: heterogeneous memory management does not start on some kernels."""
-    if evidence.driver.cuinit_code != 3:
-        return None
     logged = evidence.logged(NO_ROOM_FOR_PAGES)
     if logged:
         return answered(evidence, f"the kernel logs: {logged[-1]}", certainty="proof", log=logged)
@@ -392,14 +385,12 @@ def _memory_module(evidence: Evidence) -> Seen | None:
 
 
 def _not_initialised(evidence: Evidence) -> Seen | None:
-    if evidence.driver.cuinit_code != 3 or _memory_module(evidence) is not None:
-        return None
-    return answered(evidence)
+    return answered(evidence) if _memory_module(evidence) is None else None
 
 
 def _no_device(evidence: Evidence) -> Seen | None:
     """100 that no mask and no MIG mode explains, on a machine that has a GPU."""
-    if evidence.driver.cuinit_code != 100 or not evidence.is_nvidia_here:
+    if not evidence.is_nvidia_here:
         return None
     # A mask lets nothing through of what NVML lists or, without its list, of many.
     value = evidence.value(MASK)
@@ -415,7 +406,7 @@ def _empty_mig(evidence: Evidence) -> Seen | None:
     """Every card that NVML lists is in MIG mode and none has an instance."""
     whole = [card for card in evidence.cards if card.parent_uuid is None]
     empty = [card for card in whole if card.mig is not None and card.mig.enabled and not card.mig.instances]
-    if evidence.driver.cuinit_code != 100 or not whole or len(empty) < len(whole):
+    if not whole or len(empty) < len(whole):
         return None
     return answered(
         evidence,
@@ -438,10 +429,8 @@ def _mig_fix(cards: str) -> str:
 MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"
 
 
-def _unavailable(evidence: Evidence) -> Seen | None:
+def _unavailable(evidence: Evidence) -> Seen:
     """46: the mode in which a GPU lets one process in, or none, and who is in; else a licence or a partition."""
-    if evidence.driver.cuinit_code != 46:
-        return None
     modes = {card.compute_mode for card in evidence.cards}
     pids = sorted({process.pid for card in evidence.cards for process in card.processes or ()})
     if "prohibited" in modes:
@@ -475,7 +464,7 @@ def _unavailable(evidence: Evidence) -> Seen | None:
 def _is_confidential(evidence: Evidence) -> bool:
     """802 where NVML says that the GPUs wait, or in a confidential virtual machine without switches of its own."""
     told, stack = evidence.driver.confidential_computing, evidence.stack
-    if evidence.driver.cuinit_code != 802 or told in ("off", "ready"):
+    if told in ("off", "ready"):
         return False
     return told == "not ready" or (stack.confidential_guest and not stack.switches)
 
@@ -495,7 +484,7 @@ def _confidential(evidence: Evidence) -> Seen | None:
 
 def _fabric(evidence: Evidence) -> Seen | None:
     """802 elsewhere; the manager's absence is proof only where the switches are this machine's own."""
-    if evidence.driver.cuinit_code != 802 or _is_confidential(evidence):
+    if _is_confidential(evidence):
         return None
     stack = evidence.stack
     runs = None if evidence.in_container else stack.fabric_manager
@@ -523,27 +512,19 @@ def _fabric(evidence: Evidence) -> Seen | None:
     )
 
 
-def _mps(*codes: int) -> Callable[[Evidence], Seen | None]:
+def _mps(evidence: Evidence) -> Seen:
     """CUDA was sent to a server of MPS: by the variable, or because one was started at its usual place."""
-
-    def judge(evidence: Evidence) -> Seen | None:
-        if evidence.driver.cuinit_code not in codes:
-            return None
-        folder = evidence.value(MPS_FOLDER)
-        where = f"{MPS_FOLDER}={folder}" if folder else f"{MPS_FOLDER} is not set: the default is /tmp/nvidia-mps"
-        # Without the variable a daemon that ended has left its pipes in the usual place, where CUDA finds them.
-        stale = "once no MPS daemon runs, remove stale pipes: sudo rm -r /tmp/nvidia-mps"
-        fix = f"start MPS: nvidia-cuda-mps-control -d; or, {stale}" if not folder else None
-        unreachable = evidence.driver.cuinit_code in (805, 806)
-        return answered(evidence, where, fix=fix if unreachable else None, cuda_mps_pipe_directory=folder)
-
-    return judge
+    folder = evidence.value(MPS_FOLDER)
+    where = f"{MPS_FOLDER}={folder}" if folder else f"{MPS_FOLDER} is not set: the default is /tmp/nvidia-mps"
+    # Without the variable a daemon that ended has left its pipes in the usual place, where CUDA finds them.
+    stale = "once no MPS daemon runs, remove stale pipes: sudo rm -r /tmp/nvidia-mps"
+    fix = f"start MPS: nvidia-cuda-mps-control -d; or, {stale}" if not folder else None
+    unreachable = evidence.driver.cuinit_code in (805, 806)
+    return answered(evidence, where, fix=fix if unreachable else None, cuda_mps_pipe_directory=folder)
 
 
-def _not_supported(evidence: Evidence) -> Seen | None:
+def _not_supported(evidence: Evidence) -> Seen:
     """801: on a Jetson mostly of a user who may not open its nodes."""
-    if evidence.driver.cuinit_code != 801:
-        return None
     if evidence.stack.jetson is None:
         return answered(evidence)
     fix = "sudo usermod -aG video,render $USER, then log in again; a container: --group-add video --group-add render"
@@ -556,7 +537,7 @@ def _other_cuinit(evidence: Evidence) -> Seen | None:
     return None if by_mask or code in (None, 0, *EXPLAINED_CUINIT) else answered(evidence)
 
 
-CUINIT = on(
+_CUINIT = on(
     "cuinit",
     Condition(
         id="driver.hung",
@@ -683,7 +664,7 @@ CUINIT = on(
         "code at run time.",
         settle="it runs with a newer driver",
         fix="update the driver, or use a torch built for an older CUDA",
-        judge=answers(222),
+        judge=answered,
         cuinit=(222,),
         texts=(r"the provided PTX was compiled with an unsupported toolchain", r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION"),
     ),
@@ -695,7 +676,7 @@ CUINIT = on(
         "graphics-only profile, and a sandbox.",
         settle="`nvidia-smi -q | grep -i -e product -e license` names a virtual GPU's profile",
         fix="use a compute profile (vGPU: C or Q series); or run again outside the sandbox",
-        judge=answers(800),
+        judge=answered,
         cuinit=(800,),
         texts=(r"Error 800: operation not permitted", r"CUDA_ERROR_NOT_PERMITTED"),
     ),
@@ -745,7 +726,7 @@ CUINIT = on(
         "does not answer: the daemon ended and left its pipes, runs for another user, or was not passed into this "
         "container.",
         fix="start MPS: nvidia-cuda-mps-control -d; or, to run without MPS, unset CUDA_MPS_PIPE_DIRECTORY",
-        judge=_mps(805, 806),
+        judge=_mps,
         cuinit=(805, 806),
         texts=(
             r"MPS client failed to connect to the MPS control daemon",
@@ -761,7 +742,7 @@ CUINIT = on(
         meaning="The server is starting, or is recovering from a client's fault.",
         settle="its log (server.log in CUDA_MPS_LOG_DIRECTORY) shows what it waits for",
         fix="try again in a few seconds; else echo quit | nvidia-cuda-mps-control, and restart it",
-        judge=_mps(807),
+        judge=_mps,
         cuinit=(807,),
         texts=(r"MPS server is not ready to accept new MPS client", r"CUDA_ERROR_MPS_SERVER_NOT_READY"),
         source="NVIDIA Multi-Process Service documentation",
@@ -772,7 +753,7 @@ CUINIT = on(
         title="the MPS server accepts no more clients",
         meaning="An MPS server has a limited number of clients and of connections to a device.",
         fix="end clients that you do not need: echo get_client_list PID | nvidia-cuda-mps-control lists them",
-        judge=_mps(808, 809),
+        judge=_mps,
         cuinit=(808, 809),
         texts=(
             r"hardware resources required to (?:create MPS client|support device connections) have been exhausted",
@@ -786,7 +767,7 @@ CUINIT = on(
         title="the MPS server ended this client",
         meaning="An operator, or the server while it recovered from a fault, ended this client's connection.",
         fix="start the program again",
-        judge=_mps(810),
+        judge=_mps,
         cuinit=(810,),
         texts=(r"MPS client has been terminated by the server", r"CUDA_ERROR_MPS_CLIENT_TERMINATED"),
         source="NVIDIA Multi-Process Service documentation",
@@ -803,5 +784,7 @@ CUINIT = on(
     ),
 )
 
+# Each of these answers is judged by the rows that name it.
+CUINIT = tuple(map(by_answer, _CUINIT))
 # What the rows of this rung and of the one below it are about; any other answer is told as it is.
 EXPLAINED_CUINIT = {code for rows in (conditions_nodes.LIBRARY, CUINIT) for row in rows for code in row.cuinit}

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Condition, Evidence, Seen, on
+from gpucheck.doctor.condition import Condition, Evidence, Seen, on, told_apart
 from gpucheck.machine.stack import KernelRun, TorchProbe
 from gpucheck.machine.torch_probe_child import version_key
 
@@ -20,15 +20,15 @@ _NO_MODULE = re.compile(r"No module named ['\"]torch['\"]$")
 
 def _kind(evidence: Evidence) -> str | None:
     """Return what the torch is built for: what it says itself, else what its files say."""
-    probe = evidence.torch
-    if probe is not None and probe.version is not None:
+    probe = evidence.probe
+    if probe.version is not None:
         return "cuda" if probe.cuda else "rocm" if probe.hip else "xpu" if probe.xpu else "cpu"
     return evidence.build.built_for if evidence.build.version else None
 
 
 def torch_version(evidence: Evidence) -> str | None:
     """The version of the torch that is diagnosed; None where there is none."""
-    return (evidence.torch.version if evidence.torch else None) or evidence.build.version
+    return evidence.probe.version or evidence.build.version
 
 
 def _cuda_build(evidence: Evidence) -> str:
@@ -36,7 +36,7 @@ def _cuda_build(evidence: Evidence) -> str:
 
     What PYTHONPATH brings is taken out of it instead: it would come before whatever is installed.
     """
-    entry = fixes.pythonpath_of(evidence.torch) if evidence.torch else None
+    entry = fixes.pythonpath_of(evidence.probe)
     if entry is not None:
         return fixes.out_of_pythonpath(entry)
     if not evidence.is_nvidia_here:
@@ -63,34 +63,40 @@ def build_line(evidence: Evidence, capabilities: Iterable[str]) -> str:
 
 def built_for_cuda(evidence: Evidence) -> str | None:
     """The CUDA that the torch which is diagnosed was built for; None for another build, and where it is not known."""
-    probe, build = evidence.torch, evidence.build
-    if probe is not None and probe.version is not None:
-        return probe.cuda
+    build = evidence.build
+    if evidence.probe.version is not None:
+        return evidence.probe.cuda
     return build.toolkit_version if build.built_for == "cuda" else None
 
 
-def _failed(evidence: Evidence, *stages: str) -> TorchProbe | None:
-    """The probe, where it ended early at one of these steps."""
-    probe = evidence.torch
-    ended = probe is not None and (probe.error is not None or probe.timed_out)
-    return probe if ended and probe is not None and probe.stage in stages else None
-
-
-def _is_missing(probe: TorchProbe) -> bool:
-    return probe.path is None and _NO_MODULE.search(probe.error or "") is not None
-
-
-def _missing(evidence: Evidence) -> Seen | None:
-    probe = _failed(evidence, "import")
-    if probe is None or not _is_missing(probe):
+def _not_started(evidence: Evidence) -> tuple[str, Seen] | None:
+    """Return which condition keeps torch from being imported or from telling its devices, and how it shows."""
+    probe, error = evidence.probe, evidence.probe.error or ""
+    if probe.stage not in ("import", "ask") or (probe.error is None and not probe.timed_out):
         return None
-    return Seen(f"{probe.executable}: {probe.error}", {"executable": probe.executable}, fix=_cuda_build(evidence))
+    if probe.path is None and _NO_MODULE.search(error):
+        said = f"{probe.executable}: {error}"
+        return "torch.missing", Seen(said, {"executable": probe.executable}, fix=_cuda_build(evidence))
+    shadowed = _shadowed(probe)
+    if shadowed is not None:
+        return "torch.shadowed", shadowed
+    symbol = _UNDEFINED.search(error) if probe.stage == "import" else None
+    if symbol is not None:
+        return "torch.undefined_symbol", _undefined_symbol(evidence, symbol[1])
+    step = "importing torch" if probe.stage == "import" else "asking torch for its devices"
+    if _SIGNAL.match(error):
+        said = f"{step} ended its process by {error}"
+        return "torch.crashed", Seen(said, {"stage": probe.stage}, _cuda_build(evidence))
+    if probe.timed_out:
+        said = f"{step} did not finish within {evidence.torch_limit}"
+        return "torch.hung", Seen(said, {"stage": probe.stage, "limit_s": probe.limit_s})
+    broken = dict(probe.missing_files or {})
+    told = {"stage": probe.stage, "path": probe.path, **({"missing_files": broken} if broken else {})}
+    fix = fixes.packages_again(evidence, broken) if broken else _cuda_build(evidence)
+    return "torch.import_broken", Seen(f"{step}: {error}", told, fix)
 
 
-def _shadowed(evidence: Evidence) -> Seen | None:
-    probe = _failed(evidence, "import", "ask")
-    if probe is None or _is_missing(probe):
-        return None
+def _shadowed(probe: TorchProbe) -> Seen | None:
     seen = {"shadowed_by": list(probe.shadowed_by), "path": probe.path, "error": probe.error}
     said = probe.error or "the import did not finish"
     if probe.shadowed_by:
@@ -104,50 +110,14 @@ def _shadowed(evidence: Evidence) -> Seen | None:
     return None
 
 
-def _undefined_symbol(evidence: Evidence) -> Seen | None:
-    probe = _failed(evidence, "import")
-    found = _UNDEFINED.search(probe.error or "") if probe else None
-    if probe is None or found is None or _shadowed(evidence):
-        return None
-    given = "LD_LIBRARY_PATH" in evidence.variables
+def _undefined_symbol(evidence: Evidence, symbol: str) -> Seen:
+    probe, given = evidence.probe, "LD_LIBRARY_PATH" in evidence.variables
     fix = None if given and fixes.pythonpath_of(probe) is None else _cuda_build(evidence)
     if probe.foreign_folders:
         fix = fixes.out_of_library_path(probe.foreign_folders)
     foreign = f"; loaded from elsewhere: {', '.join(probe.foreign_libraries)}" if probe.foreign_libraries else ""
-    told = {"symbol": found[1], "LD_LIBRARY_PATH": given, "foreign_libraries": list(probe.foreign_libraries)}
+    told = {"symbol": symbol, "LD_LIBRARY_PATH": given, "foreign_libraries": list(probe.foreign_libraries)}
     return Seen(f"{probe.error}{foreign}", told, fix)
-
-
-def _crashed(evidence: Evidence) -> Seen | None:
-    probe = _failed(evidence, "import", "ask")
-    if probe is None or not _SIGNAL.match(probe.error or "") or _shadowed(evidence):
-        return None
-    return Seen(f"{_step(probe)} ended its process by {probe.error}", {"stage": probe.stage}, _cuda_build(evidence))
-
-
-def _hung(evidence: Evidence) -> Seen | None:
-    probe = _failed(evidence, "import", "ask")
-    if probe is None or not probe.timed_out or _shadowed(evidence):
-        return None
-    told = f"{_step(probe)} did not finish within {evidence.torch_limit}"
-    return Seen(told, {"stage": probe.stage, "limit_s": probe.limit_s})
-
-
-def _step(probe: TorchProbe) -> str:
-    return "importing torch" if probe.stage == "import" else "asking torch for its devices"
-
-
-def _import_broken(evidence: Evidence) -> Seen | None:
-    probe = _failed(evidence, "import", "ask")
-    if probe is None or probe.error is None or _is_missing(probe):
-        return None
-    if any(judge(evidence) for judge in (_shadowed, _undefined_symbol, _crashed)):
-        return None
-    told: dict[str, Any] = {"stage": probe.stage, "path": probe.path}
-    broken = dict(probe.missing_files or {})
-    told |= {"missing_files": broken} if broken else {}
-    fix = fixes.packages_again(evidence, broken) if broken else _cuda_build(evidence)
-    return Seen(f"{_step(probe)}: {probe.error}", told, fix)
 
 
 def _cpu_build(evidence: Evidence) -> Seen | None:
@@ -161,7 +131,7 @@ def _cpu_build(evidence: Evidence) -> Seen | None:
 
 def _wrong_backend(evidence: Evidence) -> Seen | None:
     kind = _kind(evidence)
-    if kind not in ("rocm", "xpu") or not evidence.is_nvidia_here or (evidence.torch and evidence.torch.other):
+    if kind not in ("rocm", "xpu") or not evidence.is_nvidia_here or evidence.probe.other:
         return None
     name = {"rocm": "AMD's ROCm", "xpu": "Intel's XPU"}[kind]
     return Seen(f"torch {torch_version(evidence)} is built for {name}", {"built_for": kind}, _cuda_build(evidence))
@@ -185,8 +155,8 @@ def _driver_too_old(evidence: Evidence) -> Seen | None:
 
 def _sees_none(evidence: Evidence) -> Seen | None:
     """A torch for CUDA that finds no device where CUDA shows some: what it says of it itself is all there is."""
-    probe = evidence.torch
-    if probe is None or probe.available is not False or _kind(evidence) != "cuda" or not evidence.cuda_works:
+    probe = evidence.probe
+    if probe.available is not False or _kind(evidence) != "cuda" or not evidence.cuda_works:
         return None
     # What tells the reason has a condition of its own; on a Jetson it is the wheel.
     if _driver_too_old(evidence) or evidence.stack.jetson:
@@ -213,7 +183,7 @@ TORCH = on(
         meaning="The checked interpreter finds no torch. Another environment may have one: check it with `--python "
         "PATH`. This is a fault on a machine without a GPU too, because nothing can be trained without torch.",
         fix="python -m pip install torch",
-        judge=_missing,
+        judge=told_apart(_not_started, "torch.missing"),
         texts=(r"\bNo module named '?torch'?(?![\w.])",),
     ),
     Condition(
@@ -223,7 +193,7 @@ TORCH = on(
         "torch, or of a standard library module that torch imports.",
         settle="the import works from another folder",
         fix="rename the file, or run from another folder",
-        judge=_shadowed,
+        judge=told_apart(_not_started, "torch.shadowed"),
         texts=(
             r"module 'torch' has no attribute 'cuda'",
             r"partially initialized module 'torch' has no attribute",
@@ -237,7 +207,7 @@ TORCH = on(
         "torch's, and usually comes from LD_LIBRARY_PATH or another installation.",
         settle="the import works with LD_LIBRARY_PATH unset",
         fix="unset LD_LIBRARY_PATH",
-        judge=_undefined_symbol,
+        judge=told_apart(_not_started, "torch.undefined_symbol"),
         texts=(
             r"undefined symbol: (_Z\w*[NK](3c10|2at|5torch)|_*nvJitLink|cudnn|cublas|cusparse|nccl)\w*",
             r"__nvJitLink\w+",
@@ -251,7 +221,7 @@ TORCH = on(
         meaning="A signal ends the process when it imports torch or asks torch for its devices. torch's libraries "
         "are damaged, built for another processor (SIGILL), or do not match each other.",
         fix="reinstall torch in a fresh environment",
-        judge=_crashed,
+        judge=told_apart(_not_started, "torch.crashed"),
     ),
     Condition(
         id="torch.hung",
@@ -261,7 +231,7 @@ TORCH = on(
         "system that does not answer, a driver that hangs, and a file that is imported instead of another and waits.",
         settle="`python -X faulthandler -X importtime -c 'import torch'` shows where it stops",
         fix="python -X importtime -c 'import torch'",
-        judge=_hung,
+        judge=told_apart(_not_started, "torch.hung"),
     ),
     Condition(
         id="torch.import_broken",
@@ -269,7 +239,7 @@ TORCH = on(
         title="torch cannot be imported",
         meaning="The import raises an error: parts of torch are missing, damaged or from another version.",
         fix="reinstall torch in a fresh environment",
-        judge=_import_broken,
+        judge=told_apart(_not_started, "torch.import_broken"),
         texts=(r"ImportError: lib(torch|c10|cu|nv|nccl|mkl)\w*\.so[\d.]*: cannot open shared object file",),
     ),
     Condition(
@@ -323,8 +293,8 @@ _BUILT_FOR = re.compile(r"cpu|cu\d+|rocm[\d.]+|xpu")
 
 
 def _minor_older(evidence: Evidence) -> Seen | None:
-    probe, served = evidence.torch, evidence.driver.libcuda_version or evidence.driver.cuda_version
-    if probe is None or probe.cuda is None or served is None or "triton" not in (probe.versions or {}):
+    probe, served = evidence.probe, evidence.driver.libcuda_version or evidence.driver.cuda_version
+    if probe.cuda is None or served is None or "triton" not in (probe.versions or {}):
         return None
     built_parts, served_parts = _parts(probe.cuda), _parts(served)
     if built_parts[:1] != served_parts[:1] or built_parts <= served_parts:
@@ -337,9 +307,9 @@ def _parts(version: str) -> tuple[int, ...]:
 
 
 def _two_versions(evidence: Evidence) -> Seen | None:
-    probe = evidence.torch
-    told = (probe.versions or {}).get("torch", ()) if probe else ()
-    if probe is None or not told:
+    probe = evidence.probe
+    told = (probe.versions or {}).get("torch", ())
+    if not told:
         return None
     how = fixes.installer(evidence)
     fix = f"{how.uninstall('torch')}, until it finds none; then {how.install(fixes.pinned(told[0]))}"
@@ -378,8 +348,8 @@ def _is_same_version(one: str, other: str) -> bool:
 
 
 def _mixed(evidence: Evidence) -> Seen | None:
-    probe = evidence.torch
-    if probe is None or probe.active_elsewhere is None:
+    probe = evidence.probe
+    if probe.active_elsewhere is None:
         return None
     return Seen(
         f"{probe.active_elsewhere} is the active environment, but this torch is in {probe.prefix}",
@@ -389,7 +359,7 @@ def _mixed(evidence: Evidence) -> Seen | None:
 
 
 def _pynvml(evidence: Evidence) -> Seen | None:
-    versions = (evidence.torch.versions if evidence.torch else None) or {}
+    versions = evidence.probe.versions or {}
     if not {"pynvml", "nvidia-ml-py"} <= set(versions):
         return None
     told = {name: list(versions[name]) for name in ("pynvml", "nvidia-ml-py")}
@@ -407,8 +377,7 @@ def _pynvml(evidence: Evidence) -> Seen | None:
 
 def _torchvision(evidence: Evidence) -> Seen | None:
     """torchvision 0.N belongs to torch 2.(N - 15), and both must be built for the same thing."""
-    probe = evidence.torch
-    versions = (probe.versions if probe else None) or {}
+    versions = evidence.probe.versions or {}
     vision = (versions.get("torchvision") or (None,))[0]
     torch = torch_version(evidence) or (versions.get("torch") or (None,))[0]
     # Of a vendor's own builds (2.6.0a0+ecf3bae40a.nv25.01) each is of whatever commit it took.
@@ -433,10 +402,11 @@ def _torchvision(evidence: Evidence) -> Seen | None:
 def _triton(missing: Literal["compiler", "libcuda"]) -> Callable[[Evidence], Seen | None]:
 
     def judge(evidence: Evidence) -> Seen | None:
-        probe = evidence.torch
-        if probe is None or "triton" not in (probe.versions or {}) or not evidence.is_nvidia_here:
+        probe = evidence.probe
+        versions = probe.versions or {}
+        if "triton" not in versions or not evidence.is_nvidia_here:
             return None
-        version = (probe.versions or {})["triton"][0]
+        version = versions["triton"][0]
         if missing == "compiler":
             return Seen(f"triton {version}, but no CC, gcc or clang") if probe.has_compiler is False else None
         loaded = evidence.driver.libcuda_path or probe.libcuda
@@ -457,9 +427,9 @@ NEEDED = ("libtorch", "libc10", "libcudart", "libcublas", "libcudnn", "libnvrtc"
 
 
 def _foreign(evidence: Evidence) -> Seen | None:
-    probe = evidence.torch
+    probe = evidence.probe
     # A torch that cannot be imported because of one has a condition of its own, which names it.
-    if probe is None or not probe.foreign_libraries or "undefined symbol: " in (probe.error or ""):
+    if not probe.foreign_libraries or "undefined symbol: " in (probe.error or ""):
         return None
     paths, folders = probe.foreign_libraries, probe.foreign_folders
     by = f", through LD_LIBRARY_PATH ({', '.join(folders)})" if folders else ""
@@ -478,9 +448,7 @@ def _foreign(evidence: Evidence) -> Seen | None:
 
 def _missing_libraries(evidence: Evidence) -> Seen | None:
     """Files that a package recorded and that are gone, and parts of cuDNN that the loader will not find."""
-    probe = evidence.torch
-    if probe is None:
-        return None
+    probe = evidence.probe
     gone = {package: list(paths) for package, paths in (probe.missing_files or {}).items()}
     names = [path.rpartition("/")[2] for paths in gone.values() for path in paths]
     parts = [name for name in probe.cudnn_missing if name not in names]
@@ -509,7 +477,7 @@ def _missing_fix(evidence: Evidence, probe: TorchProbe, gone: dict[str, list[str
 
 def _unmet(evidence: Evidence) -> Seen | None:
     """Packages of CUDA's libraries that are not those which torch asks for."""
-    unmet = dict((evidence.torch.unmet if evidence.torch else None) or {})
+    unmet = dict(evidence.probe.unmet or {})
     if not unmet:
         return None
     said = [f"{wanted} ({version or 'none'} is here)" for wanted, version in unmet.items()]
@@ -532,9 +500,9 @@ def _runtime_differs(probe: TorchProbe) -> str | None:
 
 def _runtime(evidence: Evidence) -> Seen | None:
     """The same of a libcudart that is not foreign; of one that is, it is told there."""
-    probe = evidence.torch
-    differs = None if probe is None else _runtime_differs(probe)
-    if probe is None or differs is None or any("libcudart" in path for path in probe.foreign_libraries):
+    probe = evidence.probe
+    differs = _runtime_differs(probe)
+    if differs is None or any("libcudart" in path for path in probe.foreign_libraries):
         return None
     return Seen(differs, {"runtime": probe.runtime, "torch_cuda": probe.cuda})
 
@@ -667,7 +635,7 @@ _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|CUDA out of memory|CUDA error: ou
 
 def _capabilities(evidence: Evidence) -> dict[str, str]:
     """Each device's capability by torch's name, as torch says it, else as the driver does."""
-    told = dict(evidence.torch.capabilities or {}) if evidence.torch else {}
+    told = dict(evidence.probe.capabilities or {})
     for card in evidence.cards:
         if card.cuda_index is not None and card.compute_capability:
             told.setdefault(f"cuda:{card.cuda_index}", card.compute_capability)
@@ -676,8 +644,8 @@ def _capabilities(evidence: Evidence) -> dict[str, str]:
 
 def _without_code(evidence: Evidence) -> dict[str, int]:
     """The devices that none of torch's code runs on, with their capability as a number."""
-    probe = evidence.torch
-    if probe is None or not probe.architectures or probe.cuda is None:
+    probe = evidence.probe
+    if not probe.architectures or probe.cuda is None:
         return {}
     found = {}
     for device, capability in _capabilities(evidence).items():
@@ -690,9 +658,8 @@ def _without_code(evidence: Evidence) -> dict[str, int]:
 
 
 def _judged(evidence: Evidence, *, is_old: bool) -> Seen | None:
-    probe = evidence.torch
-    without = _without_code(evidence)
-    if probe is None or not without:
+    probe, without = evidence.probe, _without_code(evidence)
+    if not without:
         return None
     known = [digits for name in probe.architectures or () for digits in re.findall(r"_(\d+)", name)]
     oldest = min(map(int, known), default=0)
@@ -715,8 +682,8 @@ def _name(probe: TorchProbe, device: str) -> str:
 
 
 def _ptx_only(evidence: Evidence) -> Seen | None:
-    probe = evidence.torch
-    if probe is None or not probe.architectures or probe.cuda is None:
+    probe = evidence.probe
+    if not probe.architectures or probe.cuda is None:
         return None
     machine_code = [name for name in probe.architectures if name.startswith("sm_")]
     compiled = []
@@ -736,13 +703,11 @@ def _ptx_only(evidence: Evidence) -> Seen | None:
 
 def _failing(evidence: Evidence) -> list[KernelRun]:
     """Kernels that failed, on devices that are there and that torch has code for."""
-    if evidence.torch is None:
-        return []
     shown = sum(card.cuda_index is not None for card in evidence.cards)
     without = _without_code(evidence)
     return [
         run
-        for run in evidence.torch.kernels
+        for run in evidence.probe.kernels
         if run.error is not None
         and run.device not in without
         and (not shown or int(run.device.partition(":")[2] or 0) < shown)
@@ -756,16 +721,16 @@ def _kernel_failed(evidence: Evidence, *, of_memory: bool) -> Seen | None:
 
 
 def _crashed_architecture(evidence: Evidence) -> Seen | None:
-    probe = evidence.torch
-    if probe is None or probe.stage != "run" or probe.error is None:
+    probe = evidence.probe
+    if probe.stage != "run" or probe.error is None:
         return None
     how = "ended its process by" if _SIGNAL.match(probe.error) else "raised"
     return Seen(f"a kernel {how} {probe.error}", {"kernels_that_ended": len(probe.kernels)})
 
 
 def _hung_architecture(evidence: Evidence) -> Seen | None:
-    probe = evidence.torch
-    if probe is None or probe.stage != "run" or not probe.timed_out:
+    probe = evidence.probe
+    if probe.stage != "run" or not probe.timed_out:
         return None
     told = f"a kernel did not finish within {evidence.torch_limit}"
     return Seen(told, {"kernels_that_ended": len(probe.kernels), "limit_s": probe.limit_s})

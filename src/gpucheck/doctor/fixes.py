@@ -95,9 +95,7 @@ def start_with_gpus(host: Host) -> str:
 
 def installer(evidence: Evidence) -> Installer:
     """Return how packages come into the environment that was looked at."""
-    probe = evidence.torch
-    if probe is None:
-        return Installer()
+    probe = evidence.probe
     return Installer(probe.executable, bool(probe.externally_managed), probe.has_pip is not False)
 
 

@@ -200,8 +200,8 @@ def _devices(evidence: Evidence) -> str | None:
 
 
 def _torch(evidence: Evidence) -> str | None:
-    probe = evidence.torch
-    if probe is None or probe.available is None:
+    probe = evidence.probe
+    if probe.available is None:
         return None
     if not probe.available:
         # Without a GPU here there is none to use: what can hold is that it starts.
@@ -210,8 +210,8 @@ def _torch(evidence: Evidence) -> str | None:
 
 
 def _architecture(evidence: Evidence) -> str | None:
-    probe = evidence.torch
-    if probe is None or not probe.capabilities:
+    probe = evidence.probe
+    if not probe.capabilities:
         return None
     numbers = {fixes.number(value) for value in probe.capabilities.values()}
     has_code = all(
@@ -223,8 +223,8 @@ def _architecture(evidence: Evidence) -> str | None:
 
 
 def _run(evidence: Evidence) -> str | None:
-    probe = evidence.torch
-    if probe is None or not probe.kernels or any(run.error for run in probe.kernels):
+    probe = evidence.probe
+    if not probe.kernels or any(run.error for run in probe.kernels):
         return None
     return f"kernel and matrix product correct on {', '.join(in_short([run.device for run in probe.kernels]))}"
 
@@ -245,9 +245,7 @@ def _libcuda_error(evidence: Evidence) -> str | None:
 
 
 def _torch_said(evidence: Evidence) -> str | None:
-    probe = evidence.torch
-    if probe is None:
-        return None
+    probe = evidence.probe
     if probe.not_awaited is not None:
         return f"not checked: {probe.not_awaited}"
     if probe.available is False:
@@ -257,11 +255,11 @@ def _torch_said(evidence: Evidence) -> str | None:
 
 def _no_kernel(evidence: Evidence) -> str | None:
     """Why no kernel was run, where torch was asked."""
-    probe = evidence.torch
-    failed = [f"{run.device}: {run.error}" for run in probe.kernels if run.error] if probe is not None else []
+    probe = evidence.probe
+    failed = [f"{run.device}: {run.error}" for run in probe.kernels if run.error]
     if failed:
         return "; ".join(failed)
-    return "not checked: torch has no GPU" if probe is not None and probe.available is False else None
+    return "not checked: torch has no GPU" if probe.available is False else None
 
 
 # What shows that a rung holds, what it answered, and what is told where neither is known.

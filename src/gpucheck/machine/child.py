@@ -94,13 +94,13 @@ class ChildEnded(Exception):
         self.was_ended = was_ended
 
 
-def python_argv(module: str, *arguments: str, python: str | None = None) -> list[str]:
+def python_argv(module: str, *arguments: str) -> list[str]:
     """The command that runs `module.main()` of this gpucheck in a fresh interpreter.
 
     Its `sys.argv[1:]` are `arguments`. The current folder is not on its import path.
     """
     root = str(Path(__file__).resolve().parents[2])
-    return [python or sys.executable, "-c", _BOOT.format(root=root, module=module), *arguments]
+    return [sys.executable, "-c", _BOOT.format(root=root, module=module), *arguments]
 
 
 def run(
@@ -108,7 +108,6 @@ def run(
     timeout_s: float,
     *,
     env: Mapping[str, str] | None = None,
-    cwd: str | None = None,
     stdin: str | None = None,
     cut: Cut | None = None,
 ) -> ChildResult:
@@ -117,7 +116,7 @@ def run(
     Raises OSError when it cannot be started.
     """
     started = time.monotonic()
-    with _started(argv, env, cwd, wants_stdin=stdin is not None) as process:
+    with _started(argv, env, wants_stdin=stdin is not None) as process:
         out, err = _Reader(process.stdout, OUTPUT_LIMIT_BYTES), _Reader(process.stderr, OUTPUT_LIMIT_BYTES)
         try:
             if stdin is not None:
@@ -141,8 +140,8 @@ class LineChild:
     `send` and `receive` raise ChildEnded when the child is gone, with how it ended and its last words.
     """
 
-    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None) -> None:
-        self._process = _popen(argv, env, cwd, wants_stdin=True)
+    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
+        self._process = _popen(argv, env, wants_stdin=True)
         try:
             self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
             self._err = _Reader(self._process.stderr, STDERR_TAIL_BYTES, keep_tail=True)
@@ -395,9 +394,7 @@ class _Reader:
         return bytes(self._data).decode("utf-8", "replace")
 
 
-def _popen(
-    argv: Sequence[str], env: Mapping[str, str] | None, cwd: str | None, *, wants_stdin: bool
-) -> subprocess.Popen[bytes]:
+def _popen(argv: Sequence[str], env: Mapping[str, str] | None, *, wants_stdin: bool) -> subprocess.Popen[bytes]:
     """Start a process. What Ctrl-C or SIGTERM raises meanwhile is raised once it is known, and ended."""
     process = None
     try:
@@ -408,7 +405,6 @@ def _popen(
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=None if env is None else dict(env),
-                cwd=cwd,
                 start_new_session=os.name == "posix",
                 creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
             )
@@ -500,9 +496,9 @@ def _end_at_once(number: int) -> None:
 
 @contextlib.contextmanager
 def _started(
-    argv: Sequence[str], env: Mapping[str, str] | None, cwd: str | None, *, wants_stdin: bool
+    argv: Sequence[str], env: Mapping[str, str] | None, *, wants_stdin: bool
 ) -> Iterator[subprocess.Popen[bytes]]:
-    process = _popen(argv, env, cwd, wants_stdin=wants_stdin)
+    process = _popen(argv, env, wants_stdin=wants_stdin)
     try:
         yield process
     finally:

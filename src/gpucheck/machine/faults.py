@@ -53,7 +53,9 @@ def of(error: BaseException, where: str, device: str | None, *, step: str = "", 
     elif cause is not None and cause.whose == "memory":
         kind = "memory"
     else:
-        fresh = _asked(error, device, ask or fresh_process)
+        # Only torch's kind of error can be a device's, and only a device can be broken: the CPU runs this very program.
+        if device not in (None, "cpu") and isinstance(error, RuntimeError):
+            fresh = (ask or fresh_process)(device)
         kind = "error" if fresh in (None, WORKS) else "device"
         raised, text = type(error).__name__, str(error)
     if kind == "device" and not isinstance(error, GpucheckError):
@@ -108,13 +110,6 @@ def is_of_library(error: BaseException) -> bool:
     if file.is_relative_to(_OURS):
         return next((one.opname for one in dis.get_instructions(code) if one.offset == at), "") not in _RAISING
     return not (file.is_relative_to(_PYTHON) and not any(name in file.parts for name in _INSTALLED))
-
-
-def _asked(error: BaseException, device: str | None, ask: Ask) -> str | None:
-    """Only torch's kind of error can be a device's, and only a device can be broken: the CPU runs this very program."""
-    if device is None or device == "cpu" or not isinstance(error, RuntimeError):
-        return None
-    return ask(device)
 
 
 def fresh_process(device: str) -> str | None:

@@ -189,8 +189,10 @@ def numa_nodes(addresses: Iterable[str], root: Path = ROOT) -> dict[str, int]:
 
 
 def cpu(root: Path = ROOT) -> Device:
-    """The CPU as a device. `cores_allowed` counts what this process may run on (affinity), not what the machine has."""
+    """The CPU as a device, by its marketing name, else its architecture. `cores_allowed` counts what this process may
+    run on (affinity), not what the machine has."""
     now = memory(root)
+    model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
     try:
         load: float | None = psutil.getloadavg()[0]
     except (AttributeError, OSError):
@@ -198,7 +200,7 @@ def cpu(root: Path = ROOT) -> Device:
     return Device(
         kind="cpu",
         id="cpu",
-        name=cpu_model(root),
+        name=model[1].strip() if model else (platform.processor() or platform.machine() or None),
         memory_total_bytes=now.total,
         memory_used_bytes=now.total - now.available,
         memory_free_bytes=now.available,
@@ -222,12 +224,6 @@ def cores() -> tuple[int, ...]:
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(psutil.cpu_count() or 1))
-
-
-def cpu_model(root: Path = ROOT) -> str | None:
-    """The CPU's marketing name, else its architecture."""
-    match = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
-    return match.group(1).strip() if match else (platform.processor() or platform.machine() or None)
 
 
 def last_level_cache_bytes(root: Path = ROOT) -> int | None:

@@ -349,36 +349,44 @@ class Inventory:
     def _ask_doors(self) -> tuple[DriverReading | None, Around, Log]:
         """NVML's answer, what stands around, the kernel's log; the children work while the rest is read here."""
         sleepers = () if self._wake or self._cuda is not None else kernel_driver.sleeping(self._root)
-        if sleepers:
-            self._torch = self._torch or installed_torch.read()
-            log = kernel_driver.log(self._root, journal=True)
+        if sleepers or self._nvml is None:
             rows = (Device(kind="cuda", pci_address=address, state=ASLEEP) for address in sleepers)
             told = DriverReading(devices=tuple(DeviceReading(row, {"*": ASLEEP}) for row in rows))
-            return told, _around(self._torch, self._root), log
-        if self._nvml is not None:
-            self._nvml.ask(processes=self._with_processes, links=self._with_links)
+            return told if sleepers else None, *self._read_here()
+        self._nvml.ask(processes=self._with_processes, links=self._with_links)
         cuda = None
-        if self._nvml is not None and self._cuda is None:
+        if self._cuda is None:
             cuda = CudaDoor(self._timeout_s, start=_started(self._ahead, LIBCUDA_READER))
         try:
             if cuda is not None:
                 cuda.ask()
-            if self._torch is None:
-                self._torch = installed_torch.read()
-            around = _around(self._torch, self._root)
-            log = kernel_driver.log(self._root, journal=bool(around.host.nvidia_pci_addresses))
-            nvml_read = None
-            if self._nvml is not None:
-                named = _with_names(self._nvml.reading(), self._name, self._details)
-                nvml_read, self._memory = added(self._memory, named, now_text())
+            around, log = self._read_here()
+            named = _with_names(self._nvml.reading(), self._name, self._details)
+            nvml_read, self._memory = added(self._memory, named, now_text())
             if cuda is not None:
-                self._cuda = cuda.reading(cards_are_up=nvml_read is not None and nvml_read.error is None)
+                self._cuda = cuda.reading(cards_are_up=nvml_read.error is None)
         finally:
             if cuda is not None:
                 cuda.close()
-        if self._nvml is not None:
-            self.restarts = self._nvml.restarts
+        self.restarts = self._nvml.restarts
         return nvml_read, around, log
+
+    def _read_here(self) -> tuple[Around, Log]:
+        """What stands around, and the kernel's log."""
+        self._torch = self._torch or installed_torch.read()
+        root = self._root
+        machine = host.read(root)
+        gpus = machine.nvidia_pci_addresses
+        around = Around(
+            host=machine,
+            cpu=host.cpu(),
+            python=host.python(),
+            torch=self._torch,
+            kernel=host.kernel_driver(root),
+            numa_nodes=host.numa_nodes(gpus, root),
+            pci_paths={gpu: path for gpu in gpus if (path := numa.pci_path(gpu, root)) is not None},
+        )
+        return around, kernel_driver.log(root, journal=bool(gpus))
 
     def close(self) -> None:
         if self._nvml is not None:
@@ -463,19 +471,6 @@ def now_text() -> str:
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _around(torch: TorchBuild, root: Path) -> Around:
-    machine = host.read(root)
-    return Around(
-        host=machine,
-        cpu=host.cpu(),
-        python=host.python(),
-        torch=torch,
-        kernel=host.kernel_driver(root),
-        numa_nodes=host.numa_nodes(machine.nvidia_pci_addresses, root),
-        pci_paths={one: path for one in machine.nvidia_pci_addresses if (path := numa.pci_path(one, root)) is not None},
-    )
-
-
 def only(facts: Facts, keep: Callable[[Device], bool]) -> Facts:
     """The facts with the devices that `keep` chooses; the reasons follow their devices."""
     kept = [place for place, device in enumerate(facts.devices) if keep(device)]
@@ -520,14 +515,14 @@ def again(facts: Facts, timeout_s: float | None = None) -> Facts:
         door.ask(processes=True, links=True)
         read, _ = added(of(facts.devices), door.reading(), now_text())
     named = _with_names(read, host.gpu_process_name)
-    nodes = {device.pci_address: device.numa_node for device in facts.devices if device.numa_node is not None}
+    nodes = {one.pci_address: one.numa_node for one in facts.devices if one.pci_address and one.numa_node is not None}
     around = Around(
         host=facts.host or Host(),
         cpu=facts.devices[-1],
         python=facts.python or host.python(),
         torch=facts.torch or TorchBuild(),
         kernel=driver,
-        numa_nodes={address: node for address, node in nodes.items() if address is not None},
+        numa_nodes=nodes,
         pci_paths={one.pci_address: one.pci_path for one in facts.devices if one.pci_address and one.pci_path},
     )
     told = _with_holders(join(named, _as_libcuda_told(facts), around, facts.environment), kernel_driver.ROOT)

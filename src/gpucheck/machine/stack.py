@@ -103,7 +103,10 @@ def version_of(path: str | None) -> str | None:
 
 def from_path(root: Path, library_path: str) -> tuple[Library, ...]:
     """Return those in LD_LIBRARY_PATH, in its order."""
-    return tuple(_libraries(_under(root, part) for part in library_path.split(":") if part))
+    parts = [part for part in library_path.split(":") if part]
+    # What a test gives may lie below its root already.
+    places = [Path(part) if Path(part).is_relative_to(root) else root / part.lstrip("/") for part in parts]
+    return tuple(_libraries(places))
 
 
 def searched(root: Path) -> tuple[Library, ...]:
@@ -151,21 +154,6 @@ def unlinked(root: Path) -> tuple[Library, ...]:
                 real = os.path.realpath(path)
                 found.setdefault(real, Library("libcuda.so.1", str(path), real, version))
     return tuple(found.values())
-
-
-def cached(root: Path) -> frozenset[str] | None:
-    """Paths of these libraries in the loader's cache, whose strings end in a zero byte; None where there is none."""
-    try:
-        data = (root / "etc/ld.so.cache").read_bytes()
-    except OSError:
-        return None
-    names = b"|".join(re.escape(name.encode()) for name in LIBRARIES)
-    return frozenset(os.fsdecode(path) for path in re.findall(rb"\x00(/[^\x00]*/(?:" + names + rb"))(?=\x00)", data))
-
-
-def _under(root: Path, part: str) -> Path:
-    place = Path(part)
-    return place if place.is_relative_to(root) else root / part.lstrip("/")
 
 
 def _libraries(folders: Iterable[Path]) -> Iterable[Library]:
@@ -238,8 +226,7 @@ class Stack:
 
     `path_folders` are the folders of LD_LIBRARY_PATH, from what they really are to what is written there;
     `path_libraries` were found in them, which the loader asks first, `libraries` where it looks next; `stray_libraries`
-    are on disk where it does not look, `unlinked` are versioned files without the name that programs ask for, `cached`
-    the paths in the loader's cache.
+    are on disk where it does not look, `unlinked` are versioned files without the name that programs ask for.
 
     `fabric_manager` and `confidential_guest` are whether the first runs here and whether this is a confidential virtual
     machine. `address_limit_bytes` is the most address space that a process of this user may take (ulimit -v), None for
@@ -257,7 +244,6 @@ class Stack:
     path_libraries: tuple[Library, ...] = ()
     stray_libraries: tuple[Library, ...] = ()
     unlinked: tuple[Library, ...] = ()
-    cached: frozenset[str] | None = None
     secure_boot: bool | None = None
     log: tuple[str, ...] | None = None
     log_error: str | None = None
@@ -302,7 +288,6 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
         path_libraries=from_path(root, library_path),
         stray_libraries=elsewhere(root),
         unlinked=unlinked(root),
-        cached=cached(root),
         secure_boot=_secure_boot(root),
         log=log,
         log_error=log_error,

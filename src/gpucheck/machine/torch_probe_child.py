@@ -132,12 +132,16 @@ def tools() -> tuple[bool, bool | None]:
     """Return whether there is a compiler, and whether the loader's cache has libcuda: as triton looks for them."""
     from shutil import which
 
-    compiler = bool(os.environ.get("CC") or which("gcc") or which("clang"))
+    compiler, cache = bool(os.environ.get("CC") or which("gcc") or which("clang")), loader_cache()
+    return compiler, None if cache is None else b"libcuda.so.1" in cache
+
+
+def loader_cache() -> bytes | None:
     try:
         with open("/etc/ld.so.cache", "rb") as file:
-            return compiler, b"libcuda.so.1" in file.read()
+            return file.read()
     except OSError:
-        return compiler, None
+        return None
 
 
 def mapped_files() -> list[str]:
@@ -217,11 +221,7 @@ def cudnn_missing(files: list[str]) -> list[str]:
     if found is None or major is None or os.environ.get("CUDNN_LIB_CONFIG"):
         return []
     folders = [os.path.dirname(found), *library_path()]
-    try:
-        with open("/etc/ld.so.cache", "rb") as file:
-            cache = file.read()
-    except OSError:
-        cache = b""
+    cache = loader_cache() or b""
     names = [f"libcudnn_{part}.so.{major[1]}" for part in CUDNN_PARTS.get(int(major[1]), ())]
     here = {stem(path) for path in files}
     return [
@@ -267,7 +267,8 @@ def missing_files() -> dict[str, list[str]]:
             continue
         # The record of torch has ten thousand lines: only those of libraries are looked at.
         lines = (line.partition(",")[0] for line in (one.read_text("RECORD") or "").splitlines() if ".so" in line)
-        gone = [line for line in lines if is_library(line) and not os.path.exists(str(one.locate_file(line)))]
+        libraries = (line for line in lines if re.search(r"(^|/)lib[^/]*\.so[.\d]*$", line))
+        gone = [line for line in libraries if not os.path.exists(str(one.locate_file(line)))]
         if gone:
             found[one.metadata["Name"] + "==" + one.version] = [str(one.locate_file(line)) for line in gone]
     return found
@@ -308,10 +309,6 @@ def unmet(asked: list[tuple[str, str]]) -> dict[str, str | None]:
         if version is None or not satisfies(version, wanted):
             found[name + "==" + wanted] = version
     return found
-
-
-def is_library(path: str) -> bool:
-    return re.search(r"(^|/)lib[^/]*\.so[.\d]*$", path) is not None
 
 
 def active_elsewhere() -> str | None:

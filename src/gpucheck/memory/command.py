@@ -7,8 +7,8 @@ empty the cache) in which every figure of torch's is compared with its expected 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from gpucheck.report.events import Answered, Emit, Failed, Judged, Notice, Progr
 from gpucheck.report.facts import Device, Facts, Process
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import MemoryFigures
-from gpucheck.report.results.short import MemoryStep
+from gpucheck.report.results.short import MemoryStep, StepName
 from gpucheck.units import capacity
 
 if TYPE_CHECKING:  # importing accel imports torch
@@ -79,7 +79,7 @@ def from_nvml(requested: str, facts: Facts, why: CannotLook, emit: Emit) -> bool
         name = card.id or f"NVML {card.nvml_index}"
         free, total = card.memory_free_bytes, card.memory_total_bytes
         info = None if free is None or total is None else (free, total)
-        told = judge_overview(card.name or "GPU", overview(card, info, MemoryFigures()))
+        told = judge_overview(card.name or "GPU", card, info, MemoryFigures())
         emit(Judged(replace(told, device=name)))
         reason = facts.unknown.get(f"/devices/{place}/processes", "the driver does not list them")
         emit(Judged(replace(judge_processes(card.processes, os.getpid(), reason), device=name)))
@@ -105,41 +105,12 @@ def _walk(accel: Accel, facts: Facts, emit: Emit) -> None:
     else:
         with accel.as_current():
             kept.begin(accel)
-            on_device(accel, facts, emit, _allocation(accel))
+            import torch
+
+            on_device(accel, facts, emit, lambda size: torch.empty(size, dtype=torch.uint8, device=accel.device))
 
 
 # -- an accelerator ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """Whose memory it is, in bytes. `outside_allocator` is this process's context, libraries and handles."""
-
-    total_bytes: int | None
-    free_bytes: int | None
-    used_bytes: int | None
-    used_before_bytes: int | None
-    memory_allocated_bytes: int | None
-    memory_reserved_bytes: int | None
-    outside_allocator_bytes: int | None
-
-
-def overview(before: Device | None, info: tuple[int, int] | None, figures: MemoryFigures) -> Overview:
-    """`before` is the device as read before this process used it; `info` its free and total memory now.
-
-    What this process holds outside torch's allocator is the rise since then less what the allocator reserved; None
-    where either is not known, or where another process moved more than that in between.
-    """
-    free, total = info if info else (None, before.memory_total_bytes if before else None)
-    used = total - free if total is not None and free is not None else None
-    used_before = before.memory_used_bytes if before else None
-    outside = None
-    if used is not None and used_before is not None and figures.memory_reserved_bytes is not None:
-        rise = used - used_before - figures.memory_reserved_bytes
-        outside = rise if rise >= 0 else None
-    return Overview(
-        total, free, used, used_before, figures.memory_allocated_bytes, figures.memory_reserved_bytes, outside
-    )
 
 
 def on_device(accel: Accel, facts: Facts, emit: Emit, allocate: Callable[[int], object]) -> None:
@@ -147,7 +118,7 @@ def on_device(accel: Accel, facts: Facts, emit: Emit, allocate: Callable[[int], 
     index = next((n for n, device in enumerate(facts.devices) if device.id == accel.id), None)
     before = facts.devices[index] if index is not None else None
     emit(Progress("reading the device's memory", 0, 2))
-    told = judge_overview(accel.name, overview(before, accel.memory_info(), accel.memory()))
+    told = judge_overview(accel.name, before, accel.memory_info(), accel.memory())
     emit(Judged(replace(told, device=accel.id)))
     reason = facts.unknown.get(f"/devices/{index}/processes", "the driver does not list them")
     emit(Judged(judge_processes(before.processes if before else None, os.getpid(), reason)))
@@ -160,22 +131,38 @@ def on_device(accel: Accel, facts: Facts, emit: Emit, allocate: Callable[[int], 
     emit(Judged(replace(finding, device=accel.id)))
 
 
-def _allocation(accel: Accel) -> Callable[[int], object]:
-    import torch
+def judge_overview(name: str, before: Device | None, info: tuple[int, int] | None, figures: MemoryFigures) -> Finding:
+    """Total, free and used memory, as the driver sees it, and what this process holds outside torch's allocator: its
+    context, libraries and handles.
 
-    return lambda size: torch.empty(size, dtype=torch.uint8, device=accel.device)
-
-
-def judge_overview(name: str, seen: Overview) -> Finding:
-    """Total, free and used memory, as the driver sees it."""
-    if seen.total_bytes is None:
-        return Finding("memory.device", "skip", "device memory", "the driver does not report it", asdict(seen))
-    message = f"{capacity(seen.total_bytes)} ({name})"
-    if seen.used_bytes is not None and seen.free_bytes is not None:
-        message = f"{capacity(seen.used_bytes)} used, {capacity(seen.free_bytes)} free of {message}"
-    if seen.outside_allocator_bytes is not None:
-        message += f"; this process holds {capacity(seen.outside_allocator_bytes)} outside torch's allocator"
-    return Finding("memory.device", "info", "device memory", message, asdict(seen))
+    `before` is the device as read before this process used it; `info` its free and total memory now. What is held
+    outside is the rise since then less what the allocator reserved; None where either is not known, or where another
+    process moved more than that in between.
+    """
+    free, total = info if info else (None, before.memory_total_bytes if before else None)
+    used = total - free if total is not None and free is not None else None
+    used_before = before.memory_used_bytes if before else None
+    outside = None
+    if used is not None and used_before is not None and figures.memory_reserved_bytes is not None:
+        rise = used - used_before - figures.memory_reserved_bytes
+        outside = rise if rise >= 0 else None
+    evidence = {
+        "total_bytes": total,
+        "free_bytes": free,
+        "used_bytes": used,
+        "used_before_bytes": used_before,
+        "memory_allocated_bytes": figures.memory_allocated_bytes,
+        "memory_reserved_bytes": figures.memory_reserved_bytes,
+        "outside_allocator_bytes": outside,
+    }
+    if total is None:
+        return Finding("memory.device", "skip", "device memory", "the driver does not report it", evidence)
+    message = f"{capacity(total)} ({name})"
+    if used is not None and free is not None:
+        message = f"{capacity(used)} used, {capacity(free)} free of {message}"
+    if outside is not None:
+        message += f"; this process holds {capacity(outside)} outside torch's allocator"
+    return Finding("memory.device", "info", "device memory", message, evidence)
 
 
 def judge_processes(processes: tuple[Process, ...] | None, own_pid: int, reason: str) -> Finding:
@@ -204,12 +191,12 @@ def judge_allocator(allocator: Allocator, kind: str) -> Finding:
 
 
 def judge_steps(
-    seen: list[tuple[memory_steps.Step, MemoryFigures]], allocator: Allocator, kind: str
+    seen: Mapping[StepName, MemoryFigures], allocator: Allocator, kind: str
 ) -> tuple[tuple[MemoryStep, ...], Finding]:
     """The steps with what must come out of each, and the finding over all of them."""
     title = "torch's memory figures"
     # What stays reserved in an empty cache has free room that a request may use: no exact figure then.
-    clean = seen[0][1].memory_reserved_bytes == 0
+    clean = seen["start"].memory_reserved_bytes == 0
     steps = memory_steps.judge(seen, exact=allocator.is_default and clean)
     if "PYTORCH_NO_CUDA_MEMORY_CACHING" in (allocator.settings or ""):
         reason = "torch has no figures without its caching allocator"

@@ -6,7 +6,7 @@ The exact figures hold for torch's own caching allocator with default settings, 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -64,31 +64,21 @@ class Level:
 FIGURES = tuple(Level.__dataclass_fields__)
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of the sequence: what it does and what it shows."""
-
-    name: StepName
-    does: str
-    shows: str
-
-
 _SIZES = ", ".join("1000 B" if size == 1000 else capacity(size) for size in TENSOR_SIZES)
-STEPS: tuple[Step, ...] = (
-    Step("start", "empty the cache, reset the peaks", "peaks start from the current use"),
-    Step(
-        "allocate",
+# What each step of the sequence does and what it shows.
+STEPS: dict[StepName, tuple[str, str]] = {
+    "start": ("empty the cache, reset the peaks", "peaks start from the current use"),
+    "allocate": (
         f"allocate {_SIZES}",
         "allocated counts tensors, rounded up to 512 B; reserved counts the allocator's segments: 2, 20 and 64 MiB",
     ),
-    Step(
-        "peak",
+    "peak": (
         f"allocate {capacity(TEMPORARY_SIZE)} more, free it at once",
         "the peak includes the temporary tensor; its segment stays reserved",
     ),
-    Step("free", "free the tensors", "allocated falls, reserved stays: the allocator caches the segments"),
-    Step("empty_cache", "call empty_cache()", "reserved falls: other processes can use the memory again"),
-)
+    "free": ("free the tensors", "allocated falls, reserved stays: the allocator caches the segments"),
+    "empty_cache": ("call empty_cache()", "reserved falls: other processes can use the memory again"),
+}
 
 
 def expected(start: Level) -> dict[StepName, Level]:
@@ -176,47 +166,40 @@ def level(figures: MemoryFigures) -> Level:
     return Level(held, held if top is None else top, taken, taken if top_taken is None else top_taken)
 
 
-def walk(gauge: Gauge, allocate: Callable[[int], object]) -> list[tuple[Step, MemoryFigures]]:
+def walk(gauge: Gauge, allocate: Callable[[int], object]) -> dict[StepName, MemoryFigures]:
     """Run the sequence and read the figures after each step. `allocate(bytes)` returns what holds the memory."""
-    held: list[object] = []
 
-    def allocate_all() -> None:
-        held.extend(allocate(size) for size in TENSOR_SIZES)
-
-    def allocate_and_drop() -> None:
-        allocate(TEMPORARY_SIZE)
-
-    def begin() -> None:
+    def settled() -> MemoryFigures:
         gauge.synchronize()
-        gauge.empty_cache()
-        gauge.reset_peak()
+        return gauge.memory()
 
-    actions: dict[StepName, Callable[[], None]] = {
-        "start": begin,
-        "allocate": allocate_all,
-        "peak": allocate_and_drop,
-        "free": held.clear,
-        "empty_cache": gauge.empty_cache,
-    }
-    seen = []
-    for step in STEPS:
-        actions[step.name]()
-        gauge.synchronize()
-        seen.append((step, gauge.memory()))
+    gauge.synchronize()
+    gauge.empty_cache()
+    gauge.reset_peak()
+    seen: dict[StepName, MemoryFigures] = {"start": settled()}
+    held = [allocate(size) for size in TENSOR_SIZES]
+    seen["allocate"] = settled()
+    allocate(TEMPORARY_SIZE)
+    seen["peak"] = settled()
+    held.clear()
+    seen["free"] = settled()
+    gauge.empty_cache()
+    seen["empty_cache"] = settled()
     return seen
 
 
-def judge(seen: Sequence[tuple[Step, MemoryFigures]], *, exact: bool) -> tuple[MemoryStep, ...]:
+def judge(seen: Mapping[StepName, MemoryFigures], *, exact: bool) -> tuple[MemoryStep, ...]:
     """The steps: what was done, what it shows, and each figure beside its expected value."""
-    start = level(seen[0][1])
+    start = level(seen["start"])
     rows = []
-    for step, figures in seen:
-        comparisons = compare(step.name, start, figures, exact=exact)
+    for step, (does, shows) in STEPS.items():
+        figures = seen[step]
+        comparisons = compare(step, start, figures, exact=exact)
         rows.append(
             MemoryStep(
-                step=step.name,
-                does=step.does,
-                explanation=step.shows,
+                step=step,
+                does=does,
+                explanation=shows,
                 exact=exact,
                 figures=comparisons,
                 verdict=verdict(comparisons),

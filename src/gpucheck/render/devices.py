@@ -180,11 +180,7 @@ def _unseen(report: Report, cards: Sequence[Device]) -> list[str]:
     """Return what nobody could look at, though nothing is found wrong."""
     kept = sum(card.state == NOT_ACCESSIBLE for card in cards)
     log = any(finding.id == "log.unreadable" for finding in report.findings)
-    # What torch has and NVML does not list; a MIG instance is read with its GPU.
-    others = [device for device in report.facts.devices if device.kind == "cuda" and device.parent_uuid is None]
-    unlisted = sum(device.nvml_index is None and not device.state for device in others)
-    counted = ((kept, "not accessible"), (unlisted, "unknown to NVML"))
-    return [f"{count} {what}" for count, what in counted if count] + (["Xid unread"] if log else [])
+    return ([f"{kept} not accessible"] if kept else []) + (["Xid unread"] if log else [])
 
 
 def _held(findings: Sequence[Finding], of: int) -> str | None:
