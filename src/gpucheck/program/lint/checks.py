@@ -224,10 +224,8 @@ class Facts:
             if isinstance(node, ast.Assign) and names & {getattr(one, "id", "") for one in node.targets}:
                 func = node.value.func if isinstance(node.value, ast.Call) else None
                 last = func.attr if isinstance(func, ast.Attribute) else ""
-                if (
-                    last in ("item", "detach", "tolist", "numpy", "detach_")
-                    or getattr(node.value, "attr", "") == "data"
-                ):
+                is_number = last in ("item", "detach", "tolist", "numpy", "detach_")
+                if is_number or getattr(node.value, "attr", "") == "data":
                     return True
             if isinstance(node, ast.Call) and called_name(node) == "detach_":
                 return True
@@ -296,6 +294,10 @@ class Given:
         """Every argument's value."""
         return [*self.args, *self.named.values()]
 
+    def first(self, name: str = "") -> Value:
+        """Return the first positional argument, else the one that is given by this name."""
+        return self.args[0] if self.args else self.named.get(name, UNKNOWN)
+
     def argument(self, name: str) -> ast.expr | None:
         """The expression given by this name."""
         return next((one.value for one in self.node.keywords if one.arg == name), None)
@@ -340,28 +342,6 @@ class Scope:
         Effect()
     )
 
-    def report(self, rule: str, node: ast.AST, function: str, **words: object) -> None:
-        """A mistake, once for each place. Line and column count from 1, in characters.
-
-        `source` is its first line as it stands in the file, and `width` how many characters of it the mistake takes.
-        """
-        line, column, row = getattr(node, "lineno", 1), self.source.column(node), BY_ID[rule]
-        evidence = {
-            "line": line,
-            "column": column,
-            "end_line": getattr(node, "end_lineno", None) or line,
-            "function": function or None,
-            "source": self.source.lines[line - 1].rstrip(),
-            "width": self.source.width(node),
-        }
-        message, fix = row.message.format_map(words), row.fix.format_map(words)
-        mistake = Finding(rule, row.verdict, row.title, message, evidence, fix)
-        self.found.setdefault((line, column, rule), (mistake, self.source.is_ignored(node, rule)))
-
-    def method(self, owner: Class | None, name: str) -> Function | None:
-        """The method of this name as a class has it, through bases in the file."""
-        return names.method(self.file, owner, name) if owner is not None else None
-
 
 class Place:
     """The place in a function (or of the file itself) while it is walked through: what checks ask."""
@@ -387,9 +367,12 @@ class Place:
         self.sets: list[ast.AST] = []
         self.on_gpu: list[ast.expr] = []
         self.registered: set[int] = set()
-        # What lists and dicts were made of, by their keys; functions that were defined on the way.
+        # What lists and dicts were made of, by their keys; functions and classes that were defined on the way.
         self.containers: dict[str, ast.expr] = {}
         self.functions: dict[str, Function] = {}
+        self.nested: list[Function] = []
+        self.classes: list[ast.ClassDef] = []
+        self.returned: list[Value] = []
         self.has_framework_step = False
 
     @property
@@ -402,9 +385,26 @@ class Place:
         return {**self.outer, **self.flow.names}
 
     def report(self, rule: str, node: ast.AST, **words: object) -> None:
-        """A mistake, unless this is a way that is only tried."""
-        if not self.quiet:
-            self.scope.report(rule, node, self.name, **words)
+        """A mistake, once for each place, unless this is a way that is only tried.
+
+        Line and column count from 1, in characters. `source` is its first line as it stands in the file, and `width`
+        how many characters of it the mistake takes.
+        """
+        if self.quiet:
+            return
+        source = self.scope.source
+        line, column, row = getattr(node, "lineno", 1), source.column(node), BY_ID[rule]
+        evidence = {
+            "line": line,
+            "column": column,
+            "end_line": getattr(node, "end_lineno", None) or line,
+            "function": self.name or None,
+            "source": source.lines[line - 1].rstrip(),
+            "width": source.width(node),
+        }
+        message, fix = row.message.format_map(words), row.fix.format_map(words)
+        mistake = Finding(rule, row.verdict, row.title, message, evidence, fix)
+        self.scope.found.setdefault((line, column, rule), (mistake, source.is_ignored(node, rule)))
 
     def key(self, node: ast.expr) -> str:
         """The key of a name or of an attribute of a name; empty for anything else."""
@@ -633,14 +633,14 @@ def _names_kept(node: ast.expr) -> Iterable[str]:
 # -- processes and their environment: workers, forks, and the variable that hides devices -----------------------------
 
 
-def on_gpu(run: Place, node: ast.expr, tell: ast.expr) -> None:
+def on_gpu(run: Place, node: ast.expr) -> None:
     """A tensor is made on a GPU or moved there."""
     run.flow.started = run.flow.started or node
     if run.quiet:
         return
     run.on_gpu.append(node)
     if run.in_worker:
-        run.report(IN_WORKER, tell, name=f"{run.name} runs in a DataLoader worker", fix=_WORKER_FIX)
+        run.report(IN_WORKER, node, name=f"{run.name} runs in a DataLoader worker", fix=_WORKER_FIX)
 
 
 def called(run: Place, node: ast.Call, effect: Effect) -> Value:

@@ -96,7 +96,7 @@ TENSOR_ONLY = words(
 NO_TENSOR = words(
     "item tolist numpy size dim numel data_ptr stride is_contiguous is_pinned get_device element_size nelement "
     "backward register_hook storage untyped_storage ndimension is_floating_point is_complex has_names "
-    "requires_grad__ equal allclose storage_offset is_shared is_set_to record_stream"
+    "equal allclose storage_offset is_shared is_set_to record_stream"
 )
 NO_TENSOR_ATTRIBUTES = words(
     "device dtype shape ndim is_cuda requires_grad is_leaf grad_fn layout itemsize nbytes names is_sparse"
