@@ -34,14 +34,11 @@ SIZE = CELLS * 8 + TEXT_BYTES
     NOW_SITE,
     NOW_SINCE_NS,
     PHASE,
-    FIRST_STEP_NS,
     EXPLICIT_STEPS,
     TRACED_STEPS,
-    TRACE_NS,
-    DUMP_NS,
     TORCH_CPU_NS,
     FORK_ERRORS,
-) = range(24)
+) = range(21)
 # Of the last error that a forked process met: bytes of text, in what is left of the head. Such a process writes
 # nowhere else, for no lock orders it.
 _FORK_TEXT = slice(24 * 8, 64 * 8)
@@ -52,7 +49,7 @@ PHASES = ("forward", "backward", "step")
 DEVICES_AT, MOST_DEVICES = 64, 16
 DEVICE: tuple[str, ...] = (
     *("seen", "allocated", "reserved", "peak_allocated", "peak_reserved", "peak_step", "peak_phase", "retries"),
-    *("ooms", "inactive_split", "total", "reserved_at_peak"),
+    *("ooms", "reserved_at_peak"),
 )
 
 # -- sites: a row for each line that copies or waits, by kind ---------------------------------------------------------

@@ -159,12 +159,11 @@ def read(cells: memoryview, phase: int) -> None:
         allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
         if allocated["peak"] > cells[at + 3]:
             cells[at + 5], cells[at + 6] = cells[board.STEPS], phase
-            cells[at + 11] = reserved["current"]
+            cells[at + 9] = reserved["current"]
         row = (1, allocated["current"], reserved["current"], max(allocated["peak"], cells[at + 3]))
         for place, value in enumerate((*row, max(reserved["peak"], cells[at + 4]))):
             cells[at + place] = value
         cells[at + 7], cells[at + 8] = stats["num_alloc_retries"], stats["num_ooms"]
-        cells[at + 9] = stats["inactive_split_bytes"]["all"]["current"]
 
 
 def _find_devices(stats_of: Callable[[int], dict[str, Any]]) -> None:

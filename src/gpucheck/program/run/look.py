@@ -454,8 +454,6 @@ class _Steps:
         memory_now = held.now(cells)
         cpu = time.process_time_ns()
         row = (ended, ended - self.began, *spent, *memory_now, number, cpu - self.cpu)
-        if number == 0:
-            cells[board.FIRST_STEP_NS] = ended
         if number < board.FIRST_STEPS:
             at = board.FIRST_AT + number * _STEP_WIDTH
             cells[at : at + _STEP_WIDTH] = _row(row)
@@ -631,7 +629,6 @@ def _forked() -> None:
 
 def _end() -> None:
     """The program ends by itself: what it was that ended it, and who held memory where that ran out."""
-    began = now()
     if _tracing is not None and _tracing.began_ns:
         _stop_trace()  # the program ended within the window
     held.read(cells, cells[board.PHASE])
@@ -640,4 +637,3 @@ def _end() -> None:
     if error is not None:
         held.tell_error(error, _steps.optimizers, cells[board.STEPS], cells[board.PHASE])
     cells[board.END_NS] = now()
-    cells[board.DUMP_NS] = cells[board.END_NS] - began
