@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FrameType, FunctionType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import gpucheck
+from gpucheck.report.results.model import OriginKind
 from gpucheck.work.storages import Memory
 
 _OURS = os.path.dirname(os.path.abspath(gpucheck.__file__)) + os.sep
@@ -111,14 +112,12 @@ CPU = torch.device("cpu")
 # The device whose memory is counted.
 COUNTED = torch.device("cuda:0")
 
-Kind = Literal["attribute", "parameter", "buffer", "input", "made", "moved", "state"]
-
 
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Where a tensor on the CPU comes from: what it is called or what made it, and the user's line."""
 
-    kind: Kind
+    kind: OriginKind
     what: str
     place: Place | None = None
 

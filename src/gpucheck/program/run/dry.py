@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
 import importlib
 import mmap
 import os
@@ -21,7 +20,6 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
 
@@ -229,37 +227,8 @@ def _stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
 def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
     """After a step all that training keeps is there: gradients too."""
     if look.cells[board.STEPS] <= _steps:
-        board.write(look.memory, look.cells, {"say": "kept", **_kept()})
-
-
-def _kept() -> dict[str, int]:
-    """Exact bytes on the device: parameters, their gradients, states of optimizers; each storage once."""
-    with held.unseen():
-        known = (one for one in gc.get_objects() if issubclass(type(one), torch.nn.Parameter))
-        parameters = [one for one in known if _is_counted(one)]
-        gradients = [one.grad for one in parameters if one.grad is not None]
-        states = [
-            value
-            for each in look._steps.optimizers
-            for state in each.state.values()
-            for value in held._tensors(state, 3)
-            if _is_counted(value)
-        ]
-        seen: set[int] = set()
-        named = {"parameters": parameters, "gradients": gradients, "optimizer": states}
-        return {name: sum(_once(one, seen) for one in tensors) for name, tensors in named.items()}
-
-
-def _is_counted(tensor: Tensor) -> bool:
-    return bool(_world.claims.device(tensor) == COUNTED)
-
-
-def _once(tensor: Tensor, seen: set[int]) -> int:
-    storage = storage_of(tensor)
-    if storage is None or id(storage) in seen:
-        return 0
-    seen.add(id(storage))
-    return int(storage.nbytes())
+        with held.unseen():
+            _say("kept", **held.sums(look._steps.optimizers, lambda one: bool(_world.claims.device(one) == COUNTED)))
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------

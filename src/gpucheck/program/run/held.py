@@ -239,7 +239,7 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
         }
     )
     if is_memory:
-        _say({"say": "held", **_sums(optimizers)})
+        _say({"say": "held", **sums(optimizers)})
         for one in _holders([frame for frame, _ in frames]):
             _say({"say": "holder", **one})
 
@@ -253,7 +253,7 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
         trace = trace.tb_next
 
 
-def _sums(optimizers: Iterable[Any]) -> dict[str, int]:
+def sums(optimizers: Iterable[Any], counts: Callable[[Any], bool] = lambda tensor: True) -> dict[str, int]:
     """Bytes of parameters, gradients and optimizer states, and of other tensors that Python knows; no byte twice."""
     tensors = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
     parameters = [one for one in tensors if isinstance(one, torch.nn.Parameter)]
@@ -261,15 +261,15 @@ def _sums(optimizers: Iterable[Any]) -> dict[str, int]:
     states = [value for each in optimizers for state in each.state.values() for value in _tensors(state, _DEPTH)]
     seen: set[int] = set()
     named = {"parameters": parameters, "gradients": gradients, "optimizer": states, "others": tensors}
-    return {name: sum(_once(one, seen) for one in members) for name, members in named.items()}
+    return {name: sum(_once(one, seen) for one in members if counts(one)) for name, members in named.items()}
 
 
 def _once(tensor: Any, seen: set[int]) -> int:
-    """The bytes of a tensor's storage, 0 for one that was seen."""
+    """The bytes of a tensor's storage, a sparse one's of its values; 0 for one that was seen."""
     try:
-        storage = tensor.untyped_storage()
+        storage = (tensor._values() if tensor.layout is torch.sparse_coo else tensor).untyped_storage()
         key, size = storage._cdata, storage.nbytes()
-    except (RuntimeError, NotImplementedError):  # sparse, fake and wrapped tensors have none
+    except (RuntimeError, NotImplementedError):  # fake and wrapped tensors have none
         return 0
     if key in seen:
         return 0
