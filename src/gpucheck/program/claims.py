@@ -14,7 +14,7 @@ import re
 import sys
 import sysconfig
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FrameType, FunctionType
@@ -200,9 +200,6 @@ def _storages(tensor: Tensor) -> list[torch.UntypedStorage]:
 
 # -- whose a tensor on the wrong device is -----------------------------------------------------------------------------
 
-# The device of a tensor, as text.
-DeviceOf = Callable[[Tensor], str]
-
 
 @dataclass(frozen=True, slots=True)
 class Cause:
@@ -219,8 +216,9 @@ class Cause:
     in_function: bool = False
 
 
-def cause(frame: FrameType, tensor: Tensor, origin: Origin | None, expected: str, device_of: DeviceOf) -> Cause:
+def cause(frame: FrameType, tensor: Tensor, expected: str, claims: Claims) -> Cause:
     """Return what is known of an operand that is not on the device `expected`."""
+    origin = claims.of(tensor).origin
     origin = _of_optimizer(frame, tensor) or _of_module(frame, tensor, origin) or origin
     variable = _variable(frame, tensor)
     if origin is None or origin.place is None or origin.kind not in ("made", "moved"):
@@ -228,9 +226,9 @@ def cause(frame: FrameType, tensor: Tensor, origin: Origin | None, expected: str
     called = origin.what.rpartition(".")[2]
     line = linecache.getline(origin.place.file, origin.place.line)
     inside = origin.place.file == frame.f_code.co_filename and origin.place.line in _lines(frame.f_code)
-    names = [*_names(frame, origin.place, expected, device_of, inside=inside)]
+    device = next(_names(frame, origin.place, expected, claims, inside=inside), None)
     is_own = bool(called) and re.search(rf"\b{re.escape(called)}\(", line) is not None
-    return Cause(origin, variable, names[0] if names else None, is_own, inside)
+    return Cause(origin, variable, device, is_own, inside)
 
 
 def _same(one: Any, tensor: Tensor) -> bool:
@@ -267,12 +265,12 @@ def _lines(code: CodeType) -> range:
     return range(min(lines, default=0), max(lines, default=-1) + 1)
 
 
-def _names(frame: FrameType, place: Place, expected: str, device_of: DeviceOf, *, inside: bool) -> Iterator[str]:
+def _names(frame: FrameType, place: Place, expected: str, claims: Claims, *, inside: bool) -> Iterator[str]:
     """Expressions for the device `expected` that a line can use: a tensor's or a variable that is set before it."""
     if inside:
         known = {name: value for name, value in frame.f_locals.items() if _is_set(frame.f_code, name, place.line)}
         tensors = {name: value for name, value in known.items() if isinstance(value, Tensor)}
-        yield from (f"{name}.device" for name, value in tensors.items() if device_of(value) == expected)
+        yield from (f"{name}.device" for name, value in tensors.items() if str(claims.device(value)) == expected)
         yield from (name for name, value in known.items() if _is_device(value, expected))
     in_module = inside and frame.f_code.co_name == "<module>"
     if place.file == frame.f_code.co_filename and not in_module:

@@ -589,7 +589,6 @@ def _of_method(run: Expressions, given: Given, receiver: Value, func: ast.Attrib
 
 
 def _of_unknown(run: Expressions, given: Given, name: str) -> Value:
-    """A method of what is not known."""
     target = given.first("device")
     if name == "to" and given.is_true("non_blocking") and target.kind == "device" and target.place == "cpu":
         return Value("tensor", "cpu", pending=given.node)
@@ -651,7 +650,6 @@ def _reduced(result: Value, given: Given, *, method: bool) -> Value:
 
 
 def _moved(run: Expressions, given: Given, receiver: Value, name: str) -> Value:
-    """A tensor where it was moved to."""
     target = given.first("device")
     place: str = name if name in ("cpu", "cuda") else ""
     if name == "to" and _is_type(run, given):

@@ -369,9 +369,9 @@ class Sources:
         path = _path_to(tree, line)
         inner = [node for node in path if isinstance(node, _FUNCTIONS)]
         within = path[path.index(inner[-1]) :] if inner else path
-        in_loop = any(isinstance(node, _LOOPS) and line > node.lineno for node in within) or any(
-            isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)) for node in within
-        )
+        # A comprehension is one line's loop; the head of a `for` is not in it.
+        loops = [node for node in within if isinstance(node, _LOOPS)]
+        in_loop = any(isinstance(node, ast.expr) or line > node.lineno for node in loops)
         return text, in_loop, _made_by(within[0] if within else tree, line)
 
     def _file(self, file: str) -> tuple[list[str], ast.Module | None]:
@@ -416,11 +416,7 @@ def _factory(value: ast.expr) -> str | None:
     """The factory at the root of `torch.zeros(3).view(-1)`, or of `torch.tril(torch.ones(4, 4))`."""
     while isinstance(value, ast.Call):
         function = value.func
-        if (
-            isinstance(function, ast.Attribute)
-            and isinstance(function.value, ast.Name)
-            and function.value.id == "torch"
-        ):
+        if isinstance(function, ast.Attribute) and getattr(function.value, "id", "") == "torch":
             if function.attr in _FACTORIES:
                 on_device = any(word.arg == "device" for word in value.keywords)
                 return None if on_device else f"torch.{function.attr}"

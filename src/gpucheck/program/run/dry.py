@@ -235,16 +235,15 @@ def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 
 def _end() -> None:
-    """Write down all that was seen."""
     error = getattr(sys, "last_value", None)
     memory = _world.claims.memory
     assert memory is not None
     with held.unseen():
         ended_by = None if error is None else placement.mismatch_in(_world, error)
-        refused = sorted(_world.refused.values(), key=lambda one: one.mismatch is not ended_by)
+        refused = sorted(_world.refused.values(), key=lambda one: one is not ended_by)
         for one in refused[:_MOST_TOLD]:
-            ended = ended_by is not None and one.mismatch.site == ended_by.site
-            _say("mismatch", mismatch=to_json(one.mismatch.entry), ended=ended, assumed=one.assumed, times=one.times)
+            ended = ended_by is not None and one.site == ended_by.site
+            _say("mismatch", mismatch=to_json(one.entry), ended=ended, assumed=one.assumed, times=one.times)
         if error is not None and ended_by is None:
             _say_error(error)
         for (place, text), times in _world.mixed.most_common(_MOST_TOLD):

@@ -78,7 +78,8 @@ class Lines:
         while frame is not None:
             is_users = known.get(id(frame.f_code))
             if is_users is None:
-                is_users = self._learn(frame.f_code)
+                self._kept.append(frame.f_code)
+                is_users = known[id(frame.f_code)] = self.is_users(self.path(frame.f_code))
             if is_users:
                 return frame
             frame = frame.f_back
@@ -98,11 +99,6 @@ class Lines:
             return True
         installed = f"{os.sep}site-packages{os.sep}" in real or f"{os.sep}dist-packages{os.sep}" in real
         return not installed and not real.startswith(self._libraries)
-
-    def _learn(self, code: CodeType) -> bool:
-        self._kept.append(code)
-        found = self._known[id(code)] = self.is_users(self.path(code))
-        return found
 
     def _own_package(self, main_file: str | None) -> str | None:
         if main_file is None:
@@ -394,10 +390,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
     def _leaves(self, module: Any, inputs: Any, output: Any) -> None:
         if self.modules:
             self.modules.pop()
-
-    def ended(self) -> None:
-        """One of the steps is over."""
-        self.step += 1
 
     def stop(self) -> None:
         """Look no more."""

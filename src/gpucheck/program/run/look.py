@@ -455,8 +455,7 @@ class _Steps:
         cpu = time.process_time_ns()
         row = (ended, ended - self.began, *spent, *memory_now, number, cpu - self.cpu)
         if number < board.FIRST_STEPS:
-            at = board.FIRST_AT + number * _STEP_WIDTH
-            cells[at : at + _STEP_WIDTH] = _row(row)
+            _put(board.FIRST_AT + number * _STEP_WIDTH, row)
         else:
             _keep(number, row)
         cells[board.STEPS] = number + 1
@@ -479,7 +478,7 @@ def _trace(done: int) -> None:
     if done == held.SKIPPED:
         _tracing.start()
     elif done > held.SKIPPED:
-        _tracing.ended()
+        _tracing.step += 1
         cells[board.TRACED_STEPS] = done - held.SKIPPED
         if done == held.SKIPPED + _to_trace:
             _stop_trace()
@@ -496,11 +495,9 @@ _TOTALS = (board.DATA_NS, board.COPIES_NS, board.WAITS_NS, board.BACKWARD_NS, bo
 _steps = _Steps()
 
 
-def _row(values: tuple[int, ...]) -> memoryview:
-    made = memoryview(bytearray(8 * _STEP_WIDTH)).cast("q")
-    for place, value in enumerate(values):
-        made[place] = value
-    return made
+def _put(at: int, row: tuple[int, ...]) -> None:
+    for place, value in enumerate(row, at):
+        cells[place] = value
 
 
 def _keep(number: int, row: tuple[int, ...]) -> None:
@@ -518,8 +515,7 @@ def _keep(number: int, row: tuple[int, ...]) -> None:
         cells[board.KEPT] = kept
         if (number - board.FIRST_STEPS) % stride:
             return
-    at = board.RING_AT + kept * _STEP_WIDTH
-    cells[at : at + _STEP_WIDTH] = _row(row)
+    _put(board.RING_AT + kept * _STEP_WIDTH, row)
     cells[board.KEPT] = kept + 1
 
 

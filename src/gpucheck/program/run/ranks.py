@@ -757,7 +757,6 @@ def _of_end(found: RanksResult) -> Finding | None:
 
 
 def _of_ranks(found: RanksResult) -> Finding:
-    """Who holds the job up."""
     verdicts: dict[str, Verdict] = {"straggler": "warn", "alternating": "info", "alike": "pass"}
     verdict = verdicts.get(found.outcome, "inconclusive")
     evidence = {"late": list(found.late), "cost_s": found.cost_s}
