@@ -337,12 +337,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
         result = func(*args, **(kwargs or {}))
         try:
             for one in _made_by(func, result):
-                self._made(one, sys._getframe(1))
+                # A GPU's backward pass runs in a thread of autograd's, where no frame calls this one.
+                self._made(one, sys._getframe().f_back or _of_backward())
         except (RuntimeError, NotImplementedError):  # what has no storage is not counted
             pass
         return result
 
-    def _made(self, tensor: Any, frame: FrameType) -> None:
+    def _made(self, tensor: Any, frame: FrameType | None) -> None:
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
         if key in self.live or not size:
@@ -362,7 +363,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
         self.total -= size
         self.by_place[place] -= size
 
-    def _place(self, frame: FrameType) -> _Place:
+    def _place(self, frame: FrameType | None) -> _Place:
         caller = self.lines.caller(frame)
         phase = board.PHASES[self.phase()]
         module = self.modules[-1] if self.modules else ""
@@ -420,6 +421,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
             row = {"file": file, "line": line, "function": function, "module": module or None, "phase": phase}
             row |= {"peak": self.at_peak.get(place, 0), "kept": sizes.get(place, 0)}
             say({"say": "traced", **row, "kept_tensors": len(kept.get(place, [])), "held_by": holders.get(place)})
+
+
+def _of_backward() -> FrameType | None:
+    """The frame that waits for autograd's threads."""
+    # In no variable: this function's own frame is among them, and as a circle they would keep tensors that go.
+    return next((one for one in sys._current_frames().values() if one.f_code.co_name == "_engine_run_backward"), None)
 
 
 def _containers_of(kept: dict[int, _Place]) -> dict[_Place, str]:

@@ -73,7 +73,7 @@ def of_lines(result: RunResult, folder: str) -> list[Finding]:
 
 def at(file: str | None, line: int | None, folder: str) -> str:
     """`train.py:31`, from where the user is."""
-    if file is None:
+    if not file:
         return "an unknown line"
     inside = bool(folder) and file.startswith(os.path.join(folder, ""))
     return f"{os.path.relpath(file, folder) if inside else file}:{line}"
@@ -530,7 +530,7 @@ def _remarks(result: DryResult) -> Iterator[Finding]:
         title = f"{result.assumed_count} values were assumed"
         yield Finding("run.dry.assumed", "info", title, f"{first}: 0 or False each")
     if result.unjudged:
-        told = ", ".join(one.operation + (f" ({one.place})" if one.place else "") for one in result.unjudged)
+        told = model_judge.listed(result.unjudged)
         yield Finding("run.dry.unjudged", "info", "operations outside aten were not judged", told)
 
 
