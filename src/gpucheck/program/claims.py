@@ -312,19 +312,15 @@ def _selves(frame: FrameType | None) -> Iterator[Any]:
 
 def _of_optimizer(frame: FrameType, tensor: Tensor) -> Origin | None:
     """A state that an optimizer made before the model moved."""
-    for name, one in {**frame.f_globals, **frame.f_locals}.items():
-        if isinstance(one, torch.optim.Optimizer) and _is_state(one, tensor):
-            line = _first_line(frame.f_code, name)
+    known = {**frame.f_globals, **frame.f_locals}
+    for name, one in (*known.items(), *((None, own) for own in _selves(frame))):
+        if not isinstance(one, torch.optim.Optimizer):
+            continue
+        if any(_same(value, tensor) for state in one.state.values() for value in state.values()):
+            line = None if name is None else _first_line(frame.f_code, name)
             place = Place(frame.f_code.co_filename, line) if line is not None else None
             return Origin("state", f"a state of {type(one).__name__}", place)
-    for one in _selves(frame):
-        if isinstance(one, torch.optim.Optimizer) and _is_state(one, tensor):
-            return Origin("state", f"a state of {type(one).__name__}")
     return None
-
-
-def _is_state(optimizer: torch.optim.Optimizer, tensor: Tensor) -> bool:
-    return any(_same(value, tensor) for state in optimizer.state.values() for value in state.values())
 
 
 def _of_module(frame: FrameType, tensor: Tensor, origin: Origin | None) -> Origin | None:

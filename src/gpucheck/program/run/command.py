@@ -99,8 +99,10 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
     began = time.perf_counter_ns()
     try:
         with scratch(enabled=options.scratch) as place:
-            emit(Notice(_warning(place)))
             folder = os.getcwd() if place is None else place.path
+            real = "files that the program writes are real (--scratch: relative writes go to a copy)"
+            copied = f"in a copy of this folder, {folder}: relative writes go there, absolute writes are real"
+            emit(Notice(f"dry run: no GPU is used, but {real}" if place is None else f"dry run {copied}"))
             with started(script, arguments, module=options.module, dry=asked, folder=folder) as running:
                 while (code := running.program.wait(_LOOK_EVERY_S)) is None:
                     pass
@@ -124,15 +126,6 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
         emit(Judged(finding))
     judged = exit_code(tuple(found))
     return judged if code >= 0 and judged == FAILED else code or judged
-
-
-def _warning(place: Scratch | None) -> str:
-    if place is None:
-        return (
-            "dry run: no GPU is used, but files that the program writes are real (--scratch: relative writes go to "
-            "a copy)"
-        )
-    return f"dry run in a copy of this folder, {place.path}: relative writes go there, absolute writes are real"
 
 
 def _watched(
