@@ -46,13 +46,8 @@ class Place:
     line: int
 
     def __str__(self) -> str:
-        return f"{shown(self.file)}:{self.line}"
-
-
-def shown(file: str) -> str:
-    """The file as a person names it: from the current folder where it lies below it."""
-    here = os.getcwd() + os.sep
-    return file[len(here) :] if file.startswith(here) else file
+        """As a person names it: from the current folder where it lies below it."""
+        return f"{self.file.removeprefix(os.getcwd() + os.sep)}:{self.line}"
 
 
 @lru_cache(maxsize=4096)
@@ -78,9 +73,9 @@ def is_ours(file: str) -> bool:
     return os.path.abspath(file).startswith(_OURS)
 
 
-def user_frame(start: FrameType | None = None) -> FrameType | None:
-    """The innermost frame of the user's own source; where none is, of an installed package other than torch."""
-    frame = start or sys._getframe(1)
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the user's own source, from `frame` outwards; where none is, of an installed package
+    other than torch."""
     installed = None
     while frame is not None:
         whose = rank(frame.f_code.co_filename)
@@ -88,8 +83,6 @@ def user_frame(start: FrameType | None = None) -> FrameType | None:
             return frame
         if whose == 1 and installed is None:
             installed = frame
-        if frame.f_back is None:
-            break
         frame = frame.f_back
     return installed
 
@@ -140,9 +133,6 @@ class Claims:
     def __init__(self, memory: Memory[Place] | None = None) -> None:
         self.memory = memory
         self._claims: weakref.WeakKeyDictionary[torch.UntypedStorage, Claim] = weakref.WeakKeyDictionary()
-
-    def __len__(self) -> int:
-        return len(self._claims)
 
     def __contains__(self, storage: torch.UntypedStorage) -> bool:
         return storage in self._claims

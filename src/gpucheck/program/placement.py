@@ -134,24 +134,19 @@ def _is_users(kind: type) -> bool:
     return file is not None and rank(file) < 2
 
 
-def reached(model: nn.Module, assignments: Assignments) -> list[Held]:
-    """Everything that `model` holds and does not register, each once, under the name found first."""
-    walk = _Walk(model, assignments)
-    for name, module in list(model.named_modules()):
-        walk.module(name, module)
-    return walk.found
-
-
 class _Walk:
+    """Everything that `model` holds and does not register is `found`, each once, under the name found first."""
+
     def __init__(self, model: nn.Module, assignments: Assignments) -> None:
         self.assignments = assignments
         self.found: list[Held] = []
         own = [*model.parameters(), *model.buffers(), *model.modules()]
         # What is registered, and what was met; kept alive, so that no id comes twice.
         self._met: dict[int, Any] = {id(one): one for one in own}
+        for name, module in list(model.named_modules()):
+            self._module(name, module)
 
-    def module(self, owner: str, module: nn.Module) -> None:
-        """Search one registered module."""
+    def _module(self, owner: str, module: nn.Module) -> None:
         for name, value in vars(module).items():
             if name in _BOOKS:
                 continue
@@ -524,7 +519,7 @@ class _Examination:
     def _left(self) -> list[Held]:
         found = [
             replace(one, tensors=behind)
-            for one in reached(self.built.model, self.assignments)
+            for one in _Walk(self.built.model, self.assignments).found
             if (behind := [tensor for tensor in one.tensors if self._is_behind(tensor)])
         ]
         for name, tensor in _registered(self.built.model) if self.was_moved else ():

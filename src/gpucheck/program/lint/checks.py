@@ -143,10 +143,6 @@ class Flow:
         """The same, to go another way from here."""
         return Flow(dict(self.names), self.started, self.dead)
 
-    def take(self, other: Flow) -> None:
-        """Go on from where the other has come to."""
-        self.names, self.started, self.dead = other.names, other.started, other.dead
-
     def settle(self) -> None:
         """Every copy that was pending is complete."""
         for key, value in self.names.items():

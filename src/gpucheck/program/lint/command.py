@@ -187,8 +187,7 @@ class Run(Expressions):
         """One target of an assignment: several at once each get their part."""
         if isinstance(target, (ast.Tuple, ast.List)):
             parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
-            each = list(self.each(known, len(target.elts)))
-            for at, (one, inner) in enumerate(zip(target.elts, each, strict=True)):
+            for at, (one, inner) in enumerate(zip(target.elts, self.each(known, len(target.elts)), strict=True)):
                 expression = parts[at] if len(parts) == len(target.elts) else value
                 self._store(node, one, inner, expression)
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -148,7 +148,7 @@ class Expressions(Place):
         for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
             self.flow.names[one.arg] = UNKNOWN
         self.value(node.body)
-        self.flow.take(before)
+        self.flow = before
         self.in_worker = was_in_worker
         return UNKNOWN
 
@@ -236,19 +236,14 @@ class Expressions(Place):
                 return base.item or Value("module", stateful=base.stateful, attribute=base.attribute)
         return UNKNOWN
 
-    def each(self, base: Value, count: int) -> Iterator[Value]:
+    def each(self, base: Value, count: int) -> Sequence[Value]:
         """The values that this is unpacked into."""
-        if base.parts and len(base.parts) == count:
-            yield from base.parts
-        else:
-            for _ in range(count):
-                yield self.element(base)
+        return base.parts if len(base.parts) == count else [self.element(base)] * count
 
     def bind(self, target: ast.expr, known: Value) -> None:
         """Give a value to a name, to an attribute, or to several."""
         if isinstance(target, (ast.Tuple, ast.List)):
-            values = list(self.each(known, len(target.elts)))
-            for one, value in zip(target.elts, values, strict=True):
+            for one, value in zip(target.elts, self.each(known, len(target.elts)), strict=True):
                 in_place = isinstance(one, ast.Name) and one.id in names.IN_PLACE_NAMES
                 self.bind(one, UNKNOWN if in_place and value == Value("tensor") else value)
         elif isinstance(target, ast.Starred):

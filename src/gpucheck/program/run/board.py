@@ -77,7 +77,6 @@ class Read:
     head: tuple[int, ...]
     devices: dict[int, dict[str, int]]
     sites: tuple[dict[str, int], ...]
-    first_steps: tuple[dict[str, int], ...]
     steps: tuple[dict[str, int], ...]
     lines: tuple[dict[str, Any], ...]
 
@@ -115,7 +114,6 @@ def read(memory: mmap.mmap | memoryview | bytearray) -> Read:
         length = min(max(cells[TEXT_LENGTH], 0), TEXT_BYTES)
         text = bytes(memory[CELLS * 8 : CELLS * 8 + length])
         lines = tuple(json.loads(line) for line in text.splitlines())
-        count = min(cells[STEPS], FIRST_STEPS)
         rows = (_row(cells, DEVICES_AT, n, DEVICE) for n in range(MOST_DEVICES))
         if cells[FORK_ERRORS]:
             place, _, said = bytes(memory[_FORK_TEXT]).decode("ascii", "replace").strip().partition("\n")
@@ -124,8 +122,10 @@ def read(memory: mmap.mmap | memoryview | bytearray) -> Read:
             tuple(cells[:DEVICES_AT]),
             {n: row for n, row in enumerate(rows) if row["seen"]},
             tuple(_row(cells, SITES_AT, n, SITE) for n in range(min(cells[SITES], MOST_SITES))),
-            tuple(_row(cells, FIRST_AT, n, STEP) for n in range(count)),
-            tuple(_row(cells, RING_AT, n, STEP) for n in range(min(cells[KEPT], MOST_KEPT))),
+            (
+                *(_row(cells, FIRST_AT, n, STEP) for n in range(min(cells[STEPS], FIRST_STEPS))),
+                *(_row(cells, RING_AT, n, STEP) for n in range(min(cells[KEPT], MOST_KEPT))),
+            ),
             lines,
         )
 

@@ -524,7 +524,7 @@ def _steps(read: board.Read) -> tuple[RunSteps | None, tuple[RunStep, ...], int 
     count = read.head[board.STEPS]
     if not count:
         return None, (), None
-    rows = (*read.first_steps, *read.steps)
+    rows = read.steps
     apart = _APART if count >= _ENOUGH else min(1, count - 1)
     traced = read.head[board.TRACED_STEPS]
     if traced:  # what was looked at with everything takes longer: it stands apart as well

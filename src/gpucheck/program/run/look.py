@@ -521,13 +521,13 @@ def _keep(number: int, row: tuple[int, ...]) -> None:
 
 def step() -> None:
     """The program says that a step has ended; from now on its word alone counts."""
-    if not cells[board.EXPLICIT_STEPS] and cells[board.STEPS]:
+    is_new = not cells[board.EXPLICIT_STEPS]
+    cells[board.EXPLICIT_STEPS] = 1
+    if is_new and cells[board.STEPS]:
         # What was counted by optimizers until now would make the first step a part of one.
         _steps.began, _steps.before = now(), [cells[place] for place in _TOTALS]
-        cells[board.EXPLICIT_STEPS] = 1
-        return
-    cells[board.EXPLICIT_STEPS] = 1
-    _steps.end()
+    else:
+        _steps.end()
 
 
 # -- beginning and end ------------------------------------------------------------------------------------------------
