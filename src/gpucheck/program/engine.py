@@ -551,7 +551,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         ]
         name = func._schema.name
         if not operands:
-            return rules.Verdict(self._made_where(name)), operands
+            return rules.Verdict(self._made_where()), operands
         if world.is_forked() and any(one.device is not None and one.device.startswith("cuda") for one, _ in operands):
             world.use(by_kernel=True)
         verdict = rules.judge(name, [operand for operand, _ in operands])
@@ -562,7 +562,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             world.refuse(verdict, operands, called)
         return verdict, operands
 
-    def _made_where(self, name: str) -> str | None:
+    def _made_where(self) -> str | None:
         """Where a tensor lies that torch makes of nothing: where the call that is running has its own.
 
         Without such a call it was code in C++, whose device is not known, or a class of old that makes CPU tensors and

@@ -436,7 +436,7 @@ def _parameters(run: Run, function: Function, is_method: bool) -> None:
         known = _parameter(run, one, default)
         may_be_input = run.in_forward and is_method and not run.scope.parents.get(id(function))
         if may_be_input and known == UNKNOWN and one.annotation is None:
-            known = _input(run, function, one.arg, default, first=at == 0)
+            known = _input(function, one.arg, default, first=at == 0)
         if known != UNKNOWN:
             run.flow.names[one.arg] = known
             if known == NUMBER:
@@ -479,7 +479,7 @@ def _annotations(run: Run, node: ast.expr | None) -> Iterator[str]:
             yield run.scope.file.dotted(node) or getattr(node, "id", "")
 
 
-def _input(run: Run, function: Function, name: str, default: ast.expr | None, *, first: bool) -> Value:
+def _input(function: Function, name: str, default: ast.expr | None, *, first: bool) -> Value:
     """A parameter of forward that nothing annotates."""
     if function.name in names.FRAMEWORK_STEPS:
         return Value("batch", "input") if first else UNKNOWN

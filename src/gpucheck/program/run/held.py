@@ -128,7 +128,7 @@ _readings = 0
 _statm: int | None = None
 
 
-def observe(say: Callable[[dict[str, Any]], bool], lines: Lines, snapshot: str = "") -> None:
+def observe(say: Callable[[dict[str, Any]], bool], lines: Lines, snapshot: str) -> None:
     """Tell `say` of memory that runs out, from now on; with `snapshot` CUDA's history of memory goes to that file."""
     global _say, _lines, _snapshot
     _say, _lines, _snapshot = say, lines, snapshot
@@ -249,15 +249,23 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
         trace = trace.tb_next
 
 
-def sums(optimizers: Iterable[Any], counts: Callable[[Any], bool] = lambda tensor: True) -> dict[str, int]:
-    """Bytes of parameters, gradients and optimizer states, and of other tensors that Python knows; no byte twice."""
+def sums(optimizers: Iterable[Any], counts: Callable[[Any], bool] | None = None) -> dict[str, int]:
+    """Bytes of parameters, gradients and optimizer states, and of other tensors that Python knows; no byte twice.
+
+    With `counts` of those that it takes, and not of others: a tensor of somebody else's may refuse to be asked.
+    """
     tensors = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
     parameters = [one for one in tensors if isinstance(one, torch.nn.Parameter)]
     gradients = [one.grad for one in parameters if one.grad is not None]
     states = [value for each in optimizers for state in each.state.values() for value in _tensors(state, _DEPTH)]
     seen: set[int] = set()
-    named = {"parameters": parameters, "gradients": gradients, "optimizer": states, "others": tensors}
-    return {name: sum(_once(one, seen) for one in members if counts(one)) for name, members in named.items()}
+    named = {"parameters": parameters, "gradients": gradients, "optimizer": states}
+    if counts is None:
+        named["others"] = tensors
+    return {
+        name: sum(_once(one, seen) for one in members if counts is None or counts(one))
+        for name, members in named.items()
+    }
 
 
 def _once(tensor: Any, seen: set[int]) -> int:

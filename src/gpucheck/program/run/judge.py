@@ -345,7 +345,7 @@ def dry_findings(result: DryResult, counted: RunResult, folder: str) -> list[Fin
     """All findings, the worst first. Advice on copies is what `run` gives, without times."""
     found = [
         *_mismatches(result),
-        *_stop(result, folder),
+        *_stop(result),
         *_undone(result),
         *_memory_findings(result),
         *_advice(counted, folder),
@@ -420,7 +420,7 @@ def _undone(result: DryResult) -> Iterator[Finding]:
         yield Finding("run.dry.followed", "inconclusive", "the program put no tensor on the device", why)
 
 
-def _stop(result: DryResult, folder: str) -> Iterator[Finding]:
+def _stop(result: DryResult) -> Iterator[Finding]:
     """Yield what ended the program before its end. Only a dtype that CUDA refuses as well is a fault."""
     stop = result.stopped
     if stop is None:

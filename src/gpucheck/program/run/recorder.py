@@ -286,13 +286,13 @@ def serve(server: socket.socket, secret: str) -> None:
                 client.sendall(time.time_ns().to_bytes(8, "little"))
 
 
-def offset_ns(host: str, port: int, secret: str, pings: int = PINGS) -> tuple[int, int]:
+def offset_ns(host: str, port: int, secret: str) -> tuple[int, int]:
     """The correction of this host's time and its uncertainty: half the shortest round trip."""
     best: tuple[int, int] | None = None
     with socket.create_connection((host, port), timeout=5.0) as server:
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         server.sendall(secret.encode())
-        for _ in range(pings):
+        for _ in range(PINGS):
             began = time.time_ns()
             server.sendall(b"?")
             told = int.from_bytes(server.recv(8, socket.MSG_WAITALL), "little")
