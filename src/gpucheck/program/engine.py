@@ -362,7 +362,7 @@ class World:
             self.here.calls.pop()
 
     def uncounted(self) -> contextlib.AbstractContextManager[None]:
-        """What is made until this ends takes no memory of the device."""
+        """Count nothing that is made until this ends as memory of the device."""
         memory = self.claims.memory
         return memory.paused() if memory is not None else contextlib.nullcontext()
 
