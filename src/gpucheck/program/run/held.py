@@ -345,8 +345,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
         result = func(*args, **(kwargs or {}))
         try:
             for one in _made_by(func, result):
-                # A GPU's backward pass runs in a thread of autograd's, where no frame calls this one.
-                self._made(one, sys._getframe().f_back or _of_backward())
+                # A GPU's backward pass runs in a thread of autograd's, where no frame may call this one.
+                self._made(one, sys._getframe().f_back)
         except (RuntimeError, NotImplementedError):  # what has no storage is not counted
             pass
         return result
@@ -372,7 +372,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
         self.by_place[place] -= size
 
     def _place(self, frame: FrameType | None) -> _Place:
-        caller = self.lines.caller(frame)
+        caller = self.lines.caller(frame) or self.lines.caller(_of_backward())
         phase = board.PHASES[self.phase()]
         module = self.modules[-1] if self.modules else ""
         if caller is None:
