@@ -197,10 +197,10 @@ def test_an_entry_goes_with_its_storage(surface: Surface) -> None:
     view = x[1:]
     del x
     gc.collect()
-    assert (len(surface.world.claims), view.device) == (1, GPU)
+    assert (len(surface.world.claims._claims), view.device) == (1, GPU)
     del view
     gc.collect()
-    assert len(surface.world.claims) == 0
+    assert len(surface.world.claims._claims) == 0
 
 
 def test_torch_is_as_before() -> None:

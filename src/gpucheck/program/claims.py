@@ -14,16 +14,17 @@ import re
 import sys
 import sysconfig
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FrameType, FunctionType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import gpucheck
+from gpucheck.report.results.model import OriginKind
 from gpucheck.work.storages import Memory
 
 _OURS = os.path.dirname(os.path.abspath(gpucheck.__file__)) + os.sep
@@ -45,13 +46,8 @@ class Place:
     line: int
 
     def __str__(self) -> str:
-        return f"{shown(self.file)}:{self.line}"
-
-
-def shown(file: str) -> str:
-    """The file as a person names it: from the current folder where it lies below it."""
-    here = os.getcwd() + os.sep
-    return file[len(here) :] if file.startswith(here) else file
+        """As a person names it: from the current folder where it lies below it."""
+        return f"{self.file.removeprefix(os.getcwd() + os.sep)}:{self.line}"
 
 
 @lru_cache(maxsize=4096)
@@ -77,9 +73,9 @@ def is_ours(file: str) -> bool:
     return os.path.abspath(file).startswith(_OURS)
 
 
-def user_frame(start: FrameType | None = None) -> FrameType | None:
-    """The innermost frame of the user's own source; where none is, of an installed package other than torch."""
-    frame = start or sys._getframe(1)
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the user's own source, from `frame` outwards; where none is, of an installed package
+    other than torch."""
     installed = None
     while frame is not None:
         whose = rank(frame.f_code.co_filename)
@@ -87,8 +83,6 @@ def user_frame(start: FrameType | None = None) -> FrameType | None:
             return frame
         if whose == 1 and installed is None:
             installed = frame
-        if frame.f_back is None:
-            break
         frame = frame.f_back
     return installed
 
@@ -111,14 +105,12 @@ CPU = torch.device("cpu")
 # The device whose memory is counted.
 COUNTED = torch.device("cuda:0")
 
-Kind = Literal["attribute", "parameter", "buffer", "input", "made", "moved", "state"]
-
 
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Where a tensor on the CPU comes from: what it is called or what made it, and the user's line."""
 
-    kind: Kind
+    kind: OriginKind
     what: str
     place: Place | None = None
 
@@ -141,9 +133,6 @@ class Claims:
     def __init__(self, memory: Memory[Place] | None = None) -> None:
         self.memory = memory
         self._claims: weakref.WeakKeyDictionary[torch.UntypedStorage, Claim] = weakref.WeakKeyDictionary()
-
-    def __len__(self) -> int:
-        return len(self._claims)
 
     def __contains__(self, storage: torch.UntypedStorage) -> bool:
         return storage in self._claims
@@ -201,9 +190,6 @@ def _storages(tensor: Tensor) -> list[torch.UntypedStorage]:
 
 # -- whose a tensor on the wrong device is -----------------------------------------------------------------------------
 
-# The device of a tensor, as text.
-DeviceOf = Callable[[Tensor], str]
-
 
 @dataclass(frozen=True, slots=True)
 class Cause:
@@ -220,8 +206,9 @@ class Cause:
     in_function: bool = False
 
 
-def cause(frame: FrameType, tensor: Tensor, origin: Origin | None, expected: str, device_of: DeviceOf) -> Cause:
+def cause(frame: FrameType, tensor: Tensor, expected: str, claims: Claims) -> Cause:
     """Return what is known of an operand that is not on the device `expected`."""
+    origin = claims.of(tensor).origin
     origin = _of_optimizer(frame, tensor) or _of_module(frame, tensor, origin) or origin
     variable = _variable(frame, tensor)
     if origin is None or origin.place is None or origin.kind not in ("made", "moved"):
@@ -229,9 +216,9 @@ def cause(frame: FrameType, tensor: Tensor, origin: Origin | None, expected: str
     called = origin.what.rpartition(".")[2]
     line = linecache.getline(origin.place.file, origin.place.line)
     inside = origin.place.file == frame.f_code.co_filename and origin.place.line in _lines(frame.f_code)
-    names = [*_names(frame, origin.place, expected, device_of, inside=inside)]
+    device = next(_names(frame, origin.place, expected, claims, inside=inside), None)
     is_own = bool(called) and re.search(rf"\b{re.escape(called)}\(", line) is not None
-    return Cause(origin, variable, names[0] if names else None, is_own, inside)
+    return Cause(origin, variable, device, is_own, inside)
 
 
 def _same(one: Any, tensor: Tensor) -> bool:
@@ -268,12 +255,12 @@ def _lines(code: CodeType) -> range:
     return range(min(lines, default=0), max(lines, default=-1) + 1)
 
 
-def _names(frame: FrameType, place: Place, expected: str, device_of: DeviceOf, *, inside: bool) -> Iterator[str]:
+def _names(frame: FrameType, place: Place, expected: str, claims: Claims, *, inside: bool) -> Iterator[str]:
     """Expressions for the device `expected` that a line can use: a tensor's or a variable that is set before it."""
     if inside:
         known = {name: value for name, value in frame.f_locals.items() if _is_set(frame.f_code, name, place.line)}
         tensors = {name: value for name, value in known.items() if isinstance(value, Tensor)}
-        yield from (f"{name}.device" for name, value in tensors.items() if device_of(value) == expected)
+        yield from (f"{name}.device" for name, value in tensors.items() if str(claims.device(value)) == expected)
         yield from (name for name, value in known.items() if _is_device(value, expected))
     in_module = inside and frame.f_code.co_name == "<module>"
     if place.file == frame.f_code.co_filename and not in_module:
@@ -315,19 +302,15 @@ def _selves(frame: FrameType | None) -> Iterator[Any]:
 
 def _of_optimizer(frame: FrameType, tensor: Tensor) -> Origin | None:
     """A state that an optimizer made before the model moved."""
-    for name, one in {**frame.f_globals, **frame.f_locals}.items():
-        if isinstance(one, torch.optim.Optimizer) and _is_state(one, tensor):
-            line = _first_line(frame.f_code, name)
+    known = {**frame.f_globals, **frame.f_locals}
+    for name, one in (*known.items(), *((None, own) for own in _selves(frame))):
+        if not isinstance(one, torch.optim.Optimizer):
+            continue
+        if any(_same(value, tensor) for state in one.state.values() for value in state.values()):
+            line = None if name is None else _first_line(frame.f_code, name)
             place = Place(frame.f_code.co_filename, line) if line is not None else None
             return Origin("state", f"a state of {type(one).__name__}", place)
-    for one in _selves(frame):
-        if isinstance(one, torch.optim.Optimizer) and _is_state(one, tensor):
-            return Origin("state", f"a state of {type(one).__name__}")
     return None
-
-
-def _is_state(optimizer: torch.optim.Optimizer, tensor: Tensor) -> bool:
-    return any(_same(value, tensor) for state in optimizer.state.values() for value in state.values())
 
 
 def _of_module(frame: FrameType, tensor: Tensor, origin: Origin | None) -> Origin | None:

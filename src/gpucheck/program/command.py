@@ -44,7 +44,6 @@ def command(options: ModelOptions, emit: Emit) -> None:
 
 
 def _asked(options: ModelOptions, *, on_device: bool) -> Any:
-    """Return what the child answers."""
     environment = dict(os.environ)
     if not on_device:  # nothing may reach a GPU that is here: what claims it has its data on the CPU
         environment |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
@@ -60,7 +59,6 @@ def _asked(options: ModelOptions, *, on_device: bool) -> Any:
 
 
 def _ended(ending: talk.Ending, answer: talk.Line, target: str) -> Exception:
-    """Why there is no answer."""
     said = ending.last_words
     if ending.how == "late":
         return CannotLook(f"{target} did not finish within {ending.limit_s:g} s", said, "give a smaller --batch-size")

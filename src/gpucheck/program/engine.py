@@ -70,7 +70,7 @@ class _Kernel(torch.autograd.Function):  # type: ignore[misc]
     ) -> Any:
         ctx.world, ctx.compute, ctx.device, ctx.count = world, compute, device, len(given)
         ctx.seed = torch.get_rng_state()
-        with _uncounted(world):
+        with world.uncounted():
             out = compute(*given) if world.has_values else shapes(*given)
             books = [torch.empty(size, dtype=torch.uint8, device=world.home(device)) for size, _ in kept]
         for book, (size, most) in zip(books, kept, strict=True):
@@ -87,7 +87,7 @@ class _Kernel(torch.autograd.Function):  # type: ignore[misc]
         world: World = ctx.world
         given = ctx.saved_tensors[: ctx.count]
         needed = ctx.needs_input_grad[-ctx.count :]
-        with _uncounted(world):
+        with world.uncounted():
             if world.has_values:
                 made = _again(ctx.compute, given, needed, gradients, ctx.seed)
             else:
@@ -117,13 +117,6 @@ def _again(
     finally:
         torch.set_rng_state(now)
     return [next(found) if one.requires_grad else None for one in inputs]
-
-
-@contextlib.contextmanager
-def _uncounted(world: World) -> Iterator[None]:
-    memory = world.claims.memory
-    with memory.paused() if memory is not None else contextlib.nullcontext():
-        yield
 
 
 def patches(world: World) -> list[tuple[Any, str, Any]]:
@@ -269,16 +262,19 @@ _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 Site = tuple[Place | None, str, int | None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Mismatch:
     """Operands that do not lie where an operation needs them: what results tell of them, and where it was.
 
     `site` makes it the same mismatch when the program runs again: the line, the operation, and where its code stands in
-    Python's, which tells operations of one line apart.
+    Python's, which tells operations of one line apart. `assumed` is how many values had been assumed before it, `times`
+    how often it was raised.
     """
 
     site: Site
     entry: DeviceMismatchEntry
+    assumed: int
+    times: int = 0
 
 
 class DeviceMismatch(RuntimeError):
@@ -321,15 +317,6 @@ class PerThread(threading.local):
         self.inside = False
 
 
-@dataclass(slots=True)
-class Refused:
-    """A mismatch that was raised, how many values had been assumed before it, and how often it was raised."""
-
-    mismatch: Mismatch
-    assumed: int
-    times: int = 0
-
-
 # Of one line. Two updates of a policy ask for some thousand; a loop that waits for a value would ask for ever.
 MOST_ASSUMED = 5000
 
@@ -351,7 +338,7 @@ class World:
     tolerated: set[Site] = field(default_factory=set)
     phase: Phase = "step"
     last: Mismatch | None = None
-    refused: dict[Site, Refused] = field(default_factory=dict)
+    refused: dict[Site, Mismatch] = field(default_factory=dict)
     mixed: Counter[tuple[Place | None, str]] = field(default_factory=Counter)
     card: Device = field(default_factory=Device)
     has_values: bool = True
@@ -363,7 +350,7 @@ class World:
     used_by: int | None = None
     made_by: int = field(default_factory=os.getpid)
     in_fork: Callable[[Place | None, str], None] = lambda place, text: None
-    here: PerThread = field(default_factory=lambda: PerThread())
+    here: PerThread = field(default_factory=PerThread)
 
     @contextlib.contextmanager
     def calling(self, name: str, device: torch.device | None) -> Iterator[None]:
@@ -373,6 +360,11 @@ class World:
             yield
         finally:
             self.here.calls.pop()
+
+    def uncounted(self) -> contextlib.AbstractContextManager[None]:
+        """Count nothing that is made until this ends as memory of the device."""
+        memory = self.claims.memory
+        return memory.paused() if memory is not None else contextlib.nullcontext()
 
     def home(self, device: torch.device) -> torch.device:
         """Where a tensor really lies that claims a device."""
@@ -384,31 +376,29 @@ class World:
         expected = verdict.expected or "cpu"
         place = place_of(frame) if frame is not None else None
         site = place, operation, frame.f_lasti if frame is not None else None
-        known = self.refused.get(site)
-        if known is not None and site not in self.tolerated:
-            self._raise(known)
-        told = DeviceMismatchEntry(
-            operation=operation,
-            module=self._module(sys._getframe(1)),
-            place=text_of(place),
-            phase=self.phase,
-            expected=expected,
-            operands=tuple(
-                self._operand(one, tensor, frame, expected, is_wrong=one in verdict.wrong)
-                for one, tensor in dict(operands).items()
-            ),
-            peer=self._peer(frame, expected) if frame is not None else None,
-        )
-        if site not in self.tolerated:
-            self._raise(self.refused.setdefault(site, Refused(Mismatch(site, told), len(self.assumed))))
-
-    def _raise(self, one: Refused) -> NoReturn:
-        self.last = one.mismatch
-        one.times += 1
+        if site in self.tolerated:
+            return
+        if site not in self.refused:
+            told = DeviceMismatchEntry(
+                operation=operation,
+                module=self._module(sys._getframe(1)),
+                place=text_of(place),
+                phase=self.phase,
+                expected=expected,
+                operands=tuple(
+                    self._operand(one, tensor, frame, expected, is_wrong=one in verdict.wrong)
+                    for one, tensor in dict(operands).items()
+                ),
+                peer=self._peer(frame, expected) if frame is not None else None,
+            )
+            self.refused[site] = Mismatch(site, told, len(self.assumed))
+        self.last = self.refused[site]
+        self.last.times += 1
+        error = DeviceMismatch(self.last)
         if self.is_forked():
             # A worker sends what it raises to its parent, by the class's name.
-            self._raise_in_fork(one.mismatch.site[0], str(DeviceMismatch(one.mismatch)))
-        raise DeviceMismatch(one.mismatch)
+            self._raise_in_fork(place, str(error))
+        raise error
 
     def _raise_in_fork(self, place: Place | None, text: str) -> NoReturn:
         self.in_fork(place, text)
@@ -451,7 +441,7 @@ class World:
     ) -> MismatchedTensor:
         known = Cause(self.claims.of(tensor).origin)
         if frame is not None and operand.device != expected:
-            known = cause(frame, tensor, known.origin, expected, lambda one: str(self.claims.device(one)))
+            known = cause(frame, tensor, expected, self.claims)
         origin = known.origin
         return MismatchedTensor(
             name=operand.name,
@@ -561,7 +551,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         ]
         name = func._schema.name
         if not operands:
-            return rules.Verdict(self._made_where(name)), operands
+            return rules.Verdict(self._made_where()), operands
         if world.is_forked() and any(one.device is not None and one.device.startswith("cuda") for one, _ in operands):
             world.use(by_kernel=True)
         verdict = rules.judge(name, [operand for operand, _ in operands])
@@ -572,7 +562,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             world.refuse(verdict, operands, called)
         return verdict, operands
 
-    def _made_where(self, name: str) -> str | None:
+    def _made_where(self) -> str | None:
         """Where a tensor lies that torch makes of nothing: where the call that is running has its own.
 
         Without such a call it was code in C++, whose device is not known, or a class of old that makes CPU tensors and

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from gpucheck.report.finding import WORST_FIRST, Finding, Id, Verdict, of
@@ -16,6 +16,7 @@ from gpucheck.report.results.model import (
     ModelResult,
     PlacedPart,
     Tie,
+    UnjudgedOperation,
 )
 
 _NOTHING: Mapping[str, LeftBehind] = {}
@@ -234,9 +235,14 @@ def _run(run: ClaimedRun | None, not_run: str | None) -> Iterator[Finding]:
     if run.note:
         yield Finding("model.note", "warn", run.note)
     if run.unjudged:
-        told = ", ".join(one.operation + (f" ({one.place})" if one.place else "") for one in run.unjudged)
+        told = listed(run.unjudged)
         operations = {"operations": [asdict(one) for one in run.unjudged]}
         yield Finding("model.unjudged", "info", "operations of other libraries were not judged", told, operations)
+
+
+def listed(operations: Sequence[UnjudgedOperation]) -> str:
+    """The operations that were not judged, each with its first line."""
+    return ", ".join(one.operation + (f" ({one.place})" if one.place else "") for one in operations)
 
 
 def _on_device(ran: DeviceRun | None, run: ClaimedRun | None) -> Iterator[Finding]:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from gpucheck.errors import GpucheckError, TargetError, UsageError
-from gpucheck.program.claims import CPU, Kind, Origin, Place, here, place_of, rank, storage_of, text_of
+from gpucheck.program.claims import CPU, Origin, Place, here, place_of, rank, storage_of, text_of
 from gpucheck.program.engine import DeviceMismatch, Mismatch, World, tensors_in
 from gpucheck.program.options import ModelOptions
 from gpucheck.program.surface import Surface, claimed
@@ -40,6 +40,7 @@ from gpucheck.report.results.model import (
     LeftKind,
     ModelResult,
     ModuleRow,
+    OriginKind,
     PlacedPart,
     Tie,
     Totals,
@@ -133,24 +134,19 @@ def _is_users(kind: type) -> bool:
     return file is not None and rank(file) < 2
 
 
-def reached(model: nn.Module, assignments: Assignments) -> list[Held]:
-    """Everything that `model` holds and does not register, each once, under the name found first."""
-    walk = _Walk(model, assignments)
-    for name, module in list(model.named_modules()):
-        walk.module(name, module)
-    return walk.found
-
-
 class _Walk:
+    """Everything that `model` holds and does not register is `found`, each once, under the name found first."""
+
     def __init__(self, model: nn.Module, assignments: Assignments) -> None:
         self.assignments = assignments
         self.found: list[Held] = []
         own = [*model.parameters(), *model.buffers(), *model.modules()]
         # What is registered, and what was met; kept alive, so that no id comes twice.
         self._met: dict[int, Any] = {id(one): one for one in own}
+        for name, module in list(model.named_modules()):
+            self._module(name, module)
 
-    def module(self, owner: str, module: nn.Module) -> None:
-        """Search one registered module."""
+    def _module(self, owner: str, module: nn.Module) -> None:
         for name, value in vars(module).items():
             if name in _BOOKS:
                 continue
@@ -233,14 +229,9 @@ def _captured(function: types.FunctionType) -> Iterator[tuple[str, Any, Holder]]
 def _is_of_interest(kind: type) -> bool:
     """Return whether objects of a class may hold a user's tensors: those of user code and packages, and
     distributions."""
-    module = kind.__module__
-    if module.startswith("torch.distributions"):
+    if kind is types.SimpleNamespace or kind.__module__.startswith("torch.distributions"):
         return True
-    if module in ("types", "builtins"):
-        return kind is types.SimpleNamespace
-    if kind.__name__ == "SimpleNamespace":
-        return True
-    return _is_users(kind) and module.partition(".")[0] not in ("numpy", "torchvision")
+    return _is_users(kind) and kind.__module__.partition(".")[0] not in ("numpy", "torchvision")
 
 
 def _class_line(kind: type, name: str) -> Place | None:
@@ -290,8 +281,6 @@ def read_use(model: nn.Module, name: str) -> Use:
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Load):
                 loads += [_taken_as(node, parents)] if id(node) not in begun else []
-    if not loads:
-        return "unread"
     moving = [load for load in loads if load not in _READS]
     if not moving:
         return "unread"
@@ -332,35 +321,28 @@ def size_of(tensor: Tensor) -> int:
 
 def rows(model: nn.Module, where: Where, depth: int) -> tuple[ModuleRow, ...]:
     """The model and its modules down to `depth`, those without weights left out, alike ones in a row as one."""
-    return tuple(_flat(_node(model, "", 0, where, depth, set())))
+    seen: set[int] = set()  # a tied tensor counts where it is met first
 
+    def node(module: nn.Module, name: str, level: int) -> _Node:
+        parameters = [one for one in module.parameters() if id(one) not in seen]
+        buffers = [one for one in module.buffers() if id(one) not in seen]
+        both = [*parameters, *buffers]
+        row = ModuleRow(
+            name=name,
+            kind=type(module).__name__,
+            depth=level,
+            parameters=sum(one.numel() for one in parameters),
+            parameter_bytes=sum(map(size_of, parameters)),
+            buffer_bytes=sum(map(size_of, buffers)),
+            dtypes=tuple(dict.fromkeys(str(one.dtype).removeprefix("torch.") for one in both)),
+            devices=tuple(dict.fromkeys(map(where, both))),
+        )
+        children = module.named_children() if level < depth else ()
+        below = [node(child, f"{name}.{key}" if name else key, level + 1) for key, child in children]
+        seen.update(map(id, both))
+        return _Node(row, [one for one in below if one.row.parameters or one.row.buffer_bytes])
 
-def _node(module: nn.Module, name: str, depth: int, where: Where, deepest: int, seen: set[int]) -> _Node:
-    below: list[_Node] = []
-    before = set(seen)
-    row = _row(module, name, depth, where, before)
-    for child_name, child in module.named_children():
-        if depth < deepest:
-            path = f"{name}.{child_name}" if name else child_name
-            below.append(_node(child, path, depth + 1, where, deepest, seen))
-    seen |= {id(one) for one in (*module.parameters(), *module.buffers())}
-    return _Node(row, [one for one in below if one.row.parameters or one.row.buffer_bytes])
-
-
-def _row(module: nn.Module, name: str, depth: int, where: Where, seen: set[int]) -> ModuleRow:
-    parameters = [one for one in module.parameters() if id(one) not in seen]
-    buffers = [one for one in module.buffers() if id(one) not in seen]
-    both = [*parameters, *buffers]
-    return ModuleRow(
-        name=name,
-        kind=type(module).__name__,
-        depth=depth,
-        parameters=sum(one.numel() for one in parameters),
-        parameter_bytes=sum(map(size_of, parameters)),
-        buffer_bytes=sum(map(size_of, buffers)),
-        dtypes=tuple(dict.fromkeys(str(one.dtype).removeprefix("torch.") for one in both)),
-        devices=tuple(dict.fromkeys(map(where, both))),
-    )
+    return tuple(_flat(node(model, "", 0)))
 
 
 def _flat(node: _Node) -> Iterator[ModuleRow]:
@@ -431,7 +413,7 @@ def _stepped(parameter: nn.Parameter, make: MakeOptimizer, device: str) -> int:
 
 
 # How a mismatch calls what was left behind.
-_ORIGINS: dict[LeftKind, Kind] = {"optimizer-state": "state", "parameter": "parameter"}
+_ORIGINS: dict[LeftKind, OriginKind] = {"optimizer-state": "state", "parameter": "parameter"}
 # After so many a person has enough to repair.
 MOST_MISMATCHES = 20
 # Words of errors that a build or a machine without the device raises, not the program.
@@ -461,14 +443,13 @@ class _Examination:
     surface: Surface
     assignments: Assignments
     built: Built
-    # Where the model is to be: what was asked for, or where the target itself put it.
-    device: str = ""
+    # Where the model is to be, unless the target itself put it elsewhere.
+    device: str = DEVICE
     was_moved: bool = False
 
     def result(self) -> ModelResult:
         """The answer: the static half first, for its findings explain the other's."""
         asked, model = self.asked, self.built.model
-        self.device = DEVICE
         meta = tuple(name for name, tensor in _registered(model) if tensor.is_meta)
         shared = _shared(model)
         split = () if meta else self._placed()
@@ -538,7 +519,7 @@ class _Examination:
     def _left(self) -> list[Held]:
         found = [
             replace(one, tensors=behind)
-            for one in reached(self.built.model, self.assignments)
+            for one in _Walk(self.built.model, self.assignments).found
             if (behind := [tensor for tensor in one.tensors if self._is_behind(tensor)])
         ]
         for name, tensor in _registered(self.built.model) if self.was_moved else ():
@@ -655,7 +636,8 @@ class _Examination:
             recipe=StepRecipe(amp=asked.amp),
         )
         found: list[Mismatch] = []
-        stopped: tuple[str, Place | None] | None = None
+        stopped: str | None = None
+        stopped_at: Place | None = None
         while len(found) < MOST_MISMATCHES:
             self.world.last = None
             try:
@@ -666,7 +648,7 @@ class _Examination:
                     found.append(mismatch)
                     self.world.tolerated.add(mismatch.site)
                     continue
-                stopped = self._stop(error, found)
+                stopped, stopped_at = self._stop(error, found)
             break
         unjudged = self.world.unjudged.items()
         run = ClaimedRun(
@@ -674,8 +656,8 @@ class _Examination:
             batch_size=asked.batch_size,
             mismatches=tuple(one.entry for one in found),
             unjudged=tuple(UnjudgedOperation(operation=name, place=text_of(place)) for name, place in unjudged),
-            stopped=stopped[0] if stopped else None,
-            stopped_at=text_of(stopped[1]) if stopped else None,
+            stopped=stopped,
+            stopped_at=text_of(stopped_at),
             note="no parameter requires a gradient: no training step" if asked.train and not train else None,
         )
         return run, None

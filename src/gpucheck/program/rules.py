@@ -186,7 +186,9 @@ def _judged(rule: Rule, operands: Sequence[Operand]) -> Verdict:
     devices = {one.device for one in core}
     if len(devices) < 2:
         return Verdict(device, (), None, rule.on_host)
-    expected = _expected(core)
+    # Where most of them lie that are not on the CPU; of equals the first.
+    away = [str(one.device) for one in core if one.device != CPU]
+    expected = max(away, key=away.count)
     return Verdict(expected, tuple(one for one in core if one.device != expected), expected, rule.on_host)
 
 
@@ -210,9 +212,3 @@ def _common(operands: Sequence[Operand]) -> str | None:
     if len(others) == 1:
         return others.pop()
     return CPU if devices == {CPU} else None
-
-
-def _expected(core: Sequence[Operand]) -> str:
-    """Where most operands lie that are not on the CPU; of equals the first."""
-    away = [one.device for one in core if one.device not in (CPU, None)]
-    return str(max(away, key=away.count))

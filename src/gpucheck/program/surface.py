@@ -188,7 +188,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
 
     def _copied(self, tensor: Tensor, device: torch.device, dtype: Any, more: dict[str, Any]) -> Tensor:
         home = self.world.home(device)
-        with self.world.claims.memory.paused() if self.world.claims.memory else contextlib.nullcontext():
+        with self.world.uncounted():
             if tensor.is_meta and home == CPU:
                 self.world.assume("cpu", None)
                 out = torch.zeros(tensor.shape, dtype=dtype, device=CPU)
@@ -469,7 +469,6 @@ def _set_device(device: Any) -> None:
 
 
 def _cuda_functions(world: World) -> dict[str, Any]:
-    """Return what `torch.cuda` answers."""
     card = world.card
     major, minor = card.capability
     properties = types.SimpleNamespace(

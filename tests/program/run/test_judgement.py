@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import _thread
+import inspect
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from gpucheck.program.run import board, command, judge, look
+from gpucheck.program.run import board, command, held, judge, look
 from gpucheck.program.run.command import Sources
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.results.run import OutOfMemory, RunLine, RunResult, RunStep, TimeShares, Traced, TracedLine
@@ -275,6 +279,27 @@ def test_a_full_board_says_so_and_takes_no_more() -> None:
         while board.write(memory, cells, {"say": "x", "text": "y" * 1000}):
             written += 1
     assert len(board.read(memory).lines) == written > board.TEXT_BYTES // 1100
+
+
+def test_what_a_thread_of_autograds_makes_is_traced_like_the_rest() -> None:
+    """A GPU's backward pass calls the tracer from a thread that runs no Python beneath it."""
+    tracer = held.Tracer(held.Lines("/", None), lambda: 1)
+    # torch wraps it in a function of Python's, in some versions.
+    dispatch = inspect.unwrap(held.Tracer.__torch_dispatch__)
+    _thread.start_new_thread(dispatch, (tracer, torch.ops.aten.neg.default, (), (torch.ones(3),)))
+    deadline = time.monotonic() + 10
+    while not tracer.peak and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (tracer.peak, *tracer.by_place) == (12, ("", 0, "", "", "backward"))
+    assert judge.at("", 0, "/") == "an unknown line"
+
+
+def test_a_sparse_gradient_counts_by_its_values() -> None:
+    layer = torch.nn.Embedding(10, 4, sparse=True)
+    layer(torch.tensor([1, 2])).sum().backward()
+    mine = (layer.weight, layer.weight.grad)
+    told = held.sums([], lambda one: any(one is other for other in mine))
+    assert told == {"parameters": 160, "gradients": 2 * 4 * 4, "optimizer": 0}
 
 
 # -- source -----------------------------------------------------------------------------------------------------------

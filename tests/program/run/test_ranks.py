@@ -532,9 +532,8 @@ def test_a_process_without_the_handler_is_sent_no_signal(monkeypatch: pytest.Mon
         (1 << (number - 1), "T (stopped)", []),
         (1 << (number - 1), "S", [number]),
     ):
-        monkeypatch.setattr(ranks, "_status", lambda pid, caught=caught: {"SigCgt": f"{caught:x}"})
         sent.clear()
-        ranks._ask_stack(1, state)
+        ranks._ask_stack(1, {"State": state, "SigCgt": f"{caught:x}"})
         assert sent == expected
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpucheck.program.lint import names
-from gpucheck.program.lint.names import Class, File, Function, Source, called_name, walk
+from gpucheck.program.lint.names import Class, File, Function, Node, Source, called_name, walk
 from gpucheck.program.lint.options import (
     BY_ID,
     DISCARDED,
@@ -136,16 +136,12 @@ class Flow:
     """
 
     names: dict[str, Value] = field(default_factory=dict)
-    started: ast.AST | None = None
+    started: Node | None = None
     dead: bool = False
 
     def copy(self) -> Flow:
         """The same, to go another way from here."""
         return Flow(dict(self.names), self.started, self.dead)
-
-    def take(self, other: Flow) -> None:
-        """Go on from where the other has come to."""
-        self.names, self.started, self.dead = other.names, other.started, other.dead
 
     def settle(self) -> None:
         """Every copy that was pending is complete."""
@@ -224,10 +220,8 @@ class Facts:
             if isinstance(node, ast.Assign) and names & {getattr(one, "id", "") for one in node.targets}:
                 func = node.value.func if isinstance(node.value, ast.Call) else None
                 last = func.attr if isinstance(func, ast.Attribute) else ""
-                if (
-                    last in ("item", "detach", "tolist", "numpy", "detach_")
-                    or getattr(node.value, "attr", "") == "data"
-                ):
+                is_number = last in ("item", "detach", "tolist", "numpy", "detach_")
+                if is_number or getattr(node.value, "attr", "") == "data":
                     return True
             if isinstance(node, ast.Call) and called_name(node) == "detach_":
                 return True
@@ -296,6 +290,10 @@ class Given:
         """Every argument's value."""
         return [*self.args, *self.named.values()]
 
+    def first(self, name: str = "") -> Value:
+        """Return the first positional argument, else the one that is given by this name."""
+        return self.args[0] if self.args else self.named.get(name, UNKNOWN)
+
     def argument(self, name: str) -> ast.expr | None:
         """The expression given by this name."""
         return next((one.value for one in self.node.keywords if one.arg == name), None)
@@ -313,8 +311,8 @@ class Effect:
     """
 
     returns: Value = UNKNOWN
-    started: ast.AST | None = None
-    sets: tuple[ast.AST, ...] = ()
+    started: Node | None = None
+    sets: tuple[Node, ...] = ()
     on_gpu: tuple[ast.expr, ...] = ()
 
 
@@ -340,28 +338,6 @@ class Scope:
         Effect()
     )
 
-    def report(self, rule: str, node: ast.AST, function: str, **words: object) -> None:
-        """A mistake, once for each place. Line and column count from 1, in characters.
-
-        `source` is its first line as it stands in the file, and `width` how many characters of it the mistake takes.
-        """
-        line, column, row = getattr(node, "lineno", 1), self.source.column(node), BY_ID[rule]
-        evidence = {
-            "line": line,
-            "column": column,
-            "end_line": getattr(node, "end_lineno", None) or line,
-            "function": function or None,
-            "source": self.source.lines[line - 1].rstrip(),
-            "width": self.source.width(node),
-        }
-        message, fix = row.message.format_map(words), row.fix.format_map(words)
-        mistake = Finding(rule, row.verdict, row.title, message, evidence, fix)
-        self.found.setdefault((line, column, rule), (mistake, self.source.is_ignored(node, rule)))
-
-    def method(self, owner: Class | None, name: str) -> Function | None:
-        """The method of this name as a class has it, through bases in the file."""
-        return names.method(self.file, owner, name) if owner is not None else None
-
 
 class Place:
     """The place in a function (or of the file itself) while it is walked through: what checks ask."""
@@ -384,12 +360,15 @@ class Place:
         self.quiet = 0
         # The receiver of each move, by id of its call; and what this does before it starts CUDA, and on it.
         self.receivers: dict[int, Value] = {}
-        self.sets: list[ast.AST] = []
+        self.sets: list[Node] = []
         self.on_gpu: list[ast.expr] = []
         self.registered: set[int] = set()
-        # What lists and dicts were made of, by their keys; functions that were defined on the way.
+        # What lists and dicts were made of, by their keys; functions and classes that were defined on the way.
         self.containers: dict[str, ast.expr] = {}
         self.functions: dict[str, Function] = {}
+        self.nested: list[Function] = []
+        self.classes: list[ast.ClassDef] = []
+        self.returned: list[Value] = []
         self.has_framework_step = False
 
     @property
@@ -401,10 +380,27 @@ class Place:
         """Every name that a function defined here can see."""
         return {**self.outer, **self.flow.names}
 
-    def report(self, rule: str, node: ast.AST, **words: object) -> None:
-        """A mistake, unless this is a way that is only tried."""
-        if not self.quiet:
-            self.scope.report(rule, node, self.name, **words)
+    def report(self, rule: str, node: Node, **words: object) -> None:
+        """A mistake, once for each place, unless this is a way that is only tried.
+
+        Line and column count from 1, in characters. `source` is its first line as it stands in the file, and `width`
+        how many characters of it the mistake takes.
+        """
+        if self.quiet:
+            return
+        source = self.scope.source
+        line, column, row = node.lineno, source.column(node), BY_ID[rule]
+        evidence = {
+            "line": line,
+            "column": column,
+            "end_line": node.end_lineno or line,
+            "function": self.name or None,
+            "source": source.lines[line - 1].rstrip(),
+            "width": source.width(node),
+        }
+        message, fix = row.message.format_map(words), row.fix.format_map(words)
+        mistake = Finding(rule, row.verdict, row.title, message, evidence, fix)
+        self.scope.found.setdefault((line, column, rule), (mistake, source.is_ignored(node, rule)))
 
     def key(self, node: ast.expr) -> str:
         """The key of a name or of an attribute of a name; empty for anything else."""
@@ -522,7 +518,7 @@ def apart(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
         run.report(PLAIN, one.made, name=f"self.{one.attribute}", line=node.lineno, fix=fix)
 
 
-def kept_module(run: Place, node: ast.AST, key: str, item: Value | None) -> None:
+def kept_module(run: Place, node: Node, key: str, item: Value | None) -> None:
     """A module with something to move, in a list or dict that is an attribute of a module."""
     owner, name = run.owner, key.removeprefix("self.")
     if owner is None or not owner.is_module or not key.startswith("self.") or item is None:
@@ -633,30 +629,26 @@ def _names_kept(node: ast.expr) -> Iterable[str]:
 # -- processes and their environment: workers, forks, and the variable that hides devices -----------------------------
 
 
-def on_gpu(run: Place, node: ast.expr, tell: ast.expr) -> None:
+def on_gpu(run: Place, node: ast.expr) -> None:
     """A tensor is made on a GPU or moved there."""
     run.flow.started = run.flow.started or node
+    _used(run, node)
+
+
+def _used(run: Place, *nodes: ast.expr) -> None:
     if run.quiet:
         return
-    run.on_gpu.append(node)
-    if run.in_worker:
-        run.report(IN_WORKER, tell, name=f"{run.name} runs in a DataLoader worker", fix=_WORKER_FIX)
+    run.on_gpu += nodes
+    for node in nodes if run.in_worker else ():
+        run.report(IN_WORKER, node, name=f"{run.name} runs in a DataLoader worker", fix=_WORKER_FIX)
 
 
 def called(run: Place, node: ast.Call, effect: Effect) -> Value:
     """A function of the file is called: what it does happens here."""
-    if run.flow.started is not None:
-        for place in effect.sets:
-            _late(run, place)
-    elif effect.sets and not run.quiet:
-        run.sets.extend(effect.sets)
-    if run.in_worker and not run.quiet:
-        for one in effect.on_gpu:
-            run.report(IN_WORKER, one, name=f"{run.name} runs in a DataLoader worker", fix=_WORKER_FIX)
+    visible_devices(run, *effect.sets)
+    _used(run, *effect.on_gpu)
     if effect.started is not None:
         run.flow.started = run.flow.started or node
-    if not run.quiet:
-        run.on_gpu.extend(effect.on_gpu)
     return effect.returns
 
 
@@ -691,18 +683,13 @@ def names_variable(node: ast.expr | None) -> bool:
     return isinstance(node, ast.Constant) and node.value == _VARIABLE
 
 
-def visible_devices(run: Place, node: ast.AST) -> None:
+def visible_devices(run: Place, *nodes: Node) -> None:
     """The variable is set here."""
-    if run.flow.started is not None:
-        _late(run, node)
-    elif not run.quiet:
-        run.sets.append(node)
-
-
-def _late(run: Place, node: ast.AST) -> None:
-    # What is set for a child that is started later is in time.
-    if not run.scope.file.starts_children:
-        run.report(LATE_VISIBLE, node, line=getattr(run.flow.started, "lineno", 0))
+    if run.flow.started is None:
+        run.sets += () if run.quiet else nodes
+    elif not run.scope.file.starts_children:  # what is set for a child that is started later is in time
+        for node in nodes:
+            run.report(LATE_VISIBLE, node, line=run.flow.started.lineno)
 
 
 def _forked(run: Place, node: ast.Call) -> None:
@@ -711,8 +698,8 @@ def _forked(run: Place, node: ast.Call) -> None:
         return
     later = [one for one in walk(run.facts.body) if isinstance(one, ast.Call) and one.lineno > node.lineno]
     if any(_uses_gpu(run, one) for one in later):
-        line = getattr(run.flow.started, "lineno", 0)
-        run.report(IN_WORKER, node, name=f"CUDA has started in line {line}", fix=_FORK_FIX)
+        told = f"CUDA has started in line {run.flow.started.lineno}"
+        run.report(IN_WORKER, node, name=told, fix=_FORK_FIX)
 
 
 def _uses_gpu(run: Place, node: ast.Call) -> bool:
@@ -734,6 +721,5 @@ def _child(run: Place, given: Given) -> None:
         return
     effect = run.scope.effect_of(function, None, run.outer, (), 0)
     if effect.on_gpu or effect.started is not None:
-        line = getattr(run.flow.started, "lineno", 0)
-        told = f"{function.name} uses the GPU, and CUDA has started in line {line}"
+        told = f"{function.name} uses the GPU, and CUDA has started in line {run.flow.started.lineno}"
         run.report(IN_WORKER, given.node, name=told, fix=_FORK_FIX)

@@ -152,30 +152,12 @@ _TENSORS = frozenset({"Tensor", "torch.Tensor", "LongTensor", "FloatTensor", "to
 class Run(Expressions):
     """One function of a file, or the file itself, walked through once."""
 
-    def __init__(self, scope: Scope, owner: Class | None, body: ast.AST, name: str, outer: Mapping[str, Value]) -> None:
-        super().__init__(scope, owner, body, name, outer)
-        self.returned: list[Value] = []
-        self.nested: list[Function] = []
-        self.classes: list[ast.ClassDef] = []
-
-    def effect(self) -> Effect:
-        """Return what a call of this does, once it has been walked through."""
-        returns = all_of(self.returned) or UNKNOWN
-        # An attribute is told where it is read, a parameter's place is the caller's.
-        return Effect(returns, self.flow.started, tuple(self.sets), tuple(self.on_gpu))
-
     def statements(self, body: Sequence[ast.stmt]) -> None:
         """These statements, one after the other, up to one that leaves."""
         for one in body:
             if self.flow.dead:
                 return
-            how = _STATEMENTS.get(type(one))
-            if how is not None:
-                how(self, one)
-            else:
-                self.below(one)
-
-    # -- what functions and classes are --------------------------------------------------------------------------------
+            _STATEMENTS.get(type(one), Run.below)(self, one)
 
     def _function(self, node: Function) -> None:
         self.functions[node.name] = node
@@ -205,8 +187,7 @@ class Run(Expressions):
         """One target of an assignment: several at once each get their part."""
         if isinstance(target, (ast.Tuple, ast.List)):
             parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
-            each = list(self.each(known, len(target.elts)))
-            for at, (one, inner) in enumerate(zip(target.elts, each, strict=True)):
+            for at, (one, inner) in enumerate(zip(target.elts, self.each(known, len(target.elts)), strict=True)):
                 expression = parts[at] if len(parts) == len(target.elts) else value
                 self._store(node, one, inner, expression)
             return
@@ -237,8 +218,7 @@ class Run(Expressions):
         text = ast.unparse(target)
         for mine, added in ((value.left, value.right), (value.right, value.left)):
             if text in texts(mine) and not any(isinstance(one, ast.Call) for one in walk(mine)):
-                quiet = self.tried(added)
-                checks.summed_loss(self, node, target, added, quiet, self.tried(mine))
+                checks.summed_loss(self, node, target, added, self.tried(added), self.tried(mine))
                 return
 
     def tried(self, node: ast.expr) -> Value:
@@ -297,10 +277,6 @@ class Run(Expressions):
         taken, self.flow = self.flow, other
         self.statements(node.orelse)
         self.flow = met(taken, self.flow)
-
-    def _while(self, node: ast.While) -> None:
-        self.value(node.test)
-        self._loop(node, None, UNKNOWN)
 
     def _loop(self, node: Loop, target: ast.expr | None, over: Value) -> None:
         """A loop: first tried for what a pass leaves to the next, then walked through."""
@@ -390,7 +366,8 @@ def effect_of(
             if passed.is_tensor and passed.place == "input" and one.annotation is None:
                 run.flow.names.setdefault(one.arg, Value("tensor", "input"))
     run.statements(function.body)
-    scope.effects[id(function)] = run.effect()
+    returns = all_of(run.returned) or UNKNOWN
+    scope.effects[id(function)] = Effect(returns, run.flow.started, tuple(run.sets), tuple(run.on_gpu))
     end(run)
     return scope.effects[id(function)]
 
@@ -459,7 +436,7 @@ def _parameters(run: Run, function: Function, is_method: bool) -> None:
         known = _parameter(run, one, default)
         may_be_input = run.in_forward and is_method and not run.scope.parents.get(id(function))
         if may_be_input and known == UNKNOWN and one.annotation is None:
-            known = _input(run, function, one.arg, default, first=at == 0)
+            known = _input(function, one.arg, default, first=at == 0)
         if known != UNKNOWN:
             run.flow.names[one.arg] = known
             if known == NUMBER:
@@ -472,7 +449,7 @@ def _parameter(run: Run, one: ast.arg, default: ast.expr | None) -> Value:
             return Value("tensor", "input" if run.in_forward else "")
         if name in names.MODULE_BASES or names.is_module_class(name):
             return Value("module", stateful=True)
-        if name in ("torch.nn.Parameter",):
+        if name == "torch.nn.Parameter":
             return Value("parameter", "input" if run.in_forward else "")
         made = run.scope.file.classes.get(name)
         if made is not None and made.is_module:
@@ -502,7 +479,7 @@ def _annotations(run: Run, node: ast.expr | None) -> Iterator[str]:
             yield run.scope.file.dotted(node) or getattr(node, "id", "")
 
 
-def _input(run: Run, function: Function, name: str, default: ast.expr | None, *, first: bool) -> Value:
+def _input(function: Function, name: str, default: ast.expr | None, *, first: bool) -> Value:
     """A parameter of forward that nothing annotates."""
     if function.name in names.FRAMEWORK_STEPS:
         return Value("batch", "input") if first else UNKNOWN
@@ -520,11 +497,10 @@ def judge_class(scope: Scope, node: ast.ClassDef, outer: Mapping[str, Value]) ->
     if owner.node is not node:
         owner = names.read(ast.Module([node], [])).classes[node.name]
         owner.node = node
+    inherited: dict[str, Value] = {}
     for one in reversed(list(names.family(scope.file, owner))):
         _gather(scope, one, outer)
-    inherited = {}
-    for one in reversed(list(names.family(scope.file, owner))):
-        inherited.update(scope.attributes.get(one.node.name, {}))
+        inherited |= scope.attributes[one.node.name]
     scope.attributes[node.name] = inherited
     # Forward first: the methods that it calls are walked through with its arguments.
     for function in sorted(owner.methods.values(), key=lambda one: one.name not in names.FORWARDS):
@@ -597,7 +573,7 @@ _STATEMENTS: dict[type[ast.stmt], Callable[[Any, Any], None]] = {
     **dict.fromkeys((ast.Raise, ast.Break, ast.Continue), Run._leave),
     ast.If: Run._if,
     **dict.fromkeys((ast.For, ast.AsyncFor), lambda run, node: run._loop(node, node.target, run.value(node.iter))),
-    ast.While: Run._while,
+    ast.While: lambda run, node: run._loop(node, None, run.value(node.test)),
     **dict.fromkeys((ast.With, ast.AsyncWith), Run._with),
     **dict.fromkeys((ast.Try, getattr(ast, "TryStar", ast.Try)), Run._try),
     ast.Match: Run._match,
@@ -615,19 +591,14 @@ def mistakes(data: bytes) -> list[tuple[Finding, bool]]:
             return []
         nodes = index(read.tree)
         scope = Scope(read, names.read(read.tree))
-        _walk(scope)
+        scope.effect_of = partial(effect_of, scope)
+        # The file itself, then what it defines.
+        whole = Run(scope, None, read.tree, "", {})
+        whole.statements(read.tree.body)
+        end(whole)
         # Without these two circles all of it goes at once, and no collector has to look for it.
         nodes.clear()
         scope.parents.clear()
     except RecursionError as error:
         raise Unreadable("its code is nested too deeply") from error
     return [scope.found[place] for place in sorted(scope.found)]
-
-
-def _walk(scope: Scope) -> None:
-    """The file itself, then what it defines."""
-    scope.effect_of = partial(effect_of, scope)
-    whole = Run(scope, None, scope.file.tree, "", {})
-    whole.evidence = set()
-    whole.statements(scope.file.tree.body)
-    end(whole)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,9 +56,11 @@ class Expressions(Place):
             known = self.outer.get(node.id)
             if known is None and node.id in self.scope.file.imports:
                 return Value("name", name=self.scope.file.imports[node.id])
-        if (known is None or known == UNKNOWN) and node.id in self.evidence:
+        if known is not None and known != UNKNOWN:
+            return known
+        if node.id in self.evidence:
             return Value("tensor", "input" if self.in_forward and node.id in self.parameters else "")
-        return self._by_name(node.id) if known is None or known == UNKNOWN else known
+        return self._by_name(node.id)
 
     def _by_name(self, name: str) -> Value:
         """Take what is called a loader for one: what it gives, unpacked, are tensors."""
@@ -146,7 +148,7 @@ class Expressions(Place):
         for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
             self.flow.names[one.arg] = UNKNOWN
         self.value(node.body)
-        self.flow.take(before)
+        self.flow = before
         self.in_worker = was_in_worker
         return UNKNOWN
 
@@ -199,15 +201,13 @@ class Expressions(Place):
         self.bind(node.target, known)
         return known
 
-    def _yield(self, node: ast.Yield) -> Value:
-        self.value(node.value)
-        return UNKNOWN
-
     # -- subscripts ----------------------------------------------------------------------------------------------------
 
     def _subscript(self, node: ast.Subscript) -> Value:
-        base, index = self.value(node.value), self._index(node.slice)
+        base = self.value(node.value)
+        indices = [self.value(one) for one in (node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])]
         if base.is_tensor:
+            index = next((one for one in indices if one.is_tensor), UNKNOWN)
             if index.is_tensor and base.place == "default":
                 checks.apart(self, node, [base, index])
             return replace(base, kind="tensor", ndim=_indexed(base.ndim, node.slice, index))
@@ -218,18 +218,7 @@ class Expressions(Place):
             if base.parts and isinstance(at, int) and -len(base.parts) <= at < len(base.parts):
                 return base.parts[at]
             return base.item or UNKNOWN
-        if base.kind == "batch":
-            return Value("tensor", base.place)
-        if base.kind == "module":
-            return base.item or Value("module", stateful=base.stateful, attribute=base.attribute)
-        return UNKNOWN
-
-    def _index(self, node: ast.expr) -> Value:
-        """Return what stands between the brackets; of several a tensor where one is."""
-        if isinstance(node, ast.Tuple):
-            parts = [self.value(one) for one in node.elts]
-            return next((one for one in parts if one.is_tensor), UNKNOWN)
-        return self.value(node)
+        return self.element(base) if base.kind in ("batch", "module") else UNKNOWN
 
     def element(self, base: Value) -> Value:
         """Return what a loop over this gives."""
@@ -247,19 +236,14 @@ class Expressions(Place):
                 return base.item or Value("module", stateful=base.stateful, attribute=base.attribute)
         return UNKNOWN
 
-    def each(self, base: Value, count: int) -> Iterator[Value]:
+    def each(self, base: Value, count: int) -> Sequence[Value]:
         """The values that this is unpacked into."""
-        if base.parts and len(base.parts) == count:
-            yield from base.parts
-        else:
-            for _ in range(count):
-                yield self.element(base)
+        return base.parts if len(base.parts) == count else [self.element(base)] * count
 
     def bind(self, target: ast.expr, known: Value) -> None:
         """Give a value to a name, to an attribute, or to several."""
         if isinstance(target, (ast.Tuple, ast.List)):
-            values = list(self.each(known, len(target.elts)))
-            for one, value in zip(target.elts, values, strict=True):
+            for one, value in zip(target.elts, self.each(known, len(target.elts)), strict=True):
                 in_place = isinstance(one, ast.Name) and one.id in names.IN_PLACE_NAMES
                 self.bind(one, UNKNOWN if in_place and value == Value("tensor") else value)
         elif isinstance(target, ast.Starred):
@@ -303,11 +287,9 @@ def call(run: Expressions, node: ast.Call) -> Value:
     method = isinstance(func, ast.Attribute) and not dotted
     receiver = run.value(func.value) if isinstance(func, ast.Attribute) and method else UNKNOWN
     args = [run.value(one) for one in node.args]
-    named = {one.arg: run.value(one.value) for one in node.keywords if one.arg}
-    for one in node.keywords:
-        if one.arg is None:
-            run.value(one.value)
-    more = any(one.arg is None for one in node.keywords) or any(isinstance(one, ast.Starred) for one in node.args)
+    keywords = [(one.arg, run.value(one.value)) for one in node.keywords]
+    named = {name: value for name, value in keywords if name}
+    more = len(named) < len(keywords) or any(isinstance(one, ast.Starred) for one in node.args)
     given = Given(node, node.args, args, named, more)
     if dotted:
         return _of_import(run, given, dotted)
@@ -342,7 +324,7 @@ def _of_name(run: Expressions, given: Given, name: str) -> Value:
 
 
 def _of_builtin(run: Expressions, given: Given, name: str) -> Value:
-    first = given.args[0] if given.args else UNKNOWN
+    first = given.first()
     if name in ("print", "float", "int", "bool", "str", "repr", "list", "sum", "max", "min", "abs", "sorted", "format"):
         checks.read(run, given.node, given.all)
     if name in ("float", "int", "bool", "len", "abs") and not (name == "abs" and first.is_tensor):
@@ -385,14 +367,13 @@ def _of_import(run: Expressions, given: Given, name: str) -> Value:
     if name in names.LIKE:
         return _like(run, given)
     if name == "torch.device":
-        first = given.args[0] if given.args else given.named.get("type", UNKNOWN)
+        first = given.first("type")
         return first if first.kind == "device" else Value("device", "cuda" if first.kind == "number" else "")
     if name in ("torch.nn.Parameter", "torch.nn.Buffer", "torch.nn.parameter.Buffer"):
-        first = given.args[0] if given.args else given.named.get("data", UNKNOWN)
         kind = "parameter" if last == "Parameter" else "tensor"
-        return Value(kind, "input", first.ndim, node, leaf=last == "Parameter")
+        return Value(kind, "input", given.first("data").ndim, node, leaf=last == "Parameter")
     if name == "torch.autograd.Variable":
-        return given.args[0] if given.args else UNKNOWN
+        return given.first()
     if names.is_module_class(name):
         return _new_module(run, given, name)
     if name in names.LOADERS:
@@ -400,11 +381,11 @@ def _of_import(run: Expressions, given: Given, name: str) -> Value:
         own = "collate_fn" in given.named and given.named["collate_fn"].kind != "none"
         return UNKNOWN if own or given.open else Value("loader")
     if name in ("collections.OrderedDict", "collections.defaultdict", "collections.deque"):
-        return Value("items", item=given.args[0].item if given.args and last != "defaultdict" else None, made=node)
+        return Value("items", item=given.first().item if last != "defaultdict" else None, made=node)
     if name in ("copy.deepcopy", "copy.copy") and given.args:
         return replace(given.args[0], attribute="", made=node)
-    if last in ("tqdm", "trange", "track") or name.endswith("tqdm.auto.tqdm"):
-        return given.args[0] if given.args else UNKNOWN
+    if last in ("tqdm", "trange", "track"):
+        return given.first()
     checks.empty_cache(run, node, name)
     checks.imported(run, given, name)
     if name.startswith("torch.optim."):
@@ -431,7 +412,7 @@ def _of_torch_function(run: Expressions, given: Given, name: str) -> Value:
     result = run.combined(given.node, values)
     if where == "torch.nn.functional" and (last.endswith("_loss") or "cross_entropy" in last):
         reduced = getattr(given.argument("reduction"), "value", "mean") != "none"
-        return Value("tensor", result.place, 0 if reduced else None, given.node, graph=_has_graph(run, given.args))
+        return Value("tensor", result.place, 0 if reduced else None, given.node, graph=_has_graph(run, given))
     if not result.is_tensor:
         # Of what is not known a function of torch.nn.functional makes a tensor all the same.
         return Value("tensor") if where == "torch.nn.functional" or last in names.MAKES_TENSOR else UNKNOWN
@@ -442,9 +423,9 @@ def _of_torch_function(run: Expressions, given: Given, name: str) -> Value:
     return result if last in names.SAME_SHAPE else replace(result, ndim=None)
 
 
-def _has_graph(run: Expressions, args: list[Value]) -> bool:
+def _has_graph(run: Expressions, given: Given) -> bool:
     """Return whether a loss of these has a graph: of what is not known it has one, of plain tensors it has none."""
-    return not run.no_graph and any(one.graph or one.kind in ("", "parameter") for one in args[:1])
+    return not run.no_graph and any(one.graph or one.kind in ("", "parameter") for one in given.args[:1])
 
 
 # -- factories ---------------------------------------------------------------------------------------------------------
@@ -456,12 +437,12 @@ def _factory(run: Expressions, given: Given, name: str) -> Value:
     if name in names.CUDA_TYPES:
         place = "cuda"
     if name in ("torch.as_tensor", "torch.asarray", "torch.tensor") and place == "default":
-        first = given.args[0] if given.args else UNKNOWN
+        first = given.first()
         # Of a tensor they keep the device; what is not known may be one.
         plain = first.kind in ("number", "items", "none") or (first == UNKNOWN and not run.in_forward)
         place = "default" if plain else first.place
     if place == "cuda":
-        checks.on_gpu(run, node, node)
+        checks.on_gpu(run, node)
     grad = given.is_true("requires_grad")
     return Value("tensor", place, _dimensions(given, name), node, graph=grad, leaf=grad)
 
@@ -528,12 +509,12 @@ def _of_data(node: ast.expr | None) -> int | None:
 
 
 def _like(run: Expressions, given: Given) -> Value:
-    first = given.args[0] if given.args else given.named.get("input", UNKNOWN)
+    first = given.first("input")
     place = _place_of(run, given)
     if place == "default":
         place = first.place
     if place == "cuda":
-        checks.on_gpu(run, given.node, given.node)
+        checks.on_gpu(run, given.node)
     return Value("tensor", place, first.ndim, first.made or given.node, first.attribute)
 
 
@@ -556,14 +537,13 @@ def _new_module(run: Expressions, given: Given, name: str) -> Value:
 def _of_module(run: Expressions, given: Given, module: Value) -> Value:
     """A call of a module: of one of torch.nn its arguments must be where it is."""
     known = module.name.startswith("torch.nn.")
-    is_loss = known and module.name.endswith("Loss")
     if known and module.name not in names.CONTAINERS and module.name != "torch.nn.CTCLoss":
         checks.read(run, given.node, given.all)
         values = [inner for one in given.all for inner in (one.parts or (one,))]
         checks.apart(run, given.node, [*values, *([Value("tensor", "input")] if module.stateful else [])])
-    if is_loss:
-        return Value("tensor", "", 0, given.node, graph=_has_graph(run, given.args))
-    first = given.args[0] if given.args else UNKNOWN
+    if known and module.name.endswith("Loss"):
+        return Value("tensor", "", 0, given.node, graph=_has_graph(run, given))
+    first = given.first()
     moved_with_it = "input" if run.in_forward else module.place
     place = moved_with_it if module.stateful else first.place
     made = first.made if place == "default" else None
@@ -578,7 +558,10 @@ def _of_method(run: Expressions, given: Given, receiver: Value, func: ast.Attrib
     if name in names.WAITS and receiver.kind in ("", "name"):
         run.flow.settle()
     if name in ("cuda", "to") and not run.quiet:
-        _may_start(run, given, receiver, name)
+        # A move of anything to a GPU starts CUDA.
+        target = given.first("device")
+        if name == "cuda" or (target.kind == "device" and target.place == "cuda"):
+            checks.on_gpu(run, given.node)
     match receiver.kind:
         case "tensor" | "parameter":
             return _of_tensor(run, given, receiver, name)
@@ -600,17 +583,8 @@ def _of_method(run: Expressions, given: Given, receiver: Value, func: ast.Attrib
     return _of_unknown(run, given, name)
 
 
-def _may_start(run: Expressions, given: Given, receiver: Value, name: str) -> None:
-    """A move of anything to a GPU starts CUDA."""
-    target = given.args[0] if given.args else given.named.get("device", UNKNOWN)
-    if name == "cuda" or (target.kind == "device" and target.place == "cuda"):
-        checks.on_gpu(run, given.node, given.node)
-        run.flow.started = run.flow.started or given.node
-
-
 def _of_unknown(run: Expressions, given: Given, name: str) -> Value:
-    """A method of what is not known."""
-    target = given.args[0] if given.args else given.named.get("device", UNKNOWN)
+    target = given.first("device")
     if name == "to" and given.is_true("non_blocking") and target.kind == "device" and target.place == "cpu":
         return Value("tensor", "cpu", pending=given.node)
     if name in ("cpu", "item") or (name == "to" and target.place == "cpu"):
@@ -641,13 +615,13 @@ def _of_tensor(run: Expressions, given: Given, receiver: Value, name: str) -> Va
     result = run.combined(node, [receiver, *arguments]) if arguments else receiver
     plain = replace(
         result,
-        kind="parameter" if name in ("requires_grad_", "data") and receiver.kind == "parameter" else "tensor",
+        kind="parameter" if name == "requires_grad_" and receiver.kind == "parameter" else "tensor",
         graph=(receiver.graph or result.graph) and name not in ("detach", "detach_") and not run.no_graph,
         leaf=receiver.leaf and name == "requires_grad_",
         moved=None,
         pending=receiver.pending if name in names.NO_READ else None,
     )
-    if name == "requires_grad_" and getattr(given.nodes[0], "value", True) if given.nodes else name == "requires_grad_":
+    if name == "requires_grad_" and (not given.nodes or getattr(given.nodes[0], "value", True)):
         return _in_place(run, given, replace(plain, leaf=not receiver.graph, graph=True))
     if name in ("new_zeros", "new_ones", "new_full", "new_empty"):
         return Value("tensor", receiver.place, AT_LEAST_ONE, node)
@@ -657,7 +631,7 @@ def _of_tensor(run: Expressions, given: Given, receiver: Value, name: str) -> Va
         is_one_more = name == "unsqueeze" and receiver.ndim is not None and receiver.ndim >= 0
         return replace(plain, ndim=(receiver.ndim or 0) + 1 if is_one_more else AT_LEAST_ONE)
     if name == "type_as":
-        return replace(plain, place=given.args[0].place if given.args else "", attribute="")
+        return replace(plain, place=given.first().place, attribute="")
     if name in ("chunk", "split", "unbind", "tensor_split"):
         return Value("items", item=replace(plain, ndim=AT_LEAST_ONE if name != "unbind" else None))
     return plain if name in names.SAME_SHAPE or arguments else replace(plain, ndim=None)
@@ -671,8 +645,7 @@ def _reduced(result: Value, given: Given, *, method: bool) -> Value:
 
 
 def _moved(run: Expressions, given: Given, receiver: Value, name: str) -> Value:
-    """A tensor where it was moved to."""
-    target = given.args[0] if given.args else given.named.get("device", UNKNOWN)
+    target = given.first("device")
     place: str = name if name in ("cpu", "cuda") else ""
     if name == "to" and _is_type(run, given):
         place = receiver.place
@@ -712,7 +685,7 @@ _TYPES = names.words(
 
 def _copied(run: Expressions, given: Given, receiver: Value) -> Value:
     """`host.copy_(x, non_blocking=True)`: what it was called on is pending."""
-    source = given.args[0] if given.args else UNKNOWN
+    source = given.first()
     later = given.is_true("non_blocking") or (len(given.nodes) > 1 and getattr(given.nodes[1], "value", 0) is True)
     from_device = source.place not in ("default", "cpu") and source.kind in ("", "tensor", "parameter")
     if receiver.place in ("default", "cpu") and later and from_device:
@@ -730,8 +703,8 @@ def _in_place(run: Expressions, given: Given, result: Value) -> Value:
 
 
 def _module_method(run: Expressions, given: Given, module: Value, name: str) -> Value:
-    target = given.args[0] if given.args else given.named.get("device", UNKNOWN)
     if name in names.MODULE_SELF:
+        target = given.first("device")
         place = "cuda" if name == "cuda" else target.place if name == "to" and target.kind == "device" else module.place
         return replace(module, place=place if place != "default" else "")
     if name in ("parameters", "buffers"):
@@ -797,7 +770,7 @@ def _self_method(run: Expressions, given: Given, name: str) -> Value:
         return UNKNOWN
     if name in names.MODULE_SELF:
         return Value("self")
-    function = run.scope.method(run.owner, name)
+    function = names.method(run.scope.file, run.owner, name) if run.owner is not None else None
     if function is None:
         takes_input = any(one.is_tensor and one.place == "input" for one in given.args)
         if run.in_forward and name in run.attributes and takes_input:
@@ -825,7 +798,6 @@ _KINDS: dict[type[ast.expr], Callable[[Any, Any], Value]] = {
     ast.IfExp: Expressions._choice,
     ast.NamedExpr: Expressions._named,
     **dict.fromkeys((ast.Await, ast.Starred, ast.YieldFrom), lambda run, node: run.value(node.value)),
-    ast.Yield: Expressions._yield,
     ast.Subscript: Expressions._subscript,
     ast.Call: call,
 }

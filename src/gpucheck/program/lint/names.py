@@ -96,7 +96,7 @@ TENSOR_ONLY = words(
 NO_TENSOR = words(
     "item tolist numpy size dim numel data_ptr stride is_contiguous is_pinned get_device element_size nelement "
     "backward register_hook storage untyped_storage ndimension is_floating_point is_complex has_names "
-    "requires_grad__ equal allclose storage_offset is_shared is_set_to record_stream"
+    "equal allclose storage_offset is_shared is_set_to record_stream"
 )
 NO_TENSOR_ATTRIBUTES = words(
     "device dtype shape ndim is_cuda requires_grad is_leaf grad_fn layout itemsize nbytes names is_sparse"
@@ -371,6 +371,8 @@ def _has_workers(call: ast.Call) -> bool:
     return workers is not None and not (isinstance(workers, ast.Constant) and not workers.value)
 
 
+# What stands somewhere in a file.
+Node = ast.expr | ast.stmt
 # A larger file is data, not a program: a table of 10 MB of literals takes ast a gigabyte.
 MOST_BYTES = 4 * 2**20
 _IGNORE = re.compile(r"#\s*gpucheck:\s*ignore(?:\[([^\]]*)\])?(?![\w\[])", re.IGNORECASE)
@@ -392,36 +394,28 @@ class Source:
     lines: list[str]
     ignored: dict[int, frozenset[str]] = field(default_factory=dict)
 
-    def text(self, node: ast.AST, most: int = 60) -> str:
-        """The source of an expression, in one line, cut where it is longer than `most` characters."""
-        line, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0) or 0
-        if not line:
-            return ""
-        start, stop = getattr(node, "col_offset", 0), getattr(node, "end_col_offset", 0)
-        rows = [row.encode() for row in self.lines[line - 1 : end]]
-        if rows:
-            rows[-1] = rows[-1][:stop]
-            rows[0] = rows[0][start:]
+    def text(self, node: Node) -> str:
+        """The source of an expression, in one line, cut where it is longer than 60 characters."""
+        rows = [row.encode() for row in self.lines[node.lineno - 1 : node.end_lineno]]
+        rows[-1] = rows[-1][: node.end_col_offset]
+        rows[0] = rows[0][node.col_offset :]
         text = " ".join(b" ".join(rows).decode("utf-8", "replace").split())
-        return text if len(text) <= most else f"{text[: most - 1]}…"
+        return text if len(text) <= 60 else f"{text[:59]}…"
 
-    def column(self, node: ast.AST) -> int:
+    def column(self, node: Node) -> int:
         """The column of a node in characters, from 1: ast counts bytes."""
-        line = self.lines[getattr(node, "lineno", 1) - 1]
-        return len(line.encode()[: getattr(node, "col_offset", 0)].decode("utf-8", "replace")) + 1
+        return len(self.lines[node.lineno - 1].encode()[: node.col_offset].decode("utf-8", "replace")) + 1
 
-    def width(self, node: ast.AST) -> int:
+    def width(self, node: Node) -> int:
         """Return the length of the node on its first line, at least one character."""
-        first = getattr(node, "lineno", 1)
-        line = self.lines[first - 1].rstrip()
-        if getattr(node, "end_lineno", None) == first:
-            line = line.encode()[: getattr(node, "end_col_offset", 0)].decode("utf-8", "replace")
+        line = self.lines[node.lineno - 1].rstrip()
+        if node.end_lineno == node.lineno:
+            line = line.encode()[: node.end_col_offset].decode("utf-8", "replace")
         return max(len(line) - self.column(node) + 1, 1)
 
-    def is_ignored(self, node: ast.AST, rule: str) -> bool:
+    def is_ignored(self, node: Node, rule: str) -> bool:
         """Return whether a comment on one of the node's lines names the rule, or all."""
-        first = getattr(node, "lineno", 1)
-        for line in range(first, (getattr(node, "end_lineno", None) or first) + 1):
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
             ids = self.ignored.get(line)
             if ids is not None and (not ids or rule in ids or rule.removeprefix("lint.") in ids):
                 return True

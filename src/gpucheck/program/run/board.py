@@ -34,14 +34,11 @@ SIZE = CELLS * 8 + TEXT_BYTES
     NOW_SITE,
     NOW_SINCE_NS,
     PHASE,
-    FIRST_STEP_NS,
     EXPLICIT_STEPS,
     TRACED_STEPS,
-    TRACE_NS,
-    DUMP_NS,
     TORCH_CPU_NS,
     FORK_ERRORS,
-) = range(24)
+) = range(21)
 # Of the last error that a forked process met: bytes of text, in what is left of the head. Such a process writes
 # nowhere else, for no lock orders it.
 _FORK_TEXT = slice(24 * 8, 64 * 8)
@@ -52,7 +49,7 @@ PHASES = ("forward", "backward", "step")
 DEVICES_AT, MOST_DEVICES = 64, 16
 DEVICE: tuple[str, ...] = (
     *("seen", "allocated", "reserved", "peak_allocated", "peak_reserved", "peak_step", "peak_phase", "retries"),
-    *("ooms", "inactive_split", "total", "reserved_at_peak"),
+    *("ooms", "reserved_at_peak"),
 )
 
 # -- sites: a row for each line that copies or waits, by kind ---------------------------------------------------------
@@ -80,7 +77,6 @@ class Read:
     head: tuple[int, ...]
     devices: dict[int, dict[str, int]]
     sites: tuple[dict[str, int], ...]
-    first_steps: tuple[dict[str, int], ...]
     steps: tuple[dict[str, int], ...]
     lines: tuple[dict[str, Any], ...]
 
@@ -118,7 +114,6 @@ def read(memory: mmap.mmap | memoryview | bytearray) -> Read:
         length = min(max(cells[TEXT_LENGTH], 0), TEXT_BYTES)
         text = bytes(memory[CELLS * 8 : CELLS * 8 + length])
         lines = tuple(json.loads(line) for line in text.splitlines())
-        count = min(cells[STEPS], FIRST_STEPS)
         rows = (_row(cells, DEVICES_AT, n, DEVICE) for n in range(MOST_DEVICES))
         if cells[FORK_ERRORS]:
             place, _, said = bytes(memory[_FORK_TEXT]).decode("ascii", "replace").strip().partition("\n")
@@ -127,8 +122,10 @@ def read(memory: mmap.mmap | memoryview | bytearray) -> Read:
             tuple(cells[:DEVICES_AT]),
             {n: row for n, row in enumerate(rows) if row["seen"]},
             tuple(_row(cells, SITES_AT, n, SITE) for n in range(min(cells[SITES], MOST_SITES))),
-            tuple(_row(cells, FIRST_AT, n, STEP) for n in range(count)),
-            tuple(_row(cells, RING_AT, n, STEP) for n in range(min(cells[KEPT], MOST_KEPT))),
+            (
+                *(_row(cells, FIRST_AT, n, STEP) for n in range(min(cells[STEPS], FIRST_STEPS))),
+                *(_row(cells, RING_AT, n, STEP) for n in range(min(cells[KEPT], MOST_KEPT))),
+            ),
             lines,
         )
 

@@ -99,8 +99,10 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
     began = time.perf_counter_ns()
     try:
         with scratch(enabled=options.scratch) as place:
-            emit(Notice(_warning(place)))
             folder = os.getcwd() if place is None else place.path
+            real = "files that the program writes are real (--scratch: relative writes go to a copy)"
+            copied = f"in a copy of this folder, {folder}: relative writes go there, absolute writes are real"
+            emit(Notice(f"dry run: no GPU is used, but {real}" if place is None else f"dry run {copied}"))
             with started(script, arguments, module=options.module, dry=asked, folder=folder) as running:
                 while (code := running.program.wait(_LOOK_EVERY_S)) is None:
                     pass
@@ -124,15 +126,6 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
         emit(Judged(finding))
     judged = exit_code(tuple(found))
     return judged if code >= 0 and judged == FAILED else code or judged
-
-
-def _warning(place: Scratch | None) -> str:
-    if place is None:
-        return (
-            "dry run: no GPU is used, but files that the program writes are real (--scratch: relative writes go to "
-            "a copy)"
-        )
-    return f"dry run in a copy of this folder, {place.path}: relative writes go there, absolute writes are real"
 
 
 def _watched(
@@ -369,9 +362,9 @@ class Sources:
         path = _path_to(tree, line)
         inner = [node for node in path if isinstance(node, _FUNCTIONS)]
         within = path[path.index(inner[-1]) :] if inner else path
-        in_loop = any(isinstance(node, _LOOPS) and line > node.lineno for node in within) or any(
-            isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)) for node in within
-        )
+        # A comprehension is one line's loop; the head of a `for` is not in it.
+        loops = [node for node in within if isinstance(node, _LOOPS)]
+        in_loop = any(isinstance(node, ast.expr) or line > node.lineno for node in loops)
         return text, in_loop, _made_by(within[0] if within else tree, line)
 
     def _file(self, file: str) -> tuple[list[str], ast.Module | None]:
@@ -416,11 +409,7 @@ def _factory(value: ast.expr) -> str | None:
     """The factory at the root of `torch.zeros(3).view(-1)`, or of `torch.tril(torch.ones(4, 4))`."""
     while isinstance(value, ast.Call):
         function = value.func
-        if (
-            isinstance(function, ast.Attribute)
-            and isinstance(function.value, ast.Name)
-            and function.value.id == "torch"
-        ):
+        if isinstance(function, ast.Attribute) and getattr(function.value, "id", "") == "torch":
             if function.attr in _FACTORIES:
                 on_device = any(word.arg == "device" for word in value.keywords)
                 return None if on_device else f"torch.{function.attr}"
@@ -535,7 +524,7 @@ def _steps(read: board.Read) -> tuple[RunSteps | None, tuple[RunStep, ...], int 
     count = read.head[board.STEPS]
     if not count:
         return None, (), None
-    rows = (*read.first_steps, *read.steps)
+    rows = read.steps
     apart = _APART if count >= _ENOUGH else min(1, count - 1)
     traced = read.head[board.TRACED_STEPS]
     if traced:  # what was looked at with everything takes longer: it stands apart as well

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
 import importlib
 import mmap
 import os
@@ -21,7 +20,6 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
 
@@ -229,53 +227,23 @@ def _stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
 def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
     """After a step all that training keeps is there: gradients too."""
     if look.cells[board.STEPS] <= _steps:
-        board.write(look.memory, look.cells, {"say": "kept", **_kept()})
-
-
-def _kept() -> dict[str, int]:
-    """Exact bytes on the device: parameters, their gradients, states of optimizers; each storage once."""
-    with held.unseen():
-        known = (one for one in gc.get_objects() if issubclass(type(one), torch.nn.Parameter))
-        parameters = [one for one in known if _is_counted(one)]
-        gradients = [one.grad for one in parameters if one.grad is not None]
-        states = [
-            value
-            for each in look._steps.optimizers
-            for state in each.state.values()
-            for value in held._tensors(state, 3)
-            if _is_counted(value)
-        ]
-        seen: set[int] = set()
-        named = {"parameters": parameters, "gradients": gradients, "optimizer": states}
-        return {name: sum(_once(one, seen) for one in tensors) for name, tensors in named.items()}
-
-
-def _is_counted(tensor: Tensor) -> bool:
-    return bool(_world.claims.device(tensor) == COUNTED)
-
-
-def _once(tensor: Tensor, seen: set[int]) -> int:
-    storage = storage_of(tensor)
-    if storage is None or id(storage) in seen:
-        return 0
-    seen.add(id(storage))
-    return int(storage.nbytes())
+        with held.unseen():
+            _say("kept", **held.sums(look._steps.optimizers, lambda one: bool(_world.claims.device(one) == COUNTED)))
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
 def _end() -> None:
-    """Write down all that was seen."""
     error = getattr(sys, "last_value", None)
     memory = _world.claims.memory
     assert memory is not None
     with held.unseen():
         ended_by = None if error is None else placement.mismatch_in(_world, error)
-        refused = sorted(_world.refused.values(), key=lambda one: one.mismatch is not ended_by)
+        refused = sorted(_world.refused.values(), key=lambda one: one is not ended_by)
         for one in refused[:_MOST_TOLD]:
-            ended = ended_by is not None and one.mismatch.site == ended_by.site
-            _say("mismatch", mismatch=to_json(one.mismatch.entry), ended=ended, assumed=one.assumed, times=one.times)
+            ended = ended_by is not None and one.site == ended_by.site
+            _say("mismatch", mismatch=to_json(one.entry), ended=ended, assumed=one.assumed, times=one.times)
         if error is not None and ended_by is None:
             _say_error(error)
         for (place, text), times in _world.mixed.most_common(_MOST_TOLD):

@@ -78,7 +78,8 @@ class Lines:
         while frame is not None:
             is_users = known.get(id(frame.f_code))
             if is_users is None:
-                is_users = self._learn(frame.f_code)
+                self._kept.append(frame.f_code)
+                is_users = known[id(frame.f_code)] = self.is_users(self.path(frame.f_code))
             if is_users:
                 return frame
             frame = frame.f_back
@@ -98,11 +99,6 @@ class Lines:
             return True
         installed = f"{os.sep}site-packages{os.sep}" in real or f"{os.sep}dist-packages{os.sep}" in real
         return not installed and not real.startswith(self._libraries)
-
-    def _learn(self, code: CodeType) -> bool:
-        self._kept.append(code)
-        found = self._known[id(code)] = self.is_users(self.path(code))
-        return found
 
     def _own_package(self, main_file: str | None) -> str | None:
         if main_file is None:
@@ -132,7 +128,7 @@ _readings = 0
 _statm: int | None = None
 
 
-def observe(say: Callable[[dict[str, Any]], bool], lines: Lines, snapshot: str = "") -> None:
+def observe(say: Callable[[dict[str, Any]], bool], lines: Lines, snapshot: str) -> None:
     """Tell `say` of memory that runs out, from now on; with `snapshot` CUDA's history of memory goes to that file."""
     global _say, _lines, _snapshot
     _say, _lines, _snapshot = say, lines, snapshot
@@ -159,12 +155,11 @@ def read(cells: memoryview, phase: int) -> None:
         allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
         if allocated["peak"] > cells[at + 3]:
             cells[at + 5], cells[at + 6] = cells[board.STEPS], phase
-            cells[at + 11] = reserved["current"]
+            cells[at + 9] = reserved["current"]
         row = (1, allocated["current"], reserved["current"], max(allocated["peak"], cells[at + 3]))
         for place, value in enumerate((*row, max(reserved["peak"], cells[at + 4]))):
             cells[at + place] = value
         cells[at + 7], cells[at + 8] = stats["num_alloc_retries"], stats["num_ooms"]
-        cells[at + 9] = stats["inactive_split_bytes"]["all"]["current"]
 
 
 def _find_devices(stats_of: Callable[[int], dict[str, Any]]) -> None:
@@ -240,7 +235,7 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
         }
     )
     if is_memory:
-        _say({"say": "held", **_sums(optimizers)})
+        _say({"say": "held", **sums(optimizers)})
         for one in _holders([frame for frame, _ in frames]):
             _say({"say": "holder", **one})
 
@@ -254,23 +249,31 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
         trace = trace.tb_next
 
 
-def _sums(optimizers: Iterable[Any]) -> dict[str, int]:
-    """Bytes of parameters, gradients and optimizer states, and of other tensors that Python knows; no byte twice."""
+def sums(optimizers: Iterable[Any], counts: Callable[[Any], bool] | None = None) -> dict[str, int]:
+    """Bytes of parameters, gradients and optimizer states, and of other tensors that Python knows; no byte twice.
+
+    With `counts` of those that it takes, and not of others: a tensor of somebody else's may refuse to be asked.
+    """
     tensors = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
     parameters = [one for one in tensors if isinstance(one, torch.nn.Parameter)]
     gradients = [one.grad for one in parameters if one.grad is not None]
     states = [value for each in optimizers for state in each.state.values() for value in _tensors(state, _DEPTH)]
     seen: set[int] = set()
-    named = {"parameters": parameters, "gradients": gradients, "optimizer": states, "others": tensors}
-    return {name: sum(_once(one, seen) for one in members) for name, members in named.items()}
+    named = {"parameters": parameters, "gradients": gradients, "optimizer": states}
+    if counts is None:
+        named["others"] = tensors
+    return {
+        name: sum(_once(one, seen) for one in members if counts is None or counts(one))
+        for name, members in named.items()
+    }
 
 
 def _once(tensor: Any, seen: set[int]) -> int:
-    """The bytes of a tensor's storage, 0 for one that was seen."""
+    """The bytes of a tensor's storage, a sparse one's of its values; 0 for one that was seen."""
     try:
-        storage = tensor.untyped_storage()
+        storage = (tensor._values() if tensor.layout is torch.sparse_coo else tensor).untyped_storage()
         key, size = storage._cdata, storage.nbytes()
-    except (RuntimeError, NotImplementedError):  # sparse, fake and wrapped tensors have none
+    except (RuntimeError, NotImplementedError):  # fake and wrapped tensors have none
         return 0
     if key in seen:
         return 0
@@ -342,12 +345,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
         result = func(*args, **(kwargs or {}))
         try:
             for one in _made_by(func, result):
-                self._made(one, sys._getframe(1))
+                # A GPU's backward pass runs in a thread of autograd's, where no frame may call this one.
+                self._made(one, sys._getframe().f_back)
         except (RuntimeError, NotImplementedError):  # what has no storage is not counted
             pass
         return result
 
-    def _made(self, tensor: Any, frame: FrameType) -> None:
+    def _made(self, tensor: Any, frame: FrameType | None) -> None:
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
         if key in self.live or not size:
@@ -367,8 +371,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
         self.total -= size
         self.by_place[place] -= size
 
-    def _place(self, frame: FrameType) -> _Place:
-        caller = self.lines.caller(frame)
+    def _place(self, frame: FrameType | None) -> _Place:
+        caller = self.lines.caller(frame) or self.lines.caller(_of_backward())
         phase = board.PHASES[self.phase()]
         module = self.modules[-1] if self.modules else ""
         if caller is None:
@@ -395,10 +399,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
     def _leaves(self, module: Any, inputs: Any, output: Any) -> None:
         if self.modules:
             self.modules.pop()
-
-    def ended(self) -> None:
-        """One of the steps is over."""
-        self.step += 1
 
     def stop(self) -> None:
         """Look no more."""
@@ -429,6 +429,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
             row = {"file": file, "line": line, "function": function, "module": module or None, "phase": phase}
             row |= {"peak": self.at_peak.get(place, 0), "kept": sizes.get(place, 0)}
             say({"say": "traced", **row, "kept_tensors": len(kept.get(place, [])), "held_by": holders.get(place)})
+
+
+def _of_backward() -> FrameType | None:
+    """The frame that waits for autograd's threads."""
+    # In no variable: this function's own frame is among them, and as a circle they would keep tensors that go.
+    return next((one for one in sys._current_frames().values() if one.f_code.co_name == "_engine_run_backward"), None)
 
 
 def _containers_of(kept: dict[int, _Place]) -> dict[_Place, str]:

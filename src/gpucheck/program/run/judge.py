@@ -73,7 +73,7 @@ def of_lines(result: RunResult, folder: str) -> list[Finding]:
 
 def at(file: str | None, line: int | None, folder: str) -> str:
     """`train.py:31`, from where the user is."""
-    if file is None:
+    if not file:
         return "an unknown line"
     inside = bool(folder) and file.startswith(os.path.join(folder, ""))
     return f"{os.path.relpath(file, folder) if inside else file}:{line}"
@@ -345,7 +345,7 @@ def dry_findings(result: DryResult, counted: RunResult, folder: str) -> list[Fin
     """All findings, the worst first. Advice on copies is what `run` gives, without times."""
     found = [
         *_mismatches(result),
-        *_stop(result, folder),
+        *_stop(result),
         *_undone(result),
         *_memory_findings(result),
         *_advice(counted, folder),
@@ -387,12 +387,17 @@ def _mismatches(result: DryResult) -> Iterator[Finding]:
 def _in_forks(seen: CaughtError) -> Finding:
     """Return what a process that the program forked met, such as a DataLoader's worker, and the program went on."""
     place = seen.place or "an unknown line"
+    name, fix = _refused(seen.text, place) or ("run.dry.dtype", _one_dtype(place))
+    message = f"in a process that the program forked: {seen.text}; {_caught(seen.times)}"
+    return Finding(name, "warn", place, message, asdict(seen), fix)
+
+
+def _refused(text: str, place: str) -> tuple[str, str] | None:
+    """The id and the fix of an error that reached gpucheck as text alone, as from a worker; None for another error."""
     kinds = {rules.APART: ("run.dry.mismatch", f"{place}: bring both to one device")}
     kinds |= dict.fromkeys((rules.FORKED, rules.FORKED_KERNEL), ("run.dry.fork", _FORK_FIX))
     # The board keeps the beginning of a text.
-    name, fix = next((to for text, to in kinds.items() if text[:30] in seen.text), ("run.dry.dtype", ""))
-    message = f"in a process that the program forked: {seen.text}; {_caught(seen.times)}"
-    return Finding(name, "warn", place, message, asdict(seen), fix or _one_dtype(place))
+    return next((to for known, to in kinds.items() if known[:30] in text), None)
 
 
 def _caught(times: int) -> str:
@@ -415,7 +420,7 @@ def _undone(result: DryResult) -> Iterator[Finding]:
         yield Finding("run.dry.followed", "inconclusive", "the program put no tensor on the device", why)
 
 
-def _stop(result: DryResult, folder: str) -> Iterator[Finding]:
+def _stop(result: DryResult) -> Iterator[Finding]:
     """Yield what ended the program before its end. Only a dtype that CUDA refuses as well is a fault."""
     stop = result.stopped
     if stop is None:
@@ -430,13 +435,11 @@ def _stop(result: DryResult, folder: str) -> Iterator[Finding]:
         message = f"operands of different dtypes: {stop.text}"
         yield Finding("run.dry.dtype", verdict, place, message, evidence, _one_dtype(place))
         return
-    text = stop.text.removeprefix("RuntimeError: ")
-    if rules.APART in text:  # in a worker: there it is raised as plain text
-        yield Finding("run.dry.mismatch", "fail", place, text, evidence, f"{place}: bring both to one device")
-        return
-    if rules.FORKED in text or rules.FORKED_KERNEL in text:
-        message = f"CUDA in a process that was forked after its parent had used CUDA: {text}"
-        yield Finding("run.dry.fork", "fail", place, message, evidence, _FORK_FIX)
+    refused = _refused(stop.text, place)
+    if refused is not None:
+        name, fix = refused
+        why = "CUDA in a process that was forked after its parent had used CUDA: " * (name == "run.dry.fork")
+        yield Finding(name, "fail", place, why + stop.text.removeprefix("RuntimeError: "), evidence, fix)
         return
     text = f"{stop.kind}: {stop.text}" if stop.text else stop.kind
     if not result.has_values and stop.of_device:
@@ -530,7 +533,7 @@ def _remarks(result: DryResult) -> Iterator[Finding]:
         title = f"{result.assumed_count} values were assumed"
         yield Finding("run.dry.assumed", "info", title, f"{first}: 0 or False each")
     if result.unjudged:
-        told = ", ".join(one.operation + (f" ({one.place})" if one.place else "") for one in result.unjudged)
+        told = model_judge.listed(result.unjudged)
         yield Finding("run.dry.unjudged", "info", "operations outside aten were not judged", told)
 
 

@@ -454,11 +454,8 @@ class _Steps:
         memory_now = held.now(cells)
         cpu = time.process_time_ns()
         row = (ended, ended - self.began, *spent, *memory_now, number, cpu - self.cpu)
-        if number == 0:
-            cells[board.FIRST_STEP_NS] = ended
         if number < board.FIRST_STEPS:
-            at = board.FIRST_AT + number * _STEP_WIDTH
-            cells[at : at + _STEP_WIDTH] = _row(row)
+            _put(board.FIRST_AT + number * _STEP_WIDTH, row)
         else:
             _keep(number, row)
         cells[board.STEPS] = number + 1
@@ -481,7 +478,7 @@ def _trace(done: int) -> None:
     if done == held.SKIPPED:
         _tracing.start()
     elif done > held.SKIPPED:
-        _tracing.ended()
+        _tracing.step += 1
         cells[board.TRACED_STEPS] = done - held.SKIPPED
         if done == held.SKIPPED + _to_trace:
             _stop_trace()
@@ -498,11 +495,9 @@ _TOTALS = (board.DATA_NS, board.COPIES_NS, board.WAITS_NS, board.BACKWARD_NS, bo
 _steps = _Steps()
 
 
-def _row(values: tuple[int, ...]) -> memoryview:
-    made = memoryview(bytearray(8 * _STEP_WIDTH)).cast("q")
-    for place, value in enumerate(values):
-        made[place] = value
-    return made
+def _put(at: int, row: tuple[int, ...]) -> None:
+    for place, value in enumerate(row, at):
+        cells[place] = value
 
 
 def _keep(number: int, row: tuple[int, ...]) -> None:
@@ -520,20 +515,19 @@ def _keep(number: int, row: tuple[int, ...]) -> None:
         cells[board.KEPT] = kept
         if (number - board.FIRST_STEPS) % stride:
             return
-    at = board.RING_AT + kept * _STEP_WIDTH
-    cells[at : at + _STEP_WIDTH] = _row(row)
+    _put(board.RING_AT + kept * _STEP_WIDTH, row)
     cells[board.KEPT] = kept + 1
 
 
 def step() -> None:
     """The program says that a step has ended; from now on its word alone counts."""
-    if not cells[board.EXPLICIT_STEPS] and cells[board.STEPS]:
+    is_new = not cells[board.EXPLICIT_STEPS]
+    cells[board.EXPLICIT_STEPS] = 1
+    if is_new and cells[board.STEPS]:
         # What was counted by optimizers until now would make the first step a part of one.
         _steps.began, _steps.before = now(), [cells[place] for place in _TOTALS]
-        cells[board.EXPLICIT_STEPS] = 1
-        return
-    cells[board.EXPLICIT_STEPS] = 1
-    _steps.end()
+    else:
+        _steps.end()
 
 
 # -- beginning and end ------------------------------------------------------------------------------------------------
@@ -631,7 +625,6 @@ def _forked() -> None:
 
 def _end() -> None:
     """The program ends by itself: what it was that ended it, and who held memory where that ran out."""
-    began = now()
     if _tracing is not None and _tracing.began_ns:
         _stop_trace()  # the program ended within the window
     held.read(cells, cells[board.PHASE])
@@ -640,4 +633,3 @@ def _end() -> None:
     if error is not None:
         held.tell_error(error, _steps.optimizers, cells[board.STEPS], cells[board.PHASE])
     cells[board.END_NS] = now()
-    cells[board.DUMP_NS] = cells[board.END_NS] - began

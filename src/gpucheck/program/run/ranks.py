@@ -92,8 +92,13 @@ class Job:
             "hang_mark": str(self.folder / "hang"),
             "end_mark": str(self.folder / "failed"),
             "hang_after_s": self.hang_after_s,
-            "hosts": _has_hosts(self.world),
+            "hosts": self.has_hosts,
         }
+
+    @property
+    def has_hosts(self) -> bool:
+        """Return whether torchrun says that the ranks are on several hosts."""
+        return os.environ.get("LOCAL_WORLD_SIZE", str(self.world)) != str(self.world)
 
     def write(self, line: dict[str, Any]) -> None:
         """Append a line. A folder that is gone, or full, costs the line."""
@@ -109,9 +114,9 @@ class Job:
         waited = now - self.asked_at
         if waited >= ASKED_S and not self.has_asked:
             self.has_asked = True
-            state = _state(pid)
-            self.write({"say": "process", "state": state})
-            _ask_stack(pid, state)
+            status = _status(pid)
+            self.write({"say": "process", "state": status.get("State", "")})
+            _ask_stack(pid, status)
         if waited >= READ_S and not self.has_told:
             self.has_told = True
             self.write({"say": "where", "frames": _frames(self.path.with_suffix(".stack"))})
@@ -188,14 +193,9 @@ def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | 
         why = os.strerror(error.errno or 0)
         raise CannotLook(f"{str(path)!r} cannot be written", why, "give another folder") from error
     host = {"host": socket.gethostname(), "local_rank": os.environ.get("LOCAL_RANK", ""), "job": _job_key()}
-    ours = {"rank": found.rank, "world": found.world, "hosts": _has_hosts(found.world), "at_ns": time.time_ns()}
+    ours = {"rank": found.rank, "world": found.world, "hosts": found.has_hosts, "at_ns": time.time_ns()}
     found.write({"say": "rank", **ours, **host})
     return found
-
-
-def _has_hosts(world: int) -> bool:
-    """Return whether torchrun says that the ranks are on several hosts."""
-    return os.environ.get("LOCAL_WORLD_SIZE", str(world)) != str(world)
 
 
 def _job_key(*more: str) -> str:
@@ -234,6 +234,7 @@ def _have_all_ended(folder: Path, world: int) -> bool:
 
 
 def _status(pid: int) -> dict[str, str]:
+    """A process's fields: State is `S (sleeping)` or `T (stopped)`; empty where the system does not tell."""
     try:
         text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -241,17 +242,12 @@ def _status(pid: int) -> dict[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
 
 
-def _state(pid: int) -> str:
-    """`S (sleeping)`, `T (stopped)`; empty where the system does not tell."""
-    return _status(pid).get("State", "")
-
-
-def _ask_stack(pid: int, state: str) -> None:
+def _ask_stack(pid: int, status: Mapping[str, str]) -> None:
     """Have the program write where it is, if it can: a process without our handler would end by this signal."""
     number = getattr(signal, "SIGRTMIN", None)
-    if number is None or state[:1] in ("T", "t", "Z", "X", ""):
+    if number is None or status.get("State", "")[:1] in ("T", "t", "Z", "X", ""):
         return
-    caught = int(_status(pid).get("SigCgt", "0"), 16)
+    caught = int(status.get("SigCgt", "0"), 16)
     if caught >> (number + 7 - 1) & 1:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number + 7)
@@ -316,6 +312,10 @@ class Read:
         group = str(self.kinds[kind]["group"])
         made = self._made.get(group, 0)
         return f"{group}#{made}" if made else group, number
+
+    @property
+    def is_of_nccl(self) -> bool:
+        return any(str(kind["name"]).startswith("nccl") for kind in self.kinds.values())
 
     def take(self, line: dict[str, Any]) -> None:
         """One line of the file. Raises KeyError, TypeError and ValueError for one that is none of ours."""
@@ -416,15 +416,9 @@ def result(folder: Path) -> RanksResult:
         ranks = read(folder)
     except OSError as error:
         raise CannotLook(f"{str(folder)!r} cannot be read", os.strerror(error.errno or 0)) from error
-    return fold(ranks, folder)
-
-
-def fold(ranks: Sequence[Read], folder: Path | None = None) -> RanksResult:
-    """The same of what was read."""
     world = max([one.world for one in ranks] + [one.rank + 1 for one in ranks], default=0)
     by_rank = {one.rank: one for one in ranks}
     has_inside = any(one.inside for one in ranks)
-    of_nccl = any(str(kind["name"]).startswith("nccl") for one in ranks for kind in one.kinds.values())
     table, positions = _table(ranks, has_inside=has_inside)
     verdict = ranks_judge.judge(table)
     if verdict.outcome != "not_decided" and any(math.isinf(one) for one in table.clock_error_s.values()):
@@ -434,26 +428,24 @@ def fold(ranks: Sequence[Read], folder: Path | None = None) -> RanksResult:
         verdict = ranks_judge.Verdict("not_decided", reason=f"collectives of {seen} of {world} ranks were seen")
     are_missing = len(ranks) < world and verdict.outcome == "not_decided"
     means = {one.rank: _means(one) for one in ranks}
-    activity = _activity(verdict.ranks, means, by_rank, positions.get(verdict.where or ("", 0)), verdict.cost_s)
-    rows = tuple(_row(one, means[one.rank], verdict) for one in ranks)
+    activity, activity_s, place = _activity(verdict, means, by_rank, positions.get(verdict.where or ("", 0)))
     decided = verdict.outcome in ("straggler", "alternating")
-    mismatch = _mismatch(ranks)
     return RanksResult(
         world=world,
         outcome=verdict.outcome,
         reason=f"{len(ranks)} of {world} ranks wrote here" if are_missing else verdict.reason,
-        arrival="inside" if has_inside else "host issue" if of_nccl else "arrival",
+        arrival="inside" if has_inside else "host issue" if any(one.is_of_nccl for one in ranks) else "arrival",
         steps=table.steps,
         step_s=table.step_s or None,
         late=verdict.ranks,
         cost_s=verdict.cost_s if decided else None,
         last_share=verdict.last_share if decided else None,
-        activity=activity[0],
-        activity_s=activity[1],
-        place=activity[2],
-        ranks=rows,
+        activity=activity,
+        activity_s=activity_s,
+        place=place,
+        ranks=tuple(_row(one, means[one.rank], verdict) for one in ranks),
         hang=_hang(ranks, world, folder),
-        mismatch=mismatch,
+        mismatch=_mismatch(ranks),
         not_seen=tuple(_not_seen(ranks, world)),
     )
 
@@ -538,30 +530,27 @@ _ACTIVITIES = {
 
 
 def _activity(
-    late: Sequence[int],
+    verdict: ranks_judge.Verdict,
     means: Mapping[int, Mapping[str, float]],
     by_rank: Mapping[int, Read],
     at: _Place | None,
-    cost_s: float,
 ) -> tuple[str | None, float | None, str | None]:
     """Return what the late rank does for longer than its siblings, by how much, and where."""
+    late = verdict.ranks
     others = [mean for rank, mean in means.items() if rank not in late and mean]
     if not late or not others or not means.get(late[0]):
         return None, None, None
     mine = means[late[0]]
     more = {name: mine[name] - statistics.median(one[name] for one in others) for name in _ACTIVITIES}
     for name, text in _ACTIVITIES.items():
-        if more[name] >= cost_s / 2:
-            return text, more[name], _line_of(by_rank[late[0]], name)
+        if more[name] >= verdict.cost_s / 2:
+            kinds = {"data": ("data",), "copies": ("to_device", "between")}.get(name, ())
+            lines = (f"{_short(file)}:{line}" for kind, file, line, _ in by_rank[late[0]].lines if kind in kinds)
+            return text, more[name], next(lines, None)
     if at is None:
         return None, None, None
     file, line, back = at
     return "the backward pass" if back else "computing before a collective", None, f"{_short(file)}:{line}"
-
-
-def _line_of(one: Read, activity: str) -> str | None:
-    kinds = {"data": ("data",), "copies": ("to_device", "between")}.get(activity, ())
-    return next((f"{_short(file)}:{line}" for kind, file, line, _ in one.lines if kind in kinds), None)
 
 
 def _short(path: str) -> str:
@@ -574,9 +563,7 @@ def _row(one: Read, means: Mapping[str, float], verdict: ranks_judge.Verdict) ->
     return JobRank(
         rank=one.rank,
         host=one.host,
-        device=f"cuda:{one.local}"
-        if any(str(kind["name"]).startswith("nccl") for kind in one.kinds.values())
-        else "cpu",
+        device=f"cuda:{one.local}" if one.is_of_nccl else "cpu",
         steps=max(len(one.steps), one.done),
         late_s=verdict.late_s.get(one.rank),
         last_share=verdict.shares.get(one.rank),
@@ -610,9 +597,8 @@ def _collective(one: Read, key: tuple[str, int]) -> Collective:
     where = None if place is None else f"{_short(place[0])}:{place[1]}"
     dtypes = "/".join(str(dtype) for dtype in told["dtypes"])
     name = visible(str(told["name"]).partition(":")[2] or str(told["name"]))
-    return Collective(
-        name=name, group=key[0], number=key[1], sizes=visible(f"{told['sizes']} {dtypes}".strip()), place=where
-    )
+    sizes = visible(f"{told['sizes']} {dtypes}".strip())
+    return Collective(name=name, group=key[0], number=key[1], sizes=sizes, place=where)
 
 
 def _mismatch(ranks: Sequence[Read]) -> JobMismatch | None:
@@ -642,10 +628,10 @@ def _signature(kind: Mapping[str, Any]) -> tuple[Any, ...]:
     return name, tuple(map(str, kind["dtypes"])), tuple(math.prod(one) for one in kind["sizes"])
 
 
-def _hang(ranks: Sequence[Read], world: int, folder: Path | None) -> JobHang | None:
+def _hang(ranks: Sequence[Read], world: int, folder: Path) -> JobHang | None:
     """The call that was waited for, where a rank has marked a hang."""
     try:
-        at_ns, waited = (folder / "hang").read_text(encoding="ascii").split() if folder is not None else ("", "")
+        at_ns, waited = (folder / "hang").read_text(encoding="ascii").split()
         marked_ns, waited_s = int(at_ns), float(waited)
     except (OSError, ValueError):
         return None
@@ -684,8 +670,8 @@ def _hang(ranks: Sequence[Read], world: int, folder: Path | None) -> JobHang | N
 
 def findings(found: RanksResult) -> list[Finding]:
     """The findings, the worst first."""
-    told = [made for made in (_of_mismatch(found), _of_hang(found), _of_end(found)) if made is not None]
-    return [*told, _of_ranks(found)]
+    told = (_of_mismatch(found), _of_hang(found), _of_end(found), _of_ranks(found))
+    return [one for one in told if one is not None]
 
 
 def _names(ranks: Iterable[int]) -> str:
@@ -759,33 +745,28 @@ def _how(code: int) -> str:
 
 def _of_end(found: RanksResult) -> Finding | None:
     """Who ended first, where the job failed: the others fail because of it."""
-    failed = [one for one in found.ranks if one.exit and one.ended_ns is not None]
+    failed = [(one.ended_ns, one.exit, one) for one in found.ranks if one.exit and one.ended_ns is not None]
     if not failed:
         return None
-    first = min(failed, key=lambda one: one.ended_ns or 0)
-    code = first.exit or 0
+    _, code, first = min(failed, key=lambda row: row[0])
     why = "; often the system's out-of-memory killer: sudo dmesg shows it" if code == -9 else ""
-    others = [one.rank for one in failed if one is not first]
+    others = [one.rank for *_, one in failed if one is not first]
     message = f"after {first.steps} steps" + (f"; {_names(others)} failed after it" if others else "") + why
-    return Finding(
-        "run.ranks.ended", "warn", f"rank {first.rank} ended first, {_how(code)}", message, {"rank": first.rank}
-    )
+    title = f"rank {first.rank} ended first, {_how(code)}"
+    return Finding("run.ranks.ended", "warn", title, message, {"rank": first.rank})
 
 
 def _of_ranks(found: RanksResult) -> Finding:
-    """Who holds the job up."""
     verdicts: dict[str, Verdict] = {"straggler": "warn", "alternating": "info", "alike": "pass"}
     verdict = verdicts.get(found.outcome, "inconclusive")
     evidence = {"late": list(found.late), "cost_s": found.cost_s}
     name = "run.ranks.straggler"
-    word = {"arrival": "last", "host issue": "last to issue", "inside": "last"}[found.arrival]
     if found.outcome == "not_decided":
         return Finding(name, verdict, "which rank holds up the job is inconclusive", found.reason, evidence)
     step = units.duration(found.step_s or 0.0)
     if found.outcome == "alike":
-        return Finding(
-            name, verdict, "no rank holds up the job", f"{found.world} ranks, {found.steps} steps of {step}", evidence
-        )
+        counted = f"{found.world} ranks, {found.steps} steps of {step}"
+        return Finding(name, verdict, "no rank holds up the job", counted, evidence)
     cost = units.duration(found.cost_s or 0.0)
     # Another rank may be later still.
     among = f"; {len(found.ranks)} of {found.world} ranks wrote here" if len(found.ranks) < found.world else ""
@@ -796,15 +777,15 @@ def _of_ranks(found: RanksResult) -> Finding:
     rows = {one.rank: one for one in found.ranks}
     one = rows[found.late[0]]
     who = f"rank {one.rank} ({one.device}, {one.host})" if len(found.late) == 1 else _names(found.late)
-    is_are = "is" if len(found.late) == 1 else "are"
+    is_last = f"{'is' if len(found.late) == 1 else 'are'} last{' to issue' * (found.arrival == 'host issue')}"
     share = units.percent(found.last_share or 0.0)
-    message = f"{who} {is_are} {word} in {share} of steps and costs {cost} of a step of {step}"
+    message = f"{who} {is_last} in {share} of steps and costs {cost} of a step of {step}"
     if found.activity is not None:
-        more = (
-            "" if found.activity_s is None else f" takes {units.duration(found.activity_s)} longer than on its siblings"
-        )
-        place = f" at {found.place}" if found.place else ""
-        message += f"; before it, {found.activity}{place}{more}" if more else f"; it is late in {found.activity}{place}"
+        what = f"{found.activity} at {found.place}" if found.place else found.activity
+        if found.activity_s is None:
+            message += f"; it is late in {what}"
+        else:
+            message += f"; before it, {what} takes {units.duration(found.activity_s)} longer than on its siblings"
     message += _slow_clock(one, [row for row in found.ranks if row.rank not in found.late]) + among
     title = f"{_names(found.late)} {'holds' if len(found.late) == 1 else 'hold'} up the job"
     return Finding(name, verdict, title, message, evidence)

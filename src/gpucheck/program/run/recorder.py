@@ -126,7 +126,7 @@ class Recorder:
         ]
         new = sum(enqueued for enqueued, _ in counts) - self.read_count
         if new and (now - self.read_at >= self.every_s or new >= FULL * self.entries):
-            self.read_count = sum(enqueued for enqueued, _ in counts)
+            self.read_count += new
             self.read(stacks=False)
             self.read_at = time.monotonic()
             self.every_s = min(max((self.read_at - now) / COST, LEAST_S), EVERY_S)
@@ -166,7 +166,7 @@ class Recorder:
                 self.write({"say": "steps", "rows": steps})
             if stacks:
                 pending = [(self.kind(one), one["collective_seq_id"]) for one in entries if not one["retired"]]
-                self.write({"say": "pending", "at_ns": time.time_ns(), "rows": pending})
+                self.write({"say": "pending", "rows": pending})
                 lines = [line for one in entries[-LINES:] if (line := self.line(one)) is not None]
                 self.write({"say": "lines", "rows": lines})
 
@@ -286,13 +286,13 @@ def serve(server: socket.socket, secret: str) -> None:
                 client.sendall(time.time_ns().to_bytes(8, "little"))
 
 
-def offset_ns(host: str, port: int, secret: str, pings: int = PINGS) -> tuple[int, int]:
+def offset_ns(host: str, port: int, secret: str) -> tuple[int, int]:
     """The correction of this host's time and its uncertainty: half the shortest round trip."""
     best: tuple[int, int] | None = None
     with socket.create_connection((host, port), timeout=5.0) as server:
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         server.sendall(secret.encode())
-        for _ in range(pings):
+        for _ in range(PINGS):
             began = time.time_ns()
             server.sendall(b"?")
             told = int.from_bytes(server.recv(8, socket.MSG_WAITALL), "little")
@@ -318,7 +318,6 @@ def begin(asked: dict[str, Any]) -> None:
             file.write('{"say":"failed","why":"this torch has no flight recorder that can be read"}\n')
         return
     recorder = Recorder(asked, dump, look.lines)
-    recorder.write({"say": "program", "pid": recorder.pid, "torch": torch.__version__})
     look._steps.listener = recorder.step
     gc.callbacks.append(recorder.collected)
     if STACK_SIGNAL is not None:
