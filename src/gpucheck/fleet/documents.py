@@ -316,11 +316,10 @@ def _unpacked(text: bytes) -> bytes:
 
 def main() -> int:
     """Write the document on stdin into the folder of the command line, and say what went wrong, if anything."""
-    say = speaking.claim_stdout()
+    say, wrong = speaking.claim_stdout(), ""
     try:
         write(Path(sys.argv[1]), of_line(sys.stdin.readline().encode()))
     except CannotLook as error:
-        say({"wrong": error.why, "end": True})
-    else:
-        say({"wrong": "", "end": True})
+        wrong = error.why
+    say({"wrong": wrong, "end": True})
     return 0
