@@ -17,7 +17,7 @@ from gpucheck.report.results.short import ExplainResult, TextMatch
 def first(pasted: str) -> TextMatch:
     """The first answer to a pasted text, as the command gives it."""
     events: list[Event] = []
-    command.explain(command.Pasted(pasted), events.append)
+    command.explain(pasted, events.append)
     (answer,) = (event.value for event in events if isinstance(event, Answered))
     assert isinstance(answer, ExplainResult) and answer.matches
     return answer.matches[0]

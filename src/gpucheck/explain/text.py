@@ -199,10 +199,9 @@ def marked(spaced: str) -> frozenset[Platform]:
 
 def step(platforms: Collection[Platform], name: str, then: str, *, specific: bool = False) -> str:
     """The step for a text with the id `name` on these platforms; a `specific` one is made of the text's own numbers."""
-    there = (text for platform, begins, text in _INSTEAD if platform in platforms and name.startswith(begins))
-    instead = next(there, "")
-    if instead and not specific:
-        then = instead
+    if not specific:
+        there = (text for platform, begins, text in _INSTEAD if platform in platforms and name.startswith(begins))
+        then = next(there, "") or then
     for platform, pattern, replacement in _SWAPS:
         if platform in platforms:
             then = re.sub(pattern, replacement, then)
