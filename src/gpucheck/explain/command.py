@@ -206,8 +206,8 @@ def explain(pasted: str, emit: Emit, cut_from_bytes: int | None = None) -> None:
         message, known = f"no known error text is in it{more}", {"texts": len(TEXTS) + len(OF_CONDITIONS)}
         emit(Judged(Finding("explain.unknown", "inconclusive", "text not known", message, known, _ELSEWHERE)))
     for match in told[:1]:
-        evidence = {"text": match.id, "certainty": match.certainty, "conditions": match.conditions}
-        evidence |= {"numbers": match.numbers}
+        evidence = {"text": match.id}
+        evidence |= {name: getattr(match, name) for name in ("certainty", "conditions", "numbers")}
         meaning = ". ".join(filter(None, (match.says, match.meaning)))
         emit(Judged(Finding("explain.text", "info", match.title, meaning, evidence, match.then)))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from gpucheck.doctor.condition import Certainty
 
@@ -75,7 +75,6 @@ def by_code(*numbers: int) -> str:
 
 
 Platform = Literal["wsl", "windows", "mac", "rocm"]
-PLATFORMS: tuple[Platform, ...] = get_args(Platform)
 
 # In text without capitals and quotes, as `normal` makes it.
 _MARKS: dict[Platform, re.Pattern[str]] = {

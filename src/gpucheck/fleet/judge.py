@@ -62,7 +62,7 @@ class Judged:
 
 
 def judge(
-    documents: Sequence[tuple[str, NodeDocument]],
+    documents: Sequence[NodeDocument],
     refused: Sequence[RefusedFile] = (),
     *,
     run: str | None = None,
@@ -70,7 +70,7 @@ def judge(
     max_bad: float = 0.05,
     devices: int | None = None,
 ) -> Judged:
-    """The fleet of one run. `documents` come with the file that each is of.
+    """The fleet of one run.
 
     `expected` are the names of the nodes, or how many; without it the most that a document knows of counts. `max_bad`
     is the share of nodes that may be bad before the check itself is suspect; one node always may. `devices` is how
@@ -78,8 +78,7 @@ def judge(
     Raises UsageError where it is not clear which of several runs is meant.
     """
     chosen = _run_of(documents, run)
-    mine = [(path, document) for path, document in documents if document.run == chosen]
-    nodes, told = _one_each(mine)
+    nodes, told = _one_each(document for document in documents if document.run == chosen)
     told += _other_runs(documents, chosen)
     told += _renamed(nodes)
     names = expected if isinstance(expected, tuple) else ()
@@ -106,18 +105,18 @@ def judge(
 # -- which documents ---------------------------------------------------------------------------------------------------
 
 
-def _run_of(documents: Sequence[tuple[str, NodeDocument]], run: str | None) -> str:
+def _run_of(documents: Sequence[NodeDocument], run: str | None) -> str:
     """The run that is judged: the one asked for, else the newest. Raises UsageError where that may be a slip.
 
     A run with few nodes beside one with many may be a try, or one document with a wrong clock.
     """
     if run is not None:
         return run
-    sizes: Counter[str] = Counter(document.run for _, document in documents)
+    sizes: Counter[str] = Counter(document.run for document in documents)
     if not sizes:
         return ""
     newest: dict[str, float] = {}
-    for _, document in documents:
+    for document in documents:
         newest[document.run] = max(newest.get(document.run, 0.0), document.started_wall_s)
     last = max(sizes, key=lambda name: newest[name])
     if 2 * sizes[last] < max(sizes.values()):
@@ -126,11 +125,11 @@ def _run_of(documents: Sequence[tuple[str, NodeDocument]], run: str | None) -> s
     return last
 
 
-def _one_each(documents: Iterable[tuple[str, NodeDocument]]) -> tuple[dict[str, NodeDocument], list[Finding]]:
+def _one_each(documents: Iterable[NodeDocument]) -> tuple[dict[str, NodeDocument], list[Finding]]:
     """The document of each node: of its last attempt, and of one attempt the one that was written last."""
     nodes: dict[str, NodeDocument] = {}
     twice: dict[str, None] = {}
-    for _, document in documents:
+    for document in documents:
         before = nodes.get(document.host)
         if before is None:
             nodes[document.host] = document
@@ -214,8 +213,8 @@ def _names_of_files(refused: Sequence[RefusedFile], run: str) -> dict[str, str]:
     return found
 
 
-def _other_runs(documents: Sequence[tuple[str, NodeDocument]], run: str) -> list[Finding]:
-    others = Counter(document.run for _, document in documents if document.run != run)
+def _other_runs(documents: Sequence[NodeDocument], run: str) -> list[Finding]:
+    others = Counter(document.run for document in documents if document.run != run)
     if not others:
         return []
     text = ", ".join(f"{name!r} ({count})" for name, count in others.most_common(5))
@@ -248,13 +247,9 @@ def _shared(marks: Iterable[tuple[str, str | None]]) -> list[str]:
 
 
 def _of_files(refused: Sequence[RefusedFile]) -> list[Finding]:
-    if not refused:
-        return []
-    forged = [one for one in refused if one.why.startswith("forged?")]
-    rest = [one for one in refused if not one.why.startswith("forged?")]
     told = []
-    for id, what, files in (("fleet.forged", "refused as forged", forged), ("fleet.unreadable", "unreadable", rest)):
-        if files:
+    for id, what, is_forged in (("fleet.forged", "refused as forged", True), ("fleet.unreadable", "unreadable", False)):
+        if files := [one for one in refused if one.why.startswith("forged?") is is_forged]:
             reasons = Counter(one.why.removeprefix("forged? ") for one in files).most_common(3)
             text = "; ".join(why if len(reasons) == 1 else f"{count} × {why}" for why, count in reasons)
             title = f"{len(files)} document{'s' * (len(files) != 1)} {what}"
@@ -445,14 +440,20 @@ def _slow(one: NodeFigure, label: str, ratio: float, against: Literal["siblings"
     return SlowDevice(one.device, label, one.rate, one.unit, ratio, None, None, against, certain)
 
 
+def _by_host(members: Iterable[tuple[str, NodeFigure]]) -> dict[str, list[NodeFigure]]:
+    found: dict[str, list[NodeFigure]] = defaultdict(list)
+    for host, one in members:
+        found[host].append(one)
+    return found
+
+
 def _slow_within(members: Sequence[tuple[str, NodeFigure]], figures: int, label: str) -> list[tuple[str, SlowDevice]]:
     """Devices that are slow beside the others of their own node, where there are too few nodes to compare."""
     found: list[tuple[str, SlowDevice]] = []
-    by_host: dict[str, dict[str, NodeFigure]] = defaultdict(dict)
-    for host, one in members:
-        by_host[host][one.device] = one
+    by_host = _by_host(members)
     level = WITHIN_LEVEL / (len(by_host) * figures)
-    for host, devices in by_host.items():
+    for host, own in by_host.items():
+        devices = {one.device: one for one in own}
         logs = {id: math.log(one.rate) for id, one in devices.items()}
         low = siblings.lowest(logs, level)
         centre = stats.median([log for id, log in logs.items() if id not in low])
@@ -469,17 +470,17 @@ def _slow_nodes(figures: Groups, level: float) -> dict[str, list[SlowDevice]]:
 
     Where most of the devices are slow the node is named, as WHOLE; else the devices are.
     """
-    by_model: dict[str, dict[str, dict[str, list[tuple[NodeFigure, float]]]]] = defaultdict(dict)
+    by_model: dict[str, dict[str, Away]] = defaultdict(dict)
     for (model, label, _), members in figures.items():
-        by_host: dict[str, list[tuple[NodeFigure, float]]] = defaultdict(list)
-        for host, one in members:
-            by_host[host].append((one, math.log(one.rate)))
-        if len(by_host) >= siblings.LEAST_NODES:
-            by_model[model][label] = by_host
+        of_hosts = _by_host(members)
+        if len(of_hosts) >= siblings.LEAST_NODES:
+            by_model[model][label] = {
+                host: [(one, math.log(one.rate)) for one in own] for host, own in of_hosts.items()
+            }
     found: dict[str, list[SlowDevice]] = defaultdict(list)
     single = level / max(sum(map(len, by_model.values())), 1)
     for labels in by_model.values():
-        away: dict[str, dict[str, list[tuple[NodeFigure, float]]]] = {}
+        away: dict[str, Away] = {}
         for label, by_host in labels.items():
             low, away[label] = _low_nodes(by_host, single)
             for host in low:
@@ -538,10 +539,8 @@ def _in_modes(whole: Groups, nodes: Mapping[str, NodeDocument]) -> tuple[Groups,
     modes: dict[str, str] = {}
     told: list[Finding] = []
     for (model, label, unit), members in whole.items():
-        by_host: dict[str, list[float]] = defaultdict(list)
-        for host, one in members:
-            by_host[host].append(math.log(one.rate))
-        values = {host: stats.median(logs) for host, logs in by_host.items()}
+        by_host = _by_host(members)
+        values = {host: stats.median([math.log(one.rate) for one in own]) for host, own in by_host.items()}
         slower = set(siblings.slower_mode(values))
         setting = _setting(slower, values, nodes) if slower else ""
         if not slower or (not setting and len(slower) <= siblings.most_low(len(values))):
