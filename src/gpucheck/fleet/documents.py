@@ -290,14 +290,6 @@ def _of_log(file: typing.IO[bytes]) -> list[NodeDocument]:
     return list(found.values())
 
 
-def of_line(line: bytes) -> NodeDocument:
-    """The document of one marked line. Raises Refused."""
-    match = _MARKED.search(line)
-    if match is None:
-        raise Refused("no marked line")
-    return parse(_unpacked(match))
-
-
 def _unpacked(match: re.Match[bytes]) -> bytes:
     """Return what stands on a marked line; a bomb ends at the size of a document. Raises Refused."""
     try:
@@ -311,7 +303,8 @@ def main() -> int:
     """Write the document on stdin into the folder of the command line, and say what went wrong, if anything."""
     say, wrong = speaking.claim_stdout(), ""
     try:
-        write(Path(sys.argv[1]), of_line(sys.stdin.readline().encode()))
+        (document,) = _of_log(sys.stdin.buffer)
+        write(Path(sys.argv[1]), document)
     except OSError as error:
         wrong = error.strerror or str(error)
     say({"wrong": wrong, "end": True})

@@ -200,8 +200,10 @@ def _power(samples: Sequence[Sample], windows: Sequence[tuple[float, float]]) ->
         )
     span_s = counted[-1]["at_s"] - counted[0]["at_s"]
     if span_s < ENERGY_SPAN_S:
-        span = f"span {span_s:.1f} s of the row, and {ENERGY_SPAN_S:g} s are needed"
-        return None, f"the readings of the energy counter {span}"
+        return (
+            None,
+            f"the readings of the energy counter span {span_s:.1f} s of the row, and {ENERGY_SPAN_S:g} s are needed",
+        )
     joules = counted[-1]["energy_j"] - counted[0]["energy_j"]
     # A reloaded driver counts from 0.
     return (joules / span_s, "") if joules > 0 else (None, "the energy counter ran backwards or stood still")
