@@ -38,6 +38,20 @@ def largest_within(points: Sequence[Point], calibration: Calibration, room: floa
     return largest(points, lambda peak: calibration.peak(peak) <= room)
 
 
+def calibrated(
+    known: Sequence[Point],
+    size: int,
+    peak: int | None,
+    compute: int | None,
+    *,
+    allocated: int | None = None,
+    kept: int | None = None,
+) -> Calibration:
+    """The calibration by a trial that took so much."""
+    trial = TrialResult(batch_size=size, purpose="search", outcome="fits", peak_bytes=peak, compute_peak_bytes=compute)
+    return calibrate(known, replace(trial, memory={"max_memory_allocated_bytes": allocated}, kept_bytes=kept))
+
+
 def linear(size: int) -> int:
     return 100 + 3 * size
 
@@ -155,16 +169,16 @@ def test_peaks_between_the_sizes_asked() -> None:
 def test_a_trial_calibrates() -> None:
     known = points((10, 100), (20, 200))
     # Forward and backward apart where that was measured, else the whole peak.
-    assert calibrate(known, 10, 999, 55) == Calibration(10, 1.1)
-    assert calibrate(known, 10, 110, None) == Calibration(10, 1.1)
+    assert calibrated(known, 10, 999, 55) == Calibration(10, 1.1)
+    assert calibrated(known, 10, 110, None) == Calibration(10, 1.1)
     # On a device, what its allocator has not handed out does not grow with the batch.
-    assert calibrate(known, 20, 700, 650, allocated=220) == Calibration(20, 1.1, 480)
+    assert calibrated(known, 20, 700, 650, allocated=220) == Calibration(20, 1.1, 480)
     # Nor, on a CPU, what is there between steps too.
-    assert calibrate(known, 10, 999, 65, kept=10) == Calibration(10, 1.1, 10)
-    assert calibrate(known, 10, 120, None, kept=10) == Calibration(10, 1.1, 10)
+    assert calibrated(known, 10, 999, 65, kept=10) == Calibration(10, 1.1, 10)
+    assert calibrated(known, 10, 120, None, kept=10) == Calibration(10, 1.1, 10)
     # What a model keeps of its output is there too, and is predicted: it is none of what does not grow.
-    assert calibrate(known, 10, 999, 53, kept=10) == Calibration(10, 1.0, 3)
-    assert calibrate(known, 10, 999, 48, kept=10) == Calibration(10, 0.96, 0)
+    assert calibrated(known, 10, 999, 53, kept=10) == Calibration(10, 1.0, 3)
+    assert calibrated(known, 10, 999, 48, kept=10) == Calibration(10, 0.96, 0)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +192,7 @@ def test_a_trial_calibrates() -> None:
 )
 def test_what_is_not_trusted(size: int, measured: int | None, why: str) -> None:
     with pytest.raises(Distrusted, match=f"^{why}$"):
-        calibrate(points((10, 100), (20, 200)), size, measured, None)
+        calibrated(points((10, 100), (20, 200)), size, measured, None)
 
 
 def test_memory_that_falls_is_not_trusted() -> None:

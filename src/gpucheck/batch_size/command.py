@@ -24,7 +24,7 @@ from gpucheck.batch_size.outcome import (
     margin_bytes,
     on_cpu,
 )
-from gpucheck.batch_size.predict import Distrusted, Foresight, Point, Predictor
+from gpucheck.batch_size.predict import Distrusted, Point, Predictor
 from gpucheck.batch_size.runner import WHERE, Runner
 from gpucheck.batch_size.trial_log import TrialLog, identity_of
 from gpucheck.errors import CannotLook, DeviceFailed, UsageError
@@ -372,23 +372,21 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
         seconds=found.seconds or 0.0,
     )
     emit(Answered("find_batch_size_estimate", answer))
-    emit(Judged(finding_of_estimate(found, memory_bytes, room, setup.recipe.axis, known)))
+    emit(Judged(finding_of_estimate(answer, room, first)))
 
 
-def finding_of_estimate(
-    found: Foresight, memory_bytes: int, room: int, axis: str | None, known: Experience | None
-) -> Finding:
-    """The estimate in words. `known` is how far others were off."""
-    largest, name = found.max_batch_size, f"a length of {axis} of" if axis else "a batch of"
+def finding_of_estimate(answer: EstimatedBatchSize, room: int, least: Point) -> Finding:
+    """The estimate in words, within a `room` of bytes; `least` is the smallest size predicted."""
+    axis, memory_bytes, known = answer.recipe.axis, answer.memory_bytes, answer.error
+    largest, name = answer.max_batch_size, f"a length of {axis} of" if axis else "a batch of"
     evidence = {"batch_size": largest, "memory_bytes": memory_bytes, "budget_bytes": room}
     aside = memory_bytes - room
     rest = f"; {capacity(aside)} set aside for context, workspaces and margin" if aside else ""
     if largest is None:
-        least: Point = found.points[0]
         needs = f"tensors take {capacity(least.peak_bytes)}" if least.peak_bytes is not None else "it cannot run"
         title = f"estimate: not even {name} {least.size} fits {capacity(memory_bytes)}"
         return Finding("batch_size.estimate", "fail", title, f"{needs}{rest}", evidence)
-    peak = found.at_max.peak_bytes if found.at_max else None
+    peak = answer.peak_bytes
     title = f"estimate: {name} {largest} fits {capacity(memory_bytes)}"
     error = "error unknown"
     if known is not None:

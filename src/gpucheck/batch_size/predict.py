@@ -322,35 +322,28 @@ def checked(points: Iterable[Point], axis: str | None = None) -> None:
             raise Distrusted(f"{more} is predicted to need less than {less}")
 
 
-def calibrate(
-    points: Sequence[Point],
-    size: int,
-    measured: int | None,
-    compute: int | None,
-    *,
-    allocated: int | None = None,
-    kept: int | None = None,
-    axis: str | None = None,
-) -> Calibration:
-    """Compare the prediction with a trial of `size`: its peak, that of forward and backward, and what is no tensor.
+def calibrate(points: Sequence[Point], trial: TrialResult, axis: str | None = None) -> Calibration:
+    """Compare the prediction with a trial: its peak, that of forward and backward, and what is no tensor.
 
     Of what the peak holds beyond the tensors, a part does not grow with the size. On a device that is what its
-    allocator had not handed out at the peak (context, workspaces, cache): all but `allocated`. On a CPU it is what
-    stays between steps beyond the model's state (threads' stacks, libraries' own): `kept`, and no more than was taken
-    beyond the prediction, since what the model itself keeps is predicted. Raises Distrusted where the prediction is not
-    to be used.
+    allocator had not handed out at the peak (context, workspaces, cache): all but what was allocated. On a CPU it is
+    what stays between steps beyond the model's state (threads' stacks, libraries' own): what was kept, and no more than
+    was taken beyond the prediction, since what the model itself keeps is predicted. Raises Distrusted where the
+    prediction is not to be used.
     """
+    size, measured = trial.batch_size, trial.peak_bytes
     if measured is None:
         raise Distrusted("the first trial's peak was not measured")
     predicted = at(points, size)
     if predicted is None:
         raise Distrusted(f"no prediction near {in_words(size, axis)}")
     peak, (computing, _) = predicted.peak_bytes or 0, predicted.phases
+    allocated, compute = trial.memory.get("max_memory_allocated_bytes"), trial.compute_peak_bytes
     if allocated is not None:
         factor, constant = allocated / peak, max(0, measured - allocated)
     else:
         taken, foreseen = (measured, peak) if compute is None else (compute, computing)
-        constant = min(kept or 0, max(0, taken - foreseen))
+        constant = min(trial.kept_bytes or 0, max(0, taken - foreseen))
         factor = (taken - constant) / foreseen
     if not LEAST_FACTOR <= factor <= LARGEST_FACTOR:
         raise Distrusted(f"{in_words(size, axis)} took {factor:.2f} times the prediction")
@@ -498,15 +491,7 @@ class Guide:
         try:
             if first.outcome != "fits":
                 raise Distrusted(f"{in_words(first.batch_size, self._axis)}, a quarter of the prediction, did not fit")
-            calibration = calibrate(
-                points,
-                first.batch_size,
-                first.peak_bytes,
-                first.compute_peak_bytes,
-                allocated=first.memory.get("max_memory_allocated_bytes"),
-                kept=first.kept_bytes,
-                axis=self._axis,
-            )
+            calibration = calibrate(points, first, self._axis)
         except Distrusted as why:
             self.foresight = replace(self.foresight, reason=str(why))
             return attempt
