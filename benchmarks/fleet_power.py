@@ -115,7 +115,7 @@ def sound_node(number: int, devices: int) -> NodeDocument:
     return replace(whole, figures=(), problems=(), devices=whole.devices[:devices])
 
 
-def fleet_of(random_: random.Random, case: Case) -> tuple[list[tuple[str, NodeDocument]], list[list[float]]]:
+def fleet_of(random_: random.Random, case: Case) -> tuple[list[NodeDocument], list[list[float]]]:
     """The documents of a fleet, and the true log rates of each node's figures."""
     gauss, draw, rest = random_.gauss, case.draw, math.sqrt(1 - case.correlation)
     found, truth = [], []
@@ -133,14 +133,14 @@ def fleet_of(random_: random.Random, case: Case) -> tuple[list[tuple[str, NodeDo
             for i, device in enumerate(document.devices):
                 log = centre + (low if i < case.of else 0.0) + gauss(0, case.own)
                 rows.append(NodeFigure(device.id, "matmul", f"case {figure}", math.exp(log), "FLOP/s"))
-        found.append((document.host, replace(document, figures=tuple(rows))))
+        found.append(replace(document, figures=tuple(rows)))
         truth.append(centres)
     return found, truth
 
 
 def documents_of(
     random_: random.Random, nodes: int, spread: float, correlation: float, slower: float = 0.0, figures: int = 4
-) -> list[tuple[str, NodeDocument]]:
+) -> list[NodeDocument]:
     """A fleet of 8 devices a node; the first node is slower by `slower` in the first `figures` figures."""
     return fleet_of(random_, Case("", nodes, spread, correlation, slower, figures))[0]
 
@@ -190,7 +190,7 @@ def of_nodes(case: Case, seed: int, share: float) -> str:
         documents, truth = fleet_of(random_, case)
         judged = judge.judge(documents, max_bad=1.0)
         rows = {row.host: row for row in judged.result.nodes}
-        planted = [rows.pop(documents[number][0]) for number in range(case.bad if case.slower else 0)]
+        planted = [rows.pop(documents[number].host) for number in range(case.bad if case.slower else 0)]
         found += bool(planted) and all(row.state == "bad" for row in planted)
         good += any(row.state == "good" for row in planted)
         bad += any(row.state == "bad" for row in rows.values())

@@ -64,7 +64,6 @@ say(
         "integrated": False,
         "smallest_batch": 1,
         "parameter_bytes": 1000,
-        "build_peak_bytes": 1000,
         "optimizer": "torch.optim.AdamW",
         "method": "VmHWM",
         "baseline_bytes": scenario.get("baseline", 0),

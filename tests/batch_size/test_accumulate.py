@@ -31,8 +31,3 @@ def test_every_sum_is_whole_and_within_the_limit() -> None:
             assert found.micro_batch * found.steps - found.smaller == effective
             assert found.micro_batch <= limit
             assert found.smaller < found.steps
-
-
-def test_no_batch_has_less_than_one_sample() -> None:
-    with pytest.raises(ValueError, match="at least one sample"):
-        accumulate(0, 4)

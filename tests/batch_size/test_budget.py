@@ -4,7 +4,6 @@ import pytest
 
 from gpucheck.batch_size.outcome import (
     Budget,
-    Ledger,
     MemoryLimit,
     guard_bytes,
     on_cpu,
@@ -71,11 +70,3 @@ def test_a_full_device() -> None:
 def test_the_guard_stands_a_quarter_above_and_64_mib_at_least() -> None:
     assert guard_bytes(4 * GIB) == 5 * GIB
     assert guard_bytes(100 * MIB) == 164 * MIB
-
-
-def test_what_lies_outside_the_allocator() -> None:
-    ledger = Ledger(free_before=10 * GIB, total=16 * GIB, context_counted=True)
-    assert ledger.outside(free_now=7 * GIB, reserved_now=2 * GIB) == GIB
-    assert ledger.outside(free_now=9 * GIB, reserved_now=2 * GIB) == 0
-    assert ledger.fraction(budget=9 * GIB, outside=GIB) == 0.5
-    assert ledger.fraction(budget=GIB, outside=2 * GIB) == 0.0

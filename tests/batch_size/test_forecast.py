@@ -79,10 +79,6 @@ def test_each_trial_compiles_once() -> None:
     assert Forecast([slow_first], compiled=True).affordable(13.1, 0.0, Need(2, 2)) == 101  # 10 s less 2 × 3 s
 
 
-def test_needs_add_up() -> None:
-    assert Need(1, 2) + Need(3, 4, 5) == Need(4, 6, 5)
-
-
 @dataclass
 class Clock:
     now: float = 0.0
@@ -242,8 +238,7 @@ def test_a_size_that_half_of_the_prediction_reaches_is_recommended_though_time_r
 def foreseen(self: predict.Guide, *_: Any) -> None:
     """As `Guide.begin`, with the prediction there already: 65 436 fill 64 GiB."""
     sizes = (1, 16359, 32718, 49077, 65436, 65437)
-    found = predict.prediction([Point(n, (100 + n) * MIB) for n in sizes], 64 * GIB, "cpu", 1.0)
-    self.foresight = predict.Foresight(found)
+    self.foresight = predict.foresee([Point(n, (100 + n) * MIB) for n in sizes], 64 * GIB, "cpu", 1.0)
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,12 @@ from gpucheck.batch_size.predict import (
     Foresight,
     Guide,
     Point,
-    Prediction,
     Predictor,
     at,
     calibrate,
     checked,
+    foresee,
     largest,
-    prediction,
 )
 from gpucheck.batch_size.search import DEVICE_PEAK_NOISE, PEAK_NOISE, Attempt, Search
 from gpucheck.report.results.find_batch_size import Calibration, Outcome, StepRecipe
@@ -37,6 +36,20 @@ SETUP = Setup("mlp", (), "train", "adamw", None, "cpu", None, GIB, None, None, N
 
 def largest_within(points: Sequence[Point], calibration: Calibration, room: float) -> int | None:
     return largest(points, lambda peak: calibration.peak(peak) <= room)
+
+
+def calibrated(
+    known: Sequence[Point],
+    size: int,
+    peak: int | None,
+    compute: int | None,
+    *,
+    allocated: int | None = None,
+    kept: int | None = None,
+) -> Calibration:
+    """The calibration by a trial that took so much."""
+    trial = TrialResult(batch_size=size, purpose="search", outcome="fits", peak_bytes=peak, compute_peak_bytes=compute)
+    return calibrate(known, replace(trial, memory={"max_memory_allocated_bytes": allocated}, kept_bytes=kept))
 
 
 def linear(size: int) -> int:
@@ -115,7 +128,7 @@ def test_a_curve_takes_few_sizes_whatever_the_update_takes(update_share: float, 
 
 def test_nothing_is_read_beyond_a_size_that_cannot_run() -> None:
     beyond = (Point(100, 1000), Point(104, None), Point(4096, 40960))
-    assert prediction(beyond, 1100, "cpu", 0.0).max_batch_size == 100
+    assert foresee(beyond, 1100, "cpu", 0.0).max_batch_size == 100
     assert largest_within(beyond, Calibration(25, 0.9), 1100) == 100
 
 
@@ -134,8 +147,8 @@ def test_a_size_that_cannot_run_bounds_the_prediction() -> None:
 
 def test_not_even_the_smallest() -> None:
     assert bisected(lambda size: 2000, lowest=2) == (None, [2])
-    found = prediction([Point(2, 2000)], BUDGET, "cpu", 1.0)
-    assert (found.max_batch_size, Foresight(found).first_size, found.at_max) == (None, None, None)
+    found = foresee([Point(2, 2000)], BUDGET, "cpu", 1.0)
+    assert (found.max_batch_size, found.first_size, found.at_max) == (None, None, None)
 
 
 def points(*pairs: tuple[int, int]) -> tuple[Point, ...]:
@@ -156,16 +169,16 @@ def test_peaks_between_the_sizes_asked() -> None:
 def test_a_trial_calibrates() -> None:
     known = points((10, 100), (20, 200))
     # Forward and backward apart where that was measured, else the whole peak.
-    assert calibrate(known, 10, 999, 55) == Calibration(10, 1.1)
-    assert calibrate(known, 10, 110, None) == Calibration(10, 1.1)
+    assert calibrated(known, 10, 999, 55) == Calibration(10, 1.1)
+    assert calibrated(known, 10, 110, None) == Calibration(10, 1.1)
     # On a device, what its allocator has not handed out does not grow with the batch.
-    assert calibrate(known, 20, 700, 650, allocated=220) == Calibration(20, 1.1, 480)
+    assert calibrated(known, 20, 700, 650, allocated=220) == Calibration(20, 1.1, 480)
     # Nor, on a CPU, what is there between steps too.
-    assert calibrate(known, 10, 999, 65, kept=10) == Calibration(10, 1.1, 10)
-    assert calibrate(known, 10, 120, None, kept=10) == Calibration(10, 1.1, 10)
+    assert calibrated(known, 10, 999, 65, kept=10) == Calibration(10, 1.1, 10)
+    assert calibrated(known, 10, 120, None, kept=10) == Calibration(10, 1.1, 10)
     # What a model keeps of its output is there too, and is predicted: it is none of what does not grow.
-    assert calibrate(known, 10, 999, 53, kept=10) == Calibration(10, 1.0, 3)
-    assert calibrate(known, 10, 999, 48, kept=10) == Calibration(10, 0.96, 0)
+    assert calibrated(known, 10, 999, 53, kept=10) == Calibration(10, 1.0, 3)
+    assert calibrated(known, 10, 999, 48, kept=10) == Calibration(10, 0.96, 0)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +192,7 @@ def test_a_trial_calibrates() -> None:
 )
 def test_what_is_not_trusted(size: int, measured: int | None, why: str) -> None:
     with pytest.raises(Distrusted, match=f"^{why}$"):
-        calibrate(points((10, 100), (20, 200)), size, measured, None)
+        calibrated(points((10, 100), (20, 200)), size, measured, None)
 
 
 def test_memory_that_falls_is_not_trusted() -> None:
@@ -209,7 +222,7 @@ def steered(
     while (asked := bisection.next()) is not None:
         bisection.points.append(Point(asked, int(predicted(asked)), int(predicted(asked))))
     guide = Guide()
-    guide.foresight = Foresight(prediction(bisection.points, GIB, "cpu", 0.0))
+    guide.foresight = foresee(bisection.points, GIB, "cpu", 0.0)
     guide.finish(GIB)
     noise = DEVICE_PEAK_NOISE if kept is None else PEAK_NOISE
     search = Search(cap=cap, budget_bytes=GIB, reserve=1, start=guide.foresight.first_size, noise=noise)
@@ -253,14 +266,13 @@ def test_a_curve_is_foreseen_and_what_lies_outside_the_prediction_is_not() -> No
         return (20 + 0.5 * size + 0.02 * size * size) * MIB
 
     _, guide, sizes = steered(curve, lambda size: 1.1 * curve(size))
-    assert guide.foresight.prediction is not None
     foreseen = guide.foresight.peaks([*sizes, 10**6])
     assert foreseen.keys() == set(sizes)
     assert all(foreseen[size] == pytest.approx(1.1 * curve(size), rel=0.02) for size in sizes)
     told = guide.foresight.result().points
-    assert [one.batch_size for one in told] == [point.size for point in guide.foresight.prediction.points]
+    assert [one.batch_size for one in told] == [point.size for point in guide.foresight.points]
     assert all(one.peak_bytes == pytest.approx(1.1 * curve(one.batch_size), rel=0.02) for one in told)
-    guide.foresight = replace(guide.foresight, reason="the first trial took 2.10 times the prediction")
+    guide.foresight = replace(guide.foresight, calibration=None, reason="it took 2.10 times the prediction")
     assert guide.foresight.peaks(sizes) == {} and guide.foresight.result().points == ()
 
 
@@ -288,7 +300,7 @@ def test_where_sizes_are_few_the_jump_goes_nearer_to_the_budget() -> None:
     def jump(share: float, tolerance: float = 0.02) -> int:
         """Where a batch of 40 takes so much of the budget; the one above it is 2.5 % more."""
         guide = Guide()
-        guide.foresight = Foresight(Prediction(100, known, "cpu", 0.0))
+        guide.foresight = Foresight(known, 100, 100, "cpu", 0.0)
         search = Search(budget_bytes=int(0.4 * GIB / share), tolerance=tolerance)
         search.trials.append(tried(25, "fits", GIB // 4))
         return guide.steer(FITTED, search, [first]).size
@@ -325,7 +337,7 @@ def test_the_jump_keeps_to_the_searchs_own_limits() -> None:
 
     def jump(attempt: Attempt = FITTED, **limits: Any) -> Attempt:
         guide = Guide()
-        guide.foresight = Foresight(Prediction(1024, known, "cpu", 0.0))
+        guide.foresight = Foresight(known, 1024, 1024, "cpu", 0.0)
         search = Search(budget_bytes=GIB, **limits)
         search.trials.append(tried(first.batch_size, first.outcome, first.peak_bytes))
         for size, outcome in more:
@@ -366,7 +378,7 @@ def test_what_a_child_says_becomes_a_prediction(scenario: Scenario) -> None:
     predictor = Predictor(SETUP, GIB, None, 65536, 60.0)
     found = predictor.result(GIB)
     predictor.close()
-    assert (found.max_batch_size, Foresight(found).first_size, found.device) == (1004, 251, "cpu")
+    assert (found.max_batch_size, found.first_size, found.device) == (1004, 251, "cpu")
     assert found.at_max == Point(1004, GIB, GIB - MIB, GIB, 1, 2, 3)
     assert [p.size for p in found.points] == [1, 64, 250, 500, 750, 1000, 1100, 9999]
 
@@ -385,7 +397,7 @@ def test_a_child_that_cannot_predict_gives_a_reason(scenario: Scenario, lines: l
     guide = Guide()
     guide.begin(SETUP, GIB, None, 65536, 60.0)
     guide.finish(GIB)
-    assert (guide.foresight.prediction, guide.foresight.reason, guide.foresight.first_size) == (None, why, None)
+    assert (guide.foresight.points, guide.foresight.reason, guide.foresight.first_size) == ((), why, None)
     assert guide.foresight.method == f"fitted trials: {why}"
 
 

@@ -7,7 +7,6 @@ import torch
 
 from gpucheck.batch_size.answer import memory_split
 from gpucheck.batch_size.outcome import TrialResult
-from gpucheck.batch_size.trial import gradient_bytes, optimizer_bytes
 from gpucheck.report.results.find_batch_size import MemorySplit
 from gpucheck.work.spec import parse_target
 from gpucheck.work.target import load, step
@@ -96,15 +95,15 @@ def test_without_phases_the_whole_peak_is_fitted() -> None:
 
 def test_what_a_workload_holds_is_counted_by_its_tensors() -> None:
     workload = load(parse_target("mlp"), (), mode="train", optimizer="adamw", dtype=None, device=torch.device("cpu"))
-    assert (gradient_bytes(workload), optimizer_bytes(workload)) == (0, 0)
+    assert (workload.gradient_bytes, workload.optimizer_bytes) == (0, 0)
     step(workload, workload.make_batch(1))
     weights = workload.parameter_bytes
     steps = 4 * len(list(workload.model.parameters()))  # AdamW counts its steps in a float each
-    assert (gradient_bytes(workload), optimizer_bytes(workload)) == (weights, 2 * weights + steps)
+    assert (workload.gradient_bytes, workload.optimizer_bytes) == (weights, 2 * weights + steps)
     assert weights + weights + 2 * weights + steps == workload.state_bytes
 
 
 def test_inference_holds_weights_alone() -> None:
     workload = load(parse_target("mlp"), (), mode="infer", optimizer="adamw", dtype=None, device=torch.device("cpu"))
     step(workload, workload.make_batch(1))
-    assert (gradient_bytes(workload), optimizer_bytes(workload)) == (0, 0)
+    assert (workload.gradient_bytes, workload.optimizer_bytes) == (0, 0)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gpucheck.batch_size import trial
-from gpucheck.batch_size.outcome import Ledger, Setup
+from gpucheck.batch_size.outcome import Setup
 from gpucheck.batch_size.trial import (
     CpuGauge,
     DeviceGauge,
@@ -124,10 +124,21 @@ def test_the_allocator_is_held_to_the_budget_less_what_lies_outside() -> None:
 def test_without_the_level_before_the_context_it_starts_after_it() -> None:
     device = Device(free=10 * GIB)
     gauge = gauge_of(device, free_before=None)
-    assert not gauge.ledger.context_counted
     assert gauge.outside() == 0
     # A reading from elsewhere that is lower than what is free now is another card's or stale.
-    assert not gauge_of(device, free_before=9 * GIB).ledger.context_counted
+    for before, counted in ((None, False), (9 * GIB, False), (11 * GIB, True)):
+        setup = Setup("mlp", (), "train", "adamw", None, "cuda:0", free_before=before)
+        _, facts = trial._gauge(cast(Accel, device), setup, None)
+        assert facts["context_counted"] is counted
+
+
+def test_what_others_gave_back_is_nothing_outside_and_no_share_is_below_zero() -> None:
+    device = Device(free=10 * GIB)
+    gauge = gauge_of(device, free_before=11 * GIB, budget=512 * MIB)
+    gauge.begin()
+    assert device.fractions == [0.0]
+    device.free = 12 * GIB
+    assert gauge.outside() == 0
 
 
 def session_on(device: Device, make_step: Any) -> Session:
@@ -353,7 +364,7 @@ def test_what_stays_between_steps_is_what_is_resident_beyond_the_baseline_and_th
     assert gauge.kept(120 * MIB) == 0  # pages of the state that nobody touched
     unknown = SimpleNamespace(memory=lambda: MemoryFigures(source="fake"))
     assert CpuGauge(cast(Accel, unknown), 0, "sampled").kept(0) is None
-    assert DeviceGauge(cast(Accel, now), Ledger(0, 0, False), 0).kept(0) is None
+    assert DeviceGauge(cast(Accel, now), 0, 0, 0).kept(0) is None
 
 
 def test_without_linux_interfaces_it_says_how_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:

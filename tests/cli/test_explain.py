@@ -329,7 +329,7 @@ def test_what_torch_really_says(name: str, mistake: str, monkeypatch: pytest.Mon
     monkeypatch.undo()
     said = "".join(traceback.format_exception(raised.value))
     recorder = Recorder()
-    command.explain(command.Pasted(said), recorder)
+    command.explain(said, recorder)
     answered = recorder.events[0]
     assert isinstance(answered, Answered)
     assert [one.id for one in answered.value.matches][:1] == [name], said

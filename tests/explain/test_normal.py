@@ -63,7 +63,7 @@ def test_the_two_forms_are_of_the_same_characters_and_know_their_lines() -> None
             if letter not in " \n":
                 at = normal.solid_offset(offset)
                 assert normal.solid[at] == letter
-                line = normal.line_at(at)
+                (line,) = normal.lines_of(at, at + 1)
                 assert letter in "".join(line.text.split()).lower()
 
 

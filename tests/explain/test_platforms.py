@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 import pytest
 
 from gpucheck.explain import command
 from gpucheck.explain.command import OF_CONDITIONS, TEXTS
 from gpucheck.explain.match import find
-from gpucheck.explain.text import PLATFORMS, Platform, marked, step
+from gpucheck.explain.text import Platform, marked, step
 from gpucheck.report.events import Answered, Event
 from gpucheck.report.results.short import ExplainResult, TextMatch
 
@@ -17,7 +18,7 @@ from gpucheck.report.results.short import ExplainResult, TextMatch
 def first(pasted: str) -> TextMatch:
     """The first answer to a pasted text, as the command gives it."""
     events: list[Event] = []
-    command.explain(command.Pasted(pasted), events.append)
+    command.explain(pasted, events.append)
     (answer,) = (event.value for event in events if isinstance(event, Answered))
     assert isinstance(answer, ExplainResult) and answer.matches
     return answer.matches[0]
@@ -112,7 +113,7 @@ _FOREIGN: dict[Platform, tuple[str, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("platform", get_args(Platform))
 def test_no_step_names_a_command_that_the_platform_does_not_have(platform: Platform) -> None:
     foreign, others = _FOREIGN[platform]
     named = {

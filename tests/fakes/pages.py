@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import answer_scenes
-from tests.fleet.nodes import named, node, slower
+from tests.fleet.nodes import node, slower
 from tests.screens import test_bench_answers, test_run, test_stress
 
 from gpucheck.fleet.judge import judge
@@ -39,7 +39,7 @@ def fleet(count: int) -> Report:
         if number % 151 == 9:
             one = node(f"n{number:04}", exit=None, step="smoke")
         nodes.append(one)
-    judged = judge(named(*nodes))
+    judged = judge([*nodes])
     collector = Collector()
     collector(Answered("fleet_judge", judged.result))
     for finding in judged.findings:

@@ -46,8 +46,3 @@ def slower(document: NodeDocument, device: str, by: float) -> NodeDocument:
     """The same with one device slower in everything, by this share."""
     figures = (replace(one, rate=one.rate * (1 - by)) if one.device == device else one for one in document.figures)
     return replace(document, figures=tuple(figures))
-
-
-def named(*documents: NodeDocument) -> list[tuple[str, NodeDocument]]:
-    """Documents as they are read, each with a file's name."""
-    return [(f"{one.host}.json", one) for one in documents]

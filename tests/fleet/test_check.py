@@ -103,7 +103,7 @@ def test_exit_codes_and_those_of_a_prolog(
     planted(monkeypatch, f"print({said(verdict, code)!r})")
     given = ["fleet", "check", "--quiet", "--host", "n1", "--run", "r", "--gather", str(tmp_path)]
     assert main([*given, "--only", "smoke"]) == usual
-    ((_, left),) = documents.read([str(tmp_path)]).documents
+    (left,) = documents.read([str(tmp_path)]).documents
     assert (left.exit, left.step) == (code, "")
     assert main([*given, "--prolog"]) == prolog
 
@@ -191,7 +191,7 @@ def test_a_part_that_never_returns_is_ended_in_its_time(monkeypatch: pytest.Monk
     planted(monkeypatch, "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)")
     given = ["fleet", "check", "--quiet", "--host", "n1", "--only", "devices", "--within", "2s"]
     assert main([*given, "--run", "r", "--gather", str(tmp_path)]) == 4
-    ((_, left),) = documents.read([str(tmp_path)]).documents
+    (left,) = documents.read([str(tmp_path)]).documents
     assert (left.parts[0].ended or "").startswith("did not finish within")  # what was left of 2 s as it began
 
 
@@ -204,7 +204,7 @@ def test_on_a_log_a_line_at_the_start_and_one_at_the_end(
     log = tmp_path / "job.log"
     log.write_text(capsys.readouterr().err)
     assert log.read_text().count(documents.MARK) == 2
-    ((_, left),) = documents.read([str(log)]).documents
+    (left,) = documents.read([str(log)]).documents
     assert [part.id for part in left.parts] == ["devices", "smoke"]
 
 
@@ -267,7 +267,7 @@ def test_a_check_that_is_ended_writes_what_ended_it_and_where(
     options = FleetCheckOptions(only=("doctor",), gather=str(tmp_path), run="r", host="n1")
     with pytest.raises(type(error)):
         check.command(options, lambda event: None)
-    ((_, left),) = documents.read([str(tmp_path)]).documents
+    (left,) = documents.read([str(tmp_path)]).documents
     assert (left.step, left.exit, left.ended) == ("doctor", None, ended_by)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.fleet.nodes import named, node, slower
+from tests.fleet.nodes import node, slower
 
 from gpucheck.errors import UsageError
 from gpucheck.fleet.documents import file_name
@@ -32,7 +32,7 @@ def finding(judged: Judged, id: str) -> str:
 
 
 def test_an_even_fleet_is_good() -> None:
-    judged = judge(named(*TWENTY))
+    judged = judge([*TWENTY])
     assert [one.id for one in judged.findings] == ["fleet.nodes"]
     assert judged.findings[0].verdict == "pass"
     assert set(judged.result.good) == {f"n{number}" for number in range(20)}
@@ -40,7 +40,7 @@ def test_an_even_fleet_is_good() -> None:
 
 
 def test_a_slow_device_is_named_with_its_ratio_and_interval() -> None:
-    judged = judge(named(*TWENTY[:-1], slower(TWENTY[-1], "cuda:3", 0.1)))
+    judged = judge([*TWENTY[:-1], slower(TWENTY[-1], "cuda:3", 0.1)])
     found = row(judged, "n19")
     assert found.state == "bad"
     assert {one.device for one in found.slow} == {"cuda:3"}
@@ -55,20 +55,20 @@ def test_a_whole_node_that_is_slow_is_bad() -> None:
     whole = TWENTY[-1]
     for device in whole.devices:
         whole = slower(whole, device.id, 0.1)
-    assert row(judge(named(*TWENTY[:-1], whole)), "n19").state == "bad"
+    assert row(judge([*TWENTY[:-1], whole]), "n19").state == "bad"
 
 
 def test_what_is_near_is_even_however_certain() -> None:
     exact = [replace(one, figures=tuple(replace(f, rate=1e12, error=0.0) for f in one.figures)) for one in TWENTY[:-1]]
     near = replace(TWENTY[-1], figures=tuple(replace(f, rate=0.98e12, error=0.0) for f in TWENTY[-1].figures))
-    assert row(judge(named(*exact, near)), "n19").state == "good"
+    assert row(judge([*exact, near]), "n19").state == "good"
 
 
 @pytest.mark.parametrize("flag", ["cpu-busy", "few-samples"])
 def test_a_disturbed_figure_leaves_the_node_undecided(flag: str) -> None:
     slow = slower(TWENTY[-1], "cuda:3", 0.2)
     slow = replace(slow, figures=tuple(replace(one, flags=(flag,)) for one in slow.figures))
-    assert row(judge(named(*TWENTY[:-1], slow)), "n19").state == "undecided"
+    assert row(judge([*TWENTY[:-1], slow]), "n19").state == "undecided"
 
 
 def whole(document: NodeDocument, by: float) -> NodeDocument:
@@ -79,7 +79,7 @@ def whole(document: NodeDocument, by: float) -> NodeDocument:
 
 
 def test_below_five_nodes_devices_are_compared_within_their_node() -> None:
-    judged = judge(named(*TWENTY[:3], slower(TWENTY[3], "cuda:0", 0.4)))
+    judged = judge([*TWENTY[:3], slower(TWENTY[3], "cuda:0", 0.4)])
     assert set(judged.result.good) == {"n0", "n1", "n2"} and judged.result.bad == ("n3",)
     assert row(judged, "n3").cause.startswith("cuda:0 reaches 0.")
     assert "fewer than 5 nodes" in finding(judged, "fleet.siblings")
@@ -87,45 +87,45 @@ def test_below_five_nodes_devices_are_compared_within_their_node() -> None:
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_a_fleet_whose_speed_was_not_compared_is_not_all_good(count: int) -> None:
-    judged = judge(named(*TWENTY[: count - 1], whole(TWENTY[19], 0.2)))
+    judged = judge([*TWENTY[: count - 1], whole(TWENTY[19], 0.2)])
     nodes = "1 node" if count == 1 else "4 nodes"
     assert finding(judged, "fleet.nodes") == f"info: {nodes}: nothing failed; speed not compared (needs 5): "
 
 
 def test_nodes_without_figures_or_of_another_model_are_not_called_good() -> None:
     without = [replace(one, figures=()) for one in TWENTY]
-    assert "20 nodes: nothing failed; speed not compared" in finding(judge(named(*without)), "fleet.nodes")
+    assert "20 nodes: nothing failed; speed not compared" in finding(judge([*without]), "fleet.nodes")
     other = node("other")
     other = replace(other, devices=tuple(replace(one, name="Other GPU") for one in other.devices))
-    assert "21 nodes: nothing failed; speed of 1 not compared" in finding(judge(named(*TWENTY, other)), "fleet.nodes")
+    assert "21 nodes: nothing failed; speed of 1 not compared" in finding(judge([*TWENTY, other]), "fleet.nodes")
 
 
 def test_a_slow_node_is_named_once_and_not_its_devices() -> None:
-    judged = judge(named(*TWENTY[:7], whole(TWENTY[19], 0.2)))
+    judged = judge([*TWENTY[:7], whole(TWENTY[19], 0.2)])
     found = row(judged, "n19")
     assert found.state == "bad" and {one.device for one in found.slow} == {"all devices"}
     assert found.cause.startswith("the whole node reaches 0.8") and found.cause.endswith("and 1 more figure")
     assert found.fix is not None and found.fix.endswith("--device all")
-    two = judge(named(*TWENTY[:14], whole(TWENTY[18], 0.2), whole(TWENTY[19], 0.3)))
+    two = judge([*TWENTY[:14], whole(TWENTY[18], 0.2), whole(TWENTY[19], 0.3)])
     assert set(two.result.bad) == {"n18", "n19"}  # neither hides the other
 
 
 def test_a_node_that_is_probably_slow_is_undecided() -> None:
     """Five nodes that differ by 1 %, and one of them is 9 % lower: too little to call it bad, too much for good."""
     by = (0.1, 0.0, 0.01, 0.02, 0.02)
-    judged = judge(named(*(whole(one, low) for one, low in zip(TWENTY, by, strict=False))))
+    judged = judge([*(whole(one, low) for one, low in zip(TWENTY, by, strict=False))])
     found = row(judged, "n0")
     assert found.state == "undecided" and found.cause.startswith("the whole node reaches 0.9")
     assert found.cause.endswith("; not certain") and judged.result.counts["good"] == 4
     # One of its devices that is certainly slow is bad all the same.
-    judged = judge(named(slower(whole(TWENTY[0], 0.1), "cuda:3", 0.4), *(whole(TWENTY[n], by[n]) for n in range(1, 5))))
+    judged = judge([slower(whole(TWENTY[0], 0.1), "cuda:3", 0.4), *(whole(TWENTY[n], by[n]) for n in range(1, 5))])
     assert row(judged, "n0").state == "bad" and row(judged, "n0").slow[0].device == "cuda:3"
 
 
 def test_a_link_at_half_speed_on_one_of_five_nodes() -> None:
     slow = TWENTY[4]
     figures = (replace(one, rate=one.rate / 2) if one.name == "bandwidth" else one for one in slow.figures)
-    judged = judge(named(*TWENTY[:4], replace(slow, figures=tuple(figures))))
+    judged = judge([*TWENTY[:4], replace(slow, figures=tuple(figures))])
     assert judged.result.bad == ("n4",)
     assert [one.figure for one in row(judged, "n4").slow] == ["bandwidth copy 4 GiB"]
 
@@ -137,24 +137,24 @@ def capped(document: NodeDocument, limit: str) -> NodeDocument:
 def test_two_speeds_are_told_with_the_setting_that_explains_them() -> None:
     fast = [capped(one, "700 W") for one in TWENTY[:16]]
     slow = [capped(whole(one, 0.1), "500 W") for one in TWENTY[16:]]
-    judged = judge(named(*fast, *slow))
+    judged = judge([*fast, *slow])
     assert judged.result.counts["good"] == 16 and judged.result.counts["undecided"] == 4
     assert "power limit of Test GPU 500 W, the others 700 W" in row(judged, "n16").cause
     assert "two speeds in" in finding(judged, "fleet.modes") and judged.findings[0].verdict == "inconclusive"
     # Inside a group of five or more one device is still found.
-    judged = judge(named(slower(fast[0], "cuda:3", 0.2), *fast[1:], *slow))
+    judged = judge([slower(fast[0], "cuda:3", 0.2), *fast[1:], *slow])
     assert judged.result.bad == ("n0",)
 
 
 def test_half_a_fleet_that_is_slower_without_a_setting_is_never_good() -> None:
-    judged = judge(named(*TWENTY[:10], *(whole(one, 0.1) for one in TWENTY[10:])))
+    judged = judge([*TWENTY[:10], *(whole(one, 0.1) for one in TWENTY[10:])])
     assert {one.host for one in judged.result.nodes if one.state == "undecided"} == {f"n{n}" for n in range(10, 20)}
     assert judged.findings[0].verdict == "inconclusive"
 
 
 def test_a_minority_of_devices_is_told_in_any_fleet() -> None:
     for others in (1, 2, 3):
-        judged = judge(named(*TWENTY[:others], node("n9", devices=7)))
+        judged = judge([*TWENTY[:others], node("n9", devices=7)])
         assert row(judged, "n9").state == "undecided" and row(judged, "n9").cause.startswith("7 devices, ")
         assert "number of devices" in finding(judged, "fleet.drift")
 
@@ -162,14 +162,14 @@ def test_a_minority_of_devices_is_told_in_any_fleet() -> None:
 def test_proven_failures_stand_in_the_list_whatever_else_is_suspect() -> None:
     failed = [replace(one, exit=1) for one in TWENTY[:8]]
     everyone = tuple(one.host for one in TWENTY)
-    judged = judge(named(*failed, *TWENTY[8:]))
+    judged = judge([*failed, *TWENTY[8:]])
     assert not judged.result.suspect and len(judged.result.bad) == 8
-    judged = judge(named(*failed, *TWENTY[8:15]), expected=everyone)
+    judged = judge([*failed, *TWENTY[8:15]], expected=everyone)
     assert judged.result.suspect and judged.result.bad == tuple(one.host for one in failed)
     assert [one.id for one in judged.findings[:2]] == ["fleet.nodes", "fleet.suspect"]
-    few = judge(named(*TWENTY[:17]), expected=everyone)  # three always may
+    few = judge([*TWENTY[:17]], expected=everyone)  # three always may
     assert not few.result.suspect and few.result.bad == ("n17", "n18", "n19")
-    all_may = judge(named(*TWENTY[:10]), expected=everyone, max_bad=1.0)  # a quarter is the most
+    all_may = judge([*TWENTY[:10]], expected=everyone, max_bad=1.0)  # a quarter is the most
     assert all_may.result.suspect and all_may.result.bad == ()
 
 
@@ -178,20 +178,20 @@ def test_the_parts_peak_is_a_floor_where_most_of_a_rack_is_bad() -> None:
     rate = 1.5e12  # of 3.35e12
     figure = NodeFigure("cuda:0", "bandwidth", "copy 4 GiB", rate, "B/s")
     rack = [replace(node(f"n{n}"), devices=(replace(card, uuid=f"GPU-{n}"),), figures=(figure,)) for n in range(8)]
-    judged = judge(named(*rack), max_bad=1.0)
+    judged = judge([*rack], max_bad=1.0)
     assert judged.result.counts["bad"] == 8
     assert "of the part's peak" in row(judged, "n0").cause
     sound = replace(figure, rate=3.0e12)
-    assert judge(named(*(replace(one, figures=(sound,)) for one in rack))).result.counts["good"] == 8
+    assert judge([*(replace(one, figures=(sound,)) for one in rack)]).result.counts["good"] == 8
     beyond = replace(rack[0], figures=(replace(figure, rate=9e12),))
     others = [replace(one, figures=(sound,)) for one in rack[1:]]
-    assert "n0" in finding(judge(named(beyond, *others)), "fleet.impossible")
+    assert "n0" in finding(judge([beyond, *others]), "fleet.impossible")
 
 
 def test_missing_hung_and_blind_nodes_have_a_row() -> None:
     hung = replace(TWENTY[1], exit=None, step="smoke", written_wall_s=1100.0)
     blind = replace(TWENTY[2], exit=3, problems=(NodeProblem("doctor", "torch", "skip", "no torch", "not installed"),))
-    judged = judge(named(TWENTY[0], hung, blind), expected=("n0", "n1", "n2", "n3"), max_bad=1.0)
+    judged = judge([TWENTY[0], hung, blind], expected=("n0", "n1", "n2", "n3"), max_bad=1.0)
     states = {one.host: (one.state, one.step, one.cause) for one in judged.result.nodes}
     assert states["n0"] == ("good", "", "")
     assert states["n1"] == ("silent", "smoke", "stopped at smoke, which began 1 min 40 s into the check")
@@ -204,7 +204,7 @@ def test_missing_hung_and_blind_nodes_have_a_row() -> None:
 @pytest.mark.parametrize("expected", [4, None])
 def test_a_number_of_nodes_gives_rows_without_a_name(expected: int | None) -> None:
     three = [replace(one, expected=4) for one in TWENTY[:3]]
-    judged = judge(named(*three), expected=expected)
+    judged = judge([*three], expected=expected)
     assert judged.result.counts["silent"] == 1
     assert judged.result.bad == ()  # a row without a name is no name for a shell
 
@@ -212,25 +212,25 @@ def test_a_number_of_nodes_gives_rows_without_a_name(expected: int | None) -> No
 def test_ten_percent_missing_or_broken_are_all_named() -> None:
     many = [node(f"n{number}", devices=1) for number in range(200)]
     broken = [replace(one, exit=1, problems=(NodeProblem("smoke", "x", "fail", "wrong sums"),)) for one in many[:10]]
-    judged = judge(named(*broken, *many[20:]), expected=tuple(one.host for one in many), max_bad=0.2)
+    judged = judge([*broken, *many[20:]], expected=tuple(one.host for one in many), max_bad=0.2)
     assert set(judged.result.bad) == {f"n{number}" for number in range(20)}
     assert not judged.result.suspect
 
 
 def test_the_newest_run_counts_and_others_are_told() -> None:
     before = [replace(one, run="last night", started_wall_s=1.0) for one in TWENTY[:2]]
-    judged = judge(named(*before, *TWENTY))
+    judged = judge([*before, *TWENTY])
     assert judged.result.run == "tonight"
     assert "'last night' (2)" in finding(judged, "fleet.other_run")
     alone = replace(TWENTY[0], run="one with a wrong clock", started_wall_s=9e9)
     with pytest.raises(UsageError, match="several runs"):
-        judge(named(alone, *TWENTY))
-    assert judge(named(alone, *TWENTY), run="tonight").result.counts["good"] == 20
+        judge([alone, *TWENTY])
+    assert judge([alone, *TWENTY], run="tonight").result.counts["good"] == 20
 
 
 def test_last_nights_document_does_not_stand_for_tonights() -> None:
     before = replace(TWENTY[0], run="last night", started_wall_s=1.0)
-    judged = judge(named(before, *TWENTY[1:]), expected=tuple(one.host for one in TWENTY))
+    judged = judge([before, *TWENTY[1:]], expected=tuple(one.host for one in TWENTY))
     assert row(judged, "n0").cause == "left no document"
 
 
@@ -238,11 +238,11 @@ def test_a_document_of_the_night_before_under_the_same_run_is_silent() -> None:
     day_s = 86400.0
     nights = [replace(TWENTY[0], run="alone"), *(replace(one, run="alone", started_wall_s=1000.0 + day_s)
               for one in TWENTY[1:])]  # fmt: skip
-    judged = judge(named(*nights), expected=tuple(one.host for one in TWENTY))
+    judged = judge([*nights], expected=tuple(one.host for one in TWENTY))
     assert (row(judged, "n0").state, row(judged, "n0").cause) == ("silent", "its document is 1 d older than the others")
     assert judged.result.counts["good"] == 19 and len(judged.result.nodes) == 20
     assert "up to 1 d apart" in finding(judged, "fleet.old")
-    ahead = judge(named(replace(TWENTY[0], started_wall_s=1e12), *TWENTY[1:]))  # a wrong clock hurts nobody else
+    ahead = judge([replace(TWENTY[0], started_wall_s=1e12), *TWENTY[1:]])  # a wrong clock hurts nobody else
     assert ahead.result.counts["good"] == 20
     assert finding(ahead, "fleet.old")
 
@@ -250,64 +250,64 @@ def test_a_document_of_the_night_before_under_the_same_run_is_silent() -> None:
 def test_the_last_attempt_counts_and_duplicates_are_told() -> None:
     first = replace(TWENTY[0], exit=1)
     again = replace(TWENTY[0], attempt=1)
-    assert row(judge(named(again, first, *TWENTY[1:])), "n0").state == "good"
-    twice = judge(named(TWENTY[0], replace(first, written_wall_s=2000.0), *TWENTY[1:]))
+    assert row(judge([again, first, *TWENTY[1:]]), "n0").state == "good"
+    twice = judge([TWENTY[0], replace(first, written_wall_s=2000.0), *TWENTY[1:]])
     assert row(twice, "n0").state == "bad"
     assert "n0" in finding(twice, "fleet.duplicate")
 
 
 def test_one_machine_under_two_names_is_told() -> None:
     renamed = replace(TWENTY[0], host="other")
-    judged = judge(named(renamed, *TWENTY))
+    judged = judge([renamed, *TWENTY])
     assert "n0 and other" in finding(judged, "fleet.renamed")
 
 
 def test_one_start_of_a_machine_under_two_names_is_told_apart_from_a_card() -> None:
     pod = replace(TWENTY[0], host="pod", devices=(), figures=())
-    judged = judge(named(pod, *TWENTY))
+    judged = judge([pod, *TWENTY])
     assert "n0 and pod" in finding(judged, "fleet.same_boot")
     assert "fleet.renamed" not in {one.id for one in judged.findings}
 
 
 def test_nodes_that_were_not_expected_are_in_no_list() -> None:
-    judged = judge(named(*TWENTY, node("stranger")), expected=tuple(one.host for one in TWENTY))
+    judged = judge([*TWENTY, node("stranger")], expected=tuple(one.host for one in TWENTY))
     assert judged.result.unexpected == ("stranger",)
     assert "stranger" in finding(judged, "fleet.unexpected")
     assert set(judged.result.good) == {one.host for one in TWENTY}
-    more = judge(named(*TWENTY), expected=12)
+    more = judge([*TWENTY], expected=12)
     assert "20 nodes left documents, 12 were expected" in finding(more, "fleet.unexpected")
 
 
 def test_a_list_of_short_names_means_the_whole_ones() -> None:
     whole = [replace(one, host=f"{one.host}.cluster.example") for one in TWENTY]
-    judged = judge(named(*whole[:-1]), expected=tuple(one.host for one in TWENTY))
+    judged = judge([*whole[:-1]], expected=tuple(one.host for one in TWENTY))
     assert judged.result.counts["good"] == 19 and judged.result.bad == ("n19",)
     assert judged.result.unexpected == ()
-    back = judge(named(*TWENTY), expected=tuple(one.host for one in whole))
+    back = judge([*TWENTY], expected=tuple(one.host for one in whole))
     assert set(back.result.good) == {one.host for one in whole}
-    both = judge(named(TWENTY[0]), expected=("n0.a", "n0.b"))  # which of them it is cannot be known
+    both = judge([TWENTY[0]], expected=("n0.a", "n0.b"))  # which of them it is cannot be known
     assert both.result.unexpected == ("n0",) and both.result.counts["silent"] == 2
 
 
 def test_a_document_that_is_refused_is_its_nodes_cause() -> None:
     files = [RefusedFile(f"/d/00/{file_name(host, run)}", "truncated, or not JSON")
              for host, run in (("n0", "tonight"), ("n1", "last night"))]  # fmt: skip
-    judged = judge(named(*TWENTY[2:]), files, expected=tuple(one.host for one in TWENTY))
+    judged = judge([*TWENTY[2:]], files, expected=tuple(one.host for one in TWENTY))
     assert row(judged, "n0").cause == "its document is refused: truncated, or not JSON"
     assert row(judged, "n1").cause == "left no document"
 
 
 def test_fewer_devices_than_the_others_is_bad() -> None:
-    judged = judge(named(node("n0", devices=7), *TWENTY[1:]))
+    judged = judge([node("n0", devices=7), *TWENTY[1:]])
     assert row(judged, "n0").cause == "7 devices, the others have 8"
     blind = node("n0", devices=0, exit=3, problems=(NodeProblem("devices", "x", "skip", "no driver", "", "modprobe"),))
-    lost = row(judge(named(blind, *TWENTY[1:])), "n0")
+    lost = row(judge([blind, *TWENTY[1:]]), "n0")
     assert (lost.state, lost.cause, lost.fix) == ("bad", "0 devices, the others have 8; no driver", "modprobe")
 
 
 def test_drifts_are_grouped_by_what_nodes_share() -> None:
     odd = {"driver": "550.5", "torch": "2.9.0"}
-    judged = judge(named(*(replace(one, settings=odd) for one in TWENTY[:3]), *TWENTY[3:]))
+    judged = judge([*(replace(one, settings=odd) for one in TWENTY[:3]), *TWENTY[3:]])
     drifts = [one for one in judged.findings if one.id == "fleet.drift"]
     assert len(drifts) == 1
     assert drifts[0].title == "3 nodes with driver 550.5 (most: 580.1), torch 2.9.0 (most: 2.11.0)"
@@ -316,7 +316,7 @@ def test_drifts_are_grouped_by_what_nodes_share() -> None:
 
 def test_forged_and_unreadable_files_are_told_apart() -> None:
     refused = [RefusedFile("a.json", "forged? it says n2"), RefusedFile("b.json", "nested too deeply")]
-    judged = judge(named(*TWENTY), refused)
+    judged = judge([*TWENTY], refused)
     assert "a.json" in finding(judged, "fleet.forged")
     assert "b.json" in finding(judged, "fleet.unreadable")
     assert judged.result.counts["good"] == 20
@@ -325,7 +325,7 @@ def test_forged_and_unreadable_files_are_told_apart() -> None:
 def test_what_ended_a_rank_tells_the_culprit_from_its_victims() -> None:
     victim = replace(TWENTY[0], exit=None, step="smoke", ended="SIGTERM", written_wall_s=1008.0)
     culprit = replace(TWENTY[1], exit=None, step="smoke")
-    judged = judge(named(victim, culprit, *TWENTY[2:]))
+    judged = judge([victim, culprit, *TWENTY[2:]])
     assert [one.host for one in judged.result.nodes[:2]] == ["n1", "n0"]
     assert row(judged, "n0").cause == "ended by SIGTERM at smoke, 8.00 s into the check"
     assert row(judged, "n1").cause.startswith("stopped at smoke")
@@ -333,4 +333,4 @@ def test_what_ended_a_rank_tells_the_culprit_from_its_victims() -> None:
 
 def test_a_part_that_did_not_end_is_advised_by_a_whole_command() -> None:
     late = replace(TWENTY[0], exit=4, parts=(NodePart("bench", None, 5.0, "did not end within 5 s"),))
-    assert row(judge(named(late, *TWENTY[1:])), "n0").fix == "on n0: gpucheck fleet check --only bench"
+    assert row(judge([late, *TWENTY[1:]]), "n0").fix == "on n0: gpucheck fleet check --only bench"

@@ -52,6 +52,12 @@ def test_few_nodes_give_no_verdict_and_a_rate_must_be_positive() -> None:
         siblings.place([siblings.Figure("n", "cuda:0", 0.0)], 1)
 
 
+def test_nodes_that_are_far_apart_have_an_interval_that_is_a_number() -> None:
+    group = siblings.place([siblings.Figure(f"n{n}", "cuda:0", 1000.0**n) for n in range(5)], 5)
+    assert [one.standing for one in group.placed] == ["even"] * 5
+    assert all(math.isfinite(one.high) for one in group.placed)
+
+
 def test_equal_rates_have_no_spread_and_a_far_one_is_slow() -> None:
     same = [siblings.Figure(f"n{n}", "cuda:0", 100.0) for n in range(9)]
     group = siblings.place([*same, siblings.Figure("n9", "cuda:0", 96.0)], 10)

@@ -165,12 +165,7 @@ SMALLEST_DIVISOR = 0.5
 
 
 def accumulate(effective: int, limit: int) -> Accumulation:
-    """The largest micro-batch up to `limit` that divides `effective`; where none is near it, parts as even as can be.
-
-    Raises ValueError for sizes below 1.
-    """
-    if effective < 1 or limit < 1:
-        raise ValueError("an effective batch and its parts have at least one sample")
+    """The largest micro-batch up to `limit` that divides `effective`; if none is near it, parts as even as can be."""
     # Divisors come in pairs: the largest one up to the limit belongs to the fewest steps.
     fewest = -(-effective // limit)
     most = int(effective / max(1.0, limit * SMALLEST_DIVISOR))
@@ -630,7 +625,6 @@ def _nothing_fits(history: History) -> Finding:
 
 
 def _failed(check: TrialResult, axis: str | None) -> Finding:
-    """A step of the epoch that fails."""
     evidence = {"batch_size": check.batch_size, "outcome": check.outcome, "peak_bytes": check.peak_bytes}
     if check.purpose != "evaluation":
         title, fix = f"a partial last batch of {check.batch_size} fails", "set drop_last=True in the DataLoader"

@@ -14,8 +14,6 @@ from gpucheck.batch_size.loop import Loop
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import (
     IN_TRIAL,
-    MARGIN_BYTES,
-    MARGIN_SHARE,
     TRIAL_TIMEOUT_LEAST_S,
     Budget,
     MemoryLimit,
@@ -23,9 +21,10 @@ from gpucheck.batch_size.outcome import (
     guard_bytes,
     in_words,
     kind_of_size,
+    margin_bytes,
     on_cpu,
 )
-from gpucheck.batch_size.predict import Distrusted, Point, Prediction, Predictor
+from gpucheck.batch_size.predict import Distrusted, Point, Predictor
 from gpucheck.batch_size.runner import WHERE, Runner
 from gpucheck.batch_size.trial_log import TrialLog, identity_of
 from gpucheck.errors import CannotLook, DeviceFailed, UsageError
@@ -318,7 +317,7 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
     """
     kind = setup.device
     context_bytes, workspace_bytes, source = OUTSIDE[kind]
-    margin = 0 if kind == "cpu" else int(max(MARGIN_BYTES, MARGIN_SHARE * memory_bytes))
+    margin = 0 if kind == "cpu" else margin_bytes(memory_bytes)
     room = memory_bytes - margin - context_bytes - workspace_bytes
     if room <= 0:
         raise UsageError(
@@ -342,18 +341,17 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
         ) from None
     finally:
         predictor.close()
-    at_max = found.at_max
+    at_max, first = found.at_max or Point(0), found.points[0]
     # How far estimates were off, and why that is not known.
     known, why_not = EXPERIENCE.get(kind), None
     if setup.recipe.axis is not None:
         known, why_not = None, "no search along another dimension is on record"
     elif known is None:
         why_not = f"no search on a {kind.upper()} device is on record"
-    first = found.points[0]
     answer = EstimatedBatchSize(
         max_batch_size=found.max_batch_size,
-        peak_bytes=at_max.peak_bytes if at_max else None,
-        compute_peak_bytes=at_max.compute_peak_bytes if at_max else None,
+        peak_bytes=at_max.peak_bytes,
+        compute_peak_bytes=at_max.compute_peak_bytes,
         parameter_bytes=first.parameter_bytes,
         gradient_bytes=first.gradient_bytes,
         optimizer_bytes=first.optimizer_bytes,
@@ -370,32 +368,29 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
         dtype=setup.dtype,
         recipe=setup.recipe,
         device=kind,
-        fake_device=found.device,
-        seconds=found.seconds,
+        fake_device=found.device or "",
+        seconds=found.seconds or 0.0,
     )
     emit(Answered("find_batch_size_estimate", answer))
-    emit(Judged(finding_of_estimate(found, memory_bytes, room, setup.recipe.axis, known)))
+    emit(Judged(finding_of_estimate(answer, room, first)))
 
 
-def finding_of_estimate(
-    found: Prediction, memory_bytes: int, room: int, axis: str | None, known: Experience | None
-) -> Finding:
-    """The estimate in words. `known` is how far others were off."""
-    largest, name = found.max_batch_size, f"a length of {axis} of" if axis else "a batch of"
+def finding_of_estimate(answer: EstimatedBatchSize, room: int, least: Point) -> Finding:
+    """The estimate in words, within a `room` of bytes; `least` is the smallest size predicted."""
+    axis, memory_bytes, known = answer.recipe.axis, answer.memory_bytes, answer.error
+    largest, name = answer.max_batch_size, f"a length of {axis} of" if axis else "a batch of"
     evidence = {"batch_size": largest, "memory_bytes": memory_bytes, "budget_bytes": room}
     aside = memory_bytes - room
     rest = f"; {capacity(aside)} set aside for context, workspaces and margin" if aside else ""
     if largest is None:
-        least: Point = found.points[0]
         needs = f"tensors take {capacity(least.peak_bytes)}" if least.peak_bytes is not None else "it cannot run"
         title = f"estimate: not even {name} {least.size} fits {capacity(memory_bytes)}"
         return Finding("batch_size.estimate", "fail", title, f"{needs}{rest}", evidence)
-    at_max = found.at_max
-    peak = at_max.peak_bytes if at_max and at_max.peak_bytes is not None else room
+    peak = answer.peak_bytes
     title = f"estimate: {name} {largest} fits {capacity(memory_bytes)}"
     error = "error unknown"
     if known is not None:
         low, high = round(known.low * 100), round(known.high * 100)
         error = f"{known.searches} searches found {low} to {high} % of such estimates ({known.source})"
-    message = f"tensors take {capacity(peak)} at peak{rest}. Nothing was run; {error}"
+    message = f"tensors take {capacity(room if peak is None else peak)} at peak{rest}. Nothing was run; {error}"
     return Finding("batch_size.estimate", "info", title, message, evidence)

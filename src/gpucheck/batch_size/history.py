@@ -273,7 +273,6 @@ class History:
 
     @property
     def budget(self) -> Budget:
-        """Return what a trial may take."""
         return self.opened.budget if self.opened is not None else self.budget_before
 
     @property
@@ -304,7 +303,7 @@ class History:
     def predicted(self) -> int | None:
         """The largest size that is predicted: by fake tensors where a trial has calibrated them, else by the peaks."""
         best, failing = self.search.best, self.search.first_failing
-        trusted = self.foresight.max_batch_size if self.foresight.is_trusted else None
+        trusted = self.foresight.max_batch_size if self.foresight.calibration is not None else None
         found = trusted or self.search.likely_largest
         if best is None or found is None or (failing is not None and found >= failing.batch_size):
             found = self.search.likely_largest
@@ -316,7 +315,6 @@ class History:
         return len(self.results) + (self.default_malloc is not None) + len(self.recommended_trials)
 
     def take(self, entry: Entry) -> None:
-        """Take in what happened."""
         self.entries.append(entry)
         match entry:
             case Opened():
@@ -386,7 +384,6 @@ class History:
         return first and self.axis is None and self.search.cap >= 2 and self.setup.mode == "train"
 
     def _record(self, result: TrialResult) -> None:
-        """Tell the search what came out."""
         self.search.static_bytes = result.state_bytes or self.search.static_bytes
         self.search.trials.append(result)
 

@@ -83,7 +83,6 @@ class Loop:
         self.search, self.axis = self.history.search, self.history.axis
         self.forecast = Forecast(self.history.results, compiled=plan.recipe.compile)
         self.time = Schedule(self.search, runner, self.forecast, deadline)
-        self.follow_up = FollowUp(runner, self.history, emit, self.forecast.seconds, deadline)
         self.guide = Guide()
         self.spills = False
         self._told = 0
@@ -96,8 +95,7 @@ class Loop:
             self._search()
             self._follow()
         except Refused as error:
-            known = self.history.parameter_bytes
-            self.history.take(NoProcess(error.reason, known if known else self.runner.weigh()))
+            self.history.take(NoProcess(str(error), self.history.parameter_bytes or self.runner.weigh()))
         except CannotLook as error:  # what has passed is an answer, also where no further process starts
             if self.search.best is None:
                 raise
@@ -126,31 +124,29 @@ class Loop:
     # Before the first trial
 
     def _prepare(self) -> None:
-        setup, options = self.runner.setup, self.plan.options
         self._predict()
         ready = self.runner.start()
         kind, integrated = ready["kind"], ready["integrated"]
         lowest, cap = self.plan.sizes
         self.spills = self.axis is None and can_spill(self.facts, kind, integrated=integrated)
-        self.history.take(
-            Opened(
-                budget=Budget(**ready["budget"]) if "budget" in ready else self.history.budget,
-                device=DeviceRef(**ready.get("device") or {"id": setup.device, "name": setup.device_name}),
-                smallest=lowest or min(ready["smallest_batch"], cap),
-                parameter_bytes=ready["parameter_bytes"],
-                optimizer=ready.get("optimizer"),
-                peak=ready.get("method"),
-                baseline_bytes=ready.get("baseline_bytes"),
-                context_counted=ready.get("context_counted"),
-                dangerous=is_dangerous(self.facts, kind, integrated=integrated),
-            )
+        opened = Opened(
+            budget=Budget(**ready["budget"]) if "budget" in ready else self.history.budget,
+            device=DeviceRef(**ready["device"]) if "device" in ready else self.history.device,
+            smallest=lowest or min(ready["smallest_batch"], cap),
+            parameter_bytes=ready["parameter_bytes"],
+            optimizer=ready.get("optimizer"),
+            peak=ready.get("method"),
+            baseline_bytes=ready.get("baseline_bytes"),
+            context_counted=ready.get("context_counted"),
+            dangerous=is_dangerous(self.facts, kind, integrated=integrated),
         )
-        budget = self.history.budget
+        self.history.take(opened)
+        budget = opened.budget
         self.guide.finish(budget.bytes)
         self.history.take(Foreseen(self.guide.foresight))
-        if self.history.opened is not None and self.history.opened.dangerous:
+        if opened.dangerous:
             self.emit(Notice("running out of memory is dangerous here; staying below 85 % of the budget"))
-        elif options.avoid_oom:
+        elif self.plan.options.avoid_oom:
             self.emit(Notice("--avoid-oom: staying below 85 % of the budget"))
         margin = f", {capacity(budget.margin_bytes)} margin excluded" if budget.margin_bytes else ""
         self.emit(Notice(f"budget: {capacity(budget.bytes)} ({budget.reason}){margin}"))
@@ -167,7 +163,6 @@ class Loop:
             self._foresee()
 
     def _foresee(self) -> None:
-        """TrialEntry what is predicted by now, where that is new."""
         if self.guide.foresight != self.history.foresight:
             self.history.take(Foreseen(self.guide.foresight))
 
@@ -175,12 +170,11 @@ class Loop:
         """Take over what an earlier run of this search found out."""
         logged = self.log.known(self._device, self.history.budget.bytes) if self.log is not None else []
         # One says something about the sizes of today, unless what it says needs a smaller size that passes.
-        lowest, doubtful = self.search.lowest, NEEDS_SMALLER_PASS
         known = [
-            result
-            for result in logged
-            if self.search.may_try(result.batch_size)
-            and not (result.outcome in doubtful and result.batch_size <= lowest)
+            one
+            for one in logged
+            if self.search.may_try(one.batch_size)
+            and not (one.outcome in NEEDS_SMALLER_PASS and one.batch_size <= self.search.lowest)
         ]
         if known:
             self.emit(Notice(f"--resume: {len(known)} trial{'' if len(known) == 1 else 's'} reused"))
@@ -217,7 +211,6 @@ class Loop:
         return self.time.within(attempt)
 
     def _try(self, attempt: Attempt) -> None:
-        """Run a trial, and record what came out."""
         best, name = self.search.best, self.axis or "batch"
         fits = f"{name} {best.batch_size} fits" if best else None
         self.emit(Progress(f"{name} {attempt.size}", done=len(self.history.results), best=fits))
@@ -279,16 +272,18 @@ class Loop:
             history.take(Followed(replace(history.single, purpose="partial batch")))
         if best is None or not self.search.confirmed:
             return
-        self.follow_up.deadline = self.time.as_long_again
+        # It takes no longer than the search did, loading included.
+        now = time.monotonic()
+        deadline = min(self.time.deadline, now + max(FOLLOW_LEAST_S, now - self.time.began))
+        follow_up = FollowUp(self.runner, history, self.emit, self.forecast.seconds, deadline)
         # Where more may fit, a size is worth recommending only if it is not far below what is predicted.
         least = 1.0 if history.is_closed else LEAST_SHARE * (history.predicted or math.inf)
         if options.quick:
-            self.follow_up.leave_out(best.batch_size, "skipped by --quick")
+            follow_up.leave_out(best.batch_size, "skipped by --quick")
         elif best.batch_size < least:
-            self.follow_up.leave_out(best.batch_size, "the search ended below half the predicted size")
+            follow_up.leave_out(best.batch_size, "the search ended below half the predicted size")
         else:
-            aim = history.budget.bytes * (1 - options.headroom)
-            found = self.follow_up.run(best.batch_size, aim, self.search.multiple_of)
+            found = follow_up.run(best.batch_size)
             if found.result is not None and found.result.batch_size < least:
                 found = Recommended(reason="the size with headroom is below half the predicted size")
             history.take(found)
@@ -375,8 +370,8 @@ class FollowUp:
         if self.runner.ready.get("smallest_batch", 1) > 1 and largest > 1 and self.axis is None:
             self._check_each([("partial batch", 1)])
 
-    def run(self, largest: int, aim: float, multiple_of: int = 1) -> Recommended:
-        """Run what follows the confirmation of `largest`; a size to use takes at most `aim` bytes.
+    def run(self, largest: int) -> Recommended:
+        """Run what follows the confirmation of `largest`; a size to use leaves the headroom that was asked for.
 
         The size to use comes first where there is not time for all, then the largest with the default malloc.
         """
@@ -390,7 +385,7 @@ class FollowUp:
                 result = self._with_default_malloc(largest)
                 if result is not None and result.peak_bytes is not None:
                     self._taken(replace(result, purpose="default malloc"))
-            return self._recommend(largest, aim, multiple_of)
+            return self._recommend(largest)
         finally:
             if self._default is not None:
                 self._default.close()
@@ -414,26 +409,25 @@ class FollowUp:
             needed = self._needed(size, steps=1)
             if needed is None:
                 continue
-            self.emit(self._progress(f"{size}, {purpose}"))
+            self._progress(f"{size}, {purpose}")
             result = self._trial(self.runner, Attempt(size), needed, steps=1, evaluate=purpose == "evaluation")
             if result is None:
                 return
             if not result.cut:
                 self.history.take(Followed(replace(result, purpose=purpose)))
 
-    def _recommend(self, largest: int, aim: float, multiple_of: int) -> Recommended:
-        """The size whose peak is within `aim`, run; on a CPU as the user's own process will, with its malloc."""
+    def _recommend(self, largest: int) -> Recommended:
+        """The size whose peak leaves the headroom, run; on a CPU as the user's own process will, with its malloc."""
+        aim = self.history.budget.bytes * (1 - self.history.plan.options.headroom)
         default_malloc = self.history.default_malloc
-        # Above the budget with the default malloc, the largest was run all the same, and its steps timed.
-        like: list[TrialResult] = (
-            [replace(default_malloc, outcome="fits")] if default_malloc else [*self.history.results]
-        )
-        if self.runner.setup.is_cpu and default_malloc is None:
-            like = []  # what was run with other settings of malloc may take less than it will
+        # What was run with other settings of malloc may take less than it will.
+        like = [] if self.runner.setup.is_cpu else self.history.results
+        if default_malloc is not None:  # where that was above the budget, the largest was run all the same, and timed
+            like = [replace(default_malloc, outcome="fits")]
         known = {r.batch_size: r for r in like if r.outcome == "fits"}
         peaks = answer.peaks(self.history.results, largest, default_malloc)
         for _ in range(answer.TRIES):
-            size = answer.choose(peaks, aim, largest, multiple_of)
+            size = answer.choose(peaks, aim, largest, self.history.search.multiple_of)
             if size is None:
                 least = "smallest batch" if self.axis is None else f"least {kind_of_size(self.axis)}"
                 return Recommended(reason=f"even the {least} leaves less than the headroom")
@@ -457,7 +451,7 @@ class FollowUp:
         if self.runner.setup.is_cpu:
             result = self._with_default_malloc(size)
         elif (needed := self._needed(size)) is not None:
-            self.emit(self._progress(f"{size}, recommended"))
+            self._progress(f"{size}, recommended")
             result = self._trial(self.runner, Attempt(size), needed)
         return None if result is None or result.cut else self._taken(replace(result, purpose="recommended"))
 
@@ -467,7 +461,7 @@ class FollowUp:
         if needed is None:
             return None
         self.runner.close()
-        self.emit(self._progress(f"{size} with the default malloc"))
+        self._progress(f"{size} with the default malloc")
         if self._default is None:
             # Its peak is wanted, not a verdict: the system's limit stays away.
             self._default = Runner(replace(self.runner.setup, guard_bytes=None), malloc="default")
@@ -494,8 +488,8 @@ class FollowUp:
         self.emit(Trial(self.history.trial_count, to_json(result.entry), self.axis))
         return result
 
-    def _progress(self, step: str) -> Progress:
-        return Progress(f"{self.axis or 'batch'} {step}", done=self.history.trial_count)
+    def _progress(self, step: str) -> None:
+        self.emit(Progress(f"{self.axis or 'batch'} {step}", done=self.history.trial_count))
 
 
 # -- What there is time for --------------------------------------------------------------------------------------------
@@ -518,9 +512,6 @@ class Need:
     trials: int
     steps: int
     starts: int = 0
-
-    def __add__(self, other: Need) -> Need:
-        return Need(self.trials + other.trials, self.steps + other.steps, self.starts + other.starts)
 
 
 class Forecast:
@@ -650,14 +641,7 @@ class Schedule:
         self._kept_s = 0.0
 
     @property
-    def as_long_again(self) -> float:
-        """When what follows the search ends at the latest: it takes no longer than the search did, loading included."""
-        now = time.monotonic()
-        return min(self.deadline, now + max(FOLLOW_LEAST_S, now - self.began))
-
-    @property
     def left(self) -> float:
-        """Seconds until the deadline."""
         return self.deadline - time.monotonic()
 
     @property
@@ -691,7 +675,8 @@ class Schedule:
         has_time = best_again_s <= self.left
         may_confirm = has_time and not self.search.confirmed
         if has_time and attempt.purpose == "search":
-            whole, alone = self._most(trial + again, attempt.size), self._most(again, attempt.size)
+            both = Need(2, trial.steps + again.steps, trial.starts + again.starts)
+            whole, alone = self._most(both, attempt.size), self._most(again, attempt.size)
             if whole == attempt.size or (alone < attempt.size and whole > FAR * best.batch_size):
                 self._kept_s = best_again_s if may_confirm else 0.0
                 return Attempt(whole)
@@ -741,7 +726,6 @@ class Schedule:
         return self.deadline - self._kept_s
 
     def cut(self, result: TrialResult) -> None:
-        """A trial was ended by its time."""
         self._cut = (result.batch_size, result.seconds)
 
     def more(self, predicted: int | None) -> float:

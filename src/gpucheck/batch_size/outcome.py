@@ -13,7 +13,7 @@ import math
 import re
 import signal
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -78,9 +78,14 @@ def on_cpu(limit: MemoryLimit | None, free: int, total: int) -> Budget:
     return _limited(limit, free, 0, free, total, "available memory")
 
 
+def margin_bytes(total: int) -> int:
+    """Return what is left free of a device with so much memory."""
+    return int(max(MARGIN_BYTES, MARGIN_SHARE * total))
+
+
 def on_device(limit: MemoryLimit | None, free: int, total: int, *, shared: bool) -> Budget:
     """The budget on a device with memory of its own. `shared` doubles the margin: another process is on it."""
-    margin = int(max(MARGIN_BYTES, MARGIN_SHARE * total)) * (2 if shared else 1)
+    margin = margin_bytes(total) * (2 if shared else 1)
     room = free - margin
     if room <= 0:
         raise CannotLook(
@@ -110,27 +115,6 @@ def _limited(limit: MemoryLimit, room: int, margin: int, free: int, total: int, 
 def guard_bytes(budget: int) -> int:
     """Return how much more than a warmed child the system lets a trial on the CPU take before allocations fail."""
     return max(int(budget * GUARD_SHARE), budget + GUARD_LEAST_BYTES)
-
-
-@dataclass(frozen=True, slots=True)
-class Ledger:
-    """The device memory of a process: the allocator's reserved bytes, and the bytes outside it.
-
-    `free_before` is what was free before this process had a context, where that is known (`context_counted`), else what
-    was free right after it was made.
-    """
-
-    free_before: int
-    total: int
-    context_counted: bool
-
-    def outside(self, free_now: int, reserved_now: int) -> int:
-        """Bytes outside the allocator: context, handles, workspaces (and whatever other processes took since)."""
-        return max(0, self.free_before - free_now - reserved_now)
-
-    def fraction(self, budget: int, outside: int) -> float:
-        """The share of the device that the allocator may reserve, so that its cache is recycled at the budget."""
-        return min(1.0, max(0.0, (budget - outside) / self.total))
 
 
 # --- What a trial is told, and what came out of it --------------------------------------------------------------------
@@ -321,12 +305,7 @@ def in_words_of_retries(result: TrialResult) -> str:
 
 
 class Refused(Exception):
-    """The child could not be set up for want of memory: `outcome` is its class, `reason` one line."""
-
-    def __init__(self, outcome: Outcome, reason: str) -> None:
-        super().__init__(outcome, reason)
-        self.outcome: Outcome = outcome
-        self.reason = reason
+    """The child could not be set up for want of memory; the text says why, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,40 +324,32 @@ class End:
     stderr_tail: str = ""
 
 
-def _row(pattern: str, outcome: Outcome, *, host: bool = False) -> tuple[re.Pattern[str], Outcome, bool]:
-    return re.compile(pattern, re.IGNORECASE), outcome, host
+def _rows(outcome: Outcome, *patterns: str, host: bool = False) -> Iterator[tuple[re.Pattern[str], Outcome, bool]]:
+    return ((re.compile(pattern, re.IGNORECASE), outcome, host) for pattern in patterns)
 
 
 # A text that a message contains, what it means, and whether it speaks of the host's memory. The first row that matches
 # decides, so what is certain stands above what is suspected.
 MESSAGES: tuple[tuple[re.Pattern[str], Outcome, bool], ...] = (
-    _row(messages.CPU_ALLOCATOR, "out-of-memory", host=True),
-    _row(messages.HOST_ALLOCATION, "out-of-memory", host=True),
-    _row(messages.OUT_OF_MEMORY, "out-of-memory"),
-    _row(messages.LEVEL_ZERO, "out-of-memory"),
-    _row(messages.MPS_BUFFER, "out-of-memory"),
-    _row(messages.HPU, "out-of-memory"),
-    _row(messages.GRID, "size-limit"),
-    _row(messages.INDEX_32_BIT, "size-limit"),
-    _row(messages.STORAGE_SIZE, "size-limit"),
-    _row(messages.CUDNN_NOT_SUPPORTED, "size-limit"),
-    _row(messages.LAUNCH_TIMEOUT, "timeout"),
+    *_rows("out-of-memory", messages.CPU_ALLOCATOR, messages.HOST_ALLOCATION, host=True),
+    *_rows("out-of-memory", messages.OUT_OF_MEMORY, messages.LEVEL_ZERO, messages.MPS_BUFFER, messages.HPU),
+    *_rows("size-limit", messages.GRID, messages.INDEX_32_BIT, messages.STORAGE_SIZE, messages.CUDNN_NOT_SUPPORTED),
+    *_rows("timeout", messages.LAUNCH_TIMEOUT),
     # Errors that leave the device's context unusable. A failed check inside a kernel is the target's own mistake.
-    *(
-        _row("|".join(cause.patterns), "device-broken")
-        for cause in messages.CAUSES
-        if (cause.poisons and cause.id not in ("cuda.device_assert", "xpu.lost")) or cause.id == "cuda.no_kernel"
+    *_rows(
+        "device-broken",
+        *(
+            "|".join(cause.patterns)
+            for cause in messages.CAUSES
+            if (cause.poisons and cause.id not in ("cuda.device_assert", "xpu.lost")) or cause.id == "cuda.no_kernel"
+        ),
     ),
-    _row(messages.LIBRARY_FAILED, "suspected"),
-    _row(messages.LIBRARY_NOT_INITIALIZED, "suspected"),
-    _row("|".join(messages.NO_ENGINE), "suspected"),
-    _row(messages.NVML_ASSERT, "suspected"),
-    _row(messages.HANDLES, "suspected"),
-    _row(messages.NOT_READY, "suspected"),
-    _row(messages.XPU_DEVICE, "suspected"),
-    _row(messages.AOT_RUN, "suspected"),
-    _row(messages.ONEDNN, "suspected"),
-    _row(f"{messages.NO_THREAD}|{messages.NO_SEGMENT}", "suspected"),
+    *_rows(
+        "suspected",
+        *(messages.LIBRARY_FAILED, messages.LIBRARY_NOT_INITIALIZED, "|".join(messages.NO_ENGINE)),
+        *(messages.NVML_ASSERT, messages.HANDLES, messages.NOT_READY, messages.XPU_DEVICE, messages.AOT_RUN),
+        *(messages.ONEDNN, f"{messages.NO_THREAD}|{messages.NO_SEGMENT}"),
+    ),
 )
 
 # What was asked for at once: torch's CPU allocator counts bytes, those of devices round to a unit.
@@ -392,8 +363,8 @@ _WINDOWS_OUT_OF_MEMORY = frozenset((0xC0000017, 0xC000012D))
 _CRASHES = frozenset(
     int(getattr(signal, name)) for name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE") if hasattr(signal, name)
 )
-# The kernel's OOM killer sends SIGKILL; 9 also where the platform's `signal` has no such name.
-_KILL = 9
+# SIGKILL, which the kernel's out-of-memory killer sends and Windows' signal module does not name.
+KILLED = 9
 
 
 def classify(end: End, device_kind: str) -> Outcome:
@@ -407,7 +378,7 @@ def classify(end: End, device_kind: str) -> Outcome:
         # The most telling link decides: certain memory before the rest, whoever wrapped it.
         found = [outcome for raised in end.raised if (outcome := _of_exception(raised, device_kind)) is not None]
         return next((outcome for outcome in found if outcome in MEMORY), found[0] if found else "user-error")
-    if end.killed_by == _KILL:
+    if end.killed_by == KILLED:
         # The kernel kills for want of memory and counts it; anybody else has reasons of their own.
         return "host-out-of-memory" if end.kernel_says_memory else "killed"
     if end.killed_by in _CRASHES:

@@ -236,97 +236,80 @@ FALL = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
-    """The prediction by fake tensors: the largest size within the budget (None: not even the smallest), and the peaks
-    seen.
+class Foresight:
+    """The prediction by fake tensors, its calibration by the first trial, and the `reason` if it is not used.
 
-    `device` is the kind that the fake tensors were on; `seconds` is what it took, alone.
+    `points` are the peaks seen, smallest first; none where nothing was predicted. `uncalibrated` is the largest size
+    within the budget by them (None: not even the smallest), `max_batch_size` by their calibration too. `device` is the
+    kind that the fake tensors were on; `seconds` is what it took, alone.
     """
 
-    max_batch_size: int | None
-    points: tuple[Point, ...]
-    device: str
-    seconds: float
+    points: tuple[Point, ...] = ()
+    uncalibrated: int | None = None
+    max_batch_size: int | None = None
+    device: str | None = None
+    seconds: float | None = None
+    calibration: Calibration | None = None
+    reason: str | None = None
 
     @property
     def at_max(self) -> Point | None:
-        """The prediction at the maximum."""
-        return None if self.max_batch_size is None else at(self.points, self.max_batch_size)
-
-
-def prediction(points: Sequence[Point], budget_bytes: int, device: str, seconds: float) -> Prediction:
-    """Return what the peaks asked for say of a budget."""
-    fitting = Bisection(budget_bytes, 1, max((p.size for p in points), default=1), list(points)).largest
-    return Prediction(fitting, tuple(sorted(points, key=lambda p: p.size)), device, seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class Foresight:
-    """The prediction, its calibration by the first trial, and the `reason` if it is not used.
-
-    `max_batch_size` is the largest size by both.
-    """
-
-    prediction: Prediction | None = None
-    calibration: Calibration | None = None
-    reason: str | None = None
-    max_batch_size: int | None = None
+        return None if self.uncalibrated is None else at(self.points, self.uncalibrated)
 
     @property
     def first_size(self) -> int | None:
         """Where to start: at about a quarter of what is predicted; None where nothing is predicted to fit."""
-        largest = self.prediction.max_batch_size if self.prediction is not None else None
-        return None if largest is None else max(1, int(FIRST_SHARE * largest))
-
-    @property
-    def is_trusted(self) -> bool:
-        """Return whether a trial has calibrated the prediction, which is to be used."""
-        return self.prediction is not None and self.calibration is not None and self.reason is None
+        return None if self.uncalibrated is None else max(1, int(FIRST_SHARE * self.uncalibrated))
 
     def within(self, room: float) -> int | None:
         """The largest of the sizes predicted whose calibrated peak is at most `room` bytes; None where none is."""
-        assert self.prediction is not None and self.calibration is not None
         calibration = self.calibration
-        return largest(self.prediction.points, lambda peak: calibration.peak(peak) <= room)
+        assert calibration is not None
+        return largest(self.points, lambda peak: calibration.peak(peak) <= room)
 
     @property
     def method(self) -> str:
         """Return how the search found its sizes."""
-        if self.reason is None and self.prediction is not None:
+        if self.reason is None and self.points:
             return "fake tensors"
         return f"fitted trials: {self.reason or 'no prediction was made'}"
 
     def peaks(self, sizes: Iterable[int]) -> dict[int, float]:
         """The calibrated peak of each size in bytes; without those that nothing is predicted of."""
-        if self.prediction is None or self.calibration is None or not self.is_trusted:
+        if self.calibration is None:
             return {}
-        found = (at(self.prediction.points, size) for size in sizes)
+        found = (at(self.points, size) for size in sizes)
         return {point.size: self.calibration.peak(point.peak_bytes or 0) for point in found if point is not None}
 
     def computing_peaks(self) -> dict[int, float]:
         """Return what computing takes at each size predicted, in bytes; nothing where the prediction is not used."""
-        points = self.prediction.points if self.prediction is not None and self.is_trusted else ()
+        points = self.points if self.calibration is not None else ()
         return {point.size: float(point.phases[0]) for point in points if point.peak_bytes is not None}
 
     def result(self) -> PredictionResult:
         """`prediction` of the answer, with the calibrated peak of each size that was predicted, smallest first."""
-        found = self.prediction
-        at_max = found.at_max if found is not None else None
-        sizes = [point.size for point in found.points] if found is not None else []
+        at_max = self.at_max or Point(0)
+        peaks = self.peaks(point.size for point in self.points)
         return PredictionResult(
             max_batch_size=self.max_batch_size,
-            uncalibrated_max_batch_size=found.max_batch_size if found is not None else None,
-            peak_bytes=at_max.peak_bytes if at_max is not None else None,
-            compute_peak_bytes=at_max.compute_peak_bytes if at_max is not None else None,
-            parameter_bytes=at_max.parameter_bytes if at_max is not None else None,
-            gradient_bytes=at_max.gradient_bytes if at_max is not None else None,
-            optimizer_bytes=at_max.optimizer_bytes if at_max is not None else None,
+            uncalibrated_max_batch_size=self.uncalibrated,
+            peak_bytes=at_max.peak_bytes,
+            compute_peak_bytes=at_max.compute_peak_bytes,
+            parameter_bytes=at_max.parameter_bytes,
+            gradient_bytes=at_max.gradient_bytes,
+            optimizer_bytes=at_max.optimizer_bytes,
             calibration=self.calibration,
-            device=found.device if found is not None else None,
-            seconds=found.seconds if found is not None else None,
-            points=tuple(PredictedPeak(size, round(peak)) for size, peak in self.peaks(sizes).items()),
+            device=self.device,
+            seconds=self.seconds,
+            points=tuple(PredictedPeak(size, round(peak)) for size, peak in peaks.items()),
             reason=self.reason,
         )
+
+
+def foresee(points: Sequence[Point], budget_bytes: int, device: str | None, seconds: float | None) -> Foresight:
+    """Return what the peaks asked for say of a budget."""
+    fitting = Bisection(budget_bytes, 1, max((p.size for p in points), default=1), list(points)).largest
+    return Foresight(tuple(sorted(points, key=lambda p: p.size)), fitting, fitting, device, seconds)
 
 
 def checked(points: Iterable[Point], axis: str | None = None) -> None:
@@ -339,35 +322,28 @@ def checked(points: Iterable[Point], axis: str | None = None) -> None:
             raise Distrusted(f"{more} is predicted to need less than {less}")
 
 
-def calibrate(
-    points: Sequence[Point],
-    size: int,
-    measured: int | None,
-    compute: int | None,
-    *,
-    allocated: int | None = None,
-    kept: int | None = None,
-    axis: str | None = None,
-) -> Calibration:
-    """Compare the prediction with a trial of `size`: its peak, that of forward and backward, and what is no tensor.
+def calibrate(points: Sequence[Point], trial: TrialResult, axis: str | None = None) -> Calibration:
+    """Compare the prediction with a trial: its peak, that of forward and backward, and what is no tensor.
 
     Of what the peak holds beyond the tensors, a part does not grow with the size. On a device that is what its
-    allocator had not handed out at the peak (context, workspaces, cache): all but `allocated`. On a CPU it is what
-    stays between steps beyond the model's state (threads' stacks, libraries' own): `kept`, and no more than was taken
-    beyond the prediction, since what the model itself keeps is predicted. Raises Distrusted where the prediction is not
-    to be used.
+    allocator had not handed out at the peak (context, workspaces, cache): all but what was allocated. On a CPU it is
+    what stays between steps beyond the model's state (threads' stacks, libraries' own): what was kept, and no more than
+    was taken beyond the prediction, since what the model itself keeps is predicted. Raises Distrusted where the
+    prediction is not to be used.
     """
+    size, measured = trial.batch_size, trial.peak_bytes
     if measured is None:
         raise Distrusted("the first trial's peak was not measured")
     predicted = at(points, size)
     if predicted is None:
         raise Distrusted(f"no prediction near {in_words(size, axis)}")
     peak, (computing, _) = predicted.peak_bytes or 0, predicted.phases
+    allocated, compute = trial.memory.get("max_memory_allocated_bytes"), trial.compute_peak_bytes
     if allocated is not None:
         factor, constant = allocated / peak, max(0, measured - allocated)
     else:
         taken, foreseen = (measured, peak) if compute is None else (compute, computing)
-        constant = min(kept or 0, max(0, taken - foreseen))
+        constant = min(trial.kept_bytes or 0, max(0, taken - foreseen))
         factor = (taken - constant) / foreseen
     if not LEAST_FACTOR <= factor <= LARGEST_FACTOR:
         raise Distrusted(f"{in_words(size, axis)} took {factor:.2f} times the prediction")
@@ -421,11 +397,10 @@ class Predictor:
             raise
 
     def close(self) -> None:
-        """End the child."""
         if self._talk is not None:
             self._talk.stop()
 
-    def result(self, budget_bytes: int) -> Prediction:
+    def result(self, budget_bytes: int) -> Foresight:
         """The largest size within the budget, once it is known. Raises Distrusted where fake tensors cannot tell."""
         ready = self._answer(self._began + max(self._limit, self._loads))
         deadline = self._began + self._limit
@@ -440,7 +415,7 @@ class Predictor:
             # A kernel's limit, or a size that overflows: whatever it is, it does not run.
             points.append(from_json(Point, answer))
         checked(points, self._axis)
-        return prediction(points, budget_bytes, ready["device"], time.monotonic() - self._began)
+        return foresee(points, budget_bytes, ready["device"], time.monotonic() - self._began)
 
     def _answer(self, deadline: float) -> Line:
         try:
@@ -492,17 +467,14 @@ class Guide:
         """Wait for the prediction, end its child, and read what is predicted against the budget."""
         if self._predictor is not None:
             try:
-                self.foresight = Foresight(self._predictor.result(budget_bytes))
+                self.foresight = self._predictor.result(budget_bytes)
             except Distrusted as why:
                 self.foresight = Foresight(reason=str(why))
             self.close()
-        old = self.foresight.prediction
-        if old is not None:
-            found = prediction(old.points, budget_bytes, old.device, old.seconds)
-            self.foresight = replace(self.foresight, prediction=found, max_batch_size=found.max_batch_size)
+        elif (known := self.foresight).points:
+            self.foresight = foresee(known.points, budget_bytes, known.device, known.seconds)
 
     def close(self) -> None:
-        """End the child, if there is one."""
         predictor, self._predictor = self._predictor, None
         if predictor is not None:
             predictor.close()
@@ -510,8 +482,8 @@ class Guide:
     def steer(self, attempt: Attempt, search: Search, results: Sequence[TrialResult]) -> Attempt:
         """The attempt, or once, after the first trial, the size at which the calibrated prediction meets the budget."""
         first = next((r for r in results if r.outcome not in SILENT), None)
-        found = self.foresight.prediction
-        if self._jumped or found is None or first is None or attempt.purpose != "search":
+        points = self.foresight.points
+        if self._jumped or not points or first is None or attempt.purpose != "search":
             return attempt
         self._jumped = True
         budget = search.budget_bytes
@@ -519,15 +491,7 @@ class Guide:
         try:
             if first.outcome != "fits":
                 raise Distrusted(f"{in_words(first.batch_size, self._axis)}, a quarter of the prediction, did not fit")
-            calibration = calibrate(
-                found.points,
-                first.batch_size,
-                first.peak_bytes,
-                first.compute_peak_bytes,
-                allocated=first.memory.get("max_memory_allocated_bytes"),
-                kept=first.kept_bytes,
-                axis=self._axis,
-            )
+            calibration = calibrate(points, first, self._axis)
         except Distrusted as why:
             self.foresight = replace(self.foresight, reason=str(why))
             return attempt

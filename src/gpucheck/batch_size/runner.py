@@ -17,6 +17,7 @@ from gpucheck import messages
 from gpucheck.batch_size.outcome import (
     AT_ONCE,
     IN_TRIAL,
+    KILLED,
     MEMORY,
     STEPS_STEADY,
     End,
@@ -109,8 +110,6 @@ FAR_BELOW = 0.9
 # For the confirmation's process beside the first, and as much again for everybody else.
 SPARE_ROOM_BYTES = 2 * ASSUMED_BASELINE_BYTES
 
-# SIGKILL, which Windows' signal module does not name.
-KILLED = 9
 # SIGKILL and SIGTERM come from somebody else, the kernel's out-of-memory killer included.
 FROM_OUTSIDE = (KILLED, 15)
 
@@ -265,7 +264,6 @@ class Runner:
         return replace(result, reason=f"twice {result.reason}") if self._was_killed else result
 
     def _tried(self, attempt: Attempt, steps: int, limit_s: float, deadline: float, evaluate: bool) -> TrialResult:
-        """One trial."""
         self.prepare(attempt)
         assert self._watch is not None
         blank = TrialResult(batch_size=attempt.size, purpose=attempt.purpose, fresh_process=self._fresh, outcome="fits")
@@ -277,6 +275,7 @@ class Runner:
         started = time.monotonic()
         self._watch.begin()
         until = min(started + limit_s, deadline)
+        # The parameters of `trial.Session.trial`.
         request = {
             "size": attempt.size,
             "steps": steps,
@@ -297,7 +296,10 @@ class Runner:
             if end.timed_out and deadline < started + limit_s:
                 why = f"--time-budget ended it after {duration(seconds)}"
                 result = replace(result, outcome="out-of-time", reason=why, cut=True)
-        if result.outcome != "fits" or _keeps_memory(result, self.budget_bytes):
+        # Steps that leave much behind make the next trial in their process count it too.
+        levels = result.levels_bytes
+        keeps = len(levels) > 1 and levels[-1] - levels[-2] > KEPT_SHARE * self.budget_bytes
+        if result.outcome != "fits" or keeps:
             self._drop()
         return result
 
@@ -356,11 +358,11 @@ class Runner:
             )
         assert self._watch is not None
         if self._watch.exceeded is not None:
-            return Refused("over-budget", f"building it took {capacity(self._watch.exceeded)}")
+            return Refused(f"building it took {capacity(self._watch.exceeded)}")
         outcome = classify(end, self.setup.device.split(":")[0])
         reason = _in_words(end, self.start_timeout_s)
         if outcome in MEMORY:
-            return Refused(outcome, reason)
+            return Refused(reason)
         trace = answer["traceback"] if answer is not None else end.stderr_tail
         opening = answer is not None and answer.get("stage") == "device"
         if end.raised and (failed := failed_device(self.setup, reason, opening=opening)) is not None:
@@ -393,12 +395,6 @@ class Runner:
             return None, _end_of(lost.ending, kills)
 
 
-def _keeps_memory(result: TrialResult, budget: int) -> bool:
-    """Return whether a trial's steps leave so much behind that the next trial in its process would count it too."""
-    *_, before, after = (0, 0, *result.levels_bytes)
-    return len(result.levels_bytes) > 1 and after - before > KEPT_SHARE * budget
-
-
 def _end_of(ending: Ending, kills: int | None) -> End:
     """The end of a child that gave no answer; `kills` is how many the kernel had counted before."""
     status, words = ending.status, ending.stderr[-2000:]
@@ -421,7 +417,6 @@ def _at_once(asked: int | None, reached: int | None, budget: int) -> str | None:
 
 
 def _in_words(end: End, limit_s: float) -> str:
-    """Return how a trial ended, in one line."""
     if end.timed_out:
         return f"no answer within {duration(limit_s)}"
     if end.raised:

@@ -25,9 +25,9 @@ from typing import Any, BinaryIO, Literal
 
 import psutil
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from gpucheck.batch_size.outcome import LEAST_GROWTH_BYTES, Ledger, Setup, on_device
+from gpucheck.batch_size.outcome import LEAST_GROWTH_BYTES, Setup, on_device
 from gpucheck.errors import GpucheckError, TargetError
 from gpucheck.machine import kept, speaking
 from gpucheck.machine.accel import Accel, open_device, reset_resident_peak
@@ -56,7 +56,9 @@ class DeviceGauge:
     """Peaks of an allocator on a device with its own memory, and of what lies outside it."""
 
     accel: Accel
-    ledger: Ledger
+    # Free before this process had a context, where that is known, else right after it was made.
+    free_before: int
+    total: int
     budget: int
     reserved: int = 0
     compute: int = 0
@@ -73,15 +75,20 @@ class DeviceGauge:
         self.accel.reset_peak()
         self.reserved = self.compute = self.optimizer = 0
         self.set_aside = self.outside_most = self.outside()
-        if self.accel.set_memory_fraction is not None and self.ledger.total:
-            self.accel.set_memory_fraction(self.ledger.fraction(self.budget, self.set_aside))
+        if self.accel.set_memory_fraction is not None and self.total:
+            # So the allocator's cache is recycled at the budget.
+            share = (self.budget - self.set_aside) / self.total
+            self.accel.set_memory_fraction(min(1.0, max(0.0, share)))
 
     def outside(self) -> int:
-        """Bytes that this process holds outside the allocator now; 0 where the driver does not tell."""
+        """Bytes outside the allocator now; 0 where the driver does not tell.
+
+        Context, handles, workspaces, and whatever other processes took since.
+        """
         info = self.accel.memory_info()
         if info is None:
             return 0
-        return self.ledger.outside(info[0], self.accel.memory().memory_reserved_bytes or 0)
+        return max(0, self.free_before - info[0] - (self.accel.memory().memory_reserved_bytes or 0))
 
     def mark(self, *, computing: bool) -> None:
         """Note the peak of the phase that ends here: forward and backward, or the optimizer's step."""
@@ -303,7 +310,6 @@ class Channel:
         os._exit(0)
 
     def receive(self) -> Json:
-        """The next request."""
         request: Json = json.loads(self._lines.get())
         return request
 
@@ -331,9 +337,7 @@ def main() -> int:
     answer, session = _prepared(setup, request.get("free_expected"))
     channel.send({**answer, "loaded_monotonic_s": loaded})
     while session is not None:
-        request = channel.receive()
-        asked = {name: request[name] for name in ("evaluating", "lowest", "spare_s", "watching") if name in request}
-        channel.send(session.trial(int(request["size"]), int(request["steps"]), **asked))
+        channel.send(session.trial(**channel.receive()))
     return 0
 
 
@@ -346,7 +350,7 @@ def _prepared(setup: Setup, free_expected: int | None) -> tuple[Json, Session | 
         stage = "build"
         gauge.begin()
         workload = load_for(setup, accel.device)
-        gauge.mark(computing=True)
+        accel.synchronize()  # what fails while it is built fails here
     except GpucheckError as error:
         return {"ok": False, "stage": stage, "error": _told(error)}, None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's factory may raise anything
@@ -358,7 +362,6 @@ def _prepared(setup: Setup, free_expected: int | None) -> tuple[Json, Session | 
         "integrated": accel.integrated,
         "smallest_batch": workload.smallest_batch,
         "parameter_bytes": workload.parameter_bytes,
-        "build_peak_bytes": gauge.peaks().total,
         "optimizer": workload.optimizer_text,
         "method": gauge.method,
         **facts,
@@ -374,14 +377,14 @@ def _gauge(accel: Accel, setup: Setup, free_expected: int | None) -> tuple[Gauge
     least = 0 if free_expected is None else free_expected - SETTLED_BYTES
     info = _settled(accel, least)
     if info is None:
-        return DeviceGauge(accel, Ledger(0, 0, False), setup.budget_bytes), {}
+        return DeviceGauge(accel, 0, 0, setup.budget_bytes), {}
     free_at_open, total = info
     given = setup.free_before
     free = given if given is not None and given >= free_at_open else free_at_open
     budget_found = on_device(setup.limit, free, total, shared=setup.shared)
     # What was free before this process had a context, where that is known: the context then counts.
     known = free != free_at_open or given == free_at_open
-    return DeviceGauge(accel, Ledger(free, total, known), budget_found.bytes), {
+    return DeviceGauge(accel, free, total, budget_found.bytes), {
         "budget": asdict(budget_found),
         "context_counted": known,
         "free_at_open": free_at_open,
@@ -452,7 +455,6 @@ class Session:
         return {**answer, "moved_bytes": moved} if answer["ok"] else answer
 
     def _run(self, size: int, steps: int, evaluating: bool, until: float, *, watching: bool) -> Json:
-        """The steps of a trial, and what came out of them."""
         workload = self.workload
         times: list[float] = []
         starts: list[float] = []
@@ -512,8 +514,8 @@ class Session:
             "filled": filled or (len(levels) > settled and self._is_filled(levels, settled, peaks)),
             "swapped_bytes": max(0, swapped_bytes() - swapped),
             "state_bytes": workload.state_bytes,
-            "gradient_bytes": gradient_bytes(workload),
-            "optimizer_bytes": optimizer_bytes(workload),
+            "gradient_bytes": workload.gradient_bytes,
+            "optimizer_bytes": workload.optimizer_bytes,
             "kept_bytes": self.gauge.kept(workload.state_bytes),
             "batch_elements": [min(elements), max(elements)],
             "loss": workload.loss_text,
@@ -652,28 +654,3 @@ def load_for(setup: Setup, device: torch.device) -> Workload:
         device=device,
         recipe=setup.recipe,
     )
-
-
-def gradient_bytes(workload: Workload) -> int:
-    """Bytes of the gradients that are there now."""
-    return sum(_tensor_bytes(p.grad) for p in workload.model.parameters() if p.grad is not None)
-
-
-def optimizer_bytes(workload: Workload) -> int:
-    """Bytes of the optimizer's tensors on the workload's device; a tensor that several entries share counts once."""
-    if workload.optimizer is None:
-        return 0
-    tensors = {
-        id(value): value
-        for entry in workload.optimizer.state.values()
-        for value in entry.values()
-        if isinstance(value, Tensor) and value.device.type == workload.device.type
-    }
-    return sum(_tensor_bytes(tensor) for tensor in tensors.values())
-
-
-def _tensor_bytes(tensor: Tensor) -> int:
-    """A sparse tensor has indices and values; others their elements."""
-    if tensor.layout is torch.sparse_coo:
-        return _tensor_bytes(tensor._indices()) + _tensor_bytes(tensor._values())
-    return int(tensor.numel() * tensor.element_size())

@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from gpucheck.batch_size.outcome import Setup, on_device
 from gpucheck.batch_size.predict import MOST_SIZES, Bisection, Point
-from gpucheck.batch_size.trial import Channel, Json, gradient_bytes, load_for, optimizer_bytes, set_guard
+from gpucheck.batch_size.trial import Channel, Json, load_for, set_guard
 from gpucheck.errors import GpucheckError
 from gpucheck.report.codec import from_json
 from gpucheck.work.storages import BLOCK_BYTES, Memory
@@ -73,7 +73,6 @@ FOREACH_DEVICES = ("cuda", "xpu")
 
 
 def main() -> int:
-    """Predict, and end."""
     channel = Channel()
     request = channel.receive()
     import_compiler()
@@ -217,8 +216,8 @@ class Fake:
             "compute_peak_bytes": compute,
             "update_peak_bytes": optimizer,
             "parameter_bytes": workload.parameter_bytes,
-            "gradient_bytes": gradient_bytes(workload),
-            "optimizer_bytes": optimizer_bytes(workload),
+            "gradient_bytes": workload.gradient_bytes,
+            "optimizer_bytes": workload.optimizer_bytes,
         }
 
     def _batch(self, size: int) -> Batch:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.devices.options import DevicesOptions
     from gpucheck.doctor.condition import Evidence
     from gpucheck.doctor.options import DoctorOptions
-    from gpucheck.explain.command import Pasted
     from gpucheck.report.events import Emit
     from gpucheck.smoke.options import SmokeOptions
     from gpucheck.stress.options import StressOptions
@@ -131,7 +130,8 @@ def explain(common: Common, asked: ExplainOptions) -> int:
         if asked.list_all:
             command.listing(emit)
         elif given in ("", "-"):
-            command.explain(_pasted(), emit)
+            text, cut_from_bytes = _pasted()
+            command.explain(text, emit, cut_from_bytes)
         elif os.path.isfile(given):
             raise UsageError(
                 f"{given!r} is a file", "a file name is not an error message", f"gpucheck explain - < {given}"
@@ -139,14 +139,14 @@ def explain(common: Common, asked: ExplainOptions) -> int:
         elif command.is_id(given):
             command.word(given.lower(), emit)
         else:
-            command.explain(command.Pasted(given), emit)
+            command.explain(given, emit)
 
     return session.run(common, answer)
 
 
-def _pasted() -> Pasted:
-    """Standard input. Raises UsageError where nothing comes from it."""
-    from gpucheck.explain.command import MOST_BYTES, Pasted
+def _pasted() -> tuple[str, int | None]:
+    """Standard input, and its bytes where it was cut. Raises UsageError where nothing comes from it."""
+    from gpucheck.explain.command import MOST_BYTES
 
     if sys.stdin is None:
         raise UsageError("standard input is closed", "", _FIX)
@@ -159,7 +159,7 @@ def _pasted() -> Pasted:
     text = decoded(last, mark)
     if not text.strip():
         raise UsageError("standard input is empty", "", _FIX)
-    return Pasted(text, total if total > len(last) else None)
+    return text, total if total > len(last) else None
 
 
 def read_end(stream: IO[bytes], most: int) -> tuple[bytes, bytes, int]:

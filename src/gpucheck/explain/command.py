@@ -4,8 +4,6 @@ from the ids that each package declares, and every text, those of the doctor's c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
 
 from gpucheck import naming
 from gpucheck.bench import ids as bench
@@ -145,16 +143,9 @@ OF_CONDITIONS: tuple[Text, ...] = tuple(of_condition(one) for one in CONDITIONS 
 
 # Every id is two or more words of small letters with dots between.
 _ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
+_ELSEWHERE = "gpucheck doctor on the machine where it happened checks driver and torch, gpucheck smoke what torch does"
 # A log is explained by its end; more than this costs seconds and says no more.
 MOST_BYTES = 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Pasted:
-    """The input: the text, and how many bytes it was cut from where it was cut."""
-
-    text: str
-    cut_from_bytes: int | None = None
 
 
 def entries() -> dict[str, Text | Condition | Id]:
@@ -175,7 +166,7 @@ def word(given: str, emit: Emit) -> None:
     """
     known = entries()
     if given not in known and find(given, TEXTS, OF_CONDITIONS):
-        explain(Pasted(given), emit)
+        explain(given, emit)
         return
     if given not in known:
         # Among hundreds of IDs one is half like anything.
@@ -200,15 +191,20 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text.lower()) is not None
 
 
-def explain(pasted: Pasted, emit: Emit) -> None:
-    """Answer with what the text means, the root cause first. A text that is not known is undecided."""
-    if pasted.cut_from_bytes is not None:
-        emit(Notice(f"{_in_mib(pasted.cut_from_bytes)} given; only the last {_in_mib(MOST_BYTES)} read"))
-    matches = find(pasted.text, TEXTS, OF_CONDITIONS)
-    told = tuple(_told(match) for match in matches)
-    emit(Answered("explain", ExplainResult(len(pasted.text), pasted.cut_from_bytes, told)))
+def explain(pasted: str, emit: Emit, cut_from_bytes: int | None = None) -> None:
+    """Answer with what the text means, the root cause first. A text that is not known is undecided.
+
+    `cut_from_bytes` is how long it was where only its end is given.
+    """
+    if cut_from_bytes is not None:
+        given, read = (f"{size / 2**20:.0f} MiB" for size in (cut_from_bytes, MOST_BYTES))
+        emit(Notice(f"{given} given; only the last {read} read"))
+    told = tuple(_told(match) for match in find(pasted, TEXTS, OF_CONDITIONS))
+    emit(Answered("explain", ExplainResult(len(pasted), cut_from_bytes, told)))
     if not told:
-        emit(Judged(_unknown(pasted.text)))
+        more = "" if len(pasted.splitlines()) > 1 else "; paste the whole traceback"
+        message, known = f"no known error text is in it{more}", {"texts": len(TEXTS) + len(OF_CONDITIONS)}
+        emit(Judged(Finding("explain.unknown", "inconclusive", "text not known", message, known, _ELSEWHERE)))
     for match in told[:1]:
         evidence = {"text": match.id}
         evidence |= {name: getattr(match, name) for name in ("certainty", "conditions", "numbers")}
@@ -240,19 +236,6 @@ def _told(match: Match) -> TextMatch:
     )
 
 
-def _unknown(text: str) -> Finding:
-    lines = len(text.splitlines())
-    told = "no known error text is in it" + ("" if lines > 1 else "; paste the whole traceback")
-    return Finding(
-        "explain.unknown",
-        "inconclusive",
-        "text not known",
-        told,
-        {"texts": len(TEXTS) + len(OF_CONDITIONS)},
-        "gpucheck doctor on the machine where it happened checks driver and torch, gpucheck smoke what torch does",
-    )
-
-
 def _whose(one: Text | Condition | Id) -> str:
     if isinstance(one, Id):
         return one.command
@@ -263,25 +246,8 @@ def _page_of(one: Text | Condition | Id) -> IdPage:
     about = (one.id, _whose(one), one.title, one.meaning)
     if isinstance(one, Id):
         return IdPage(*about, then=one.then)
+    patterns, number = ((*one.patterns, *one.common), one.number) if isinstance(one, Text) else (one.texts, "")
+    texts = tuple(dict.fromkeys(text for pattern in patterns for text in readable(pattern, number)))
     if isinstance(one, Text):
-        texts = _readable((*one.patterns, *one.common), one.number)
         return IdPage(*about, then=one.then, certainty=one.certainty, texts=texts, source=one.source)
-    return IdPage(
-        *about,
-        then=one.fix,
-        certainty=one.certainty,
-        rung=one.rung,
-        verdict=one.verdict,
-        settle=one.settle,
-        texts=_readable(one.texts),
-        source=one.source,
-    )
-
-
-def _readable(patterns: Iterable[str], number: str = "") -> tuple[str, ...]:
-    """The texts that patterns find, each once."""
-    return tuple(dict.fromkeys(text for pattern in patterns for text in readable(pattern, number)))
-
-
-def _in_mib(size: int) -> str:
-    return f"{size / 2**20:.0f} MiB"
+    return IdPage(*about, one.fix, one.certainty, one.rung, one.verdict, one.settle, texts, one.source)

@@ -60,8 +60,11 @@ def read(name: str, said: str, around: str = "") -> Figures:
         if found is not None:
             says = next(filter(None, (_filled(sentence, found) for sentence in _each(reading.says))), "")
             return Figures(found, says, reading.then(found) if callable(reading.then) else reading.then)
-    weighed = next((one for beginning, one in _WEIGHED.items() if name.startswith(beginning)), None)
-    return Figures() if weighed is None or family is not None else weighed(name, said, around or said)
+    if family is not None or not name.startswith(("oom.", "xid.")):
+        return Figures()
+    if name.startswith("oom.killed"):
+        return _killed(around or said)
+    return _xid(name, said, around or said) if name.startswith("xid.") else _memory(name, said)
 
 
 def _each(given: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -196,12 +199,11 @@ _MEMORY = (
 )
 
 
-def _memory(name: str, said: str, around: str) -> Figures:
+def _memory(name: str, said: str) -> Figures:
     """Out of memory on a GPU, in torch's wordings and those of programs beside it."""
-    del around
     # Of several ranks each says its own: the first one's message ends where the next begins.
-    first = re.search(r"out of memory.*?(?=(?:CUDA|HIP|XPU|MPS backend) out of memory|\Z)", said, re.I | re.S)
-    said = first.group() if first else said
+    if first := re.search(r"out of memory.*?(?=(?:CUDA|HIP|XPU|MPS backend) out of memory|\Z)", said, re.I | re.S):
+        said = first.group()
     found = _found(said, _MEMORY) or {}
     others = [
         {"pid": int(match[1]), "bytes": value}
@@ -227,10 +229,8 @@ def _own_process(found: Numbers) -> Numbers:
         return {}
     least = found["reserved_bytes"] - _ROUNDED
     fitting = [one for one in found["processes"] if least <= one["bytes"] <= found["reserved_bytes"] + _CONTEXT]
-    if not fitting:
-        return {}
-    if len(fitting) > 1:
-        return {"own_pids": [one["pid"] for one in fitting]}
+    if len(fitting) != 1:
+        return {"own_pids": [one["pid"] for one in fitting]} if fitting else {}
     others = [one for one in found["processes"] if one not in fitting]
     return {"own_bytes": fitting[0]["bytes"], "own_pids": [fitting[0]["pid"]], "processes": others}
 
@@ -306,8 +306,7 @@ def _memory_then(name: str, found: Numbers) -> str:
     requested, free = found.get("requested_bytes", 0), found.get("free_bytes", 0)
     if requested > whole:
         return "print the tensor's shape, it may be wrong: one request exceeds the whole GPU"
-    limited = _limit(found)
-    if limited:
+    if limited := _limit(found):
         return limited
     listed, unnamed = _others(found), _unnamed(found)
     held = sum(one["bytes"] for one in listed) + (unnamed if unnamed > _CONTEXT else 0)
@@ -378,9 +377,8 @@ _KILLED = (
 )
 
 
-def _killed(name: str, said: str, around: str) -> Figures:
+def _killed(around: str) -> Figures:
     """Whom the kernel killed, how much it held, and whose limit that was."""
-    del name, said
     found = _found(around, _KILLED) or {}
     cgroup = "emory cgroup" in around or "CONSTRAINT_MEMCG" in around
     if "pid" in found or cgroup:
@@ -722,5 +720,3 @@ _READINGS: tuple[Reading, ...] = (
         in_line=True,
     ),
 )
-# By the beginning of the other ids.
-_WEIGHED = {"oom.killed": _killed, "oom.": _memory, "xid.": _xid}

@@ -117,7 +117,10 @@ def _tokens(source: str, *, by_word: bool) -> list[tuple[str, str]]:
             continue
         # An escape such as \S, and what opens a group, mean something else in lower case.
         lowered = token if token.startswith(("\\", "(")) else token.lower()
-        found.append((lowered, _bounded(repeated.group()) if repeated else ""))
+        often = repeated.group() if repeated else ""
+        if often.startswith(("*", "+")):  # as often as before, but not without end
+            often = f"{{{int(often[0] == '+')},{_MOST}}}?"
+        found.append((lowered, often))
     return found
 
 
@@ -129,13 +132,6 @@ def _token_at(source: str, at: int) -> str:
         return source[at : end + 1]
     opened = re.compile(r"\((?:\?(?:<?[=!]|:|P<\w+>))?").match(source, at)
     return opened.group() if opened else source[at]
-
-
-def _bounded(quantifier: str) -> str:
-    """Repeated as often as before, but not without end."""
-    if quantifier[0] in "*+":
-        return f"{{{int(quantifier[0] == '+')},{_MOST}}}?"
-    return quantifier
 
 
 def _runs(parts: list[tuple[str, str]]) -> list[tuple[str, bool, bool]]:
@@ -219,7 +215,9 @@ class _Reader:
             if self._takes(r"\|"):
                 ended, texts = ended + texts, [""]
             else:
-                texts = _joined(texts, self._next())
+                more = self._next()
+                more = more if len(texts) * len(more) <= MOST else more[:1]
+                texts = [text + one for text in texts for one in more]
         return ended + texts
 
     def _takes(self, expression: str) -> str | None:
@@ -254,12 +252,6 @@ class _Reader:
         if r"\d" in letters or "0-9" in letters:
             return "…" if "." in letters else _NUMBER
         return "'" if "'" in letters else letters[0]
-
-
-def _joined(texts: list[str], more: list[str]) -> list[str]:
-    """Every text with each that may follow it, as long as these are few; else with the first of them."""
-    more = more if len(texts) * len(more) <= MOST else more[:1]
-    return [text + one for text in texts for one in more]
 
 
 Kind = Literal["exception", "plain", "frame", "quiet"]
@@ -369,10 +361,6 @@ class Normal:
     # In `spaced`, where each line that is not empty begins, and where the same character is in `solid`.
     spaced_starts: tuple[tuple[int, int], ...]
 
-    def line_at(self, offset: int) -> Line:
-        """The line to which a character of `solid` belongs."""
-        return self.lines[max(bisect.bisect_right(self.starts, offset) - 1, 0)]
-
     def lines_of(self, start: int, end: int) -> tuple[Line, ...]:
         """The lines over which characters of `solid` reach."""
         first = max(bisect.bisect_right(self.starts, start) - 1, 0)
@@ -452,26 +440,20 @@ def _classed(lines: Sequence[tuple[int, tuple[str, bool]]]) -> list[Line]:
         elif text.startswith(_TRACEBACK):
             group, chained = group if chained else group + 1, False
         is_frame = _FRAME.match(text) is not None
-        found.append(Line(number, text, _kind(text, frame=is_frame or frame_before, quiet=quiet), group))
+        kind: Kind = "frame" if is_frame or frame_before else "exception" if _EXCEPTION.match(text) else "plain"
+        # CMake's lines of what it found begin so.
+        kind = "quiet" if kind == "plain" and (quiet or text.startswith("-- ")) else kind
+        found.append(Line(number, text, kind, group))
         # Under a line of a traceback stands the line of source that it names.
         frame_before = is_frame and text.startswith("File ")
     return found
-
-
-def _kind(text: str, *, frame: bool, quiet: bool) -> Kind:
-    if frame:
-        return "frame"
-    if _EXCEPTION.match(text):
-        return "exception"
-    # CMake's lines of what it found begin so.
-    return "quiet" if quiet or text.startswith("-- ") else "plain"
 
 
 # A pattern that is in a log more often than this says nothing new: the first ones and the last ones are looked at.
 _MOST_PLACES = 100
 # A line that people read is not longer than this, without its spaces.
 _SAME_LINE = 500
-# From where to where a pattern is, by the number that it holds; everywhere under "".
+# From where to where a pattern is, by the number that it holds; under "" for one that holds none.
 _Spans = dict[str, list[tuple[int, int]]]
 # The line that ends a traceback says more than a line of a log, and that more than a line of source in a frame.
 _WEIGHT: dict[Kind, int] = {"exception": 0, "plain": 1, "frame": 2, "quiet": 3}
@@ -716,7 +698,7 @@ def _places(normal: Normal, texts: Sequence[Text], *, ours: bool = False) -> Ite
             spans = spans if len(spans) <= _MOST_PLACES else spans[: _MOST_PLACES // 2] + spans[-_MOST_PLACES // 2 :]
             if pattern.by_word:
                 spans = [(normal.solid_offset(start), normal.solid_offset(end)) for start, end in spans]
-            yield from (_Place(text, start, end, normal.line_at(start)) for start, end in spans)
+            yield from (_Place(text, start, end, normal.lines_of(start, end)[0]) for start, end in spans)
 
 
 def _holds(normal: Normal, source: str) -> bool:
@@ -730,11 +712,9 @@ def _spans(normal: Normal, pattern: Pattern) -> _Spans:
     within = normal.spaced if pattern.by_word else normal.solid
     found: _Spans = {}
     has_number = "number" in pattern.regex.groupindex
-    for match in pattern.regex.finditer(within):
+    for match in pattern.regex.finditer(within) if pattern.needs in within else ():
         if match.group():
-            found.setdefault("", []).append(match.span())
-            if has_number:
-                found.setdefault(match["number"], []).append(match.span())
+            found.setdefault(match["number"] if has_number else "", []).append(match.span())
     return found
 
 

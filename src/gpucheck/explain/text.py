@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from gpucheck.doctor.condition import Certainty
 
@@ -75,7 +75,6 @@ def by_code(*numbers: int) -> str:
 
 
 Platform = Literal["wsl", "windows", "mac", "rocm"]
-PLATFORMS: tuple[Platform, ...] = get_args(Platform)
 
 # In text without capitals and quotes, as `normal` makes it.
 _MARKS: dict[Platform, re.Pattern[str]] = {
@@ -199,10 +198,9 @@ def marked(spaced: str) -> frozenset[Platform]:
 
 def step(platforms: Collection[Platform], name: str, then: str, *, specific: bool = False) -> str:
     """The step for a text with the id `name` on these platforms; a `specific` one is made of the text's own numbers."""
-    there = (text for platform, begins, text in _INSTEAD if platform in platforms and name.startswith(begins))
-    instead = next(there, "")
-    if instead and not specific:
-        then = instead
+    if not specific:
+        there = (text for platform, begins, text in _INSTEAD if platform in platforms and name.startswith(begins))
+        then = next(there, "") or then
     for platform, pattern, replacement in _SWAPS:
         if platform in platforms:
             then = re.sub(pattern, replacement, then)

@@ -13,8 +13,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import cast
 
 import gpucheck
 from gpucheck import errors, units
@@ -54,14 +55,10 @@ OF_TORCH = ("torch", "architecture")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part: the command line of its child for a time in seconds, and its share of the time beside the others'.
-
-    `least_s` is the time in which it can say what is wrong, where the whole check has that much.
-    """
+    """A part: the command line of its child for a time in seconds, and its share of the time beside the others'."""
 
     arguments: Callable[[float], list[str]]
     weight: float
-    least_s: Callable[[], float] = lambda: 0.0
 
 
 def _timed(*arguments: str, option: str = "--time-budget", share: float = 0.6) -> Callable[[float], list[str]]:
@@ -70,8 +67,7 @@ def _timed(*arguments: str, option: str = "--time-budget", share: float = 0.6) -
 
 
 PARTS: Mapping[str, Part] = {
-    # What hangs in the driver is known once a healthy one would have answered.
-    "devices": Part(lambda limit_s: ["devices"], 1.0, lambda: readings.door_timeout_s() + START_S),
+    "devices": Part(lambda limit_s: ["devices"], 1.0),
     "doctor": Part(_timed("doctor", share=0.8), 2.0),
     "smoke": Part(_timed("smoke", "--device", "all"), 3.0),
     # A product takes as long as it takes: on a busy CPU the bench was seen to need twice its time.
@@ -128,7 +124,9 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
             node = _left(replace(node, step=part), options.gather, first=not node.parts)
             weight = sum(PARTS[one].weight for one in waiting)
             left_s = max(deadline - time.monotonic(), 0.0)
-            limit_s = min(max(left_s * PARTS[part].weight / weight, PARTS[part].least_s()), left_s)
+            # What hangs in the driver is known once a healthy one would have answered.
+            least_s = readings.door_timeout_s() + START_S if part == "devices" else 0.0
+            limit_s = min(max(left_s * PARTS[part].weight / weight, least_s), left_s)
             node = with_part(node, part, _run(part, limit_s), limit_s)
             waiting.pop(0)
     except GpucheckError:
@@ -144,8 +142,11 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
         # Last of the failures: what the parts found explains it.
         node = replace(node, problems=tuple(_worst([*node.problems, lacking])), exit=errors.FAILED)
     emit(Answered("fleet_check", node))
-    for finding in _findings(node):
-        emit(Judged(finding))
+    for one in node.problems:
+        verdict = cast(Verdict, one.verdict)
+        emit(Judged(Finding(one.id, verdict, one.title, one.message, {"part": one.part}, one.fix, one.device)))
+    if not node.problems:
+        emit(Judged(Finding("fleet.node", "pass", f"{host} is good")))
     node = _left(node, options.gather, last=True)
     if options.gather not in (None, "-"):
         emit(Notice(f"wrote {documents.place(Path(str(options.gather)), host, run)}"))
@@ -231,8 +232,11 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
         problems += [_problem(part, one) for one in report.findings if one.verdict in asking]
         node = _with_facts(node, report.facts)
         node = replace(node, gpus=gpus_of(report.facts) if node.gpus is None else node.gpus)
-        figures = [figure for row in report.measurements if (figure := figure_of(row)) is not None]
-        node = replace(node, figures=_largest((*node.figures, *figures), node.devices))
+        figures = [*node.figures, *filter(None, map(figure_of, report.measurements))]
+        # One of each case and device, of devices that the document names.
+        known = {device.id for device in node.devices}
+        latest = {(one.device, one.name, one.case): one for one in figures if one.device in known}
+        node = replace(node, figures=tuple(latest.values())[:MOST_FIGURES])
     return replace(node, parts=(*node.parts, done), problems=tuple(_worst(problems)[: documents.MOST_PROBLEMS]))
 
 
@@ -270,7 +274,7 @@ _ASKING: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "skip")
 
 
 def _worst(problems: Sequence[NodeProblem]) -> list[NodeProblem]:
-    return sorted(problems, key=lambda one: _ASKING.index(one.verdict) if one.verdict in _ASKING else len(_ASKING))
+    return sorted(problems, key=lambda one: _ASKING.index(one.verdict))
 
 
 def _why(ended: child.ChildResult, limit_s: float, code: int | None) -> str:
@@ -297,18 +301,6 @@ def exit_of(parts: Sequence[NodePart]) -> int:
     return errors.settle(errors.UNDECIDED if part.exit is None or part.ended else part.exit for part in parts)
 
 
-def _findings(node: NodeDocument) -> list[Finding]:
-    told = [
-        Finding(one.id, _verdict(one.verdict), one.title, one.message, {"part": one.part}, one.fix, one.device)
-        for one in node.problems
-    ]
-    return told if told else [Finding("fleet.node", "pass", f"{node.host} is good")]
-
-
-def _verdict(text: str) -> Verdict:
-    return next((one for one in _ASKING if one == text), "inconclusive")
-
-
 # -- figures, devices, settings ----------------------------------------------------------------------------------------
 
 
@@ -323,24 +315,12 @@ def figure_of(row: Measurement) -> NodeFigure | None:
         words.append("x".join(str(row.case[name]) for name in ("m", "n", "k") if name in row.case))
     if "size_bytes" in row.case:
         words.append(units.capacity(float(str(row.case["size_bytes"]))))
-    error = _error(row)
+    time_s, error = row.time_s, None
+    if time_s.ci_low is not None and time_s.ci_high is not None and time_s.median > 0:
+        # Half the 95 % interval of the median is 1.96 standard errors.
+        error = (time_s.ci_high - time_s.ci_low) / (2 * 1.96 * time_s.median)
+    error = error if error is not None and math.isfinite(error) and 0 <= error < 10 else None
     return NodeFigure(row.device.id, row.name, " ".join(words), row.rate.median, row.rate.unit, error, row.flags)
-
-
-def _error(row: Measurement) -> float | None:
-    """Half the 95 % interval of the median is 1.96 standard errors, where there is an interval."""
-    time_s = row.time_s
-    if time_s is None or time_s.ci_low is None or time_s.ci_high is None or not time_s.median > 0:
-        return None
-    error = (time_s.ci_high - time_s.ci_low) / (2 * 1.96 * time_s.median)
-    return error if math.isfinite(error) and 0 <= error < 10 else None
-
-
-def _largest(figures: Sequence[NodeFigure], devices: Sequence[NodeDevice]) -> tuple[NodeFigure, ...]:
-    """One figure of each case and device, of devices that the document names."""
-    known = {device.id for device in devices}
-    latest = {(one.device, one.name, one.case): one for one in figures if one.device in known}
-    return tuple(latest.values())[:MOST_FIGURES]
 
 
 def _with_facts(node: NodeDocument, facts: Facts) -> NodeDocument:
@@ -348,21 +328,9 @@ def _with_facts(node: NodeDocument, facts: Facts) -> NodeDocument:
     before = {device.id: device for device in node.devices}
     for one in facts.devices:
         if one.id is not None and one.kind != "host" and one.id not in before and len(before) < MOST_DEVICES:
-            before[one.id] = _device(one)
+            of_siblings = {field.name: getattr(one, field.name) for field in fields(NodeDevice)}
+            before[one.id] = NodeDevice(**of_siblings | {"name": one.name or one.kind})
     return replace(node, devices=tuple(before.values()), settings={**settings_of(facts), **node.settings})
-
-
-def _device(one: Device) -> NodeDevice:
-    return NodeDevice(
-        id=one.id or "",
-        name=one.name or one.kind,
-        uuid=one.uuid,
-        compute_capability=one.compute_capability,
-        multiprocessors=one.multiprocessors,
-        memory_bus_width_bits=one.memory_bus_width_bits,
-        max_sm_clock_hz=one.max_sm_clock_hz,
-        max_memory_clock_hz=one.max_memory_clock_hz,
-    )
 
 
 _OF_DEVICE: Mapping[str, Callable[[Device], object]] = {

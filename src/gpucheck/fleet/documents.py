@@ -55,9 +55,9 @@ _MARKED = re.compile(rb"gpucheck-node-1:([A-Za-z0-9+/]{8,}={0,2})(?![A-Za-z0-9+/
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Everything that was read: documents with where from, files that were refused, and what could not be verified."""
+    """Everything that was read: documents, files that were refused, and what could not be verified."""
 
-    documents: tuple[tuple[str, NodeDocument], ...]
+    documents: tuple[NodeDocument, ...]
     refused: tuple[RefusedFile, ...]
     notices: tuple[str, ...] = ()
 
@@ -75,31 +75,25 @@ def file_name(host: str, run: str) -> str:
 
 
 def write(folder: Path, document: NodeDocument) -> Path:
-    """Write a node's document whole: a temporary file, fsync, rename. Raises CannotLook.
+    """Write a node's document whole: a temporary file, fsync, rename. Raises OSError.
 
     The temporary name has the host, the process and chance in it: on a network's file system no lock is needed.
     """
     target = place(folder, document.host, document.run)
     temporary = target.with_name(f".{document.host}.{os.getpid()}.{secrets.token_hex(8)}.tmp")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+    handle = os.open(temporary, flags, 0o644)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-        handle = os.open(temporary, flags, 0o644)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(packed(document))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise CannotLook(
-            f"--gather {str(folder)!r} cannot be written", why, "use a folder that every node can write"
-        ) from error
+        with os.fdopen(handle, "wb") as file:
+            file.write(packed(document))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
     return target
 
 
@@ -183,7 +177,7 @@ def _tidied(value: Any) -> Any:
 
 def read(paths: Sequence[str]) -> Read:
     """Every document of these folders, files and logs; `-` is stdin. Raises UsageError for a path that is not there."""
-    documents: list[tuple[str, NodeDocument]] = []
+    documents: list[NodeDocument] = []
     refused: list[RefusedFile] = []
     notices: dict[str, None] = {}
     for text in paths:
@@ -198,8 +192,7 @@ def read(paths: Sequence[str]) -> Read:
             notices["this platform does not report file owners: forged documents cannot be detected"] = None
         for file in _files(path) if is_folder else (path,):
             try:
-                found = _documents(file, trusted, is_named=is_folder)
-                documents += [(clean(str(file)), one) for one in found]
+                documents += _documents(file, trusted, is_named=is_folder)
             except (Refused, OSError) as error:
                 why = str(error) if isinstance(error, Refused) else error.strerror or str(error)
                 refused.append(RefusedFile(clean(str(file), 300), clean(why, 200)))
@@ -285,7 +278,7 @@ def _of_log(file: typing.IO[bytes]) -> list[NodeDocument]:
     for line in _lines(file):
         for match in _MARKED.finditer(line):
             try:
-                document = parse(_unpacked(match.group(1)))
+                document = parse(_unpacked(match))
             except Refused as error:
                 reason = str(error)
                 continue
@@ -297,30 +290,22 @@ def _of_log(file: typing.IO[bytes]) -> list[NodeDocument]:
     return list(found.values())
 
 
-def of_line(line: bytes) -> NodeDocument:
-    """The document of one marked line. Raises Refused."""
-    match = _MARKED.search(line)
-    if match is None:
-        raise Refused("no marked line")
-    return parse(_unpacked(match.group(1)))
-
-
-def _unpacked(text: bytes) -> bytes:
+def _unpacked(match: re.Match[bytes]) -> bytes:
     """Return what stands on a marked line; a bomb ends at the size of a document. Raises Refused."""
     try:
         unpacker = zlib.decompressobj()
-        return unpacker.decompress(base64.b64decode(text, validate=True), MOST_BYTES + 1)
+        return unpacker.decompress(base64.b64decode(match.group(1), validate=True), MOST_BYTES + 1)
     except (binascii.Error, zlib.error, ValueError) as error:
         raise Refused("a marked line is cut or changed") from error
 
 
 def main() -> int:
     """Write the document on stdin into the folder of the command line, and say what went wrong, if anything."""
-    say = speaking.claim_stdout()
+    say, wrong = speaking.claim_stdout(), ""
     try:
-        write(Path(sys.argv[1]), of_line(sys.stdin.readline().encode()))
-    except CannotLook as error:
-        say({"wrong": error.why, "end": True})
-    else:
-        say({"wrong": "", "end": True})
+        (document,) = _of_log(sys.stdin.buffer)
+        write(Path(sys.argv[1]), document)
+    except OSError as error:
+        wrong = error.strerror or str(error)
+    say({"wrong": wrong, "end": True})
     return 0

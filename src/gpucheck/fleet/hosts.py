@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -29,27 +30,15 @@ def is_safe(name: str) -> bool:
 def expected(text: str, option: str = "--expect") -> tuple[str, ...] | int:
     """The nodes of a file, of a list such as `node[001-004,7],login1`, or how many. Raises UsageError."""
     if re.fullmatch(r"\d{1,9}", text, re.ASCII):
-        return _number(text, option)
+        if not 1 <= int(text) <= MOST_NODES:
+            raise UsageError(f"{option} {text!r} is out of range", f"it is a number from 1 to {MOST_NODES}")
+        return int(text)
     # No name has a slash. A list may be longer than any path, so it comes first.
-    if "/" not in text and re.search(r"[\[,]", text):
-        return expand(text, option)
-    path = Path(text)
-    if _is_there(path) or "/" in text:
-        return _file(path, option)
-    return expand(text, option)
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # too long for a path
-        return False
-
-
-def _number(text: str, option: str) -> int:
-    if not 1 <= int(text) <= MOST_NODES:
-        raise UsageError(f"{option} {text!r} is out of range", f"it is a number from 1 to {MOST_NODES}")
-    return int(text)
+    is_file = "/" in text
+    if not is_file and not re.search(r"[\[,]", text):
+        with contextlib.suppress(OSError):  # too long for a path
+            is_file = Path(text).exists()
+    return _file(Path(text), option) if is_file else _expand(text, option)
 
 
 def _file(path: Path, option: str) -> tuple[str, ...]:
@@ -67,16 +56,19 @@ def _file(path: Path, option: str) -> tuple[str, ...]:
     for line in text.splitlines():
         words = line.partition("#")[0].split()
         if words:
-            names |= dict.fromkeys(expand(re.sub(r":\d+$", "", words[0]), option))
+            names |= dict.fromkeys(_expand(re.sub(r":\d+$", "", words[0]), option))
     if not names:
         raise UsageError(f"{option} {str(path)!r} names no node", "", _HOW)
     return tuple(names)
 
 
-def expand(text: str, option: str = "--expect") -> tuple[str, ...]:
+def _expand(text: str, option: str) -> tuple[str, ...]:
     """The names of a list as Slurm writes it: `node[001-004,7],login1`. Raises UsageError."""
+    # Commas inside brackets part no names.
+    if _PART.sub("", text).strip(","):
+        raise UsageError(f"{option} {text[:200]!r} is not understood", "its brackets do not match", _HOW)
     names: dict[str, None] = {}
-    for part in _split(text, option):
+    for part in filter(None, map(str.strip, _PART.findall(text))):
         for name in _expanded(part, option):
             if not is_safe(name):
                 raise UsageError(
@@ -88,13 +80,6 @@ def expand(text: str, option: str = "--expect") -> tuple[str, ...]:
     if not names:
         raise UsageError(f"{option} {text[:200]!r} names no node", "", _HOW)
     return tuple(names)
-
-
-def _split(text: str, option: str) -> list[str]:
-    """The parts between commas that stand outside brackets."""
-    if _PART.sub("", text).strip(","):
-        raise UsageError(f"{option} {text[:200]!r} is not understood", "its brackets do not match", _HOW)
-    return [part.strip() for part in _PART.findall(text) if part.strip()]
 
 
 def _expanded(part: str, option: str) -> list[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
+from typing import Literal
 
 from gpucheck import errors, peaks, stats, units
 from gpucheck.errors import UsageError
@@ -17,7 +19,6 @@ from gpucheck.report.results.fleet import (
     FleetGroup,
     FleetNode,
     FleetResult,
-    NodeDevice,
     NodeDocument,
     NodeFigure,
     NodeState,
@@ -61,7 +62,7 @@ class Judged:
 
 
 def judge(
-    documents: Sequence[tuple[str, NodeDocument]],
+    documents: Sequence[NodeDocument],
     refused: Sequence[RefusedFile] = (),
     *,
     run: str | None = None,
@@ -69,7 +70,7 @@ def judge(
     max_bad: float = 0.05,
     devices: int | None = None,
 ) -> Judged:
-    """The fleet of one run. `documents` come with the file that each is of.
+    """The fleet of one run.
 
     `expected` are the names of the nodes, or how many; without it the most that a document knows of counts. `max_bad`
     is the share of nodes that may be bad before the check itself is suspect; one node always may. `devices` is how
@@ -77,8 +78,7 @@ def judge(
     Raises UsageError where it is not clear which of several runs is meant.
     """
     chosen = _run_of(documents, run)
-    mine = [(path, document) for path, document in documents if document.run == chosen]
-    nodes, told = _one_each(mine)
+    nodes, told = _one_each(document for document in documents if document.run == chosen)
     told += _other_runs(documents, chosen)
     told += _renamed(nodes)
     names = expected if isinstance(expected, tuple) else ()
@@ -88,13 +88,7 @@ def judge(
     told += old_told
     beside = _beside_siblings(nodes)
     fewer = _fewer_devices(nodes) if devices is None else _not_so_many(nodes, devices)
-    rows = [
-        replace(
-            _node(document, beside.slow.get(host, ()), fewer.get(host), beside.modes.get(host)),
-            ratios=beside.ratios.get(host, {}),
-        )
-        for host, document in nodes.items()
-    ]
+    rows = [_node(document, beside, *fewer.get(host, ("", False))) for host, document in nodes.items()]
     broken = _names_of_files(refused, chosen)
     rows += old
     rows += [_missing(host, broken.get(host)) for host in names if host not in {row.host for row in rows}]
@@ -111,18 +105,18 @@ def judge(
 # -- which documents ---------------------------------------------------------------------------------------------------
 
 
-def _run_of(documents: Sequence[tuple[str, NodeDocument]], run: str | None) -> str:
+def _run_of(documents: Sequence[NodeDocument], run: str | None) -> str:
     """The run that is judged: the one asked for, else the newest. Raises UsageError where that may be a slip.
 
     A run with few nodes beside one with many may be a try, or one document with a wrong clock.
     """
     if run is not None:
         return run
-    sizes: Counter[str] = Counter(document.run for _, document in documents)
+    sizes: Counter[str] = Counter(document.run for document in documents)
     if not sizes:
         return ""
     newest: dict[str, float] = {}
-    for _, document in documents:
+    for document in documents:
         newest[document.run] = max(newest.get(document.run, 0.0), document.started_wall_s)
     last = max(sizes, key=lambda name: newest[name])
     if 2 * sizes[last] < max(sizes.values()):
@@ -131,11 +125,11 @@ def _run_of(documents: Sequence[tuple[str, NodeDocument]], run: str | None) -> s
     return last
 
 
-def _one_each(documents: Iterable[tuple[str, NodeDocument]]) -> tuple[dict[str, NodeDocument], list[Finding]]:
+def _one_each(documents: Iterable[NodeDocument]) -> tuple[dict[str, NodeDocument], list[Finding]]:
     """The document of each node: of its last attempt, and of one attempt the one that was written last."""
     nodes: dict[str, NodeDocument] = {}
     twice: dict[str, None] = {}
-    for _, document in documents:
+    for document in documents:
         before = nodes.get(document.host)
         if before is None:
             nodes[document.host] = document
@@ -219,8 +213,8 @@ def _names_of_files(refused: Sequence[RefusedFile], run: str) -> dict[str, str]:
     return found
 
 
-def _other_runs(documents: Sequence[tuple[str, NodeDocument]], run: str) -> list[Finding]:
-    others = Counter(document.run for _, document in documents if document.run != run)
+def _other_runs(documents: Sequence[NodeDocument], run: str) -> list[Finding]:
+    others = Counter(document.run for document in documents if document.run != run)
     if not others:
         return []
     text = ", ".join(f"{name!r} ({count})" for name, count in others.most_common(5))
@@ -253,13 +247,9 @@ def _shared(marks: Iterable[tuple[str, str | None]]) -> list[str]:
 
 
 def _of_files(refused: Sequence[RefusedFile]) -> list[Finding]:
-    if not refused:
-        return []
-    forged = [one for one in refused if one.why.startswith("forged?")]
-    rest = [one for one in refused if not one.why.startswith("forged?")]
     told = []
-    for id, what, files in (("fleet.forged", "refused as forged", forged), ("fleet.unreadable", "unreadable", rest)):
-        if files:
+    for id, what, is_forged in (("fleet.forged", "refused as forged", True), ("fleet.unreadable", "unreadable", False)):
+        if files := [one for one in refused if one.why.startswith("forged?") is is_forged]:
             reasons = Counter(one.why.removeprefix("forged? ") for one in files).most_common(3)
             text = "; ".join(why if len(reasons) == 1 else f"{count} × {why}" for why, count in reasons)
             title = f"{len(files)} document{'s' * (len(files) != 1)} {what}"
@@ -270,31 +260,32 @@ def _of_files(refused: Sequence[RefusedFile]) -> list[Finding]:
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
 
-def _node(
-    document: NodeDocument, slow: Sequence[SlowDevice], fewer: tuple[str, bool] | None, mode: str | None
-) -> FleetNode:
-    """A node by what it found itself and how it stands beside the others: `fewer` devices, in a slower `mode`."""
+def _node(document: NodeDocument, beside: _Beside, few: str, many_say_so: bool) -> FleetNode:
+    """A node by what it found itself and how it stands beside the others; `few` says that it has fewer devices."""
+    host = document.host
+    slow, mode = beside.slow.get(host, ()), beside.modes.get(host)
     state = "silent" if document.exit is None else _STATES[document.exit]
     cause, fix = _own_cause(document)
     sure = tuple(one for one in slow if one.certain)
-    few, many_say_so = fewer or ("", False)
     if state in ("good", "undecided", "blind") and (sure or many_say_so):
         state = "bad"
         # What the node itself says explains why devices are missing; it does not explain a slow one.
-        doctor = fix or f"on {document.host}: gpucheck doctor"
-        why = f"{few}; {cause}" if cause else few
-        cause, fix = (why, doctor) if many_say_so else (_slow_text(sure), _slow_fix(sure, document.host))
+        if many_say_so:
+            cause, fix = f"{few}; {cause}" if cause else few, fix or f"on {host}: gpucheck doctor"
+        else:
+            worst, cause = _worst(sure), _slow_text(sure)
+            device = "all" if worst.device == WHOLE else worst.device
+            fix = f"on {host}: gpucheck bench {worst.figure.partition(' ')[0]} --device {device}"
     elif state == "good" and few:
-        state, cause, fix = "undecided", few, f"on {document.host}: gpucheck doctor"
+        state, cause, fix = "undecided", few, f"on {host}: gpucheck doctor"
     elif state == "good" and mode:
         state, cause = "undecided", mode
         fix = "give all nodes the same settings, then check again"
     elif state == "good" and slow:
         state, cause = "undecided", f"{_slow_text(slow)}; not certain"
         fix = "check it again while it is idle"
-    return FleetNode(
-        document.host, state, document.step, cause, fix, document.attempt, len(document.devices), tuple(slow)
-    )
+    own = (host, state, document.step, cause, fix, document.attempt, len(document.devices))
+    return FleetNode(*own, tuple(slow), beside.ratios.get(host, {}))
 
 
 def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
@@ -309,16 +300,16 @@ def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
         began = f", which began {units.duration(round(into_s))} into the check" if into_s >= 1 else ""
         fix = "look at the node: still running, hung or dead, or its job was ended"
         return f"stopped at {document.step}{began}", fix
-    ranked = sorted(
-        (one for one in document.problems if one.verdict in _VERDICTS), key=lambda one: _VERDICTS.index(one.verdict)
-    )
-    if document.exit != errors.OK and ranked:
-        worst = ranked[0]
+    if document.exit == errors.OK:
+        return "", None
+    problems = [one for one in document.problems if one.verdict in _VERDICTS]
+    if problems:
+        worst = min(problems, key=lambda one: _VERDICTS.index(one.verdict))
         return f"{worst.title}{f': {worst.message}' if worst.message else ''}", worst.fix
-    ended = next((part for part in document.parts if part.ended), None)
-    if document.exit != errors.OK and ended is not None:
-        return f"{ended.id}: {ended.ended}", f"on {document.host}: gpucheck fleet check --only {ended.id}"
-    return ("", None) if document.exit == errors.OK else ("its check did not pass, cause unknown", None)
+    for part in document.parts:
+        if part.ended:
+            return f"{part.id}: {part.ended}", f"on {document.host}: gpucheck fleet check --only {part.id}"
+    return "its check did not pass, cause unknown", None
 
 
 def _missing(host: str, broken: str | None = None) -> FleetNode:
@@ -408,20 +399,17 @@ def _beside_siblings(nodes: Mapping[str, NodeDocument]) -> _Beside:
         )
         for host, one in members:
             ratios[host][label] = min(round(one.rate / group.centre, 4), ratios[host].get(label, math.inf))
-        found = 0
-        for standing, (host, one) in zip(group.placed, members, strict=False):
+        beside = _slow_within(members, len(whole), label) if not group.placed else []
+        for placed, (host, one) in zip(group.placed, members, strict=False):
             # A node that is slow as a whole is one fault, not as many as it has devices.
-            if standing.standing in ("slow", "maybe") and not any(
+            if placed.standing in ("slow", "maybe") and not any(
                 one.device == WHOLE and one.certain for one in by_node[host]
             ):
-                certain = standing.standing == "slow" and not DISTURBED.intersection(one.flags)
-                found += certain
-                row = (one.device, label, one.rate, unit, standing.ratio, standing.low, standing.high)
-                slow[host].append(SlowDevice(*row, against="siblings", certain=certain))
-        if not group.placed:
-            for host, device in _slow_within(members, len(whole), label, unit):
-                slow[host].append(device)
-                found += device.certain
+                device = replace(_slow(one, label, placed.ratio), low=placed.low, high=placed.high)
+                beside.append((host, replace(device, certain=device.certain and placed.standing == "slow")))
+        for host, device in beside:
+            slow[host].append(device)
+        found = sum(device.certain for _, device in beside)
         centre = (model, label, unit, group.nodes, len(members), group.centre, group.spread)
         found += sum(one.figure == label and one.certain for host in {h for h, _ in members} for one in by_node[host])
         groups.append(FleetGroup(*centre, slow=found, judged=bool(group.placed)))
@@ -447,27 +435,33 @@ LEAST_SLOW = 3
 WITHIN_LEVEL = 1 / siblings.EVEN_FLEETS
 
 
-def _slow_within(
-    members: Sequence[tuple[str, NodeFigure]], figures: int, label: str, unit: str
-) -> Iterator[tuple[str, SlowDevice]]:
-    """Devices that are slow beside the others of their own node, where there are too few nodes to compare."""
-    by_host: dict[str, dict[str, NodeFigure]] = defaultdict(dict)
+def _slow(one: NodeFigure, label: str, ratio: float, against: Literal["siblings", "peak"] = "siblings") -> SlowDevice:
+    certain = not DISTURBED.intersection(one.flags)
+    return SlowDevice(one.device, label, one.rate, one.unit, ratio, None, None, against, certain)
+
+
+def _by_host(members: Iterable[tuple[str, NodeFigure]]) -> dict[str, list[NodeFigure]]:
+    found: dict[str, list[NodeFigure]] = defaultdict(list)
     for host, one in members:
-        by_host[host][one.device] = one
+        found[host].append(one)
+    return found
+
+
+def _slow_within(members: Sequence[tuple[str, NodeFigure]], figures: int, label: str) -> list[tuple[str, SlowDevice]]:
+    """Devices that are slow beside the others of their own node, where there are too few nodes to compare."""
+    found: list[tuple[str, SlowDevice]] = []
+    by_host = _by_host(members)
     level = WITHIN_LEVEL / (len(by_host) * figures)
-    for host, devices in by_host.items():
+    for host, own in by_host.items():
+        devices = {one.device: one for one in own}
         logs = {id: math.log(one.rate) for id, one in devices.items()}
         low = siblings.lowest(logs, level)
         centre = stats.median([log for id, log in logs.items() if id not in low])
         for id in low:
             ratio = math.exp(logs[id] - centre)
             if ratio <= 1 - siblings.LEAST_DISTANCE:
-                one = devices[id]
-                certain = not DISTURBED.intersection(one.flags)
-                yield (
-                    host,
-                    SlowDevice(id, label, one.rate, unit, ratio, None, None, against="siblings", certain=certain),
-                )
+                found.append((host, _slow(devices[id], label, ratio)))
+    return found
 
 
 def _slow_nodes(figures: Groups, level: float) -> dict[str, list[SlowDevice]]:
@@ -476,26 +470,26 @@ def _slow_nodes(figures: Groups, level: float) -> dict[str, list[SlowDevice]]:
 
     Where most of the devices are slow the node is named, as WHOLE; else the devices are.
     """
-    by_model: dict[str, dict[str, dict[str, list[tuple[NodeFigure, float]]]]] = defaultdict(dict)
+    by_model: dict[str, dict[str, Away]] = defaultdict(dict)
     for (model, label, _), members in figures.items():
-        by_host: dict[str, list[tuple[NodeFigure, float]]] = defaultdict(list)
-        for host, one in members:
-            by_host[host].append((one, math.log(one.rate)))
-        if len(by_host) >= siblings.LEAST_NODES:
-            by_model[model][label] = by_host
+        of_hosts = _by_host(members)
+        if len(of_hosts) >= siblings.LEAST_NODES:
+            by_model[model][label] = {
+                host: [(one, math.log(one.rate)) for one in own] for host, own in of_hosts.items()
+            }
     found: dict[str, list[SlowDevice]] = defaultdict(list)
     single = level / max(sum(map(len, by_model.values())), 1)
     for labels in by_model.values():
-        away: dict[str, dict[str, list[tuple[NodeFigure, float]]]] = {}
+        away: dict[str, Away] = {}
         for label, by_host in labels.items():
             low, away[label] = _low_nodes(by_host, single)
             for host in low:
-                found[host] += _named(host, label, away[label][host])
+                found[host] += _named(label, away[label][host])
         together = _together(away)
         for host in siblings.lowest(together, level / len(by_model)) if len(labels) > 1 else ():
             if math.exp(together[host]) <= 1 - siblings.LEAST_DISTANCE and host not in found:
                 label = min((one for one in away if host in away[one]), key=lambda one: _middle(away[one][host]))
-                found[host] += _named(host, label, away[label][host])
+                found[host] += _named(label, away[label][host])
     return found
 
 
@@ -525,18 +519,15 @@ def _together(away: Mapping[str, Away]) -> dict[str, float]:
     return {host: sum(own) / len(own) for host, own in distances.items() if 2 * len(own) >= len(away)}
 
 
-def _named(host: str, label: str, away: Sequence[tuple[NodeFigure, float]]) -> Iterator[SlowDevice]:
+def _named(label: str, away: Sequence[tuple[NodeFigure, float]]) -> list[SlowDevice]:
     """The node where most of its devices are slow in this figure, else its devices that are."""
     low = [(one, math.exp(log)) for one, log in away if math.exp(log) <= 1 - siblings.LEAST_DISTANCE]
     certain = not any(DISTURBED.intersection(one.flags) for one, _ in low)
     if len(low) >= LEAST_SLOW and 2 * len(low) > len(away):
         rate = stats.median([one.rate for one, _ in away])
-        ratio = math.exp(_middle(away))
-        yield SlowDevice(WHOLE, label, rate, low[0][0].unit, ratio, None, None, against="siblings", certain=certain)
-        return
-    for one, ratio in low:
-        row = (one.device, label, one.rate, one.unit, ratio, None, None)
-        yield SlowDevice(*row, against="siblings", certain=not DISTURBED.intersection(one.flags))
+        whole = _slow(low[0][0], label, math.exp(_middle(away)))
+        return [replace(whole, device=WHOLE, rate=rate, certain=certain)]
+    return [_slow(one, label, ratio) for one, ratio in low]
 
 
 def _in_modes(whole: Groups, nodes: Mapping[str, NodeDocument]) -> tuple[Groups, dict[str, str], list[Finding]]:
@@ -548,10 +539,8 @@ def _in_modes(whole: Groups, nodes: Mapping[str, NodeDocument]) -> tuple[Groups,
     modes: dict[str, str] = {}
     told: list[Finding] = []
     for (model, label, unit), members in whole.items():
-        by_host: dict[str, list[float]] = defaultdict(list)
-        for host, one in members:
-            by_host[host].append(math.log(one.rate))
-        values = {host: stats.median(logs) for host, logs in by_host.items()}
+        by_host = _by_host(members)
+        values = {host: stats.median([math.log(one.rate) for one in own]) for host, own in by_host.items()}
         slower = set(siblings.slower_mode(values))
         setting = _setting(slower, values, nodes) if slower else ""
         if not slower or (not setting and len(slower) <= siblings.most_low(len(values))):
@@ -602,42 +591,43 @@ def _grouped(nodes: Mapping[str, NodeDocument]) -> tuple[Groups, list[tuple[str,
     figures: Groups = defaultdict(list)
     floors: list[tuple[str, SlowDevice]] = []
     impossible: set[str] = set()
-    known: dict[tuple[object, ...], float | None] = {}
     for host, document in nodes.items():
         devices = {device.id: device for device in document.devices}
         for one in document.figures:
             device = devices[one.device]
-            key = (device.name, device.compute_capability, device.multiprocessors, device.memory_bus_width_bits)
-            about = (*key, device.max_sm_clock_hz, device.max_memory_clock_hz, one.name, one.case.partition(" ")[0])
-            if about not in known:
-                known[about] = _peak(device, one)
-            peak = known[about]
+            part = (device.name, device.compute_capability, device.multiprocessors, device.memory_bus_width_bits)
+            peak = _peak(*part, one.name, one.case.partition(" ")[0], one.unit)
             if peak is not None and one.rate > CEILING * peak:
                 impossible.add(host)
                 continue
             label = f"{one.name} {one.case}".strip()
             figures[device.name, label, one.unit].append((host, one))
             if peak is not None and one.rate < FLOOR * peak:
-                certain = not DISTURBED.intersection(one.flags)
-                row = (one.device, label, one.rate, one.unit, one.rate / peak, None, None)
-                floors.append((host, SlowDevice(*row, against="peak", certain=certain)))
+                floors.append((host, _slow(one, label, one.rate / peak, "peak")))
     return figures, floors, impossible
 
 
-def _peak(device: NodeDevice, figure: NodeFigure) -> float | None:
+@functools.lru_cache(1024)  # many nodes have the same devices
+def _peak(
+    device: str,
+    capability: str | None,
+    multiprocessors: int | None,
+    bus: int | None,
+    figure: str,
+    dtype: str,
+    unit: str,
+) -> float | None:
     """The peak of what a figure measures, None where it is not known or is only an estimate."""
-    numbers = (device.compute_capability or "").split(".")
+    numbers = (capability or "").split(".")
     if len(numbers) != 2 or not all(one.isascii() and one.isdigit() and len(one) < 4 for one in numbers):
         return None
-    capability = int(numbers[0]), int(numbers[1])
-    part = peaks.lookup(device.name, capability, device.multiprocessors, device.memory_bus_width_bits)
+    part = peaks.lookup(device, (int(numbers[0]), int(numbers[1])), multiprocessors, bus)
     if isinstance(part, peaks.Unknown) or part.kind != "data sheet":
         return None
-    if figure.name == "bandwidth" and figure.unit == "B/s":
+    if figure == "bandwidth" and unit == "B/s":
         return part.memory_bytes_per_s
-    if figure.name == "matmul" and (peak := part.peak(figure.case.partition(" ")[0])) is not None:
-        return peak.flop_per_s
-    return None
+    peak = part.peak(dtype) if figure == "matmul" else None
+    return None if peak is None else peak.flop_per_s
 
 
 def _slow_text(slow: Sequence[SlowDevice]) -> str:
@@ -651,12 +641,6 @@ def _slow_text(slow: Sequence[SlowDevice]) -> str:
     interval = f" ({worst.low:.2f} to {worst.high:.2f})" if worst.low is not None and worst.high is not None else ""
     others = f"; {more} more device{'s' * (more != 1)}" if more else ""
     return f"{worst.device} reaches {worst.ratio:.2f}{interval} {beside}: {worst.figure}{others}"
-
-
-def _slow_fix(slow: Sequence[SlowDevice], host: str) -> str:
-    worst = _worst(slow)
-    device = "all" if worst.device == WHOLE else worst.device
-    return f"on {host}: gpucheck bench {worst.figure.partition(' ')[0]} --device {device}"
 
 
 def _worst(slow: Sequence[SlowDevice]) -> SlowDevice:
@@ -729,8 +713,8 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], compared: fr
     if counts["blind"] == whole:
         return []
     out = counts["bad"] + counts["silent"]
-    words = {"bad": "bad", "silent": "silent", "blind": "could not look", "undecided": "undecided", "good": "good"}
-    text = ", ".join(f"{counts[state]} {words[state]}" for state in _WORST_FIRST if counts[state])
+    words = {"blind": "could not look"}
+    text = ", ".join(f"{counts[state]} {words.get(state, state)}" for state in _WORST_FIRST if counts[state])
     told = []
     if result.suspect:
         unsure = [row.host for row in result.nodes if row.state in ("bad", "silent") and row.host not in proven]

@@ -98,14 +98,8 @@ class FleetCheckOptions:
         return tuple(one for one in TITLES if one in left)
 
     def _selected(self) -> list[str]:
-        return naming.select(
-            tuple(TITLES),
-            str,
-            self.only,
-            self.skip,
-            noun="part",
-            nothing="nothing would be checked",
-        )
+        nothing = "nothing would be checked"
+        return naming.select(tuple(TITLES), str, self.only, self.skip, noun="part", nothing=nothing)
 
     def names(self) -> list[tuple[str, str]]:
         return [(one, TITLES[one]) for one in self._selected()]

@@ -38,6 +38,9 @@ LEAST_NODES = 5
 # What is nearer than this to its siblings is no reason to drain a node, however certain it is.
 LEAST_DISTANCE = 0.03
 
+# The logarithm of a number that is larger than any ratio, and still is one.
+_LARGEST = 700.0
+
 Standing = Literal["even", "slow", "maybe", "fast"]
 _BESIDE_ITS_OWN: dict[Standing, Standing] = {"slow": "maybe", "maybe": "even"}
 
@@ -122,19 +125,15 @@ def place(figures: Sequence[Figure], comparisons: int) -> Group:
 
 
 class _Scale:
-    """The effect of chance on a device: a spread with its degrees of freedom, at the levels of a fleet's two tests."""
+    """The effect of chance on a device: the square of a spread, and the numbers of such spreads beyond which a device
+    is certain, and worth another look."""
 
     def __init__(self, spread: float, freedom: float, count: int) -> None:
-        self._square = spread**2
+        self.square = spread**2
         # Slow is one side; half of what an even fleet may have is this test's, half the other one's.
-        self._certain, self._maybe = (
+        self.certain, self.maybe = (
             stats.student_quantile(1 - 1 / (fleets * count), freedom) for fleets in (EVEN_FLEETS, EVEN_FLEETS_MAYBE)
         )
-
-    def reaches(self, more: float) -> tuple[float, float]:
-        """The distances beyond which a device is certain, and worth another look; `more` is variance of its own."""
-        spread = math.sqrt(self._square + more)
-        return self._certain * spread, self._maybe * spread
 
 
 def _from_others(values: Sequence[float]) -> list[float]:
@@ -167,14 +166,17 @@ def _is_far(distance: float) -> bool:
 
 def _placed(figure: Figure, distance: float, scale: _Scale, more: float) -> Placed:
     """`distance` is of logarithms, from what the device is held against; `more` the variance that is its own."""
-    reach, look = scale.reaches(more)
+    spread = math.sqrt(scale.square + more)
+    reach, look = scale.certain * spread, scale.maybe * spread
     standing: Standing = "even"
     if _is_far(distance):
         if abs(distance) > reach:
             standing = "fast" if distance > 0 else "slow"
         elif -distance > look:
             standing = "maybe"
-    return Placed(figure, math.exp(distance), math.exp(distance - reach), math.exp(distance + reach), standing)
+    # Of a few nodes far apart nothing is known: the interval may reach beyond any number.
+    high = math.exp(min(distance + reach, _LARGEST))
+    return Placed(figure, math.exp(distance), math.exp(distance - reach), high, standing)
 
 
 # -- whole nodes -------------------------------------------------------------------------------------------------------

@@ -46,18 +46,11 @@ _REDUCTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One global setting of torch: where it stands, how it is read and set."""
+    """One global setting of torch: an attribute of one of its backends."""
 
-    name: str
-    read: Callable[[], Any]
-    write: Callable[[Any], None]
-
-
-def _attribute(owner: Any, owner_name: str, attribute: str) -> Setting:
-    def write(value: Any) -> None:
-        setattr(owner, attribute, value)
-
-    return Setting(f"{owner_name}.{attribute}", lambda: getattr(owner, attribute), write)
+    owner: Any
+    owner_name: str
+    attribute: str
 
 
 def _product_settings() -> list[tuple[Setting, dict[Precision, Any]]]:
@@ -71,30 +64,24 @@ def _product_settings() -> list[tuple[Setting, dict[Precision, Any]]]:
             (backends.mkldnn.matmul, "mkldnn.matmul"),
             (backends.mkldnn.conv, "mkldnn.conv"),
         )
-        return [(_attribute(owner, name, "fp32_precision"), values) for owner, name in owners]
+        return [(Setting(owner, name, "fp32_precision"), values) for owner, name in owners]
     switches: dict[Precision, Any] = {"ieee": False, "tf32": True}
     return [
-        (_attribute(backends.cuda.matmul, "cuda.matmul", "allow_tf32"), switches),
-        (_attribute(backends.cudnn, "cudnn", "allow_tf32"), switches),
+        (Setting(backends.cuda.matmul, "cuda.matmul", "allow_tf32"), switches),
+        (Setting(backends.cudnn, "cudnn", "allow_tf32"), switches),
     ]
 
 
 def _reduction_settings() -> list[Setting]:
     owner = torch.backends.cuda.matmul
-    found = []
-    for name in _REDUCTIONS:
-        try:
-            getattr(owner, name)
-        except AttributeError:  # allow_fp16_accumulation came with torch 2.7
-            continue
-        found.append(_attribute(owner, "cuda.matmul", name))
-    return found
+    # allow_fp16_accumulation came with torch 2.7.
+    return [Setting(owner, "cuda.matmul", name) for name in _REDUCTIONS if hasattr(owner, name)]
 
 
 def state() -> dict[str, Any]:
     """Every setting as it is now, by name, for the record."""
     settings = [setting for setting, _ in _product_settings()] + _reduction_settings()
-    return {setting.name: setting.read() for setting in settings}
+    return {f"{one.owner_name}.{one.attribute}": getattr(one.owner, one.attribute) for one in settings}
 
 
 @contextlib.contextmanager
@@ -105,14 +92,14 @@ def precision(wanted: Precision) -> Iterator[None]:
     """
     settings: list[tuple[Setting, Any]] = [(setting, values[wanted]) for setting, values in _product_settings()]
     settings += [(setting, False) for setting in _reduction_settings()]
-    before = [(setting, setting.read()) for setting, _ in settings]
+    before = [(one, getattr(one.owner, one.attribute)) for one, _ in settings]
     try:
-        for setting, value in settings:
-            setting.write(value)
+        for one, value in settings:
+            setattr(one.owner, one.attribute, value)
         yield
     finally:
-        for setting, value in before:
-            setting.write(value)
+        for one, value in before:
+            setattr(one.owner, one.attribute, value)
 
 
 def observed(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, multiply: Callable[[], object] | None = None) -> str:

@@ -74,11 +74,8 @@ def random_batches(
         takes = f"its forward takes {', '.join(wanted)}" if wanted else ""
         raise TargetError(f"the inputs of {target.text} are not known", takes, f"add --input {INPUT_GRAMMAR}")
     if recipe.axis is not None and not any(recipe.axis in one.shape for one in inputs):
-        raise UsageError(
-            f"no input has a dimension {recipe.axis!r}",
-            "",
-            f"name it in a shape, like --input {inputs[0].name}:{recipe.axis}:{inputs[0].dtype}",
-        )
+        fix = f"name it in a shape, like --input {inputs[0].name}:{recipe.axis}:{inputs[0].dtype}"
+        raise UsageError(f"no input has a dimension {recipe.axis!r}", "", fix)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.values())
     named = all(
         (one.name in signature and signature[one.name].kind is not inspect.Parameter.POSITIONAL_ONLY)
@@ -298,8 +295,6 @@ def make_optimizer(model: nn.Module, given: Any, name: str, target: Target) -> t
     return made, f"{type(made).__name__} of the target"
 
 
-__all__ = ["OPTIMIZERS", "Batch", "find_loss", "random_tensor"]  # of its parts
-
 # Where gradients are scaled, as torch.amp.GradScaler knows the device.
 SCALED = ("cuda", "xpu", "cpu")
 # What a model calls its own activation checkpointing, and with which arguments it is switched on: transformers' names,
@@ -349,19 +344,32 @@ class Workload:
         if self.optimizer is None:
             return self.parameter_bytes
         trained = sum(p.numel() * p.element_size() for p in self.model.parameters() if p.requires_grad)
-        state = [
-            value
-            for entry in self.optimizer.state.values()
-            for value in entry.values()
-            if isinstance(value, Tensor) and value.device.type == self.device.type
-        ]
-        return int(self.parameter_bytes + trained + sum(t.numel() * t.element_size() for t in state))
+        return int(self.parameter_bytes + trained + self.optimizer_bytes)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of the gradients that are there now."""
+        return sum(_tensor_bytes(p.grad) for p in self.model.parameters() if p.grad is not None)
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Bytes of the optimizer's tensors on the device now; one that several entries share counts once."""
+        entries = self.optimizer.state.values() if self.optimizer is not None else ()
+        tensors = {id(value): value for entry in entries for value in entry.values() if isinstance(value, Tensor)}
+        return sum(_tensor_bytes(one) for one in tensors.values() if one.device.type == self.device.type)
 
     @property
     def smallest_batch(self) -> int:
         """1, or 2 where batch normalisation in training may refuse a single sample."""
         kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
         return 2 if self.mode == "train" and any(isinstance(m, kinds) for m in self.model.modules()) else 1
+
+
+def _tensor_bytes(tensor: Tensor) -> int:
+    """A sparse tensor has indices and values; others their elements."""
+    if tensor.layout is torch.sparse_coo:
+        return _tensor_bytes(tensor._indices()) + _tensor_bytes(tensor._values())
+    return int(tensor.numel() * tensor.element_size())
 
 
 def load(
@@ -463,7 +471,10 @@ def equip(
     chosen, text = make_optimizer(model, given, optimizer, target) if mode == "train" else (None, None)
     if recipe.compile:
         make_batch = compiled(model, make_batch)
-    scaling = scaler(recipe.amp, device) if chosen is not None else None
+    scaling = None
+    if chosen is not None and recipe.amp == "float16" and device.type in SCALED:
+        # A scale of 1 costs no memory, and random data need none.
+        scaling = torch.amp.GradScaler(device.type, init_scale=1.0)
     return Workload(model, make_batch, mode, device, loss, chosen, text, None, recipe, scaling, target.text)
 
 
@@ -549,13 +560,6 @@ def checkpoint(model: nn.Module, target: Target) -> None:
             f"its model has neither {names}",
             "call torch.utils.checkpoint in the model, and leave --grad-checkpointing out",
         )
-
-
-def scaler(amp: str | None, device: torch.device) -> torch.amp.GradScaler | None:
-    """Return what scales the gradients of float16. The scale is 1: it costs no memory, and random data need none."""
-    if amp != "float16" or device.type not in SCALED:
-        return None
-    return torch.amp.GradScaler(device.type, init_scale=1.0)
 
 
 def autocast(amp: str | None, device: torch.device) -> contextlib.AbstractContextManager[object]:
