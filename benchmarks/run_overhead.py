@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from gpucheck.program.run import board, look
+from gpucheck.program.run import counters, hooks
 
 CALLS = 20_000
 ROUNDS = 15
@@ -35,10 +35,10 @@ def main() -> int:
     given = parser.parse_args()
     torch.manual_seed(0)
     random.seed(0)
-    look.begin(bytearray(board.SIZE), ".")
+    hooks.begin(bytearray(counters.SIZE), ".")
     calls = calls_ns()
     step = steps(given.pairs)
-    look.uninstall()
+    hooks.uninstall()
     told = {"calls_ns": calls, **step}
     if given.json:
         print(json.dumps(told, indent=1))
@@ -70,7 +70,7 @@ def calls_ns() -> dict[str, float]:
         # By turns: the same again is looked at more closely.
         "to, counted": lambda: next(turns).to(torch.float64),
     }
-    rule = look.device_of
+    rule = hooks.device_of
     found: dict[str, list[float]] = {name: [] for name in work}
     for _ in range(ROUNDS):
         for name, call in random.sample(sorted(work.items()), len(work)):
@@ -78,20 +78,20 @@ def calls_ns() -> dict[str, float]:
             for installed in random.sample((True, False), 2):
                 switch(installed)
                 if name.endswith("counted"):
-                    look.device_of = lambda tensor: (
+                    hooks.device_of = lambda tensor: (
                         "cuda" if tensor is counted or tensor.dtype is torch.float64 else None
                     )
                 took[installed] = timed(call)
-                look.device_of = rule
+                hooks.device_of = rule
             found[name].append((took[True] - took[False]) / CALLS)
     return {name: statistics.median(values) for name, values in found.items()}
 
 
 def switch(installed: bool) -> None:
     """Put what measures in its place, or take it away."""
-    look.uninstall()
+    hooks.uninstall()
     if installed:
-        look.install()
+        hooks.install()
 
 
 def timed(call: Callable[[], Any]) -> float:

@@ -152,9 +152,9 @@ def step() -> None:
 
     For loops that no optimizer ends (inference, several optimizers): from the first call on these steps count alone.
     """
-    look = sys.modules.get("gpucheck.program.run.look")
-    if look is not None:
-        look.step()
+    hooks = sys.modules.get("gpucheck.program.run.hooks")
+    if hooks is not None:
+        hooks.step()
 
 
 def status(python: str | None = None, *, on_event: OnEvent | None = None) -> Report:

@@ -19,9 +19,9 @@ from gpucheck.bench import buffers
 from gpucheck.bench.transfer import Together, TransferOptions, judge, peer
 from gpucheck.bench.transfer import work as command
 from gpucheck.errors import CannotLook
-from gpucheck.machine import accel, child, choose, inventory, speaking, talk
+from gpucheck.machine import accel, child, child_protocol, child_stdio, choose, inventory
 from gpucheck.machine.child import ChildResult
-from gpucheck.machine.talk import Heard
+from gpucheck.machine.child_protocol import Heard
 from gpucheck.report.events import Progress, Recorder, Skipped
 from gpucheck.report.facts import Device, Facts, PciPath
 from gpucheck.report.finding import Finding
@@ -130,7 +130,7 @@ def test_the_fuller_device_decides_the_size(monkeypatch: pytest.MonkeyPatch) -> 
 
 def said_by_main(monkeypatch: pytest.MonkeyPatch, *ids: str, **kinds: Any) -> list[dict[str, Any]]:
     said: list[dict[str, Any]] = []
-    monkeypatch.setattr(speaking, "claim_stdout", lambda: said.append)
+    monkeypatch.setattr(child_stdio, "claim_stdout", lambda: said.append)
     monkeypatch.setattr(accel, "open_device", lambda name: Fake(name, **kinds))
     monkeypatch.setattr(sys, "argv", ["peer", *ids])
     assert peer.main() == 0
@@ -148,7 +148,7 @@ def test_the_child_says_a_line_for_each_measurement_or_why_there_is_none(monkeyp
 
 
 def ended(stdout: str = "", returncode: int | None = 0, stderr: str = "", *, timed_out: bool = False) -> Heard:
-    return talk.heard(ChildResult(returncode, stdout, stderr, timed_out, returncode is None, 1.0), 60.0)
+    return child_protocol.heard(ChildResult(returncode, stdout, stderr, timed_out, returncode is None, 1.0), 60.0)
 
 
 def together(*ids: str, left_s: float = 100.0) -> Together:
@@ -308,7 +308,7 @@ def test_pairs_without_time_are_told_once(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has such a device")
 def test_a_real_child_says_that_there_is_no_such_device() -> None:
     measurements, reason = peer.read(
-        talk.run(child.python_argv("gpucheck.bench.transfer.peer", "cuda:0", "cuda:1"), 60.0)
+        child_protocol.run(child.python_argv("gpucheck.bench.transfer.peer", "cuda:0", "cuda:1"), 60.0)
     )
     assert measurements == ()
     assert reason.startswith("torch cannot use cuda:0; ")

@@ -16,8 +16,8 @@ from gpucheck.bench.transfer.together import Copier, Lost
 from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import numa
 from gpucheck.machine.child import LineChild
+from gpucheck.machine.child_protocol import Start
 from gpucheck.machine.numa import Bound
-from gpucheck.machine.talk import Start
 from gpucheck.report.events import Recorder, Skipped
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding

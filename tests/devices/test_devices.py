@@ -17,7 +17,7 @@ from gpucheck.devices.command import command, judge, selected
 from gpucheck.devices.options import DevicesOptions
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import inventory
-from gpucheck.machine.readings import NvmlDoor
+from gpucheck.machine.driver_reads import NvmlDoor
 from gpucheck.render import text
 from gpucheck.report.events import Judged, Notice, Progress, Recorder, Started
 from gpucheck.report.facts import Device, Driver, Ecc, Fabric, Facts, Host, Mig, Process, RemappedRows, TorchBuild

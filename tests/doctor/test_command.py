@@ -23,7 +23,7 @@ from gpucheck.doctor import command as doctor
 from gpucheck.doctor.ladder import CONDITIONS
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import UsageError
-from gpucheck.machine import readings
+from gpucheck.machine import driver_reads
 from gpucheck.machine.choose import Usable
 from gpucheck.machine.stack import TorchProbe
 from gpucheck.report.events import Judged, Progress, Recorder, Started
@@ -163,7 +163,7 @@ def test_a_driver_that_hangs_is_told_without_waiting_for_torch(
 ) -> None:
     """torch starts the same driver: its own two minutes are not awaited, and what is known says so."""
     fake_driver(f"{TWO_GPUS}{where}=hang\n")
-    monkeypatch.setattr(readings, "ANSWER_S", 1.0)
+    monkeypatch.setattr(driver_reads, "ANSWER_S", 1.0)
     monkeypatch.setattr(doctor, "TORCH_GRACE_S", 0.5)
     call = STARTS_CUDA if where == "cuda.init" else STARTS_CUDA.replace("cuInit(0)", "cuDriverGetVersion(b'1234')")
     report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, top=call)), require="cuda"))
@@ -183,7 +183,7 @@ def test_an_interrupt_reaches_a_doctor_whose_driver_hangs(
 ) -> None:
     """Neither libcuda's time nor torch's is awaited then, and no child stays."""
     fake_driver(f"{TWO_GPUS}cuda.init=hang\n")
-    monkeypatch.setattr(readings, "ANSWER_S", 60.0)
+    monkeypatch.setattr(driver_reads, "ANSWER_S", 60.0)
     main_thread = threading.main_thread().ident
     assert main_thread is not None
     threading.Timer(2.0, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
@@ -197,7 +197,7 @@ def test_a_driver_that_hangs_at_one_card_may_let_torch_use_another(
     fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_driver(f"{TWO_GPUS}1.cuda.get=hang\n")
-    monkeypatch.setattr(readings, "ANSWER_S", 1.0)
+    monkeypatch.setattr(driver_reads, "ANSWER_S", 1.0)
     monkeypatch.setattr(doctor, "TORCH_GRACE_S", 0.0)
     site = torch_of(tmp_path, count=1, top="import time; time.sleep(3)")
     report = diagnosed(DoctorOptions(python=interpreter(tmp_path, site), skip=("load.",)))

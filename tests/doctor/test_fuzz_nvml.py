@@ -32,9 +32,9 @@ from gpucheck.doctor import command as doctor
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.machine import inventory, nvml_sampler, stack
 from gpucheck.machine import nvml_read as nvml
+from gpucheck.machine.driver_reads import DeviceReading, DriverReading, nvml_reading
 from gpucheck.machine.inventory import Around
 from gpucheck.machine.nvml_fields import Refused
-from gpucheck.machine.readings import DeviceReading, DriverReading, nvml_reading
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Driver, Facts, Host, Python, TorchBuild
 from gpucheck.report.report import Collector

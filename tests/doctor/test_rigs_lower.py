@@ -19,7 +19,7 @@ from gpucheck.doctor.command import command
 from gpucheck.doctor.ladder import BY_ID
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.machine import inventory, stack
-from gpucheck.machine.readings import CudaDoor, NvmlDoor
+from gpucheck.machine.driver_reads import CudaDoor, NvmlDoor
 from gpucheck.report.events import Answered, Judged, Recorder
 from gpucheck.report.finding import Finding
 from gpucheck.report.results.short import DoctorResult

@@ -17,7 +17,7 @@ from gpucheck.cli.app import main
 from gpucheck.errors import Terminated
 from gpucheck.fleet import check, documents
 from gpucheck.fleet.options import FleetCheckOptions
-from gpucheck.machine import child, readings
+from gpucheck.machine import child, driver_reads
 from gpucheck.machine.child import ChildResult
 from gpucheck.report.facts import Device, Driver, Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
@@ -180,7 +180,7 @@ def test_devices_has_the_time_in_which_a_hung_driver_is_known(monkeypatch: pytes
         given.append((part, limit_s))
         return ended(said("pass", 0))
 
-    monkeypatch.setattr(readings, "door_timeout_s", lambda: 29.0)
+    monkeypatch.setattr(driver_reads, "door_timeout_s", lambda: 29.0)
     monkeypatch.setattr(check, "_run", run)
     assert main(["fleet", "check", "--prolog", "--within", "60s", "--quiet", "--host", "n1", "--run", "r"]) == 0
     assert [part for part, _ in given] == ["devices", "doctor"]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.machine import readings
-from gpucheck.machine.readings import CudaDoor, DriverReading
+from gpucheck.machine import driver_reads
+from gpucheck.machine.driver_reads import CudaDoor, DriverReading
 from gpucheck.report.facts import Device
 
 Fake = Callable[..., Path]
@@ -107,7 +107,7 @@ def test_a_start_that_hangs_is_bounded_and_the_path_known(fake_driver: Fake) -> 
 def test_once_nvml_holds_the_cards_none_has_to_start(fake_driver: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight cards may take their time to start, but not where NVML has answered for them already."""
     fake_driver("cuda.init=hang\n")
-    monkeypatch.setattr(readings, "ANSWER_S", 0.5)
+    monkeypatch.setattr(driver_reads, "ANSWER_S", 0.5)
     with CudaDoor(600.0) as door:
         door.ask()
         assert door.reading(cards_are_up=True).error == "libcuda did not answer within 1 s"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gpucheck.machine.driver_reads import DeviceReading, DriverReading
 from gpucheck.machine.inventory import NO_LONGER_LISTED, Memory, added, changes, of
-from gpucheck.machine.readings import DeviceReading, DriverReading
 from gpucheck.report.facts import Changes, ClockReasons, Device, Ecc, Link, NvLink
 
 THEN, NOW, LATER = "2026-01-31T12:00:00Z", "2026-01-31T12:00:02Z", "2026-01-31T12:00:04Z"

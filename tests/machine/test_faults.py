@@ -12,10 +12,10 @@ import torch
 
 from gpucheck.bench.matmul import product
 from gpucheck.errors import CannotLook, DeviceFailed
-from gpucheck.machine import faults, talk
+from gpucheck.machine import child_protocol, faults
 from gpucheck.machine.accel import Accel, open_device
 from gpucheck.machine.child import ChildResult
-from gpucheck.machine.talk import Heard
+from gpucheck.machine.child_protocol import Heard
 from gpucheck.report.events import Failed
 from gpucheck.report.fault import Fault
 from gpucheck.report.report import Collector
@@ -30,7 +30,7 @@ def never(device: str) -> str | None:
 
 def ended(*lines: object, code: int | None = 0, timed_out: bool = False) -> Heard:
     stdout = "".join(json.dumps(line) + "\n" for line in lines)
-    return talk.heard(ChildResult(code, stdout, "", timed_out, False, 1.0), 90.0)
+    return child_protocol.heard(ChildResult(code, stdout, "", timed_out, False, 1.0), 90.0)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ import pytest
 from fake_machine import FakeMachine
 
 from gpucheck.machine import child, host, installed_torch, inventory
-from gpucheck.machine.installed_torch import TorchDevices
-from gpucheck.machine.inventory import Around, Inventory, join, only
-from gpucheck.machine.readings import (
+from gpucheck.machine.child_protocol import Start
+from gpucheck.machine.driver_reads import (
     CudaDoor,
     DeviceReading,
     DriverReading,
@@ -23,7 +22,8 @@ from gpucheck.machine.readings import (
     cuda_reading,
     nvml_reading,
 )
-from gpucheck.machine.talk import Start
+from gpucheck.machine.installed_torch import TorchDevices
+from gpucheck.machine.inventory import Around, Inventory, join, only
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Driver, Facts, Host, Mig, Process, Python, TorchBuild
 

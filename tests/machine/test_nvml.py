@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.machine import child, nvml_fields, nvml_read, readings
+from gpucheck.machine import child, driver_reads, nvml_fields, nvml_read
+from gpucheck.machine.driver_reads import DriverReading, NvmlDoor, door_timeout_s
 from gpucheck.machine.nvml_fields import Row, applies
-from gpucheck.machine.readings import DriverReading, NvmlDoor, door_timeout_s
 from gpucheck.report.facts import (
     ClockReasons,
     Device,
@@ -758,8 +758,8 @@ def test_a_card_that_hangs_before_it_is_identified_is_known_by_its_number(fake_d
 
 
 def test_each_card_has_its_own_time_once_nvml_has_started(fake_driver: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readings, "ANSWER_S", 1.0)
-    monkeypatch.setattr(readings, "START_OF_A_CARD_S", 1.0)
+    monkeypatch.setattr(driver_reads, "ANSWER_S", 1.0)
+    monkeypatch.setattr(driver_reads, "START_OF_A_CARD_S", 1.0)
     fake_driver("1.power=hang\n")
     assert read(timeout_s=600.0).error == "NVML did not answer within 2 s"
 

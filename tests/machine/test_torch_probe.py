@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from gpucheck.machine import stack, talk, torch_probe_child
+from gpucheck.machine import child_protocol, stack, torch_probe_child
 from gpucheck.machine.child import ChildResult
+from gpucheck.machine.child_protocol import Heard
 from gpucheck.machine.stack import KernelRun, TorchProbe
-from gpucheck.machine.talk import Heard
 
 TEXT = stack.TORCH_PROGRAM.read_text(encoding="utf-8")
 LOADED = "/proc/self/maps"
@@ -274,7 +274,7 @@ def test_a_crash_in_a_kernel_keeps_the_devices(tmp_path: Path, empty: Path) -> N
 
 
 def ended(stdout: str, returncode: int | None = 1, stderr: str = "") -> Heard:
-    return talk.heard(ChildResult(returncode, stdout, stderr, False, False, 0.0), 60.0)
+    return child_protocol.heard(ChildResult(returncode, stdout, stderr, False, False, 0.0), 60.0)
 
 
 def test_lines_of_others_are_left_out() -> None:

@@ -15,7 +15,7 @@ from torch import nn
 
 from gpucheck.program import rules
 from gpucheck.program.engine import DeviceMismatch, World
-from gpucheck.program.surface import Surface, claimed
+from gpucheck.program.simulated_cuda import Surface, claimed
 
 GPU = torch.device("cuda:0")
 

@@ -12,7 +12,7 @@ from mistakes import MISMATCHES, program
 
 from gpucheck.program import judge, placement
 from gpucheck.program.engine import World
-from gpucheck.program.surface import claimed
+from gpucheck.program.simulated_cuda import claimed
 from gpucheck.report.finding import Finding
 
 _DRY = Path(__file__).parent.parent / "programs" / "dry" / "mistakes.py"

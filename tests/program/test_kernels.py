@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpucheck.program.claims import Claims
 from gpucheck.program.engine import World
-from gpucheck.program.surface import claimed
+from gpucheck.program.simulated_cuda import claimed
+from gpucheck.program.simulated_devices import Claims
 from gpucheck.work.storages import Memory
 
 KIB = 1024

@@ -12,7 +12,7 @@ from torch import nn
 
 from gpucheck.program.engine import DeviceMismatch, World
 from gpucheck.program.rules import RULES, Operand, Verdict, judge
-from gpucheck.program.surface import claimed
+from gpucheck.program.simulated_cuda import claimed
 
 GPU, OTHER, CPU = "cuda:0", "cuda:1", "cpu"
 

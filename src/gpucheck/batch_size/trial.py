@@ -29,7 +29,7 @@ from torch import nn
 
 from gpucheck.batch_size.outcome import LEAST_GROWTH_BYTES, Setup, on_device
 from gpucheck.errors import GpucheckError, TargetError
-from gpucheck.machine import kept, speaking
+from gpucheck.machine import child_stdio, kept
 from gpucheck.machine.accel import Accel, open_device, reset_resident_peak
 from gpucheck.messages import chain_of
 from gpucheck.report.codec import from_json, to_json
@@ -624,7 +624,7 @@ def _failure(error: BaseException) -> Json:
 def _told(error: GpucheckError) -> Any:
     """An error of ours as plain data, with the traceback of the user's code where there is one."""
     own = error.trace if isinstance(error, TargetError) else ""
-    return speaking.raised(error, own or traceback.format_exc())["raised"]
+    return child_stdio.raised(error, own or traceback.format_exc())["raised"]
 
 
 def evaluate(workload: Workload, batch: Batch) -> None:

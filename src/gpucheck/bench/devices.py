@@ -15,7 +15,7 @@ from gpucheck import errors
 from gpucheck.bench import judge, judging
 from gpucheck.config import Limit
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Undecided, UsageError
-from gpucheck.machine import child, choose, faults, inventory, kept, pulse, talk
+from gpucheck.machine import child, child_protocol, choose, faults, inventory, kept, pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.child import ChildResult
 from gpucheck.machine.host import held_bytes
@@ -326,7 +326,7 @@ def _document(ended: ChildResult, number: int) -> Report:
     try:
         return from_json(Report, json.loads(ended.stdout))
     except (ValueError, KeyError, TypeError) as error:
-        ending = talk.ending_of(ended, LONGEST_RUN_S)
+        ending = child_protocol.ending_of(ended, LONGEST_RUN_S)
         if ending.how == "killed":
             # By somebody else, mostly for want of memory.
             raise Undecided(

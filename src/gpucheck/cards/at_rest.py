@@ -13,10 +13,10 @@ from typing import Any
 
 from gpucheck import units, xid
 from gpucheck.cards.card import NOT_READ, Said, address_of, addresses_not_listed, is_dead, is_nameless, pointer
+from gpucheck.machine.driver_reads import NOT_ANSWERING
 from gpucheck.machine.inventory import NO_GPU, NOT_ASKED, unclaimed_bytes
 from gpucheck.machine.kernel_driver import RECOVERY
 from gpucheck.machine.nvml_fields import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
-from gpucheck.machine.readings import NOT_ANSWERING
 from gpucheck.report.facts import Device, Facts, Host, Process, XidError
 from gpucheck.report.finding import Finding, Verdict
 

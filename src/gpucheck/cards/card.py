@@ -8,9 +8,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from gpucheck.machine.driver_reads import NOT_ANSWERING
 from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
-from gpucheck.machine.readings import NOT_ANSWERING
 from gpucheck.report.facts import Device, Driver, Facts, Host
 from gpucheck.report.finding import Finding, Verdict, in_short
 

@@ -26,7 +26,7 @@ from gpucheck.cards.card import (
 )
 from gpucheck.cards.checks import findings, is_usable
 from gpucheck.devices.options import DevicesOptions, StatusOptions
-from gpucheck.machine import choose, host, installed_torch, inventory, readings
+from gpucheck.machine import choose, driver_reads, host, installed_torch, inventory
 from gpucheck.machine.child import Ahead
 from gpucheck.machine.inventory import Inventory, only
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
@@ -312,7 +312,7 @@ def status(options: StatusOptions, emit: Emit) -> None:
     from gpucheck.doctor.options import DoctorOptions
 
     began_s = time.monotonic() if errors.began_s is None else errors.began_s
-    healthy_s = readings.door_timeout_s(options.root)
+    healthy_s = driver_reads.door_timeout_s(options.root)
     limit_s = min(STATUS_LIMIT_S, healthy_s)
     answer_s = max(began_s + STATUS_LIMIT_S - time.monotonic(), 1.0)
     asked = DoctorOptions(options.python, time_budget_s=answer_s, root=options.root)

@@ -18,7 +18,7 @@ from gpucheck.doctor.condition import Condition, Evidence
 from gpucheck.doctor.ladder import CONDITIONS, select
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import UsageError
-from gpucheck.machine import child, choose, installed_torch, inventory, stack, talk
+from gpucheck.machine import child, child_protocol, choose, installed_torch, inventory, stack
 from gpucheck.machine.choose import Usable
 from gpucheck.machine.host import held_bytes
 from gpucheck.machine.stack import Stack, TorchProbe, how_it_ended, said
@@ -263,7 +263,7 @@ def run_load(evidence: Evidence, python: str | None) -> LoadResult:
     argv = [python or sys.executable, "-c", text, str(SETTLE_S), str(LOAD_S), *loaded]
     with ExitStack() as opened:
         watches = {name: opened.enter_context(Watch(uuid)) for name, uuid in loaded.items()}
-        heard = talk.run(argv, timeout_s)
+        heard = child_protocol.run(argv, timeout_s)
         samples = {name: watch.take() for name, watch in watches.items()}
         unseen = {name: watch.reason for name, watch in watches.items() if watch.reason}
     told = said(heard.lines)

@@ -23,7 +23,7 @@ from gpucheck.errors import CannotLook, GpucheckError, Terminated, UsageError
 from gpucheck.fleet import documents, hosts
 from gpucheck.fleet.judge import gpus_text
 from gpucheck.fleet.options import FleetCheckOptions
-from gpucheck.machine import child, launcher, readings, talk
+from gpucheck.machine import child, child_protocol, driver_reads, launcher
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress
 from gpucheck.report.facts import Device, Facts
@@ -125,7 +125,7 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
             weight = sum(PARTS[one].weight for one in waiting)
             left_s = max(deadline - time.monotonic(), 0.0)
             # What hangs in the driver is known once a healthy one would have answered.
-            least_s = readings.door_timeout_s() + START_S if part == "devices" else 0.0
+            least_s = driver_reads.door_timeout_s() + START_S if part == "devices" else 0.0
             limit_s = min(max(left_s * PARTS[part].weight / weight, least_s), left_s)
             node = with_part(node, part, _run(part, limit_s), limit_s)
             waiting.pop(0)
@@ -183,7 +183,7 @@ def _write(gather: str, node: NodeDocument) -> None:
     except OSError as error:
         why = error.strerror or str(error)
     else:
-        heard = talk.heard(ended, limit_s)
+        heard = child_protocol.heard(ended, limit_s)
         if (wrong := heard.merged.get("wrong")) == "":
             return
         why = str(wrong) if wrong is not None else heard.ending.in_words
@@ -284,7 +284,7 @@ def _why(ended: child.ChildResult, limit_s: float, code: int | None) -> str:
         return f"did not finish within {limit_s:.0f} s{stuck}"
     if code in _EXITS:
         return ""
-    ending = talk.ending_of(ended, limit_s)
+    ending = child_protocol.ending_of(ended, limit_s)
     last = (ended.stderr.strip().splitlines() or [""])[-1][:MOST_TEXT]
     how = f"ended by {ending.signal}" if ending.signal else f"ended with status {ended.returncode}"
     return documents.clean(f"{how}{f': {last}' if last else ''}")

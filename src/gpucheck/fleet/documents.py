@@ -28,7 +28,7 @@ from typing import Any
 
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.fleet import hosts
-from gpucheck.machine import saved, speaking
+from gpucheck.machine import child_stdio, saved
 from gpucheck.report.codec import from_json, to_json, visible
 from gpucheck.report.results.fleet import NODE_SCHEMA, NodeDocument, RefusedFile
 
@@ -301,7 +301,7 @@ def _unpacked(match: re.Match[bytes]) -> bytes:
 
 def main() -> int:
     """Write the document on stdin into the folder of the command line, and say what went wrong, if anything."""
-    say, wrong = speaking.claim_stdout(), ""
+    say, wrong = child_stdio.claim_stdout(), ""
     try:
         (document,) = _of_log(sys.stdin.buffer)
         write(Path(sys.argv[1]), document)

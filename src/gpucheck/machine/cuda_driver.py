@@ -2,7 +2,7 @@
 
 CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are obeyed by libcuda itself, not guessed. No context is made. Said are a
 line when the library is loaded, one when cuInit has answered, one for each device, and the `end`.
-`machine/readings.py` is the parent's side.
+`machine/driver_reads.py` is the parent's side.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-from gpucheck.machine.speaking import claim_stdout, mapped_library
+from gpucheck.machine.child_stdio import claim_stdout, mapped_library
 
 # CUdevice_attribute of cuda.h.
 MULTIPROCESSOR_COUNT, INTEGRATED, MEMORY_BUS_WIDTH, MAJOR, MINOR = 16, 18, 37, 75, 76

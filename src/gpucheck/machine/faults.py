@@ -15,10 +15,10 @@ from pathlib import Path
 import gpucheck
 from gpucheck import messages
 from gpucheck.errors import DeviceFailed, GpucheckError
-from gpucheck.machine import kept, talk
+from gpucheck.machine import child_protocol, kept
 from gpucheck.machine.child import python_argv
-from gpucheck.machine.speaking import claim_stdout
-from gpucheck.machine.talk import Heard
+from gpucheck.machine.child_protocol import Heard
+from gpucheck.machine.child_stdio import claim_stdout
 from gpucheck.report.fault import Fault, Kind, first_line
 
 # As for torch's own list of devices (installed_torch): importing torch from a cold disk has taken most of a minute, and
@@ -114,7 +114,7 @@ def is_of_library(error: BaseException) -> bool:
 
 def fresh_process(device: str) -> str | None:
     """Run a small kernel of each library in a fresh process: WORKS, why it failed, or None where that says nothing."""
-    return read(talk.run(python_argv("gpucheck.machine.faults", device), FRESH_TIMEOUT_S))
+    return read(child_protocol.run(python_argv("gpucheck.machine.faults", device), FRESH_TIMEOUT_S))
 
 
 def read(heard: Heard) -> str | None:

@@ -15,8 +15,8 @@ from typing import Any
 
 from gpucheck import errors
 from gpucheck.errors import CannotLook
-from gpucheck.machine import child, pulse, talk
-from gpucheck.machine.speaking import claim_stdout
+from gpucheck.machine import child, child_protocol, pulse
+from gpucheck.machine.child_stdio import claim_stdout
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Device, TorchBuild
 
@@ -111,7 +111,7 @@ def could_see_another(build: TorchBuild, platform: str = sys.platform) -> bool:
 
 def devices(timeout_s: float = TIMEOUT_S) -> TorchDevices:
     """The accelerators that torch alone knows (ROCm, XPU, MPS), asked in a child: the import may hang or crash."""
-    heard = talk.run(child.python_argv("gpucheck.machine.installed_torch"), timeout_s)
+    heard = child_protocol.run(child.python_argv("gpucheck.machine.installed_torch"), timeout_s)
     ending = heard.ending
     if "devices" in heard.merged:
         return TorchDevices(tuple(from_json(Device, row) for row in heard.merged["devices"]))

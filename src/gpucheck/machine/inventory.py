@@ -20,11 +20,11 @@ from typing import Any, TypeVar
 
 from gpucheck.machine import host, installed_torch, kernel_driver, numa
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
+from gpucheck.machine.child_protocol import Start
+from gpucheck.machine.driver_reads import CudaDoor, DeviceReading, DriverReading, NvmlDoor
 from gpucheck.machine.host import AT_WORK_PERCENT
 from gpucheck.machine.installed_torch import TorchDevices
 from gpucheck.machine.nvml_fields import LINKS, MEMORY, NOT_ACCESSIBLE, NVML_ONLY, applies, unclaimed_counts
-from gpucheck.machine.readings import CudaDoor, DeviceReading, DriverReading, NvmlDoor
-from gpucheck.machine.talk import Start
 from gpucheck.report.facts import Changes, Device, Driver, Ecc, Facts, Host, Link, PciPath, Process, Python, TorchBuild
 
 Counted = TypeVar("Counted", int, float)

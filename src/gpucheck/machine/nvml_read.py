@@ -2,7 +2,7 @@
 
 A request says whether `processes` and `links` are wanted. It is answered by a line for the driver, a line for each
 device's identity, one for its fields, one for its links, and the `end`: what was read before a call that never returns
-is not lost. `machine/readings.py` is the parent's side.
+is not lost. `machine/driver_reads.py` is the parent's side.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpucheck.machine import nvml_fields as fields
+from gpucheck.machine.child_stdio import Say, claim_stdout, mapped_library, requests
 from gpucheck.machine.nvml_fields import (
     ECC_OFF,
     FUNCTION_NOT_FOUND,
@@ -34,7 +35,6 @@ from gpucheck.machine.nvml_fields import (
     filled,
     refusal,
 )
-from gpucheck.machine.speaking import Say, claim_stdout, mapped_library, requests
 
 NOT_INSTALLED = "nvidia-ml-py is not installed"
 

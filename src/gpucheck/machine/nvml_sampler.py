@@ -17,8 +17,8 @@ from typing import Any
 from gpucheck import links
 from gpucheck.machine import nvml_fields as fields
 from gpucheck.machine import nvml_read as read
+from gpucheck.machine.child_stdio import claim_stdout, requests
 from gpucheck.machine.nvml_fields import Refused, Row, call
-from gpucheck.machine.speaking import claim_stdout, requests
 
 # NVML averages some readings over a second, and more than 20 readings a second disturb what they watch.
 INTERVAL_S = 0.05

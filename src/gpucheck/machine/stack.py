@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpucheck.machine import child, kernel_driver, talk
+from gpucheck.machine import child, child_protocol, kernel_driver
 from gpucheck.machine.child import Cut
+from gpucheck.machine.child_protocol import Ending, Heard, Line
 from gpucheck.machine.kernel_driver import ROOT, PciDevice, first_line, text_of
-from gpucheck.machine.talk import Ending, Heard, Line
 from gpucheck.report.codec import from_json
 
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
@@ -349,7 +349,7 @@ def opened(paths: Sequence[str]) -> list[int | None]:
     """
     if not paths:
         return []
-    heard = talk.run([sys.executable, "-I", "-S", "-c", OPEN_PROGRAM, *paths], OPEN_TIMEOUT_S)
+    heard = child_protocol.run([sys.executable, "-I", "-S", "-c", OPEN_PROGRAM, *paths], OPEN_TIMEOUT_S)
     told: list[int | None] = [line["errno"] for line in heard.lines]
     if heard.ending.how == "late" and len(told) < len(paths):
         told.append(errno.ETIMEDOUT)
@@ -493,7 +493,7 @@ def probe(
     """Ask the torch of `python` (this interpreter without it), until `cut` if another thread sets it."""
     # As a user's own process starts it: with the current folder on the path, where a stray file may shadow torch.
     argv = [python or sys.executable, "-c", TORCH_PROGRAM.read_text(encoding="utf-8")]
-    return replace(read_torch(talk.run(argv, timeout_s, env=env, cut=cut)), limit_s=timeout_s)
+    return replace(read_torch(child_protocol.run(argv, timeout_s, env=env, cut=cut)), limit_s=timeout_s)
 
 
 def said(lines: Sequence[Line]) -> Line:

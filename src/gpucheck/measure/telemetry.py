@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpucheck.machine.child import LineChild, python_argv
-from gpucheck.machine.readings import door_timeout_s
-from gpucheck.machine.talk import Ending, Lost, Talk
+from gpucheck.machine.child_protocol import Ending, Lost, Talk
+from gpucheck.machine.driver_reads import door_timeout_s
 from gpucheck.report.measurement import Run
 
 TAKE_TIMEOUT_S = 1.0

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from gpucheck.errors import CannotLook, TargetError
-from gpucheck.machine import inventory, talk
+from gpucheck.machine import child_protocol, inventory
 from gpucheck.machine.child import python_argv
 from gpucheck.program import judge
 from gpucheck.program.options import ModelOptions
@@ -47,10 +47,10 @@ def _asked(options: ModelOptions, *, on_device: bool) -> Any:
     environment = dict(os.environ)
     if not on_device:  # nothing may reach a GPU that is here: what claims it has its data on the CPU
         environment |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-    heard = talk.run(python_argv(CHILD, json.dumps([asdict(options), on_device])), LONGEST_S, env=environment)
+    heard = child_protocol.run(python_argv(CHILD, json.dumps([asdict(options), on_device])), LONGEST_S, env=environment)
     answer = heard.merged
     if "raised" in answer:
-        raise talk.rebuilt(answer["raised"])
+        raise child_protocol.rebuilt(answer["raised"])
     if "failed" in answer:
         raise RuntimeError(f"in the process that runs the model:\n{answer['failed']}")
     if "answer" in answer:
@@ -58,7 +58,7 @@ def _asked(options: ModelOptions, *, on_device: bool) -> Any:
     raise _ended(heard.ending, answer, options.target)
 
 
-def _ended(ending: talk.Ending, answer: talk.Line, target: str) -> Exception:
+def _ended(ending: child_protocol.Ending, answer: child_protocol.Line, target: str) -> Exception:
     said = ending.last_words
     if ending.how == "late":
         return CannotLook(f"{target} did not finish within {ending.limit_s:g} s", said, "give a smaller --batch-size")

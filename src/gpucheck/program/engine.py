@@ -29,8 +29,19 @@ from torch.autograd.function import once_differentiable
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from gpucheck.program import rules
-from gpucheck.program.claims import CPU, Cause, Claims, Place, cause, here, place_of, storage_of, text_of, user_frame
 from gpucheck.program.options import Device
+from gpucheck.program.simulated_devices import (
+    CPU,
+    Cause,
+    Claims,
+    Place,
+    cause,
+    here,
+    place_of,
+    storage_of,
+    text_of,
+    user_frame,
+)
 from gpucheck.report.results.model import DeviceMismatchEntry, MismatchedTensor, Phase
 from gpucheck.report.results.run import AssumedValue
 

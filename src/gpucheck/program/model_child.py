@@ -11,20 +11,20 @@ import traceback
 from typing import Any
 
 from gpucheck.errors import GpucheckError, TargetError
-from gpucheck.machine import speaking
+from gpucheck.machine import child_stdio
 from gpucheck.program.options import ModelOptions
 
 
 def main() -> int:
     """Answer the one request."""
     options, on_device = json.loads(sys.argv[1])
-    say = speaking.claim_stdout()
+    say = child_stdio.claim_stdout()
     say({"started": True})
     try:
         answer = _answer(ModelOptions(**{**options, "inputs": tuple(options["inputs"])}), on_device=on_device)
     except GpucheckError as error:
         trace = error.trace if isinstance(error, TargetError) and error.trace else traceback.format_exc()
-        say(speaking.raised(error, trace))
+        say(child_stdio.raised(error, trace))
         return 0
     except Exception:  # noqa: BLE001 (what the user's code raises is a TargetError by now: this is ours)
         say({"failed": traceback.format_exc(), "end": True})

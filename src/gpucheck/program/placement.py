@@ -27,10 +27,10 @@ import torch
 from torch import Tensor, nn
 
 from gpucheck.errors import GpucheckError, TargetError, UsageError
-from gpucheck.program.claims import CPU, Origin, Place, here, place_of, rank, storage_of, text_of
 from gpucheck.program.engine import DeviceMismatch, Mismatch, World, tensors_in
 from gpucheck.program.options import ModelOptions
-from gpucheck.program.surface import Surface, claimed
+from gpucheck.program.simulated_cuda import Surface, claimed
+from gpucheck.program.simulated_devices import CPU, Origin, Place, here, place_of, rank, storage_of, text_of
 from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.report.results.model import (
     ClaimedRun,

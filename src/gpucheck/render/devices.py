@@ -10,9 +10,9 @@ from dataclasses import replace
 from gpucheck import units
 from gpucheck.cards.at_work import COSTLY, work
 from gpucheck.cards.checks import gravity
+from gpucheck.machine.driver_reads import NOT_ANSWERING
 from gpucheck.machine.inventory import ASLEEP
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
-from gpucheck.machine.readings import NOT_ANSWERING
 from gpucheck.render.blocks import (
     SIGNS,
     UNKNOWN,

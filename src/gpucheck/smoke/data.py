@@ -22,10 +22,10 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from gpucheck.errors import CannotLook
-from gpucheck.machine import kept, talk
+from gpucheck.machine import child_protocol, kept
 from gpucheck.machine.accel import Accel, has_context, open_device
 from gpucheck.machine.child import python_argv
-from gpucheck.machine.speaking import claim_stdout
+from gpucheck.machine.child_stdio import claim_stdout
 from gpucheck.memory import resident as memory_resident
 from gpucheck.memory import steps as memory_steps
 from gpucheck.report.codec import to_json
@@ -106,7 +106,7 @@ CHILD_TIMEOUT_S = 90.0 + 30.0
 
 def _apart(dut: DeviceUnderTest, check: str) -> Passed:
     """A check of this module, made in a child. Raises what it raises there, and Wrong where the child only ended."""
-    heard = talk.run(python_argv("gpucheck.smoke.data", dut.accel.id, check), CHILD_TIMEOUT_S)
+    heard = child_protocol.run(python_argv("gpucheck.smoke.data", dut.accel.id, check), CHILD_TIMEOUT_S)
     told = heard.merged
     if "passed" in told:
         return Passed(**told["passed"])

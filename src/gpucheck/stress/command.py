@@ -16,7 +16,7 @@ from gpucheck import messages, units
 from gpucheck.errors import GpucheckError
 from gpucheck.machine import choose, faults, host, inventory, kernel_driver, pulse
 from gpucheck.machine.child import LineChild, python_argv
-from gpucheck.machine.talk import Ending, Line, Lost, Talk
+from gpucheck.machine.child_protocol import Ending, Line, Lost, Talk
 from gpucheck.naming import few
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import Answered, Began, Emit, Failed, Finished, Notice, Planned, Progress, Skipped, Started

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucheck.errors import CannotLook
 from gpucheck.machine import faults
-from gpucheck.machine.speaking import Say, claim_stdout, raised, requests
+from gpucheck.machine.child_stdio import Say, claim_stdout, raised, requests
 from gpucheck.measure import telemetry
 from gpucheck.measure.telemetry import Sample, Watch
 from gpucheck.measure.timing import LEAST_HOST_WINDOW_S

@@ -231,7 +231,7 @@ torch.ones(2).cuda()
 
 @pytest.mark.parametrize(("used", "name"), [("used", "run.dry.fork"), ("unused", "run.dry.mismatch")])
 def test_what_a_forked_process_swallows_is_told(used: str, name: str, tmp_path: Path) -> None:
-    """Its own notes are lost with it, so that it leaves each on the board."""
+    """Its own notes are lost with it, so that it leaves each in the shared counters."""
     (tmp_path / "swallowed.py").write_text(SWALLOWED)
     document = dry(tmp_path, "swallowed.py", used, cwd=tmp_path)
     assert wrong(document) == [] and document["summary"]["verdict"] == "warn"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpucheck.program.run import board, command, held, judge, look
+from gpucheck.program.run import command, counters, hooks, judge, memory_peaks
 from gpucheck.program.run.command import Sources
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.results.run import OutOfMemory, RunLine, RunResult, RunStep, TimeShares, Traced, TracedLine
@@ -127,25 +127,27 @@ def test_what_to_change_first(seen: OutOfMemory, advice: str) -> None:
     ],
 )
 def test_what_the_text_of_the_error_says(text: str, asked: int | None, others: int | None) -> None:
-    memory = bytearray(board.SIZE)
-    with board.cells_of(memory) as cells:
+    memory = bytearray(counters.SIZE)
+    with counters.cells_of(memory) as cells:
         cause = "oom.cpu" if "CPU" in text or "bad" in text else "oom.cuda"
         line = {"say": "error", "class": "RuntimeError", "text": text, "cause": cause, "memory": True}
-        board.write(memory, cells, line | {"where": None, "step": 0, "phase": 1})
-    told = command.answer(board.read(memory), command.Ended(("x.py",), 1, 0, 10**9, 0.5, None)).out_of_memory
+        counters.write(memory, cells, line | {"where": None, "step": 0, "phase": 1})
+    told = command.answer(counters.read(memory), command.Ended(("x.py",), 1, 0, 10**9, 0.5, None)).out_of_memory
     assert told is not None
     assert (told.asked_bytes, told.other_processes_bytes, told.phase) == (asked, others, "backward")
 
 
 def test_an_empty_board_is_an_answer_that_survives_json() -> None:
-    result = command.answer(board.read(bytearray(board.SIZE)), command.Ended(("x.py", "--a"), 0, 0, 10**9, None, None))
+    result = command.answer(
+        counters.read(bytearray(counters.SIZE)), command.Ended(("x.py", "--a"), 0, 0, 10**9, None, None)
+    )
     assert (result.waits_for, result.shares, result.steps, result.lines) == ("inconclusive", None, None, ())
     assert from_json(RunResult, to_json(result)) == result
     assert [one.id for one in judge.findings(result)] == ["run.time"]
 
 
 def test_the_line_that_keeps_most_is_in_the_finding_of_growth() -> None:
-    empty = command.answer(board.read(bytearray(board.SIZE)), command.Ended(("x.py",), 0, 0, 10**9, None, None))
+    empty = command.answer(counters.read(bytearray(counters.SIZE)), command.Ended(("x.py",), 0, 0, 10**9, None, None))
     leak = command.growth(steps([GIB + n * 2**20 for n in range(60)], on_device=True))
     kept = TracedLine("/here/train.py", 7, "f", "Net.0", "forward", 2**21, 2.0**20, 4, None)
     held = replace(kept, line=9, kept_bytes_per_step=4.0, held_by="list losses of 9")
@@ -193,7 +195,7 @@ LINE = RunLine(
     ],
 )
 def test_small_copies_are_many_in_a_step_or_in_all(count: int, steps: int, size: int, many: bool) -> None:
-    empty = command.answer(board.read(bytearray(board.SIZE)), command.Ended(("x.py",), 0, 0, 10**9, None, None))
+    empty = command.answer(counters.read(bytearray(counters.SIZE)), command.Ended(("x.py",), 0, 0, 10**9, None, None))
     line = replace(LINE, count=count, steps=steps, bytes=count * size)
     found = judge.of_lines(replace(empty, lines=(line,)), "/job")
     assert [one.id for one in found] == ["run.copies.small"] * many
@@ -210,13 +212,13 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         told.append(kind)
         return -1
 
-    monkeypatch.setattr(look, "device_of", lambda tensor: "cuda")
-    monkeypatch.setattr(look, "_site", site)
-    monkeypatch.setattr(look, "_size", lambda tensor: 0)
+    monkeypatch.setattr(hooks, "device_of", lambda tensor: "cuda")
+    monkeypatch.setattr(hooks, "_site", site)
+    monkeypatch.setattr(hooks, "_size", lambda tensor: 0)
     return told
 
 
-@pytest.mark.parametrize("make", [look._reader, look._scalar])
+@pytest.mark.parametrize("make", [hooks._reader, hooks._scalar])
 def test_threads_that_wait_at_once_are_each_counted_and_so_is_what_follows(
     make: Callable[..., Callable[[str], None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,8 +251,8 @@ def test_threads_that_wait_at_once_are_each_counted_and_so_is_what_follows(
 
 def test_what_a_reader_reads_in_turn_is_no_wait_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     told = counted(monkeypatch)
-    item = look._scalar("item", lambda tensor: 1)
-    text = look._reader("print", lambda tensor: f"{item(tensor)} {item(tensor)}")
+    item = hooks._scalar("item", lambda tensor: 1)
+    text = hooks._reader("print", lambda tensor: f"{item(tensor)} {item(tensor)}")
     assert text(object()) == "1 1"
     assert told == ["print"]
 
@@ -259,33 +261,33 @@ def test_what_a_reader_reads_in_turn_is_no_wait_of_its_own(monkeypatch: pytest.M
 
 
 def test_a_long_run_keeps_steps_from_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = bytearray(board.SIZE)
-    cells = board.cells_of(memory)
-    monkeypatch.setattr(look, "cells", cells)
-    count = 3 * board.MOST_KEPT
-    for number in range(board.FIRST_STEPS, count):
-        look._keep(number, (number,) * len(board.STEP))
-    numbers = [row["number"] for row in board.read(memory).steps]
-    stride = cells[board.STRIDE]
+    memory = bytearray(counters.SIZE)
+    cells = counters.cells_of(memory)
+    monkeypatch.setattr(hooks, "cells", cells)
+    count = 3 * counters.MOST_KEPT
+    for number in range(counters.FIRST_STEPS, count):
+        hooks._keep(number, (number,) * len(counters.STEP))
+    numbers = [row["number"] for row in counters.read(memory).steps]
+    stride = cells[counters.STRIDE]
     assert stride == 4
-    assert numbers == list(range(board.FIRST_STEPS, count, stride))
+    assert numbers == list(range(counters.FIRST_STEPS, count, stride))
     cells.release()
 
 
 def test_a_full_board_says_so_and_takes_no_more() -> None:
-    memory = bytearray(board.SIZE)
-    with board.cells_of(memory) as cells:
+    memory = bytearray(counters.SIZE)
+    with counters.cells_of(memory) as cells:
         written = 0
-        while board.write(memory, cells, {"say": "x", "text": "y" * 1000}):
+        while counters.write(memory, cells, {"say": "x", "text": "y" * 1000}):
             written += 1
-    assert len(board.read(memory).lines) == written > board.TEXT_BYTES // 1100
+    assert len(counters.read(memory).lines) == written > counters.TEXT_BYTES // 1100
 
 
 def test_what_a_thread_of_autograds_makes_is_traced_like_the_rest() -> None:
     """A GPU's backward pass calls the tracer from a thread that runs no Python beneath it."""
-    tracer = held.Tracer(held.Lines("/", None), lambda: 1)
+    tracer = memory_peaks.Tracer(memory_peaks.Lines("/", None), lambda: 1)
     # torch wraps it in a function of Python's, in some versions.
-    dispatch = inspect.unwrap(held.Tracer.__torch_dispatch__)
+    dispatch = inspect.unwrap(memory_peaks.Tracer.__torch_dispatch__)
     _thread.start_new_thread(dispatch, (tracer, torch.ops.aten.neg.default, (), (torch.ones(3),)))
     deadline = time.monotonic() + 10
     while not tracer.peak and time.monotonic() < deadline:
@@ -298,7 +300,7 @@ def test_a_sparse_gradient_counts_by_its_values() -> None:
     layer = torch.nn.Embedding(10, 4, sparse=True)
     layer(torch.tensor([1, 2])).sum().backward()
     mine = (layer.weight, layer.weight.grad)
-    told = held.sums([], lambda one: any(one is other for other in mine))
+    told = memory_peaks.sums([], lambda one: any(one is other for other in mine))
     assert told == {"parameters": 160, "gradients": 2 * 4 * 4, "optimizer": 0}
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from gpucheck.program import ranks_judge
 from gpucheck.program.ranks_judge import Call, Table, Verdict
-from gpucheck.program.run import held, ranks, recorder
+from gpucheck.program.run import memory_peaks, ranks, recorder
 from gpucheck.render import run as shown
 from gpucheck.render import text
 from gpucheck.report.codec import from_json, to_json
@@ -495,7 +495,7 @@ def recorder_of(folder: Path, entries: list[dict[str, Any]]) -> recorder.Recorde
     def dump(*, includeCollectives: bool, includeStackTraces: bool, onlyActive: bool) -> bytes:
         return pickle.dumps({"entries": entries})
 
-    return recorder.Recorder(asked, dump, held.Lines(str(folder), None))
+    return recorder.Recorder(asked, dump, memory_peaks.Lines(str(folder), None))
 
 
 def test_the_recorder_hands_on_what_is_new_and_says_what_was_overwritten(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from gpucheck import messages, naming, units
 from gpucheck.bench import judging
 from gpucheck.bench.collective import PEER_COPY
 from gpucheck.bench.judging import Ceilings, Judge, Seen, headline
-from gpucheck.machine.talk import Line
+from gpucheck.machine.child_protocol import Line
 from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding, Verdict

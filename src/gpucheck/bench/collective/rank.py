@@ -18,7 +18,7 @@ from gpucheck.bench.buffers import no_room
 from gpucheck.bench.collective import COLLECTIVES, ITEM, PEER_COPY
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, host, kept
-from gpucheck.machine.speaking import Say, claim_stdout, requests
+from gpucheck.machine.child_stdio import Say, claim_stdout, requests
 from gpucheck.measure import timing
 from gpucheck.report.codec import to_json
 from gpucheck.report.fault import first_line

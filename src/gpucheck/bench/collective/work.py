@@ -27,10 +27,10 @@ from gpucheck.bench.collective.judge import Answer
 from gpucheck.bench.collective.rank import BACKENDS, WARM_UP, size_of
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.errors import CannotLook, GpucheckError, UsageError
-from gpucheck.machine import choose, inventory, launcher, pulse, talk
+from gpucheck.machine import child_protocol, choose, inventory, launcher, pulse
 from gpucheck.machine.child import LineChild, python_argv
+from gpucheck.machine.child_protocol import Line, Talk
 from gpucheck.machine.launcher import Place
-from gpucheck.machine.talk import Line, Talk
 from gpucheck.measure import timing
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import Began, Emit, Finished, Measured, Notice, Progress, Skipped, Started
@@ -104,7 +104,7 @@ class Ranks:
         for rank in self.mine:
             try:
                 self.children[rank] = Talk(lambda rank=rank: self.start_child(rank))  # type: ignore[misc]
-            except talk.Lost as lost:
+            except child_protocol.Lost as lost:
                 self.unstarted[rank] = Answer(rank, None, lost.ending.in_words, "", lost.ending.how)
         self._tell({**self.setup, "kind": kind, "prefix": f"{self.setup['prefix']}/{self.turn}"})
         return self._hear(START_S, is_over)
@@ -118,7 +118,7 @@ class Ranks:
 
     def _tell(self, request: Mapping[str, Any]) -> None:
         for rank, child in self.children.items():
-            with contextlib.suppress(talk.Lost):  # heard next
+            with contextlib.suppress(child_protocol.Lost):  # heard next
                 child.send({**request, "rank": rank})
 
     def _hear(self, limit_s: float, is_over: Callable[[], bool]) -> list[Answer]:
@@ -135,7 +135,7 @@ class Ranks:
                 failed = any(one.line is None for one in found.values())
                 try:
                     line = self.children[rank].receive(POLL_S)
-                except talk.Lost as lost:
+                except child_protocol.Lost as lost:
                     found[rank] = Answer(rank, None, lost.ending.in_words, steps[rank], lost.ending.how)
                 else:
                     if line is None:

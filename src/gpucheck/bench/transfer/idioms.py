@@ -27,9 +27,9 @@ from gpucheck.links import Direction, HostMemory
 from gpucheck.machine import kept, pulse
 from gpucheck.machine.accel import Accel, has_context, open_device
 from gpucheck.machine.child import LineChild, python_argv
+from gpucheck.machine.child_protocol import Lost, Start, Talk
+from gpucheck.machine.child_stdio import claim_stdout, raised, requests
 from gpucheck.machine.pulse import OPENING_S, SILENT_S
-from gpucheck.machine.speaking import claim_stdout, raised, requests
-from gpucheck.machine.talk import Lost, Start, Talk
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.codec import from_json, to_json

@@ -20,9 +20,9 @@ from gpucheck.bench.transfer import Together
 from gpucheck.bench.transfer.judge import PEER as NAME
 from gpucheck.bench.transfer.judge import Pair, way
 from gpucheck.errors import CannotLook
-from gpucheck.machine import accel, child, kept, speaking, talk
+from gpucheck.machine import accel, child, child_protocol, child_stdio, kept
 from gpucheck.machine.accel import Accel
-from gpucheck.machine.talk import Heard
+from gpucheck.machine.child_protocol import Heard
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.codec import from_json, to_json
@@ -64,7 +64,7 @@ def pairs(ids: Sequence[str]) -> list[tuple[str, str]]:
     return found
 
 
-def rows(together: Together, run_child: RunChild = talk.run) -> Iterator[Measurement]:
+def rows(together: Together, run_child: RunChild = child_protocol.run) -> Iterator[Measurement]:
     """A row for the rate and one for the latency of every ordered pair; a finding for each pair without.
 
     The pairs for which there is no time are told in one finding; the first is always measured.
@@ -128,7 +128,7 @@ def _missing(pair: Pair, seen: set[str], reason: str, hangs: bool, facts: Facts)
 
 def main() -> int:
     """Measure the pair named in the arguments; 0 also where it could not be, which is then said."""
-    say = speaking.claim_stdout()
+    say = child_stdio.claim_stdout()
     try:
         first, second = (accel.open_device(name) for name in sys.argv[1:3])
         for one in work(first, second):

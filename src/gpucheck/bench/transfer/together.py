@@ -22,11 +22,11 @@ from gpucheck import messages, units
 from gpucheck.bench.transfer import Together, copies_judge
 from gpucheck.bench.transfer.judge import TOGETHER as NAME
 from gpucheck.errors import CannotLook, DeviceFailed
-from gpucheck.machine import host, kept, numa, talk
+from gpucheck.machine import child_protocol, host, kept, numa
 from gpucheck.machine.child import LineChild, python_argv
+from gpucheck.machine.child_protocol import Start, Talk
+from gpucheck.machine.child_stdio import claim_stdout, requests
 from gpucheck.machine.numa import Bound
-from gpucheck.machine.speaking import claim_stdout, requests
-from gpucheck.machine.talk import Start, Talk
 from gpucheck.measure import telemetry, timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.codec import from_json, to_json
@@ -163,7 +163,7 @@ class Copier(Talk):
     def _lost(self) -> Iterator[None]:
         try:
             yield
-        except talk.Lost as lost:
+        except child_protocol.Lost as lost:
             raise Lost(self.who, lost.ending.in_words) from lost
 
 

@@ -1,5 +1,5 @@
 """`gpucheck run`: start the program, watch its device from outside, and answer when it has ended: from what then stands
-on the board, and the lines of the program's source."""
+on the shared counters, and the lines of the program's source."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpucheck.errors import FAILED, CannotLook, UsageError
 from gpucheck.machine.child import LineChild, Program, interpreter_argv, python_argv
 from gpucheck.measure.telemetry import Watch
 from gpucheck.program.options import STEPS, Device, RunOptions
-from gpucheck.program.run import board, judge, ranks
+from gpucheck.program.run import counters, judge, ranks
 from gpucheck.report.events import Answered, Emit, Judged, Notice
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import exit_code
@@ -110,8 +110,8 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
                 if failure is not None:
                     emit(Judged(Finding("run.not_seen", "skip", "gpucheck could not measure the program", failure)))
                     return code
-                read = board.read(running.memory)
-                if not read.head[board.TORCH_NS]:
+                read = counters.read(running.memory)
+                if not read.head[counters.TORCH_NS]:
                     emit(Judged(Finding("run.not_seen", "skip", "the program did not load torch")))
                     return code
                 ended = Ended(options.program, code, began, time.perf_counter_ns(), None, None)
@@ -137,7 +137,7 @@ def _watched(
     try:
         while (code := running.program.wait(_LOOK_EVERY_S)) is None:
             if watch is None:  # the device that the program uses first
-                used = (one["uuid"] for one in board.read(running.memory).said("device") if one["uuid"])
+                used = (one["uuid"] for one in counters.read(running.memory).said("device") if one["uuid"])
                 uuid = next(used, None)
                 watch = None if uuid is None else Watch(uuid, start=_sampler)
             if watch is not None:
@@ -169,7 +169,7 @@ def _loads(watch: Watch, job: ranks.Job | None) -> list[tuple[float, float]]:
 
 def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -> None:
     failure = running.failure()
-    result = None if failure is not None else answer(board.read(running.memory), ended)
+    result = None if failure is not None else answer(counters.read(running.memory), ended)
     if job is not None:
         lines = () if result is None else [(one.kind, one.file, one.line, one.time_s) for one in result.lines[:20]]
         steps = 0 if result is None or result.steps is None else result.steps.count
@@ -278,7 +278,7 @@ _SHARED = "/dev/shm"
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A program that runs, and the board that it writes to."""
+    """A program that runs, and the counters that it writes to."""
 
     program: Program
     memory: mmap.mmap
@@ -289,7 +289,7 @@ class Started:
             return "the program's process did not start"
         if not self.memory[1]:
             return None
-        return bytes(self.memory[board.SIZE - 1000 :]).strip(b"\0").decode("ascii", "replace")
+        return bytes(self.memory[counters.SIZE - 1000 :]).strip(b"\0").decode("ascii", "replace")
 
 
 @contextlib.contextmanager
@@ -315,8 +315,8 @@ def started(
     handle, path = tempfile.mkstemp(prefix="gpucheck-", dir=shared)
     try:
         with open(handle, "r+b") as file:
-            file.truncate(board.SIZE)
-            memory = mmap.mmap(file.fileno(), board.SIZE)
+            file.truncate(counters.SIZE)
+            memory = mmap.mmap(file.fileno(), counters.SIZE)
         before = os.environ.get("PYTHONPATH")
         env = {**os.environ, **(added or {})}
         env["PYTHONPATH"] = os.pathsep.join([str(_HOOK), *([] if before is None else [before])])
@@ -332,7 +332,7 @@ def started(
             os.unlink(path)
 
 
-# -- from the board to the answer --------------------------------------------------------------------------------------
+# -- from the counters to the answer -----------------------------------------------------------------------------------
 
 # Functions of torch that make a tensor on the host unless they are told a device. What takes data that is there
 # already (from_numpy, as_tensor, load) is none: such data has to come to the device in some way.
@@ -458,7 +458,7 @@ NOT_SEEN = (
 class Ended:
     """The end of a run, and the readings from outside meanwhile.
 
-    `at_ns` is on the board's clock; `busy` are times in seconds of that clock with the part in which kernels ran.
+    `at_ns` is on the counters' clock; `busy` are times in seconds of that clock with the part in which kernels ran.
     """
 
     program: tuple[str, ...]
@@ -472,14 +472,14 @@ class Ended:
     snapshot: str | None = None
 
 
-def answer(read: board.Read, ended: Ended) -> RunResult:
+def answer(read: counters.Read, ended: Ended) -> RunResult:
     """The answer."""
     lines = _lines(read)
     used = bool(read.devices) or any(one.kind not in ("data", "empty_cache") for one in lines)
     steps, window, begins_ns = _steps(read)
     shares = _shares(read, ended, window, begins_ns)
     waits_for, reason = waits_of(shares, used)
-    now = read.head[board.NOW_SITE] - 1
+    now = read.head[counters.NOW_SITE] - 1
     return RunResult(
         program=ended.program,
         exit=ended.exit,
@@ -491,7 +491,7 @@ def answer(read: board.Read, ended: Ended) -> RunResult:
         shares=shares,
         steps=steps,
         lines=lines,
-        lines_lost=read.head[board.SITES_LOST],
+        lines_lost=read.head[counters.SITES_LOST],
         devices=_devices(read),
         host_peak_bytes=ended.host_peak_bytes,
         growth=growth(window),
@@ -508,7 +508,7 @@ def answer(read: board.Read, ended: Ended) -> RunResult:
 
 
 def _step(row: dict[str, int]) -> RunStep:
-    allocated, reserved, resident = (row[name] if row[name] >= 0 else None for name in board.STEP[7:10])
+    allocated, reserved, resident = (row[name] if row[name] >= 0 else None for name in counters.STEP[7:10])
     parts = ("duration", "data", "copies", "waits", "backward", "optimizer", "cpu")
     return RunStep(
         number=row["number"],
@@ -519,14 +519,14 @@ def _step(row: dict[str, int]) -> RunStep:
     )
 
 
-def _steps(read: board.Read) -> tuple[RunSteps | None, tuple[RunStep, ...], int | None]:
+def _steps(read: counters.Read) -> tuple[RunSteps | None, tuple[RunStep, ...], int | None]:
     """The steps; those that are not set apart; and the time at which these begin."""
-    count = read.head[board.STEPS]
+    count = read.head[counters.STEPS]
     if not count:
         return None, (), None
     rows = read.steps
     apart = _APART if count >= _ENOUGH else min(1, count - 1)
-    traced = read.head[board.TRACED_STEPS]
+    traced = read.head[counters.TRACED_STEPS]
     if traced:  # what was looked at with everything takes longer: it stands apart as well
         last = max((int(line["last_step"]) for line in read.said("trace")), default=0)
         apart = min(max(apart, last), len(rows) - 1)
@@ -534,7 +534,7 @@ def _steps(read: board.Read) -> tuple[RunSteps | None, tuple[RunStep, ...], int 
     durations = [row["duration_ns"] / 1e9 for row in steady]
     told = RunSteps(
         count,
-        "gpucheck.api.step" if read.head[board.EXPLICIT_STEPS] else "optimizer",
+        "gpucheck.api.step" if read.head[counters.EXPLICIT_STEPS] else "optimizer",
         tuple(_step(row) for row in first),
         len(steady),
         statistics.median(durations) if durations else None,
@@ -544,11 +544,11 @@ def _steps(read: board.Read) -> tuple[RunSteps | None, tuple[RunStep, ...], int 
     return told, tuple(_step(row) for row in steady), begins
 
 
-def _shares(read: board.Read, ended: Ended, window: Sequence[RunStep], begins_ns: int | None) -> TimeShares | None:
+def _shares(read: counters.Read, ended: Ended, window: Sequence[RunStep], begins_ns: int | None) -> TimeShares | None:
     """Over the steady steps, else from the load of torch to the end; None where torch was never loaded."""
-    if not read.head[board.TORCH_NS]:
+    if not read.head[counters.TORCH_NS]:
         return None
-    ends_ns = read.head[board.END_NS] or ended.at_ns
+    ends_ns = read.head[counters.END_NS] or ended.at_ns
     if window:
         whole = sum(one.duration_s for one in window)
         parts = [
@@ -556,12 +556,12 @@ def _shares(read: board.Read, ended: Ended, window: Sequence[RunStep], begins_ns
         ]
         begins_ns = begins_ns or 0
     else:
-        begins_ns = read.head[board.TORCH_NS]
+        begins_ns = read.head[counters.TORCH_NS]
         whole = (ends_ns - begins_ns) / 1e9
-        data = read.head[board.DATA_NS]
-        if read.head[board.NOW_SITE]:
-            data += ended.at_ns - read.head[board.NOW_SINCE_NS]
-        parts = [value / 1e9 for value in (data, read.head[board.COPIES_NS], read.head[board.WAITS_NS])]
+        data = read.head[counters.DATA_NS]
+        if read.head[counters.NOW_SITE]:
+            data += ended.at_ns - read.head[counters.NOW_SINCE_NS]
+        parts = [value / 1e9 for value in (data, read.head[counters.COPIES_NS], read.head[counters.WAITS_NS])]
     if whole <= 0:
         return None
     # Clocks that are read apart may add up to a little more than the whole.
@@ -572,7 +572,7 @@ def _shares(read: board.Read, ended: Ended, window: Sequence[RunStep], begins_ns
     # The process's own time in the steps; without steps that since torch was loaded, of its workers too.
     cpu = sum(one.cpu_s for one in window) / whole if window else None
     if cpu is None and ended.cpu_s is not None:
-        cpu = max(ended.cpu_s - read.head[board.TORCH_CPU_NS] / 1e9, 0.0) / whole
+        cpu = max(ended.cpu_s - read.head[counters.TORCH_CPU_NS] / 1e9, 0.0) / whole
     return TimeShares(
         whole, data_share, copies, waits, rest, statistics.fmean(inside) if inside else None, unknown, cpu
     )
@@ -606,7 +606,7 @@ def waits_of(shares: TimeShares | None, device_used: bool) -> tuple[WaitsFor, st
 # -- lines ------------------------------------------------------------------------------------------------------------
 
 
-def _lines(read: board.Read) -> tuple[RunLine, ...]:
+def _lines(read: counters.Read) -> tuple[RunLine, ...]:
     sources = Sources()
     said = {int(line["site"]): line for line in read.said("site")}
     merged: dict[tuple[str, str, int], RunLine] = {}
@@ -652,7 +652,7 @@ def _together(one: RunLine, other: RunLine) -> RunLine:
 # -- memory -----------------------------------------------------------------------------------------------------------
 
 
-def _devices(read: board.Read) -> tuple[RunDevice, ...]:
+def _devices(read: counters.Read) -> tuple[RunDevice, ...]:
     told = {int(line["index"]): line for line in read.said("device")}
     return tuple(
         RunDevice(
@@ -662,7 +662,7 @@ def _devices(read: board.Read) -> tuple[RunDevice, ...]:
             row["peak_allocated"],
             row["peak_reserved"],
             row["peak_step"],
-            board.PHASES[row["peak_phase"]],
+            counters.PHASES[row["peak_phase"]],
             max(row["reserved_at_peak"] - row["peak_allocated"], 0),
             row["retries"],
             row["ooms"],
@@ -694,7 +694,7 @@ def growth(window: Sequence[RunStep]) -> Growth | None:
     return Growth(of, grown / steps, steps, int(grown))
 
 
-def _error(read: board.Read) -> RunError | None:
+def _error(read: counters.Read) -> RunError | None:
     said = next(read.said("error"), None)
     if said is None:
         return None
@@ -707,7 +707,7 @@ _ASKED = re.compile(r"Tried to allocate ([\d.]+ ?\w+)|tried to allocate (\d+) by
 _OTHERS = re.compile(r"Process \d+ has ([\d.]+ ?\w+) memory in use")
 
 
-def _out_of_memory(read: board.Read) -> OutOfMemory | None:
+def _out_of_memory(read: counters.Read) -> OutOfMemory | None:
     error = next((line for line in read.said("error") if line["memory"]), None)
     if error is None:
         return None
@@ -739,7 +739,7 @@ def _out_of_memory(read: board.Read) -> OutOfMemory | None:
             Holder(*(one[name] for name in ("name", "kind", "tensors", "bytes", "file", "line", "function")))
             for one in read.said("holder")
         ),
-        phase=board.PHASES[error["phase"]],
+        phase=counters.PHASES[error["phase"]],
         step=error["step"],
     )
 
@@ -761,7 +761,7 @@ def _asked_size(match: re.Match[str] | None) -> int | None:
     return int(text) if text.isdigit() else units.Size(smallest=0)(text.replace(" ", ""))
 
 
-def _traced(read: board.Read, window: Sequence[RunStep]) -> Traced | None:
+def _traced(read: counters.Read, window: Sequence[RunStep]) -> Traced | None:
     said = next(reversed([*read.said("trace")]), None)
     if said is None:
         return None

@@ -23,10 +23,10 @@ import torch
 from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
 
-from gpucheck.program import engine, placement, surface
-from gpucheck.program.claims import COUNTED, Claims, Place, here, is_ours, rank, storage_of, text_of
+from gpucheck.program import engine, placement, simulated_cuda
 from gpucheck.program.options import Device
-from gpucheck.program.run import board, held, look
+from gpucheck.program.run import counters, hooks, memory_peaks
+from gpucheck.program.simulated_devices import COUNTED, Claims, Place, here, is_ours, rank, storage_of, text_of
 from gpucheck.report.codec import to_json
 from gpucheck.work.storages import Memory, Moment
 
@@ -57,7 +57,7 @@ class StepsDone(SystemExit):
 
 
 def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[str, Any]) -> None:
-    """Claim the device from now on, and write to the board. `asked` are steps, values and an `options.Device`."""
+    """Claim the device from now on, and count. `asked` are steps, values and an `options.Device`."""
     global _world, _steps
     for name in _EARLY:
         importlib.import_module(name)
@@ -65,7 +65,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     device = Device(**{**asked["device"], "capability": tuple(asked["device"]["capability"])})
     memory = Memory[Place](
         total_bytes=device.total_bytes,
-        moment=lambda: (board.PHASES[look.cells[board.PHASE]], look.cells[board.STEPS]),
+        moment=lambda: (counters.PHASES[hooks.cells[counters.PHASE]], hooks.cells[counters.STEPS]),
         where=here,
     )
     _world = engine.World(claims=Claims(memory), card=device, has_values=asked["values"])
@@ -74,24 +74,24 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
         torch.__future__.set_swap_module_params_on_conversion(True)
         # There is nothing to validate, and a value that is assumed would not pass.
         torch.distributions.Distribution.set_default_validate_args(False)
-    cells = board.cells_of(shared)
-    _world.in_fork = lambda place, text: board.write_of_fork(shared, cells, str(place or "an unknown line"), text)
-    made = _claimed.enter_context(surface.claimed(_world))
-    _claimed.enter_context(surface.replaced(_substitutes()))
-    look.begin(shared, folder)
-    atexit.unregister(look._end)
-    for holder, name, _ in look._replaced:
+    cells = counters.cells_of(shared)
+    _world.in_fork = lambda place, text: counters.write_of_fork(shared, cells, str(place or "an unknown line"), text)
+    made = _claimed.enter_context(simulated_cuda.claimed(_world))
+    _claimed.enter_context(simulated_cuda.replaced(_substitutes()))
+    hooks.begin(shared, folder)
+    atexit.unregister(hooks._end)
+    for holder, name, _ in hooks._replaced:
         counting = vars(holder)[name]
         made.originals[counting] = counting.__wrapped__
-    look.device_of = held.device_of = _device_of
-    look.is_plain = held.is_plain = lambda tensor: False
-    look.is_pinned = _is_pinned
-    held.is_used = lambda: True
-    held.read = lambda cells, phase: None
+    hooks.device_of = memory_peaks.device_of = _device_of
+    hooks.is_plain = memory_peaks.is_plain = lambda tensor: False
+    hooks.is_pinned = _is_pinned
+    memory_peaks.is_used = lambda: True
+    memory_peaks.read = lambda cells, phase: None
     if not _world.has_values:
-        look._follow = lambda *args: None  # it holds what is moved, which must trade places
-    look._replace(dataloader._BaseDataLoaderIter, "__next__", _following)
-    look._replace(optimizers.Optimizer, "__init__", _training)
+        hooks._follow = lambda *args: None  # it holds what is moved, which must trade places
+    hooks._replace(dataloader._BaseDataLoaderIter, "__next__", _following)
+    hooks._replace(optimizers.Optimizer, "__init__", _training)
     optimizers.register_optimizer_step_pre_hook(_stepping)
     optimizers.register_optimizer_step_post_hook(_stepped)
     sys.excepthook = _without_ours(sys.excepthook)
@@ -137,13 +137,13 @@ def _device_of(tensor: Any) -> str | None:
     """The kind of device that a tensor claims, as `run` asks it; None for the host's."""
     if _world.here.inside:
         return None
-    with held.unseen():
+    with memory_peaks.unseen():
         device = _world.claims.device(tensor)
     return None if device is None or device.type in ("cpu", "meta") else device.type
 
 
 def _is_pinned(tensor: Any) -> bool:
-    with held.unseen():
+    with memory_peaks.unseen():
         return storage_of(tensor) in _world.pinned
 
 
@@ -190,7 +190,7 @@ def _remark(text: str) -> None:
 
 def _is_done() -> bool:
     """Return whether the steps that were asked for are behind: the counted ones, with all that follows each."""
-    return bool(look.cells[board.STEPS] >= _steps) and look.memory is not None
+    return bool(hooks.cells[counters.STEPS] >= _steps) and hooks.memory is not None
 
 
 def _end_here() -> None:
@@ -219,16 +219,19 @@ def _training(original: Any) -> Any:
 
 
 def _stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
-    leader = look._steps.leader() if look._steps.leader is not None else None
+    leader = hooks._steps.leader() if hooks._steps.leader is not None else None
     if _is_done() and leader is optimizer:
         _end_here()
 
 
 def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
     """After a step all that training keeps is there: gradients too."""
-    if look.cells[board.STEPS] <= _steps:
-        with held.unseen():
-            _say("kept", **held.sums(look._steps.optimizers, lambda one: bool(_world.claims.device(one) == COUNTED)))
+    if hooks.cells[counters.STEPS] <= _steps:
+        with memory_peaks.unseen():
+            _say(
+                "kept",
+                **memory_peaks.sums(hooks._steps.optimizers, lambda one: bool(_world.claims.device(one) == COUNTED)),
+            )
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
@@ -238,7 +241,7 @@ def _end() -> None:
     error = getattr(sys, "last_value", None)
     memory = _world.claims.memory
     assert memory is not None
-    with held.unseen():
+    with memory_peaks.unseen():
         ended_by = None if error is None else placement.mismatch_in(_world, error)
         refused = sorted(_world.refused.values(), key=lambda one: one is not ended_by)
         for one in refused[:_MOST_TOLD]:
@@ -262,13 +265,13 @@ def _end() -> None:
         )
         if memory.exceeded is not None:
             _say("exceeded", peak=_told(memory.exceeded))
-    look.cells[board.END_NS] = look.now()
+    hooks.cells[counters.END_NS] = hooks.now()
     _claimed.close()
 
 
 def _say(say: str, **row: Any) -> None:
-    """A line of the board, said by the names of the fields of a dry run's result."""
-    board.write(look.memory, look.cells, {"say": say, **row})
+    """A line of the shared counters, said by the names of the fields of a dry run's result."""
+    counters.write(hooks.memory, hooks.cells, {"say": say, **row})
 
 
 def _say_error(error: BaseException) -> None:

@@ -1,5 +1,5 @@
-"""Judge a run: findings from its answer, each from what was counted; and a dry run's answer from the board, with the
-findings from that. Pure but for the program's source.
+"""Judge a run: findings from its answer, each from what was counted; and a dry run's answer from the shared
+counters, with the findings from that. Pure but for the program's source.
 
 It measures what a line costs, not what you would save by removing it.
 """
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from gpucheck.program import judge as model_judge
 from gpucheck.program import rules
 from gpucheck.program.options import STEPS, RunOptions
-from gpucheck.program.run import board
+from gpucheck.program.run import counters
 from gpucheck.report.codec import from_json
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.results.model import UnjudgedOperation
@@ -269,8 +269,10 @@ _NOT_COUNTED = (
 _CLOSE = 0.9
 
 
-def dry_result(read: board.Read, counted: RunResult, options: RunOptions, written: tuple[str, ...] | None) -> DryResult:
-    """The answer. `counted` is what `run` makes of the same board."""
+def dry_result(
+    read: counters.Read, counted: RunResult, options: RunOptions, written: tuple[str, ...] | None
+) -> DryResult:
+    """The answer. `counted` is what `run` makes of the same counters."""
     assert options.dry is not None
     stopped = next(iter(_told(read, "stopped", DryStop)), None)
     return DryResult(
@@ -279,7 +281,7 @@ def dry_result(read: board.Read, counted: RunResult, options: RunOptions, writte
         exit=counted.exit,
         torch=counted.torch,
         has_values=not options.no_values,
-        steps=min(read.head[board.STEPS], options.steps or STEPS),
+        steps=min(read.head[counters.STEPS], options.steps or STEPS),
         ended_after_steps=any(read.said("steps_done")),
         mismatches=_told(read, "mismatch", DryMismatch),
         stopped=stopped,
@@ -299,12 +301,12 @@ def dry_result(read: board.Read, counted: RunResult, options: RunOptions, writte
 _Told = TypeVar("_Told", AssumedValue, UnjudgedOperation, Remark, CaughtError, DryMismatch, DryStop)
 
 
-def _told(read: board.Read, kind: str, made: type[_Told]) -> tuple[_Told, ...]:
+def _told(read: counters.Read, kind: str, made: type[_Told]) -> tuple[_Told, ...]:
     """The lines of one kind as results have them: said by the names of their fields."""
     return tuple(from_json(made, one) for one in read.said(kind))
 
 
-def _mixed(read: board.Read, stopped: DryStop | None) -> Iterator[CaughtError]:
+def _mixed(read: counters.Read, stopped: DryStop | None) -> Iterator[CaughtError]:
     """The errors about dtypes but for the one that ended the program."""
     for one in _told(read, "mixed", CaughtError):
         times = one.times - (stopped is not None and stopped.text == one.text)
@@ -317,7 +319,7 @@ def _line(one: RunLine) -> DryLine:
     return DryLine(**{name: value for name in kept if (value := getattr(one, name)) is not None or name == "source"})
 
 
-def _memory(read: board.Read, options: RunOptions) -> DryMemory | None:
+def _memory(read: counters.Read, options: RunOptions) -> DryMemory | None:
     said = next(read.said("memory"), None)
     if said is None or options.dry is None:
         return None
@@ -396,7 +398,7 @@ def _refused(text: str, place: str) -> tuple[str, str] | None:
     """The id and the fix of an error that reached gpucheck as text alone, as from a worker; None for another error."""
     kinds = {rules.APART: ("run.dry.mismatch", f"{place}: bring both to one device")}
     kinds |= dict.fromkeys((rules.FORKED, rules.FORKED_KERNEL), ("run.dry.fork", _FORK_FIX))
-    # The board keeps the beginning of a text.
+    # The shared counters keep the beginning of a text.
     return next((to for known, to in kinds.items() if known[:30] in text), None)
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from gpucheck.program.run import held, look
+from gpucheck.program.run import hooks, memory_peaks
 
 # The recorder is read at most this often, and so that reading takes this share of the time where it does not overwrite
 # itself: all that it holds is read each time. What ends a program at once costs what was recorded since.
@@ -53,7 +53,7 @@ def boot_id() -> str:
 class Recorder:
     """The thread, and what it has handed on."""
 
-    def __init__(self, asked: dict[str, Any], dump: Callable[..., bytes], lines: held.Lines) -> None:
+    def __init__(self, asked: dict[str, Any], dump: Callable[..., bytes], lines: memory_peaks.Lines) -> None:
         self.path = asked["path"]
         self.hang_mark, self.hang_after_s = asked["hang_mark"], asked["hang_after_s"]
         self.end_mark = asked["end_mark"]
@@ -91,7 +91,7 @@ class Recorder:
         """Python's collector begins or ends."""
         if phase == "start":
             self.gc_began = time.perf_counter_ns()
-        elif threading.get_ident() == look._main_thread:
+        elif threading.get_ident() == hooks._main_thread:
             self.gc_ns += time.perf_counter_ns() - self.gc_began
 
     # -- the thread --------------------------------------------------------------------------------------------------
@@ -317,8 +317,8 @@ def begin(asked: dict[str, Any]) -> None:
         with open(asked["path"], "a", encoding="ascii") as file:
             file.write('{"say":"failed","why":"this torch has no flight recorder that can be read"}\n')
         return
-    recorder = Recorder(asked, dump, look.lines)
-    look._steps.listener = recorder.step
+    recorder = Recorder(asked, dump, hooks.lines)
+    hooks._steps.listener = recorder.step
     gc.callbacks.append(recorder.collected)
     if STACK_SIGNAL is not None:
         # Far from the numbers that the program's own files get.

@@ -66,7 +66,7 @@ def _shared(path):
         # PROT_READ | PROT_WRITE is 3 and MAP_SHARED 1, on every system that has them.
         address = call(None, size, 3, 1, file.fileno(), 0)
         if address in (None, ctypes.c_void_p(-1).value):
-            raise OSError("the board cannot be mapped")
+            raise OSError("the counters cannot be mapped")
         return memoryview((ctypes.c_char * size).from_address(address)).cast("B")
 
 
@@ -92,9 +92,9 @@ def _begin():
 
                 claiming.begin(memory, folder, json.loads(dry))
             else:
-                from gpucheck.program.run import look
+                from gpucheck.program.run import hooks
 
-                look.begin(memory, folder, int(trace), snapshot)
+                hooks.begin(memory, folder, int(trace), snapshot)
                 if ranks:
                     import json
 

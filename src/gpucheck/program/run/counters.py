@@ -72,7 +72,7 @@ assert RING_AT + MOST_KEPT * len(STEP) <= CELLS
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The contents of the board: the head by place, rows by field, and the lines of text."""
+    """The contents of the shared counters: the head by place, rows by field, and the lines of text."""
 
     head: tuple[int, ...]
     devices: dict[int, dict[str, int]]
@@ -86,7 +86,7 @@ class Read:
 
 
 def cells_of(memory: mmap.mmap | memoryview | bytearray) -> memoryview:
-    """The cells of the board, 64 bits each, signed."""
+    """The cells of the shared counters, 64 bits each, signed."""
     return memoryview(memory)[: CELLS * 8].cast("q")
 
 

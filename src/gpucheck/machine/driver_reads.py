@@ -11,8 +11,8 @@ from pathlib import Path
 
 from gpucheck.machine import host, kernel_driver
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, LineChild, python_argv
+from gpucheck.machine.child_protocol import Ending, How, Line, Lost, Start, Talk
 from gpucheck.machine.nvml_fields import LINKS
-from gpucheck.machine.talk import Ending, How, Line, Lost, Start, Talk
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Device
 

@@ -12,8 +12,8 @@ import pytest
 
 from gpucheck import errors
 from gpucheck.errors import CannotLook, DeviceFailed, TargetError, UsageError
-from gpucheck.machine import child, talk
-from gpucheck.machine.talk import Ending, Heard, Line, Lost, Talk
+from gpucheck.machine import child, child_protocol
+from gpucheck.machine.child_protocol import Ending, Heard, Line, Lost, Talk
 
 PYTHON = sys.executable
 posix = pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
@@ -54,13 +54,13 @@ def without_limit(ending: Ending) -> tuple[object, ...]:
 @posix
 @pytest.mark.parametrize(("program", "ending"), ENDINGS.values(), ids=ENDINGS)
 def test_how_a_child_ends_that_is_run(program: str, ending: Ending) -> None:
-    heard = talk.run(argv(ONE_LINE + program), 60.0)
+    heard = child_protocol.run(argv(ONE_LINE + program), 60.0)
     assert (heard.lines, without_limit(heard.ending)) == (({"n": 1},), without_limit(ending))
     assert heard.ending.limit_s == 60.0
 
 
 def test_one_that_is_late_keeps_its_lines() -> None:
-    heard = talk.run(argv("say({'n': 1}); say({'n': 2, 'm': 3}); time.sleep(600)"), 3.0)
+    heard = child_protocol.run(argv("say({'n': 1}); say({'n': 2, 'm': 3}); time.sleep(600)"), 3.0)
     assert heard.lines == ({"n": 1}, {"n": 2, "m": 3}) and heard.merged == {"n": 2, "m": 3}
     assert heard.ending == Ending("late", None, 3.0, said="lines")
 
@@ -68,20 +68,22 @@ def test_one_that_is_late_keeps_its_lines() -> None:
 def test_one_that_another_thread_gives_up() -> None:
     cut = child.Cut()
     threading.Timer(1.0, cut.after, (0.1, "pointless")).start()
-    heard = talk.run(argv("time.sleep(600)"), 600.0, cut=cut)
+    heard = child_protocol.run(argv("time.sleep(600)"), 600.0, cut=cut)
     assert heard.ending == Ending("cut", None, 600.0, "pointless")
 
 
 def test_one_that_says_nothing_and_one_that_says_what_is_not_of_the_talk() -> None:
-    assert talk.run([PYTHON, "-c", "pass"], 60.0) == Heard((), Ending("returned", 0, 60.0))
+    assert child_protocol.run([PYTHON, "-c", "pass"], 60.0) == Heard((), Ending("returned", 0, 60.0))
     garbage = "print('a word'); print([1]); print('{\"cut\": of')"
-    assert talk.run([PYTHON, "-c", garbage], 60.0) == Heard((), Ending("returned", 0, 60.0, said="garbage"))
+    assert child_protocol.run([PYTHON, "-c", garbage], 60.0) == Heard((), Ending("returned", 0, 60.0, said="garbage"))
     mixed = garbage + "; print('{\"n\": 1}')"
-    assert talk.run([PYTHON, "-c", mixed], 60.0) == Heard(({"n": 1},), Ending("returned", 0, 60.0, said="lines"))
+    assert child_protocol.run([PYTHON, "-c", mixed], 60.0) == Heard(
+        ({"n": 1},), Ending("returned", 0, 60.0, said="lines")
+    )
 
 
 def test_what_cannot_be_started_is_an_ending() -> None:
-    ending = talk.run(["/no/such/program"], 1.0).ending
+    ending = child_protocol.run(["/no/such/program"], 1.0).ending
     assert ending == Ending("unstarted", reason="No such file or directory")
     with pytest.raises(Lost) as lost:
         Talk(lambda: child.LineChild(["/no/such/program"]))
@@ -89,7 +91,9 @@ def test_what_cannot_be_started_is_an_ending() -> None:
 
 
 def test_what_a_library_prints_is_on_stderr() -> None:
-    heard = talk.run(argv("print('printed'); sys.stdout.flush(); os.system('echo by a library'); say({'n': 1})"), 60.0)
+    heard = child_protocol.run(
+        argv("print('printed'); sys.stdout.flush(); os.system('echo by a library'); say({'n': 1})"), 60.0
+    )
     assert (heard.lines, heard.ending.stderr) == (({"n": 1},), "printed\nby a library\n")
 
 

@@ -20,8 +20,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
 from gpucheck.program import engine, rules
-from gpucheck.program.claims import CPU, Origin, Place, here, storage_of
 from gpucheck.program.engine import DeviceMismatch, Dispatch, World, tensors_in
+from gpucheck.program.simulated_devices import CPU, Origin, Place, here, storage_of
 from gpucheck.work.storages import Memory
 from gpucheck.work.target import import_compiler
 

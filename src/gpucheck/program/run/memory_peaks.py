@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpucheck import messages
-from gpucheck.program.run import board
+from gpucheck.program.run import counters
 
 # What lies there is read and written without a device.
 _HOST = frozenset(("cpu", "meta"))
@@ -110,7 +110,7 @@ class Lines:
         return None if own is None else os.path.join(own, "")
 
 
-_WIDTH = len(board.DEVICE)
+_WIDTH = len(counters.DEVICE)
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 # Which devices hold anything is asked again after so many readings: a reading of one takes some ten microseconds.
 _LOOK_AGAIN = 256
@@ -151,10 +151,10 @@ def read(cells: memoryview, phase: int) -> None:
     _readings += 1
     for index in _devices:
         stats = stats_of(index)
-        at = board.DEVICES_AT + index * _WIDTH
+        at = counters.DEVICES_AT + index * _WIDTH
         allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
         if allocated["peak"] > cells[at + 3]:
-            cells[at + 5], cells[at + 6] = cells[board.STEPS], phase
+            cells[at + 5], cells[at + 6] = cells[counters.STEPS], phase
             cells[at + 9] = reserved["current"]
         row = (1, allocated["current"], reserved["current"], max(allocated["peak"], cells[at + 3]))
         for place, value in enumerate((*row, max(reserved["peak"], cells[at + 4]))):
@@ -163,7 +163,7 @@ def read(cells: memoryview, phase: int) -> None:
 
 
 def _find_devices(stats_of: Callable[[int], dict[str, Any]]) -> None:
-    for index in range(min(torch.cuda.device_count(), board.MOST_DEVICES)):
+    for index in range(min(torch.cuda.device_count(), counters.MOST_DEVICES)):
         if index not in _devices and stats_of(index)["reserved_bytes"]["all"]["peak"]:
             if not _devices:
                 attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None) or getattr(
@@ -185,7 +185,7 @@ def now(cells: memoryview) -> tuple[int, int, int]:
     """Bytes allocated and reserved on the devices together, and the resident set; -1 for what is not known."""
     if not _devices:
         return -1, -1, resident()
-    rows = [board.DEVICES_AT + index * _WIDTH for index in _devices]
+    rows = [counters.DEVICES_AT + index * _WIDTH for index in _devices]
     return sum(cells[at + 1] for at in rows), sum(cells[at + 2] for at in rows), resident()
 
 
@@ -373,7 +373,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
 
     def _place(self, frame: FrameType | None) -> _Place:
         caller = self.lines.caller(frame) or self.lines.caller(_of_backward())
-        phase = board.PHASES[self.phase()]
+        phase = counters.PHASES[self.phase()]
         module = self.modules[-1] if self.modules else ""
         if caller is None:
             return "", 0, "", module, phase

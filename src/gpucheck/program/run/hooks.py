@@ -1,7 +1,7 @@
 """In the program's own process: count what it copies and waits for, by line, and what its steps take.
 
 A few functions of torch are replaced by ones that measure them. Nothing is printed, written, started or kept open: all
-that is counted goes to the board. A failure of ours is noted there and ends the looking, never the program.
+that is counted goes to the shared counters. A failure of ours is noted there and ends the looking, never the program.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Any
 
 import torch
 
-from gpucheck.program.run import board, held
-from gpucheck.program.run.board import SITES_AT, STEP
+from gpucheck.program.run import counters, memory_peaks
+from gpucheck.program.run.counters import SITES_AT, STEP
 
 now = time.perf_counter_ns
-_WIDTH, _STEP_WIDTH = len(board.SITE), len(STEP)
-_DONE, _WAITS_NS, _COPIES_NS = board.STEPS, board.WAITS_NS, board.COPIES_NS
+_WIDTH, _STEP_WIDTH = len(counters.SITE), len(STEP)
+_DONE, _WAITS_NS, _COPIES_NS = counters.STEPS, counters.WAITS_NS, counters.COPIES_NS
 _COUNT, _BYTES, _TIME, _LONGEST, _PINNED, _PAGEABLE, _UNPINNED_ASYNC, _AGAIN, _BACK, _STEPS, _LAST = range(_WIDTH)
 # So many copies of a line are looked at closely, and later every one of so many: a line goes on as it began. Where
 # something was seen in what it copies, all are.
@@ -37,10 +37,10 @@ _MOST_MOVED = 4096
 # Other optimizers may step this often before the one whose steps are counted is taken for gone.
 _MOST_OTHERS = 8
 
-# The board. A process that the program forks counts into memory of its own, which nobody reads.
-memory: mmap.mmap | memoryview | bytearray = bytearray(board.SIZE)
-cells = board.cells_of(memory)
-lines: held.Lines
+# The shared counters. A process that the program forks counts into memory of its own, which nobody reads.
+memory: mmap.mmap | memoryview | bytearray = bytearray(counters.SIZE)
+cells = counters.cells_of(memory)
+lines: memory_peaks.Lines
 _main_thread = threading.main_thread().ident
 # Threads in which something is at work whose parts are not told one by one: printing a tensor waits many times.
 _silent: set[int] = set()
@@ -58,7 +58,7 @@ _was_pinned: dict[int, bool] = {}
 
 
 def _site(kind: str, frame: FrameType) -> int:
-    """The number of the user's line at which `frame` was called, for what is done there; -1 where the board is full."""
+    """The number of the user's line at which `frame` was called, for what is done there; -1 where there is no room."""
     # Most are called by the user's own code, at a line that is known.
     number = _sites.get((kind, id(frame.f_code), frame.f_lasti))
     if number is not None:
@@ -71,7 +71,7 @@ def _site(kind: str, frame: FrameType) -> int:
 
 
 def _new_site(key: tuple[str, int, int], at: FrameType, called: FrameType, *, users: bool) -> int:
-    number = cells[board.SITES]
+    number = cells[counters.SITES]
     # Whether the statement throws the call's result away: where the call is inlined, the place is that of the caches
     # behind the instruction.
     following = (one for one in dis.get_instructions(at.f_code) if one.offset > at.f_lasti)
@@ -87,13 +87,13 @@ def _new_site(key: tuple[str, int, int], at: FrameType, called: FrameType, *, us
         "discarded": discarded,
         "through": None if at is called else called.f_code.co_name,
     }
-    if number >= board.MOST_SITES or not board.write(memory, cells, line):
-        cells[board.SITES_LOST] += 1
+    if number >= counters.MOST_SITES or not counters.write(memory, cells, line):
+        cells[counters.SITES_LOST] += 1
         _sites[key] = -1
         return -1
-    cells[board.SITES] += 1
+    cells[counters.SITES] += 1
     # A loop that has neither a backward nor an optimizer uses a device too.
-    held.read(cells, cells[board.PHASE])
+    memory_peaks.read(cells, cells[counters.PHASE])
     _sites[key] = number
     _kept_codes.append(at.f_code)
     return number
@@ -123,7 +123,7 @@ def _count(site: int, size: int, spent_ns: int) -> int:
 
 def _size(tensor: Any) -> int:
     """Bytes of the tensor's elements."""
-    with held.unseen():
+    with memory_peaks.unseen():
         return int(tensor.nbytes)
 
 
@@ -197,7 +197,7 @@ def _warning(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def read(self: Any) -> Any:
         nonlocal warned
         try:
-            if warned or not held.is_plain(self) or not self.requires_grad:
+            if warned or not memory_peaks.is_plain(self) or not self.requires_grad:
                 return quiet(self)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
@@ -229,7 +229,7 @@ def _called(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException as error:
             error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
             raise
-        if held.is_used():
+        if memory_peaks.is_used():
             _waited(kind, began, None, sys._getframe(1))
         return result
 
@@ -286,7 +286,7 @@ def _copied(moved: Any, result: Any, source: str | None, target: str | None, beg
     if is_plain(moved):
         _note_copy(moved, result, source, target, spent, non_blocking, sys._getframe(2))
         return
-    with held.unseen():
+    with memory_peaks.unseen():
         _note_copy(moved, result, source, target, spent, non_blocking, sys._getframe(2))
 
 
@@ -358,10 +358,10 @@ def _next(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def following(self: Any) -> Any:
         began = now()
-        copies, waits = cells[board.COPIES_NS], cells[board.WAITS_NS]
+        copies, waits = cells[counters.COPIES_NS], cells[counters.WAITS_NS]
         frame = sys._getframe(1)
         site = _site("data", frame)
-        cells[board.NOW_SITE], cells[board.NOW_SINCE_NS] = site + 1, began
+        cells[counters.NOW_SITE], cells[counters.NOW_SINCE_NS] = site + 1, began
         try:
             batch = original(self)
             _count(site, 0, 0)
@@ -371,15 +371,15 @@ def _next(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
         finally:
             spent = now() - began
-            cells[board.NOW_SITE] = 0
+            cells[counters.NOW_SITE] = 0
             if site >= 0:  # counted or not: the end of the data is waited for too
                 at = SITES_AT + site * _WIDTH
                 cells[at + _TIME] += spent
                 cells[at + _LONGEST] = max(cells[at + _LONGEST], spent)
             if threading.get_ident() == _main_thread:
-                cells[board.DATA_NS] += spent
+                cells[counters.DATA_NS] += spent
                 # What is copied in it is data too: each moment counts once.
-                cells[board.COPIES_NS], cells[board.WAITS_NS] = copies, waits
+                cells[counters.COPIES_NS], cells[counters.WAITS_NS] = copies, waits
 
     return following
 
@@ -396,17 +396,17 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
             _enter(0)
             raise
         finally:
-            if cells[board.PHASE] == 1:
+            if cells[counters.PHASE] == 1:
                 _enter(2)
-            cells[board.BACKWARD_NS] += now() - began
+            cells[counters.BACKWARD_NS] += now() - began
 
     return backward
 
 
 def _enter(phase: int) -> None:
     """A phase begins: what the one before has left in the peaks is its own."""
-    held.read(cells, cells[board.PHASE])
-    cells[board.PHASE] = phase
+    memory_peaks.read(cells, cells[counters.PHASE])
+    cells[counters.PHASE] = phase
 
 
 class _Steps:
@@ -420,7 +420,7 @@ class _Steps:
         self.others = 0
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.inside = 0
-        # Who is told of each step: its row, as it stands on the board.
+        # Who is told of each step: its row, as it stands on the shared counters.
         self.listener: Callable[[tuple[int, ...]], None] | None = None
 
     def stepping(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -432,8 +432,8 @@ class _Steps:
     def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer has done its step. With several the first one's count."""
         if self.inside:
-            cells[board.OPTIMIZER_NS] += now() - self.inside
-        if cells[board.EXPLICIT_STEPS]:
+            cells[counters.OPTIMIZER_NS] += now() - self.inside
+        if cells[counters.EXPLICIT_STEPS]:
             return
         leader = self.leader() if self.leader is not None else None
         if leader is not optimizer:
@@ -450,15 +450,15 @@ class _Steps:
         ended = now()
         totals = [cells[place] for place in _TOTALS]
         spent = [total - before for total, before in zip(totals, self.before, strict=True)]
-        number = cells[board.STEPS]
-        memory_now = held.now(cells)
+        number = cells[counters.STEPS]
+        memory_now = memory_peaks.now(cells)
         cpu = time.process_time_ns()
         row = (ended, ended - self.began, *spent, *memory_now, number, cpu - self.cpu)
-        if number < board.FIRST_STEPS:
-            _put(board.FIRST_AT + number * _STEP_WIDTH, row)
+        if number < counters.FIRST_STEPS:
+            _put(counters.FIRST_AT + number * _STEP_WIDTH, row)
         else:
             _keep(number, row)
-        cells[board.STEPS] = number + 1
+        cells[counters.STEPS] = number + 1
         if self.listener is not None:
             self.listener(row)
         if _tracing is not None:
@@ -475,12 +475,12 @@ _tracing: Any = None
 def _trace(done: int) -> None:
     """Begin or end the window of traced steps; `done` steps are behind."""
     global _tracing
-    if done == held.SKIPPED:
+    if done == memory_peaks.SKIPPED:
         _tracing.start()
-    elif done > held.SKIPPED:
+    elif done > memory_peaks.SKIPPED:
         _tracing.step += 1
-        cells[board.TRACED_STEPS] = done - held.SKIPPED
-        if done == held.SKIPPED + _to_trace:
+        cells[counters.TRACED_STEPS] = done - memory_peaks.SKIPPED
+        if done == memory_peaks.SKIPPED + _to_trace:
             _stop_trace()
 
 
@@ -488,10 +488,10 @@ def _stop_trace() -> None:
     global _tracing
     tracer, _tracing = _tracing, None
     tracer.stop()
-    tracer.tell(lambda line: board.write(memory, cells, line), cells[board.STEPS])
+    tracer.tell(lambda line: counters.write(memory, cells, line), cells[counters.STEPS])
 
 
-_TOTALS = (board.DATA_NS, board.COPIES_NS, board.WAITS_NS, board.BACKWARD_NS, board.OPTIMIZER_NS)
+_TOTALS = (counters.DATA_NS, counters.COPIES_NS, counters.WAITS_NS, counters.BACKWARD_NS, counters.OPTIMIZER_NS)
 _steps = _Steps()
 
 
@@ -502,28 +502,28 @@ def _put(at: int, row: tuple[int, ...]) -> None:
 
 def _keep(number: int, row: tuple[int, ...]) -> None:
     """Keep a step among those that are spread over the whole run; every second one goes when there is no room."""
-    stride = max(cells[board.STRIDE], 1)
-    if (number - board.FIRST_STEPS) % stride:
+    stride = max(cells[counters.STRIDE], 1)
+    if (number - counters.FIRST_STEPS) % stride:
         return
-    kept = cells[board.KEPT]
-    if kept == board.MOST_KEPT:
+    kept = cells[counters.KEPT]
+    if kept == counters.MOST_KEPT:
         for place in range(1, kept // 2):
-            to, origin = (board.RING_AT + n * _STEP_WIDTH for n in (place, 2 * place))
+            to, origin = (counters.RING_AT + n * _STEP_WIDTH for n in (place, 2 * place))
             cells[to : to + _STEP_WIDTH] = cells[origin : origin + _STEP_WIDTH]
         kept, stride = kept // 2, stride * 2
-        cells[board.STRIDE] = stride
-        cells[board.KEPT] = kept
-        if (number - board.FIRST_STEPS) % stride:
+        cells[counters.STRIDE] = stride
+        cells[counters.KEPT] = kept
+        if (number - counters.FIRST_STEPS) % stride:
             return
-    _put(board.RING_AT + kept * _STEP_WIDTH, row)
-    cells[board.KEPT] = kept + 1
+    _put(counters.RING_AT + kept * _STEP_WIDTH, row)
+    cells[counters.KEPT] = kept + 1
 
 
 def step() -> None:
     """The program says that a step has ended; from now on its word alone counts."""
-    is_new = not cells[board.EXPLICIT_STEPS]
-    cells[board.EXPLICIT_STEPS] = 1
-    if is_new and cells[board.STEPS]:
+    is_new = not cells[counters.EXPLICIT_STEPS]
+    cells[counters.EXPLICIT_STEPS] = 1
+    if is_new and cells[counters.STEPS]:
         # What was counted by optimizers until now would make the first step a part of one.
         _steps.began, _steps.before = now(), [cells[place] for place in _TOTALS]
     else:
@@ -532,7 +532,7 @@ def step() -> None:
 
 # -- beginning and end ------------------------------------------------------------------------------------------------
 
-device_of, is_plain = held.device_of, held.is_plain
+device_of, is_plain = memory_peaks.device_of, memory_peaks.is_plain
 
 _SCALARS = {"item": "item", "__bool__": "bool", "is_nonzero": "bool"}
 _WARNING = {"__float__": "float", "__int__": "int", "__complex__": "complex", "__index__": "index"}
@@ -597,19 +597,19 @@ def uninstall() -> None:
 
 
 def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, trace: int = 0, snapshot: str = "") -> None:
-    """Look at this process from now on, and write to the board."""
+    """Look at this process from now on, and write to the shared counters."""
     global memory, cells, lines, _to_trace, _tracing
-    memory, cells = shared, board.cells_of(shared)
-    cells[board.TORCH_NS], cells[board.TORCH_CPU_NS] = now(), time.process_time_ns()
+    memory, cells = shared, counters.cells_of(shared)
+    cells[counters.TORCH_NS], cells[counters.TORCH_CPU_NS] = now(), time.process_time_ns()
     main = sys.modules.get("__main__")
     # The file of a program that is being started is not known to its module yet.
     file = getattr(main, "__file__", None) or (sys.argv[0] if sys.argv else None)
-    lines = held.Lines(folder, file)
-    board.write(memory, cells, {"say": "torch", "version": torch.__version__, "pid": os.getpid()})
+    lines = memory_peaks.Lines(folder, file)
+    counters.write(memory, cells, {"say": "torch", "version": torch.__version__, "pid": os.getpid()})
     install()
     if trace:
-        _to_trace, _tracing = trace, held.Tracer(lines, lambda: cells[board.PHASE])
-    held.observe(lambda line: board.write(memory, cells, line), lines, snapshot)
+        _to_trace, _tracing = trace, memory_peaks.Tracer(lines, lambda: cells[counters.PHASE])
+    memory_peaks.observe(lambda line: counters.write(memory, cells, line), lines, snapshot)
     os.register_at_fork(after_in_child=_forked)
     atexit.register(_end)
 
@@ -617,8 +617,8 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, trace: int = 
 def _forked() -> None:
     """A process that the program forked: what it does is not told."""
     global memory, cells
-    memory = bytearray(board.SIZE)
-    cells = board.cells_of(memory)
+    memory = bytearray(counters.SIZE)
+    cells = counters.cells_of(memory)
     _steps.listener = None
     atexit.unregister(_end)
 
@@ -627,9 +627,9 @@ def _end() -> None:
     """The program ends by itself: what it was that ended it, and who held memory where that ran out."""
     if _tracing is not None and _tracing.began_ns:
         _stop_trace()  # the program ended within the window
-    held.read(cells, cells[board.PHASE])
-    held.dump()
+    memory_peaks.read(cells, cells[counters.PHASE])
+    memory_peaks.dump()
     error = getattr(sys, "last_value", None)
     if error is not None:
-        held.tell_error(error, _steps.optimizers, cells[board.STEPS], cells[board.PHASE])
-    cells[board.END_NS] = now()
+        memory_peaks.tell_error(error, _steps.optimizers, cells[counters.STEPS], cells[counters.PHASE])
+    cells[counters.END_NS] = now()
