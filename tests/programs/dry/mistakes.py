@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Mistakes of devices and dtypes, each with its corrected twin: `mistakes.py NAME` or `mistakes.py NAME twin`."""
+"""Mistakes of devices and dtypes, each with its corrected twin: `mistakes.py NAME`, or `mistakes.py NAME… twin`."""
 
 import sys
 
@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 device = torch.device("cuda")
-right = len(sys.argv) > 2
+right = sys.argv[-1] == "twin"
 MISTAKES = {}
 
 
@@ -137,4 +137,5 @@ def generator_on_host():
     print(torch.rand(3, generator=generator, device=device).shape)  # generator_on_host
 
 
-MISTAKES[sys.argv[1]]()
+for name in sys.argv[1 : len(sys.argv) - right]:
+    MISTAKES[name]()
