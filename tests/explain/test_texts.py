@@ -233,6 +233,11 @@ def test_an_xid_is_known_wherever_a_terminal_breaks_its_line() -> None:
     assert answer("NVRM: Xid (PCI:0000:b3:00.0): 9\n99, pid=4711") == "xid.unknown"
 
 
+def test_an_xid_without_a_row_is_known_in_the_log_of_a_kernel_alone() -> None:
+    # Neither the driver's name nor another word of ours stands beside it.
+    assert answer("Jan 01 12:00:00 node7 kernel: Xid (PCI:0000:b3:00): 999, pid=4711, channel 12\n" * 2) == "xid.unknown"
+
+
 def test_a_text_cut_within_its_words_is_a_hint() -> None:
     (match,) = find("RuntimeError: CUDA error: an illegal memory acc", TEXTS)
     assert (match.text.id, match.cut, match.certainty) == ("cuda.illegal_access", True, "hint")
