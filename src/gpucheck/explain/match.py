@@ -453,8 +453,8 @@ def _classed(lines: Sequence[tuple[int, tuple[str, bool]]]) -> list[Line]:
 _MOST_PLACES = 100
 # A line that people read is not longer than this, without its spaces.
 _SAME_LINE = 500
-# From where to where a pattern is, by the number that it holds; everywhere under "": of the Xid errors without a row any
-# number counts.
+# From where to where a pattern is, by the number that it holds, and everywhere under "": the row of the Xid errors that
+# have none of their own takes any number.
 _Spans = dict[str, list[tuple[int, int]]]
 # The line that ends a traceback says more than a line of a log, and that more than a line of source in a frame.
 _WEIGHT: dict[Kind, int] = {"exception": 0, "plain": 1, "frame": 2, "quiet": 3}
