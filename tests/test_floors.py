@@ -56,13 +56,13 @@ SIZES = {
     ".": (13, 1091),
     "batch_size": (13, 3091),
     "bench": (36, 6081),
-    "cards": (5, 862),  # a GPU that CUDA shows and NVML does not list is inconclusive
+    "cards": (5, 864),  # a GPU that CUDA shows and NVML does not list is inconclusive, but for a Jetson's
     "cli": (14, 1367),  # `report` says what is on the page once it is written; a lack of memory is told as such
     "compare": (2, 244),
     "devices": (3, 266),
     "doctor": (12, 2044),
-    "explain": (11, 857),
-    "fleet": (8, 1185),
+    "explain": (11, 859),  # the row of the Xid errors that have none of their own takes any number
+    "fleet": (8, 1186),  # a rate next to 0 is refused: comparing it overflows
     "machine": (23, 4000),
     "measure": (4, 611),
     "memory": (5, 351),

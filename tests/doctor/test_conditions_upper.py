@@ -166,6 +166,11 @@ CASES: list[tuple[str, Evidence, str]] = [
         "importing torch: ImportError: libcudnn.so.9: cannot open",
     ),
     (
+        "torch.import_broken",  # a thread of its own kept its process from ending
+        ended_at("ask", "RuntimeError: no such operator", timed_out=True),
+        "asking torch for its devices: RuntimeError: no such operator",
+    ),
+    (
         "torch.import_broken",
         ended_at("import", "ModuleNotFoundError: No module named 'torch._dynamo'"),
         "No module named 'torch._dynamo'",

@@ -13,8 +13,10 @@ from pasted import INNOCENT, MORE, NOT_OURS, SAMPLES
 from gpucheck import messages, xid
 from gpucheck.batch_size import outcome
 from gpucheck.doctor.ladder import BY_ID, CONDITIONS
+from gpucheck.explain import command
 from gpucheck.explain.command import OF_CONDITIONS, PAGES, TEXTS
 from gpucheck.explain.match import QUOTES, compiled, find
+from gpucheck.report.events import Event, Notice
 
 # The seed of what is pasted; any other serves as well.
 SEED = 20260131
@@ -231,6 +233,18 @@ def test_an_xid_is_known_wherever_a_terminal_breaks_its_line() -> None:
         broken = "\n".join(said[at : at + width] for at in range(0, len(said), width))
         assert answer(broken) == "xid.79", broken
     assert answer("NVRM: Xid (PCI:0000:b3:00.0): 9\n99, pid=4711") == "xid.unknown"
+
+
+def test_an_xid_without_a_row_is_known_in_the_log_of_a_kernel_alone() -> None:
+    # Neither the driver's name nor another word of ours stands beside it.
+    line = "Jan 01 12:00:00 node7 kernel: Xid (PCI:0000:b3:00): 999, pid=4711, channel 12\n"
+    assert answer(line * 2) == "xid.unknown"
+
+
+def test_of_a_text_of_which_the_end_is_read_both_sizes_are_told_apart() -> None:
+    events: list[Event] = []
+    command.explain("CUDA out of memory", events.append, 3 * 2**19)
+    assert [event.text for event in events if isinstance(event, Notice)] == ["1.5 MiB given; only the last 1 MiB read"]
 
 
 def test_a_text_cut_within_its_words_is_a_hint() -> None:

@@ -123,6 +123,15 @@ def test_what_is_refused_before_anything_is_made_of_it(data: bytes, why: str) ->
         documents.parse(data)
 
 
+def test_rates_next_to_0_are_refused_and_do_not_end_the_judge(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    none = [replace(node(f"n{n}"), figures=tuple(replace(f, rate=1e-320) for f in node().figures)) for n in range(6)]
+    log.write_text("\n".join(map(documents.marked, [node("sound"), *none])), encoding="utf-8")
+    read = documents.read([str(log)])
+    assert [one.host for one in read.documents] == ["sound"]
+    assert judge(read.documents).result.counts["good"] == 1
+
+
 def test_a_bomb_in_a_log_ends_at_a_documents_size(tmp_path: Path) -> None:
     import base64
     import zlib

@@ -163,6 +163,12 @@ def test_the_health_of_a_gpu_that_nvml_does_not_list_is_unknown_and_no_pass() ->
         assert report.summary.exit == UNDECIDED
 
 
+def test_of_a_jetson_nvml_need_not_know_as_for_the_doctor() -> None:
+    for name in ("NVIDIA Tegra X1", "Xavier", "Orin", "NVIDIA Thor"):
+        report = devices(card(0, nvml_index=None, name=name, integrated=True))
+        assert (report.findings, report.summary.exit) == ((), 0)
+
+
 def test_every_screen_in_every_width(request: pytest.FixtureRequest) -> None:
     scenes = ("healthy", "one healthy and idle", "lost and hot", "a reset needed", "a mask", "no GPU")
     screens = {scene: text.blocks(DEVICES[scene]()) for scene in scenes}

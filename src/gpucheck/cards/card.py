@@ -15,6 +15,9 @@ from gpucheck.report.facts import Device, Driver, Facts, Host
 from gpucheck.report.finding import Finding, Verdict, in_short
 
 WSL_NODE = "/dev/dxg"
+# The names that CUDA has for a Jetson's GPU. Up to JetPack 5 it has no NVML; JetPack 6 has one that calls the same GPU
+# "Orin (nvgpu)", without an address on the PCI bus.
+JETSON = re.compile(r"\b(Tegra|Xavier|Orin|Thor)\b", re.IGNORECASE)
 # Values of NVIDIA_VISIBLE_DEVICES by which the container toolkit leaves every GPU outside.
 KEPT_OUT = ("", "void", "none")
 NODE_OF_A_GPU = re.compile(r"/dev/nvidia\d+")
@@ -148,8 +151,9 @@ def has_gpu(facts: Facts) -> bool:
 
 def silent(facts: Facts) -> Finding | None:
     """GPUs that CUDA shows and NVML does not list: nothing is known of their health, which is not healthy."""
-    # A MIG instance is read with its card.
-    names = [name_of(card) for card in cards(facts) if card.nvml_index is None and card.parent_uuid is None]
+    # A MIG instance is read with its card, and NVML knows next to nothing of a Jetson's GPU.
+    whole = (card for card in cards(facts) if card.parent_uuid is None and not JETSON.search(card.name or ""))
+    names = [name_of(card) for card in whole if card.nvml_index is None]
     if not names:
         return None
     error, named = (facts.driver or Driver()).nvml_error, ", ".join(in_short(names))

@@ -87,7 +87,8 @@ def _not_started(evidence: Evidence) -> tuple[str, Seen] | None:
     if _SIGNAL.match(error):
         said = f"{step} ended its process by {error}"
         return "torch.crashed", Seen(said, {"stage": probe.stage}, _cuda_build(evidence))
-    if probe.timed_out:
+    # A process may raise and not end, where a thread of it goes on: what it raised is the cause.
+    if probe.error is None:
         said = f"{step} did not finish within {evidence.torch_limit}"
         return "torch.hung", Seen(said, {"stage": probe.stage, "limit_s": probe.limit_s})
     broken = dict(probe.missing_files or {})

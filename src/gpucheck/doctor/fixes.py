@@ -112,8 +112,8 @@ def out_of_library_path(folders: Iterable[str]) -> str:
 
 
 def pythonpath_of(probe: TorchProbe) -> str | None:
-    """The entry of PYTHONPATH that brings the torch which is imported: no installer sees it, and none can replace "
-    "it."""
+    """The entry of PYTHONPATH that brings the torch which is imported: no installer sees it, and none can replace
+    it."""
     if probe.path is None:
         return None
     folder = os.path.dirname(os.path.abspath(probe.path))

@@ -30,6 +30,7 @@ from gpucheck.report.finding import Finding, Id, of
 from gpucheck.report.results.short import ExplainResult, IdPage, KnownId, TextMatch
 from gpucheck.smoke.options import CHECKS
 from gpucheck.stress import judge as stress
+from gpucheck.units import capacity
 
 # What no check asks, but an option of the command.
 _SMOKE = of(
@@ -197,8 +198,7 @@ def explain(pasted: str, emit: Emit, cut_from_bytes: int | None = None) -> None:
     `cut_from_bytes` is how long it was where only its end is given.
     """
     if cut_from_bytes is not None:
-        given, read = (f"{size / 2**20:.0f} MiB" for size in (cut_from_bytes, MOST_BYTES))
-        emit(Notice(f"{given} given; only the last {read} read"))
+        emit(Notice(f"{capacity(cut_from_bytes)} given; only the last {capacity(MOST_BYTES)} read"))
     told = tuple(_told(match) for match in find(pasted, TEXTS, OF_CONDITIONS))
     emit(Answered("explain", ExplainResult(len(pasted), cut_from_bytes, told)))
     if not told:

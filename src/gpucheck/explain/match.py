@@ -453,7 +453,8 @@ def _classed(lines: Sequence[tuple[int, tuple[str, bool]]]) -> list[Line]:
 _MOST_PLACES = 100
 # A line that people read is not longer than this, without its spaces.
 _SAME_LINE = 500
-# From where to where a pattern is, by the number that it holds; under "" for one that holds none.
+# From where to where a pattern is, by the number that it holds, and everywhere under "": the row of the Xid errors that
+# have none of their own takes any number.
 _Spans = dict[str, list[tuple[int, int]]]
 # The line that ends a traceback says more than a line of a log, and that more than a line of source in a frame.
 _WEIGHT: dict[Kind, int] = {"exception": 0, "plain": 1, "frame": 2, "quiet": 3}
@@ -714,7 +715,9 @@ def _spans(normal: Normal, pattern: Pattern) -> _Spans:
     has_number = "number" in pattern.regex.groupindex
     for match in pattern.regex.finditer(within) if pattern.needs in within else ():
         if match.group():
-            found.setdefault(match["number"] if has_number else "", []).append(match.span())
+            found.setdefault("", []).append(match.span())
+            if has_number:
+                found.setdefault(match["number"], []).append(match.span())
     return found
 
 

@@ -39,6 +39,8 @@ _BOUND = saved.Bound(MOST_BYTES, 8, MOST_BYTES // 2)
 MOST_ITEMS = 4096
 # Bytes, seconds and rates; a float holds it.
 MOST_NUMBER = 1e30
+# No device is so slow; what is nearer to 0 overflows where rates are compared.
+LEAST_RATE = 1 / MOST_NUMBER
 # A node writes its worst first and no more; a judge needs one for the cause.
 MOST_PROBLEMS = 16
 MOST_TEXT = 2000
@@ -143,8 +145,8 @@ def _check(document: NodeDocument) -> None:
     seen = {(figure.device, figure.name, figure.case) for figure in document.figures}
     if len(seen) != len(document.figures) or not {figure.device for figure in document.figures} <= set(known):
         raise Refused("it has figures of an unlisted device, or a device twice")
-    if any(not figure.rate > 0 or not 0 <= (figure.error or 0) < 10 for figure in document.figures):
-        raise Refused("a rate is not positive, or its error is invalid")
+    if any(not figure.rate >= LEAST_RATE or not 0 <= (figure.error or 0) < 10 for figure in document.figures):
+        raise Refused("a rate is too small, or its error is invalid")
 
 
 def clean(text: str, longest: int = MOST_TEXT) -> str:
