@@ -79,6 +79,15 @@ def test_another_machine_is_told_first(tmp_path: Path, capsys: pytest.CaptureFix
     assert (row["change"], row["ratio"]) == ("same", 1.0)
 
 
+def test_a_size_that_is_none_is_shown_as_it_stands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = document()
+    content["measurements"][0]["case"] = {"size_bytes": None}
+    path = written(tmp_path, "a.json", content)
+    code, out, err = run(capsys, "compare", path, written(tmp_path, "b.json", {**content, "started": "later"}))
+    assert (code, err) == (0, "")
+    assert "matmul None" in out
+
+
 def test_a_gate_that_is_met_says_who_set_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = written(tmp_path, "old.json", document()), written(tmp_path, "new.json", document())
     out = run(capsys, "compare", old, new, "--fail-if-slower", "5%")[1]

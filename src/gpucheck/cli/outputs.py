@@ -46,7 +46,7 @@ class Output:
     mode: int
 
     def put(self, report: Report) -> None:
-        """Write the file whole and put it in the place of the old one. Raises OSError."""
+        """Write the file whole and put it in the place of the old one. Raises OSError and MemoryError."""
         made = self.content(report)
         if isinstance(made, bytes):
             self.temporary.write_bytes(made)

@@ -43,7 +43,7 @@ def case_text(case: Mapping[str, Any], between: str = ", ") -> str:
 
 def case_name(case: Mapping[str, Any]) -> str:
     """Name a case in evidence and test cases; the name never changes."""
-    return ", ".join(units.capacity(one) if name.endswith("_bytes") else str(one) for name, one in case.items())
+    return ", ".join(_value_text(name, one) if name.endswith("_bytes") else str(one) for name, one in case.items())
 
 
 # What a copy's label says of its clock: the whole call needs no word.
@@ -56,7 +56,8 @@ def _value_text(name: str, value: Any) -> str:
     if name == "timed":
         return _CLOCKS.get(value, str(value))
     text = str(value) if name == "dtype" else str(value).replace("_", " ")  # a dtype as --dtype takes it
-    return units.capacity(value) if name.endswith("_bytes") else text
+    # A file may have anything in the place of a size.
+    return units.capacity(value) if name.endswith("_bytes") and isinstance(value, (int, float)) else text
 
 
 def _case(row: Measurement) -> tuple[str, str, str]:

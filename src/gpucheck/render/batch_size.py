@@ -418,7 +418,8 @@ def _page_of_devices(report: Report, several: FoundBatchSizes) -> Page:
 
 def _for_all(several: FoundBatchSizes) -> str:
     """The least answer of all devices, and which one it is that takes no more."""
-    found = next(one for one in several.devices if one.device.id == several.least)
+    # A KeyError where an edited file names another: StopIteration would say nothing.
+    found = {one.device.id: one for one in several.devices}[several.least]
     does, what = _does(found), found.axis_name or "a batch of"
     if found.largest is None:
         others = [f"{one.device.id} {does} {one.largest}" for one in several.devices if one.largest is not None]

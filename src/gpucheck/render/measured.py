@@ -136,7 +136,7 @@ def notes_column(keep: int, note: Callable[[Row], Cell]) -> ColumnOf[Row]:
 
 
 def notes(keep: int, unusual_cache: Literal["warm", "cold"]) -> ColumnOf[Measurement]:
-    """Return what lowers the figures' worth, and the state of the caches where that is not the table's usual one."""
+    """The column of what lowers each figure's worth, with the state of the caches where that is not the usual one."""
 
     def note(row: Measurement) -> Cell:
         return note_cell(row.flags, (CACHES[unusual_cache],) if row.method.cache == unusual_cache else ())
