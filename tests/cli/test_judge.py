@@ -146,6 +146,17 @@ def test_what_cannot_be_judged_is_one_sentence(
     assert words in sentence(captured.err) and captured.out == ""
 
 
+def test_a_detail_that_only_the_table_needs_is_asked_for_too(saved: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def copied(document: dict[str, Any]) -> None:
+        case = {"direction": "sideways", "host_memory": "pageable", "size_bytes": 2**20, "timed": "as_called"}
+        document["measurements"][0].update(name="transfer", case=case)
+        document["parts"][0].update(id="transfer")
+        document.update(command="bench transfer")
+
+    assert app_module.main(["judge", saved(change=copied)]) == 2
+    assert "is not one that `gpucheck bench transfer` writes (KeyError: 'sideways')" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

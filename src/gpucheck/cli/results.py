@@ -133,6 +133,7 @@ def judge(common: Common, options: JudgeOptions) -> int:
 def _load(path: str) -> Report:
     """A benchmark's document. Raises UsageError for what is none, and for one of before there was all that it takes."""
     from gpucheck.machine.saved import load
+    from gpucheck.render import text
     from gpucheck.report.codec import visible
 
     document = load(path)
@@ -150,7 +151,7 @@ def _load(path: str) -> Report:
         )
     try:
         with contextlib.suppress(ArithmeticError):  # our own fault, told as such where it is judged
-            document.concluded(judged(document))
+            text.blocks(document.concluded(judged(document)), verbose=True)
     except _OTHER_SHAPE as error:
         why = (
             f"a detail of a row is not one that `gpucheck {document.command}` writes ({type(error).__name__}: {error})"
