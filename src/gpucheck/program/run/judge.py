@@ -396,8 +396,8 @@ def _refused(text: str, place: str) -> tuple[str, str] | None:
     """The id and the fix of an error that reached gpucheck as text alone, as from a worker; None for another error."""
     kinds = {rules.APART: ("run.dry.mismatch", f"{place}: bring both to one device")}
     kinds |= dict.fromkeys((rules.FORKED, rules.FORKED_KERNEL), ("run.dry.fork", _FORK_FIX))
-    # The board keeps the beginning of a text.
-    return next((to for known, to in kinds.items() if known[:30] in text), None)
+    # Of a forked process the board keeps at least the first 159 characters: more than any of these has.
+    return next((to for known, to in kinds.items() if known in text), None)
 
 
 def _caught(times: int) -> str:
