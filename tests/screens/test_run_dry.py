@@ -8,7 +8,7 @@ import pytest
 from shown import shown
 
 from gpucheck.errors import UsageError
-from gpucheck.program import rules
+from gpucheck.program import engine, rules
 from gpucheck.program.claims import Place
 from gpucheck.program.options import Device, parse_device
 from gpucheck.program.run import board, command, judge
@@ -258,6 +258,14 @@ def test_only_a_dtype_that_cuda_refuses_too_is_a_fault(stop: DryStop, verdict: t
 def test_words_that_only_begin_like_torchs_are_no_fault_of_the_program() -> None:
     stop = replace(STOP, text="Expected all tensors to be on CPU, but got a tensor on cuda:0")
     assert told(replace(CLEAN, stopped=stop, exit=1))[0] == ("run.dry.followed", "inconclusive")
+
+
+def test_a_misplaced_operand_in_a_fork_is_no_matter_of_dtypes() -> None:
+    entry = replace(MISMATCH.mismatch, operation="Tensor.pin_memory", operands=MISMATCH.mismatch.operands[:1])
+    text = str(engine.DeviceMismatch(engine.Mismatch((None, "", None), entry, 0)))
+    result = replace(CLEAN, in_forks=CaughtError(text=text, place="train.py:9", times=1))
+    (found,) = (one for one in judge.dry_findings(result, COUNTED, "/job") if one.verdict == "warn")
+    assert (found.id, found.fix) == ("run.dry.mismatch", "train.py:9: move it with .to(device)")
 
 
 @pytest.mark.parametrize("text", [rules.APART, rules.FORKED, rules.FORKED_KERNEL])

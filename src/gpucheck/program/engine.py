@@ -288,7 +288,7 @@ class DeviceMismatch(RuntimeError):
         super().__init__(
             f"{rules.APART}, but found at least two devices, {devices}! ({told.operation})"
             if len(places) > 1
-            else f"{told.operation} needs {wrong} on {told.expected}, but it is on {devices}"
+            else f"{told.operation} needs {wrong} on {told.expected}{rules.MISPLACED} {devices}"
         )
         self.mismatch = mismatch
 

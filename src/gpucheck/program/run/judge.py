@@ -388,6 +388,8 @@ def _in_forks(seen: CaughtError) -> Finding:
     """Return what a process that the program forked met, such as a DataLoader's worker, and the program went on."""
     place = seen.place or "an unknown line"
     name, fix = _refused(seen.text, place) or ("run.dry.dtype", _one_dtype(place))
+    if rules.MISPLACED in seen.text:
+        name, fix = "run.dry.mismatch", f"{place}: move it with .to(device)"
     message = f"in a process that the program forked: {seen.text}; {_caught(seen.times)}"
     return Finding(name, "warn", place, message, asdict(seen), fix)
 
