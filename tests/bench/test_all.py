@@ -352,6 +352,16 @@ def test_one_that_needs_several_devices_runs_once_where_there_are_some(
     assert asked == list(dict.fromkeys(name for name, _ in planned))
 
 
+def test_without_collectives_nobody_asks_where_the_ranks_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("PMI_RANK", "1"), ("PMI_SIZE", "4")):  # MPICH's, with no MASTER_ADDR
+        monkeypatch.setenv(name, value)
+    asked: list[str] = []
+    several = Planted("collective", lambda given, emit, shared: asked.append("collective"), of_several=True)
+    plain = Planted("bandwidth", lambda given, emit, shared: asked.append("bandwidth"))
+    ran(monkeypatch, plain, several, ids=("cuda:0", "cuda:1"), only=("bandwidth",))
+    assert asked == ["bandwidth"]
+
+
 def hidden(streams: int) -> list[Measurement]:
     """A copy and compute of a second each that hide half of each other, in eight rounds."""
     found = []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import io
 import os
 import pickle
+import weakref
 from typing import Any
 
 import pytest
@@ -201,6 +203,22 @@ def test_an_entry_goes_with_its_storage(surface: Surface) -> None:
     del view
     gc.collect()
     assert len(surface.world.claims._claims) == 0
+
+
+def test_an_error_that_was_caught_keeps_no_operand(surface: Surface) -> None:
+    """What it keeps would count as memory of the device until the garbage collector comes."""
+
+    def caught() -> Any:
+        x = torch.ones(4, device="cuda")
+        with contextlib.suppress(DeviceMismatch):
+            x + torch.ones(4)
+        return weakref.ref(x.untyped_storage())
+
+    gc.disable()
+    try:
+        assert caught()() is None
+    finally:
+        gc.enable()
 
 
 def test_torch_is_as_before() -> None:

@@ -70,12 +70,14 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
     emit(Started(facts))
     chosen = choose.choose(options.device, facts)
     # One that needs several devices has its place where several are measured, or it was named. Where a launcher has
-    # started several of us, each would start a process for every device.
-    takes_several = len(chosen.ids) > 1 and launcher.place(os.environ) is None
+    # started several of us, each would start a process for every device; it is asked last, for it may raise.
     todo = [
         one
         for one in BENCHMARKS
-        if one.id in options.ids and (not one.of_several or takes_several or one.id in options.only)
+        if one.id in options.ids
+        and (
+            not one.of_several or one.id in options.only or (len(chosen.ids) > 1 and launcher.place(os.environ) is None)
+        )
     ]
     begin(emit, facts, [one.id for one in todo if not one.of_several], chosen.ids, shared)
     if several := tuple(one.id for one in todo if one.of_several):

@@ -299,7 +299,7 @@ class DeviceMismatch(RuntimeError):
         super().__init__(
             f"{rules.APART}, but found at least two devices, {devices}! ({told.operation})"
             if len(places) > 1
-            else f"{told.operation} needs {wrong} on {told.expected}, but it is on {devices}"
+            else f"{told.operation} needs {wrong} on {told.expected}{rules.MISPLACED} {devices}"
         )
         self.mismatch = mismatch
 
@@ -405,11 +405,12 @@ class World:
             self.refused[site] = Mismatch(site, told, len(self.assumed))
         self.last = self.refused[site]
         self.last.times += 1
-        error = DeviceMismatch(self.last)
         if self.is_forked():
             # A worker sends what it raises to its parent, by the class's name.
-            self._raise_in_fork(place, str(error))
-        raise error
+            self._raise_in_fork(place, str(DeviceMismatch(self.last)))
+        # In no variable: its traceback holds this frame, and as a circle they would keep the operands, whose memory is
+        # counted, after the program has caught it.
+        raise DeviceMismatch(self.last)
 
     def _raise_in_fork(self, place: Place | None, text: str) -> NoReturn:
         self.in_fork(place, text)

@@ -22,6 +22,8 @@ FORKED = (
 FORKED_KERNEL = "CUDA error: initialization error"
 # How torch says that operands lie apart.
 APART = "Expected all tensors to be on the same device"
+# How gpucheck says in a simulated run that a lone operand lies where its operation does not take it.
+MISPLACED = ", but it is on"
 # How torch says that operands differ in dtype: on CUDA and on a CPU alike.
 MIXED_DTYPES = re.compile(
     r"expected scalar type \w+ but found|must have the same dtype|expected .* to have the same dtype"

@@ -296,6 +296,30 @@ def test_what_a_thread_of_autograds_makes_is_traced_like_the_rest() -> None:
     assert judge.at("", 0, "/") == "an unknown line"
 
 
+def test_its_line_is_that_of_the_traced_thread_whoever_else_is_in_a_backward_pass() -> None:
+    tracer, done = memory_peaks.Tracer(memory_peaks.Lines("/", None), lambda: 1), threading.Event()
+
+    def _engine_run_backward() -> None:  # as torch names what waits for a backward pass
+        done.wait(10)
+
+    other = threading.Thread(target=_engine_run_backward)
+    other.start()
+    x = torch.ones(3)
+    tracer.start()
+    try:
+        dispatch = inspect.unwrap(memory_peaks.Tracer.__torch_dispatch__)
+        _thread.start_new_thread(dispatch, (tracer, torch.ops.aten.neg.default, (), (x,)))
+        deadline = time.monotonic() + 10
+        while not tracer.peak and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        tracer.stop()
+        done.set()
+        other.join()
+    ((file, _, function, _, _),) = tracer.by_place
+    assert (file, function) == (__file__, inspect.currentframe().f_code.co_name)  # type: ignore[union-attr]
+
+
 def test_a_sparse_gradient_counts_by_its_values() -> None:
     layer = torch.nn.Embedding(10, 4, sparse=True)
     layer(torch.tensor([1, 2])).sum().backward()

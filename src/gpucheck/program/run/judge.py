@@ -390,6 +390,8 @@ def _in_forks(seen: CaughtError) -> Finding:
     """Return what a process that the program forked met, such as a DataLoader's worker, and the program went on."""
     place = seen.place or "an unknown line"
     name, fix = _refused(seen.text, place) or ("run.dry.dtype", _one_dtype(place))
+    if rules.MISPLACED in seen.text:
+        name, fix = "run.dry.mismatch", f"{place}: move it with .to(device)"
     message = f"in a process that the program forked: {seen.text}; {_caught(seen.times)}"
     return Finding(name, "warn", place, message, asdict(seen), fix)
 
@@ -398,8 +400,8 @@ def _refused(text: str, place: str) -> tuple[str, str] | None:
     """The id and the fix of an error that reached gpucheck as text alone, as from a worker; None for another error."""
     kinds = {rules.APART: ("run.dry.mismatch", f"{place}: bring both to one device")}
     kinds |= dict.fromkeys((rules.FORKED, rules.FORKED_KERNEL), ("run.dry.fork", _FORK_FIX))
-    # The shared counters keep the beginning of a text.
-    return next((to for known, to in kinds.items() if known[:30] in text), None)
+    # Of a forked process the shared counters keep at least the first 159 characters: more than any of these has.
+    return next((to for known, to in kinds.items() if known in text), None)
 
 
 def _caught(times: int) -> str:

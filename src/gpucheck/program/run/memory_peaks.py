@@ -8,6 +8,7 @@ import gc
 import os
 import sys
 import sysconfig
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -337,6 +338,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
         self.at_peak: dict[_Place, int] = {}
         self.step = 0
         self.began_ns = self.spent_ns = 0
+        # The thread whose operations are seen: those of its backward passes too, wherever these run.
+        self.thread = 0
         self.modules: list[str] = []
         self.hooks: list[Any] = []
         self.names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -372,7 +375,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
         self.by_place[place] -= size
 
     def _place(self, frame: FrameType | None) -> _Place:
-        caller = self.lines.caller(frame) or self.lines.caller(_of_backward())
+        # Of a thread of autograd's it is the line that waits for it. In no variable: this function's own frame is among
+        # them, and as a circle they would keep tensors that go.
+        caller = self.lines.caller(frame) or self.lines.caller(sys._current_frames().get(self.thread))
         phase = counters.PHASES[self.phase()]
         module = self.modules[-1] if self.modules else ""
         if caller is None:
@@ -387,7 +392,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
             torch.nn.modules.module.register_module_forward_pre_hook(self._enters),
             torch.nn.modules.module.register_module_forward_hook(self._leaves, always_call=True),
         ]
-        self.began_ns = time.perf_counter_ns()
+        self.began_ns, self.thread = time.perf_counter_ns(), threading.get_ident()
         self.__enter__()
 
     def _enters(self, module: Any, inputs: Any) -> None:
@@ -429,12 +434,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
             row = {"file": file, "line": line, "function": function, "module": module or None, "phase": phase}
             row |= {"peak": self.at_peak.get(place, 0), "kept": sizes.get(place, 0)}
             say({"say": "traced", **row, "kept_tensors": len(kept.get(place, [])), "held_by": holders.get(place)})
-
-
-def _of_backward() -> FrameType | None:
-    """The frame that waits for autograd's threads."""
-    # In no variable: this function's own frame is among them, and as a circle they would keep tensors that go.
-    return next((one for one in sys._current_frames().values() if one.f_code.co_name == "_engine_run_backward"), None)
 
 
 def _containers_of(kept: dict[int, _Place]) -> dict[_Place, str]:
