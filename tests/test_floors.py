@@ -57,7 +57,7 @@ SIZES = {
     "batch_size": (13, 3091),
     "bench": (36, 6081),
     "cards": (5, 864),  # a GPU that CUDA shows and NVML does not list is inconclusive, but for a Jetson's
-    "cli": (14, 1367),  # `report` says what is on the page once it is written; a lack of memory is told as such
+    "cli": (14, 1368),  # a judged document whose details no table can show is refused
     "compare": (2, 244),
     "devices": (3, 266),
     "doctor": (12, 2044),
