@@ -19,7 +19,7 @@ PYTHON = sys.executable
 posix = pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 
 # The child's side as our own children have it.
-PREFIX = "import os, signal, sys, time\nfrom gpucheck.machine import speaking\nsay = speaking.claim_stdout()\n"
+PREFIX = "import os, signal, sys, time\nfrom gpucheck.machine import child_stdio\nsay = child_stdio.claim_stdout()\n"
 ONE_LINE = "say({'n': 1})\n"
 # name → what the child does after it said a line, and the ending that comes of it.
 ENDINGS = {
@@ -100,7 +100,7 @@ def test_what_a_library_prints_is_on_stderr() -> None:
 # --- a child that stays alive -----------------------------------------------------------------------------------------
 
 ADDS = """
-for request in speaking.requests():
+for request in child_stdio.requests():
     for number in range(request["to"]):
         say({"number": number})
     say({"end": True, "sum": sum(range(request["to"]))})
@@ -119,7 +119,7 @@ def test_requests_progress_and_results() -> None:
 
 def test_a_request_that_was_cut_off_is_none() -> None:
     """By the parent's death: the pipe ends in the middle of a line."""
-    ended = child.run(argv("for one in speaking.requests(): say(one)"), 60.0, stdin='{"n": 1}\n{"n": 2')
+    ended = child.run(argv("for one in child_stdio.requests(): say(one)"), 60.0, stdin='{"n": 1}\n{"n": 2')
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, '{"n": 1}\n', "")
 
 
@@ -127,7 +127,7 @@ def test_a_request_that_was_cut_off_is_none() -> None:
 @pytest.mark.parametrize(("program", "ending"), ENDINGS.values(), ids=ENDINGS)
 def test_how_a_child_ends_that_is_asked(program: str, ending: Ending) -> None:
     lines: list[Line] = []
-    with talking(f"next(speaking.requests())\n{ONE_LINE}{program}") as asked, pytest.raises(Lost) as lost:
+    with talking(f"next(child_stdio.requests())\n{ONE_LINE}{program}") as asked, pytest.raises(Lost) as lost:
         asked.send({})
         for line in asked.answer(60.0):
             lines.append(line)
@@ -153,7 +153,7 @@ def test_one_that_does_not_answer_is_ended(program: str, said: str, limit_s: flo
 
 def test_a_limit_for_each_line_lets_a_long_answer_come() -> None:
     lines = "[(say({'n': n}), time.sleep(0.2)) for n in range(5)]; say({'end': True})"
-    program = f"for request in speaking.requests():\n    {lines}"
+    program = f"for request in child_stdio.requests():\n    {lines}"
     with talking(program) as slow:
         slow.send({})
         assert len(list(slow.answer(30.0, per_line=True))) == 6
@@ -201,7 +201,7 @@ def test_one_that_could_not_be_ended_either(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_error_of_ours_is_raised_here(error: errors.GpucheckError) -> None:
     trace = error.trace if isinstance(error, TargetError) else ""
     made = f"errors.{type(error).__name__}({error.what!r}, {error.why!r}, {error.fix!r}, finding={error.finding!r})"
-    program = f"from gpucheck import errors\nsay(speaking.raised({made}, {trace!r}))\nsys.stdin.read()"
+    program = f"from gpucheck import errors\nsay(child_stdio.raised({made}, {trace!r}))\nsys.stdin.read()"
     with talking(program) as failing, pytest.raises(type(error)) as raised:
         failing.receive(60.0)
     assert type(raised.value) is type(error)
