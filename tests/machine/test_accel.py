@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import sys
 import types
 from collections.abc import Iterator
@@ -54,9 +55,9 @@ def test_the_cpu_says_what_it_cannot_do() -> None:
 def test_the_cpus_memory_is_this_processs_resident_set() -> None:
     cpu = accel.open_device("cpu")
     cpu.reset_peak()
-    block = torch.ones(16 * 2**20)
-    taken = cpu.memory()
-    del block
+    with mmap.mmap(-1, 64 * 2**20) as block:  # of the system, to which it goes back at once
+        block.write(b"1" * len(block))
+        taken = cpu.memory()
     cpu.reset_peak()
     after = cpu.memory()
     assert taken.memory_allocated_bytes is None and taken.resident_bytes and taken.max_resident_bytes
