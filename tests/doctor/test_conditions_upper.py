@@ -665,6 +665,17 @@ def test_a_cudnn_without_its_parts_gives_way_or_gets_its_own() -> None:
     assert absent is not None and absent.fix == f"/env/bin/python -m pip install --force-reinstall --no-deps {CUDNN}"
 
 
+@pytest.mark.parametrize(("gone", "beside"), [(CUDNN, f" {CUDNN}"), ("torch==2.9.1", "")])
+def test_a_new_environment_gets_the_torch_that_its_libraries_belong_to(gone: str, beside: str) -> None:
+    system: dict[str, Any] = {"externally_managed": True, "executable": "/usr/bin/python3", "version": "2.9.1+cu128"}
+    seen = judged("torch.missing_libraries", with_torch(missing_files={gone: ["/x/libcudnn_cnn.so.9"]}, **system))
+    assert seen is not None and seen.fix == (
+        "/usr/bin/python3 -m venv ~/torch-env && ~/torch-env/bin/python -m pip install "
+        f"torch==2.9.1{beside} --index-url https://download.pytorch.org/whl/cu128 (a new environment, "
+        "because the system's Python must not be changed)"
+    )
+
+
 def test_an_undefined_symbol_names_the_library_that_was_met() -> None:
     evidence = ended_at(
         "import",

@@ -100,10 +100,15 @@ def installer(evidence: Evidence) -> Installer:
 
 
 def packages_again(evidence: Evidence, packages: Iterable[str]) -> str:
-    """The line that installs packages of pinned versions anew, and nothing else."""
-    wanted = " ".join(packages)
+    """The line that installs packages of pinned versions anew, and nothing else.
+
+    A new environment, in place of a Python that must not be changed, gets the torch to which they belong, too.
+    """
     how = installer(evidence)
-    return how.install(wanted if how.managed else f"--no-deps {wanted}", anew=True)
+    if how.managed:
+        beside = "".join(f" {one}" for one in packages if not one.startswith("torch=="))
+        return reinstall(how, evidence.probe.version or evidence.build.version, beside=beside)
+    return how.install(f"--no-deps {' '.join(packages)}", anew=True)
 
 
 def out_of_library_path(folders: Iterable[str]) -> str:
@@ -355,10 +360,12 @@ def install(installer: Installer, choice: Choice) -> str:
     return installer.install(choice.requirement, index=choice.tag, anew=True)
 
 
-def reinstall(installer: Installer, version: str | None = None) -> str:
-    """The line that installs the same torch anew, from where it came from as far as its version tells."""
+def reinstall(installer: Installer, version: str | None = None, *, beside: str = "") -> str:
+    """The line that installs the same torch anew, from where it came from as far as its version tells, and what stands
+    `beside` it."""
     local = (version or "").partition("+")[2]
-    return installer.install(pinned(version), index=local if re.fullmatch(r"cpu|cu\d+|xpu", local) else None, anew=True)
+    index = local if re.fullmatch(r"cpu|cu\d+|xpu", local) else None
+    return installer.install(pinned(version) + beside, index=index, anew=True)
 
 
 def interpreter(path: str | None) -> str:
