@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import signal
 import threading
@@ -58,9 +59,10 @@ COMMANDS: dict[str, tuple[Callable[[float, Emit], None], tuple[Any, ...]]] = {
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, which only what a test makes slow takes."""
+    """The time, which only what a test makes slow takes. A window's clock goes a second at each look."""
     clock = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "perf_counter", itertools.count(1024.0).__next__)
     monkeypatch.setattr(pulse, "GRACE_S", 10.0)
     monkeypatch.setattr(pulse.PULSE, "ends_s", math.inf)
     monkeypatch.setattr(inventory, "read", lambda **_: Facts(host=Host()))
