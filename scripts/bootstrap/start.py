@@ -16,6 +16,11 @@ from .lock import locked, mark_in_use
 # The whole suite takes a processor's time, and more than four would not make its slowest file shorter.
 # A worker that is lost to a test that hung is not replaced: the next one would run that test again.
 IN_PARALLEL = ("-n", "logical", "--maxprocesses=4", "--dist", "loadfile", "--max-worker-restart=0")
+# Whoever waits reads first how long; by whether slow tests run too.
+TAKES = {
+    False: "the quick set of tests takes 5 to 8 minutes on 2 cores (--all, every slow test too: about 25)",
+    True: "all tests take about 25 minutes on 2 cores",
+}
 TYPED = ("src", "scripts", "tests", "benchmarks")
 RUNNER = os.path.join(ROOT, "scripts", "bootstrap", "run_gpucheck.py")
 
@@ -27,6 +32,8 @@ def gpucheck(arguments: Sequence[str]) -> int:
 
 def test(arguments: Sequence[str]) -> int:
     """scripts/test: the tests, some at a time, or what the arguments select, from the project's folder."""
+    if set(arguments) <= {"--all"}:
+        say(TAKES[bool(arguments)])
     return _guarded(lambda: become(_pytest(prepare(os.environ, sys.executable, dev=True), arguments), ROOT))
 
 
