@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -386,8 +386,16 @@ def parameters(name: str) -> tuple[Option, ...]:
     for command in (name, "compare") if row.beside else (name,):
         for one in config.THRESHOLDS:
             if one.option and one.command == command:
-                named = Option(one.help, field=one.key, name=one.option, metavar=one.metavar)
-                own.append(replace(named, group=LIMITS, range=config.range_of(one.kind)))
+                own.append(
+                    Option(
+                        one.help,
+                        field=one.key,
+                        name=one.option,
+                        metavar=one.metavar,
+                        group=LIMITS,
+                        range=config.range_of(one.kind),
+                    )
+                )
     return tuple(one for _, members in grouped([*own, *shared(row)]) for one in members)
 
 

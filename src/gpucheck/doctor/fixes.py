@@ -100,9 +100,9 @@ def installer(evidence: Evidence) -> Installer:
 
 
 def packages_again(evidence: Evidence, packages: Iterable[str]) -> str:
-    """The line that installs packages of pinned versions anew, and nothing else.
+    """Return the line that reinstalls packages of pinned versions, without their dependencies.
 
-    A new environment, in place of a Python that must not be changed, gets the torch to which they belong, too.
+    Where the system's Python must not be changed, the line makes a new environment, which gets their torch too.
     """
     how = installer(evidence)
     if how.managed:
@@ -361,7 +361,7 @@ def install(installer: Installer, choice: Choice) -> str:
 
 
 def reinstall(installer: Installer, version: str | None = None, *, beside: str = "") -> str:
-    """The line that installs the same torch anew, from where it came from as far as its version tells, and what stands
+    """Return the line that reinstalls the same torch, from its own index where the version names it, and the packages
     `beside` it."""
     local = (version or "").partition("+")[2]
     index = local if re.fullmatch(r"cpu|cu\d+|xpu", local) else None

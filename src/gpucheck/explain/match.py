@@ -709,11 +709,11 @@ def _holds(normal: Normal, source: str) -> bool:
 
 
 def _spans(normal: Normal, pattern: Pattern) -> _Spans:
-    """Where a pattern is, in characters of the form that it is for."""
+    """Where a pattern is whose words are there, in characters of the form that it is for."""
     within = normal.spaced if pattern.by_word else normal.solid
     found: _Spans = {}
     has_number = "number" in pattern.regex.groupindex
-    for match in pattern.regex.finditer(within) if pattern.needs in within else ():
+    for match in pattern.regex.finditer(within):
         if match.group():
             found.setdefault("", []).append(match.span())
             if has_number:

@@ -372,7 +372,7 @@ class Inventory:
         return nvml_read, around, log
 
     def _read_here(self) -> tuple[Around, Log]:
-        """What stands around, and the kernel's log."""
+        """Return the machine around the driver, and the kernel's log."""
         self._torch = self._torch or installed_torch.read()
         root = self._root
         machine = host.read(root)

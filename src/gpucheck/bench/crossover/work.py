@@ -363,7 +363,7 @@ class Search:
         sizes = tuple(size for size in whole if one.bytes(size) <= self.room)
         if len(sizes) < len(whole):
             self.ended_by = "memory"
-        # A normal size is measured in any case, for what it tells by itself.
+        # The normal size is always measured, also where the search would pass over it.
         normal = judge.NORMAL.get(one.id)
         size = normal if normal in sizes else judge.next_size([{}], sizes, one.grain)
         if size is None:

@@ -581,8 +581,8 @@ def search(
 ) -> SearchedShape | None:
     """The fastest shape of the range for the dtype of `case`, within about `limit_s` seconds; None where none has one.
 
-    Whatever cuts it off, the best so far is told, with the `results` of the searches before. Raises UsageError where no
-    shape fits, and what torch raises.
+    If it is interrupted, the best shape so far is reported, with the `results` of earlier searches. Raises UsageError
+    where no shape fits, and what torch raises.
     """
     grid = fitting(case, grid, room, accel)
     began = time.monotonic()

@@ -70,7 +70,7 @@ LEAST_BESIDE = 2
 CALIBRATIONS = 3
 
 Stream = Callable[[], contextlib.AbstractContextManager[Any]]
-# Each way has memory of its own on either side, and a stream of its own.
+# Each direction has its own memory on both sides, and its own stream.
 Ways = dict[Direction, tuple[Buffers, Stream]]
 Reason = Literal["it began too late", "it ended too early", "it stood still", "the device waited for the host"]
 
