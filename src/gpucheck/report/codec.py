@@ -44,23 +44,6 @@ def from_json(kind: type[T], data: Any, *, foreign: bool = False) -> T:
     return typing.cast(T, decoder(typing.cast(Any, kind), kind.__name__, foreign)(data))
 
 
-def check_kind(table: type, name: str, value: Any) -> None:
-    """Raise TypeError where the TypedDict `table` knows `name` as another type than `value` is. Of a tuple each item
-    is looked at; what lies deeper is for type checkers.
-
-    Types are compared by their names: to read the annotations, the modules of all answers would have to be loaded.
-    """
-    annotation = table.__annotations__.get(name)
-    if annotation is None:
-        return
-    wanted = str(getattr(annotation, "__forward_arg__", annotation))
-    is_several = wanted.startswith("tuple[")
-    kind = wanted.removeprefix("tuple[").removesuffix(", ...]")
-    items = value if is_several and isinstance(value, tuple) else (value,)
-    if is_several != isinstance(value, tuple) or any(type(item).__name__ != kind for item in items):
-        raise TypeError(f"{name} is {wanted}, not {value!r:.200}")
-
-
 @functools.cache
 def hints(kind: type) -> dict[str, Any]:
     """The types of a dataclass's fields or a TypedDict's keys.

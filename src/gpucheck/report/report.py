@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from gpucheck import errors
 from gpucheck.config import Settings
-from gpucheck.report.codec import check_kind, to_json
+from gpucheck.report.codec import to_json
 from gpucheck.report.events import (
     Answered,
     Began,
@@ -84,8 +84,8 @@ class Report:
 
     def concluded(self, judgement: Judgement, code: int | None = None, *, strict: bool = False) -> Report:
         """The same document with what a judge says of it. `code` is an exit status from outside the findings."""
-        codes = [exit_code(judgement.findings, strict=strict)] + ([code] if code is not None else [])
-        settled = errors.settle(codes)
+        asked = exit_code(judgement.findings, strict=strict)
+        settled = asked if code is None else errors.settle((asked, code))
         return replace(
             self,
             findings=judgement.findings,
@@ -129,15 +129,12 @@ def exit_code(findings: tuple[Finding, ...], *, strict: bool = False) -> int:
 
     `fail` is 1, `inconclusive` 4, and 3 where everything judged was skipped; `strict` turns a warning into a failure.
     """
-    codes = []
     verdicts = {finding.verdict for finding in findings}
     if "fail" in verdicts or (strict and "warn" in verdicts):
-        codes.append(errors.FAILED)
+        return errors.FAILED
     if "inconclusive" in verdicts:
-        codes.append(errors.UNDECIDED)
-    if verdicts == {"skip"}:
-        codes.append(errors.COULD_NOT_LOOK)
-    return errors.settle(codes)
+        return errors.UNDECIDED
+    return errors.COULD_NOT_LOOK if verdicts == {"skip"} else errors.OK
 
 
 @dataclass(slots=True)
@@ -176,7 +173,7 @@ class Collector:
                 self.findings.append(finding)
                 self._said.append(finding)
             case Answered(name, value):
-                check_kind(Results, name, value)
+                _check_kind(Results, name, value)
                 self.results[name] = value
             case Notice(text):
                 self.notices.append(text)
@@ -233,6 +230,23 @@ class Collector:
         for key, part in self.parts.items():
             if part.device == device and part.begun and part.ended is None and f"{part.id}.".startswith(f"{ended}."):
                 self.parts[key] = replace(part, ended=why)
+
+
+def _check_kind(table: type, name: str, value: Any) -> None:
+    """Raise TypeError where the TypedDict `table` knows `name` as another type than `value` is. Of a tuple each item
+    is looked at; what lies deeper is for type checkers.
+
+    Types are compared by their names: to read the annotations, the modules of all answers would have to be loaded.
+    """
+    annotation = table.__annotations__.get(name)
+    if annotation is None:
+        return
+    wanted = str(getattr(annotation, "__forward_arg__", annotation))
+    is_several = wanted.startswith("tuple[")
+    kind = wanted.removeprefix("tuple[").removesuffix(", ...]")
+    items = value if is_several and isinstance(value, tuple) else (value,)
+    if is_several != isinstance(value, tuple) or any(type(item).__name__ != kind for item in items):
+        raise TypeError(f"{name} is {wanted}, not {value!r:.200}")
 
 
 def _with(facts: Facts, opened: Device) -> Facts:
