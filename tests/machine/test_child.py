@@ -153,6 +153,13 @@ def test_a_stray_module_in_the_current_folder_does_not_break_a_child(
     assert result.stdout == "clean\n", result.stderr
 
 
+def test_a_child_collects_nothing_of_what_was_loaded_and_all_of_what_comes_later() -> None:
+    code = child.python_argv("gpucheck.errors")
+    code[2] = code[2].replace("sys.exit(gpucheck.errors.main())", "print(gc.isenabled(), gc.get_freeze_count() > 1000)")
+    result = child.run(code, 20)
+    assert result.stdout == "True True\n", result.stderr
+
+
 def test_no_pipe_of_a_child_stays_open() -> None:
     """Python warns of each on stderr where warnings are errors."""
     program = """

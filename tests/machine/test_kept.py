@@ -233,3 +233,15 @@ def test_a_child_of_ours_ends_in_the_same_way() -> None:
     code[2] = code[2].replace("sys.exit(gpucheck.errors.main())", f"exec({body.replace(chr(10) + ' ', chr(10))!r})")
     result = run(code, 60)
     assert (result.returncode, result.stdout, result.stderr) == (3, "row\n", "")
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_what_is_loaded_is_never_collected_in_a_process_of_ours_alone(is_ours: bool) -> None:
+    before = gc.get_freeze_count()
+    with kept.loading(is_ours=is_ours):
+        assert not gc.isenabled()
+        with kept.loading(is_ours=is_ours):
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    assert (gc.get_freeze_count() > before) is is_ours

@@ -43,10 +43,11 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # The children that this process has started, as long as somebody knows of them.
 _STARTED: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 
-# What `python -m` does, less the current folder on the path: a stray json.py there must not break a child.
+# What `python -m` does, less the current folder on the path: a stray json.py there must not break a child. The
+# collector of cycles is kept from what is loaded: for torch it takes as long as the import, most of it at the exit.
 _BOOT = (
-    "import sys; sys.path[:] = [{root!r}] + [p for p in sys.path if p]; from gpucheck import errors; "
-    "errors.filter_warnings(); from gpucheck.machine import kept; import {module};\n"
+    "import gc, sys; gc.disable(); sys.path[:] = [{root!r}] + [p for p in sys.path if p]; from gpucheck import errors; "
+    "errors.filter_warnings(); from gpucheck.machine import kept; import {module}; gc.freeze(); gc.enable()\n"
     "with kept.ending(): sys.exit({module}.main())"
 )
 

@@ -123,6 +123,21 @@ def _immortal(thing: object) -> None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
+@contextlib.contextmanager
+def loading(*, is_ours: bool = True) -> Iterator[None]:
+    """Around an import of torch: the collector of cycles does not look at what is loaded. In a process of `ours` it
+    never does, nor as that ends, which would take as long as the import."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_ours:
+            gc.freeze()
+        if was_on:
+            gc.enable()
+
+
 def is_lost() -> bool:
     return bool(_LOST)
 

@@ -12,6 +12,7 @@ AT_START = frozenset(sys.modules)
 # A stray json.py in the current folder must break torch, if anything: not this program.
 FOLDER = [sys.path.pop(0)] if __name__ == "__main__" and sys.path[:1] == [""] else []
 
+import gc  # noqa: E402
 import glob  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
@@ -432,6 +433,7 @@ def main() -> None:
         kernels.append({"device": device, "error": run(torch, device)})
         say(kernels=kernels, warnings=caught)
     say(stage="end", warnings=caught, kernels=kernels, **loaded(folder, bool(asked)))
+    gc.freeze()  # nothing of torch is garbage: looking for it takes a third of the time, and is waited for
 
 
 # -- a short load ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -730,7 +729,6 @@ def claimed(world: World) -> Iterator[Surface]:
     """While this lasts tensors claim their devices in `world`, and torch says that a GPU is here."""
     # The compiler refuses functions that were replaced before it was loaded.
     import_compiler()
-    importlib.import_module("torch._dynamo")
     surface = Surface(world)
     _current[0] = 0
     with replaced(_patches(surface)), _loading(surface), surface, Dispatch(world):

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from gpucheck import messages, naming
 from gpucheck.errors import TargetError, UsageError
+from gpucheck.machine import kept
 from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.work.models import MODELS
 from gpucheck.work.spec import INPUT_GRAMMAR, INTEGRAL, Input, Target, sized
@@ -612,13 +613,15 @@ def import_compiler() -> None:
 
     An empty one would stay wherever a process is killed before it could remove it. Compiling makes it anew.
     """
-    if CACHE in os.environ:  # the user's own
-        return
-    os.environ[CACHE] = tempfile.gettempdir()  # a folder that is there
+    is_own = CACHE not in os.environ
+    if is_own:
+        os.environ[CACHE] = tempfile.gettempdir()  # a folder that is there
     try:
-        importlib.import_module("torch._dynamo")
+        with kept.loading():
+            importlib.import_module("torch._dynamo")
     finally:
-        os.environ.pop(CACHE, None)
+        if is_own:
+            os.environ.pop(CACHE, None)
 
 
 # --- The user's code --------------------------------------------------------------------------------------------------

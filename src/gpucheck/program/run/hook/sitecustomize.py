@@ -3,6 +3,7 @@
 #
 # Python reads this file as it starts, before the program: it waits for torch and then has it looked at. It takes every
 # trace of itself away, and stops nothing by failing.
+import gc
 import os
 import sys
 
@@ -41,8 +42,14 @@ class _Loader:
 
     def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = self.loader
-        self.loader.exec_module(module)
-        self.loaded()
+        was_on = gc.isenabled()
+        gc.disable()  # torch and what looks at it stay
+        try:
+            self.loader.exec_module(module)
+            self.loaded()
+        finally:
+            if was_on:
+                gc.enable()
 
 
 # Python leaves its own importing out of tracebacks, by this name.
