@@ -71,7 +71,7 @@ SIZES = {
     "report": (17, 1782),
     "smoke": (6, 920),
     "stress": (6, 1085),
-    "work": (7, 870),
+    "work": (7, 874),  # a traced module tells no parameters of its forward
 }
 
 # A benchmark's folder. It imports its own files and those of bench/ itself; what several share lies there.

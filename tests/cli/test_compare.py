@@ -79,6 +79,24 @@ def test_another_machine_is_told_first(tmp_path: Path, capsys: pytest.CaptureFix
     assert (row["change"], row["ratio"]) == ("same", 1.0)
 
 
+def test_a_row_without_the_work_of_the_other_has_no_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = document()
+    content["measurements"][0]["rate"] = {"median": 1.0, "unit": "FLOP/s"}
+    bare = json.loads(json.dumps(content))
+    bare["measurements"][0]["work"] = {}
+    old, new = written(tmp_path, "old.json", bare), written(tmp_path, "new.json", content)
+    code, out, _ = run(capsys, "compare", old, new, "--json")
+    (row,) = json.loads(out)["results"]["compare"]["rows"]
+    assert (code, row["old_rate"], row["new_rate"]) == (0, None, None)
+
+
+def test_a_median_of_no_time_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damaged = document()
+    damaged["measurements"][0]["time_s"]["median"] = 0.0
+    path = written(tmp_path, "old.json", damaged)
+    assert run(capsys, "compare", path, path)[0] == 2
+
+
 def test_a_size_that_is_none_is_shown_as_it_stands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = document()
     content["measurements"][0]["case"] = {"size_bytes": None}
@@ -201,10 +219,10 @@ def test_a_file_that_is_no_document(
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        ({"samples_s": [0.0]}, "a sample is not a valid time; "),
-        ({"samples_s": [-1.0]}, "a sample is not a valid time; "),
+        ({"samples_s": [0.0]}, "a sample or a median is not a valid time; "),
+        ({"samples_s": [-1.0]}, "a sample or a median is not a valid time; "),
         ({"samples_s": [float("nan")]}, "NaN is not a JSON number; "),
-        ({"calls_per_sample": 0}, "a sample is not a valid time; "),
+        ({"calls_per_sample": 0}, "a sample or a median is not a valid time; "),
         ({"samples_s": [None]}, "it does not follow the schema gpucheck.report/1; "),
         ({"samples_s": ["1 s"]}, "it does not follow the schema gpucheck.report/1; "),
     ],

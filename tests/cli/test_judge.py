@@ -163,6 +163,29 @@ def test_a_detail_that_only_the_table_needs_is_asked_for_too(saved: Any, capsys:
     assert "is not one that `gpucheck bench transfer` writes" in capsys.readouterr().err
 
 
+def test_runs_that_only_together_have_an_odd_detail_are_refused(saved: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def lines(idioms: tuple[Any, Any], call: str, seconds: float) -> Change:
+        def change(document: dict[str, Any]) -> None:
+            case = {"direction": "host_to_host", "host_memory": "pageable", "size_bytes": 2**26}
+            (row,) = document["measurements"]
+            method = {**row["method"], "details": {**row["method"]["details"], "call": call}}
+            line = {**row, "name": "transfer.idiom", "method": method}
+            whole = {**row, "name": "transfer", "case": case | {"timed": "as_called"}}
+            document["measurements"] = [whole, *({**line, "case": case | {"idiom": one}} for one in idioms)]
+            document["parts"] = [{**document["parts"][0], "id": name} for name in ("transfer", "transfer.idioms")]
+            document.update(command="bench transfer", elapsed_s=seconds)
+
+        return change
+
+    # A line without a name is asked for it beside the raw copy, which only the other run has.
+    first = saved("first.json", change=lines(("raw", "clone"), "y.copy_(x)", 1.0))
+    second = saved("second.json", change=lines((0, 1), "x", 2.0))
+    assert app_module.main(["judge", second]) == 0
+    capsys.readouterr()
+    assert app_module.main(["judge", first, second]) == 2
+    assert f"{first!r} with {second!r} cannot be judged" in sentence(capsys.readouterr().err)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -63,6 +63,23 @@ def test_an_ordinary_line_means_nothing(pasted: str) -> None:
     assert answer(pasted) is None
 
 
+@pytest.mark.parametrize(
+    "pasted",
+    [
+        "Cannot use GPU 7: only 4 GPUs",
+        "torch cannot use gpu memory",
+        "torch can't find cuda toolkit",
+        "no cuda 12 wheels found",
+        "ValueError: fp16 mixed precision requires a GPU (not 'mps').",
+        # Its own advice is device_map; .to() is refused there.
+        "ValueError: You can't train a model that has been loaded in 8-bit or 4-bit precision on a different device "
+        "than the one you're training on.",
+    ],
+)
+def test_a_gpu_that_is_there_is_not_said_to_be_missing_or_elsewhere(pasted: str) -> None:
+    assert answer(pasted) is None
+
+
 @pytest.mark.parametrize("pasted", NOT_OURS)
 def test_what_other_programs_print_means_nothing(pasted: str) -> None:
     assert answer(pasted) is None

@@ -176,6 +176,29 @@ def test_classes_of_old(surface: Surface) -> None:
     assert torch.FloatTensor(2).device.type == "cpu"
 
 
+SCRIPT = """
+def placed(x):
+    return x + torch.ones(3, device=x.device) + torch.zeros_like(x)
+
+def unplaced(x):
+    return x + torch.ones(3)
+"""
+
+
+def test_a_scripted_function_makes_its_tensors_on_the_cpu_unless_it_names_a_device(surface: Surface) -> None:
+    compiled, x = torch.jit.CompilationUnit(SCRIPT), torch.zeros(3, device="cuda")
+    assert compiled.placed(x).device == GPU
+    with pytest.raises(RuntimeError, match="in the TorchScript interpreter"):
+        compiled.unplaced(x)
+    assert surface.world.last is not None and surface.world.last.entry.expected == "cuda:0"
+
+
+def test_a_number_names_a_device(surface: Surface) -> None:
+    module = nn.Linear(2, 2)
+    assert module.to(0).weight.device == GPU and module.to(device=1).weight.device == torch.device("cuda:1")
+    assert torch.zeros(1).to(0).device == torch.zeros(1, device=0).device == GPU
+
+
 def test_unknown_is_no_finding(surface: Surface) -> None:
     """What nobody placed settles with the first operation that knows."""
     x = torch.ones(3)

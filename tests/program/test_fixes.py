@@ -272,6 +272,21 @@ def outcome(name: str, folder: Path) -> str:
     return "gone" if again is None or again.title != first.title else f"{first.fix}: still {again.message}"
 
 
+def test_a_tensor_that_another_function_of_the_file_made_is_moved_where_it_is_used(tmp_path: Path) -> None:
+    """A Dataset's worker must not make it on the GPU, nor a generator on the CPU."""
+    text = """
+def batches():
+    generator = torch.Generator()
+    yield torch.randn(3, 4), torch.zeros(3, 4).normal_(generator=generator)
+model = nn.Linear(4, 4).cuda()
+for x, y in batches():
+    out = model(x.cuda())
+    loss = (out - y).sum()
+"""
+    first = met(_HEAD + text, tmp_path)
+    assert first is not None and first.fix is not None and first.fix.endswith(": y.to(out.device)")
+
+
 def test_most_mistakes_have_a_fix(tmp_path: Path) -> None:
     """At least six in ten, and nine in ten of these take the mistake away."""
     told = [OUTCOMES.get(name) or outcome(name, tmp_path) for name in CORPUS]

@@ -36,6 +36,9 @@ def leaves():
 def nothing():
     return None
 
+def traced():
+    return torch.jit.trace(nn.Linear(4, 2), torch.zeros(2, 4))
+
 def lazy():
     return nn.Sequential(nn.LazyLinear(3))
 
@@ -109,6 +112,14 @@ def test_names_of_forward_become_keywords(models: str) -> None:
     assert batch.arguments == ()
     by_position = loaded(f"{models}:Net", "a:4:float32", "b:4:float32").make_batch(2)
     assert len(by_position.arguments) == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_a_traced_module_tells_no_names_and_is_called_by_position(models: str) -> None:
+    workload = loaded(f"{models}:traced", "x:4:float32")
+    batch = workload.make_batch(2)
+    assert (len(batch.arguments), batch.keywords) == (1, {})
+    step(workload, batch)
 
 
 def test_a_bundle_brings_its_own(models: str) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.report.report import Judgement, Report
 
 # What a judge meets where a case or a detail, which have no schema, is missing or of another type.
-_OTHER_SHAPE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+_OTHER_SHAPE = (KeyError, IndexError, TypeError, ValueError, AttributeError, StopIteration)
 
 
 def judged(document: Report) -> Judgement:
@@ -100,6 +100,8 @@ def judge(common: Common, options: JudgeOptions) -> int:
     from gpucheck.cli import session
     from gpucheck.config import Settings
     from gpucheck.measure import runs
+    from gpucheck.render import text
+    from gpucheck.report.codec import visible
     from gpucheck.report.events import Notice, Skipped
     from gpucheck.report.finding import Finding
     from gpucheck.report.report import events_of
@@ -114,7 +116,14 @@ def judge(common: Common, options: JudgeOptions) -> int:
                 difference,
                 "judge them separately, or compare them with `gpucheck compare`",
             )
-    whole = runs.merge(documents)
+    try:
+        whole = runs.merge(documents)
+        with contextlib.suppress(ArithmeticError):  # our own fault, told as such where it is judged
+            text.blocks(whole.concluded(judged(whole)), verbose=True)
+    except _OTHER_SHAPE as error:
+        command, paths = documents[0].command, " with ".join(map(repr, options.files))
+        why = f"a detail of a row is not one that `gpucheck {command}` writes ({type(error).__name__}: {error})"
+        raise UsageError(f"{paths} cannot be judged", visible(why), "measure it again") from error
     settings = common.settings or Settings()
     if not settings.thresholds:
         settings = replace(settings, thresholds=whole.settings.thresholds)
@@ -133,8 +142,6 @@ def judge(common: Common, options: JudgeOptions) -> int:
 def _load(path: str) -> Report:
     """A benchmark's document. Raises UsageError for what is none, and for one of before there was all that it takes."""
     from gpucheck.machine.saved import load
-    from gpucheck.render import text
-    from gpucheck.report.codec import visible
 
     document = load(path)
     if document.command.partition(" ")[0] != "bench":
@@ -149,14 +156,6 @@ def _load(path: str) -> Report:
             "it was written by an older gpucheck",
             "measure it again",
         )
-    try:
-        with contextlib.suppress(ArithmeticError):  # our own fault, told as such where it is judged
-            text.blocks(document.concluded(judged(document)), verbose=True)
-    except _OTHER_SHAPE as error:
-        why = (
-            f"a detail of a row is not one that `gpucheck {document.command}` writes ({type(error).__name__}: {error})"
-        )
-        raise UsageError(f"{path!r} cannot be judged", visible(why), "measure it again") from error
     return document
 
 

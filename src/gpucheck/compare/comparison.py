@@ -209,7 +209,7 @@ def _row(old: Measurement, new: Measurement, test: Difference | None, level: flo
     told = change(*interval) if interval else "cannot tell"
     both = old.rate is not None and new.rate is not None
     why = _untold(old, new) or ("the runs differ too much" if told == "cannot tell" else None)
-    amount = next(iter(new.work.values()), None) if both else None
+    amount = next(iter(new.work.values()), None) if both and old.work else None
     return ComparedRow(
         name=new.name,
         case=new.case,

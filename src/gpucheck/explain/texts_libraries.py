@@ -559,7 +559,6 @@ TEXTS: tuple[Text, ...] = (
         "tensor.device_mismatch",
         "two tensors are on different devices",
         (
-            r"loaded in \S{1,5}-bit or \S{1,5}-bit precision on a different device",
             r"Expected all tensors to be on the same device",
             r"but found at least two devices",
             r"tensors? (to be )?on the same device, but got",

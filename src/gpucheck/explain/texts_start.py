@@ -317,7 +317,7 @@ TEXTS: tuple[Text, ...] = (
             r"\bno (supported |compatible |suitable )(CUDA |NVIDIA )?GPUs?( devices?)? (were |was |is |are "
             r")?(found|detected|available)",
             r"Cannot access accelerator device when none is available",
-            r"\bfp16 mixed precision requires a GPU",
+            r"\bfp16 mixed precision requires a GPU(?! \(not mps)",
             r"No supported gpu backend found",
             r"using GPU.{0,20}but (there are no GPUs|no GPU is) available",
             _TYPED + r"torch\.cuda\.is_available\W*( ==| is| returns?| should be true| gives)? ?(False|but)" + _END,
@@ -325,8 +325,13 @@ TEXTS: tuple[Text, ...] = (
             r"(available|detected|found|recognized|visible|working|used)" + _END,
             _TYPED
             + r"(cannot|can'?t|does not|doesn'?t|could not|not) (detect|find|see|use) (my |the |any |a )?(gpu|cuda)"
+            # GPU 7, GPU memory and CUDA's toolkit are other matters than that there is no GPU.
+            + r"(?!s? (\d|memory|toolkit))"
             + _END,
-            _TYPED + r"no (cuda gpu|nvidia gpu|gpu|cuda)s?( is| are| devices?)?( detected| found| available)?" + _END,
+            _TYPED
+            + r"no (cuda gpu|nvidia gpu|gpu|cuda)s?( is| are| devices?)?( detected| found| available)?"
+            + r"(?!s? (\d|memory|toolkit))"
+            + _END,
             r"(Error|Exception): .{0,40}\b(CUDA|GPUs?) (is |was |are )?(not (available|found|detected)|unavailable)",
             r"(Error|Exception): No (GPU|CUDA device|accelerator)s? (was |were |is |are )?(found|available|detected)",
             r"Failed to infer device type",

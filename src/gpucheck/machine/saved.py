@@ -148,12 +148,14 @@ def load(path: str) -> Report:
         report = from_json(Report, data, foreign=True)
         # Ratios are of logarithms.
         whole = all(
-            run.calls_per_sample > 0 and all(0 < sample < math.inf for sample in run.samples_s)
+            (row.time_s is None or 0 < row.time_s.median < math.inf)
+            and all(
+                run.calls_per_sample > 0 and all(0 < sample < math.inf for sample in run.samples_s) for run in row.runs
+            )
             for row in report.measurements
-            for run in row.runs
         )
     except (KeyError, TypeError) as error:
         raise UsageError(f"{path!r} is incomplete", f"it does not follow the schema {SCHEMA}", _FIX) from error
     if not whole:
-        raise UsageError(f"{path!r} is incomplete", "a sample is not a valid time", _FIX)
+        raise UsageError(f"{path!r} is incomplete", "a sample or a median is not a valid time", _FIX)
     return report

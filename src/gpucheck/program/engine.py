@@ -534,7 +534,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             given = list(_operands(func, args, kwargs))
             if any(is_traceable_wrapper_subclass(tensor) for _, _, tensor in given):
                 return NotImplemented  # what it wraps comes by here itself
-            verdict, operands = self._judged(func, given)
+            verdict, operands = self._judged(func, given, kwargs)
             storages = [storage_of(tensor) for _, tensor in operands]
         if not self.world.has_values and any(self.world.stands_in(tensor) for _, tensor in operands):
             own = self.world.here
@@ -555,7 +555,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
                 self._note(out, verdict, operands, storages)
         return out
 
-    def _judged(self, func: Any, given: list[tuple[str, bool, Tensor]]) -> tuple[rules.Verdict, Any]:
+    def _judged(self, func: Any, given: list[tuple[str, bool, Tensor]], kwargs: Any) -> tuple[rules.Verdict, Any]:
         world = self.world
         operands = [
             (rules.Operand(name, _text(world.claims.device(tensor)), tensor.dim(), written), tensor)
@@ -563,7 +563,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         ]
         name = func._schema.name
         if not operands:
-            return rules.Verdict(self._made_where()), operands
+            return rules.Verdict(self._made_where(func, kwargs)), operands
         if world.is_forked() and any(one.device is not None and one.device.startswith("cuda") for one, _ in operands):
             world.use(by_kernel=True)
         verdict = rules.judge(name, [operand for operand, _ in operands])
@@ -574,17 +574,19 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             world.refuse(verdict, operands, called)
         return verdict, operands
 
-    def _made_where(self) -> str | None:
+    def _made_where(self, func: Any, kwargs: Any) -> str | None:
         """Where a tensor lies that torch makes of nothing: where the call that is running has its own.
 
-        Without such a call it was code in C++, whose device is not known, or a class of old that makes CPU tensors and
-        that the function mode does not see: the line says so.
+        Without such a call it was code in C++, whose device is not known unless it asks for none, as TorchScript's
+        `torch.ones(3)`; or a class of old that makes CPU tensors and that the function mode does not see: the line
+        says so.
         """
         if self.world.here.calls:
             return _text(self.world.here.calls[-1].device)
+        asks_for_none = kwargs.get("device") is None and any(name == "device" for name, _ in _arguments(func))
         frame = user_frame(sys._getframe(3))
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
-        return "cpu" if _OLD_CLASSES.search(line) else None
+        return "cpu" if asks_for_none or _OLD_CLASSES.search(line) else None
 
     def _note(self, out: Any, verdict: rules.Verdict, operands: Any, storages: list[Any]) -> None:
         claims = self.world.claims

@@ -49,7 +49,20 @@ from gpucheck.report.results.model import (
     Use,
 )
 from gpucheck.work.spec import Target, parse_inputs, parse_target
-from gpucheck.work.target import Batch, Built, Workload, autocast, build, by_name, equip, forward, load, raised, step
+from gpucheck.work.target import (
+    Batch,
+    Built,
+    Workload,
+    autocast,
+    build,
+    by_name,
+    equip,
+    forward,
+    load,
+    parameters_of,
+    raised,
+    step,
+)
 
 # An object holds objects that hold objects; what lies deeper is nobody's mask or table.
 DEEPEST = 6
@@ -673,7 +686,7 @@ class _Examination:
 
     def _batch(self, workload: Workload) -> Batch:
         batch = workload.make_batch(self.asked.batch_size)
-        names = [*inspect.signature(workload.model.forward).parameters]
+        names = [*parameters_of(workload.model.forward)]
         for name, value in (*zip(names, batch.arguments, strict=False), *batch.keywords.items()):
             for tensor in tensors_in(value):
                 device = self.world.claims.device(tensor)

@@ -342,6 +342,11 @@ def _deepcopy(surface: Surface, tensor: Tensor, memo: Any) -> Any:
     return out
 
 
+def _named_device(value: Any) -> Any:
+    """The device that a number names, as in `module.to(0)`: a CPU build knows none; another value as it is."""
+    return device_of(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.device.__get__: _device_get,
     **{getattr(_T, f"is_{kind}").__get__: _is_on(kind) for kind in ("cpu", *CLAIMED)},
@@ -357,7 +362,9 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.type_as: _to,
     _T.__deepcopy__: _deepcopy,
     # `Module.to` reads its arguments with it: its `device` makes nothing.
-    torch._C._nn._parse_to: lambda surface, *args, **kwargs: torch._C._nn._parse_to(*args, **kwargs),
+    torch._C._nn._parse_to: lambda surface, *args, **kwargs: torch._C._nn._parse_to(
+        *map(_named_device, args), **{name: _named_device(value) for name, value in kwargs.items()}
+    ),
 }
 
 # What reads its tensor on the host: the arguments by name. `split` is here because it decomposes before it is seen.

@@ -250,9 +250,9 @@ def _ways(frame: FrameType) -> Iterator[tuple[str, Any]]:
             yield from ((f"{name}.{key}", item) for key, item in vars(value).items())
 
 
-def _lines(code: CodeType) -> range:
-    lines = [line for _, _, line in code.co_lines() if line]
-    return range(min(lines, default=0), max(lines, default=-1) + 1)
+def _lines(code: CodeType) -> set[int]:
+    """The lines of a function or module without those of functions inside, which have code of their own."""
+    return {line for _, _, line in code.co_lines() if line}
 
 
 def _names(frame: FrameType, place: Place, expected: str, claims: Claims, *, inside: bool) -> Iterator[str]:

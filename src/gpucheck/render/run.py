@@ -247,7 +247,7 @@ def _verdict(result: DryResult, bad: Sequence[Finding]) -> str:
         parts = ["no tensor was on the wrong device"]
     steps = _several(result.steps, "step")
     how = f"ended after {steps}" if result.ended_after_steps else f"whole program, {steps}"
-    cut = result.stopped is not None or any(one.ended for one in result.mismatches)
+    cut = result.stopped is not None or result.memory is None or any(one.ended for one in result.mismatches)
     return f"{result.device}: {'; '.join(parts)}" + ("" if cut else f" · {how}")
 
 

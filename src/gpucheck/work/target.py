@@ -69,7 +69,7 @@ def random_batches(
 
     The size is the batch's, or that of the recipe's axis at its fixed batch size.
     """
-    signature = inspect.signature(model.forward).parameters
+    signature = parameters_of(model.forward)
     if not inputs:
         wanted = [name for name in signature if name not in ("args", "kwargs")]
         takes = f"its forward takes {', '.join(wanted)}" if wanted else ""
@@ -90,6 +90,13 @@ def random_batches(
         return Batch(keywords=tensors) if named else Batch(arguments=tuple(tensors.values()))
 
     return make
+
+
+def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function; none of compiled code that does not tell them, such as a traced module's."""
+    with contextlib.suppress(ValueError):
+        return inspect.signature(function).parameters
+    return {}
 
 
 def random_tensor(one: Input, size: int, device: torch.device, dtype: str | None) -> Tensor:
@@ -118,7 +125,7 @@ def own_batches(
     """
     if not callable(make):
         raise TargetError(f"make_batch of {target.text} is not callable", "", "make it a function of the batch size")
-    parameters = inspect.signature(make).parameters
+    parameters = parameters_of(make)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     if recipe.axis is not None and recipe.axis not in parameters and not open_ended:
         raise TargetError(

@@ -204,6 +204,26 @@ for batch in DataLoader(Squares(), num_workers=1, multiprocessing_context="fork"
 """
 
 
+@pytest.mark.parametrize(
+    ("source", "title"),
+    [
+        # What was found is written by atexit, which os._exit passes by.
+        (
+            "import os, torch\nmodel = torch.nn.Linear(2, 2).cuda()\ntry:\n    model(torch.zeros(2, 2))\n"
+            "except RuntimeError:\n    os._exit(0)\n",
+            "not judged to the end: ended by os._exit, which discards what was found",
+        ),
+        ("print(1)\n", "the program did not load torch"),
+    ],
+)
+def test_a_program_whose_end_was_not_seen_is_no_pass(source: str, title: str, tmp_path: Path) -> None:
+    (tmp_path / "leaves.py").write_text(source)
+    document = dry(tmp_path, "leaves.py", cwd=tmp_path, status=4)
+    assert [one["title"] for one in document["findings"] if one["verdict"] == "inconclusive"] == [title]
+    assert document["summary"]["verdict"] == "inconclusive"
+    assert title in document["screen"] and "whole program" not in document["screen"]
+
+
 def test_a_worker_that_was_forked_after_cuda_was_used(tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text(WORKER)
     document = dry(tmp_path, "worker.py", "fork", cwd=tmp_path, status=1)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpucheck import units
-from gpucheck.errors import FAILED, CannotLook, UsageError
+from gpucheck.errors import FAILED, UNDECIDED, CannotLook, UsageError
 from gpucheck.machine.child import LineChild, Program, interpreter_argv, python_argv
 from gpucheck.measure.telemetry import Watch
 from gpucheck.program.options import STEPS, Device, RunOptions
@@ -107,13 +107,14 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
                 while (code := running.program.wait(_LOOK_EVERY_S)) is None:
                     pass
                 failure = running.failure()
-                if failure is not None:
-                    emit(Judged(Finding("run.not_seen", "skip", "gpucheck could not measure the program", failure)))
-                    return code
-                read = counters.read(running.memory)
-                if not read.head[counters.TORCH_NS]:
-                    emit(Judged(Finding("run.not_seen", "skip", "the program did not load torch")))
-                    return code
+                if failure is not None or not (read := counters.read(running.memory)).head[counters.TORCH_NS]:
+                    title = (
+                        "the program did not load torch"
+                        if failure is None
+                        else "gpucheck could not measure the program"
+                    )
+                    emit(Judged(Finding("run.not_seen", "inconclusive", title, failure or "")))
+                    return code or UNDECIDED
                 ended = Ended(options.program, code, began, time.perf_counter_ns(), None, None)
                 counted = answer(read, ended)
                 written = None if place is None else place.written()

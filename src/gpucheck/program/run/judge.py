@@ -429,8 +429,9 @@ def _stop(result: DryResult) -> Iterator[Finding]:
     stop = result.stopped
     if stop is None:
         code = result.exit or 0
-        if code < 0:
-            yield Finding("run.dry.followed", "inconclusive", f"not judged to the end: ended by {_signal(code)}")
+        if code < 0 or result.memory is None:  # the memory is written at the end, with the mistakes that were caught
+            how = _signal(code) if code < 0 else "os._exit, which discards what was found"
+            yield Finding("run.dry.followed", "inconclusive", f"not judged to the end: ended by {how}")
         return
     place = stop.place or "an unknown line"
     evidence = asdict(stop)
