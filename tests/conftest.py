@@ -12,7 +12,7 @@ import subprocess
 import sys
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,6 +38,7 @@ SETTINGS = (
     "PY_COLORS",
     "TTY_COMPATIBLE",
     "PYTHONPATH",
+    "PYTHONDONTWRITEBYTECODE",  # each of a thousand children would compile the source, as no user's process does
 )
 
 # In a child: starting CUDA here would make every later fork of this process unable to use it.
@@ -83,6 +84,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if ours or name.startswith("GITHUB_") or name in SETTINGS:
             del os.environ[name]
     os.environ["PYTHONPATH"] = str(SOURCE)
+    sys.dont_write_bytecode = False  # pytest keeps the tests as it rewrote them: half of what finding them takes
     # Tests and their children share the processors: threads of torch that wait for each other must not spin.
     os.environ["OMP_WAIT_POLICY"] = "passive"
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job; children would ignore it too
@@ -143,6 +145,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return ON_DEVICE if nodeid.startswith(ON_DEVICE) else super()._split_scope(nodeid)
 
     return ByFile(config, log)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_a_file_loaded_is_passed_over() -> Iterator[None]:
+    """The same again after each file: torch's compiler alone is a third of a second for each `gc.collect()` of a test
+    of another file."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -187,7 +187,7 @@ from gpucheck import api
 from nets.small import make
 
 if __name__ == "__main__":
-    found = api.find_batch_size(make, inputs="x:8:float32", mode="infer", device="cpu", max_batch_size=1)
+    found = api.find_batch_size(make, inputs="x:8:float32", mode="infer", device="cpu", max_batch_size=1, quick=True)
     print(found.answer["target"], found.at_least)
 """
 

@@ -204,7 +204,7 @@ def test_a_signal_leaves_the_report_so_far(
 
 def test_children_that_are_killed_cost_time_and_not_the_answer(search: Callable[..., Search]) -> None:
     """The child that predicts and the first for trials at their start, and the one that is to confirm."""
-    running = search()
+    running = search("--quick")
     running.wait_for(lambda: running.child(PREDICTS)).kill()
     first = running.wait_for(lambda: running.child(TRIALS))
     first.kill()
@@ -218,7 +218,7 @@ def test_children_that_are_killed_cost_time_and_not_the_answer(search: Callable[
 
 
 def test_a_trial_that_is_killed_is_run_again(search: Callable[..., Search]) -> None:
-    running = search()
+    running = search("--quick", "--mode", "infer")
     predicting = running.wait_for(lambda: running.child(PREDICTS))
     # Its pipes are moved away once torch is there: it predicts.
     running.wait_for(lambda: _is_at_work(predicting))
@@ -247,7 +247,7 @@ def test_children_end_by_themselves_where_the_command_is_killed(moment: str, sea
 
 
 def test_a_full_disk_under_the_log_costs_a_warning_and_the_next_run_goes_on(search: Callable[..., Search]) -> None:
-    few = ("--mode", "infer", "--max-batch-size", "2")
+    few = ("--quick", "--mode", "infer", "--max-batch-size", "2")
     full = search(*few, largest_file=1500)  # the first line, a trial, and a part of the next
     status, out = full.end()
     report = json.loads(out)

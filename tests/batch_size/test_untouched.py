@@ -78,7 +78,12 @@ def test_weights_random_numbers_and_folders(tmp_path: Path, monkeypatch: pytest.
 
     recorder = Recorder()
     options = FindBatchSizeOptions(
-        target=f"{file}:net", inputs=("input:8:float32",), memory_limit="256MiB", max_batch_size=4, device="cpu"
+        target=f"{file}:net",
+        inputs=("input:8:float32",),
+        memory_limit="256MiB",
+        max_batch_size=4,
+        device="cpu",
+        quick=True,  # what follows the confirmation does the same again
     )
     command(options, recorder)
 

