@@ -44,7 +44,7 @@ def in_order(lines: Sequence[str]) -> list[str]:
 # What a run comes to by its times, where no GPU is used: how busy this machine is decides that.
 BY_TIME = re.compile(
     r'(?<="id":"run.time",).*|(?<="waits_for":)"[^"]*","reason":"[^"]*"|(?<=summary: {"verdict":)"\w+"'
-    r"|(?<=err\| )[✓?!] .*"
+    r"|(?<=err\| )([✓?!]|·(?= the CPU is busy)) .*"
 )
 ADVICE = "err| → more num_workers, or cheaper transforms, in the DataLoader"
 

@@ -700,7 +700,7 @@ _READINGS: tuple[Reading, ...] = (
     Reading(
         "nccl.duplicate",
         r"rank (?P<ranks>\d+ and rank \d+) both on CUDA device (?P<bus>[0-9a-f]+)",
-        "ranks {ranks} both use the GPU whose PCI address is {bus} without colons",
+        "ranks {ranks} both use the GPU at PCI address {bus} (as NCCL writes it)",
     ),
     Reading("dist.child", (r"\brank\s*: (?P<rank>\d+)", *_RANKS), _OF_RANKS),
     Reading(

@@ -146,6 +146,13 @@ def test_an_empty_board_is_an_answer_that_survives_json() -> None:
     assert [one.id for one in judge.findings(result)] == ["run.time"]
 
 
+@pytest.mark.parametrize(("code", "verdict"), [(0, "pass"), (3, "pass"), (-9, "info")])
+def test_a_program_that_was_broken_off_is_no_pass(code: int, verdict: str) -> None:
+    ended = command.Ended(("x.py",), code, 0, 10**9, None, None)
+    result = replace(command.answer(counters.read(bytearray(counters.SIZE)), ended), waits_for="device")
+    assert judge.findings(result)[0].verdict == verdict
+
+
 def test_the_line_that_keeps_most_is_in_the_finding_of_growth() -> None:
     empty = command.answer(counters.read(bytearray(counters.SIZE)), command.Ended(("x.py",), 0, 0, 10**9, None, None))
     leak = command.growth(steps([GIB + n * 2**20 for n in range(60)], on_device=True))

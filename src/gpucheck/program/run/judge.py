@@ -50,7 +50,7 @@ _Said = tuple[str, Verdict, str, str]
 def findings(result: RunResult, folder: str = "") -> list[Finding]:
     """All that was found, the time first. Paths below `folder` are told without it."""
     told = [time_finding(result)]
-    if result.error is not None or (result.exit or 0) < 0:
+    if _is_broken_off(result):
         told.append(_end(result, folder))
     if result.out_of_memory is not None:
         told.append(memory_finding(result.out_of_memory, folder))
@@ -80,7 +80,8 @@ def at(file: str | None, line: int | None, folder: str) -> str:
 
 
 def time_finding(result: RunResult) -> Finding:
-    """Return what the program waits for. A wait that can be cured is a warning."""
+    """Return what the program waits for. A wait that can be cured is a warning; a program that did not come to its
+    end is no pass."""
     titles = {
         "data": "the program waits for data",
         "host": "the device waits for the host",
@@ -88,10 +89,16 @@ def time_finding(result: RunResult) -> Finding:
         "device": "the device is busy" if result.device_used else "the CPU is busy",
         "inconclusive": "inconclusive",
     }
-    verdicts: dict[str, Verdict] = {"device": "pass", "inconclusive": "inconclusive"}
+    busy: Verdict = "info" if _is_broken_off(result) else "pass"
+    verdicts: dict[str, Verdict] = {"device": busy, "inconclusive": "inconclusive"}
     fix = "more num_workers, or cheaper transforms, in the DataLoader" if result.waits_for == "data" else None
     verdict = verdicts.get(result.waits_for, "warn")
     return Finding("run.time", verdict, titles[result.waits_for], result.reason, {"of": result.waits_for}, fix)
+
+
+def _is_broken_off(result: RunResult) -> bool:
+    """Return whether an error or a signal ended the program."""
+    return result.error is not None or (result.exit or 0) < 0
 
 
 def _end(result: RunResult, folder: str) -> Finding:
