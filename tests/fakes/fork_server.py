@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -22,25 +23,28 @@ _FOUND = [folder for folder in sys.path[1:] if folder not in _GIVEN]
 
 
 def become(argv: list[str]) -> NoReturn:
-    """Do what a fresh interpreter with this command line does, to the end of this process."""
-    _, option, text, *rest = argv
+    """Do what a fresh interpreter with this command line does, to the end of this process.
+
+    That of a program's file is Python's own, of -c a shorter one.
+    """
     path = os.environ.get("PYTHONPATH")
-    if option == "-c":
-        sys.argv, first = ["-c", *rest], ""
-    else:  # -S PROGRAM
-        sys.argv, first = [text, *rest], os.path.dirname(text)
-        with open(text, encoding="utf-8") as file:
-            text = file.read()
-    sys.path[:] = [first, *(path.split(os.pathsep) if path else ()), *_FOUND]
-    try:
-        exec(compile(text, "<forked>", "exec"), {"__name__": "__main__"})
-    except SystemExit as ended:
-        end(ended.code)
-    end(0)
+    found = [*(path.split(os.pathsep) if path else ()), *_FOUND]
+    if argv[1] == "-c":
+        sys.argv, sys.path[:] = ["-c", *argv[3:]], ["", *found]
+        try:
+            exec(compile(argv[2], "<forked>", "exec"), {"__name__": "__main__"})
+        except SystemExit as ended:
+            end(ended.code)
+        end(0)
+    sys.argv = argv[2:] if argv[1] == "-S" else argv[1:]
+    sys.path[:] = [os.path.dirname(sys.argv[0]), *found]
+    with open(sys.argv[0], encoding="utf-8") as file:
+        exec(compile(file.read(), sys.argv[0], "exec"), {"__name__": "__main__", "__file__": sys.argv[0]})
+    sys.exit()
 
 
 def end(code: object) -> NoReturn:
-    """End as Python does with what `sys.exit` was given, but for clearing up torch's modules, which takes a second."""
+    """End as Python does with what `sys.exit` was given, but for clearing up torch's modules, which takes as long."""
     if isinstance(code, str):
         sys.stderr.write(f"{code}\n")
     atexit._run_exitfuncs()
@@ -87,5 +91,6 @@ def serve(asking: socket.socket) -> None:
 if __name__ == "__main__":
     import torch._dynamo  # noqa: F401 - with all of torch; what makes an optimizer or fake tensors loads it
 
+    gc.freeze()  # no child looks for garbage in what is here already
     serve(socket.socket(fileno=int(sys.argv[1])))
     os._exit(0)  # clearing up takes long, and nobody waits for anything of it
