@@ -222,6 +222,7 @@ def test_a_rank_that_cannot_be_started_is_named_and_nothing_is_measured(monkeypa
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_children")
 @pytest.mark.skipif(sys.platform != "linux", reason="torchrun, as on clusters")
 @pytest.mark.parametrize("missed", [False, True])
 def test_under_torchrun_one_rank_reports_and_all_end_alike(missed: bool, tmp_path: Path) -> None:

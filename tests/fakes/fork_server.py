@@ -11,6 +11,7 @@ import contextlib
 import gc
 import json
 import os
+import runpy
 import signal
 import socket
 import sys
@@ -25,7 +26,7 @@ _FOUND = [folder for folder in sys.path[1:] if folder not in _GIVEN]
 def become(argv: list[str]) -> NoReturn:
     """Do what a fresh interpreter with this command line does, to the end of this process.
 
-    That of a program's file is Python's own, of -c a shorter one.
+    That of a program and of a module is Python's own, of -c a shorter one.
     """
     path = os.environ.get("PYTHONPATH")
     found = [*(path.split(os.pathsep) if path else ()), *_FOUND]
@@ -36,7 +37,11 @@ def become(argv: list[str]) -> NoReturn:
         except SystemExit as ended:
             end(ended.code)
         end(0)
-    sys.argv = argv[2:] if argv[1] == "-S" else argv[1:]
+    sys.argv = argv[2:] if argv[1] in ("-S", "-m") else argv[1:]
+    if argv[1] == "-m":
+        sys.path[:] = [os.getcwd(), *found]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        sys.exit()
     sys.path[:] = [os.path.dirname(sys.argv[0]), *found]
     with open(sys.argv[0], encoding="utf-8") as file:
         exec(compile(file.read(), sys.argv[0], "exec"), {"__name__": "__main__", "__file__": sys.argv[0]})

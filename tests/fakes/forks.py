@@ -26,7 +26,7 @@ _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 # These load torch. What begins as another program is started as it is.
 LOADS_TORCH = (
     *("gpucheck.batch_size.trial", "gpucheck.bench.collective.rank", "bad_rank", "gpucheck.cli.app"),
-    *("the interpreter that is diagnosed", "pinned.py"),
+    *("the interpreter that is diagnosed", "torch.distributed.run", "pinned.py"),
 )
 
 

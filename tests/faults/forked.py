@@ -5,6 +5,7 @@ One line of JSON in for each: the arguments, the plan, and how the device or the
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -56,6 +57,7 @@ def run(asked: dict[str, Any]) -> int:
 def serve() -> None:
     """Fork for each line, and say how the process ended."""
     torch.set_num_threads(1)  # threads do not survive a fork
+    gc.freeze()  # and no child looks for garbage in what is here already
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
