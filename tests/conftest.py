@@ -19,8 +19,10 @@ from typing import Any
 
 import pytest
 from fake_driver import fake_driver
+from forks import fork_server, forked_children
 
-__all__ = ["fake_driver"]  # NVIDIA's libraries, faked, for any test that asks for them
+# For any test that asks for them: NVIDIA's libraries, faked, and children that begin with torch loaded.
+__all__ = ["fake_driver", "fork_server", "forked_children"]
 
 SOURCE = Path(__file__).parent.parent / "src"
 REQUIRE_GPU = "GPUCHECK_REQUIRE_GPU"

@@ -22,12 +22,12 @@ from gpucheck.bench.bandwidth import BandwidthOptions
 from gpucheck.bench.bandwidth import work as bandwidth
 from gpucheck.bench.benchmarks import AllOptions
 from gpucheck.bench.devices import ALONE
-from gpucheck.bench.matmul import MatmulOptions
+from gpucheck.bench.matmul import MatmulOptions, product
 from gpucheck.bench.matmul import work as matmul
-from gpucheck.bench.transfer import TransferOptions, idioms
+from gpucheck.bench.transfer import TransferOptions, both_ways, idioms
 from gpucheck.bench.transfer import work as transfer
 from gpucheck.errors import UsageError
-from gpucheck.machine import choose, inventory, pulse
+from gpucheck.machine import choose, host, inventory, pulse
 from gpucheck.report.events import Emit, Event, Measured
 from gpucheck.report.facts import Facts, Host
 from gpucheck.smoke import command as smoke
@@ -65,6 +65,14 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(time, "perf_counter", itertools.count(1024.0).__next__)
     monkeypatch.setattr(pulse, "GRACE_S", 10.0)
     monkeypatch.setattr(pulse.PULSE, "ends_s", math.inf)
+    # A row is as long as a test says, however much is moved in it.
+    monkeypatch.setattr(host, "last_level_cache_bytes", lambda: 32 * KIB)
+    monkeypatch.setattr(transfer, "SIZES", tuple(2**power * KIB for power in range(4, 10)))
+    for part in (transfer, idioms, both_ways):
+        monkeypatch.setattr(part, "USUAL_BYTES", 1024 * KIB)
+    monkeypatch.setattr(bandwidth, "DEFAULT_SIZES", {"cpu": 256 * KIB})
+    monkeypatch.setattr(product, "DEFAULT_SIZES", {"cpu": (256, 512)})
+    monkeypatch.setattr(bandwidth, "PERIOD", 8)
     monkeypatch.setattr(inventory, "read", lambda **_: Facts(host=Host()))
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
     return clock
@@ -189,7 +197,8 @@ def started_long_ago(alarmed: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def hangs(*given: Any, **named: Any) -> Any:
-    threading.Event().wait(120)
+    for _ in range(1200):  # in parts: an alarm that rings as a wait begins is seen at its end
+        threading.Event().wait(0.1)
     pytest.fail("it was not broken off")
 
 

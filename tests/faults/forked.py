@@ -5,8 +5,11 @@ One line of JSON in for each: the arguments, the plan, and how the device or the
 
 from __future__ import annotations
 
+import gc
+import importlib
 import json
 import os
+import pkgutil
 import signal
 import sys
 from typing import Any
@@ -17,6 +20,7 @@ import torch
 import torch._dynamo  # what `matrix` dispatches by loads it at the first call: here once, not in each child
 from failing_card import Plan
 
+import gpucheck
 from gpucheck.cli.app import main
 from gpucheck.machine import pulse
 
@@ -56,6 +60,11 @@ def run(asked: dict[str, Any]) -> int:
 def serve() -> None:
     """Fork for each line, and say how the process ended."""
     torch.set_num_threads(1)  # threads do not survive a fork
+    # All that a command loads as it needs it, once for every child.
+    for module in pkgutil.walk_packages(gpucheck.__path__, "gpucheck."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    gc.freeze()  # and no child looks for garbage in what is here already
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

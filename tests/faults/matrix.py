@@ -18,8 +18,14 @@ import worlds
 from failing_card import ECC, Plan
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# Each as small as it can be: a row is a window or two by a clock that ticks in seconds.
+from gpucheck.bench.bandwidth import work as bandwidth
+from gpucheck.bench.overlap import work as overlap
+
+# Each as small as it can be: a row is a window or two by a clock that ticks in seconds, on arrays of some slices. What
+# copies are held against and what is multiplied beside them has its least size too.
 TICK_S = 1.0
+FREE_BYTES = 4 * 2**20
+PERIOD, SIDES = 8, (32, 64, 128, 256)
 COMMANDS = {
     "bench transfer": "--only copies --size 64KiB --size 128KiB --time-budget 2s",
     "bench bandwidth": "--size 64KiB --time-budget 2s",
@@ -79,11 +85,19 @@ class Operators(TorchDispatchMode):  # type: ignore[misc]
         return func(*args, **(kwargs or {}))
 
 
+def settle(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this machine one with the planned card, and the work on it small."""
+    plan.free_bytes = FREE_BYTES
+    monkeypatch.setattr(worlds, "TICK_S", TICK_S)
+    monkeypatch.setattr(bandwidth, "PERIOD", PERIOD)
+    monkeypatch.setattr(overlap, "SIDES", SIDES)
+    worlds.settle(monkeypatch, plan)
+
+
 @contextmanager
 def on(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine with one card that fails as planned."""
-    monkeypatch.setattr(worlds, "TICK_S", TICK_S)
-    worlds.settle(monkeypatch, plan)
+    settle(plan, monkeypatch)
     with Operators(plan):
         yield
 

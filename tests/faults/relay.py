@@ -10,12 +10,33 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from typing import IO
 
 how, lines, folder, *argv = sys.argv[1:]
 out = sys.stdout.buffer
-child = subprocess.Popen(argv, stdout=subprocess.PIPE)
-assert child.stdout is not None
-for number, line in enumerate(child.stdout):
+
+
+def started() -> tuple[IO[bytes], Callable[[], int]]:
+    """The child's output, and what waits for its end. One that loads torch is forked, where this process was too."""
+    if "torch" not in sys.modules:
+        child = subprocess.Popen(argv, stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        return child.stdout, child.wait
+    from __main__ import become
+
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(write, 1)
+        os.closerange(read, write + 1)
+        become(argv)
+    os.close(write)
+    return os.fdopen(read, "rb"), lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+said, wait = started()
+for number, line in enumerate(said):
     if number >= int(lines):
         with open(os.path.join(folder, str(os.getpid())), "w"):
             pass
@@ -32,4 +53,4 @@ for number, line in enumerate(child.stdout):
         line = b"\xff\x00 {not a word of it\n"
     out.write(line)
     out.flush()
-sys.exit(child.wait())
+sys.exit(wait())

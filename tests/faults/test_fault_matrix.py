@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-import worlds
 from failing_card import Plan
 from matrix import (
     COMMANDS,
@@ -20,7 +19,6 @@ from matrix import (
     GATES,
     MOMENTS,
     PLACES,
-    TICK_S,
     UNMET,
     VALUES,
     WRITES,
@@ -29,6 +27,7 @@ from matrix import (
     Wrong,
     cases,
     on,
+    settle,
     values,
 )
 
@@ -192,8 +191,7 @@ def smoke(case: Case, code: int, document: dict[str, Any]) -> None:
 def miscounted(wrong: Wrong, after: float, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     """Run a command on a device that writes wrong values: the exit status, and how often it wrote at all."""
     with monkeypatch.context() as patches:
-        patches.setattr(worlds, "TICK_S", TICK_S)
-        worlds.settle(patches, Plan(events=True))
+        settle(Plan(events=True), patches)
         with Miscounting(wrong, after) as writing:
             return main(arguments(wrong.command)), writing.calls
 

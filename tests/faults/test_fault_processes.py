@@ -106,16 +106,25 @@ sys.exit(main())
 """
 
 
+def ran(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A document to make pages of."""
+    folder = tmp_path_factory.mktemp("saved")
+    ended = ran(folder, "-m", "gpucheck", "explain", "oom.cuda", "--output", "saved.json")
+    assert ended.returncode == errors.OK, ended.stderr
+    return (folder / "saved.json").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("how", ["raise", "interrupt", "terminate", "kill"])
 @pytest.mark.parametrize("command", ["report saved.json", "explain oom.cuda"])
-def test_a_page_that_breaks_off_leaves_the_one_before(command: str, how: str, tmp_path: Path) -> None:
-    def ran(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-
-    saved = ran("-m", "gpucheck", "explain", "oom.cuda", "--output", "saved.json")
-    assert saved.returncode == errors.OK, saved.stderr
+def test_a_page_that_breaks_off_leaves_the_one_before(command: str, how: str, saved: str, tmp_path: Path) -> None:
+    (tmp_path / "saved.json").write_text(saved, encoding="utf-8")
     (tmp_path / "page.html").write_text("what was there before", encoding="utf-8")
-    ended = ran("-c", PAGE, how, *command.split(), "--output", "page.html")
+    ended = ran(tmp_path, "-c", PAGE, how, *command.split(), "--output", "page.html")
     # `report` makes its page before there is anything to tell of: SIGTERM ends the process itself.
     code = errors.BUG if how == "raise" else -15 if (command[:6], how) == ("report", "terminate") else ENDS[how]
     assert ended.returncode == code, ended.stderr

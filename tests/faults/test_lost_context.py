@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gpucheck import errors
+from gpucheck.machine import child
 
 PROGRAM = Path(__file__).parent / "pinned.py"
 COMMANDS = {
@@ -24,10 +24,19 @@ COMMANDS = {
 }
 
 
-def run(command: str, place: str, after: int, *more: str) -> subprocess.CompletedProcess[str]:
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def loaded_already(request: pytest.FixtureRequest) -> None:
+    """Let each process have torch as it begins, but for one case, which goes the whole way."""
+    if not request.node.name.endswith("[copies-call-1.0]"):
+        request.getfixturevalue("forked_children")
+
+
+def run(command: str, place: str, after: int, *more: str) -> child.ChildResult:
     argv = [sys.executable, str(PROGRAM), place, str(after), *COMMANDS[command].split(), "--device", "cuda:0", *more]
-    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(argv, capture_output=True, text=True, timeout=300, env=env)
+    return child.run(argv, 300.0, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
 
 
 @functools.cache
@@ -39,14 +48,12 @@ def sound(command: str) -> dict[str, Any]:
     return counts
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", list(COMMANDS))
 def test_what_is_pinned_is_released_once_the_card_was_waited_for(command: str) -> None:
     counts = sound(command)
     assert counts["pinned"] == counts["released"] > 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("moment", [0.1, 0.5, 1.0])
 @pytest.mark.parametrize("place", ["synchronize", "call"])
 @pytest.mark.parametrize("command", list(COMMANDS))

@@ -264,7 +264,7 @@ def test_ten_thousand_hostile_documents(seed: int) -> None:
             prometheus.metrics(report),
             as_json(report),
         ):
-            assert all(one.isprintable() or one == "\n" for one in output)
+            assert output.replace("\n", "").isprintable()
         metrics = prometheus.metrics(report).splitlines()
         assert all(one.startswith(("# ", "gpucheck_")) for one in metrics)
     assert 100 < read < 900  # both kinds came: those that are refused, and those that are judged

@@ -3,6 +3,8 @@ as network namespaces, which share nothing but the launcher's log; mpirun."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import shlex
@@ -16,6 +18,9 @@ from typing import Any
 
 import pytest
 
+from gpucheck.cli.app import main
+from gpucheck.machine import child
+
 pytest.importorskip("torch")
 
 pytestmark = [
@@ -24,6 +29,14 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def loaded_already(request: pytest.FixtureRequest) -> None:
+    """Let torchrun have torch as it begins, but for one case, which goes the whole way."""
+    if not request.node.name.endswith("[2]"):
+        request.getfixturevalue("forked_children")
+
 
 # What a rank runs: the command itself, with what goes wrong planted where a child is started.
 RANK = """
@@ -91,23 +104,26 @@ def start(tmp_path: Path, ranks: int, fault: str = "", hosts: str = "many") -> t
     argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d"]
     argv += ["--rdzv-endpoint", "127.0.0.1:0", "--rdzv-id", "tonight", str(script), str(folder), fault, hosts]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT), folder
+    return child._popen(argv, environment, wants_stdin=False), folder
+
+
+def ended(process: subprocess.Popen[bytes], timeout_s: float = 240.0) -> bytes:
+    """What torchrun and its ranks have said, once it has ended."""
+    return b"".join(process.communicate(timeout=timeout_s))
 
 
 def judged(folder: Path, ranks: int, *more: str) -> tuple[int, dict[str, Any]]:
     """The exit status of `fleet judge`, and of each node its row."""
-    argv = [sys.executable, "-m", "gpucheck", "fleet", "judge", str(folder), "--json", "--quiet", "--max-bad", "50%"]
-    argv += ["--expect", f"n[0-{ranks - 1}]", *more]
-    ended = subprocess.run(
-        argv, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, timeout=120, check=False
-    )
-    return ended.returncode, {row["host"]: row for row in json.loads(ended.stdout)["results"]["fleet_judge"]["nodes"]}
+    argv = ["fleet", "judge", str(folder), "--json", "--quiet", "--max-bad", "50%"]
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        code = main([*argv, "--expect", f"n[0-{ranks - 1}]", *more])
+    return code, {row["host"]: row for row in json.loads(said.getvalue())["results"]["fleet_judge"]["nodes"]}
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_all_is_well(tmp_path: Path, ranks: int) -> None:
     process, folder = start(tmp_path, ranks)
-    said, _ = process.communicate(timeout=240)
+    said = ended(process)
     assert process.returncode == 0, said
     code, rows = judged(folder, ranks)
     assert code == 0
@@ -116,7 +132,7 @@ def test_all_is_well(tmp_path: Path, ranks: int) -> None:
 
 def test_of_four_ranks_on_a_node_one_works(tmp_path: Path) -> None:
     process, folder = start(tmp_path, 4, hosts="one")
-    said, _ = process.communicate(timeout=240)
+    said = ended(process)
     assert process.returncode == 0, said
     assert said.count(b"another rank of one checks it") == 3
     assert len(list(folder.rglob("*.json"))) == 1
@@ -125,7 +141,7 @@ def test_of_four_ranks_on_a_node_one_works(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fault", ["killed", "raises"])
 def test_a_rank_that_dies_is_silent_with_its_step(tmp_path: Path, fault: str) -> None:
     process, folder = start(tmp_path, 2, fault)
-    said, _ = process.communicate(timeout=240)
+    said = ended(process)
     assert process.returncode != 0, said
     code, rows = judged(folder, 2)
     assert code == 1
@@ -134,7 +150,7 @@ def test_a_rank_that_dies_is_silent_with_its_step(tmp_path: Path, fault: str) ->
 
 def test_a_rank_that_is_killed_differs_from_those_that_end_with_it(tmp_path: Path) -> None:
     process, folder = start(tmp_path, 3, "culprit")
-    said, _ = process.communicate(timeout=240)
+    said = ended(process)
     assert process.returncode != 0, said
     code, rows = judged(folder, 3)
     assert code == 4  # all are silent, and the check is suspect
@@ -154,7 +170,7 @@ def test_a_rank_that_is_stopped_is_silent_and_the_judge_does_not_hang(tmp_path: 
     finally:
         if pid.exists() and pid.read_text():
             os.kill(int(pid.read_text()), signal.SIGKILL)
-        process.communicate(timeout=120)
+        ended(process, 120.0)
     assert code == 1
     assert (rows["n1"]["state"], rows["n1"]["step"]) == ("silent", "devices")
 
@@ -162,14 +178,14 @@ def test_a_rank_that_is_stopped_is_silent_and_the_judge_does_not_hang(tmp_path: 
 def test_a_slow_rank_is_waited_for(tmp_path: Path) -> None:
     process, folder = start(tmp_path, 2, "slow")
     code, rows = judged(folder, 2, "--wait", "100s")
-    process.communicate(timeout=120)
+    ended(process, 120.0)
     assert code == 0
     assert {row["state"] for row in rows.values()} == {"good"}
 
 
 def test_half_a_document_is_none(tmp_path: Path) -> None:
     process, folder = start(tmp_path, 2, "half")
-    process.communicate(timeout=240)
+    ended(process)
     code, rows = judged(folder, 2)
     assert code == 1
     assert (rows["n0"]["state"], rows["n1"]["cause"]) == ("good", "its document is refused: truncated, or not JSON")
@@ -215,13 +231,13 @@ def test_two_hosts_that_share_a_log_alone(tmp_path: Path) -> None:
     check = [sys.executable, "-m", "gpucheck", "fleet", "check", "--only", "devices", "--devices", "0"]
     check += ["--within", "60s", "--gather", "-"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "LAUNCH": shlex.join([*torchrun, *check])}
-    ended = subprocess.run(
+    done = subprocess.run(
         ["unshare", "-rmn", "sh", "-c", HOSTS], cwd=tmp_path, env=environment, capture_output=True, timeout=240,
         check=False,
     )  # fmt: skip
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.count(b"another rank of node") == 2
-    (tmp_path / "job.log").write_bytes(ended.stderr)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(b"another rank of node") == 2
+    (tmp_path / "job.log").write_bytes(done.stderr)
     code, rows = judged(tmp_path / "job.log", 2, "--expect", "node[0-1]")
     assert (code, [row["state"] for row in rows.values()]) == (0, ["good", "good"])
 
@@ -233,8 +249,8 @@ def test_of_four_ranks_of_mpirun_one_works(tmp_path: Path) -> None:
     environment = {**os.environ, **allowed, "PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(tmp_path)}
     argv = ["mpirun", "--oversubscribe", "-n", "4", sys.executable, "-m", "gpucheck", "fleet", "check"]
     argv += ["--only", "devices", "--devices", "0", "--host", "n0", "--gather", str(tmp_path / "documents"), "--quiet"]
-    ended = subprocess.run(argv, env=environment, capture_output=True, timeout=120, check=False)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count(b"another rank of n0 checks it") == 3
+    done = subprocess.run(argv, env=environment, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(b"another rank of n0 checks it") == 3
     code, rows = judged(tmp_path / "documents", 1)
     assert (code, rows["n0"]["state"]) == (0, "good")
