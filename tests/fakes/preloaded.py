@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import itertools
 import json
 import os
 import select
@@ -19,6 +20,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterable
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -27,6 +29,8 @@ from types import ModuleType
 from typing import Any
 
 SOURCE = Path(__file__).parent.parent.parent / "src"
+# Other systems' libraries do not take a fork without a new program in it.
+IS_POSSIBLE = sys.platform == "linux"
 LONGEST_S = 300.0
 # Modules that are run with `-m`, and how many processes each starts that are forked for it.
 COMMANDS = {"gpucheck": 1, "torch.distributed.run": 3}
@@ -57,6 +61,7 @@ class Preloaded:
             stdin.flush()
             if not select.select([stdout], [], [], LONGEST_S)[0]:
                 os.killpg(self._process.pid, signal.SIGKILL)
+                raise TimeoutError(f"{argv} did not end within {LONGEST_S:g} s")
             code = int(stdout.readline())
             out, err = ((Path(folder) / name).read_text() for name in PRINTED)
         return subprocess.CompletedProcess(argv, code, out, err)
@@ -151,6 +156,9 @@ def begin(asked: dict[str, Any]) -> dict[str, Any] | None:
         code = module.main(argv[2:])
     except SystemExit as ended:
         code = int(ended.code or 0)
+    except Exception:  # noqa: BLE001 (of torchrun, where a rank failed)
+        traceback.print_exc()
+        code = 1
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -162,10 +170,10 @@ def forked(waiting: list[tuple[int, socket.socket]]) -> type[subprocess.Popen[An
 
     class Forked(subprocess.Popen[Any]):
         def _execute_child(self, args: list[str], *rest: Any) -> None:
-            # Options of this interpreter stand first, as -u and -B do where the environment has them.
-            first = next(n for n, one in enumerate(args) if n and (one in ("-c", "-m") or not one.startswith("-")))
-            argv = args[first:]
-            if not (argv[0].endswith(".py") or argv[1] in COMMANDS or MODEL in argv[1]):
+            # Options of the interpreter stand first, as -u and -B do where the environment has them.
+            argv = list(itertools.dropwhile(lambda one: one == sys.executable or one in ("-u", "-B"), args))
+            is_module = argv[0] in ("-c", "-m") and (argv[1] in COMMANDS or MODEL in argv[1])
+            if not argv[0].endswith(".py") and not is_module:
                 super()._execute_child(args, *rest)  # type: ignore[misc]
                 return
             (cwd, env), ends = rest[4:6], rest[9:15]

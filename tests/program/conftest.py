@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preloaded import SOURCE, Gpucheck, Preloaded
+from preloaded import IS_POSSIBLE, SOURCE, Gpucheck, Preloaded
 
 from gpucheck.program import judge, placement
 from gpucheck.program.options import ModelOptions
@@ -22,7 +22,7 @@ Examine = Callable[..., ModelResult]
 
 @pytest.fixture(scope="package")
 def preloaded() -> Iterator[Preloaded]:
-    """Runs commands whose programs have torch loaded already, on systems that fork."""
+    """Runs commands in forks of a process that has loaded torch, where that is possible."""
     one = Preloaded()
     yield one
     one.close()
@@ -32,12 +32,12 @@ def preloaded() -> Iterator[Preloaded]:
 def gpucheck(request: pytest.FixtureRequest) -> Gpucheck:
     """`gpucheck(argument, …, cwd=folder, NAME=value)`: how a command ended, and what it and its program printed.
 
-    The program has torch loaded already; with `whole` all is started as a user starts it.
+    Its processes are forks of one that has loaded torch; with `whole` they are started as a user's are.
     """
 
     def ran(*arguments: str, cwd: Path, whole: bool = False, **more: str) -> subprocess.CompletedProcess[str]:
         argv = "-m", "gpucheck", *arguments
-        if not whole and hasattr(os, "fork"):
+        if IS_POSSIBLE and not whole:
             preloaded: Preloaded = request.getfixturevalue("preloaded")
             return preloaded.python(*argv, cwd=cwd, **more)
         return subprocess.run(

@@ -45,7 +45,10 @@ def dry(tmp_path: Path, gpucheck: Gpucheck) -> Dry:
         file = tmp_path / "dry.json"
         done = gpucheck("run", "--dry", device, "--output", str(file), *given, cwd=cwd, whole=whole)
         assert status is None or done.returncode == status, done.stderr
-        document: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        document: dict[str, Any] = json.loads(file.read_text())
+        assert (
+            "run_dry" in document["results"]
+        )  # a program whose import of torch was not noticed has no findings either
         return {**document, "screen": done.stderr, "stdout": done.stdout, "status": done.returncode}
 
     return document_of
