@@ -34,7 +34,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +241,19 @@ ACTIVITY = {
 }
 
 
+def started(*argv: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run `python ARGV…` in `cwd`, with `more` in its environment."""
+    return subprocess.run(
+        [sys.executable, *argv],
+        env=os.environ | more,
+        cwd=cwd,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        timeout=600,
+    )
+
+
 def job(
     fault: str,
     culprits: Sequence[int],
@@ -250,23 +263,23 @@ def job(
     steps: int = 60,
     step_s: float = STEP_S,
     keep: Path | None = None,
+    python: Callable[..., subprocess.CompletedProcess[str]] = started,
 ) -> dict[str, Any]:
-    """Run a job under torchrun; rank 0's document, with what it printed under `screen` and its sound ranks' spread."""
+    """Run a job under torchrun; rank 0's document, with what it printed under `screen` and its sound ranks' spread.
+
+    `python` runs Python: `python(argument, …, cwd=folder, NAME=value)`.
+    """
     with tempfile.TemporaryDirectory(prefix="gpucheck-ranks-") as place:
         script, folder = Path(place) / "train.py", Path(place) / "out"
         script.write_text(JOB, encoding="utf-8")
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
         command = [*launcher, "-m", "gpucheck", "run", "--hang-after", "4s", "--end-on-hang", "--output", f"{folder}/"]
         arguments = [fault, str(steps), str(delay_s), way, str(step_s)]
-        who = {"CULPRITS": " ".join(map(str, culprits)), "OMP_NUM_THREADS": "1"}
-        env = os.environ | {"PYTHONPATH": str(ROOT / "src")} | who
-        with subprocess.Popen(
-            [*command, str(script), *arguments], env=env, cwd=place, stderr=subprocess.PIPE, text=True, errors="replace"
-        ) as running:
-            _, screen = running.communicate(timeout=600)
+        who = {"CULPRITS": " ".join(map(str, culprits)), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+        ended = python(*command, str(script), *arguments, cwd=Path(place), **who)
         path = folder / "run.rank0.json"
         document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"findings": []}
-        known = {"screen": screen, "code": running.returncode, "culprits": list(culprits)}
+        known = {"screen": ended.stderr, "code": ended.returncode, "culprits": list(culprits)}
         sound = set(range(world)) - (set() if fault == "sound" else set(culprits))
         if keep is not None and folder.exists():
             shutil.copytree(folder, keep)

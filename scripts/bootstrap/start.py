@@ -13,9 +13,10 @@ from .interpreter import choose
 from .layers import is_ready, layer_folder, layer_python
 from .lock import locked, mark_in_use
 
-# The whole suite takes a processor's time, and more than four would not make its slowest file shorter.
+# One more than there are processors, for tests that wait; more than four would not make the slowest file shorter.
 # A worker that is lost to a test that hung is not replaced: the next one would run that test again.
-IN_PARALLEL = ("-n", "logical", "--maxprocesses=4", "--dist", "loadfile", "--max-worker-restart=0")
+WORKERS = min((os.cpu_count() or 1) + 1, 4)
+IN_PARALLEL = ("-n", str(WORKERS), "--dist", "loadfile", "--max-worker-restart=0")
 # Whoever waits reads first how long; by whether slow tests run too.
 TAKES = {
     False: "the quick set of tests takes 5 to 8 minutes on 2 cores (--all, every slow test too: about 25)",

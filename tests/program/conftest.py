@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from preloaded import IS_POSSIBLE, SOURCE, Gpucheck, Preloaded
 
 from gpucheck.program import judge, placement
 from gpucheck.program.options import ModelOptions
@@ -14,6 +18,38 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.results.model import ModelResult
 
 Examine = Callable[..., ModelResult]
+
+
+@pytest.fixture(scope="package")
+def preloaded() -> Iterator[Preloaded]:
+    """Runs commands in forks of a process that has loaded torch, where that is possible."""
+    one = Preloaded()
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def gpucheck(request: pytest.FixtureRequest) -> Gpucheck:
+    """`gpucheck(argument, …, cwd=folder, NAME=value)`: how a command ended, and what it and its program printed.
+
+    Its processes are forks of one that has loaded torch; with `whole` they are started as a user's are.
+    """
+
+    def ran(*arguments: str, cwd: Path, whole: bool = False, **more: str) -> subprocess.CompletedProcess[str]:
+        argv = "-m", "gpucheck", *arguments
+        if IS_POSSIBLE and not whole:
+            preloaded: Preloaded = request.getfixturevalue("preloaded")
+            return preloaded.python(*argv, cwd=cwd, **more)
+        return subprocess.run(
+            [sys.executable, *argv],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": str(SOURCE), **more},
+        )
+
+    return ran
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from preloaded import Gpucheck
 from shown import sentence
-
-from gpucheck.cli import app
 
 NET = """
 import os
@@ -43,21 +42,21 @@ Run = Callable[..., tuple[int, dict[str, Any], str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(tmp_path: Path, gpucheck: Gpucheck) -> Run:
+    """`run(target, …)`: the exit status, the document and the screen; what runs the model has torch loaded already,
+    unless `whole`."""
     (tmp_path / "net.py").write_text(NET)
-    monkeypatch.chdir(tmp_path)
 
-    def ran(*arguments: str) -> tuple[int, dict[str, Any], str]:
-        code = app.main(["model", *arguments, "--json", "--quiet"])
-        captured = capsys.readouterr()
-        return code, json.loads(captured.out) if captured.out else {}, captured.err
+    def ran(*arguments: str, whole: bool = False, **more: str) -> tuple[int, dict[str, Any], str]:
+        done = gpucheck("model", *arguments, "--json", "--quiet", cwd=tmp_path, whole=whole, **more)
+        return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr
 
     return ran
 
 
 @pytest.mark.slow
 def test_a_mismatch_is_exit_1(run: Run) -> None:
-    code, document, _ = run("net.py:make", "--input", "x:8:float32")
+    code, document, _ = run("net.py:make", "--input", "x:8:float32", whole=True)
     (finding,) = [one for one in document["findings"] if one["id"] == "model.mismatch"]
     assert (code, finding["title"], finding["fix"]) == (
         1,
@@ -80,10 +79,9 @@ def test_without_inputs_the_module_alone_is_judged(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_cache_folder_of_the_users(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_folder_of_the_users(run: Run, tmp_path: Path) -> None:
     """The compiler is loaded before anything of torch is replaced, whatever its cache."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    assert run("mlp", "--train")[0] == 0
+    assert run("mlp", "--train", whole=True, TORCHINDUCTOR_CACHE_DIR=str(tmp_path))[0] == 0
 
 
 @pytest.mark.slow

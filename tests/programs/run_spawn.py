@@ -20,8 +20,8 @@ def work(number):
 
 if __name__ == "__main__":
     for way in ("spawn", "fork"):
-        with multiprocessing.get_context(way).Pool(2) as pool:
+        with multiprocessing.get_context(way).Pool(1) as pool:
             print(pool.map(work, range(3)))
-        loader = DataLoader(Squares(), batch_size=2, num_workers=2, multiprocessing_context=way)
+        loader = DataLoader(Squares(), batch_size=2, num_workers=1, multiprocessing_context=way)
         print([batch.tolist() for batch in loader])
     print(pickle.dumps(Squares())[:60])

@@ -8,28 +8,48 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from preloaded import IS_POSSIBLE, SOURCE, Preloaded
 
 PROGRAMS = Path(__file__).parent.parent.parent / "programs"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(os.name != "posix", reason="signals and forks are those of a POSIX system"),
 ]
-SOURCE = str(Path(__file__).parent.parent.parent.parent / "src")
 GPUCHECK = (sys.executable, "-m", "gpucheck", "run", "--quiet")
+# Here `python` alone is a fork of a process that has loaded torch: these show nothing of how Python itself begins.
+FORKED = (
+    *("run_arguments.py --help", "run_arguments.py", "run_exit_text.py", "run_raise.py", "run_fork.py", "run_spawn.py"),
+    *("run_killed.py", "run_compiled.py", "run_amp.py"),
+)
+End = tuple[int, bytes, bytes]
 # What differs from run to run in a plain program too.
 ADDRESS = re.compile(rb"0x[0-9a-f]{6,}")
 
 
 def environ(**more: str) -> dict[str, str]:
     """The same for both: where gpucheck lies must not make a difference, so both find it."""
-    return {**os.environ, "PYTHONPATH": SOURCE, **more}
+    return {**os.environ, "PYTHONPATH": str(SOURCE), **more}
 
 
-def ended(argv: Sequence[str], stdin: bytes = b"", **more: str) -> tuple[int, bytes, bytes]:
+@pytest.fixture
+def forked(request: pytest.FixtureRequest) -> Callable[..., End]:
+    """As `ended`, in a process forked from one that has loaded torch, which begins as a started one does: test_dry."""
+
+    def ended_so(*argv: str, **more: str) -> End:
+        if not IS_POSSIBLE:
+            return ended([sys.executable, *argv], b"", **more)
+        preloaded: Preloaded = request.getfixturevalue("preloaded")
+        done = preloaded.python(*argv, cwd=PROGRAMS, **more)
+        return done.returncode, ADDRESS.sub(b"0x", done.stdout.encode()), ADDRESS.sub(b"0x", done.stderr.encode())
+
+    return ended_so
+
+
+def ended(argv: Sequence[str], stdin: bytes = b"", **more: str) -> End:
     done = subprocess.run(argv, input=stdin, capture_output=True, timeout=120, env=environ(**more), cwd=PROGRAMS)
     return done.returncode, ADDRESS.sub(b"0x", done.stdout), ADDRESS.sub(b"0x", done.stderr)
 
@@ -54,21 +74,22 @@ def ended(argv: Sequence[str], stdin: bytes = b"", **more: str) -> tuple[int, by
         "-m no_such_module_at_all",
     ],
 )
-def test_it_ends_and_writes_as_python_has_it(given: str) -> None:
-    plain = ended([sys.executable, *given.split()])
+def test_it_ends_and_writes_as_python_has_it(given: str, forked: Callable[..., End]) -> None:
+    plain = forked(*given.split()) if given in FORKED else ended([sys.executable, *given.split()])
     assert ended([*GPUCHECK, *given.split()]) == plain
     assert plain[1] or plain[2]
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGSEGV", "SIGABRT"])
-def test_a_signal_ends_both_alike(name: str) -> None:
-    plain = ended([sys.executable, "run_killed.py"], BY=name)
+def test_a_signal_ends_both_alike(name: str, forked: Callable[..., End]) -> None:
+    # What Python does about SIGINT has a traceback.
+    plain = ended([sys.executable, "run_killed.py"], BY=name) if name == "SIGINT" else forked("run_killed.py", BY=name)
     assert plain[0] == -getattr(signal, name)
     assert ended([*GPUCHECK, "run_killed.py"], BY=name) == plain
 
 
 def test_files_standard_input_and_a_closed_stream(tmp_path: Path) -> None:
-    wrote: list[tuple[tuple[int, bytes, bytes], dict[str, bytes]]] = []
+    wrote: list[tuple[End, dict[str, bytes]]] = []
     for start in ((sys.executable,), GPUCHECK):
         folder = tmp_path / str(len(wrote))
         folder.mkdir()
@@ -78,14 +99,14 @@ def test_files_standard_input_and_a_closed_stream(tmp_path: Path) -> None:
     assert set(wrote[0][1]) == {"saved.pt", "text"}
 
 
-def test_empty_arguments_are_arguments() -> None:
+def test_empty_arguments_are_arguments(forked: Callable[..., End]) -> None:
     given = ["run_arguments.py", "--rate", "1", "", " ", "a\nb"]
-    assert ended([*GPUCHECK, *given]) == ended([sys.executable, *given])
+    assert ended([*GPUCHECK, *given]) == forked(*given)
 
 
 def test_a_sitecustomize_of_the_users_is_read(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('customized', __file__)\n")
-    path = os.pathsep.join([str(tmp_path), SOURCE])
+    path = os.pathsep.join([str(tmp_path), str(SOURCE)])
     plain = ended([sys.executable, "run_exit_number.py"], PYTHONPATH=path)
     assert b"customized" in plain[1]
     assert ended([*GPUCHECK, "run_exit_number.py"], PYTHONPATH=path) == (

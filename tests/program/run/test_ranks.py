@@ -557,9 +557,11 @@ def test_made_tables_are_judged_as_the_bounds_ask() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="torchrun with signals, as on clusters")
 @pytest.mark.parametrize("fault", ["data", "backward", "skipped", "killed", "stopped", "shapes", "sound"])
-def test_real_jobs(fault: str) -> None:
+def test_real_jobs(fault: str, request: pytest.FixtureRequest) -> None:
+    """The launcher, its ranks and their programs are forks of one process, but for one job."""
     made = benchmark()
-    document = made.job(fault, (1,), 0.04, world=3, steps=70, step_s=0.05)
+    python = made.started if fault == "stopped" else request.getfixturevalue("preloaded").python
+    document = made.job(fault, (1,), 0.04, world=3, steps=70, step_s=0.05, python=python)
     is_right, said = made.right(fault, document)
     assert is_right, said or document["screen"]
 

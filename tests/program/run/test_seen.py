@@ -5,38 +5,42 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from preloaded import Gpucheck
 from shown import sentence
 
 PROGRAMS = Path(__file__).parent.parent.parent / "programs"
-SOURCE = str(Path(__file__).parent.parent.parent.parent / "src")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(os.name != "posix", reason="memory is shared and limited as POSIX has it"),
 ]
 
 
-def seen(folder: Path, *given: str, status: int = 0, **more: str) -> dict[str, Any]:
-    """The document of a run, with the findings by id in `by_id` and the screen in `screen`."""
-    file = folder / "run.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "gpucheck", "run", "--output", str(file), *given],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=PROGRAMS,
-        env={**os.environ, "PYTHONPATH": SOURCE, **more},
-    )
-    assert done.returncode == status, done.stderr
-    document: dict[str, Any] = json.loads((file if file.exists() else next(folder.glob("run.*json"))).read_text())
-    document["by_id"] = {one["id"]: one for one in document["findings"]}
-    document["screen"] = done.stderr
-    return document
+# Most programs run in a process forked from one that has loaded torch; of each kind some go the whole way of a user's.
+WHOLE = "made", "graphs"
+Seen = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def seen(tmp_path: Path, gpucheck: Gpucheck) -> Seen:
+    """`seen(program, …)`: the document of a run, with the findings by id in `by_id` and the screen in `screen`."""
+
+    def document_of(*given: str, status: int = 0, whole: bool = False, **more: str) -> dict[str, Any]:
+        file = tmp_path / "run.json"
+        done = gpucheck("run", "--output", str(file), *given, cwd=PROGRAMS, whole=whole, **more)
+        assert done.returncode == status, done.stderr
+        text = (file if file.exists() else next(tmp_path.glob("run.*json"))).read_text()
+        document: dict[str, Any] = json.loads(text)
+        document["by_id"] = {one["id"]: one for one in document["findings"]}
+        document["screen"] = done.stderr
+        return document
+
+    return document_of
 
 
 def line_of(program: str, text: str) -> int:
@@ -68,8 +72,8 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_found_at_its_line_and_its_twin_is_silent(name: str, tmp_path: Path) -> None:
-    document = seen(tmp_path, "run_mistakes.py", name)
+def test_a_mistake_is_found_at_its_line_and_its_twin_is_silent(name: str, seen: Seen) -> None:
+    document = seen("run_mistakes.py", name, whole=name in WHOLE)
     # Copies that take time are told where they are slow, which hangs on the machine: that is another test's.
     told = {
         (one["id"], one["evidence"]["line"])
@@ -80,14 +84,14 @@ def test_a_mistake_is_found_at_its_line_and_its_twin_is_silent(name: str, tmp_pa
     assert document["results"]["run"]["steps"]["count"] == 20
 
 
-def test_slow_pageable_copies(tmp_path: Path) -> None:
-    document = seen(tmp_path, "run_mistakes.py", "pageable")
+def test_slow_pageable_copies(seen: Seen) -> None:
+    document = seen("run_mistakes.py", "pageable")
     assert document["results"]["run"]["waits_for"] == "copies"
     assert document["by_id"]["run.copies.pageable"]["verdict"] == "warn"
 
 
-def test_waits_are_counted_by_the_users_line(tmp_path: Path) -> None:
-    run = seen(tmp_path, "run_mistakes.py", "waits")["results"]["run"]
+def test_waits_are_counted_by_the_users_line(seen: Seen) -> None:
+    run = seen("run_mistakes.py", "waits")["results"]["run"]
     told = {(one["kind"], one["line"]): one["count"] for one in run["lines"] if one["kind"] != "to_device"}
     assert told == {
         ("item", line_of("run_mistakes.py", "losses.append(loss.item())")): 20,
@@ -97,8 +101,8 @@ def test_waits_are_counted_by_the_users_line(tmp_path: Path) -> None:
     assert run["waits_for"] == "device" and run["shares"]["waits"] > 0.5
 
 
-def test_data_from_workers_is_waited_for(tmp_path: Path) -> None:
-    document = seen(tmp_path, "run_loader.py")
+def test_data_from_workers_is_waited_for(seen: Seen) -> None:
+    document = seen("run_loader.py", whole=True)
     run = document["results"]["run"]
     assert run["waits_for"] == "data"
     assert document["screen"].strip().splitlines()[0].startswith("! the program waits for data: ")
@@ -110,18 +114,18 @@ def test_data_from_workers_is_waited_for(tmp_path: Path) -> None:
     assert shares["data"] + shares["copies"] + shares["waits"] + shares["rest"] == pytest.approx(1.0, abs=0.01)
 
 
-def test_steps_by_the_programs_own_word(tmp_path: Path) -> None:
-    steps = seen(tmp_path, "run_own_steps.py")["results"]["run"]["steps"]
+def test_steps_by_the_programs_own_word(seen: Seen) -> None:
+    steps = seen("run_own_steps.py")["results"]["run"]["steps"]
     assert (steps["count"], steps["by"]) == (9, "gpucheck.api.step")
 
 
-def test_of_two_optimizers_one_is_counted(tmp_path: Path) -> None:
-    assert seen(tmp_path, "run_two_optimizers.py")["results"]["run"]["steps"]["count"] == 10
+def test_of_two_optimizers_one_is_counted(seen: Seen) -> None:
+    assert seen("run_two_optimizers.py")["results"]["run"]["steps"]["count"] == 10
 
 
 @pytest.mark.parametrize("name", ["graphs", "outputs", "clean", "after_backward"])
-def test_the_line_of_a_leak(name: str, tmp_path: Path) -> None:
-    run = seen(tmp_path, "--trace", "4", "run_leak.py", name)["results"]["run"]
+def test_the_line_of_a_leak(name: str, seen: Seen) -> None:
+    run = seen("--trace", "4", "run_leak.py", name, whole=name in WHOLE)["results"]["run"]
     kept = {one["line"]: one for one in run["traced"]["lines"] if one["kept_bytes_per_step"] > 1000}
     made = {
         "graphs": line_of("run_leak.py", "return model("),
@@ -135,8 +139,8 @@ def test_the_line_of_a_leak(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit of the address space is Linux's")
-def test_memory_that_runs_out(tmp_path: Path) -> None:
-    document = seen(tmp_path, "run_out_of_memory.py", "hoard", status=1)
+def test_memory_that_runs_out(seen: Seen) -> None:
+    document = seen("run_out_of_memory.py", "hoard", status=1, whole=True)
     out = document["results"]["run"]["out_of_memory"]
     assert (out["device"], out["asked_bytes"], out["blame"]) == ("cpu", 32 * 2**20, "size")
     assert out["parameters_bytes"] == out["gradients_bytes"] == 4 * (1024 * 1024 + 1024)
@@ -148,37 +152,32 @@ def test_memory_that_runs_out(tmp_path: Path) -> None:
     assert document["screen"].count("history keeps") == 1
 
 
-def test_a_killed_program_loses_nothing_that_was_counted(tmp_path: Path) -> None:
-    document = seen(tmp_path, "run_killed.py", status=-signal.SIGKILL)
+def test_a_killed_program_loses_nothing_that_was_counted(seen: Seen) -> None:
+    document = seen("run_killed.py", status=-signal.SIGKILL)
     assert document["results"]["run"]["steps"]["count"] == 20
     assert document["summary"]["exit"] == 128 + signal.SIGKILL
     assert "SIGKILL" in document["by_id"]["run.ended"]["title"]
 
 
-def test_an_exception_is_told_with_the_users_line(tmp_path: Path) -> None:
-    document = seen(tmp_path, "run_raise.py", status=1)
+def test_an_exception_is_told_with_the_users_line(seen: Seen) -> None:
+    document = seen("run_raise.py", status=1)
     error = document["results"]["run"]["error"]
     assert error["line"] == line_of("run_raise.py", "no such device") and error["kind"] == "RuntimeError"
 
 
-def test_each_rank_writes_a_document_of_its_own(tmp_path: Path) -> None:
-    document = seen(tmp_path, "run_exit_number.py", status=41, RANK="1", WORLD_SIZE="2")
+def test_each_rank_writes_a_document_of_its_own(seen: Seen, tmp_path: Path) -> None:
+    document = seen("run_exit_number.py", status=41, RANK="1", WORLD_SIZE="2")
     assert [path.name for path in tmp_path.iterdir()] == ["run.rank1.json"]
     assert document["screen"] == ""  # rank 0 speaks for all
 
 
-def test_a_program_without_torch_is_run_all_the_same(tmp_path: Path) -> None:
-    document = seen(tmp_path, "-m", "this")
+def test_a_program_without_torch_is_run_all_the_same(seen: Seen) -> None:
+    document = seen("-m", "this", whole=True)
     assert document["results"]["run"]["shares"] is None
     assert document["by_id"]["run.time"]["message"] == "the program did not load torch"
 
 
-def test_a_program_that_is_not_there_is_the_users_mistake(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "gpucheck", "run", "no_such.py"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": SOURCE},
-    )
+def test_a_program_that_is_not_there_is_the_users_mistake(gpucheck: Gpucheck) -> None:
+    done = gpucheck("run", "no_such.py", cwd=PROGRAMS, whole=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert sentence(done.stderr) == "there is no program 'no_such.py'; use the path of a Python program"
