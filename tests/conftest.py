@@ -124,6 +124,7 @@ def pytest_collection_finish() -> None:
     """Let the garbage collector pass over what is there for all of the run: modules, and thousands of tests."""
     gc.collect()
     gc.freeze()
+    sys.dont_write_bytecode = True  # tests write one program after another under one name, as long, in one second
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

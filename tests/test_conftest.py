@@ -40,7 +40,8 @@ def outcome(
     (folder / "src" / "torch" / "__init__.py").write_text(fake_torch)
     (folder / "tests" / "conftest.py").write_text(conftest, encoding="utf-8")
     (folder / "tests" / "fakes").mkdir(exist_ok=True)
-    shutil.copy(TESTS / "fakes" / "fake_driver.py", folder / "tests" / "fakes")
+    for name in ("fake_driver.py", "forks.py"):
+        shutil.copy(TESTS / "fakes" / name, folder / "tests" / "fakes")
     (folder / "tests" / "test_sample.py").write_text(MARKED)
     shutil.copy(TESTS.parent / "pyproject.toml", folder)
     ended = subprocess.run(

@@ -237,6 +237,7 @@ def test_a_child_of_ours_ends_in_the_same_way() -> None:
 
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_what_is_loaded_is_never_collected_in_a_process_of_ours_alone(is_ours: bool) -> None:
+    gc.enable()  # a command that ran in this process before may have left it off
     before = gc.get_freeze_count()
     with kept.loading(is_ours=is_ours):
         assert not gc.isenabled()
