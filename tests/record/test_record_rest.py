@@ -238,6 +238,8 @@ def test_a_command_writes_what_is_recorded(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.chdir(tmp_path)
+    if name in ("find-batch-size", "model"):
+        request.getfixturevalue("forked_children")
     if name in ("compare", "judge", "report"):
         documents(tmp_path, monkeypatch, capsys)
     for file, source in SOURCES.items():
