@@ -12,6 +12,7 @@ from gpucheck.render.batch_size import accumulation_lines, curves, use_lines
 from gpucheck.render.blocks import Block, Drawing, Line, Page, Table
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Facts
+from gpucheck.report.finding import Finding
 from gpucheck.report.report import Report, Summary
 from gpucheck.report.results import Results
 from gpucheck.report.results.find_batch_size import FoundBatchSize, MemorySplit
@@ -57,10 +58,10 @@ def below(told: dict[str, Any]) -> list[str]:
 PASSED = Summary("pass", 0, True)
 
 
-def page(told: FoundBatchSize, summary: Summary = PASSED) -> Page:
+def page(told: FoundBatchSize, summary: Summary = PASSED, findings: tuple[Finding, ...] = ()) -> Page:
     """The screen of one search."""
     held: Results = {"find_batch_size": told}
-    return batch_size.page(Report("", "", "", (), "", 1.0, Facts(), (), (), held, (), summary))
+    return batch_size.page(Report("", "", "", (), "", 1.0, Facts(), (), findings, held, (), summary))
 
 
 def texts(blocks: Sequence[Block]) -> list[str]:
@@ -133,6 +134,13 @@ def test_every_other_end_of_a_search_is_named(factor: str) -> None:
 def test_an_interrupted_search_without_an_answer_has_a_first_line() -> None:
     first = page(document(), Summary("inconclusive", 130, False)).answer
     assert first is not None and first.text == "? no batch passed; interrupted"
+
+
+def test_what_ended_a_search_without_an_answer_is_the_answer() -> None:
+    wrong = Finding("target", "fail", "make fails with a batch of 1: ValueError")
+    told = page(document(), Summary("fail", 2, False), (wrong,))
+    assert told.answer is not None and told.answer.text == "✗ make fails with a batch of 1: ValueError"
+    assert told.cause is wrong
 
 
 def test_of_many_trials_the_last_ones_are_shown() -> None:

@@ -90,7 +90,9 @@ def page(report: Report) -> Page:
 
 
 def _page_of_one(report: Report, found: FoundBatchSize) -> Page:
-    told = next((one for one in report.findings if one.id == "batch_size.fits"), None)
+    # Without a size, what ended the search is the answer.
+    ended = "fail" if found.largest is None else None
+    told = next((one for one in report.findings if one.id == "batch_size.fits" or one.verdict == ended), None)
     first = answer(report.summary.verdict, _first_line(found)) if found.largest is not None else None
     if first is None and told is not None:
         first = answer(told.verdict, finding_text(told))
