@@ -233,7 +233,9 @@ def _dry_page(report: Report) -> Page:
         told, more = ", ".join(result.written[:5]) or "nothing", len(result.written) - 5
         body += [Line(), Line(f"written in the copy, now deleted: {told}{f' and {more} more' if more > 0 else ''}")]
     details = [_dry_lines(result.lines)] if len(result.lines) > _MOST_DRY_LINES else []
-    return Page(answer(report.summary.verdict, _verdict(result, bad)), body, details, findings=shown)
+    first = _verdict(result, bad)
+    said = next((one for one in bad if one.title in first and not one.message), None)
+    return Page(answer(report.summary.verdict, first), body, details, findings=shown, cause=said)
 
 
 def _verdict(result: DryResult, bad: Sequence[Finding]) -> str:
