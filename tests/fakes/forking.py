@@ -150,7 +150,7 @@ def forked(waiting: list[tuple[int, socket.socket]]) -> type[subprocess.Popen[An
 
 
 def awaited(of: socket.socket) -> dict[str, Any]:
-    """Wait in the fork for what it is to run. It leads a group of its own, and ends with the command."""
+    """Wait in the fork for what it is to run. The fork leads its own process group, and ends with the command."""
     child._preparation(signal.pthread_sigmask(signal.SIG_BLOCK, ()), leads=True)()
     said, streams, *_ = socket.recv_fds(of, 1, 3)
     if not said:  # the command started nothing
@@ -161,7 +161,7 @@ def awaited(of: socket.socket) -> dict[str, Any]:
 
 
 def run(argv: list[str]) -> None:
-    """What Python does with its arguments `-c CODE …` or `FILE …`; how it ends is this process's own end."""
+    """Do with the arguments `-c CODE …` or `FILE …` what Python does with them, and end this process as it would."""
     site.execsitecustomize()
     first, *arguments = argv
     sys.modules["__main__"] = main = ModuleType("__main__")

@@ -108,7 +108,7 @@ def start(tmp_path: Path, ranks: int, fault: str = "", hosts: str = "many") -> t
 
 
 def ended(process: subprocess.Popen[bytes], timeout_s: float = 240.0) -> bytes:
-    """What torchrun and its ranks have said, once it has ended."""
+    """Wait for torchrun's end, and return what it and its ranks have printed."""
     return b"".join(process.communicate(timeout=timeout_s))
 
 

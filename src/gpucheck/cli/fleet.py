@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpucheck import errors
 from gpucheck.cli.commands import Command, Common
 from gpucheck.errors import CannotLook, UsageError
+from gpucheck.machine import kept
 
 if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.cli import outputs
@@ -82,7 +81,7 @@ def conclude(options: FleetJudgeOptions, emit: Emit) -> None:
         for finding in ranks.findings(found):
             emit(Judged(finding))
         return
-    with _kept():
+    with kept.loading(is_ours=False):  # millions of small objects
         judged, notices = _waited(options, emit)
     for text in notices:
         emit(Notice(text))
@@ -122,18 +121,6 @@ def _waited(options: FleetJudgeOptions, emit: Emit) -> tuple[Judged, tuple[str, 
             return judged, read.notices
         emit(Progress(f"waiting for {judged.result.counts['silent']} nodes"))
         time.sleep(min(POLL_S, left_s))
-
-
-@contextlib.contextmanager
-def _kept() -> Iterator[None]:
-    """Millions of small objects that all stay: the collector of cycles would walk over them again and again."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _lists(folder: str | None) -> list[outputs.Wanted]:

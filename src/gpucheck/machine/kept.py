@@ -125,8 +125,9 @@ def _immortal(thing: object) -> None:
 
 @contextlib.contextmanager
 def loading(*, is_ours: bool = True) -> Iterator[None]:
-    """Around an import of torch: the collector of cycles does not look at what is loaded. In a process of `ours` it
-    never does, nor as that ends, which would take as long as the import."""
+    """While much is made that stays, as by an import of torch: the collector of cycles does not walk over it again and
+    again. With `is_ours`, for a process of gpucheck's own, it never does, nor as that ends, which would take as long as
+    the import."""
     was_on = gc.isenabled()
     gc.disable()
     try:

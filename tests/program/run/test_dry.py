@@ -406,7 +406,7 @@ print(sorted(os.environ.items()), sys.stdin, sys.stdout, sys.stderr, torch.get_n
 
 
 def test_a_forked_program_begins_as_a_started_one(dry: Dry, tmp_path: Path) -> None:
-    """What the other tests rely on: it has the same modules of torch, arguments, paths and environment."""
+    """A fork has the same modules of torch, arguments, paths and environment: the other tests rely on that."""
     (tmp_path / "beginning.py").write_text(BEGINNING)
     began = [
         re.sub(r"0x[0-9a-f]{6,}", "0x", dry("beginning.py", "a b", cwd=tmp_path, status=None, whole=whole)["stdout"])

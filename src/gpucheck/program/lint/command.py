@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import gc
 import os
 import sys
 from collections import Counter
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpucheck.errors import UsageError
+from gpucheck.machine import kept
 from gpucheck.program.lint import checks, names
 from gpucheck.program.lint.checks import NUMBER, UNKNOWN, Effect, Loop, Place, Scope, Value, all_of, join, met, texts
 from gpucheck.program.lint.expressions import Expressions
@@ -131,15 +131,13 @@ def _below(given: str) -> Iterator[str]:
 def with_room() -> Iterator[None]:
     """Without the collector of circles, which takes a third of the time to search trees that are in use; and with room
     for trees as deep as a chain of a thousand `elif`."""
-    was_on, limit = gc.isenabled(), sys.getrecursionlimit()
-    gc.disable()
+    limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _DEPTH))
     try:
-        yield
+        with kept.loading(is_ours=False):
+            yield
     finally:
         sys.setrecursionlimit(limit)
-        if was_on:
-            gc.enable()
 
 
 # A file without any of these words has no device to be wrong about.
