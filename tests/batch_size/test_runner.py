@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from gpucheck.batch_size.outcome import Refused, Setup, TrialResult
-from gpucheck.batch_size.runner import SPARE_ROOM_BYTES, Runner
+from gpucheck.batch_size.runner import SPARE_ROOM_BYTES, Runner, _ran_out
 from gpucheck.batch_size.search import Attempt
 from gpucheck.errors import CannotLook, TargetError
 from gpucheck.machine import host
@@ -441,3 +441,28 @@ def test_of_an_allocator_that_made_room_the_tensors_say_how_much_a_size_needs() 
 def test_what_a_size_that_ran_out_of_memory_needs_at_least(reached: Any, asked: Any, least: Any) -> None:
     failed = TrialResult(batch_size=4, purpose="search", outcome="out-of-memory")
     assert replace(failed, reached_bytes=reached, asked_bytes=asked).least_bytes == least
+
+
+@pytest.mark.parametrize(
+    ("asked", "reached", "on_device", "told"),
+    [
+        # As an H100 said it, of a budget of 76.8 GiB.
+        (14849849425, 79421243392, True, "13.8 GiB more could not be allocated with 74 GiB in use"),
+        (
+            664 * MIB,
+            2950 * MIB,
+            True,
+            "one allocation of 664 MiB failed with 2.88 GiB in use: the context and the libraries count too",
+        ),
+        (
+            664 * MIB,
+            2950 * MIB,
+            False,
+            "one allocation of 664 MiB failed with 2.88 GiB in use: memory that was allocated and never used counts "
+            "too",
+        ),
+        (None, 2950 * MIB, True, None),
+    ],
+)
+def test_what_ran_out_is_said_in_a_line(asked: int | None, reached: int, on_device: bool, told: str | None) -> None:
+    assert _ran_out(asked, reached, 82463691899 if reached > 2**36 else 4 * 2**30, on_device) == told

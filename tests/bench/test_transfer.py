@@ -235,7 +235,7 @@ class Watched:
     def take(self) -> list[Any]:
         return []
 
-    def during(self, run: Run) -> tuple[dict[str, Any], str]:
+    def during(self, run: Run, lead_in: float = 0.0) -> tuple[dict[str, Any], str]:
         return self.told, ""
 
 

@@ -25,7 +25,7 @@ def test_every_benchmark_has_its_figures(capsys: pytest.CaptureFixture[str]) -> 
     failed = [one for one in answer["benchmarks"] if one["verdict"] in ("fail", "skip")]
     assert not failed, failed
     lines = [(line["benchmark"], line["case"].partition(",")[0]) for line in answer["headlines"]]
-    assert {("transfer", "to the device"), ("transfer", "to the host"), ("bandwidth", "copy")} <= set(lines)
+    assert {("transfer", "pinned to device"), ("transfer", "pinned to host"), ("bandwidth", "copy")} <= set(lines)
     assert ("matmul", "float32") in lines
     for line in answer["headlines"]:
         # What hides of a copy may be nothing.

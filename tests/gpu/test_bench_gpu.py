@@ -56,8 +56,8 @@ def test_products_have_the_precision_asked_for() -> None:
     )
     assert found["matmul.precision"] == found["matmul.result"] == "pass"
     observed = {row.case["dtype"]: row.method.precision_observed for row in rows}
-    assert observed == {dtype: dtype for dtype in observed}
-    assert "float32" in observed
+    assert observed == {row.case["dtype"]: row.method.precision_requested for row in rows}
+    assert observed["float32"] == "float32"
     assert all("launch-bound" not in row.flags for row in rows)
 
 

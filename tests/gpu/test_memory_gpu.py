@@ -36,7 +36,7 @@ def test_the_native_allocator_is_told_exactly() -> None:
     read = document()
     found = findings(read)
     assert found["memory.allocator"]["evidence"] == {"backend": "native", "settings": None, "exact": True}
-    assert found["memory.accounting"]["message"] == "every figure is what it must be, exactly"
+    assert found["memory.accounting"]["message"] == "exact"
     figures = [row for step in read["results"]["memory"] for row in step["figures"]]
     assert len(figures) == 20
     assert {(row["relation"], row["ok"]) for row in figures} == {("=", True)}

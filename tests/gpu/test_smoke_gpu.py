@@ -92,7 +92,7 @@ def test_an_error_that_kills_the_device_skips_the_rest() -> None:
     assert "device-side assert" in found["kill_the_device"]["message"]
     for name in ("tensors.round_trip", "copies.pinned"):
         assert found[name]["verdict"] == "skip"
-        assert found[name]["message"].startswith("the device answers nothing since kill_the_device failed: ")
+        assert found[name]["message"].startswith("device unusable: kill_the_device failed: ")
 
 
 def test_tf32_forced_from_outside_is_found() -> None:
@@ -105,7 +105,7 @@ def test_tf32_forced_from_outside_is_found() -> None:
         # Libraries are free to ignore it: then what was observed must be float32 indeed.
         assert found["evidence"]["precision_observed"] == "float32"
     else:
-        assert found["message"] == "float32 products were asked for in IEEE precision and are tf32"
+        assert found["message"] == "float32 products in IEEE precision were requested, torch computes tf32"
         assert "unset NVIDIA_TF32_OVERRIDE=1" in found["fix"]
 
 
@@ -123,7 +123,7 @@ def test_running_out_leaves_the_limit_and_the_level_as_they_were() -> None:
     # What another check left is that check's level: running out gives back exactly its own.
     assert {name: finding["verdict"] for name, finding in found.items()} == dict.fromkeys(found, "pass")
     assert found["memory.accounting"]["evidence"]["workspaces_bytes"] >= 12 * 2**20
-    assert found["memory.to_the_end"]["message"].startswith("4 × 16 MiB fitted")
+    assert found["memory.to_the_end"]["message"].startswith("4 × 16 MiB fit, ")
 
 
 def test_the_memory_fraction_is_put_back() -> None:

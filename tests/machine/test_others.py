@@ -25,18 +25,25 @@ def test_too_short_to_tell() -> None:
 
 
 @pytest.mark.parametrize(
-    ("used", "threads", "cores", "busy"),
+    ("used", "threads", "cores", "span_s", "busy"),
     [
-        (0.05, 2, 2, False),
-        (0.5, 2, 2, True),
-        (3.0, 8, 16, False),
-        (8.5, 8, 16, True),
-        (None, 2, 2, False),
-        (9, 2, None, False),
+        (0.05, 2, 2, 1.0, False),
+        (0.5, 2, 2, 1.0, True),
+        (0.5, 2, 2, 0.1, True),
+        (3.0, 8, 16, 1.0, False),
+        (8.6, 8, 16, 1.0, True),
+        # Bursts of 16 threads between the ticks: seen on a machine on which nothing else ran.
+        (0.73, 16, 16, 0.11, False),
+        (1.2, 16, 16, 0.08, False),
+        (0.23, 16, 16, 0.91, False),
+        (3.0, 16, 16, 0.11, True),
+        (1.0, 16, 16, 0.91, True),
+        (None, 2, 2, 1.0, False),
+        (9, 2, None, 1.0, False),
     ],
 )
-def test_busy(used: float | None, threads: int, cores: int | None, busy: bool) -> None:
-    assert is_busy(used, threads, cores) is busy
+def test_busy(used: float | None, threads: int, cores: int | None, span_s: float, busy: bool) -> None:
+    assert is_busy(used, threads, cores, span_s) is busy
 
 
 def test_a_child_that_runs_is_counted_as_ours() -> None:

@@ -38,6 +38,14 @@ def test_only_readings_inside_a_window_count() -> None:
     assert told["sm_clock_hz"] == {"median": 1.98e9, "min": 1.9e9, "max": 1.98e9}
 
 
+def test_readings_during_the_same_calls_before_a_window_count() -> None:
+    samples = [reading(7.9), reading(8.1), reading(9.9), reading(19.9)]
+    row = Run("", 1, (1.0, 1.0), (10.0, 20.0))
+    assert summarise(samples, row)[0] is None
+    told, _ = summarise(samples, row, 2.0)
+    assert told is not None and told["readings"] == 3
+
+
 def test_none_inside_a_window_is_said() -> None:
     assert summarise([reading(15.0)], RUN) == (None, "none of 1 readings fell inside a timed window")
 

@@ -65,6 +65,14 @@ def test_a_window_is_long_enough_for_its_clock() -> None:
     assert result.details["untimed_calls"] == 4
 
 
+@pytest.mark.parametrize(("call_s", "untimed"), [(2e-4, 4), (4e-4, 3), (1.6e-3, 1), (20e-3, 1)])
+def test_untimed_calls_fill_a_millisecond_and_not_more(call_s: float, untimed: int) -> None:
+    """Four calls of 1.6 ms before each timed one left a row of its time a fifth."""
+    result = timed(Device(), call_s)
+    assert result.details["untimed_calls"] == untimed
+    assert median(result) == pytest.approx(call_s, rel=0.01)
+
+
 def test_too_fast_for_any_window_is_said() -> None:
     result = timed(Device(), 1e-6)
     assert result.run.calls_per_sample == MOST_CALLS
@@ -186,7 +194,7 @@ def test_the_budget_ends_it() -> None:
 
 def test_drift_is_seen() -> None:
     """The device loses a tenth of its clock over the row."""
-    result = timed(Device(noise=0.005, speed=lambda now: max(0.5, 1 - 0.1 * (now - 100))), 1e-3)
+    result = timed(Device(noise=0.005, speed=lambda now: max(0.5, 1 - 0.5 * (now - 100))), 1e-3)
     assert "drift" in sample_flags(result.run.samples_s)
     assert sample_flags(timed(Device(noise=0.005), 1e-3).run.samples_s) == ()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from dataclasses import replace
 from typing import Any
 
 from shown import shown
@@ -10,7 +12,7 @@ from gpucheck.program.run import command, counters, judge
 from gpucheck.render import text
 from gpucheck.report.events import Answered, Judged
 from gpucheck.report.report import Collector, Report
-from gpucheck.report.results.run import RunResult
+from gpucheck.report.results.run import RunError, RunResult
 
 
 def a_run(busy: float | None, **parts: int) -> RunResult:
@@ -90,6 +92,23 @@ def test_a_device_that_is_busy_asks_for_nothing() -> None:
 
 def test_who_waits_is_not_known_without_telemetry() -> None:
     assert screen(a_run(None), 120)[0] == ("? inconclusive: how busy the device was is unknown: no NVML · NVIDIA H200")
+
+
+def test_the_error_that_ended_it_comes_first_and_what_explains_it() -> None:
+    """What an H100 said; how busy it was for half a second is not the answer."""
+    text = "CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert' in https://docs.nvidia.com/cuda"
+    error = RunError("AcceleratorError", text, "cuda.device_assert", "/job/a.py", 3)
+    assert screen(replace(a_run(None), error=error, exit=1), 120)[:3] == [
+        "· the program ended with AcceleratorError at a.py:3: CUDA error: device-side assert triggered · NVIDIA H200",
+        "→ gpucheck explain 'CUDA error: device-side assert triggered'",
+        "",
+    ]
+    killed = replace(a_run(None), error=None, exit=-signal.SIGSEGV)
+    assert screen(killed, 120)[0] == "· the program was ended by SIGSEGV · NVIDIA H200"
+    interrupted = replace(a_run(0.97, data=1), error=None, exit=-signal.SIGINT)
+    lines = screen(interrupted, 120)
+    assert lines[0] == "· the device is busy: kernels ran for 97 % of the time · NVIDIA H200"
+    assert "· the program was ended by SIGINT" in lines
 
 
 def test_a_host_that_is_too_slow() -> None:

@@ -337,7 +337,8 @@ class Runner:
         trace = answer["traceback"] if answer is not None else end.stderr_tail
         reached = answer.get("reached_bytes") if answer is not None else None
         asked = next((size for link in end.raised if (size := asked_bytes(link.message)) is not None), None)
-        reason = _at_once(asked, reached, self.budget_bytes) if outcome in MEMORY else None
+        on_device = self.ready.get("kind", "cpu") != "cpu"
+        reason = _ran_out(asked, reached, self.budget_bytes, on_device) if outcome in MEMORY else None
         reason = reason or _in_words(end, limit_s)
         return replace(blank, outcome=outcome, reason=reason, trace=trace, asked_bytes=asked, reached_bytes=reached)
 
@@ -405,14 +406,18 @@ def _end_of(ending: Ending, kills: int | None) -> End:
     return End(exit_status=status or 0, stderr_tail=words)
 
 
-def _at_once(asked: int | None, reached: int | None, budget: int) -> str | None:
-    """Why memory ran out far below the budget; None where it did not, or that is not known.
+def _ran_out(asked: int | None, reached: int | None, budget: int, on_device: bool) -> str | None:
+    """What could not be allocated, and with how much in use; None where that is not known.
 
-    Memory that was allocated and never written to is not resident, yet counts where a limit is enforced.
+    One that fails far below the budget begins with AT_ONCE. Memory that a limit counts and the figure does not: on the
+    host what was allocated and never written to, on a device what lies outside the allocator.
     """
-    if asked is None or reached is None or reached >= FAR_BELOW * budget:
+    if asked is None or reached is None:
         return None
-    unused = ": memory that was allocated and never used counts too" if reached + asked < budget else ""
+    if reached >= FAR_BELOW * budget:
+        return f"{capacity(asked)} more could not be allocated with {capacity(reached)} in use"
+    host, device = "memory that was allocated and never used counts", "the context and the libraries count"
+    unused = f": {device if on_device else host} too" if reached + asked < budget else ""
     return f"{AT_ONCE}{capacity(asked)} failed with {capacity(reached)} in use{unused}"
 
 

@@ -6,6 +6,7 @@ Everything below /proc, /sys and /dev is read under `root`, so that a test can b
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
@@ -321,8 +322,8 @@ def _number(path: Path) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-# The tick of the kernel's accounting is 10 ms: over a tenth of a second it is right within a few percent.
-SHORTEST_S = 0.1
+# The kernel's accounting looks at each core once a tick, and over less than a tenth of a second not often enough.
+TICK_S, SHORTEST_S = 10e-3, 0.1
 # What an idle card shows without a process that one can see; the context of one that computes takes as much.
 IDLE_BYTES = 512 * MIB
 # NVML's utilisation is the share of the last second or less in which a kernel ran. From half on the card had no time to
@@ -369,9 +370,14 @@ def cores_used(before: ProcessorTime, after: ProcessorTime) -> float | None:
     return max(0.0, (after.machine_s - before.machine_s) - (after.own_s - before.own_s)) / span_s
 
 
-def is_busy(used: float | None, threads: int, cores: int | None) -> bool:
-    """Return whether others left fewer cores than this process has threads, by more than a tenth of a core."""
-    return used is not None and cores is not None and used > max(cores - threads, 0) + 0.1
+def is_busy(used: float | None, threads: int, cores: int | None, span_s: float) -> bool:
+    """Return whether others left fewer cores than this process has threads over `span_s`, beyond what can be off.
+
+    A process's own time is counted exactly, the machine's by ticks: threads that work in bursts, all at once, are hit
+    more or less often than by their share. Off by one standard deviation at the worst, and a tenth of a core.
+    """
+    off = 0.1 + threads * math.sqrt(TICK_S / max(span_s, SHORTEST_S)) / 2
+    return used is not None and cores is not None and used > max(cores - threads, 0) + off
 
 
 def held_bytes(device: Device) -> int | None:

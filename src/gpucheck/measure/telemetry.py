@@ -1,4 +1,4 @@
-"""Clocks, heat, power and link beside a measurement. Only what was read inside a timed window counts.
+"""Clocks, heat, power and link beside a measurement. Only what was read during the measured calls counts.
 
 The driver also counts for how long what held the clock: these counters are read before and after the windows, and tell
 of what happened between two readings.
@@ -79,13 +79,13 @@ class Watch:
         self._last = samples[-1] if samples else self._last
         return samples
 
-    def during(self, run: Run) -> tuple[dict[str, Any] | None, str]:
-        """Return what was read inside the run's windows, in few figures; else None and why."""
+    def during(self, run: Run, lead_in: float = 0.0) -> tuple[dict[str, Any] | None, str]:
+        """Return what was read during the run's calls, in few figures; else None and why. See `summarise`."""
         before = self._last
         samples = self.take()
         if self.reason:
             return None, self.reason
-        return summarise([before, *samples] if before is not None else samples, run)
+        return summarise([before, *samples] if before is not None else samples, run, lead_in)
 
     def close(self) -> None:
         """End the child; it holds nothing that needs an orderly end."""
@@ -104,13 +104,18 @@ class Watch:
         self.close()
 
 
-def summarise(samples: Sequence[Sample], run: Run) -> tuple[dict[str, Any] | None, str]:
-    """The samples that lie inside a window of the run; None and why where there is none.
+def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tuple[dict[str, Any] | None, str]:
+    """The samples that lie inside a window of the run or its lead-in; None and why where there is none.
 
-    Those before and after tell what the driver's counters came to meanwhile.
+    The lead-in are the same calls, untimed, right before a window: so many times its length. Samples before and after
+    tell what the driver's counters came to meanwhile.
     """
     windows = list(zip(run.started_monotonic_s, run.samples_s, strict=True))
-    inside = [one for one in samples if any(start <= one["at_s"] <= start + length for start, length in windows)]
+    inside = [
+        one
+        for one in samples
+        if any(start - lead_in * length <= one["at_s"] <= start + length for start, length in windows)
+    ]
     if not inside:
         return None, f"none of {len(samples)} readings fell inside a timed window"
     clocks = _values(inside, "sm_clock_hz")

@@ -79,13 +79,16 @@ LEAST_WINDOW_S = 10 * RESOLUTION_S
 WINDOW_HEADROOM = 1.2
 # The launch queue blocks the host near 1 000 entries; a call may take more than one.
 MOST_CALLS = 500
-# Untimed calls put work between the hold and the first time stamp; where one call is this long, one is enough.
-UNTIMED_CALLS, LONG_CALL_S = 4, 10e-3
+# Untimed calls put work between the hold and the first time stamp: so many, or as few as take a shortest window.
+UNTIMED_CALLS = 4
+# Where one call is this long, its length needs no mean of several.
+LONG_CALL_S = 10e-3
 # No hiccup of the host makes a short call look like this one: its length needs no second look.
 SURELY_LONG_S = 0.1
 # A call that takes the device so many times longer than it takes the host to enqueue leaves the host ahead by itself.
 AHEAD_RATIO = 5.0
-# Of an unheld window: the host needed at most the half of the device's time, so the device never waited for it.
+# Of an unheld window whose first time stamp the device had passed already: the host needed at most the half of the
+# device's time, so the device never waited for it.
 AHEAD_IN_WINDOW = 2.0
 MOST_DOUBLINGS = 3
 # The hold covers the enqueueing half as long again, and the hold's own launch.
@@ -114,7 +117,8 @@ class Window:
 
 
 def calibrate(timer: Timer, call: Callable[[], object], about_s: float) -> Cost:
-    """The cost of a call that takes about `about_s` seconds; both figures are the least of a few tries."""
+    """The cost of a call that takes about `about_s` seconds; both figures are the least of a few tries, of one where
+    it is long: the tries of 1 GiB over PCIe took half of a row's time."""
     calls = 16 if about_s < MIN_WINDOW_S else UNTIMED_CALLS if about_s < LONG_CALL_S else 1
     costs = []
     for _ in range(3 if about_s < SURELY_LONG_S else 1):
@@ -126,6 +130,8 @@ def calibrate(timer: Timer, call: Callable[[], object], about_s: float) -> Cost:
         end = timer.record()
         timer.synchronize()
         costs.append((enqueued / calls, timer.elapsed_s(start, end) / calls))
+        if costs[-1][1] >= LONG_CALL_S:
+            break
     return Cost(min(c for c, _ in costs), max(min(t for _, t in costs), 1e-9))
 
 
@@ -156,7 +162,7 @@ class Launcher:
         """Calls before the first time stamp."""
         if self.mode == "graph":
             return self.calls
-        return UNTIMED_CALLS if self.cost.call_s < LONG_CALL_S else 1
+        return min(UNTIMED_CALLS, math.ceil(MIN_WINDOW_S / self.cost.call_s))
 
     def take(self, sample: int) -> Window:
         """Launch one window and wait for it."""
@@ -183,7 +189,8 @@ class Launcher:
         valid = {
             "held": waiting,
             "graph": waiting,
-            "unheld": elapsed >= AHEAD_IN_WINDOW * (last - first),
+            # Else a host that hesitates within what the untimed calls take would have the stream held from then on.
+            "unheld": waiting or elapsed >= AHEAD_IN_WINDOW * (last - first),
             "launch-bound": True,
         }[self.mode]
         # The window lay at the end of what was waited for.
@@ -516,14 +523,21 @@ class Beside:
 def watched(watch: Watch, threads: int, take: Callable[[], Timed]) -> tuple[Timed, Beside]:
     """Take a row's samples while the device is watched. `threads` is how many cores the work would use on the host."""
     timed, used = with_cores_of_others(watch, take)
-    return timed, beside(timed, threads, used, *watch.during(timed.run))
+    return timed, beside(timed, threads, used, *watch.during(timed.run, lead_in(timed)))
+
+
+def lead_in(timed: Timed) -> float:
+    """Return how long the untimed calls before each window are, as a share of the window."""
+    return float(timed.details.get("untimed_calls", 0)) / timed.run.calls_per_sample
 
 
 def beside(timed: Timed, threads: int, used: float | None, seen: dict[str, Any] | None, why_not: str) -> Beside:
     """Return what was seen beside these samples: telemetry, or why there is none, and the cores that others `used`."""
     details = {"cores_used_by_others": used, **({} if seen is not None else {"no_telemetry_because": why_not})}
     # Where the device's own clock counts, others on the CPU cost samples and not time.
-    busy = timed.clock == "host" and host.is_busy(used, threads, psutil.cpu_count())
+    starts, lengths = timed.run.started_monotonic_s, timed.run.samples_s
+    span_s = starts[-1] + lengths[-1] - starts[0]
+    busy = timed.clock == "host" and host.is_busy(used, threads, psutil.cpu_count(), span_s)
     return Beside(seen, (*telemetry.flags(seen), *(("cpu-busy",) if busy else ())), details)
 
 

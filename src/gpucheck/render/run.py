@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator, Sequence
 
 from gpucheck import units
@@ -44,6 +45,10 @@ NAMES = {
 }
 
 
+# How a program ends that somebody asked to.
+_ASKED_TO_END = tuple(-getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
 def page(report: Report) -> Page:
     """Return what the program waits for, what to change, then the time, the lines and the memory."""
     if "run_dry" in report.results:
@@ -54,9 +59,11 @@ def page(report: Report) -> Page:
     if result is None or time_found is None:
         return Page(None, findings=report.findings)
     where = "; ".join(one.name for one in result.devices)
-    # What ended the program is the answer; else what it waited for.
-    main = next((one for one in report.findings if one.id == "run.memory.full"), time_found)
-    text = f"{main.title}: {main.message}" + (f" · {where}" if where else "")
+    # What ended the program is the answer, unless somebody did; else what it waited for.
+    by_itself = (result.exit or 0) not in _ASKED_TO_END
+    answers = ("run.memory.full", *(("run.ended",) if by_itself else ()))
+    main = next((one for name in answers for one in report.findings if one.id == name), time_found)
+    text = finding_text(main) + (f" · {where}" if where else "")
     body: list[Block] = list(_time(result))
     # A job's own verdict comes first, and this rank's follows it.
     if "ranks" in report.results and main is time_found and of_ranks[0].verdict != "inconclusive":
@@ -74,7 +81,7 @@ def page(report: Report) -> Page:
         body.append(Line(f"history of memory: {result.snapshot}, for https://pytorch.org/memory_viz"))
     ended = [finding_line(one) for one in report.findings if one.id == "run.ended" and main is time_found]
     others = [one for one in report.findings if one is not main and one.id != "run.ended"]
-    others = [one for one in others if one is not time_found]
+    others = [one for one in others if one is not time_found or (main.id == "run.ended" and one.verdict == "warn")]
     details: list[Block] = [Line(f"not seen from Python: {one}") for one in result.not_seen]
     details += [_lines(rows, folder)] if len(rows) > _MOST_LINES else []
     return Page(answer(main.verdict, text), [*ended, *body], details, others, main)

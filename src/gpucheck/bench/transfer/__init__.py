@@ -72,7 +72,7 @@ class TransferOptions:
     only: tuple[str, ...] = options.only("parts", metavar="PART")
     skip: tuple[str, ...] = options.skip("parts", metavar="PART")
     list_all: bool = options.list_all("parts")
-    time_budget_s: float | None = options.time_budget("14s, on a CPU 18s, with --sweep 60s")
+    time_budget_s: float | None = options.time_budget("24s, on a CPU 18s, with --sweep 60s")
     device: str = "auto"
     host_share: float = HOST_SHARE
 
@@ -107,8 +107,8 @@ class Setting:
     emit: Emit
     deadline: float
 
-    def row_s(self, left: int, longest_s: float) -> float:
-        """Seconds for the next of `left` rows, none longer than `longest_s`."""
+    def row_s(self, left: float, longest_s: float) -> float:
+        """Seconds for the next row where as much is left as `left` rows like it take, none longer than `longest_s`."""
         return min(max(self.deadline - time.monotonic(), 0.0) / left, longest_s)
 
 

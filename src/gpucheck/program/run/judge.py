@@ -7,6 +7,7 @@ It measures what a line costs, not what you would save by removing it.
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -107,7 +108,8 @@ def _end(result: RunResult, folder: str) -> Finding:
         error = result.error
         first = error.text.strip().splitlines()[0] if error.text.strip() else ""
         where = at(error.file, error.line, folder)
-        return Finding("run.ended", "info", f"the program ended with {error.kind} at {where}", first)
+        fix = f"gpucheck explain {shlex.quote(first)}" if error.cause else None
+        return Finding("run.ended", "info", f"the program ended with {error.kind} at {where}", first, fix=fix)
     name = _signal(code)
     why = "often the OOM killer: see sudo dmesg" if name == "SIGKILL" else ""
     if result.cut_off_in is not None:
