@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpucheck.render import live, terminal, text
+from gpucheck.render import live, measured, terminal, text
+from gpucheck.render.blocks import Cell
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import Trial
 from gpucheck.report.facts import Facts
@@ -182,3 +183,10 @@ def test_the_trials_of_a_search_are_lines_of_their_own() -> None:
         "     1   bfloat16  1024×2048×512            500 TFLOP/s   reference",
         "     2   bfloat16  1024×2048×512            500 TFLOP/s   final",
     ]
+
+
+def test_a_drift_at_the_power_limit_is_told_and_no_doubt() -> None:
+    """Half of the rows of an H100 did so: its power limit moves the clock all the time."""
+    assert measured.note_cell(("drift", "power-limited")) == Cell("drifting; power limit")
+    assert measured.note_cell(("noisy", "drift", "power-limited")) == Cell("! noisy; drifting; power limit", "yellow")
+    assert measured.note_cell(("drift",)) == Cell("! drifting", "yellow")

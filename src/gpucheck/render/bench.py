@@ -144,7 +144,7 @@ def _overlap_answer(device: DeviceRef, found: Sequence[OverlapResult]) -> list[m
         return []
     least = min(best, key=lambda entry: entry.overlap)
     hidden = units.percent(min(max(least.overlap, 0.0), 1.0))
-    told = measured.note_cell([flag for flag in least.flags if flag in measured.DOUBTS - measured.OF_A_FINDING]).text
+    told = measured.note_cell([*measured.doubts_of(least.flags) - measured.OF_A_FINDING]).text
     doubt = f" ({told})" if told else ""
     text = f"{hidden} of a {least.host_memory} copy hides behind compute{doubt}"
     return [measured.Answer(device, text, doubtful=bool(doubt))]
@@ -355,4 +355,4 @@ def _of_benchmark(finding: Finding) -> Finding:
 def _figure(line: Headline) -> Cell:
     """The figure; a doubtful one has its sign here, for the notes are the first to go where the screen is narrow."""
     text = UNKNOWN if line.value is None else _FIGURES[line.unit](line.value)
-    return Cell(f"! {text}", "yellow") if measured.DOUBTS & set(line.flags) else Cell(text)
+    return Cell(f"! {text}", "yellow") if measured.doubts_of(line.flags) else Cell(text)

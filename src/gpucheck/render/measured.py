@@ -53,7 +53,7 @@ FLAGS: dict[str, tuple[str, str]] = {
     "emulated": ("emulated", "the device has no hardware for this dtype"),
     "autocorrelated": ("", "neighbouring samples resemble each other: the interval is too narrow"),
 }
-DOUBTS = frozenset(list(FLAGS)[: list(FLAGS).index("clock-held")])
+_DOUBTS = frozenset(list(FLAGS)[: list(FLAGS).index("clock-held")])
 # A finding says these of the whole machine already.
 OF_A_FINDING = frozenset({"cpu-busy", "device-shared", "throttled", "link-below-max"})
 CACHES = {"warm": "in cache", "cold": "cold"}
@@ -144,10 +144,18 @@ def notes(keep: int, unusual_cache: Literal["warm", "cold"]) -> ColumnOf[Measure
     return notes_column(keep, note)
 
 
+def doubts_of(flags: Sequence[str]) -> frozenset[str]:
+    """The flags that make a figure doubtful. A rate that drifts at the power limit does what it does on any card there,
+    and its spread is told."""
+    found = _DOUBTS & frozenset(flags)
+    return found - {"drift"} if "power-limited" in flags else found
+
+
 def note_cell(flags: Sequence[str], beside: Sequence[str] = ()) -> Cell:
     """`! noisy, few samples; latency`: what makes the figure doubtful first, in yellow."""
-    doubts = [word for flag, (word, _) in FLAGS.items() if flag in flags and flag in DOUBTS]
-    rest = [word for flag, (word, _) in FLAGS.items() if flag in flags and flag not in DOUBTS and word]
+    doubtful = doubts_of(flags)
+    doubts = [word for flag, (word, _) in FLAGS.items() if flag in doubtful]
+    rest = [word for flag, (word, _) in FLAGS.items() if flag in flags and flag not in doubtful and word]
     # A flag of a later version is shown as it is.
     rest += [flag for flag in flags if flag not in FLAGS]
     texts = [f"! {', '.join(doubts)}"] if doubts else []
@@ -163,7 +171,7 @@ def doubtful(measurement: Measurement, unusual_cache: Literal["warm", "cold"] | 
 
 def weightiest(flags: Sequence[str]) -> str:
     """The weightiest doubt of these flags in a word, but for those that a finding says of the machine; else empty."""
-    return next((word for flag, (word, _) in FLAGS.items() if flag in flags and flag in DOUBTS - OF_A_FINDING), "")
+    return next((word for flag, (word, _) in FLAGS.items() if flag in doubts_of(flags) - OF_A_FINDING), "")
 
 
 def doubt(measurement: Measurement) -> str:

@@ -158,8 +158,8 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
             if not link:
                 narrow[way] = (Column(f"{SHORT_WAYS[way]}\n{memory}, GB/s"), rates)
         columns.append((Column("\ntime", keep=6), list(map(measured.time_text, fastest))))
-    of_size = [[flag for row in measurements if row.case["size_bytes"] == size for flag in row.flags] for size in sizes]
-    told_of = [measured.note_cell([flag for flag in flags if flag in measured.DOUBTS]) for flags in of_size]
+    rows_of = [[row for row in measurements if row.case["size_bytes"] == size] for size in sizes]
+    told_of = [measured.note_cell([flag for row in rows for flag in measured.doubts_of(row.flags)]) for rows in rows_of]
     if any(cell.text for cell in told_of):
         columns.append((Column("notes", "left", keep=7, wraps=True, cropped=14), told_of))
     return replace(by_column(columns), narrow=by_column([*narrow.values()]))
