@@ -535,7 +535,8 @@ def beside(timed: Timed, threads: int, used: float | None, seen: dict[str, Any] 
     """Return what was seen beside these samples: telemetry, or why there is none, and the cores that others `used`."""
     details = {"cores_used_by_others": used, **({} if seen is not None else {"no_telemetry_because": why_not})}
     # Where the device's own clock counts, others on the CPU cost samples and not time.
-    starts, lengths = timed.run.started_monotonic_s, timed.run.samples_s
+    # A row may have no window: no moment at which both directions copied.
+    starts, lengths = timed.run.started_monotonic_s or (0.0,), timed.run.samples_s or (0.0,)
     span_s = starts[-1] + lengths[-1] - starts[0]
     busy = timed.clock == "host" and host.is_busy(used, threads, psutil.cpu_count(), span_s)
     return Beside(seen, (*telemetry.flags(seen), *(("cpu-busy",) if busy else ())), details)
