@@ -22,6 +22,7 @@ from gpucheck.explain.text import Platform, Text, marked
 QUOTES = "'\"`´‘’“”"
 # How much of a line a `.*` may skip: without line ends it would reach through the whole text.
 _MOST = 200
+_NUMBERS = re.compile(r"\((?:\d+\|)*\d+\)")
 _QUANTIFIER = re.compile(r"(?:[*+?]|\{\d+(?:,\d*)?\})\??")
 # A text that was cut is known by this much of a pattern that is plain words, and by no fewer characters of its own.
 CUT_SHARE, CUT_CHARACTERS = 0.5, 14
@@ -76,12 +77,14 @@ class Pattern:
 
     `by_word` says that it is for the text with its spaces. `needs` is in every text that matches; empty where that is
     not plain. `head` and `tail` are how it begins and ends, in plain letters, for texts that were cut; empty where they
-    are not plain.
+    are not plain. `any_number` is the same pattern for any number, empty where it lists none: it is looked for once for
+    all that differ by their numbers alone.
     """
 
     regex: re.Pattern[str]
     by_word: bool
     needs: str
+    any_number: str
     head: str
     tail: str
 
@@ -93,10 +96,12 @@ def compiled(source: str) -> Pattern:
     parts = list(_tokens(source, by_word=by_word))
     runs = _runs(parts)
     regex = re.compile("".join(f"{text}{repeated}" for text, repeated in parts), re.DOTALL | re.MULTILINE)
+    any_number = _NUMBERS.sub(r"(\\d+)", source)
     return Pattern(
         regex,
         by_word,
         needs=max((run for run, _, _ in runs), key=len, default=""),
+        any_number=any_number if any_number != source else "",
         head=next((run for run, first, _ in runs if first), "") if not by_word else "",
         tail=next((run for run, _, last in runs if last), "") if not by_word else "",
     )
@@ -690,8 +695,11 @@ def _places(normal: Normal, texts: Sequence[Text], *, ours: bool = False) -> Ite
         known = _holds(normal, text.beside) if text.beside else ours
         for source in (*text.patterns, *(text.common if known else ())):
             pattern = compiled(source)
+            if pattern.any_number and pattern.any_number not in tried:
+                tried[pattern.any_number] = _spans(normal, compiled(pattern.any_number))
             if source not in tried:
                 is_there = pattern.needs in (normal.spaced if pattern.by_word else normal.solid)
+                is_there = is_there and (not pattern.any_number or bool(tried[pattern.any_number]))
                 tried[source] = _spans(normal, pattern) if is_there else {}
             if not tried[source]:
                 continue  # most of thousands end here
