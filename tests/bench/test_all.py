@@ -402,7 +402,7 @@ def test_from_what_size_on_the_device_is_faster() -> None:
     assert [(one.case, one.value, one.low, one.high, one.unit) for one in told] == [
         ("matmul 128, pays from 128", 2.0, 2.0, 2.0, "times"),
         ("training 32, pays from 32", 4.0, 4.0, 4.0, "times"),
-        ("elementwise 1000, never pays", 0.5, 0.5, 0.5, "times"),
+        ("elementwise 1000, no gain", 0.5, 0.5, 0.5, "times"),
     ]
     rows[2] = replace(rows[2], flags=("cpu-busy",))
     assert [one.flags for one in headlines("crossover", rows)] == [("cpu-busy",), (), ()]

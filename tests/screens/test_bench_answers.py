@@ -341,11 +341,11 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
     ),
     "a card that pays": (
         lambda: document("bench crossover", races()),
-        ("✓ GPU pays from matmul 512×512, training 32; never elementwise · H200 (cuda:0)",),
+        ("✓ GPU pays from matmul 512×512, training 32; not elementwise · H200 (cuda:0)",),
     ),
     "a card that never pays": (
         lambda: document("bench crossover", races(never=("matmul", "elementwise", "training"))),
-        ("✓ GPU never pays for matmul, elementwise, training · H200 (cuda:0)",),
+        ("✓ GPU does not pay for matmul, elementwise, training · H200 (cuda:0)",),
     ),
     "wrong results at every size": (
         lambda: document("bench crossover", races(result_is_right=False), code=errors.FAILED),

@@ -74,7 +74,7 @@ def test_the_crossings_come_first_then_the_sizes_in_order(monkeypatch: pytest.Mo
     stream = io.StringIO()
     terminal.show(terminal.console(stream), text.blocks(made, verbose=True))
     assert re.sub("^─+$", "─", stream.getvalue(), flags=re.MULTILINE).splitlines() == [
-        "! GPU pays from matmul 256×256; never training · H200 (cuda:0)",
+        "! GPU pays from matmul 256×256; not training · H200 (cuda:0)",
         "! others",
         "→ run it again",
         "",
@@ -82,7 +82,7 @@ def test_the_crossings_come_first_then_the_sizes_in_order(monkeypatch: pytest.Mo
         " operation              copies          up to         from     tried",
         "─",
         " matmul, N×N            included        64×64      256×256   512×512",
-        " training, batch size   included           64            –       512   never; out of time",
+        " training, batch size   included           64            –       512   no gain; out of time",
         "",
         "20 samples each; all results verified",
         "",

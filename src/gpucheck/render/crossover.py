@@ -79,29 +79,30 @@ def page(report: Report) -> Page:
 
 
 def _answer(found: Sequence[CrossoverResult]) -> str:
-    """`GPU pays from matmul 512×512, training 8; never elementwise`, its copies counted where they were timed."""
+    """`GPU pays from matmul 512×512, training 8; not elementwise`, its copies counted where they were timed."""
     counted = [entry for entry in found if entry.transfers] or found
     pays = [
         f"{entry.operation} {short_text(entry.operation, entry.device_faster_from)}"
         for entry in counted
         if entry.device_faster_from is not None
     ]
-    never = [entry.operation for entry in counted if entry.device_faster_from is None]
+    # At the sizes tried, which the table tells.
+    slower = [entry.operation for entry in counted if entry.device_faster_from is None]
     if not pays:
-        return f"GPU never pays for {', '.join(never)}"
-    return f"GPU pays from {', '.join(pays)}" + (f"; never {', '.join(never)}" if never else "")
+        return f"GPU does not pay for {', '.join(slower)}"
+    return f"GPU pays from {', '.join(pays)}" + (f"; not {', '.join(slower)}" if slower else "")
 
 
 def _size(entry: CrossoverResult, size: int | None) -> str:
     return UNKNOWN if size is None else short_text(entry.operation, size)
 
 
-def _never(entry: CrossoverResult) -> str:
-    """Where the device never wins: why sizes stopped growing."""
+def _slower(entry: CrossoverResult) -> str:
+    """Where the device did not win: why sizes stopped growing."""
     if entry.device_faster_from is not None:
         return ""
     stopped = {"time": "out of time", "memory": "out of memory"}.get(entry.ended_by or "", entry.ended_by)
-    return f"never; {stopped}" if stopped else "never"
+    return f"no gain; {stopped}" if stopped else "no gain"
 
 
 # Each with what its sizes count.
@@ -121,7 +122,7 @@ _CROSSINGS: tuple[ColumnOf[CrossoverResult], ...] = (
             else f"{measured.ratio_text(entry.speedup.ratio)} at {size_text(entry.operation, entry.speedup.size)}"
         ),
     ),
-    filled(Column("", "left", keep=4), _never),
+    filled(Column("", "left", keep=4), _slower),
 )
 
 

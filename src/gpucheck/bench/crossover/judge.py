@@ -341,7 +341,7 @@ def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
             continue
         shown = one.speedup or tried[operation, True][one.largest][1]
         size = shown.size
-        pays = "never pays" if start is None else f"pays from {_side(operation, start)}"
+        pays = "no gain" if start is None else f"pays from {_side(operation, start)}"
         case = f"{operation} {_side(operation, size)}, {pays}"
         rows = [row for row in seen.rows if (row.case.get("operation"), row.case.get("size")) == (operation, size)]
         flags = tuple(dict.fromkeys(flag for row in rows for flag in row.flags))
