@@ -305,6 +305,23 @@ def test_other_work_beside_it_is_told() -> None:
     assert found.message == "machine busy for 1 of 3 rows"
 
 
+def test_of_two_lines_that_do_the_same_the_one_with_more_samples_is_told() -> None:
+    """On an H100 x.cuda() seemed to take three times as long as x.to(device), by three samples."""
+    few = replace(row("cuda", 27e-3), time_s=TimeStats(27e-3, 3))
+    assert judged(*RAW, few, row("to", 8.4e-3))["transfer.idioms"].title == "`to` takes 7.0× the raw copy"
+    assert judged(*RAW, row("cuda", 8.4e-3))["transfer.idioms"].title == "`cuda` takes 7.0× the raw copy"
+
+
+def test_what_new_memory_costs_on_the_way_back() -> None:
+    there = (*RAW, row("to", 6e-3), row("raw", 5e-3, direction="device_to_host"))
+    pinned = row("raw", 1.2e-3, "pinned", direction="device_to_host")
+    costly, cheap = (row("cpu", seconds, direction="device_to_host") for seconds in (39.6e-3, 2e-3))
+    found = judged(*there, pinned, costly)["transfer.idioms"]
+    assert found.message == "`cpu` takes 33×: copy into a pinned tensor that you keep"
+    assert judged(*there, pinned, cheap)["transfer.idioms"].message == ""
+    assert judged(*there, costly)["transfer.idioms"].message == ""  # nothing can be pinned here
+
+
 def test_each_direction_has_its_own() -> None:
     back = row("raw", 2e-3, direction="device_to_host"), row("cpu", 16e-3, direction="device_to_host")
     assert judged(*RAW, *back)["transfer.idioms"].title == "`cpu` takes 8.0× the raw copy"

@@ -276,6 +276,10 @@ IDIOM = "transfer.idiom"
 
 # Below this a ratio is within what differs from run to run.
 WORTH_TELLING = 1.2
+# From here on a line's own memory costs more than the copy.
+COSTLY = 2.0
+# x.to(device) and x.cuda().
+SAME = ("to", "cuda")
 
 BOTH_WAYS = "transfer.both_ways"
 
@@ -372,13 +376,22 @@ def _ratios(rows: Sequence[Measurement]) -> list[Finding]:
     written = _written(rows, ratios)
     if not written:
         return []
-    slow = max(written, key=written.__getitem__)
+    # Two lines do the same, and differ where a few samples are all there is: the one with more of them is told.
+    same = sorted(
+        (place for place in written if rows[place].case["idiom"] in SAME), key=lambda one: _samples(rows[one])
+    )
+    slow = max(written.keys() - set(same[:-1]), key=written.__getitem__)
     title = f"`{_call(rows[slow])}` takes {_times(written[slow])} the raw copy"
     evidence: dict[str, Any] = {
         "times_raw": {_call(rows[place]): ratio for place, ratio in ratios.items()},
         "size_bytes": rows[0].case["size_bytes"],
     }
     messages, fix = _pinning(rows, evidence)
+    back = {(row.case["idiom"], row.case["host_memory"]): place for place, row in enumerate(rows) if _is_back(row)}
+    place = back.get(("cpu", "pageable"))
+    if place is not None and ("raw", "pinned") in back and ratios[place] >= COSTLY:
+        told = f"`{_call(rows[place])}` takes {_times(ratios[place])}: copy into a pinned tensor that you keep"
+        messages.append(told)
     busy = sum("cpu-busy" in one.flags for one in rows)
     if busy:
         messages.append(f"machine busy for {busy} of {len(rows)} rows")
@@ -423,6 +436,14 @@ def _pinning(rows: Sequence[Measurement], evidence: dict[str, Any]) -> tuple[lis
         elif gain <= 1 / WORTH_TELLING:
             messages.append(f"pin_memory=True slows a DataLoader without workers: {_times(1 / gain)} the time")
     return messages, fix
+
+
+def _samples(one: Measurement) -> int:
+    return one.time_s.n if one.time_s else 0
+
+
+def _is_back(one: Measurement) -> bool:
+    return bool(one.case["direction"] == "device_to_host")
 
 
 def _call(one: Measurement) -> str:
