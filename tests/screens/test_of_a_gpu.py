@@ -1,0 +1,56 @@
+"""What commands wrote on a real GPU is read, shown and judged as it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from shown import shown
+
+import document_schema as schema
+from gpucheck.bench.judge import judge as judge_benchmark
+from gpucheck.devices.command import judge as judge_devices
+from gpucheck.render import text
+from gpucheck.report.codec import from_json, to_json
+from gpucheck.report.report import Report
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+DOCUMENTS = sorted(RESULTS.glob("nvidia-*/*.json"))
+
+
+def report(path: Path) -> Report:
+    return from_json(Report, json.loads(path.read_text(encoding="utf-8")))
+
+
+def test_there_are_some() -> None:
+    assert {path.stem for path in DOCUMENTS} >= {"devices", "devices-busy", "doctor", "smoke", "bench-matmul"}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+def test_it_is_read_and_shown(path: Path) -> None:
+    read = report(path)
+    schema.validator().validate(to_json(read))
+    for width in (120, 80, 40):
+        lines = shown(text.blocks(read), width)
+        # The page beside it begins with the same sign.
+        page = path.with_suffix(".md").read_text(encoding="utf-8").splitlines()
+        assert lines[0][0] == next(line for line in page[1:] if line)[0]
+        assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize(
+    "path", [one for one in DOCUMENTS if one.stem.startswith("bench-")], ids=lambda path: path.stem
+)
+def test_it_is_judged_as_it_was(path: Path) -> None:
+    read = report(path)
+    again = judge_benchmark(read)
+    assert {one.id: one.verdict for one in again.findings} == {one.id: one.verdict for one in read.findings}
+
+
+@pytest.mark.parametrize("name", ["devices", "devices-busy", "doctor", "status"])
+def test_a_healthy_gpu_has_no_fault(name: str) -> None:
+    (path,) = (one for one in DOCUMENTS if one.stem == name)
+    found = {one.id: one.verdict for one in judge_devices(report(path).facts)}
+    assert found["devices.answers"] == "pass"
+    assert set(found.values()) <= {"pass", "info", "skip"}
