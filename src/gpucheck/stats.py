@@ -84,7 +84,8 @@ def interval(samples: Sequence[float]) -> Interval | None:
 
     Student's t on the logarithms of the medians of 8 to 16 consecutive blocks. Blocks are widened until neighbouring
     ones correlate by less than 0.3. What does not fill the blocks is left out at the beginning. The interval is widened
-    to hold the median of all samples where these are skewed.
+    to hold the median of all samples where these are skewed, and ends where they do: one block that took many times as
+    long widens it on both sides.
     """
     n = len(samples)
     if n < FEWEST_SAMPLES:
@@ -105,8 +106,8 @@ def interval(samples: Sequence[float]) -> Interval | None:
     half = student_quantile(LEVEL, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
     of_all = median(samples)
     return Interval(
-        low=min(math.exp(middle - half), of_all),
-        high=max(math.exp(middle + half), of_all),
+        low=max(min(math.exp(middle - half), of_all), min(samples)),
+        high=min(max(math.exp(middle + half), of_all), max(samples)),
         level=LEVEL,
         block=block,
         autocorrelated=lag1_correlation(medians) >= LARGEST_CORRELATION,

@@ -64,7 +64,7 @@ def test_the_share_is_told_at_the_data_sheets_clock_and_at_the_one_that_was_seen
     # 989.4 TFLOP/s at 1.83 GHz are 811 at 1.5.
     assert (
         finding.message
-        == f"bfloat16 80 % of 989 TFLOP/s and 98 % at the observed 1500 MHz (float32 accumulator; {SHEET})"
+        == f"bfloat16 80 % of 989 TFLOP/s and 98 % at the observed 1500 of 1830 MHz (float32 accumulator; {SHEET})"
     )
     assert finding.evidence["share"] == {"bfloat16": pytest.approx(0.8)}
     assert finding.evidence["share_at_clock_seen"] == {"bfloat16": pytest.approx(0.976)}
@@ -73,7 +73,7 @@ def test_the_share_is_told_at_the_data_sheets_clock_and_at_the_one_that_was_seen
 
 def test_more_than_the_peak_is_told_as_it_is() -> None:
     finding = only(judging.share_of_products([row("float32", 73.7e12, telemetry(1.65e9))], H200))
-    assert finding.message.startswith("float32 110 % of 67.0 TFLOP/s and 132 % at the observed 1650 MHz (")
+    assert finding.message.startswith("float32 110 % of 67.0 TFLOP/s and 132 % at the observed 1650 of 1980 MHz (")
 
 
 def test_a_clock_that_was_not_read_is_no_clock() -> None:

@@ -177,6 +177,31 @@ def test_what_counts_flags_where_no_reading_caught_it(name: str, seconds: float,
     assert flags(told) == expected
 
 
+def test_one_step_of_a_counter_may_be_of_what_ran_before() -> None:
+    samples = [
+        reading(9.99, violations_s={"thermal": 0.0}),
+        reading(10.05),
+        reading(10.21, violations_s={"thermal": 0.1}),
+    ]
+    told, _ = summarise(samples, Run("", 1, (0.2,), (10.0,)))
+    assert told is not None and told["violations_s"] == {"thermal": pytest.approx(0.1)}
+    assert flags(told) == ()
+
+
+def test_a_row_at_its_highest_clock_was_not_held_by_power() -> None:
+    """Copies that took turns with products on an H100: the counter told of the products."""
+    more = {"max_sm_clock_hz": 1.98e9}
+    samples = [
+        reading(9.9, violations_s={"power": 0.0}),
+        reading(10.5, **more),
+        reading(21.1, violations_s={"power": 5.0}),
+    ]
+    told, _ = summarise(samples, RUN)
+    assert flags(told) == ()
+    slower = [samples[0], reading(10.5, 1.5e9, **more), samples[2]]
+    assert flags(summarise(slower, RUN)[0]) == ("power-limited",)
+
+
 def test_a_counter_that_is_missing_or_was_started_anew_is_not_known() -> None:
     told, _ = summarise(counted(before={"thermal": 9.0, "power": None}, after={"thermal": 1.0, "power": None}), RUN)
     assert told is not None and told["violations_s"] == {"thermal": None, "power": None}
@@ -226,13 +251,13 @@ def test_the_childs_counters_are_those_of_the_row(fake_driver: Callable[..., Pat
         watch.take()
         began = time.perf_counter()
         script.write_text("nvml.count=1\nviolation.thermal=3500000000\n")
-        time.sleep(0.12)
+        time.sleep(0.2)
         length = time.perf_counter() - began
         told, reason = watch.during(Run("", 1, (length,), (began,)))
     assert told is not None, reason
     assert told["violations_s"] == {
         "power": 0.0,
-        "thermal": 2.5,
+        "thermal": told["violations_span_s"],  # no longer than the time between the readings
         "sync_boost": 0.0,
         "board_limit": None,
         "low_utilization": 0.0,

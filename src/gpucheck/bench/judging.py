@@ -380,7 +380,8 @@ def _told(one: Measurement, peak: Peak, share: float, clock_hz: float | None) ->
     text = f"{peak.dtype} {units.percent(share)} of {units.flop_rate(peak.flop_per_s, unit)}"
     if clock_hz is None or not peak.clock_hz:
         return text
-    return f"{text} and {units.percent(share * peak.clock_hz / clock_hz)} at the observed {clock_hz / 1e6:.0f} MHz"
+    seen, of_peak = f"{clock_hz / 1e6:.0f}", f"{peak.clock_hz / 1e6:.0f}"
+    return f"{text} and {units.percent(share * peak.clock_hz / clock_hz)} at the observed {seen} of {of_peak} MHz"
 
 
 def _accumulators(known: Mapping[str, Peak]) -> str:
@@ -628,10 +629,14 @@ def _finding(finding_id: str, kind: _Kind, held: Sequence[Measurement], total: i
     of_runs = [run for one in held for run in runs.each(one) if kind.flag in run["flags"]]
     seen = [run["telemetry"] for run in of_runs if run["telemetry"] is not None]
     reasons = [name for name in kind.reasons if any(name in one["clock_reasons"] for one in seen)]
+    # Rows that took turns have the same seconds.
+    counted = {
+        (one.get("violations_span_s"), *counts.items()): counts for one in seen if (counts := one.get("violations_s"))
+    }
     seconds = {
         name: value
         for name in kind.counters
-        if (value := sum((one.get("violations_s") or {}).get(name) or 0.0 for one in seen)) > 0
+        if (value := sum(counts.get(name) or 0.0 for counts in counted.values())) > 0
     }
     evidence: dict[str, Any] = {
         "rows": [one.case for one in held],

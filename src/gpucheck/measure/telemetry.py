@@ -33,8 +33,9 @@ HELD_BELOW = 0.98
 # nvml.h's counters of the same.
 THROTTLED_VIOLATIONS = ("thermal", "reliability")
 POWER_VIOLATIONS = ("power", "board_limit")
-# A clock that was held for less than this share of the time cannot move a figure by more than that.
-LEAST_VIOLATION_SHARE = 0.01
+# A clock that was held for less than this share of the time cannot move a figure by more than that. The driver counts
+# in steps of a tenth of a second and some time later: a single step may be of what ran before.
+LEAST_VIOLATION_SHARE, VIOLATION_STEP_S = 0.01, 0.1
 
 Sample = dict[str, Any]
 
@@ -166,11 +167,16 @@ def flags(telemetry: Mapping[str, Any] | None) -> tuple[str, ...]:
     if telemetry is None:
         return ()
     names = set(telemetry["clock_reasons"])
-    long = {name for name, share in violation_shares(telemetry).items() if share > LEAST_VIOLATION_SHARE}
+    shares, span_s = violation_shares(telemetry), telemetry.get("violations_span_s") or 0.0
+    least = max(LEAST_VIOLATION_SHARE, 1.5 * VIOLATION_STEP_S / span_s) if span_s else 1.0
+    long = {name for name, share in shares.items() if share > least}
+    known = bool(telemetry.get("sm_clock_hz") and telemetry.get("max_sm_clock_hz"))
+    # At its highest clock a row was not held: the counters tell of what else ran in their time.
+    powered = bool(long & set(POWER_VIOLATIONS)) and (is_below_maximum(telemetry) or not known)
     held = bool(names & set(HELD)) and is_below_maximum(telemetry)
     told = {
         "throttled": bool(names & set(THROTTLED) or long & set(THROTTLED_VIOLATIONS)),
-        "power-limited": bool(names & set(POWER_LIMITED) or long & set(POWER_VIOLATIONS)),
+        "power-limited": bool(names & set(POWER_LIMITED)) or powered,
         "clock-held": held,
     }
     return tuple(flag for flag, is_so in told.items() if is_so)
@@ -231,13 +237,14 @@ def _violations(
     if not before or not after:
         return None, None, "the counters were not read both before and after the row"
     start, end = before[-1], after[0]
+    span_s = end["at_s"] - start["at_s"]
     pairs = {name: (began, end["violations_s"].get(name)) for name, began in start["violations_s"].items()}
     seconds = {
         # A counter that ran backwards was started anew: the driver was loaded again.
-        name: None if began is None or ended is None or ended < began else ended - began
+        name: None if began is None or ended is None or ended < began else min(ended - began, span_s)
         for name, (began, ended) in pairs.items()
     }
-    return seconds, end["at_s"] - start["at_s"], ""
+    return seconds, span_s, ""
 
 
 def _values(samples: Iterable[Sample], name: str) -> list[float]:

@@ -48,7 +48,7 @@ FLAGS: dict[str, tuple[str, str]] = {
     "link-below-max": ("slow link", "the link runs below what GPU and slot support"),
     "clock-held": ("clock held", "a setting holds the clock below its maximum"),
     "power-limited": ("power limit", "the power limit lowered the clock, which is normal at full load"),
-    "call-bound": ("latency", "the call itself takes more than 1 % of the time: a latency, no rate"),
+    "call-bound": ("latency", "the call itself takes more than 5 % of the time: a latency, no rate"),
     "launch-bound": ("latency", "the device waited for the host: a latency, no rate"),
     "emulated": ("emulated", "the device has no hardware for this dtype"),
     "autocorrelated": ("", "neighbouring samples resemble each other: the interval is too narrow"),

@@ -233,7 +233,8 @@ def label(one: Measurement) -> str:
 
 
 def best(measurements: Sequence[Measurement], direction: str, timed: str) -> Measurement | None:
-    """The fastest large row of a direction by its median rate; None where there is none."""
+    """The fastest large row of a direction by its median rate, of those with enough samples if any; None where there
+    is none."""
     found = [
         one
         for one in measurements
@@ -242,7 +243,8 @@ def best(measurements: Sequence[Measurement], direction: str, timed: str) -> Mea
         and (timed == "as_called" or one.case["host_memory"] == "pinned")
         and one.case["size_bytes"] >= LARGE_BYTES
     ]
-    return max(found, key=lambda one: one.rate.median if one.rate else 0.0, default=None)
+    settled = [one for one in found if "few-samples" not in one.flags]
+    return max(settled or found, key=lambda one: one.rate.median if one.rate else 0.0, default=None)
 
 
 def speedups(measurements: Sequence[Measurement]) -> tuple[PinnedGain, ...]:
@@ -297,13 +299,15 @@ def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
     large = [gain for gain in gains if gain.size_bytes >= LARGE_BYTES] or gains
     if not large:
         return []
-    # The direction that training waits for, at the largest size.
-    first = max(large, key=lambda gain: (gain.direction == "host_to_device", gain.size_bytes))
+    few = {(one.case["direction"], one.case["size_bytes"]) for one in measurements if "few-samples" in one.flags}
+    settled = [gain for gain in large if (gain.direction, gain.size_bytes) not in few]
+    # The direction that training waits for, at the largest size that was timed often enough, if any was.
+    first = max(settled or large, key=lambda gain: (gain.direction == "host_to_device", gain.size_bytes))
     gain, way = first.gain, WAYS[first.direction]
     halves = {(row.direction, row.host_memory): row.half_rate_bytes for row in latencies(measurements)}
     half = halves.get((first.direction, "pinned"))
     evidence = {"gains": to_json(gains), "half_rate_bytes": half, "fits": to_json(fits(measurements))}
-    small = f"below {units.capacity(half)} latency dominates: batch small copies" if half else ""
+    small = f"below {units.capacity(half)} the call takes longer than the copy: batch small copies" if half else ""
     times, fix = f"{units.significant(gain, 2)}×", None
     title = f"pinned memory gains nothing here: {times} {way}"
     if gain >= WORTHWHILE_GAIN:

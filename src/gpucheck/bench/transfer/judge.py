@@ -278,6 +278,8 @@ IDIOM = "transfer.idiom"
 WORTH_TELLING = 1.2
 # From here on a line's own memory costs more than the copy.
 COSTLY = 2.0
+# One or two times may be hiccups.
+FEWEST = 3
 # x.to(device) and x.cuda().
 SAME = ("to", "cuda")
 
@@ -389,7 +391,8 @@ def _ratios(rows: Sequence[Measurement]) -> list[Finding]:
     messages, fix = _pinning(rows, evidence)
     back = {(row.case["idiom"], row.case["host_memory"]): place for place, row in enumerate(rows) if _is_back(row)}
     place = back.get(("cpu", "pageable"))
-    if place is not None and ("raw", "pinned") in back and ratios[place] >= COSTLY:
+    several = place is not None and _samples(rows[place]) >= FEWEST
+    if place is not None and several and ("raw", "pinned") in back and ratios[place] >= COSTLY:
         told = f"`{_call(rows[place])}` takes {_times(ratios[place])}: copy into a pinned tensor that you keep"
         messages.append(told)
     busy = sum("cpu-busy" in one.flags for one in rows)
@@ -424,10 +427,9 @@ def _pinning(rows: Sequence[Measurement], evidence: dict[str, Any]) -> tuple[lis
         size, one = units.capacity(by_id["pin_memory"].case["size_bytes"]), by_id["pin_memory"]
         evidence["pin_memory_s"] = seconds["pin_memory"]
         evidence["pin_memory_first_s"] = one.method.details["first_call_s"]
-        messages.append(
-            f"pinning {size} takes {units.duration(seconds['pin_memory'])} each time, "
-            f"{units.duration(one.method.details['first_call_s'])} the first time"
-        )
+        first = f"{units.duration(one.method.details['first_call_s'])} the first time"
+        each = f"{units.duration(seconds['pin_memory'])} each time, "
+        messages.append(f"pinning {size} takes {'' if 'few-samples' in one.flags else each}{first}")
     if seconds.keys() >= {"loader", "loader_pinned_non_blocking"}:
         gain = evidence["loader_gain"] = seconds["loader"] / seconds["loader_pinned_non_blocking"]
         if gain >= WORTH_TELLING:
