@@ -8,20 +8,20 @@ import sys
 import pytest
 
 from gpucheck.machine import host
-from gpucheck.machine.host import ProcessorTime, cores_used, is_busy
+from gpucheck.machine.host import Others, ProcessorTime, is_busy, others
 
 
 def test_what_the_machine_did_and_this_process_did_not() -> None:
-    assert cores_used(ProcessorTime(10.0, 100.0, 5.0), ProcessorTime(12.0, 103.5, 6.5)) == pytest.approx(1.0)
+    assert others(ProcessorTime(10.0, 100.0, 5.0), ProcessorTime(12.0, 103.5, 6.5)) == Others(1.0, 2.0)
 
 
 def test_nobody_uses_less_than_nothing() -> None:
     """Both counters are rounded on their own."""
-    assert cores_used(ProcessorTime(10.0, 100.0, 5.0), ProcessorTime(11.0, 100.9, 6.0)) == 0.0
+    assert others(ProcessorTime(10.0, 100.0, 5.0), ProcessorTime(11.0, 100.9, 6.0)).cores == 0.0
 
 
 def test_too_short_to_tell() -> None:
-    assert cores_used(ProcessorTime(10.0, 100.0, 5.0), ProcessorTime(10.05, 100.1, 5.0)) is None
+    assert others(ProcessorTime(10.0, 100.0, 5.0), ProcessorTime(10.05, 100.1, 5.0)).cores is None
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,15 @@ def test_too_short_to_tell() -> None:
         (0.23, 16, 16, 0.91, False),
         (3.0, 16, 16, 0.11, True),
         (1.0, 16, 16, 0.91, True),
+        # More threads than cores leave no more room for error.
+        (1.6, 32, 2, 1.0, True),
+        (1.0, 64, 8, 1.0, True),
         (None, 2, 2, 1.0, False),
         (9, 2, None, 1.0, False),
     ],
 )
 def test_busy(used: float | None, threads: int, cores: int | None, span_s: float, busy: bool) -> None:
-    assert is_busy(used, threads, cores, span_s) is busy
+    assert is_busy(Others(used, span_s), threads, cores) is busy
 
 
 def test_a_child_that_runs_is_counted_as_ours() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from simulated import Device
@@ -12,8 +13,8 @@ from simulated import Device
 from gpucheck.bench import judging
 from gpucheck.measure import runs, timing
 from gpucheck.measure.runs import sample_flags, time_stats
-from gpucheck.measure.timing import LOOKS, MOST_CALLS, Limits, Timed, Work, measure
-from gpucheck.report.measurement import DeviceRef, MemoryFigures
+from gpucheck.measure.timing import LOOKS, MOST_CALLS, Cost, Launcher, Limits, Timed, Work, measure, watched
+from gpucheck.report.measurement import DeviceRef, MemoryFigures, Run
 from gpucheck.report.report import Collector
 
 
@@ -273,6 +274,61 @@ def test_a_host_that_hesitates_for_a_while_does_not_have_the_stream_held() -> No
     result = timed(Hesitating(), 2e-4)
     assert result.launch == "unheld" and 4 <= result.details["discarded_windows"] < 20
     assert median(result) == pytest.approx(2e-4, rel=0.01)
+
+
+@pytest.mark.parametrize(("call_s", "hiccup_s"), [(2e-6, 0.2), (2e-3, 0.05), (12e-3, 4e-3)])
+def test_one_hiccup_at_the_beginning_is_not_what_a_call_costs(call_s: float, hiccup_s: float) -> None:
+    device = Device()
+    kernel, calls = device.kernel(call_s), iter(range(10**9))
+
+    def call() -> None:
+        device.host_s += hiccup_s * (next(calls) == 2)  # the first that is looked at
+        kernel()
+
+    result = measure(device, Work(call), clock="device events", limits=Limits(budget_s=1.0))
+    assert result.details.get("hold_s", 0.0) < 10e-3
+    assert len(result.run.samples_s) >= 20
+
+
+def test_a_host_that_hesitates_behind_untimed_calls_spoils_no_window() -> None:
+    device = Device()
+    kernel, calls = device.kernel(4e-3), iter(range(10**9))
+
+    def call() -> None:
+        device.host_s += 3e-3 * (next(calls) % 2)  # before the timed one, while the untimed one runs
+        kernel()
+
+    launcher = Launcher(device, Work(call), Cost(5e-6, 4e-3))
+    assert [launcher.take(number).valid for number in range(4)] == [True] * 4
+
+
+class Beside:
+    """A watch that keeps what it was asked."""
+
+    pid = None
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Run, float]] = []
+
+    def take(self) -> list[Any]:
+        return []
+
+    def during(self, run: Run, lead_in: float = 0.0) -> tuple[None, str]:
+        self.asked.append((run, lead_in))
+        return None, "not asked"
+
+
+def test_telemetry_is_asked_about_the_untimed_calls_too() -> None:
+    watch, device = Beside(), Device()
+    watched(watch, 1, lambda: timed(device, 1.6e-3))  # type: ignore[arg-type]
+    watched(watch, 1, lambda: timed(device, 2e-4))  # type: ignore[arg-type]
+    assert [lead_in for _, lead_in in watch.asked] == [1.0, pytest.approx(4 / 6)]
+
+
+def test_a_row_without_a_window_is_looked_at() -> None:
+    nothing = Timed(Run("", 1, (), ()), "host", "host")
+    taken, beside = watched(Beside(), 1, lambda: nothing)  # type: ignore[arg-type]
+    assert taken is nothing and beside.flags == ()
 
 
 def test_a_device_without_events_refuses_them() -> None:

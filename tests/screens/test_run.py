@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from shown import shown
 
-from gpucheck.program.run import command, counters, judge
+from gpucheck.program.run import command, counters, judge, ranks
 from gpucheck.render import text
 from gpucheck.report.events import Answered, Judged
 from gpucheck.report.report import Collector, Report
+from gpucheck.report.results.ranks import Collective, JobHang, JobRank, RanksResult
 from gpucheck.report.results.run import RunError, RunResult
 
 
@@ -103,6 +104,9 @@ def test_the_error_that_ended_it_comes_first_and_what_explains_it() -> None:
         "→ gpucheck explain 'CUDA error: device-side assert triggered'",
         "",
     ]
+    for silent in ("", "-1", "\x1b[31mCUDA error"):
+        empty = replace(a_run(None), error=replace(error, text=silent), exit=1)
+        assert not [line for line in screen(empty, 120) if line.startswith("→")]
     killed = replace(a_run(None), error=None, exit=-signal.SIGSEGV)
     assert screen(killed, 120)[0] == "· the program was ended by SIGSEGV · NVIDIA H200"
     interrupted = replace(a_run(0.97, data=1), error=None, exit=-signal.SIGINT)
@@ -114,3 +118,26 @@ def test_the_error_that_ended_it_comes_first_and_what_explains_it() -> None:
 def test_a_host_that_is_too_slow() -> None:
     first = "! the device waits for the host: kernels ran for only 12 % of the time; data and copies are not the cause"
     assert screen(a_run(0.12), 120)[0] == f"{first} · NVIDIA H200"
+
+
+def test_a_jobs_verdict_comes_before_what_ended_this_rank() -> None:
+    """NCCL's watchdog aborts rank 0 of a job that hangs: which rank is missing is the answer."""
+    call = Collective(name="all_reduce", group="0", number=41, sizes="[64]", place="train.py:31")
+    hang = JobHang(call=call, waited_s=600.0, inside=(0, 1, 2), missing=(3,), unknown=(), resumed=False)
+    blank: dict[str, Any] = dict.fromkeys(name.name for name in fields(JobRank))
+    rows = tuple(JobRank(**blank | {"rank": rank, "host": "a", "steps": 20, "exit": -6}) for rank in range(4))
+    empty: dict[str, Any] = dict.fromkeys(one.name for one in fields(RanksResult))
+    told = {"world": 4, "outcome": "not_decided", "reason": "", "late": (), "arrival": "arrival", "steps": 20}
+    job = RanksResult(**empty | told | {"hang": hang, "ranks": rows, "not_seen": ()})
+    result = replace(a_run(0.97, data=1), exit=-signal.SIGABRT)
+    collector = Collector()
+    collector(Answered("ranks", job))
+    for finding in ranks.findings(job):
+        collector(Judged(finding))
+    collector(Answered("run", result))
+    for finding in judge.findings(result, "/job"):
+        collector(Judged(finding))
+    report = collector.report(version="0", command="run", argv=(), started="", elapsed_s=2.0)
+    lines = shown(text.blocks(report), 120)
+    assert lines[0].startswith("✗ the job hangs: rank 3 missing")
+    assert "rank 0: the program was ended by SIGABRT · NVIDIA H200" in lines

@@ -20,9 +20,9 @@ Purpose = Literal["search", "confirm"]
 
 # A fit from sizes close together extrapolates its own noise: beyond 32 times the last success it is a guess.
 LARGEST_JUMP = 32
-# Where the allocator had to empty its cache the budget is full: what is left to gain is what it can pack better, and
-# libraries that take a smaller workspace. The peaks, held down by the budget, tell nothing of that.
-PACKED_JUMP = 1.5
+# Where the allocator had to empty its cache at so much of the budget, that is full: what is left to gain is what it can
+# pack better, and libraries that take a smaller workspace. The peaks, held down by the budget, tell nothing of that.
+PACKED_JUMP, PACKED_FROM = 1.5, 0.7
 # Standard deviation of repeats of one size (allocator rounding, retained pages): they lie within 2 % of each other.
 PEAK_NOISE = 0.006
 # On a device the allocator repeats itself to the block; what lies outside it (context, handles) moves a little.
@@ -303,8 +303,9 @@ class Search:
     def _candidate(self, best: TrialEntry) -> int | None:
         """A size above the best and below the first failing one; None where none may be tried."""
         failing = self.first_failing
-        jump = PACKED_JUMP if best.allocation_retries else LARGEST_JUMP
-        high = min(self._highest, max(int(best.batch_size * jump), best.batch_size + self._apart(best.batch_size)))
+        full = best.allocation_retries and (best.peak_bytes or 0) >= PACKED_FROM * (self.budget_bytes or math.inf)
+        jump = self.rounded(best.batch_size * (PACKED_JUMP if full else LARGEST_JUMP))
+        high = min(self._highest, max(jump, best.batch_size + self._apart(best.batch_size)))
         if failing is not None:
             high = min(high, failing.batch_size - self.multiple_of)
         if not self.seek_failure:

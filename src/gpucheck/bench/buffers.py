@@ -36,7 +36,7 @@ POISON = -1  # no index xor a number has all 64 bits set
 # A cold copy's slices rotate over so many times the last-level cache.
 COLD_FACTOR = 2
 # A window's copies each have their own slice where these hold them: a few windows of a millisecond at 60 GB/s, or the
-# four untimed copies and the timed one. All is filled and compared, which takes a host as long as copying.
+# untimed copies, four at most, and the timed one. All is filled and compared, which takes a host as long as copying.
 ROTATED_BYTES, ROTATED_SLICES = 256 * MIB, 5
 # No more than this to rotate over; a row that then stays in the cache is labelled warm.
 MOST_BYTES = 2 * GIB

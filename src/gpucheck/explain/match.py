@@ -695,11 +695,12 @@ def _places(normal: Normal, texts: Sequence[Text], *, ours: bool = False) -> Ite
         known = _holds(normal, text.beside) if text.beside else ours
         for source in (*text.patterns, *(text.common if known else ())):
             pattern = compiled(source)
-            if pattern.any_number and pattern.any_number not in tried:
-                tried[pattern.any_number] = _spans(normal, compiled(pattern.any_number))
             if source not in tried:
                 is_there = pattern.needs in (normal.spaced if pattern.by_word else normal.solid)
-                is_there = is_there and (not pattern.any_number or bool(tried[pattern.any_number]))
+                if is_there and pattern.any_number:
+                    if pattern.any_number not in tried:
+                        tried[pattern.any_number] = _spans(normal, compiled(pattern.any_number))
+                    is_there = bool(tried[pattern.any_number])
                 tried[source] = _spans(normal, pattern) if is_there else {}
             if not tried[source]:
                 continue  # most of thousands end here

@@ -362,22 +362,31 @@ def processor_time(child_pid: int | None = None) -> ProcessorTime:
     )
 
 
-def cores_used(before: ProcessorTime, after: ProcessorTime) -> float | None:
-    """Cores that others kept busy in between, on average; None where it was too short to tell."""
+@dataclass(frozen=True, slots=True)
+class Others:
+    """Cores that other processes kept busy over so many seconds, on average; None where it was too short to tell."""
+
+    cores: float | None
+    span_s: float
+
+
+def others(before: ProcessorTime, after: ProcessorTime) -> Others:
+    """Return what others used in between."""
     span_s = after.at_s - before.at_s
-    if span_s < SHORTEST_S:
-        return None
-    return max(0.0, (after.machine_s - before.machine_s) - (after.own_s - before.own_s)) / span_s
+    used_s = (after.machine_s - before.machine_s) - (after.own_s - before.own_s)
+    return Others(None if span_s < SHORTEST_S else max(0.0, used_s) / span_s, span_s)
 
 
-def is_busy(used: float | None, threads: int, cores: int | None, span_s: float) -> bool:
-    """Return whether others left fewer cores than this process has threads over `span_s`, beyond what can be off.
+def is_busy(used: Others, threads: int, cores: int | None) -> bool:
+    """Return whether others left fewer cores than this process has threads, beyond what can be off.
 
     A process's own time is counted exactly, the machine's by ticks: threads that work in bursts, all at once, are hit
     more or less often than by their share. Off by one standard deviation at the worst, and a tenth of a core.
     """
-    off = 0.1 + threads * math.sqrt(TICK_S / max(span_s, SHORTEST_S)) / 2
-    return used is not None and cores is not None and used > max(cores - threads, 0) + off
+    if used.cores is None or cores is None:
+        return False
+    off = 0.1 + min(threads, cores) * math.sqrt(TICK_S / max(used.span_s, SHORTEST_S)) / 2
+    return used.cores > max(cores - threads, 0) + off
 
 
 def held_bytes(device: Device) -> int | None:

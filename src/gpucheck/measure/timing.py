@@ -17,6 +17,7 @@ import psutil
 
 from gpucheck import stats
 from gpucheck.machine import host
+from gpucheck.machine.host import Others
 from gpucheck.measure import runs, telemetry
 from gpucheck.measure.runs import WITHOUT_TIME
 from gpucheck.measure.telemetry import Watch
@@ -133,7 +134,8 @@ def calibrate(timer: Timer, call: Callable[[], object], about_s: float) -> Cost:
         end = timer.record()
         timer.synchronize()
         costs.append((enqueued / calls, timer.elapsed_s(start, end) / calls))
-        if costs[-1][1] >= LONG_CALL_S:
+        # Long by itself: a hiccup of the host makes enqueueing long too.
+        if costs[-1][1] >= LONG_CALL_S and costs[-1][1] > AHEAD_RATIO * costs[-1][0]:
             break
     return Cost(min(c for c, _ in costs), max(min(t for _, t in costs), 1e-9))
 
@@ -536,23 +538,20 @@ def lead_in(timed: Timed) -> float:
     return float(timed.details.get("untimed_calls", 0)) / timed.run.calls_per_sample
 
 
-def beside(timed: Timed, threads: int, used: float | None, seen: dict[str, Any] | None, why_not: str) -> Beside:
+def beside(timed: Timed, threads: int, used: Others, seen: dict[str, Any] | None, why_not: str) -> Beside:
     """Return what was seen beside these samples: telemetry, or why there is none, and the cores that others `used`."""
-    details = {"cores_used_by_others": used, **({} if seen is not None else {"no_telemetry_because": why_not})}
+    details = {"cores_used_by_others": used.cores, **({} if seen is not None else {"no_telemetry_because": why_not})}
     # Where the device's own clock counts, others on the CPU cost samples and not time.
-    # A row may have no window: no moment at which both directions copied.
-    starts, lengths = timed.run.started_monotonic_s or (0.0,), timed.run.samples_s or (0.0,)
-    span_s = starts[-1] + lengths[-1] - starts[0]
-    busy = timed.clock == "host" and host.is_busy(used, threads, psutil.cpu_count(), span_s)
+    busy = timed.clock == "host" and host.is_busy(used, threads, psutil.cpu_count())
     return Beside(seen, (*telemetry.flags(seen), *(("cpu-busy",) if busy else ())), details)
 
 
-def with_cores_of_others(watch: Watch, work: Callable[[], Done]) -> tuple[Done, float | None]:
+def with_cores_of_others(watch: Watch, work: Callable[[], Done]) -> tuple[Done, Others]:
     """Do the work, telemetry from before it put aside; what it gives, and the cores that others kept busy meanwhile."""
     watch.take()
     before = host.processor_time(watch.pid)
     done = work()
-    return done, host.cores_used(before, host.processor_time(watch.pid))
+    return done, host.others(before, host.processor_time(watch.pid))
 
 
 def measurement(

@@ -60,13 +60,14 @@ def page(report: Report) -> Page:
         return Page(None, findings=report.findings)
     where = "; ".join(one.name for one in result.devices)
     # What ended the program is the answer, unless somebody did; else what it waited for.
-    by_itself = (result.exit or 0) not in _ASKED_TO_END
+    raised = result.error
+    by_itself = raised.kind != "KeyboardInterrupt" if raised else (result.exit or 0) not in _ASKED_TO_END
     answers = ("run.memory.full", *(("run.ended",) if by_itself else ()))
     main = next((one for name in answers for one in report.findings if one.id == name), time_found)
     text = finding_text(main) + (f" · {where}" if where else "")
     body: list[Block] = list(_time(result))
     # A job's own verdict comes first, and this rank's follows it.
-    if "ranks" in report.results and main is time_found and of_ranks[0].verdict != "inconclusive":
+    if "ranks" in report.results and main.id != "run.memory.full" and of_ranks[0].verdict != "inconclusive":
         main, body = of_ranks[0], [*ranks_page(report).body, Line(), Line(f"rank 0: {text}"), *body]
         text = finding_text(main)
     folder = os.getcwd()

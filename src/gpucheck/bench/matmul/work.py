@@ -111,7 +111,7 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         watch.take()
         before, started = host.processor_time(watch.pid), timing.started_now()
         (_on_device if accel.has_events else _on_host)(call, calls, accel, windows)
-        used, samples = host.cores_used(before, host.processor_time(watch.pid)), watch.take()
+        used, samples = host.others(before, host.processor_time(watch.pid)), watch.take()
     if not windows.lengths_s:
         if windows.cut_off is not None:
             raise windows.cut_off

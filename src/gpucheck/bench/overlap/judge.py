@@ -83,7 +83,7 @@ def _flags(parts: Mapping[str, Sequence[Measurement]], copy_s: float, compute_s:
 
 
 def unbalanced(copy_s: float, compute_s: float) -> bool:
-    """Return whether two times differ by more than a tenth of the longer."""
+    """Return whether two times differ by more than a fifth of the longer."""
     return abs(copy_s - compute_s) > BALANCED * max(copy_s, compute_s)
 
 

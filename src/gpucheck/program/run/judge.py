@@ -108,7 +108,8 @@ def _end(result: RunResult, folder: str) -> Finding:
         error = result.error
         first = error.text.strip().splitlines()[0] if error.text.strip() else ""
         where = at(error.file, error.line, folder)
-        fix = f"gpucheck explain {shlex.quote(first)}" if error.cause else None
+        can_be_typed = first.isprintable() and first[:1] not in ("", "-")
+        fix = f"gpucheck explain {shlex.quote(first)}" if error.cause and can_be_typed else None
         return Finding("run.ended", "info", f"the program ended with {error.kind} at {where}", first, fix=fix)
     name = _signal(code)
     why = "often the OOM killer: see sudo dmesg" if name == "SIGKILL" else ""
