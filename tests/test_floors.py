@@ -61,16 +61,16 @@ SIZES = {
     "compare": (2, 244),
     "devices": (3, 266),
     "doctor": (12, 2047),  # a new environment gets torch beside the library that is gone
-    "explain": (11, 865),  # patterns that differ by a number are looked for once
+    "explain": (11, 866),  # patterns that differ by a number are looked for once
     "fleet": (8, 1186),  # a rate next to 0 is refused: comparing it overflows
     "machine": (23, 4023),  # what the kernel's ticks can be off by is no other process
     "measure": (4, 623),  # readings during the untimed calls count
     "memory": (5, 351),
     "program": (27, 6592),  # a program that an error ended says what explains it
-    "render": (24, 3793),  # what ended a program is its answer; a drift at the power limit is no doubt
+    "render": (24, 3806),  # what ended a program is its answer; the power of products, and what tests all memory (stress)
     "report": (17, 1779),
     "smoke": (6, 920),
-    "stress": (6, 1085),
+    "stress": (6, 1148),  # power is one turn's; a device alone kept its speed; the duration that tests all memory
     "work": (7, 877),  # a traced module tells no parameters of its forward
 }
 

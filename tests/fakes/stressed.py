@@ -18,7 +18,7 @@ from gpucheck.stress.options import Plan, plan
 
 KINDS = ("products", "memory", "copies", "mixed")
 UNITS = {"memory": "word/s", "copies": "B/s"}
-USUAL = {"products": 6e14, "memory": 2e12, "copies": 9e10, "mixed": 4e14}
+USUAL = {"products": 6e14, "memory": 9e9, "copies": 9e10, "mixed": 4e14}
 
 
 def points(

@@ -23,12 +23,13 @@ WRONG = StressWrong(
 HUNG = Fault("device", "stress", "cuda:2", "TimeoutError", "", "memory", None, True, None, 61.0)
 
 
-def document(devices: list[StressDevice], *events: Event, complete: bool = True) -> Report:
+def document(devices: list[StressDevice], *events: Event, complete: bool = True, duration_s: float = 600.0) -> Report:
     collector = Collector()
-    for event in (Started(Facts()), Answered("stress", result(devices)), *events):
+    for event in (Started(Facts()), Answered("stress", result(devices, duration_s)), *events):
         collector(event)
+    argv = ("stress", "--duration", f"{duration_s:g}s")
     return collector.report(
-        version="0", command="stress", argv=(), started="", elapsed_s=600.0, complete=complete, judge=judge
+        version="0", command="stress", argv=argv, started="", elapsed_s=600.0, complete=complete, judge=judge
     )
 
 
@@ -39,7 +40,16 @@ def hot(share: float) -> tuple[str, ...]:
 SOUND = [device(n) for n in range(4)]
 SCREENS = {
     "four sound devices": document(SOUND),
-    "a part of the memory": document([replace(SOUND[0], memory_tested_bytes=30 * 2**30, memory_held_bytes=0)]),
+    "a part of the memory": document(
+        [
+            replace(
+                device(0, points=points(0, division=plan(12.0, ("products", "memory", "copies", "mixed")))),
+                memory_tested_bytes=30 * 2**30,
+                memory_held_bytes=0,
+            )
+        ],
+        duration_s=12.0,
+    ),
     "wrong, falling and hung": document(
         [
             device(0, wrong=(WRONG,), wrong_steps=1),
@@ -71,10 +81,37 @@ def test_the_verdict_is_the_first_line() -> None:
     first = {name: above(text.blocks(report))[0] for name, report in SCREENS.items()}
     assert first == {
         "four sound devices": "✓ the results of all 16000 steps in 10 min are correct; no device is slow",
-        "a part of the memory": "✓ the results of all 4000 steps in 10 min are correct; 30 GiB of 120 GiB of",
+        "a part of the memory": "✓ the results of all 4000 steps in 12.0 s are correct; 30 GiB of 120 GiB of",
         "wrong, falling and hung": "✗ cuda:2: no answer for 61 s in stress: a call did not return (during memory)",
         "cores, cut off": "? the results of all 198 steps in 1 min 40 s are correct; speed was not judged",
     }
+
+
+def test_of_a_short_run_the_duration_that_tests_all_memory_is_said_once() -> None:
+    for verbose in (False, True):
+        lines = shown(text.blocks(SCREENS["a part of the memory"], verbose=verbose), 120)
+        assert [line for line in lines if "--duration" in line] == [
+            "→ gpucheck stress --duration 5m: enough for all of the memory, as estimated from this run"
+        ]
+    assert "time: products 3.00 s, memory 3.00 s, copies 3.00 s, mixed 3.00 s" in lines
+
+
+def test_the_power_of_a_device_is_that_of_products_before_mixed_work() -> None:
+    watts = {"products": 690.0, "memory": 300.0, "copies": 200.0, "mixed": 420.0}
+
+    def cell(*kinds: str) -> str:
+        curve = [replace(one, power_w=watts[one.kind] if one.kind in kinds else None) for one in points(0)]
+        lines = shown(text.blocks(document([device(0, points=tuple(curve))])), 120)
+        return next((line for line in lines if line.startswith(" cuda:0")), "")
+
+    assert "690 (99 %)" in cell(*watts) and "420 (60 %)" in cell("memory", "copies", "mixed")
+    assert "300 (43 %)" in cell("memory") and "%" not in cell()
+
+
+def test_memory_and_copies_have_bytes_that_people_know() -> None:
+    head = shown(text.blocks(document([device(0, noise=0.0)])), 120)[3:6]
+    assert [" ".join(line.split()[:5]) for line in head[:1]] == ["products memory copies mixed"]
+    assert "GB/s tested   GB/s both ways" in head[1]
 
 
 def test_a_device_keeps_one_line_on_a_narrow_screen() -> None:

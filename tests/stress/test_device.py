@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ class FakeWork:
     check_s: float = 1.0
     step_s: float = 0.1
     wrong: Callable[[int], int] = lambda step: 0
+    idle: list[tuple[float, float]] = field(default_factory=list)
     checks: int = 0
     worst_of_bound: float = 0.2
     tested_bytes: tuple[int, int] = (4096, 0)
@@ -57,6 +59,7 @@ class FakeWork:
     def check(self) -> tuple[StressWrong, ...]:
         """A product against float64."""
         self.checks += 1
+        self.idle.append((self.clock.now, self.clock.now + self.check_s))
         self.clock.now += self.check_s
         return ()
 
@@ -73,7 +76,10 @@ class FakeWork:
 class FakeWatch(Watch):
     """Readings as a card gives them: 20 a second, 500 W, and a clock that drops for heat in the second half."""
 
-    def __init__(self, clock: Clock, ends_s: float) -> None:
+    joules = 0.0
+
+    def __init__(self, clock: Clock, ends_s: float, watts: Callable[[float], float] = lambda at_s: 500.0) -> None:
+        self.watts = watts
         self.clock, self.last, self.half = clock, clock(), clock() + ends_s / 2
         self.reason = ""
 
@@ -81,13 +87,14 @@ class FakeWatch(Watch):
         made: list[Sample] = []
         while self.last + 0.05 <= self.clock():
             self.last += 0.05
+            self.joules += 0.05 * self.watts(self.last)
             hot = self.last > self.half
             made.append(
                 {
                     "at_s": self.last,
                     "sm_clock_hz": 1.2e9 if hot else 1.9e9,
                     "temperature_celsius": 88 if hot else 60,
-                    "energy_j": 500.0 * self.last,
+                    "energy_j": self.joules,
                     "clock_reasons": {"names": ["sw_thermal_slowdown"] if hot else ["gpu_idle"]},
                 }
             )
@@ -101,6 +108,47 @@ def run(duration_s: float, watch: bool = True, **more: Any) -> tuple[list[dict[s
     state = State(plan(duration_s, KINDS), work, watching, said.append, clock=clock)  # type: ignore[arg-type]
     state.run({})
     return said, work
+
+
+def powers(duration_s: float, kinds: tuple[str, ...], watts: dict[str, float]) -> tuple[list[StressPoint], list[Any]]:
+    """A run on a card that draws so much in each kind of work, and 100 W during checks."""
+    clock, said = Clock(), list[dict[str, Any]]()
+    work, made, began_s = FakeWork(clock, check_s=1.5), plan(duration_s, kinds), clock()
+
+    def drawn(at_s: float) -> float:
+        number = min(made.point_at(at_s - began_s), made.points - 1)
+        return 100.0 if any(first < at_s <= last for first, last in work.idle) else watts[made.kind_of(number)]
+
+    watch = FakeWatch(clock, duration_s, drawn)
+    State(made, work, watch, said.append, clock=clock).run({})  # type: ignore[arg-type]
+    return points(said), said
+
+
+@pytest.mark.parametrize("duration_s", [12.0, 60.0, 200.0])
+def test_power_is_that_of_the_work_beside_it(duration_s: float) -> None:
+    watts = {"products": 700.0, "memory": 250.0, "copies": 100.0, "mixed": 600.0}
+    curve, said = powers(duration_s, KINDS, watts)
+    began_s = {"products": curve[0].at_s}
+    for before, point in itertools.pairwise(curve):
+        if point.kind != before.kind:
+            began_s[point.kind] = point.at_s
+        # A step of 0.1 s may end in the turn that follows: that is a twentieth of 2 s, at 600 W more or less.
+        assert point.power_w is None or point.power_w == pytest.approx(watts[point.kind], abs=35.0)
+        assert point.power_w is not None or point.at_s - began_s[point.kind] < 2
+    assert {point.kind for point in curve if point.power_w} >= {"products", "mixed"}
+    assert [line for line in said if "unknown" in line] == []
+
+
+def test_a_check_within_a_turn_does_not_lower_the_power() -> None:
+    curve, _ = powers(150.0, ("products",), {"products": 700.0})
+    assert {round(point.power_w) for point in curve if point.power_w} == {700}
+
+
+def test_without_2_s_of_a_kind_the_power_is_unknown_with_its_reason() -> None:
+    curve, said = powers(3.0, KINDS, dict.fromkeys(KINDS, 700.0))
+    assert {point.power_w for point in curve} == {None}
+    (told,) = [line["unknown"] for line in said if "unknown" in line]
+    assert told == {"power": "no kind of work lasted the 2 s over which energy is counted"}
 
 
 def points(said: Sequence[dict[str, Any]]) -> list[StressPoint]:

@@ -6,10 +6,11 @@ import random
 from dataclasses import replace
 
 import pytest
-from stressed import device, result
+from stressed import KINDS, device, points, result
 
-from gpucheck.report.results.stress import StressWrong
+from gpucheck.report.results.stress import StressDevice, StressWrong
 from gpucheck.stress import judge
+from gpucheck.stress.options import plan
 
 SEEDS = range(60)
 AGAIN = " read again after all other memory was written"
@@ -70,7 +71,8 @@ def test_slower_copies_alone_and_cores_are_a_warning() -> None:
 
 
 def test_other_models_are_no_siblings() -> None:
-    assert slow(device(0), device(1, model="T4", speed=lambda _: 0.1)) == [("pass", None)]
+    (speed,) = judge.slow(result([device(0), device(1, model="T4", speed=lambda _: 0.1)]))
+    assert (speed.verdict, speed.title) == ("pass", "2 of 2 devices kept their speed")
     (found,) = judge.wrong(result([device(0), device(1, model="T4", checksums={"products": "ee"})]))
     assert found.verdict == "pass"
 
@@ -78,6 +80,65 @@ def test_other_models_are_no_siblings() -> None:
 def test_a_run_too_short_says_nothing_of_speed() -> None:
     (found,) = judge.slow(result([replace(device(0), points=device(0).points[:4])]))
     assert (found.verdict, found.title, found.message) == ("skip", "speed was not judged", "too short")
+
+
+def only_first(one: StressDevice, kind: str, count: int) -> StressDevice:
+    """The device with no more points of a kind than so many."""
+    mine = [point for point in one.points if point.kind == kind][:count]
+    return replace(one, points=tuple(point for point in one.points if point.kind != kind or point in mine))
+
+
+def test_one_device_has_no_siblings_and_is_said_to_keep_its_speed() -> None:
+    (found,) = judge.slow(result([device(0, noise=0.0, speed=lambda share: 1 - 0.05 * share)]))
+    assert (found.verdict, found.title) == ("pass", "cuda:0 kept its speed")
+    assert found.message == (
+        "last third of the run against the first: products 97 %, memory 97 %, copies 97 %, mixed 97 %"
+    )
+    ratios = found.evidence["last_third_to_first"]
+    assert ratios == pytest.approx(dict.fromkeys(("products", "memory", "copies", "mixed"), 0.966), abs=1e-3)
+
+
+def test_what_had_too_few_points_or_was_uneven_is_not_claimed() -> None:
+    short = [only_first(device(n), "copies", judge.FEWEST_POINTS - 1) for n in range(2)]
+    (found,) = judge.slow(result(short[:1]))
+    assert found.title == "cuda:0 kept its speed in products, memory, mixed"
+    assert found.message.endswith("; not judged: copies (too few points)")
+    (found,) = judge.slow(result(short))
+    assert found.title == "no device is slow in products, memory, mixed"
+    assert found.message == "all within 10 %; not judged: copies (too few points)"
+    # Two of four points late in the run are slow: too few for a fall, too many for a speed that was kept.
+    uneven = device(0, noise=0.0)
+    late = [point for point in uneven.points if point.kind == "mixed"][-4:]
+    slowed = [replace(one, rate=replace(one.rate, median=0.7 * one.rate.median)) for one in late[:2]]
+    changed = dict(zip((one.at_s for one in late), slowed, strict=False))
+    uneven = replace(uneven, points=tuple(changed.get(point.at_s, point) for point in uneven.points))
+    (found,) = judge.slow(result([uneven]))
+    assert (found.verdict, found.title) == ("pass", "cuda:0 kept its speed in products, memory, copies")
+    assert found.message.endswith("; not judged: mixed (too uneven)")
+
+
+def test_a_device_that_could_not_be_judged_is_not_among_those_that_kept_their_speed() -> None:
+    devices = [device(0), device(1), replace(device(2), points=device(2).points[:20], ended="fault")]
+    (found,) = judge.slow(result(devices))
+    assert (found.verdict, found.title) == ("pass", "2 of 3 devices kept their speed")
+
+
+def test_the_duration_that_tests_all_memory_is_estimated_and_the_longest_need_counts() -> None:
+    def fix(*tested_gib: int | None, duration_s: float = 12.0) -> str | None:
+        devices = [
+            device(
+                n, points=points(n, division=plan(duration_s, KINDS)),
+                memory_tested_bytes=None if gib is None else gib * 2**30,
+            )
+            for n, gib in enumerate(tested_gib)
+        ]  # fmt: skip
+        (found,) = judge.wrong(result(devices, duration_s))
+        return found.fix
+
+    # Of 12 s memory had 3 in these curves: 40 of 120 GiB take 9, 100 of 120 take 4.
+    assert (fix(40), fix(40, 100), fix(100)) == ("--duration 5m", "--duration 5m", "--duration 2m")
+    assert (fix(120), fix(None), fix(0)) == (None, None, None)
+    assert plan(300.0, KINDS).seconds_of("memory") >= 9 > plan(120.0, KINDS).seconds_of("memory") >= 4
 
 
 def test_cores_that_other_programs_used_are_not_called_slow() -> None:
@@ -103,7 +164,7 @@ def test_a_kind_of_work_that_was_not_done_is_told_and_is_no_pass() -> None:
     ("tested", "held", "text"),
     [
         ((120, 120), (120, 120), ""),
-        ((120, 30), (0, 30), f"; 30 GiB of 120 GiB of memory tested; 0 B of 120 GiB{AGAIN}"),
+        ((120, 30), (0, 30), "; 30 GiB of 120 GiB of memory tested; not tested: whether memory keeps its data"),
         ((120, 120), (90, 120), f"; 90 GiB of 120 GiB{AGAIN}"),
         ((None, None), (None, None), ""),
     ],

@@ -15,6 +15,7 @@ from gpucheck.report.codec import to_json
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.find_batch_size import FoundBatchSize
+from gpucheck.stress.judge import of_bytes
 
 # The paper in its own units. It is no wider than a phone, so that its letters stay readable there.
 WIDTH, HEIGHT = 360, 220
@@ -234,7 +235,7 @@ def _titled(what: str, device: DeviceRef) -> str:
 
 def _scale(unit: str, largest: float) -> tuple[float, str]:
     """One scale for all figures of a chart, and its unit."""
-    if unit not in ("B/s", "FLOP/s", "OP/s", "word/s"):
+    if unit not in ("B/s", "FLOP/s", "OP/s"):
         return 1.0, unit
     steps = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
     return next(((scale, f"{prefix}{unit}") for scale, prefix in steps if largest >= scale), (1.0, unit))
@@ -336,8 +337,8 @@ def _stress(report: Report) -> Iterator[Chart | None]:
     kinds: dict[tuple[str, str], dict[str, list[tuple[float, float]]]] = {}
     for device in result.devices:
         for point in device.points:
-            rates = kinds.setdefault((point.kind, point.unit), {})
-            rates.setdefault(device.name, []).append((point.at_s, point.rate.median))
+            rate, unit = of_bytes(point.rate.median, point.unit)
+            kinds.setdefault((point.kind, unit), {}).setdefault(device.name, []).append((point.at_s, rate))
     for (kind, unit), rates in kinds.items():
         scale, text = _scale(unit, max(rate for points in rates.values() for _, rate in points))
         scaled = [Series(name, tuple((at_s, rate / scale) for at_s, rate in points)) for name, points in rates.items()]

@@ -24,8 +24,10 @@ from gpucheck.render.measured import ColumnOf, filled, numbers, short_name, tabl
 from gpucheck.report.finding import ASKING, WORST_FIRST, Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult
-from gpucheck.stress.judge import memory_tested, rate_text, spark, text_of
+from gpucheck.stress.judge import memory_tested, of_bytes, rate_text, seconds_of, spark, text_of
 
+# What a kind's bytes are: memory's are written, read and compared, those of copies go both ways at once.
+_BYTES_OF = {"memory": " tested", "copies": " both ways"}
 # Characters of a curve in the table.
 _SPARKS = 8
 
@@ -40,6 +42,10 @@ def page(report: Report) -> Page:
         line = answer(cause.verdict, finding_text(cause)) if cause else answer("skip", "nothing was done")
         return Page(line, findings=report.findings, cause=cause)
     rest = [one for one in report.findings if one is not worst]
+    then = None
+    if worst is None and (wider := next((one for one in rest if one.id == "stress.wrong" and one.fix), None)):
+        then = f"{wider.fix}: enough for all of the memory, as estimated from this run"
+        rest = [replace(one, fix=None) if one is wider else one for one in rest]
     whole = report.summary.complete and report.summary.verdict != "inconclusive"
     well = answer("pass" if whole else "inconclusive", _all_well(report, result))
     line = answer(worst.verdict, finding_text(worst)) if worst else well
@@ -47,7 +53,7 @@ def page(report: Report) -> Page:
     # A narrow screen has a line for each device too: the first kind of work, and what was found.
     narrow = table_of(result.devices, [columns[0], *columns[1:2], columns[-1]])
     body: list[Block] = [replace(table_of(result.devices, columns), narrow=narrow)]
-    return Page(line, body, [*_curves(result), *_unknown(result)], rest, worst, under=_under(result, worst))
+    return Page(line, body, [*_curves(result), *_unknown(result)], rest, worst, then, _under(result, worst))
 
 
 def _all_well(report: Report, result: StressResult) -> str:
@@ -88,14 +94,15 @@ def _columns(result: StressResult, findings: Sequence[Finding]) -> list[ColumnOf
 
 def _rates(result: StressResult, kind: str) -> ColumnOf[StressDevice]:
     values = [value for one in result.devices if (value := _rate(one, kind))]
-    unit = next((point.unit for one in result.devices for point in one.points if point.kind == kind), "")
-    tera = unit not in ("B/s", "word/s") and bool(values) and max(values) >= 1e12
+    raw = next((point.unit for one in result.devices for point in one.points if point.kind == kind), "")
+    unit = of_bytes(0.0, raw)[1] + _BYTES_OF.get(kind, "")
+    tera = kind not in _BYTES_OF and bool(values) and max(values) >= 1e12
     scale, letter = (1e12, "T") if tera else (1e6, "M") if values and max(values) < 1e8 else (1e9, "G")
     return numbers(Column(f"{kind}\n{letter}{unit}", keep=6), lambda one: _rate(one, kind), scale)
 
 
 def _rate(one: StressDevice, kind: str) -> float | None:
-    rates = [point.rate.median for point in one.points if point.kind == kind]
+    rates = [of_bytes(point.rate.median, point.unit)[0] for point in one.points if point.kind == kind]
     return statistics.median(rates) if rates else None
 
 
@@ -123,10 +130,12 @@ def _lowest_clock(one: StressDevice) -> float | None:
 
 
 def _power(one: StressDevice) -> str:
-    """The power that products kept up, and what share of the limit that is."""
-    watts = [point.power_w for point in one.points if point.power_w and point.kind in ("products", "mixed")]
-    watts = watts or [point.power_w for point in one.points if point.power_w]
-    if not watts:
+    """The power that products kept up, else mixed work, else any, and what share of the limit that is."""
+    for kinds in (("products",), ("mixed",), ("memory", "copies")):
+        watts = [point.power_w for point in one.points if point.power_w and point.kind in kinds]
+        if watts:
+            break
+    else:
         return ""
     kept = statistics.median(watts)
     return f"{kept:.0f} ({units.percent(kept / one.power_limit_w)})" if one.power_limit_w else f"{kept:.0f}"
@@ -160,15 +169,25 @@ def _curves(result: StressResult) -> list[Block]:
     blocks: list[Block] = []
     for one in result.devices:
         if one.points:
-            blocks += [Line(), Line(one.name, "bold"), table_of(one.points, _POINTS)]
+            took = [f"{kind} {units.duration(s)}" for kind, s in seconds_of(one, result.duration_s).items()]
+            blocks += [
+                Line(),
+                Line(one.name, "bold"),
+                table_of(one.points, _POINTS),
+                Line(f"time: {', '.join(took)}", "dim"),
+            ]
     return blocks
 
 
 def _unknown(result: StressResult) -> list[Block]:
     lines = dict.fromkeys(f"{what} unknown: {why}" for one in result.devices for what, why in one.unknown.items())
-    seed = f"same data everywhere (seed {result.seed}); turns of {units.duration(result.turn_s)} on average"
+    notes = [f"same data everywhere (seed {result.seed})"]
+    if "memory" in result.kinds:
+        notes.append("memory: GB/s written, read and compared; computing the patterns limits it, not the memory")
+    if "copies" in result.kinds:
+        notes.append("copies: both directions together")
     wrong = [advice_line(f"{one.name}: {text_of(each)}") for one in result.devices for each in one.wrong]
-    return [Line(seed, "dim"), *(Line(text, "dim") for text in lines), *wrong]
+    return [*(Line(text, "dim") for text in (*notes, *lines)), *wrong]
 
 
 _POINTS: tuple[ColumnOf[StressPoint], ...] = (

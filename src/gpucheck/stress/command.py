@@ -286,6 +286,8 @@ class _Run:
             told = {name: value for name, value in line["ready"].items() if name != "unknown"}
             runner.answer = replace(answer, **told, unknown={**answer.unknown, **line["ready"].get("unknown", {})})
             runner.is_ready = True
+        if "unknown" in line:
+            runner.answer = replace(answer, unknown={**answer.unknown, **line["unknown"]})
         if "step" in line:
             runner.live = line["step"]
             runner.step = str(runner.live["kind"])

@@ -173,6 +173,8 @@ class State:
     _checked_s: float = 0.0
     _check_took_s: float = 0.0
     _told_checksums: int = 0
+    _has_power: bool = False
+    # Readings since this turn began, or since a check, for which the device waits: energy from before is no work's.
     _recent: collections.deque[Sample] = field(default_factory=lambda: collections.deque(maxlen=400))
 
     def run(self, setup: dict[str, Any]) -> None:
@@ -197,11 +199,16 @@ class State:
             self._step(point)
         self._close(point)
         self._make_up(self.plan.points, setup)
+        if not self._has_power and not self.watch.reason:
+            refused = [one.get("unknown", {}).get("energy_j") for one in self._recent]
+            short = f"no kind of work lasted the {ENERGY_SPAN_S:g} s over which energy is counted"
+            self.say({"unknown": {"power": next(filter(None, refused), short)}})
 
     def _begin(self, kind: str, setup: dict[str, Any]) -> None:
         setup["step"] = kind
         self._done.add(kind)
         self.work.begin(kind)
+        self._recent.clear()
 
     def _make_up(self, number: int, setup: dict[str, Any]) -> None:
         """One step of each kind whose first turn lies before this point and was never begun."""
@@ -227,6 +234,7 @@ class State:
         began = self.clock()
         wrong = self.work.check()
         self._check_took_s, self._checked_s = self.clock() - began, self.clock()
+        self._recent.clear()
         self._tell_wrong(wrong)
 
     def _check_now_and_then(self) -> None:
@@ -284,6 +292,8 @@ class State:
         if point is None or not point.rates:
             return
         self._take(point)
+        power_w = self._power()
+        self._has_power = self._has_power or power_w is not None
         names = telemetry.clock_reasons(point.samples) if point.samples else []
         made = StressPoint(
             at_s=point.began_s - self._began_s,
@@ -293,7 +303,7 @@ class State:
             unit=point.unit,
             sm_clock_hz=_spread_of(point.samples, "sm_clock_hz"),
             temperature_celsius=_spread_of(point.samples, "temperature_celsius"),
-            power_w=self._power(),
+            power_w=power_w,
             held=tuple(name for name in names if name != "gpu_idle"),
             core_share=self._core_share(point),
         )
@@ -306,7 +316,7 @@ class State:
         return (time.process_time() - point.cpu_s) / (max(self.clock() - point.began_s, 1e-9) * self.threads)
 
     def _power(self) -> float | None:
-        """The mean power of the last seconds; None where the energy is not counted, or for too short."""
+        """The mean power of this turn's last seconds; None where the energy is not counted, or for too short."""
         counted = [one for one in self._recent if one.get("energy_j") is not None]
         if not counted:
             return None

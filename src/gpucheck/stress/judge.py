@@ -15,6 +15,7 @@ from gpucheck.report.fault import judge as of_fault
 from gpucheck.report.finding import Finding, Id, Verdict, of
 from gpucheck.report.report import Judgement, Report
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult, StressWrong
+from gpucheck.stress.options import plan
 
 # What gpu-fryer calls slow beside the best GPU of a node; healthy ones of one model lie within some percent.
 SLOW = 0.10
@@ -48,6 +49,10 @@ _COUNTERS: dict[str, tuple[Verdict, str]] = {
     "pcie_replays": ("warn", "PCIe packets resent"),
 }
 _LONGER = "use a longer --duration"
+# What people type, in seconds: an estimate is rounded up to one of these.
+_USUAL_DURATIONS = {
+    "30s": 30, "1m": 60, "2m": 120, "5m": 300, "10m": 600, "30m": 1800, "1h": 3600, "2h": 7200, "4h": 14400, "8h": 28800
+}  # fmt: skip
 _TEST = "drain the node and test {0} alone: gpucheck stress --device {0} --duration 30m"
 IDS = of(
     "stress",
@@ -146,32 +151,65 @@ def wrong(result: StressResult) -> list[Finding]:
     groups = siblings(at_work)
     same = f"; {sum(map(len, groups))} of one model agree bit for bit" if len(groups) == 1 else ""
     steps, checks = sum(one.steps for one in at_work), sum(one.checks for one in at_work)
-    again = _smallest_share(at_work, lambda one: one.memory_held_bytes)
-    parts = [memory_tested(at_work), f"{again} read again after all other memory was written" if again else ""]
+    parts = [memory_tested(at_work), _memory_held(at_work)]
     message = "; ".join([f"{checks} checks against float64{same}", *filter(None, parts)])
     title = f"the results of all {steps} steps are correct"
     done = [{point.kind for point in one.points} for one in at_work]
     if missing := [kind for kind in result.kinds if not all(kind in kinds for kinds in done)]:
         title = f"{title}; not tested: {', '.join(missing)}"
         return [Finding("stress.wrong", "inconclusive", title, message, fix=_LONGER)]
-    return [Finding("stress.wrong", "pass", title, message)]
+    return [Finding("stress.wrong", "pass", title, message, fix=_for_all_memory(result))]
 
 
 def memory_tested(devices: Sequence[StressDevice]) -> str:
     """Return how much of the memory was tested, where that is not all of it on every device."""
-    told = _smallest_share(devices, lambda one: one.memory_tested_bytes)
-    return f"{told} of memory tested" if told else ""
+    some, filled = _smallest_share(devices, lambda one: one.memory_tested_bytes)
+    return f"{units.capacity(some)} of {units.capacity(filled)} of memory tested" if some < filled else ""
 
 
-def _smallest_share(devices: Sequence[StressDevice], of: Callable[[StressDevice], int | None]) -> str:
-    """The device's with the smallest share of what it filled; empty where all are whole, or unknown."""
+def _memory_held(devices: Sequence[StressDevice]) -> str:
+    """Return how much of the memory was seen to keep its data, where that is not all of it on every device."""
+    some, filled = _smallest_share(devices, lambda one: one.memory_held_bytes)
+    if not some and filled:
+        return "not tested: whether memory keeps its data"
+    whole = f"{units.capacity(some)} of {units.capacity(filled)} read again after all other memory was written"
+    return whole if some < filled else ""
+
+
+def _for_all_memory(result: StressResult) -> str | None:
+    """The option with which a run would test all memory, at the rate that was seen; None without need, or unknown."""
+    needed_s = [0.0]
+    for one in result.devices:
+        if one.memory_tested_bytes and one.memory_tested_bytes < one.filled_bytes:
+            took_s = seconds_of(one, result.duration_s).get("memory", 0.0)
+            needed_s.append(took_s * one.filled_bytes / one.memory_tested_bytes)
+    if not max(needed_s):
+        return None
+    longer = {text: seconds for text, seconds in _USUAL_DURATIONS.items() if seconds > result.duration_s}
+    enough = (text for text, s in longer.items() if plan(s, result.kinds).seconds_of("memory") >= max(needed_s))
+    return next((f"--duration {text}" for text in enough), None)
+
+
+def seconds_of(one: StressDevice, duration_s: float) -> dict[str, float]:
+    """The seconds that each kind of work took: from the beginning of a point to that of the next one.
+
+    The last point of a device that was ended is left out, since its end is unknown.
+    """
+    seconds: dict[str, float] = {}
+    ends_s = [point.at_s for point in one.points[1:]] + ([] if one.ended else [duration_s])
+    for point, end_s in zip(one.points, ends_s, strict=False):
+        seconds[point.kind] = seconds.get(point.kind, 0.0) + max(end_s - point.at_s, 0.0)
+    return seconds
+
+
+def _smallest_share(devices: Sequence[StressDevice], of: Callable[[StressDevice], int | None]) -> tuple[int, int]:
+    """The device's with the smallest share of what it filled, and that; (0, 0) where it is unknown."""
     shares = [
         (some / one.filled_bytes, some, one.filled_bytes)
         for one in devices
         if one.filled_bytes and (some := of(one)) is not None
     ]
-    share, some, filled = min(shares, default=(1.0, 0, 0))
-    return f"{units.capacity(some)} of {units.capacity(filled)}" if share < 1 else ""
+    return min(shares, default=(1.0, 0, 0))[1:]
 
 
 def _of_device(one: StressDevice, differing: Sequence[Odd]) -> Finding:
@@ -240,7 +278,7 @@ def _names(devices: Sequence[StressDevice]) -> str:
 
 
 def slow(result: StressResult) -> list[Finding]:
-    """Devices that lost speed over time, or are slower than those of their model; else one that none is."""
+    """Devices that lost speed over time, or are slower than those of their model; else one of what kept its speed."""
     findings = []
     for one in result.devices:
         falls = [fall for kind in result.kinds if (fall := _fall(one, kind, _judged(one, kind))) is not None]
@@ -248,13 +286,41 @@ def slow(result: StressResult) -> list[Finding]:
         findings += [max(falls, key=lambda found: found[0])[1]] if falls else []
     for group in siblings(result.devices):
         findings += [found for one in group if (found := _behind(one, group, result.kinds)) is not None]
-    if findings:
-        return findings
-    if not any(len(_judged(one, kind)) >= FEWEST_POINTS for one in result.devices for kind in result.kinds):
+    return findings or [_kept_speed(result)]
+
+
+def _kept_speed(result: StressResult) -> Finding:
+    """What kept its speed: only devices and kinds of work that had the points to show it.
+
+    No device is called "not slow" unless there were siblings to compare it with.
+    """
+    at_work = [one for one in result.devices if one.steps]
+    judged = [one for one in at_work if any(_ratio(_judged(one, kind)) for kind in result.kinds)]
+    # The device that lost most counts, and one with too few points of a kind leaves that kind unjudged.
+    least = {kind: min((_ratio(_judged(one, kind)) or 0.0 for one in judged), default=0.0) for kind in result.kinds}
+    kinds = [kind for kind in result.kinds if least[kind] >= 1 - SLOW]
+    if not kinds:
         busy = any(not _was_alone(point) for one in result.devices for point in one.points)
-        why = "other programs used the cores" if busy else "too short"
-        return [Finding("stress.slow", "skip", "speed was not judged", why)]
-    return [Finding("stress.slow", "pass", "no device is slow", f"all within {units.percent(SLOW)}")]
+        why = "other programs used the cores" if busy else "rates are too uneven" if judged else "too short"
+        return Finding("stress.slow", "skip", "speed was not judged", why)
+    compared = [
+        one for group in siblings(judged) for one in group
+        if all((_of_siblings(one, group, kind) or 0.0) >= 1 - SLOW for kind in kinds)
+    ]  # fmt: skip
+    if len(compared) == len(at_work):
+        title, message = "no device is slow", f"all within {units.percent(SLOW)}"
+    else:
+        title = f"{len(judged)} of {len(at_work)} devices kept their speed"
+        title = f"{at_work[0].name} kept its speed" if len(at_work) == 1 else title
+        shares = [f"{kind} {units.percent(least[kind])}" for kind in kinds]
+        message = f"last third of the run against the first: {', '.join(shares)}"
+    if missing := [kind for kind in result.kinds if kind not in kinds]:
+        title = f"{title} in {', '.join(kinds)}"
+        whys = [f"{kind} ({'too uneven' if least[kind] else 'too few points'})" for kind in missing]
+        message = f"{message}; not judged: {', '.join(whys)}"
+    return Finding(
+        "stress.slow", "pass", title, message, {"last_third_to_first": {kind: least[kind] for kind in kinds}}
+    )
 
 
 def _judged(one: StressDevice, kind: str) -> list[StressPoint]:
@@ -266,18 +332,30 @@ def _was_alone(point: StressPoint) -> bool:
     return point.core_share is None or point.core_share >= LEAST_OF_CORES
 
 
+def _ratio(points: Sequence[StressPoint]) -> float | None:
+    """The rate in the last third of the points as a share of that in the first; None for too few points."""
+    third = len(points) // 3
+    if len(points) < FEWEST_POINTS or not (first := _median_of(points[:third])):
+        return None
+    return _median_of(points[-third:]) / first
+
+
+def _median_of(points: Sequence[StressPoint]) -> float:
+    return statistics.median(point.rate.median for point in points)
+
+
 def _fall(one: StressDevice, kind: str, points: Sequence[StressPoint]) -> tuple[float, Finding] | None:
     """Return how far a kind of work fell from the first third of its points to the last, with its finding; else
     None."""
-    if len(points) < FEWEST_POINTS:
+    ratio = _ratio(points)
+    if ratio is None or ratio >= 1 - SLOW:
         return None
     third = len(points) // 3
-    first = statistics.median(point.rate.median for point in points[:third])
     late = points[-third:]
-    last = statistics.median(point.rate.median for point in late)
-    if not first or not _is_below([point.rate.median for point in late], first) or last >= (1 - SLOW) * first:
+    first, last = _median_of(points[:third]), _median_of(late)
+    if not _is_below([point.rate.median for point in late], first):
         return None
-    fall = 1 - last / first
+    fall = 1 - ratio
     held = Counter(name for point in late for name in point.held)
     causes = [_HELD.get(name, name) for name, _ in held.most_common()]
     clocks = [spread.median for point in (points[0], points[-1]) if (spread := point.sm_clock_hz) is not None]
@@ -301,15 +379,10 @@ def _behind(one: StressDevice, group: Sequence[StressDevice], kinds: Sequence[st
     """The finding for a device that is slower than its siblings in some kind of work; None for one that is not."""
     told: list[tuple[str, float]] = []
     for kind in kinds:
-        own = _medians(one, kind)
-        others = [
-            statistics.median(theirs) for other in group if other is not one and (theirs := _medians(other, kind))
-        ]
-        if len(own) < FEWEST_POINTS or not others:
-            continue
-        usual = statistics.median(others)
-        if _is_below(own, usual) and statistics.median(own) < (1 - SLOW) * usual:
-            told.append((kind, 1 - statistics.median(own) / usual))
+        own = [point.rate.median for point in _judged(one, kind)]
+        share = _of_siblings(one, group, kind)
+        if share is not None and share < 1 - SLOW and _is_below(own, statistics.median(own) / share):
+            told.append((kind, 1 - share))
     if not told:
         return None
     kind, share = max(told, key=lambda each: each[1])
@@ -326,8 +399,13 @@ def _behind(one: StressDevice, group: Sequence[StressDevice], kinds: Sequence[st
     )
 
 
-def _medians(one: StressDevice, kind: str) -> list[float]:
-    return [point.rate.median for point in _judged(one, kind)]
+def _of_siblings(one: StressDevice, group: Sequence[StressDevice], kind: str) -> float | None:
+    """The device's rate as a share of what is usual for its siblings; None for too few points, or without theirs."""
+    own = _judged(one, kind)
+    others = [_median_of(theirs) for other in group if other is not one and (theirs := _judged(other, kind))]
+    if len(own) < FEWEST_POINTS or not any(others):
+        return None
+    return _median_of(own) / statistics.median(others)
 
 
 def _is_below(rates: Sequence[float], usual: float) -> bool:
@@ -373,7 +451,13 @@ def live_text(live: Sequence[tuple[str, dict[str, Any], StressDevice]]) -> str:
     return " ".join(parts)
 
 
+def of_bytes(rate: float, unit: str) -> tuple[float, str]:
+    """A rate and its unit as they are shown: memory's 64-bit words are bytes of memory that were tested."""
+    return (8 * rate, "B/s") if unit == "word/s" else (rate, unit)
+
+
 def rate_text(rate: float, unit: str) -> str:
+    rate, unit = of_bytes(rate, unit)
     return units.byte_rate(rate) if unit == "B/s" else units.flop_rate(rate, unit.removesuffix("/s") + "/s")
 
 

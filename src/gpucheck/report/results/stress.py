@@ -22,8 +22,9 @@ class StressPoint:
 
     `rate` is that of the work's steps: `unit` is FLOP/s or OP/s for products and mixed work, B/s for copies, and
     words of 64 bits that were read and written (`word/s`) for memory: no bandwidth, since patterns are computed. Power
-    is a mean over at least 2 s, None where the energy is not counted; `held` is why the clock was lower than asked for.
-    `core_share` is how much of its cores' time a CPU's process got, None elsewhere: other programs had the rest.
+    is a mean over at least 2 s of one turn, None in its first 2 s and where the energy is not counted; `held` is why
+    the clock was lower than asked for. `core_share` is how much of its cores' time a CPU's process got, None elsewhere:
+    other programs had the rest.
     """
 
     at_s: float
