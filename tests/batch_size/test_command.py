@@ -113,8 +113,8 @@ def test_a_size_for_which_the_allocator_makes_room_at_first_is_an_answer(scenari
     assert {trial["outcome"] for trial in found["trials"]} == {"fits"}
     told = next(one for one in findings(recorder) if one.id == "batch_size.retries")
     assert told.title == (
-        f"a batch of {found['max_batch_size']} runs, with the cache emptied 2 times in 3 steps; "
-        "such a step takes 2.0 times as long"
+        f"a batch of {found['max_batch_size']} runs, but the allocator emptied its cache "
+        "in 2 of 3 steps; such a step takes 2.0 times as long"
     )
     assert told.verdict == "info"
 

@@ -178,7 +178,7 @@ def test_a_search_that_time_ends_uses_it_and_says_at_least(
     # It is far below what is predicted: nothing is recommended, and nothing of it run.
     assert found["predicted_batch_size"] > 60_000
     assert (found["recommended"]["batch_size"], found["checks"], found["default_malloc_peak_bytes"]) == (None, [], None)
-    assert found["recommended"]["reason"] == "the search ended below half the predicted size"
+    assert found["recommended"]["reason"] == "the search ended below half of what may fit"
 
 
 def test_a_size_that_passed_once_is_an_answer_where_no_process_of_its_own_has_time(clock: Clock) -> None:

@@ -403,3 +403,13 @@ def test_a_full_budget_is_no_slope() -> None:
     search.trials.append(replace(tried(16777, "fits", 72087175168), allocation_retries=1))
     assert (attempt := search.next()) is not None
     assert 16777 < attempt.size <= 1.5 * 16777
+
+
+def test_what_a_failure_leaves_is_no_prediction() -> None:
+    """By the peaks that the budget held down 25292 fits too, which failed: 25291 was told as the predicted size."""
+    search = Search(budget_bytes=82463691899, start=7912, noise=DEVICE_PEAK_NOISE)
+    search.trials += [tried(7912, "fits", 47948955648), tried(13280, "fits", 79873900544)]
+    search.trials.append(replace(tried(16777, "fits", 72087175168), allocation_retries=1))
+    failed = TrialResult(batch_size=25292, outcome="over-budget", purpose="search", peak_bytes=81694228480)
+    search.trials.append(failed)
+    assert search.likely_largest is None

@@ -107,3 +107,11 @@ def test_inference_holds_weights_alone() -> None:
     workload = load(parse_target("mlp"), (), mode="infer", optimizer="adamw", dtype=None, device=torch.device("cpu"))
     step(workload, workload.make_batch(1))
     assert (workload.gradient_bytes, workload.optimizer_bytes) == (0, 0)
+
+
+def test_a_peak_that_the_budget_holds_down_is_no_growth() -> None:
+    """On an H100 two sizes for which the allocator made room peaked alike; memory grew all the same."""
+    full = [replace(LARGE, batch_size=size, compute_peak_bytes=1440, allocation_retries=3) for size in (40, 80)]
+    assert memory_split([SMALL, MIDDLE, LARGE, *full], 100) == MemorySplit(100, 100, 200, 50, 30)
+    for free in ([LARGE], []):
+        assert memory_split([*free, *full], 100).reason == "memory was full at the other sizes"

@@ -119,6 +119,8 @@ def test_where_time_ended_the_search_the_answer_is_what_fits_at_least() -> None:
         "4090 samples/s with 9773",
         "budget: r",
     ]
+    bounded = searched(predicted_batch_size=None, first_failing=12_000, first_failing_outcome="over-budget")
+    assert bounded[0] == "✓ at least 9773 fits (1.0 of 2 GiB), 12000 fails; time ran out"
     once = searched(confirmed=False, predicted_batch_size=None)
     assert once[0] == "✓ at least 9773 fits (passed once); time ran out"
     along = searched(axis={"name": "seq", "batch_size": 8}, mode="infer", predicted_batch_size=9773)

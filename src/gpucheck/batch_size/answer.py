@@ -205,19 +205,22 @@ def memory_split(
     largest = max(passed, key=lambda r: r.batch_size)
     held = MemorySplit(parameter_bytes, largest.gradient_bytes, largest.optimizer_bytes)
     apart = all(r.compute_peak_bytes is not None for r in passed)
+    # For the others the allocator had to make room: their peaks are the budget, whatever their size.
+    free = [r for r in passed if not r.allocation_retries]
     peaks: dict[int, int] = {}
-    for result in passed:
+    for result in free:
         peak = result.compute_peak_bytes if apart else result.peak_bytes
         if peak is not None:
             peaks[result.batch_size] = max(peaks.get(result.batch_size, 0), peak)
     smaller = [size for size in peaks if size <= SLOPE_APART * max(peaks)]
     if not smaller:
-        return replace(held, reason="no two sizes were far enough apart")
+        why = "memory was full at the other sizes" if len(free) < len(passed) else "no two sizes were far enough apart"
+        return replace(held, reason=why)
     low, high = max(smaller), max(peaks)
     if peaks[high] - peaks[low] < TRUSTED_GROWTH * peaks[low]:
         return replace(held, reason="the peak hardly grows with the size")
     # Bytes in tensors are free of what an allocator rounds; they say something where each size has them.
-    in_tensors = {r.batch_size: int(r.memory.get("max_memory_allocated_bytes") or 0) for r in passed}
+    in_tensors = {r.batch_size: int(r.memory.get("max_memory_allocated_bytes") or 0) for r in free}
     curved = _is_curved(in_tensors, exact=True) if all(in_tensors.values()) else _is_curved(peaks)
     if curved or _is_curved(foreseen or {}):
         return replace(held, reason="memory does not grow in proportion to the size")
@@ -568,12 +571,14 @@ def _why(history: History, best: TrialEntry) -> str:
 def _at_least(history: History, best: TrialEntry) -> Finding:
     """A size that fits, where it is not known how much more does."""
     axis, predicted, confirmed = history.axis, history.predicted, history.search.confirmed
-    limited_by = history.limited_by
+    limited_by, failing = history.limited_by, history.search.first_failing
     said = [OPEN.get(limited_by or "", "the search did not end")]
     if not confirmed:
         said.append("it passed once and was not run again in a fresh process")
     if predicted is not None and predicted > best.batch_size:
         said.append(f"about {in_words(predicted, axis)} is predicted")
+    elif predicted is None and failing is not None:
+        said.append(f"{in_words(failing.batch_size, axis)} fails ({failing.outcome.replace('-', ' ')})")
     fixes = {
         "time": f"--time-budget {_time(history.more_time_s)}",
         "trials": f"--start {best.batch_size}",

@@ -310,6 +310,12 @@ class History:
         return None if found is None or best is None else max(found, best.batch_size)
 
     @property
+    def at_most(self) -> int | None:
+        """The largest size that may fit: what is predicted, else what the first failure leaves; None if unknown."""
+        failing = self.search.first_failing
+        return self.predicted or (failing.batch_size - self.search.multiple_of if failing is not None else None)
+
+    @property
     def trial_count(self) -> int:
         """All trials, but for the checks of an epoch's other steps."""
         return len(self.results) + (self.default_malloc is not None) + len(self.recommended_trials)

@@ -196,7 +196,7 @@ class Loop:
         if self.search.best is None and any(r.outcome == "out-of-time" for r in self.search.trials):
             closed = None  # what failed is larger than one that had no time
         limited_by = closed if attempt is None and closed is not None else "time"
-        self.history.take(Ended(limited_by, self.time.more(self.history.predicted)))
+        self.history.take(Ended(limited_by, self.time.more(self.history.at_most)))
 
     def _next(self) -> Attempt | None:
         """The next trial that there is time for; None where the search is over, or the time."""
@@ -276,16 +276,16 @@ class Loop:
         now = time.monotonic()
         deadline = min(self.time.deadline, now + max(FOLLOW_LEAST_S, now - self.time.began))
         follow_up = FollowUp(self.runner, history, self.emit, self.forecast.seconds, deadline)
-        # Where more may fit, a size is worth recommending only if it is not far below what is predicted.
-        least = 1.0 if history.is_closed else LEAST_SHARE * (history.predicted or math.inf)
+        # Where more may fit, a size is worth recommending only if it is not far below that.
+        least = 1.0 if history.is_closed else LEAST_SHARE * (history.at_most or math.inf)
         if options.quick:
             follow_up.leave_out(best.batch_size, "skipped by --quick")
         elif best.batch_size < least:
-            follow_up.leave_out(best.batch_size, "the search ended below half the predicted size")
+            follow_up.leave_out(best.batch_size, "the search ended below half of what may fit")
         else:
             found = follow_up.run(best.batch_size)
             if found.result is not None and found.result.batch_size < least:
-                found = Recommended(reason="the size with headroom is below half the predicted size")
+                found = Recommended(reason="the size with headroom is below half of what may fit")
             history.take(found)
 
     # Telling
@@ -728,9 +728,9 @@ class Schedule:
     def cut(self, result: TrialResult) -> None:
         self._cut = (result.batch_size, result.seconds)
 
-    def more(self, predicted: int | None) -> float:
-        """A time budget that would do, in seconds: with twice what trials of what is predicted take beyond this."""
+    def more(self, at_most: int | None) -> float:
+        """A time budget that would do, in seconds: with twice what trials of the largest that may fit take beyond."""
         need, more = Need(2, self.steps + STEPS_CONFIRMED, 1), 0.0
-        if predicted is not None:
-            more = 2 * self.forecast.takes(predicted, self.runner.start_s, need)
+        if at_most is not None:
+            more = 2 * self.forecast.takes(at_most, self.runner.start_s, need)
         return min(max(LEAST_MORE * self.seconds, self.seconds + more), MOST_MORE * self.seconds)

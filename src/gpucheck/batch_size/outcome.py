@@ -298,8 +298,9 @@ def kind_of_size(axis: str | None) -> str:
 
 def in_words_of_retries(result: TrialResult) -> str:
     """That a size runs although the allocator had to empty its cache, and what that costs, in one line."""
-    times = "once" if result.allocation_retries == 1 else f"{result.allocation_retries} times"
-    text = f"runs, with the cache emptied {times} in {len(result.retried)} steps"
+    emptying = sum(1 for retried in result.retried if retried)
+    often = f", {result.allocation_retries} times in all" if result.allocation_retries > emptying else ""
+    text = f"runs, but the allocator emptied its cache in {emptying} of {len(result.retried)} steps{often}"
     cost = result.retry_cost
     return text if cost is None else f"{text}; such a step takes {cost:.1f} times as long"
 

@@ -319,6 +319,7 @@ class Runner:
             return replace(result, outcome="over-budget", reason=why)
         if result.keeps_retrying:
             why = f"the allocator emptied its cache in each of the last {STEPS_STEADY} of {len(result.retried)} steps"
+            why += f", {result.allocation_retries} times in all"
             return replace(result, outcome="over-budget", reason=why)
         if answer["swapped_bytes"] > SPILL_BYTES:
             return replace(result, outcome="spill", reason=f"{capacity(answer['swapped_bytes'])} went to swap")

@@ -133,12 +133,18 @@ class Search:
 
     @property
     def likely_largest(self) -> int | None:
-        """The largest size that the peaks measured suggest, below every failure; None where they suggest nothing."""
+        """The largest size that the peaks measured suggest, below every failure; None where they suggest nothing.
+
+        They suggest none where by them the size that failed fits too: what is below it is a bound, and no prediction.
+        """
         best, failing = self.best, self.first_failing
         if best is None or len(dict(self._measured())) < FITTED_SIZES or (fitted := self._fit(1.0)) is None:
             return None
-        high = self._highest if failing is None else min(self._highest, failing.batch_size - self.multiple_of)
-        return max(best.batch_size, self.rounded(fitted.largest(best.batch_size, high)))
+        high = self._highest if failing is None else min(self._highest, failing.batch_size)
+        likely = fitted.largest(best.batch_size, high)
+        if failing is not None and likely >= failing.batch_size:
+            return None
+        return max(best.batch_size, self.rounded(likely))
 
     @property
     def predicted_above(self) -> int | None:

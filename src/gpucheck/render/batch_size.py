@@ -221,7 +221,8 @@ def _first_line(found: FoundBatchSize) -> str:
 
 def _at_least(found: FoundBatchSize, axis: str, note: str) -> str:
     size, predicted = found.at_least, found.predicted_batch_size
-    text = f"at least {axis}{size} fits{note or _of_budget(found)}; {_ended(found)}"
+    failing = f", {found.first_failing} fails" if predicted is None and found.first_failing is not None else ""
+    text = f"at least {axis}{size} fits{note or _of_budget(found)}{failing}; {_ended(found)}"
     if size is None or predicted is None or predicted <= size:
         return text
     # It is only predicted: two significant digits, in groups of three.
