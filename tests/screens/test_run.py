@@ -13,7 +13,7 @@ from gpucheck.render import text
 from gpucheck.report.events import Answered, Judged
 from gpucheck.report.report import Collector, Report
 from gpucheck.report.results.ranks import Collective, JobHang, JobRank, RanksResult
-from gpucheck.report.results.run import RunError, RunResult
+from gpucheck.report.results.run import RunError, RunResult, Traced, TracedLine
 
 
 def a_run(busy: float | None, **parts: int) -> RunResult:
@@ -116,7 +116,7 @@ def test_the_error_that_ended_it_comes_first_and_what_explains_it() -> None:
 
 
 def test_a_host_that_is_too_slow() -> None:
-    first = "! the device waits for the host: kernels ran for only 12 % of the time; data and copies are not the cause"
+    first = "! the device waits for the host: kernels ran for only 12 % of the time; data 0.0 %, copies 0.0 %"
     assert screen(a_run(0.12), 120)[0] == f"{first} · NVIDIA H200"
 
 
@@ -141,3 +141,34 @@ def test_a_jobs_verdict_comes_before_what_ended_this_rank() -> None:
     lines = shown(text.blocks(report), 120)
     assert lines[0].startswith("✗ the job hangs: rank 3 missing")
     assert "rank 0: the program was ended by SIGABRT · NVIDIA H200" in lines
+
+
+def test_a_minority_of_the_time_is_not_what_the_program_waits_for() -> None:
+    """On an H100 28 % for data were the answer, where the host did something else for 60 %."""
+    assert screen(a_run(0.22, data=28, copies=11, waits=2), 120)[:2] == [
+        "! the device waits for the host: kernels ran for only 22 % of the time; data 28 %, copies 11 % · NVIDIA H200",
+        "→ torch.profiler shows the host's time; a larger batch or torch.compile launches fewer kernels",
+    ]
+
+
+def test_the_line_that_starts_cuda_is_marked() -> None:
+    result = a_run(0.97, copies=1)
+    marked = replace(result.lines[0], starts_cuda=True)
+    text = "\n".join(screen(replace(result, lines=(marked,)), 120))
+    assert "train.py:31   first use of CUDA" in text and "copy to device" not in text
+
+
+def test_no_step_is_named_where_none_was_seen() -> None:
+    lines = screen(replace(a_run(0.97), steps=None), 120)
+    assert [line for line in lines if line.startswith("cuda:0: peak")] == [
+        "cuda:0: peak 32 GiB of 141 GiB in backward; reserved 36 GiB, unused at the peak 4 GiB"
+    ]
+
+
+def test_what_holds_next_to_nothing_at_the_peak_has_no_row() -> None:
+    line = TracedLine("/job/train.py", 15, "main", "Sequential.0", "forward", 2**26, 0.0, 0, None)
+    little = [replace(line, module=f"Sequential.{n}", peak_bytes=n) for n in (4, 512)]
+    kept = replace(line, module="Metric", peak_bytes=4, kept_bytes_per_step=4.0, kept_tensors=1)
+    text = "\n".join(screen(replace(a_run(0.97), traced=Traced(2, 2**27, 2.6, (line, *little, kept))), 120))
+    assert "Sequential.0" in text and "Metric" in text
+    assert "Sequential.4" not in text and "Sequential.512" not in text

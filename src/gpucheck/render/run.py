@@ -31,6 +31,8 @@ from gpucheck.report.results.run import DryLine, DryMemory, DryResult, RunLine, 
 # Rows of a table for which a screen of 24 lines has room beside the rest; all of them are shown with -v.
 _MOST_LINES = 8
 _MOST_DRY_LINES = 5
+# Of what the largest line holds at the peak; that a row always shows.
+_LEAST_TRACED = 0.01
 NAMES = {
     "to_device": "copy to device",
     "to_host": "copy to host",
@@ -171,13 +173,18 @@ def _by_line(
     return by_column(
         [
             (Column("line", "left"), places),
-            (Column("what", "left", keep=8), [NAMES.get(one.kind, one.kind) for one in rows]),
+            (Column("what", "left", keep=8), [_what(one) for one in rows]),
             (Column("times", keep=6), [str(one.count) for one in rows]),
             (Column("bytes", keep=5), [units.capacity(one.bytes) if one.bytes else UNKNOWN for one in rows]),
             *beside,
             (Column("source", "left", keep=1, cropped=1), [one.source or UNKNOWN for one in rows]),
         ]
     )
+
+
+def _what(line: RunLine | DryLine) -> str:
+    starts_cuda = isinstance(line, RunLine) and line.starts_cuda
+    return "first use of CUDA" if starts_cuda else NAMES.get(line.kind, line.kind)
 
 
 def _pinned(line: RunLine) -> str:
@@ -189,7 +196,7 @@ def _pinned(line: RunLine) -> str:
 def _memory(result: RunResult) -> Iterator[Block]:
     for one in result.devices:
         peak = f"peak {units.capacity(one.peak_allocated_bytes)} of {units.capacity(one.total_bytes)}"
-        where = f"in {one.peak_phase}, step {one.peak_step + 1}"
+        where = f"in {one.peak_phase}" + (f", step {one.peak_step + 1}" if result.steps is not None else "")
         reserved = f"reserved {units.capacity(one.peak_reserved_bytes)}, unused at the peak "
         retries = f", {one.retries} retries" if one.retries else ""
         yield Line(f"{one.id}: {peak} {where}; {reserved}{units.capacity(one.fragmented_bytes)}{retries}")
@@ -202,7 +209,9 @@ def _traced(result: RunResult, folder: str) -> list[Block]:
     if traced is None or not traced.lines:
         return []
     cost = "" if traced.slowdown is None else f", each took {traced.slowdown:.1f} times as long as the others"
-    rows = traced.lines
+    # Of those that hold next to nothing a line counts only by what it keeps.
+    least = _LEAST_TRACED * max(one.peak_bytes for one in traced.lines)
+    rows = [one for one in traced.lines if one.peak_bytes >= least or one.kept_bytes_per_step]
     kept = [one.kept_bytes_per_step or None for one in rows]
     lines = by_column(
         [

@@ -37,6 +37,11 @@ def shares(**parts: Any) -> TimeShares:
         (shares(rest=1.0, device_busy=0.97), True, "device"),
         (shares(rest=1.0, device_busy=0.2), True, "host"),
         (shares(rest=1.0, device_busy=0.7), True, "inconclusive"),
+        # The host's own part is the rest beside kernels: the larger of it and data is the answer, if it is known.
+        (shares(data=0.28, copies=0.1, rest=0.6, device_busy=0.22), True, "host"),
+        (shares(data=0.28, copies=0.1, rest=0.6), True, "data"),
+        (shares(data=0.28, copies=0.1, rest=0.6, device_busy=0.4), True, "data"),
+        (shares(data=0.28, rest=0.7, device_busy=0.6), True, "data"),
         (shares(waits=0.8, rest=0.2), True, "device"),
         # The host waits, but kernels hardly run: somebody else makes both wait.
         (shares(waits=0.8, rest=0.2, device_busy=0.1), True, "host"),
@@ -206,6 +211,40 @@ def test_small_copies_are_many_in_a_step_or_in_all(count: int, steps: int, size:
     line = replace(LINE, count=count, steps=steps, bytes=count * size)
     found = judge.of_lines(replace(empty, lines=(line,)), "/job")
     assert [one.id for one in found] == ["run.copies.small"] * many
+
+
+FIRST = replace(LINE, count=11, bytes=319792, time_s=0.297, longest_s=0.2968, steps=1, in_loop=False)
+
+
+@pytest.mark.parametrize(
+    ("line", "starts"),
+    [
+        (FIRST, True),
+        (replace(FIRST, steps=9), False),
+        (replace(FIRST, in_loop=True), False),
+        (replace(FIRST, longest_s=0.2), False),
+        # The copy itself may take as long.
+        (replace(FIRST, count=1, bytes=2**30), False),
+        # torch.zeros(…, device=…) had started CUDA before.
+        (replace(FIRST, count=1, bytes=4, time_s=2e-5, longest_s=2e-5), False),
+        (replace(FIRST, kind="item"), False),
+    ],
+)
+def test_the_first_use_of_cuda_is_no_cost_of_a_copy(line: RunLine, starts: bool, tmp_path: Path) -> None:
+    script = tmp_path / "a.py"
+    script.write_text("for x in y:\n    pass\n    x.to(0)\n    x.to(0)\n" if line.in_loop else "\n\nx.to(0)\nx.to(0)\n")
+    memory = bytearray(counters.SIZE)
+    cells = counters.cells_of(memory)
+    cells[counters.SITES] = 2
+    cells[counters.DEVICES_AT] = 1
+    for number, one in enumerate((line, replace(line, line=4))):
+        row = to_json(one) | {f"{name}_ns": int(getattr(one, f"{name}_s") * 1e9) for name in ("time", "longest")}
+        for place, name in enumerate(counters.SITE):
+            cells[counters.SITES_AT + number * len(counters.SITE) + place] = row.get(name, 0)
+        told = {name: row[name] for name in ("kind", "line", "function", "users", "discarded")}
+        counters.write(memory, cells, {"say": "site", "site": number, "file": str(script), "through": None, **told})
+    found = command.answer(counters.read(memory), command.Ended(("x.py",), 0, 0, 10**9, None, None))
+    assert [one.starts_cuda for one in sorted(found.lines, key=lambda one: one.line)] == [starts, False]
 
 
 # -- waits of several threads ------------------------------------------------------------------------------------------

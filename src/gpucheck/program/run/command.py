@@ -584,6 +584,11 @@ def waits_of(shares: TimeShares | None, device_used: bool) -> tuple[WaitsFor, st
     if shares is None:
         return "inconclusive", "the program did not load torch"
     data, copies, waits = (units.percent(one) for one in (shares.data, shares.copies, shares.waits))
+    busy = shares.device_busy
+    parts = f"kernels ran for only {units.percent(busy or 0.0)} of the time; data {data}, copies {copies}"
+    # Kernels may all have run meanwhile: what is left of the rest is the host's own beside an idle device.
+    if busy is not None and busy < IDLE and shares.rest - busy > max(shares.data, shares.copies):
+        return "host", parts
     if shares.data >= WAITS_SHARE and shares.data >= shares.copies:
         return "data", f"{data} of the time is spent waiting for the DataLoader"
     if shares.copies >= WAITS_SHARE:
@@ -592,11 +597,10 @@ def waits_of(shares: TimeShares | None, device_used: bool) -> tuple[WaitsFor, st
         if shares.cpu is not None and shares.cpu < IDLE:
             return "inconclusive", f"no GPU was used, and the CPU worked for {units.percent(shares.cpu)} of the time"
         return "device", "no GPU was used"
-    busy = shares.device_busy
     if busy is not None and busy >= BUSY:
         return "device", f"kernels ran for {units.percent(busy)} of the time"
     if busy is not None and busy < IDLE:
-        return "host", f"kernels ran for only {units.percent(busy)} of the time; data and copies are not the cause"
+        return "host", parts
     if shares.waits >= IDLE:
         return "device", f"the host waited for the device for {waits} of the time"
     if busy is not None:
@@ -617,7 +621,22 @@ def _lines(read: counters.Read) -> tuple[RunLine, ...]:
         one = _line(said[number], row, sources)
         key = (one.kind, one.file, one.line)
         merged[key] = one if key not in merged else _together(merged[key], one)
+    first = next((key for key, one in merged.items() if one.kind not in ("data", "empty_cache")), None)
+    if first is not None and _starts_cuda(merged[first]):
+        merged[first] = replace(merged[first], starts_cuda=bool(read.devices))
     return tuple(sorted(merged.values(), key=lambda one: -one.time_s))
+
+
+# CUDA's first use takes 0.1 s and more, nearly all of its line's time; a copy from pageable memory reaches some GB/s.
+_STARTS_S, _OF_THE_LINE, _SLOWER_THAN_COPIES = 0.05, 0.9, 1e8
+
+
+def _starts_cuda(first: RunLine) -> bool:
+    """Return whether the first line at the device took its time to start CUDA: one call before the steps, that few
+    bytes do not explain."""
+    before_the_steps = first.kind == "to_device" and first.steps <= 1 and first.in_loop is False
+    in_one_call = first.longest_s >= max(_STARTS_S, _OF_THE_LINE * first.time_s)
+    return before_the_steps and in_one_call and first.bytes < _SLOWER_THAN_COPIES * first.time_s
 
 
 def _line(said: dict[str, Any], row: dict[str, int], sources: Sources) -> RunLine:

@@ -92,8 +92,11 @@ def time_finding(result: RunResult) -> Finding:
     }
     busy: Verdict = "info" if _is_broken_off(result) else "pass"
     verdicts: dict[str, Verdict] = {"device": busy, "inconclusive": "inconclusive"}
-    fix = "more num_workers, or cheaper transforms, in the DataLoader" if result.waits_for == "data" else None
-    verdict = verdicts.get(result.waits_for, "warn")
+    fixes = {
+        "data": "more num_workers, or cheaper transforms, in the DataLoader",
+        "host": "torch.profiler shows the host's time; a larger batch or torch.compile launches fewer kernels",
+    }
+    verdict, fix = verdicts.get(result.waits_for, "warn"), fixes.get(result.waits_for)
     return Finding("run.time", verdict, titles[result.waits_for], result.reason, {"of": result.waits_for}, fix)
 
 

@@ -71,7 +71,8 @@ class RunLine:
     `unchanged_again` are copies of the very tensor that was copied there before, `unchanged_back` of one that had come
     from where it goes. `steps` is in how many steps it happened. `discarded` is whether the statement throws the result
     away, `made_by` the call that makes its tensor on the host first, `in_loop` whether the line is in a loop; None: not
-    known. `users` is False where only libraries' code was at work.
+    known. `users` is False where only libraries' code was at work. `starts_cuda` is whether its time is that of CUDA's
+    first use, and not of its copies.
     """
 
     kind: str
@@ -93,6 +94,7 @@ class RunLine:
     made_by: str | None
     in_loop: bool | None
     source: str | None
+    starts_cuda: bool = False
 
 
 @dataclass(frozen=True, slots=True)
