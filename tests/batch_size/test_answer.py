@@ -136,6 +136,18 @@ def test_a_search_that_was_cut_off_says_so() -> None:
     assert finding.message.startswith("the search did not end; it passed once")
 
 
+def test_a_size_that_failed_is_told_where_nothing_is_predicted() -> None:
+    """An H100's trials, in shares of another budget: the peaks that it held down would let 25292 fit too."""
+    free = [replace(PASSED, batch_size=size, peak_bytes=peak * MIB) for size, peak in ((7912, 595), (13280, 992))]
+    full = [replace(PASSED, batch_size=size, allocation_retries=1, peak_bytes=895 * MIB) for size in (16777, 21034)]
+    trials = [*free, *full, replace(FAILED, batch_size=25292), replace(full[-1], purpose="confirm")]
+    search = history(OPENED, *map(Tried, trials), Ended("time", 90.0))
+    finding = findings(search)[0]
+    assert (finding.title, finding.evidence["predicted"]) == ("at least a batch of 21034 fits", None)
+    assert finding.message == "time ran out; a batch of 25292 fails (over budget)"
+    assert (result_of(search).predicted_batch_size, search.at_most) == (None, 25291)
+
+
 def test_its_speed_leaves_the_first_step_out() -> None:
     made = measurement(closed(), "2026-01-31T12:00:00Z")
     assert made is not None and made.rate is not None and made.time_s is not None
