@@ -116,8 +116,8 @@ def test_parts_without_time_are_told_in_one_finding(monkeypatch: pytest.MonkeyPa
     document = run(TransferOptions(time_budget_s=1e-9), monkeypatch, [part("a"), part("b"), part("c")])
     assert told(document) == ["a", ("time", "not measured: b, c"), ("a", "1 rows")]
     skipped = document.judged().findings[0]
-    assert (skipped.verdict, skipped.message) == ("skip", "out of time")
-    assert skipped.fix == "use a longer --time-budget, or --only b"
+    assert (skipped.verdict, skipped.message) == ("skip", "out of time; a longer --time-budget measures all")
+    assert skipped.fix == "--only b"
 
 
 def test_a_part_without_room_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
+
+import gpucheck
 from gpucheck.cli import app, commands
 from gpucheck.render import text
+from gpucheck.render.blocks import ADVICE, Line
+from gpucheck.report.events import Judged
+from gpucheck.report.finding import Finding
+from gpucheck.report.report import Collector, Report
 
 PROGRAM = """
 import sys
@@ -34,3 +44,63 @@ def test_only_the_layout_that_is_shown_is_loaded() -> None:
     others = ("gpucheck.bench.", "gpucheck.compare.", "gpucheck.doctor.")
     # What a page says of all results is read from their ids.
     assert [name for name in loaded if name.startswith(others)] == ["gpucheck.bench.ids"]
+
+
+def with_fix(fix: str, typed: str) -> str:
+    """The advice on the screen, of a command that was typed like this."""
+    collector, argv = Collector(), tuple(typed.split())
+    collector(Judged(Finding("collective.ranks", "skip", "1 GPU for 2 ranks", fix=fix)))
+    made: Report = collector.report(
+        version="0", command=" ".join(argv[:2]), argv=argv, started="", elapsed_s=1.0, code=3
+    )
+    return next(one.text for one in text.blocks(made) if isinstance(one, Line) and one.text.startswith(ADVICE))
+
+
+@pytest.mark.parametrize(
+    ("fix", "typed", "advice"),
+    [
+        ("--device cpu", "bench collective", "gpucheck bench collective --device cpu"),
+        (
+            "--device cpu",
+            "bench collective --device cuda --ranks 2",
+            "gpucheck bench collective --ranks 2 --device cpu",
+        ),
+        # How the result was shown is no part of what to do.
+        (
+            "--time-budget 5m",
+            "bench collective --debug --json --quiet -v --verbose --output a.json --strict",
+            "gpucheck bench collective --strict --time-budget 5m",
+        ),
+        ("--only both_ways", "bench transfer", "gpucheck bench transfer --only both_ways"),
+        # Sentences.
+        ("--device cpu measures processes on the host", "bench collective", None),
+        ("--device cpu; then again", "bench collective", None),
+        ("--fp16 in place of --bf16", "bench collective", None),
+    ],
+)
+def test_a_fix_that_is_an_option_is_shown_as_the_whole_command(fix: str, typed: str, advice: str | None) -> None:
+    assert with_fix(fix, typed) == f"{ADVICE}{advice or fix}"
+
+
+def texts_of_options() -> Iterator[tuple[str, str]]:
+    """Each text of the source that begins with an option, with its file; what is filled in later is `1`."""
+    root = Path(gpucheck.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            told = "".join(str(one.value) if isinstance(one, ast.Constant) else "1" for one in parts)
+            if told.startswith("--") and " " in told:
+                yield path.relative_to(root).as_posix(), told
+
+
+def test_every_text_that_would_be_joined_to_a_command_is_an_option_with_a_value() -> None:
+    takes_a_value = {
+        one.name for command in commands.names() for one in commands.parameters(command) if not one.is_flag
+    }
+    found = list(texts_of_options())
+    assert ("bench/collective/work.py", "--device cpu") in found
+    joined = [(path, told) for path, told in found if with_fix(told, "bench collective") != f"{ADVICE}{told}"]
+    assert len(joined) > 9  # the fixes of ids and of find-batch-size are among them
+    # These two are put into a longer text where they are made.
+    parts = [("doctor/fixes.py", "--no-deps 1"), ("explain/figures.py", "--max-model-len 1")]
+    assert [one for one in joined if one[1].split()[0] not in takes_a_value] == parts

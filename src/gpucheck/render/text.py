@@ -74,11 +74,19 @@ def parts_of(report: Report, *, verbose: bool) -> list[Sequence[Block]]:
     return parts
 
 
+# An option and its value: what has more words, or ends like a clause, is a sentence.
+_OPTION = re.compile(r"(--[a-z][a-z0-9-]*)[ =](\w|\w\S*[\w%])")
+# What every command takes, and what changes nothing but how its result is shown.
+_OF_THE_SCREEN = ("--debug", "--quiet", "--verbose", "-v")
+
+
 def _whole_command(report: Report, fix: str | None) -> str | None:
     """A fix that is only an option, as the whole command to type: the one that was typed, with this option."""
-    if fix is None or not fix.startswith("--") or report.command.split()[:1] != list(report.argv[:1]):
+    option = _OPTION.fullmatch(fix or "")
+    if fix is None or option is None or report.command.split()[:1] != list(report.argv[:1]):
         return fix
-    return typed([*without(report.argv, fix.split()[0]), *fix.split()])
+    argv = [argument for argument in report.argv if argument not in _OF_THE_SCREEN]
+    return typed([*without(argv, option[1]), *fix.split()])
 
 
 def typed(argv: Sequence[str]) -> str:

@@ -371,8 +371,8 @@ def _ids(options: CollectiveOptions, facts: Facts, emit: Emit, meeting: Meeting 
     if len(ids) < (options.ranks or 2):
         raise CannotLook(
             f"{len(ids)} GPU{'s' * (len(ids) != 1)} for {options.ranks or 2} ranks",
-            "a collective needs a GPU for each",
-            "--device cpu measures processes on the host",
+            "a collective needs a GPU for each; on the CPU it measures processes",
+            "--device cpu",
             finding="collective.ranks",
         )
     return ids[: options.ranks]

@@ -390,9 +390,9 @@ def _no_time(left: Sequence[Part | TogetherPart], device: str | None = None) -> 
         "transfer.time",
         "skip",
         f"not measured: {', '.join(names)}",
-        "out of time",
+        "out of time; a longer --time-budget measures all",
         {"parts": names},
-        fix=f"use a longer --time-budget, or --only {names[0]}",
+        fix=f"--only {names[0]}",
         device=device,
     )
 
