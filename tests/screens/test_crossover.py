@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
+from shown import shown
 
+from gpucheck.bench.crossover import judge
 from gpucheck.render import terminal, text
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Facts
@@ -95,7 +98,39 @@ def test_the_crossings_come_first_then_the_sizes_in_order(monkeypatch: pytest.Mo
         " matmul       512×512   1.00 ms   30.0 µs     33×        400 µs    2.5×       20   ! noisy",
         " training    batch 32    100 ms         –       –             –       –       20",
         "against EPYC, 16 threads. Both sides use float32 and are timed in turn on the host's clock, each call "
-        "synchronized, caches warm. Ratio: the CPU's time over the GPU's; with copies: inputs from pageable memory "
-        "and the result back; this covers this process, not this machine",
+        "synchronized, caches warm. Ratio: the CPU's time over the GPU's, round by round; with copies: inputs from "
+        "pageable memory and the result back; this covers this process, not this machine",
         "noisy (interquartile range above 10 % of the median): matmul 512 cpu, matmul 512 device",
     ]
+
+
+def test_the_details_have_the_ratio_that_the_finding_has() -> None:
+    """The median of the ratios of each round, which is not the ratio of the medians."""
+    cpu_s, device_s = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0), (1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0)
+    rows = tuple(
+        replace(
+            row("training", 32, side, False, 0.0),
+            runs=(Run("", 1, times, (0.0,) * 7),),
+            time_s=TimeStats(sorted(times)[3], 7),
+        )
+        for side, times in (("cpu", cpu_s), ("device", device_s))
+    )
+    (race,) = judge.races(rows)["training", False].values()
+    assert race[1].ratio == 2.5
+    found = [answered("training", 32) | {"transfers": False}]
+    made = Report(
+        "gpucheck.report/1",
+        "0.1.0",
+        "bench crossover",
+        (),
+        "",
+        1.0,
+        Facts(),
+        rows,
+        (),
+        from_json(Results, {"bench_crossover": found}),
+        (),
+        summary=Summary("pass", 0, True),
+    )
+    (line,) = (one for one in shown(text.blocks(made, verbose=True), 120) if "batch 32" in one)
+    assert "2.5×" in line and "2.0×" not in line

@@ -102,7 +102,8 @@ def _interval(answer: OverlapResult) -> str:
 
 
 _OVERLAP_COLUMNS: tuple[ColumnOf[OverlapResult], ...] = (
-    filled(Column("host memory", "left"), lambda answer: answer.host_memory),
+    # On 40 columns all four that stay fit: a row is told by its memory, its streams and its direction.
+    filled(Column("host\nmemory", "left"), lambda answer: answer.host_memory),
     filled(Column("streams"), lambda answer: str(answer.streams)),
     filled(Column("direction", "left"), lambda answer: SHORT_WAYS[answer.direction]),
     filled(Column("hidden"), lambda answer: units.percent(answer.overlap)),
@@ -138,13 +139,19 @@ def overlap_page(report: Report) -> Page:
 
 def _overlap_answer(device: DeviceRef, found: Sequence[OverlapResult]) -> list[measured.Answer]:
     """Return how much of a pinned copy on a second stream hides, in the worse direction; without one, of what was
-    copied."""
+    copied.
+
+    It is doubtful where a row of either direction makes the finding about them inconclusive.
+    """
+    from gpucheck.bench.overlap.judge import DOUBTFUL  # late: other pages of this file need no judge
+
     best = [entry for entry in found if (entry.host_memory, entry.streams) == ("pinned", 2)] or list(found)
     if not best:
         return []
     least = min(best, key=lambda entry: entry.overlap)
     hidden = units.percent(min(max(least.overlap, 0.0), 1.0))
-    told = measured.note_cell([*measured.doubts_of(least.flags) - measured.OF_A_FINDING]).text
+    doubts = measured.doubts_of(least.flags).union(*(set(entry.flags) & set(DOUBTFUL) for entry in best))
+    told = measured.note_cell([*doubts - measured.OF_A_FINDING]).text
     doubt = f" ({told})" if told else ""
     text = f"{hidden} of a {least.host_memory} copy hides behind compute{doubt}"
     return [measured.Answer(device, text, doubtful=bool(doubt))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpucheck.bench import rounds
 from gpucheck.bench.crossover.judge import short_text, size_text
 from gpucheck.render import measured
 from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, Page
@@ -33,11 +34,13 @@ class _Raced:
         return min(sum(len(run.samples_s) for run in side.runs) for side in self.sides.values())
 
     def speedup(self, side: Side) -> float | None:
-        """The CPU's time over this side's; None where one of the two is not known."""
+        """The CPU's time over this side's, round by round as the finding has it; None where one of the two is not
+        known."""
         cpu, other = self.sides.get(_CPU), self.sides.get(side)
         if cpu is None or other is None or cpu.time_s is None or other.time_s is None:
             return None
-        return cpu.time_s.median / other.time_s.median
+        paired = rounds.ratio(cpu.runs, other.runs)
+        return cpu.time_s.median / other.time_s.median if paired is None else paired.median
 
 
 _COLUMNS: tuple[ColumnOf[_Raced], ...] = (
@@ -143,6 +146,6 @@ def _method(measurements: Sequence[Measurement]) -> str:
     cpu = f"{known.get('cpu') or 'CPU'}{f', {threads} threads' if (threads := known.get('threads')) else ''}"
     return (
         f"against {cpu}. Both sides use float32 and are timed in turn on the host's clock, each call synchronized, "
-        "caches warm. Ratio: the CPU's time over the GPU's; with copies: inputs from pageable memory and the result "
-        f"back; this covers {measured.covered(measurements)}"
+        "caches warm. Ratio: the CPU's time over the GPU's, round by round; with copies: inputs from pageable memory "
+        f"and the result back; this covers {measured.covered(measurements)}"
     )
