@@ -309,7 +309,10 @@ def test_hot_says_what_each_limit_does() -> None:
 def test_a_power_cap_is_a_remark_with_what_it_costs() -> None:
     found = the_one(card(3, "sw_power_cap", power_w=698.0, sm_clock_hz=1.386e9))
     assert (found.id, found.verdict) == ("devices.power_limited", "info")
-    assert found.message == "cuda:3: 698 W of 700 W; 100 % busy; clock 1386 of 1980 MHz (30 % lower)"
+    told = "cuda:3: 698 W of 700 W; 100 % busy; clock 1386 of 1980 MHz (30 % lower)"
+    assert found.message == f"{told}; the limit is the default, 700 W"
+    unknown = the_one(card(3, "sw_power_cap", power_w=698.0, sm_clock_hz=1.386e9, power_limit_default_w=None))
+    assert unknown.message == f"{told}; nvidia-smi -q -d POWER shows whether the limit is the default"
 
 
 def test_a_power_cap_far_below_the_limit_is_a_fault() -> None:

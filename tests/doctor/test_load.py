@@ -100,7 +100,6 @@ def test_nothing_is_said_of_a_healthy_card_nor_where_nothing_is_known(evidence: 
         ({"hw_thermal_slowdown": 9}, ("load.hardware_slowdown", "warn")),
         ({"hw_power_brake_slowdown": 10}, ("load.hardware_slowdown", "fail")),
         ({"sw_thermal_slowdown": 20}, ("load.thermal", "warn")),
-        ({"sw_power_cap": 20}, ("load.power_limited", "info")),
         ({"applications_clocks_setting": 20}, None),
     ],
 )
@@ -108,6 +107,31 @@ def test_what_holds_the_clock(held_by: dict[str, int], found: tuple[str, str] | 
     name, count = next(iter(held_by.items()))
     expected = [] if found is None else [(*found, f"cuda:1: {name} in {count} of 20 readings")]
     assert said(loaded(held_by=held_by)) == expected
+
+
+@pytest.mark.parametrize(
+    ("limit_w", "default_w", "told"),
+    [
+        (700.0, 700.0, "the limit is the default, 700 W"),
+        (699.9, 700.0, "the limit is the default, 700 W"),
+        (500.0, 700.0, "the limit is 500 W, the default 700 W"),
+        (750.0, 700.0, "the limit is 750 W, the default 700 W"),
+        (700.0, None, "nvidia-smi -q -d POWER shows whether the limit is the default"),
+        (None, 700.0, "nvidia-smi -q -d POWER shows whether the limit is the default"),
+    ],
+)
+def test_the_power_limit_is_told_beside_the_default(limit_w: float | None, default_w: float | None, told: str) -> None:
+    cards = with_cards(card(0), card(1, power_limit_w=limit_w, power_limit_default_w=default_w))
+    (found,) = said(loaded(held_by={"sw_power_cap": 20}, evidence=cards))
+    assert found == ("load.power_limited", "info", f"cuda:1: in 20 of 20 readings under load; {told}")
+    assert CONDITIONS["load.power_limited"].fix == "no action needed"
+
+
+def test_a_device_that_no_list_has_is_told_as_far_as_it_is_known() -> None:
+    held = under_load("cuda:7", telemetry(), held_by={"sw_power_cap": 12})
+    found = judged("load.power_limited", replace(HEALTHY, load=load_of("ran", load_s=1.0, cards=(held,))))
+    assert found is not None
+    assert found.message.startswith("cuda:7: in 12 of 20 readings under load; nvidia-smi -q -d POWER shows")
 
 
 def test_heat_between_two_readings_is_counted_by_the_driver() -> None:

@@ -275,6 +275,16 @@ def _hot_memory(device: Device) -> Said | None:
 # --- how fast it may go -----------------------------------------------------------------------------------------------
 
 
+def of_default(device: Device) -> str:
+    """Return how the power limit compares with the GPU's default; where one of them is unknown, what shows it."""
+    limit, default = device.power_limit_w, device.power_limit_default_w
+    if limit is None or default is None:
+        return "nvidia-smi -q -d POWER shows whether the limit is the default"
+    if round(limit) == round(default):
+        return f"the limit is the default, {default:.0f} W"
+    return f"the limit is {limit:.0f} W, the default {default:.0f} W"
+
+
 def power_limited(device: Device, facts: Facts) -> Said | None:
     """The power limit lowers a working card's clock: normal at full load, a fault where it draws little."""
     power, limit = device.power_w, device.power_limit_w
@@ -288,6 +298,7 @@ def power_limited(device: Device, facts: Facts) -> Said | None:
     message = _joined(_power(device), _busy(device), _cost(device))
     if over:
         return Said("info", "power above its limit", message, None, _live(device))
+    message = _joined(message, of_default(device))
     starved = power is not None and limit is not None and power < FAR_BELOW_LIMIT * limit
     if starved and low is not None and low < LOW_CLOCK:
         fix = "check power cables and supply, then reset the GPU; nvidia-smi -q -d POWER,PERFORMANCE"

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpucheck import naming, units
 from gpucheck.cards import checks
-from gpucheck.cards.at_work import HARDWARE, LOW_CLOCK, work
+from gpucheck.cards.at_work import HARDWARE, LOW_CLOCK, of_default, work
 from gpucheck.cards.card import is_dead, name_of, silent
 from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.links import ACS_FIX, IOMMU_FIX, is_speed_lost, is_width_lost
@@ -290,7 +290,7 @@ CARDS: tuple[Condition, ...] = (
         title="the power limit lowers a busy GPU's clock",
         meaning="Normal at full load: the GPU is as fast as its power limit allows. It is a warning if the GPU "
         "reports the power limit but draws less than half of it and stays below half of its clock.",
-        fix="no action needed; nvidia-smi -q -d POWER shows whether the limit is the GPU's default",
+        fix="no action needed",
         source="NVML, nvmlClocksEventReasons 0x4",
     ),
     _check(
@@ -618,6 +618,19 @@ def _by_reasons(names: tuple[str, ...], sustained: Verdict | None = None) -> Jud
     return judge
 
 
+def _power_limited(evidence: Evidence) -> Seen | None:
+    held, readings = _held(evidence, POWER_LIMITED), _readings(evidence)
+    if not held:
+        return None
+    # Of a device that no list has nothing else is known.
+    limits = {card: of_default(_device(evidence, card) or Device("cuda")) for card in held}
+    said = [
+        f"{card}: in {max(counts.values())} of {readings[card]} readings under load; {limits[card]}"
+        for card, counts in held.items()
+    ]
+    return Seen("; ".join(said), {"held_by": held, "readings": readings})
+
+
 def _thermal(evidence: Evidence) -> Seen | None:
     held, readings = _held(evidence, ("sw_thermal_slowdown",)), _readings(evidence)
     # The driver's own counter also has what happened between two readings.
@@ -843,8 +856,8 @@ LOAD: tuple[Condition, ...] = (
         certainty="proof",
         title="the power limit lowers the clock",
         meaning="Normal at full load: the GPU is as fast as its power limit allows.",
-        fix="no action needed; nvidia-smi -q -d POWER shows whether the limit is the GPU's default",
-        judge=_by_reasons(POWER_LIMITED),
+        fix="no action needed",
+        judge=_power_limited,
         source="NVML, nvmlClocksEventReasons 0x4",
     ),
     Condition(
