@@ -19,6 +19,7 @@ from gpucheck.fleet import check, documents
 from gpucheck.fleet.options import FleetCheckOptions
 from gpucheck.machine import child, driver_reads
 from gpucheck.machine.child import ChildResult
+from gpucheck.render.blocks import ADVICE
 from gpucheck.report.facts import Device, Driver, Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
 from gpucheck.report.results.fleet import NodePart
@@ -269,6 +270,55 @@ def test_a_check_that_is_ended_writes_what_ended_it_and_where(
         check.command(options, lambda event: None)
     (left,) = documents.read([str(tmp_path)]).documents
     assert (left.step, left.exit, left.ended) == ("doctor", None, ended_by)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "name"), [(Terminated(), 143, "SIGTERM"), (KeyboardInterrupt(), 130, "SIGINT")]
+)
+def test_a_check_that_is_cut_off_says_what_the_finished_parts_came_to(
+    error: BaseException, code: int, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken_off(part: str, limit_s: float) -> ChildResult:
+        if part == "bench":
+            raise error
+        return ended(said("warn" if part == "smoke" else "pass", 0))
+
+    monkeypatch.setattr(check, "_run", broken_off)
+    given = ["fleet", "check", "--quiet", "--host", "n1", "--run", "r", "--within", "90s"]
+    assert main([*given, "--json"]) == code
+    document = json.loads(capsys.readouterr().out)
+    assert document["summary"] == {"verdict": "inconclusive", "exit": code, "complete": False}
+    told = document["results"]["fleet_check"]
+    assert [part["id"] for part in told["parts"]] == ["devices", "doctor", "smoke"]
+    assert (told["step"], told["exit"], told["ended"]) == ("bench", None, name)
+    assert [device["id"] for device in told["devices"]] == ["cuda:0"]
+    assert [(one["id"], one["verdict"]) for one in document["findings"]] == [
+        ("a.b", "warn"),
+        ("fleet.part", "inconclusive"),
+    ]
+
+    assert main(given) == code
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [
+        f"? n1 is not done: bench did not finish: {name} after 0 s of at most 1 min 30 s (--within)",
+        f"{ADVICE}allow the check 1 min 30 s, or set a shorter --within",
+    ]
+    assert [line.split()[0] for line in lines if line.endswith("2.00 s")] == ["devices", "doctor", "smoke"]
+
+
+def test_what_failed_before_the_end_stays_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken_off(part: str, limit_s: float) -> ChildResult:
+        if part == "smoke":
+            raise Terminated
+        return ended(said("fail", 1))
+
+    monkeypatch.setattr(check, "_run", broken_off)
+    main(["fleet", "check", "--quiet", "--host", "n1", "--run", "r"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("✗ n1 is not done: smoke did not finish")
+    assert sum(line.startswith("✗ a.b: ") for line in lines) == 2  # of devices and of doctor
 
 
 @pytest.mark.parametrize("part", check.PARTS)

@@ -133,18 +133,18 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
         raise
     except BaseException as error:
         # A launcher ends all ranks once one has died: those that can write say so, the one that cannot is the cause.
+        node = replace(node, ended=_ended_by(error))
         with contextlib.suppress(CannotLook):
-            _left(replace(node, ended=_ended_by(error)), options.gather, last=True)
+            _left(node, options.gather, last=True)
+        _tell(node, emit)
+        emit(Judged(_cut_off(node, time.monotonic() - deadline + options.within_s)))
         raise
     node = replace(node, step="", exit=exit_of(node.parts))
     lacking = gpus_missing(node, options.devices)
     if lacking is not None:
         # Last of the failures: what the parts found explains it.
         node = replace(node, problems=tuple(_worst([*node.problems, lacking])), exit=errors.FAILED)
-    emit(Answered("fleet_check", node))
-    for one in node.problems:
-        verdict = cast(Verdict, one.verdict)
-        emit(Judged(Finding(one.id, verdict, one.title, one.message, {"part": one.part}, one.fix, one.device)))
+    _tell(node, emit)
     if not node.problems:
         emit(Judged(Finding("fleet.node", "pass", f"{host} is good")))
     node = _left(node, options.gather, last=True)
@@ -153,6 +153,22 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
     if node.exit == errors.COULD_NOT_LOOK:
         blind = ", ".join(part.id for part in node.parts if part.exit == errors.COULD_NOT_LOOK)
         raise CannotLook(f"{host} could not be checked", f"could not look: {blind}", f"on {host}: gpucheck doctor")
+
+
+def _tell(node: NodeDocument, emit: Emit) -> None:
+    """Say what the parts that ended came to."""
+    emit(Answered("fleet_check", node))
+    for one in node.problems:
+        verdict = cast(Verdict, one.verdict)
+        emit(Judged(Finding(one.id, verdict, one.title, one.message, {"part": one.part}, one.fix, one.device)))
+
+
+def _cut_off(node: NodeDocument, elapsed_s: float) -> Finding:
+    """In which part the check was when something ended it, and how long it may take."""
+    whole = units.duration(node.within_s)
+    message = f"{node.ended} after {units.age(elapsed_s)} of at most {whole} (--within)"
+    fix = f"allow the check {whole}, or set a shorter --within"
+    return Finding("fleet.part", "inconclusive", f"{node.step} did not finish", message, {"part": node.step}, fix)
 
 
 def _ended_by(error: BaseException) -> str:

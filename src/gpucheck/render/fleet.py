@@ -111,7 +111,8 @@ def _node(report: Report, node: NodeDocument) -> Page:
     cause = ranked[0] if ranked and ranked[0].verdict != "warn" and node.exit else None
     word = {0: "good", 1: "bad", 3: "unknown: a part could not look", 4: "undecided"}.get(node.exit or 0, "bad")
     if node.exit is None:
-        word = f"not done: it stopped at {node.step}"
+        word = "not done"
+        cause = next((one for one in ranked if one.id == "fleet.part" and one.evidence.get("part") == node.step), None)
     if cause is not None:
         word += f": {cause.title}{f': {cause.message}' if cause.message else ''}"
     told = answer(report.summary.verdict, f"{node.host} is {word}")
