@@ -117,7 +117,7 @@ def test_parts_without_time_are_told_in_one_finding(monkeypatch: pytest.MonkeyPa
     assert told(document) == ["a", ("time", "not measured: b, c"), ("a", "1 rows")]
     skipped = document.judged().findings[0]
     assert (skipped.verdict, skipped.message) == ("skip", "out of time; a longer --time-budget measures all")
-    assert skipped.fix == "--only b"
+    assert skipped.fix == "gpucheck bench transfer --only b,c --device cpu"
 
 
 def test_a_part_without_room_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def with_fix(fix: str, typed: str) -> str:
             "bench collective --debug --json --quiet -v --verbose --output a.json --strict",
             "gpucheck bench collective --strict --time-budget 5m",
         ),
-        ("--only both_ways", "bench transfer", "gpucheck bench transfer --only both_ways"),
+        ("--only both_ways,on_device", "bench transfer", "gpucheck bench transfer --only both_ways,on_device"),
         # Sentences.
         ("--device cpu measures processes on the host", "bench collective", None),
         ("--device cpu; then again", "bench collective", None),
@@ -98,7 +98,7 @@ def test_every_text_that_would_be_joined_to_a_command_is_an_option_with_a_value(
         one.name for command in commands.names() for one in commands.parameters(command) if not one.is_flag
     }
     found = list(texts_of_options())
-    assert ("bench/collective/work.py", "--device cpu") in found
+    assert ("batch_size/answer.py", "--start 1") in found
     joined = [(path, told) for path, told in found if with_fix(told, "bench collective") != f"{ADVICE}{told}"]
     assert len(joined) > 9  # the fixes of ids and of find-batch-size are among them
     # These two are put into a longer text where they are made.

@@ -372,7 +372,7 @@ def _ids(options: CollectiveOptions, facts: Facts, emit: Emit, meeting: Meeting 
         raise CannotLook(
             f"{len(ids)} GPU{'s' * (len(ids) != 1)} for {options.ranks or 2} ranks",
             "a collective needs a GPU for each; on the CPU it measures processes",
-            "--device cpu",
+            "gpucheck bench collective --device cpu",
             finding="collective.ranks",
         )
     return ids[: options.ranks]

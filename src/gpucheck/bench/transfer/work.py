@@ -386,13 +386,14 @@ def rows_on(
 
 def _no_time(left: Sequence[Part | TogetherPart], device: str | None = None) -> Finding:
     names = [part.id for part in left]
+    # The whole command: `bench all` and `fleet check` tell it too, whose --only means something else.
     return Finding(
         "transfer.time",
         "skip",
         f"not measured: {', '.join(names)}",
         "out of time; a longer --time-budget measures all",
         {"parts": names},
-        fix=f"--only {names[0]}",
+        fix=f"gpucheck bench transfer --only {','.join(names)} --device {device or 'all'}",
         device=device,
     )
 
