@@ -298,6 +298,8 @@ def kind_of_size(axis: str | None) -> str:
 
 def in_words_of_retries(result: TrialResult) -> str:
     """That a size runs although the allocator had to empty its cache, and what that costs, in one line."""
+    if not result.retried:  # of a trial of an earlier run the number alone is known
+        return f"runs, but the allocator emptied its cache {result.allocation_retries} times"
     emptying = sum(1 for retried in result.retried if retried)
     often = f", {result.allocation_retries} times in all" if result.allocation_retries > emptying else ""
     text = f"runs, but the allocator emptied its cache in {emptying} of {len(result.retried)} steps{often}"
