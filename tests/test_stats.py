@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import random
 from collections.abc import Callable, Sequence
 
@@ -48,14 +49,22 @@ def test_lag1_correlation() -> None:
 
 
 def test_interval_of_blocks_of_one() -> None:
-    """Six samples, alternating: t with 5 degrees of freedom on their logarithms."""
-    samples = [1.0, math.e, 1.0, math.e, 1.0, math.e]
-    found = stats.interval(samples)
+    """Six samples: t with 5 degrees of freedom on their logarithms."""
+    logs = [0.0, 1.0, 0.4, 0.5, 0.6, 0.5]
+    found = stats.interval([math.exp(one) for one in logs])
     assert found is not None
-    half = 2.570582 * math.sqrt(6 * 0.25 / 5) / math.sqrt(6)
+    half = 2.570582 * statistics.stdev(logs) / math.sqrt(6)
     assert (found.block, found.level, found.autocorrelated) == (1, 0.95, False)
     assert found.low == pytest.approx(math.exp(0.5 - half))
     assert found.high == pytest.approx(math.exp(0.5 + half))
+
+
+def test_an_interval_ends_where_its_samples_do() -> None:
+    """One block that took many times as long: seen on an H100, whose interval began a third below the least sample."""
+    samples = [47.0, 46.5, 47.5, 47.2, 46.8, 47.1, 1200.0, 47.3]
+    found = stats.interval(samples)
+    assert found is not None
+    assert min(samples) <= found.low <= 47.15 <= found.high <= max(samples)
 
 
 def test_no_interval_below_six_samples() -> None:
