@@ -70,10 +70,7 @@ SIZES = {
     "measure": (4, 623),  # readings during the untimed calls count
     "memory": (5, 351),
     "program": (27, 6603),  # the larger part of the time is the answer; CUDA's start is no copy
-    "render": (
-        24,
-        3812,
-    ),  # what ended a program is its answer; the power of products, and what tests all memory (stress)
+    "render": (24, 3821),  # what ended a program is its answer; what tests all memory (stress)
     "report": (17, 1780),  # which line starts CUDA
     "smoke": (6, 920),
     "stress": (6, 1148),  # power is one turn's; a device alone kept its speed; the duration that tests all memory

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import statistics
 import random
+import statistics
 from collections.abc import Callable, Sequence
 
 import pytest
