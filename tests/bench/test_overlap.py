@@ -460,3 +460,9 @@ def test_several_runs_have_one_overlap_also_where_they_calibrated_to_other_produ
     told = {one.id: one for one in whole.findings}
     assert told["overlap.pinned_two_streams"].message == "93 % to the device"
     assert told["overlap.copies"].evidence == {"copies": 16}
+
+
+def test_a_power_limit_does_not_make_a_pair_unbalanced() -> None:
+    """A copy and the compute made as long as it, as an H100 took them at its power limit."""
+    assert not judge.unbalanced(2.47e-3, 2.80e-3)
+    assert judge.unbalanced(2.0e-3, 2.8e-3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import pytest
@@ -250,6 +250,18 @@ def test_the_link_is_read_inside_the_windows_of_pinned_copies() -> None:
     assert link_under_load(rows[:1]).unknown_because == "it was not read"
     on_cpu = [replace(rows[0], device=CPU.ref)]
     assert link_under_load(on_cpu).unknown_because == "a CPU has none"
+
+
+def test_a_large_copy_gets_more_of_the_time() -> None:
+    """On an H100 an equal share left copies of 1 GiB with one sample, and those of 64 KiB with sixty."""
+    small, large = (Case("host_to_device", "pinned", size, "link").weight for size in (64 * KIB, 1024 * MIB))
+    assert small == pytest.approx(1, abs=0.01) and large == pytest.approx(5)
+
+
+def test_the_default_time_is_what_the_option_says() -> None:
+    (said,) = (one.metadata for one in fields(TransferOptions) if one.name == "time_budget_s")
+    device, cpu, sweep = (f"{work.DEFAULT_BUDGET_S[name]:g}s" for name in ("device", "cpu", "sweep"))
+    assert f"{device}, on a CPU {cpu}, with --sweep {sweep}" in str(said)
 
 
 # the command
