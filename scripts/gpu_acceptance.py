@@ -120,6 +120,8 @@ STEPS = (
     Step("bench-overlap", ("bench", "overlap", "--device", "cuda", "--time-budget", "8s"), COLD_S),
     Step("bench-crossover", ("bench", "crossover", "--device", "cuda", "--time-budget", "12s"), 45),
     Step("bench-all", ("bench", "all", "--only", "bandwidth", "--only", "matmul", "--time-budget", "6s"), COLD_S),
+    Step("stress", ("stress", "--duration", "10s", "--fill", "50%"), COLD_S),
+    Step("run", ("run", "--trace", "2", "tests/programs/dry/cnn.py"), COLD_S),
     # A limit keeps the search short; the whole card is the last step.
     Step("find-batch-size-8GiB", ("find-batch-size", "--device", "cuda", "--memory-limit", "8GiB"), 60),
     # The benchmarks that hold gpucheck against something else: 1 where a claim is not met, 4 where noise hides it.
@@ -182,8 +184,12 @@ def perform(step: Step, folder: Path, deadline: float) -> Outcome:
         (folder / f"{step.name}.txt").write_text(out + err, encoding="utf-8")
         return Outcome(step, code, time.monotonic() - began, None, f"\n```\n{out.strip()}\n```", err)
     markdown = folder / f"{step.name}.md"
-    command = [sys.executable, "-m", "gpucheck", *step.arguments, "--json", "--output", str(markdown)]
-    code, out, err = run(command, limit_s)
+    # What stands behind a program of the user's is the program's: the options come right after the command.
+    words = 2 if step.arguments[0] == "bench" else 1
+    given = [*step.arguments[:words], "--json", "--output", str(markdown), *step.arguments[words:]]
+    code, out, err = run([sys.executable, "-m", "gpucheck", *given], limit_s)
+    if step.arguments[0] == "run":  # stdout is the program's
+        out = err[max(err.rfind('\n{\n  "schema"'), 0) :]
     try:
         document: dict[str, Any] | None = json.loads(out)
     except ValueError:

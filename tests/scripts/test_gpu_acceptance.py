@@ -38,6 +38,18 @@ def test_each_step_is_a_command_and_options_that_there_are(acceptance: ModuleTyp
         assert not [option for option in options if option not in shown.output], step.name
 
 
+def test_the_document_of_a_program_that_is_run_is_found(acceptance: ModuleType, tmp_path: Path) -> None:
+    """Its stdout is the program's, and the options do not reach it."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, torch\nprint(sys.argv[1:])\nprint('x', '{', sep=chr(10), file=sys.stderr)\n", encoding="utf-8"
+    )
+    step = acceptance.Step("run", ("run", "--trace", "2", str(program)), 100)
+    outcome = acceptance.perform(step, tmp_path, time.monotonic() + 100)
+    assert (outcome.code, outcome.passed) == (0, True)
+    assert outcome.document["command"] == "run" and outcome.screen.startswith("# gpucheck run")
+
+
 def test_the_names_of_the_steps_differ(acceptance: ModuleType) -> None:
     names = [step.name for step in acceptance.STEPS]
     assert len(set(names)) == len(names)
