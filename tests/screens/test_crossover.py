@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from shown import shown
@@ -11,7 +12,7 @@ from gpucheck.bench.crossover import judge
 from gpucheck.render import terminal, text
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Facts
-from gpucheck.report.finding import Finding
+from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
 from gpucheck.report.report import Report, Summary
 from gpucheck.report.results import Results
@@ -29,6 +30,30 @@ def row(operation: str, size: int, side: str, transfers: bool, time_s: float, *f
         memory=MemoryFigures(),
         method=Method("host", "host", "warm", details={"cpu": "EPYC", "threads": 16}),
         flags=flags,
+    )
+
+
+def report(
+    rows: tuple[Measurement, ...],
+    found: list[dict[str, Any]],
+    findings: tuple[Finding, ...],
+    verdict: Verdict,
+) -> Report:
+    """The document of `bench crossover` with these rows, answers and findings."""
+    results = from_json(Results, {"bench_crossover": found})
+    return Report(
+        "gpucheck.report/1",
+        "0.1.0",
+        "bench crossover",
+        (),
+        "",
+        1.0,
+        Facts(),
+        rows,
+        findings,
+        results,
+        (),
+        summary=Summary(verdict, 0, True),
     )
 
 
@@ -60,20 +85,8 @@ def test_the_crossings_come_first_then_the_sizes_in_order(monkeypatch: pytest.Mo
         Finding("crossover.result", "pass", "the device's results are right at every size"),
         Finding("crossover.cpu_busy", "warn", "others", fix="run it again"),
     )
-    made = Report(
-        "gpucheck.report/1",
-        "0.1.0",
-        "bench crossover",
-        (),
-        "",
-        1.0,
-        Facts(),
-        rows,
-        findings,
-        from_json(Results, {"bench_crossover": [answered("matmul", 256), answered("training", None)]}),
-        (),
-        summary=Summary("warn", 0, True),
-    )
+    found = [answered("matmul", 256), answered("training", None)]
+    made = report(rows, found, findings, "warn")
     stream = io.StringIO()
     terminal.show(terminal.console(stream), text.blocks(made, verbose=True))
     assert re.sub("^─+$", "─", stream.getvalue(), flags=re.MULTILINE).splitlines() == [
@@ -118,19 +131,6 @@ def test_the_details_have_the_ratio_that_the_finding_has() -> None:
     (race,) = judge.races(rows)["training", False].values()
     assert race[1].ratio == 2.5
     found = [answered("training", 32) | {"transfers": False}]
-    made = Report(
-        "gpucheck.report/1",
-        "0.1.0",
-        "bench crossover",
-        (),
-        "",
-        1.0,
-        Facts(),
-        rows,
-        (),
-        from_json(Results, {"bench_crossover": found}),
-        (),
-        summary=Summary("pass", 0, True),
-    )
+    made = report(rows, found, (), "pass")
     (line,) = (one for one in shown(text.blocks(made, verbose=True), 120) if "batch 32" in one)
     assert "2.5×" in line and "2.0×" not in line

@@ -408,10 +408,10 @@ def _end_of(ending: Ending, kills: int | None) -> End:
 
 
 def _ran_out(asked: int | None, reached: int | None, budget: int, on_device: bool) -> str | None:
-    """What could not be allocated, and with how much in use; None where that is not known.
+    """Return which allocation failed and how much memory was in use then; None if either is unknown.
 
-    One that fails far below the budget begins with AT_ONCE. Memory that a limit counts and the figure does not: on the
-    host what was allocated and never written to, on a device what lies outside the allocator.
+    The text begins with AT_ONCE if memory ran out far below the budget. It also names what the limit counts and the
+    figure does not: on the host, memory that was allocated and never written; on a device, what other libraries hold.
     """
     if asked is None or reached is None:
         return None

@@ -128,7 +128,7 @@ def watched(
     found = {}
     for name, one in timed.items():
         why_not = ON_THE_HOST if name in on_host else watch.reason
-        seen = (None, why_not) if why_not else telemetry.summarise(samples, one.run, timing.lead_in(one))
+        seen = (None, why_not) if why_not else telemetry.summarise(samples, one.run, runs.lead_in(one.run, one.details))
         found[name] = (one, timing.beside(one, threads[name], used, *seen))
     return found
 

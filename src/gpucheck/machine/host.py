@@ -364,7 +364,8 @@ def processor_time(child_pid: int | None = None) -> ProcessorTime:
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """Cores that other processes kept busy over so many seconds, on average; None where it was too short to tell."""
+    """The cores that other processes used in `span_s` seconds, on average; `cores` is None if that was too short to
+    tell."""
 
     cores: float | None
     span_s: float

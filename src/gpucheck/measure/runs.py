@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, cast
 
@@ -110,6 +110,11 @@ def drifts(samples: Sequence[float]) -> bool:
 
 # What a judge cannot derive from rows: searches and long runs of products.
 _OF_EACH_RUN = ("bench_matmul_search", "bench_matmul_sustained")
+
+
+def lead_in(run: Run, details: Mapping[str, Any]) -> float:
+    """Return how long the untimed calls before each window are, in lengths of the window."""
+    return float(details.get("untimed_calls", 0)) / run.calls_per_sample
 
 
 def merge(reports: Sequence[Report]) -> Report:

@@ -108,8 +108,8 @@ class Watch:
 def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tuple[dict[str, Any] | None, str]:
     """The samples that lie inside a window of the run or its lead-in; None and why where there is none.
 
-    The lead-in are the same calls, untimed, right before a window: so many times its length. Samples before and after
-    tell what the driver's counters came to meanwhile.
+    The lead-in is the time of the same calls, untimed, right before each window; `lead_in` gives it in lengths of the
+    window. Samples before and after tell what the driver's counters came to meanwhile.
     """
     windows = list(zip(run.started_monotonic_s, run.samples_s, strict=True))
     inside = [
@@ -167,12 +167,12 @@ def flags(telemetry: Mapping[str, Any] | None) -> tuple[str, ...]:
     if telemetry is None:
         return ()
     names = set(telemetry["clock_reasons"])
-    shares, span_s = violation_shares(telemetry), telemetry.get("violations_span_s") or 0.0
-    least = max(LEAST_VIOLATION_SHARE, 1.5 * VIOLATION_STEP_S / span_s) if span_s else 1.0
-    long = {name for name, share in shares.items() if share > least}
-    known = bool(telemetry.get("sm_clock_hz") and telemetry.get("max_sm_clock_hz"))
+    span_s = telemetry.get("violations_span_s") or 0.0
+    least_s = max(LEAST_VIOLATION_SHARE * span_s, 1.5 * VIOLATION_STEP_S)
+    long = {name for name, share in violation_shares(telemetry).items() if share * span_s > least_s}
+    clock = _share_of_maximum(telemetry)
     # At its highest clock a row was not held: the counters tell of what else ran in their time.
-    powered = bool(long & set(POWER_VIOLATIONS)) and (is_below_maximum(telemetry) or not known)
+    powered = bool(long & set(POWER_VIOLATIONS)) and (clock is None or clock < HELD_BELOW)
     held = bool(names & set(HELD)) and is_below_maximum(telemetry)
     told = {
         "throttled": bool(names & set(THROTTLED) or long & set(THROTTLED_VIOLATIONS)),
@@ -192,8 +192,14 @@ def violation_shares(telemetry: Mapping[str, Any]) -> dict[str, float]:
 
 def is_below_maximum(telemetry: Mapping[str, Any]) -> bool:
     """Return whether the clock inside the windows is known to be below the part's highest."""
+    clock = _share_of_maximum(telemetry)
+    return clock is not None and clock < HELD_BELOW
+
+
+def _share_of_maximum(telemetry: Mapping[str, Any]) -> float | None:
+    """The median clock inside the windows as a share of the part's highest; None where one of them is unknown."""
     clock, most = telemetry.get("sm_clock_hz"), telemetry.get("max_sm_clock_hz")
-    return bool(clock and most and clock["median"] < HELD_BELOW * most)
+    return clock["median"] / most if clock and most else None
 
 
 def _power(samples: Sequence[Sample], windows: Sequence[tuple[float, float]]) -> tuple[float | None, str]:

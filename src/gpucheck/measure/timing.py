@@ -80,7 +80,7 @@ LEAST_WINDOW_S = 10 * RESOLUTION_S
 WINDOW_HEADROOM = 1.2
 # The launch queue blocks the host near 1 000 entries; a call may take more than one.
 MOST_CALLS = 500
-# Untimed calls put work between the hold and the first time stamp: so many, or as few as take a shortest window.
+# Untimed calls put work between the hold and the first time stamp: four, or fewer where those take a millisecond.
 UNTIMED_CALLS = 4
 # Where one call is this long, its length needs no mean of several.
 LONG_CALL_S = 10e-3
@@ -92,8 +92,8 @@ AHEAD_RATIO = 5.0
 # device's time, so the device never waited for it.
 AHEAD_IN_WINDOW = 2.0
 MOST_DOUBLINGS = 3
-# A host that hesitates for so many windows in a row will go on. One that did for a few of them was away for
-# milliseconds, and a held row rests between its windows: at a power limit it is faster than the others by that.
+# After so many windows in a row for which the host was too slow, the stream is held. Fewer are a pause of some
+# milliseconds. A hold is to be avoided: the device rests meanwhile, and at its power limit is faster after a rest.
 MOST_HESITATIONS = 20
 # The hold covers the enqueueing half as long again, and the hold's own launch.
 HOLD_FACTOR, HOLD_BASE_S = 1.5, 100e-6
@@ -121,8 +121,10 @@ class Window:
 
 
 def calibrate(timer: Timer, call: Callable[[], object], about_s: float) -> Cost:
-    """The cost of a call that takes about `about_s` seconds; both figures are the least of a few tries, of one where
-    it is long: the tries of 1 GiB over PCIe took half of a row's time."""
+    """The cost of a call that takes about `about_s` seconds; both figures are the least of a few tries.
+
+    Of a long call there is one try: three copies of 1 GiB over PCIe took half of their row's time.
+    """
     calls = 16 if about_s < MIN_WINDOW_S else UNTIMED_CALLS if about_s < LONG_CALL_S else 1
     costs = []
     for _ in range(3 if about_s < SURELY_LONG_S else 1):
@@ -134,7 +136,7 @@ def calibrate(timer: Timer, call: Callable[[], object], about_s: float) -> Cost:
         end = timer.record()
         timer.synchronize()
         costs.append((enqueued / calls, timer.elapsed_s(start, end) / calls))
-        # Long by itself: a hiccup of the host makes enqueueing long too.
+        # A long call needs one try. If the host paused, enqueueing was long too, and the try tells nothing.
         if costs[-1][1] >= LONG_CALL_S and costs[-1][1] > AHEAD_RATIO * costs[-1][0]:
             break
     return Cost(min(c for c, _ in costs), max(min(t for _, t in costs), 1e-9))
@@ -530,12 +532,8 @@ class Beside:
 def watched(watch: Watch, threads: int, take: Callable[[], Timed]) -> tuple[Timed, Beside]:
     """Take a row's samples while the device is watched. `threads` is how many cores the work would use on the host."""
     timed, used = with_cores_of_others(watch, take)
-    return timed, beside(timed, threads, used, *watch.during(timed.run, lead_in(timed)))
-
-
-def lead_in(timed: Timed) -> float:
-    """Return how long the untimed calls before each window are, as a share of the window."""
-    return float(timed.details.get("untimed_calls", 0)) / timed.run.calls_per_sample
+    seen = watch.during(timed.run, runs.lead_in(timed.run, timed.details))
+    return timed, beside(timed, threads, used, *seen)
 
 
 def beside(timed: Timed, threads: int, used: Others, seen: dict[str, Any] | None, why_not: str) -> Beside:

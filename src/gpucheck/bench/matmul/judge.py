@@ -375,9 +375,8 @@ def _at_work(one: Measurement) -> float:
     """The share of a row, from its first window to the end of its last, in which products ran, timed or not."""
     worked_s = span_s = 0.0
     for run, its in zip(one.runs, runs.each(one), strict=False):
-        untimed = its["details"].get("untimed_calls", 0) / run.calls_per_sample
         # The first window's untimed calls lie before it.
-        worked_s += sum(run.samples_s) + untimed * sum(run.samples_s[1:])
+        worked_s += sum(run.samples_s) + runs.lead_in(run, its["details"]) * sum(run.samples_s[1:])
         span_s += run.started_monotonic_s[-1] + run.samples_s[-1] - run.started_monotonic_s[0]
     return worked_s / span_s
 

@@ -378,23 +378,17 @@ def _ratios(rows: Sequence[Measurement]) -> list[Finding]:
     written = _written(rows, ratios)
     if not written:
         return []
-    # Two lines do the same, and differ where a few samples are all there is: the one with more of them is told.
-    same = sorted(
-        (place for place in written if rows[place].case["idiom"] in SAME), key=lambda one: _samples(rows[one])
-    )
-    slow = max(written.keys() - set(same[:-1]), key=written.__getitem__)
+    # Of the two lines that do the same, only the one with more samples: their times differ by chance alone.
+    same = {place: _samples(rows[place]) for place in written if rows[place].case["idiom"] in SAME}
+    told = max(same, key=lambda place: (same[place], place), default=None)
+    slow = max((place for place in written if place not in same or place == told), key=written.__getitem__)
     title = f"`{_call(rows[slow])}` takes {_times(written[slow])} the raw copy"
     evidence: dict[str, Any] = {
         "times_raw": {_call(rows[place]): ratio for place, ratio in ratios.items()},
         "size_bytes": rows[0].case["size_bytes"],
     }
     messages, fix = _pinning(rows, evidence)
-    back = {(row.case["idiom"], row.case["host_memory"]): place for place, row in enumerate(rows) if _is_back(row)}
-    place = back.get(("cpu", "pageable"))
-    several = place is not None and _samples(rows[place]) >= FEWEST
-    if place is not None and several and ("raw", "pinned") in back and ratios[place] >= COSTLY:
-        told = f"`{_call(rows[place])}` takes {_times(ratios[place])}: copy into a pinned tensor that you keep"
-        messages.append(told)
+    messages += _new_memory(rows, ratios)
     busy = sum("cpu-busy" in one.flags for one in rows)
     if busy:
         messages.append(f"machine busy for {busy} of {len(rows)} rows")
@@ -408,6 +402,18 @@ def _written(rows: Sequence[Measurement], ratios: dict[int, float]) -> dict[int,
     # A loop fetches and stacks samples too.
     single = {place for place in there if not cases[place]["idiom"].startswith("loader")} or there
     return {place: ratio for place, ratio in ratios.items() if place in single}
+
+
+def _new_memory(rows: Sequence[Measurement], ratios: dict[int, float]) -> list[str]:
+    """Return what `y.cpu()` costs, where its new memory takes longer than the copy and the host has pinned memory."""
+    raw = [one.case for one in rows if one.case["idiom"] == "raw" and one.case["direction"] == "device_to_host"]
+    if not any(case["host_memory"] == "pinned" for case in raw):
+        return []
+    return [
+        f"`{_call(one)}` takes {_times(ratios[place])}: copy into a pinned tensor that you keep"
+        for place, one in enumerate(rows)
+        if one.case["idiom"] == "cpu" and _samples(one) >= FEWEST and ratios[place] >= COSTLY
+    ]
 
 
 def _pinning(rows: Sequence[Measurement], evidence: dict[str, Any]) -> tuple[list[str], str | None]:
@@ -442,10 +448,6 @@ def _pinning(rows: Sequence[Measurement], evidence: dict[str, Any]) -> tuple[lis
 
 def _samples(one: Measurement) -> int:
     return one.time_s.n if one.time_s else 0
-
-
-def _is_back(one: Measurement) -> bool:
-    return bool(one.case["direction"] == "device_to_host")
 
 
 def _call(one: Measurement) -> str:
