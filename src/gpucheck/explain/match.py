@@ -161,13 +161,20 @@ def is_cut(text: str, pattern: Pattern) -> bool:
     own."""
     ends, begins = text[-_MOST:].rstrip(".…"), text[:_MOST].lstrip(".…")
     head, tail = pattern.head, pattern.tail
-    if any(ends.endswith(head[:length]) and _is_own(head, slice(0, length)) for length in _lengths(head)):
-        return True
-    return any(begins.startswith(tail[-length:]) and _is_own(tail, slice(-length, None)) for length in _lengths(tail))
+    # Of thousands of patterns most end here: not even the shortest part is there.
+    if (least := _least(head)) <= len(head) and head[:least] in ends:
+        lengths = range(least, len(head) + 1)
+        if any(ends.endswith(head[:length]) and _is_own(head, slice(0, length)) for length in lengths):
+            return True
+    if (least := _least(tail)) > len(tail) or tail[-least:] not in begins:
+        return False
+    lengths = range(least, len(tail) + 1)
+    return any(begins.startswith(tail[-length:]) and _is_own(tail, slice(-length, None)) for length in lengths)
 
 
-def _lengths(run: str) -> range:
-    return range(max(CUT_CHARACTERS, round(CUT_SHARE * len(run))), len(run) + 1)
+def _least(run: str) -> int:
+    """How much of a run has to be there for it to be known."""
+    return max(CUT_CHARACTERS, round(CUT_SHARE * len(run)))
 
 
 def _is_own(run: str, part: slice) -> bool:

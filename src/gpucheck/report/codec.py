@@ -100,7 +100,10 @@ def visible(text: str, keep: str = "\n\t") -> str:
 
     Such characters move a terminal's cursor, turn text around or cannot be encoded.
     """
-    if text.isprintable():
+    rest = text
+    for kept in keep:
+        rest = rest.replace(kept, "")
+    if rest.isprintable():
         return text
     return "".join(one if one.isprintable() or one in keep else written_out(one) for one in text)
 
