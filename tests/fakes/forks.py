@@ -68,7 +68,9 @@ class Server:
 class Forked(subprocess.Popen[bytes]):
     """A child that is forked: as any other but for its start."""
 
-    def __init__(self, server: Server, argv: Sequence[str], environment: Mapping[str, str], stdin: int) -> None:
+    def __init__(
+        self, server: Server, argv: Sequence[str], environment: Mapping[str, str], stdin: int = subprocess.DEVNULL
+    ) -> None:
         self._server = server
         super().__init__(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(environment))
 
@@ -111,3 +113,18 @@ def forked_children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     """Children that load torch are forked, where the system can: elsewhere they begin as everywhere."""
     if sys.platform == "linux":
         monkeypatch.setattr(child, "_popen", popen(request.getfixturevalue("fork_server")))
+
+
+@pytest.fixture
+def run_forked(request: pytest.FixtureRequest) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`subprocess.run` for a program that loads torch and whose words are kept as text: forked where the system can."""
+    if sys.platform != "linux":
+        return subprocess.run
+    server: Server = request.getfixturevalue("fork_server")
+
+    def run(argv: Sequence[str], *, env: Mapping[str, str], **_: Any) -> subprocess.CompletedProcess[str]:
+        with Forked(server, argv, env) as process:
+            out, err = process.communicate()
+        return subprocess.CompletedProcess(argv, process.returncode, out.decode(), err.decode())
+
+    return run
