@@ -122,9 +122,15 @@ def run_forked(request: pytest.FixtureRequest) -> Callable[..., subprocess.Compl
         return subprocess.run
     server: Server = request.getfixturevalue("fork_server")
 
-    def run(argv: Sequence[str], *, env: Mapping[str, str], **_: Any) -> subprocess.CompletedProcess[str]:
+    def run(
+        argv: Sequence[str], *, env: Mapping[str, str] = os.environ, timeout: float | None = None, **_: Any
+    ) -> subprocess.CompletedProcess[str]:
         with Forked(server, argv, env) as process:
-            out, err = process.communicate()
+            try:
+                out, err = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
         return subprocess.CompletedProcess(argv, process.returncode, out.decode(), err.decode())
 
     return run
