@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 from fake_driver import fake_driver
-from forks import fork_server, forked_children
+from forks import fork_server, forked_children, run_forked
 
 # For any test that asks for them: NVIDIA's libraries, faked, and children that begin with torch loaded.
-__all__ = ["fake_driver", "fork_server", "forked_children"]
+__all__ = ["fake_driver", "fork_server", "forked_children", "run_forked"]
 
 SOURCE = Path(__file__).parent.parent / "src"
 REQUIRE_GPU = "GPUCHECK_REQUIRE_GPU"

@@ -12,6 +12,7 @@ import sys
 import venv
 import zipfile
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -325,8 +326,9 @@ def stub_torch(folder: Path, version: str = "2.7.1+other") -> Path:
 def shell(command: str, folder: Path, python: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
     environment.pop("PYTHONPATH", None)
-    # What is installed is started once or twice: compiling all of it takes longer than that.
-    environment |= {"PIP_NO_COMPILE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    # What is installed is started once or twice: compiling all of it takes longer than that. pip takes the variable of
+    # an option that begins with `no` for what it switches off: 0 says that nothing is compiled.
+    environment |= {"PIP_NO_COMPILE": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     return subprocess.run([str(BASH), "-ec", command], cwd=folder, env=environment, capture_output=True, text=True)
 
 
@@ -335,34 +337,39 @@ Fresh = Callable[[Path], Path]
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Fresh:
-    """Makes an environment with pip in a folder, and returns its interpreter. pip is unpacked for the first alone: the
-    others are copies, in which `python -m pip` and what it installs know their own folder."""
+    """Makes an environment with pip in a folder, and returns its interpreter. pip is a copy of the one beside pytest,
+    which is compiled; where there is none, the one that comes with Python is unpacked, for the first alone: the others
+    are copies, in which `python -m pip` and what it installs know their own folder."""
     first = tmp_path_factory.mktemp("environment") / "first"
+
+    def make() -> None:
+        files = [file for one in metadata.distributions(name="pip") for file in one.files or ()]
+        venv.create(first, with_pip=not files)
+        (packages,) = first.glob("lib/python*/site-packages")
+        for file in files:
+            if ".." not in file.parts:  # commands, which name the interpreter that they were made for
+                place = packages / file
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(file.locate(), place)  # with its time, by which Python knows what is compiled
 
     def copy(folder: Path) -> Path:
         if not first.exists():
-            venv.create(first, with_pip=True)
+            make()
         shutil.copytree(first, folder, symlinks=True)
         return folder / "bin" / "python3"
 
     return copy
 
 
-@pytest.fixture(scope="module")
-def built(fresh: Fresh, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an image whose base has a torch of its own, after the steps of the Dockerfile."""
-    top = tmp_path_factory.mktemp("image")
-    base = fresh(top / "base")
-    assert shell(f"python3 -m pip install -q --no-index {shlex.quote(str(stub_torch(top)))}", top, base).returncode == 0
+def run_stage(number: int, top: Path, python: Path) -> None:
+    """One stage of the Dockerfile, the first is 0: its steps by an interpreter, its paths below a folder."""
     text = re.sub(r"\\\n\s*", " ", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
-    python, here = fresh(top / "build-python"), top
-    for line in text.splitlines():
+    here = top
+    for line in re.split(r"^FROM ", text, flags=re.MULTILINE)[number + 1].splitlines():
         word, _, rest = line.partition(" ")
         for path in ("/build", "/wheels"):
             rest = re.sub(rf"(?<!\S){path}", str(top / path[1:]), rest)
-        if word == "FROM" and "BASE" in rest:
-            python, here = base, top / "base"
-        elif word == "WORKDIR":
+        if word == "WORKDIR":
             here = Path(rest)
             here.mkdir()
         elif word == "COPY" and "--from" not in rest:
@@ -375,12 +382,30 @@ def built(fresh: Fresh, tmp_path_factory: pytest.TempPathFactory) -> Path:
             if "pip wheel" in rest and done.returncode and "hatchling" in done.stdout + done.stderr:
                 pytest.skip("no package index gives the build's backend")
             assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(fresh: Fresh, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, as the first stage of the Dockerfile makes it."""
+    top = tmp_path_factory.mktemp("image")
+    run_stage(0, top, fresh(top / "build-python"))
+    (made,) = (top / "wheels").iterdir()
+    return made
+
+
+@pytest.fixture(scope="module")
+def built(fresh: Fresh, wheel: Path) -> Path:
+    """The folder of an image whose base has a torch of its own, after the steps of the Dockerfile."""
+    top = wheel.parent.parent
+    base = fresh(top / "base")
+    assert shell(f"python3 -m pip install -q --no-index {shlex.quote(str(stub_torch(top)))}", top, base).returncode == 0
+    run_stage(1, top, base)
     return top
 
 
 @needs_bash
 @pytest.mark.slow
-def test_the_steps_of_the_image_leave_its_torch_as_it_was(built: Path) -> None:
+def test_the_steps_of_the_image_leave_its_torch_as_it_was(built: Path, wheel: Path) -> None:
     python = built / "base/bin/python3"
     said = shell("python3 -c 'import torch; print(torch.__version__)'; gpucheck --version", built, python)
     assert said.stdout.startswith(f"2.7.1+other\ngpucheck {gpucheck.__version__} ("), said.stderr
@@ -388,7 +413,6 @@ def test_the_steps_of_the_image_leave_its_torch_as_it_was(built: Path) -> None:
     done = shell("gpucheck explain oom.cuda --output page.html", built, python)
     assert (done.returncode, (built / "page.html").exists()) == (0, True), done.stderr
     # Every file of the package came with the wheel.
-    (wheel,) = (built / "wheels").iterdir()
     files = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("gpucheck/")}
     source = ROOT / "src"
     kept = (path for path in (source / "gpucheck").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
@@ -397,9 +421,8 @@ def test_the_steps_of_the_image_leave_its_torch_as_it_was(built: Path) -> None:
 
 @needs_bash
 @pytest.mark.slow
-def test_a_wheel_leaves_another_torch_as_it_was(built: Path, fresh: Fresh, tmp_path: Path) -> None:
+def test_a_wheel_leaves_another_torch_as_it_was(wheel: Path, fresh: Fresh, tmp_path: Path) -> None:
     """As pip and `pipx install --system-site-packages` do it: with everything that the wheel requires."""
-    (wheel,) = (built / "wheels").iterdir()
     python = fresh(tmp_path / "environment")
     torch = stub_torch(tmp_path)
     assert shell(f"python3 -m pip install -q --no-index {shlex.quote(str(torch))}", tmp_path, python).returncode == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 
 # In a child, before anything of gpucheck is imported: as on macOS or Windows, as far as this can be shown on Linux.
 WITHOUT_LINUX = """
@@ -19,6 +20,7 @@ class Missing(importlib.abc.MetaPathFinder):
 import psutil  # reads /proc here; elsewhere it asks the system in another way
 import torch  # and so does torch's OpenMP
 
+assert not any(name.partition(".")[0] == "gpucheck" for name in sys.modules)
 sys.meta_path.insert(0, Missing())
 for name in ("resource", "fcntl"):
     sys.modules.pop(name, None)
@@ -57,8 +59,10 @@ print(json.dumps([len(modules), codes]))
 """
 
 
-def test_everything_imports_and_the_commands_work() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT_LINUX], capture_output=True, text=True, timeout=100)
+def test_everything_imports_and_the_commands_work(
+    run_forked: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = run_forked([sys.executable, "-c", WITHOUT_LINUX], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     count, codes = json.loads(done.stdout.splitlines()[-1])
     assert count > 50

@@ -56,6 +56,7 @@ def state_of(model: torch.nn.Module) -> str:
     return digest.hexdigest()
 
 
+@pytest.mark.usefixtures("forked_children")  # how a trial begins changes nothing of what it could touch
 def test_weights_random_numbers_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inventory, "read", lambda *_, **__: Facts(host=host.read(), devices=(host.cpu(),)))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

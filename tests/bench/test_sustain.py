@@ -312,7 +312,7 @@ def test_the_command_runs_the_fastest_product_of_each_dtype(monkeypatch: pytest.
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
     monkeypatch.setattr(work, "IDLE_S", 0.0)
     # Large enough that the cost of a call, on a busy machine too, is far below 1 %: what is call-bound has no rate.
-    options = MatmulOptions(dtypes=("float32",), shapes=((640, 640, 640),), time_budget_s=4.0, sustain_s=0.3)
+    options = MatmulOptions(dtypes=("float32",), shapes=((640, 640, 640),), time_budget_s=2.0, sustain_s=0.3)
     recorder = Document()
     work.command(options, recorder)
     rows = [event.measurement for event in recorder.events if isinstance(event, Measured)]

@@ -35,6 +35,7 @@ def setting(recorder: Recorder, *ids: str, facts: Facts = NOTHING) -> Together:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_children")
 def test_two_children_copy_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(together, "SIZE", 2 * MIB)
     recorder = Recorder()

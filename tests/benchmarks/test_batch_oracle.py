@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -115,9 +116,14 @@ def test_the_figures_to_reach(oracle: ModuleType) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is read from /proc, which is Linux's")
-def test_a_process_that_trains_tells_its_peak(oracle: ModuleType) -> None:
+def test_a_process_that_trains_tells_its_peak(
+    oracle: ModuleType,
+    run_forked: Callable[..., subprocess.CompletedProcess[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert oracle.trained("convnet", 512, 2**23) == oracle.Trained(512, out_of_memory=True)
+    monkeypatch.setattr(oracle.subprocess, "run", run_forked)  # one fresh start shows that it starts
     one, eight = (oracle.trained("convnet", size, 2**30) for size in (1, 8))
     assert (one.failure, eight.failure) == (None, None)
     # Seven more images keep at least their first two maps of 16×64×64 floats each.
     assert eight.peak_bytes - one.peak_bytes > 7 * 2 * 16 * 64 * 64 * 4
-    assert oracle.trained("convnet", 512, 2**23) == oracle.Trained(512, out_of_memory=True)

@@ -279,6 +279,7 @@ def test_the_names_of_parameters_are_those_of_their_options() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_children")
 def test_two_runs_in_fresh_processes_and_a_baseline_in_one_go(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -423,6 +423,7 @@ def test_what_torch_can_use(probe: TorchProbe, usable: Usable) -> None:
 # --- secrets ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_no_value_of_a_variable_that_is_not_on_the_list_is_told(
     fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,7 @@ _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 # These load torch. What begins as another program is started as it is.
 LOADS_TORCH = (
     *("gpucheck.batch_size.trial", "gpucheck.program.model_child", "gpucheck.bench.collective.rank", "bad_rank"),
-    "gpucheck.cli.app",
+    *("gpucheck.bench.transfer.together", "gpucheck.cli.app", "gpucheck.stress.device"),
     *("the interpreter that is diagnosed", "torch.distributed.run", "pinned.py"),
 )
 
@@ -68,7 +68,9 @@ class Server:
 class Forked(subprocess.Popen[bytes]):
     """A child that is forked: as any other but for its start."""
 
-    def __init__(self, server: Server, argv: Sequence[str], environment: Mapping[str, str], stdin: int) -> None:
+    def __init__(
+        self, server: Server, argv: Sequence[str], environment: Mapping[str, str], stdin: int = subprocess.DEVNULL
+    ) -> None:
         self._server = server
         super().__init__(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(environment))
 
@@ -111,3 +113,24 @@ def forked_children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     """Children that load torch are forked, where the system can: elsewhere they begin as everywhere."""
     if sys.platform == "linux":
         monkeypatch.setattr(child, "_popen", popen(request.getfixturevalue("fork_server")))
+
+
+@pytest.fixture
+def run_forked(request: pytest.FixtureRequest) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`subprocess.run` for a program that loads torch and whose words are kept as text: forked where the system can."""
+    if sys.platform != "linux":
+        return subprocess.run
+    server: Server = request.getfixturevalue("fork_server")
+
+    def run(
+        argv: Sequence[str], *, env: Mapping[str, str] = os.environ, timeout: float | None = None, **_: Any
+    ) -> subprocess.CompletedProcess[str]:
+        with Forked(server, argv, env) as process:
+            try:
+                out, err = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(argv, process.returncode, out.decode(), err.decode())
+
+    return run

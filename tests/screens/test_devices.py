@@ -388,8 +388,9 @@ def test_of_several_faults_the_worst_card_stands_first(seed: int) -> None:
     made = {place: card(place, **{**links, **WRONG[fault]}) for place, fault in zip(places, faults, strict=True)}
     # What is no fault stands beside them.
     others = [idle(n, **links) if draw.random() < 0.5 else card(n, **{**links, **WRONG[-1]}) for n in range(8)]
-    lines = shown(text.blocks(eight(*[made.get(place, others[place]) for place in range(8)])))
-    assert re.search(rf"cuda:{places[0]}\b|NVML {places[0]}\b", lines[0]), lines[0]
+    first, *_ = text.blocks(eight(*[made.get(place, others[place]) for place in range(8)]))
+    line = shown([first])[0]
+    assert re.search(rf"cuda:{places[0]}\b|NVML {places[0]}\b", line), line
 
 
 DEAD = {8: "power cable", 11: "interrupts", 15: "lost", 16: "reset", 999: "not answering"}

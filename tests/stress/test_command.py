@@ -177,10 +177,11 @@ def test_in_a_short_run_every_kind_has_a_turn_in_which_a_step_fits() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_children")
 def test_a_short_run_on_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "stress.json"
     code = app_module.main(
-        ["stress", "--device", "cpu", "--duration", "2s", "--fill", "2%", "--quiet", "--output", str(file)]
+        ["stress", "--device", "cpu", "--duration", "1s", "--fill", "2%", "--quiet", "--output", str(file)]
     )
     document = json.loads(file.read_text(encoding="utf-8"))
     schema.validator().validate(document)
