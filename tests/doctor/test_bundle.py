@@ -210,7 +210,7 @@ class Rig:
 
     def _doors(self) -> None:
         """The command line has no other root: the doors are given this one."""
-        for door, name in ((inventory, "read"), (stack, "read")):
+        for door, name in ((inventory, "Inventory"), (stack, "read")):
             self.patch.setattr(door, name, elsewhere(getattr(door, name), self.machine.root))
         users = SECRETS.users
         # The kernel keeps 15 letters of a process's name.

@@ -425,12 +425,18 @@ def test_a_mask_that_is_obeyed_is_no_finding(value: str) -> None:
     assert [one for one in CONDITIONS if one.startswith(("mask.", "devices.")) and judged(one, evidence)] == []
 
 
-def test_a_mask_tells_where_torchs_own_parser_differs() -> None:
-    seen = judged("mask.shows_fewer", masked("GPU-1,0,7", 1, 0))
+def test_a_mask_tells_where_torch_counts_otherwise() -> None:
+    evidence = masked("GPU-1,0,7", 1, 0, torch_count=1)
+    seen = judged("mask.shows_fewer", evidence)
     assert seen is not None
-    assert seen.message.endswith("; torch's own parser, which counts before CUDA starts, reads 1")
+    assert seen.message.endswith("; torch.cuda.device_count() is 1")
     assert (seen.evidence["by_cuda_rules"], seen.evidence["by_torch"]) == (2, 1)
     assert seen.evidence["entries"][2] == {"text": "7", "index": None, "why": "2 GPUs exist, counted from 0"}
+    # Where no torch for CUDA answered, nothing is said of it.
+    for without in (replace(evidence, torch=None), with_torch(evidence, cuda=None, count=0)):
+        unsaid = judged("mask.shows_fewer", without)
+        assert unsaid is not None and unsaid.evidence["by_torch"] is None
+        assert unsaid.message.endswith("'7' shows nothing: 2 GPUs exist, counted from 0")
 
 
 def test_a_mask_is_not_blamed_for_a_driver_that_does_not_start() -> None:

@@ -152,7 +152,7 @@ def loaded(module: FuzzedNvml, facts: Facts) -> LoadResult:
 
 
 class Once:
-    """Stands for the inventory that `devices` opens."""
+    """Stands for the inventory that `devices` and `doctor` open."""
 
     restarts = 0
 
@@ -161,6 +161,9 @@ class Once:
 
     def read(self) -> Facts:
         return self._facts
+
+    def again(self, facts: Facts) -> Facts:
+        return facts
 
     def __enter__(self) -> Once:
         return self
@@ -231,8 +234,7 @@ def test_no_answer_of_nvmls_ends_in_a_traceback_nor_is_taken_for_health(
         faults = case(seed)
         module = FuzzedNvml(faults)
         facts = read(module, links=True)
-        patched.setattr(inventory, "read", lambda *_, facts=facts, **__: facts)
-        patched.setattr(inventory, "again", lambda facts: facts)
+        patched.setattr(inventory, "Inventory", lambda facts=facts, **_: Once(facts))
         seen = loaded(module, facts)
         patched.setattr(command, "run_load", lambda *_, seen=seen: seen)
         told = collected(lambda collector: doctor.command(DoctorOptions(), collector))
@@ -255,8 +257,7 @@ def test_without_a_fault_all_is_healthy(patched: pytest.MonkeyPatch, capsys: pyt
     """Else no case could be taken for health, and the test above would say nothing."""
     module = FuzzedNvml()
     facts = read(module, links=True)
-    patched.setattr(inventory, "read", lambda *_, **__: facts)
-    patched.setattr(inventory, "again", lambda facts: facts)
+    patched.setattr(inventory, "Inventory", lambda **_: Once(facts))
     patched.setattr(command, "run_load", lambda *_: loaded(module, facts))
     patched.setattr(devices, "Inventory", lambda **_: Once(facts))
     for arguments in (["doctor"], ["devices"]):

@@ -20,7 +20,7 @@ from gpucheck.doctor import command, conditions_cards
 from gpucheck.doctor.condition import Evidence, Seen
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.machine import stack
-from gpucheck.report.facts import Device, Mig, Process
+from gpucheck.report.facts import Changes, ClockReasons, Device, Link, Mig, Process
 from gpucheck.report.results.short import CardUnderLoad, LoadOutcome, LoadResult
 
 __all__ = ["root"]
@@ -96,17 +96,49 @@ def test_nothing_is_said_of_a_healthy_card_nor_where_nothing_is_known(evidence: 
     ("held_by", "found"),
     [
         ({"hw_slowdown": 1}, None),
-        ({"hw_slowdown": 2}, ("load.hardware_slowdown", "warn")),
-        ({"hw_thermal_slowdown": 9}, ("load.hardware_slowdown", "warn")),
-        ({"hw_power_brake_slowdown": 10}, ("load.hardware_slowdown", "fail")),
-        ({"sw_thermal_slowdown": 20}, ("load.thermal", "warn")),
+        ({"hw_slowdown": 2}, ("load.hardware_slowdown", "warn", "power")),
+        ({"hw_thermal_slowdown": 9}, ("load.hardware_slowdown", "warn", "heat")),
+        ({"hw_power_brake_slowdown": 10}, ("load.hardware_slowdown", "fail", "power brake")),
+        ({"sw_thermal_slowdown": 20}, ("load.thermal", "warn", "heat")),
         ({"applications_clocks_setting": 20}, None),
     ],
 )
-def test_what_holds_the_clock(held_by: dict[str, int], found: tuple[str, str] | None) -> None:
+def test_what_holds_the_clock(held_by: dict[str, int], found: tuple[str, str, str] | None) -> None:
     name, count = next(iter(held_by.items()))
-    expected = [] if found is None else [(*found, f"cuda:1: {name} in {count} of 20 readings")]
-    assert said(loaded(held_by=held_by)) == expected
+    expected = []
+    if found is not None:
+        cost = "clock 1485 of 1980 MHz (25 % lower); 45 °C"
+        words = f"cuda:1: throttled by {found[2]}; {cost}; {name} in {count} of 20 readings"
+        expected = [(*found[:2], words)]
+    clocks = {} if found is None else {"sm_clock_hz": clock(1.485e9)}
+    assert said(loaded(clocks, held_by)) == expected
+
+
+def test_what_lasts_does_so_in_a_short_load() -> None:
+    short = {"violations_s": {"thermal": 0.0}, "violations_span_s": 0.1}
+    ((name, verdict, _),) = said(loaded(short, {"hw_slowdown": 20}))
+    assert (name, verdict) == ("load.hardware_slowdown", "fail")
+
+
+def test_what_was_read_at_rest_does_not_count_under_load() -> None:
+    resting = card(
+        1,
+        utilization_percent=0.0,
+        temperature_celsius=99.0,
+        temperature_margin_celsius=-2.0,
+        memory_temperature_celsius=110.0,
+        memory_max_celsius=95.0,
+        sm_clock_hz=210e6,
+        memory_clock_hz=405e6,
+        max_memory_clock_hz=2.6e9,
+        power_w=900.0,
+        power_limit_w=700.0,
+        violations_s={"thermal": 500.0},
+        pcie=Link(1, 4, 5, 16),
+        clock_reasons=ClockReasons(0, ("hw_slowdown",)),
+        changes=Changes(2.0, {"thermal": 1.0}, lasting_clock_reasons=("hw_slowdown",)),
+    )
+    assert said(loaded(evidence=with_cards(card(0), resting))) == []
 
 
 @pytest.mark.parametrize(
@@ -123,7 +155,9 @@ def test_what_holds_the_clock(held_by: dict[str, int], found: tuple[str, str] | 
 def test_the_power_limit_is_told_beside_the_default(limit_w: float | None, default_w: float | None, told: str) -> None:
     cards = with_cards(card(0), card(1, power_limit_w=limit_w, power_limit_default_w=default_w))
     (found,) = said(loaded(held_by={"sw_power_cap": 20}, evidence=cards))
-    assert found == ("load.power_limited", "info", f"cuda:1: in 20 of 20 readings under load; {told}")
+    held = "clock limited by power; clock 1980 of 1980 MHz, no loss now"
+    words = f"cuda:1: {held}; {told}; sw_power_cap in 20 of 20 readings"
+    assert found == ("load.power_limited", "info", words)
     assert CONDITIONS["load.power_limited"].fix == "no action needed"
 
 
@@ -131,27 +165,40 @@ def test_a_device_that_no_list_has_is_told_as_far_as_it_is_known() -> None:
     held = under_load("cuda:7", telemetry(), held_by={"sw_power_cap": 12})
     found = judged("load.power_limited", replace(HEALTHY, load=load_of("ran", load_s=1.0, cards=(held,))))
     assert found is not None
-    assert found.message.startswith("cuda:7: in 12 of 20 readings under load; nvidia-smi -q -d POWER shows")
+    assert found.message.startswith("cuda:7: clock limited by power; ")
+    assert found.message.endswith("whether the limit is the default; sw_power_cap in 12 of 20 readings")
 
 
 def test_heat_between_two_readings_is_counted_by_the_driver() -> None:
     heat = {"violations_s": {"thermal": 0.2, "power": 0.9}, "violations_span_s": 1.0}
-    assert said(loaded(heat)) == [("load.thermal", "warn", "cuda:1: limited for 20 % of the time")]
+    counted = "clock limited; thermal 20 % of the last 1.00 s; clock 1980 of 1980 MHz, no loss now"
+    assert said(loaded(heat)) == [("load.thermal", "warn", f"cuda:1: {counted}")]
+    ((_, verdict, both),) = said(loaded(heat, {"sw_thermal_slowdown": 3}))
+    assert verdict == "warn"
+    assert both.endswith("; 45 °C; limited for 20 % of the time; sw_thermal_slowdown in 3 of 20 readings")
     little = {"violations_s": {"thermal": 0.005}, "violations_span_s": 1.0}
     assert said(loaded(little)) == []
 
 
 def test_a_setting_is_told_where_the_clock_is_lower() -> None:
     held_by = {"applications_clocks_setting": 20}
-    assert said(loaded({"sm_clock_hz": clock(1.2e9)}, held_by)) == [
-        ("load.clock_setting", "info", "cuda:1: applications_clocks_setting")
-    ]
+    words = (
+        "clock limited by a setting; application clocks; clock 1200 of 1980 MHz (39 % lower); "
+        "applications_clocks_setting in 20 of 20 readings"
+    )
+    assert said(loaded({"sm_clock_hz": clock(1.2e9)}, held_by)) == [("load.clock_setting", "info", f"cuda:1: {words}")]
 
 
-@pytest.mark.parametrize(("held_by", "seen"), [({}, True), ({"gpu_idle": 20}, True), ({"sw_power_cap": 20}, False)])
+@pytest.mark.parametrize(
+    ("held_by", "seen"),
+    [({}, True), ({"gpu_idle": 20}, True), ({"sw_power_cap": 20}, False), ({"hw_slowdown": 1}, False)],
+)
 def test_a_low_clock_without_a_reason(held_by: dict[str, int], seen: bool) -> None:
-    found = judged("load.low_clock", loaded({"sm_clock_hz": clock(345e6)}, held_by))
-    assert (found.message if found else None) == ("cuda:1: 345 of 1980 MHz" if seen else None)
+    heat = {"violations_s": {"thermal": 0.2}, "violations_span_s": 1.0}
+    found = judged("load.low_clock", loaded({"sm_clock_hz": clock(345e6), **heat}, held_by))
+    assert (found is not None) == seen
+    if found is not None:
+        assert found.message.startswith("cuda:1: clock 345 of 1980 MHz; NVML gives no reason")
 
 
 # --- the link ---------------------------------------------------------------------------------------------------------
@@ -162,15 +209,11 @@ def test_a_low_clock_without_a_reason(held_by: dict[str, int], seen: bool) -> No
     [
         (
             {"width": 8},
-            ("load.link_width", "warn", "cuda:1: x8, and x16 is possible, and a GPU of the same name has x16"),
+            ("load.link_width", "warn", "cuda:1: PCIe x8 of x16; a GPU of the same name has x16"),
         ),
         (
             {"generation": 4},
-            (
-                "load.link_generation",
-                "warn",
-                "cuda:1: generation 4, and generation 5 is possible, and a GPU of the same name has generation 5",
-            ),
+            ("load.link_generation", "warn", "cuda:1: PCIe gen 4 of 5; a GPU of the same name has gen 5"),
         ),
         ({"width": None}, None),
         ({"max_width": None}, None),
@@ -218,6 +261,8 @@ def test_a_link_that_carries_little_is_not_judged() -> None:
     narrow = {"pcie": {**LINK, "width": 1}}
     assert said(loaded({**narrow, "c2c_bytes_per_s": 450e9})) == []
     assert said(loaded(narrow, evidence=with_cards(card(0), card(1, integrated=True)))) == []
+    # Where NVML does not tell of NVLink-C2C, the name does.
+    assert said(loaded(narrow, evidence=with_cards(card(0), card(1, name="NVIDIA GH200 480GB")))) == []
 
 
 # --- heat -------------------------------------------------------------------------------------------------------------
@@ -227,7 +272,7 @@ def test_a_link_that_carries_little_is_not_judged() -> None:
 def test_heat_beside_the_temperature_of_the_slowdown(celsius: float, verdict: str | None) -> None:
     evidence = with_cards(card(0), card(1, slowdown_celsius=93.0))
     found = said(loaded({"temperature_celsius": celsius}, evidence=evidence))
-    words = f"cuda:1: {celsius:.0f} °C; it slows down from 93 °C"
+    words = f"cuda:1: {celsius:.0f} °C, limit 93 °C{'; the hardware lowers the clock' if verdict == 'warn' else ''}"
     assert found == ([] if verdict is None else [("load.hot", verdict, words)])
 
 

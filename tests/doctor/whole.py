@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from fake_machine import FakeMachine
 
+import gpucheck.devices.command  # noqa: F401 - binds its Inventory before the doctor's is given another root
 from gpucheck.doctor import command as doctor
 from gpucheck.doctor.options import DoctorOptions
 from gpucheck.machine import inventory, stack
@@ -82,8 +83,8 @@ def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     nodes = ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1")
     machine = FakeMachine(tmp_path / "root").card(0x10).card(0x11).module().on_disk().nodes(*nodes).libraries()
     # The command line has no other root: there the doors are given this one.
-    for door in (inventory, stack):
-        monkeypatch.setattr(door, "read", elsewhere(door.read, machine.root))
+    for door, name in ((inventory, "Inventory"), (stack, "read")):
+        monkeypatch.setattr(door, name, elsewhere(getattr(door, name), machine.root))
     return Path(machine.root)
 
 

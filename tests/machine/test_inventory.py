@@ -648,9 +648,10 @@ def test_counters_of_a_second_reading(fake_driver: Fake) -> None:
 
 def test_facts_are_read_again_without_libcuda_and_torch(fake_driver: Fake) -> None:
     script = fake_driver(f"nvml.count=2\ncuda.order=1,0\nprocesses={os.getpid()}:5\n")
-    facts = inventory.read(processes=True, links=True)
+    with Inventory(with_processes=True, with_links=True) as machine:
+        facts = machine.read()
     script.write_text("nvml.count=2\ncuda.init=hang\nutilization=97\nprocesses=\n1.power=!999\n")
-    seen = inventory.again(facts)
+    seen = machine.again(facts)
     assert [(one.id, one.cuda_index, one.nvml_index) for one in seen.devices[:-1]] == [
         ("cuda:0", 0, 1),
         ("cuda:1", 1, 0),
@@ -671,9 +672,10 @@ def replace_start(seen: Facts, facts: Facts) -> Facts:
 
 def test_what_cannot_be_read_again_stays_as_it_is(fake_driver: Fake) -> None:
     fake_driver("nvml.init=!9\ncuda.order=0\n")
-    facts = inventory.read()
-    assert inventory.again(facts) is facts
-    assert inventory.again(Facts()) == Facts()
+    with Inventory() as machine:
+        facts = machine.read()
+    assert machine.again(facts) is facts
+    assert Inventory().again(Facts()) == Facts()
 
 
 def test_the_kernels_log_is_read_beside_the_cards_and_one_that_cannot_be_read_says_so(
@@ -685,10 +687,12 @@ def test_the_kernels_log_is_read_beside_the_cards_and_one_that_cannot_be_read_sa
     unread = inventory.read(root=machine.root)
     assert (unread.xids, unread.unknown["/driver/xids"]) == (None, "No such file or directory")
     machine.log("NVRM: Xid (PCI:0000:11:00): 119, pid=77, Timeout")
-    read = inventory.read(root=machine.root)
+    with Inventory(root=machine.root) as opened:
+        read = opened.read()
     assert "/driver/xids" not in read.unknown
     assert [(one.number, one.pci_address, one.at is None) for one in read.xids or ()] == [(119, "0000:11:00.0", False)]
-    assert inventory.again(read).xids == read.xids
+    machine.log("NVRM: Xid (PCI:0000:10:00): 79, pid=77, GPU has fallen off the bus.")
+    assert [one.number for one in opened.again(read).xids or ()] == [119]
 
 
 def test_a_machine_without_a_gpu_has_no_log_to_miss(fake_driver: Fake, tmp_path: Path) -> None:

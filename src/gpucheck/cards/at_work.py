@@ -19,6 +19,8 @@ from gpucheck.report.facts import Device, Facts, Link
 from gpucheck.report.finding import Verdict
 
 Work = Literal["busy", "light load", "idle", "unknown"]
+# The state of a card that gpucheck itself loads: it is busy, whatever NVML says of its utilisation.
+UNDER_LOAD = "under load"
 # Below this it is a display or a monitor that asks.
 AT_REST_PERCENT = 5.0
 # Where NVML tells no utilisation: at rest a T4 or an L4 that is kept awake takes up to 0.42 of its limit, and others
@@ -77,6 +79,8 @@ MINUTES_OF_A_DAY = 24 * 60
 
 def work(device: Device) -> Work:
     """Return whether the card works: by utilisation, else by power and NVML's clock reason for idle."""
+    if device.state == UNDER_LOAD:
+        return "busy"
     percent, power, limit = device.utilization_percent, device.power_w, device.power_limit_w
     if percent is not None:
         if percent >= AT_WORK_PERCENT:
@@ -166,7 +170,9 @@ def throttled(device: Device, facts: Facts) -> Said | None:
     lasting = any(name in HARDWARE for name in _lasting(device))
     verdict: Verdict = "fail" if lasting else "warn"
     reasons = f"{', '.join(named)} in {'two readings' if lasting else 'one reading'}"
-    message = _joined(_cost(device), _cool(device, named), reasons)
+    # Under load there are many readings, and who took them counts.
+    counted = "" if device.state == UNDER_LOAD else reasons
+    message = _joined(_cost(device), _cool(device, named), counted)
     by = _by(device, named)
     return Said(verdict, f"throttled by {by}", message, MENDS.get(by, COOLING), _live(device))
 

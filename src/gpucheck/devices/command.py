@@ -316,7 +316,8 @@ def status(options: StatusOptions, emit: Emit) -> None:
     limit_s = min(STATUS_LIMIT_S, healthy_s)
     answer_s = max(began_s + STATUS_LIMIT_S - time.monotonic(), 1.0)
     asked = DoctorOptions(options.python, time_budget_s=answer_s, root=options.root)
-    evidence = doctor.read(asked, emit, driver_timeout_s=limit_s)
+    machine = inventory.Inventory(with_processes=True, with_links=True, root=options.root, timeout_s=limit_s)
+    evidence = doctor.read(asked, emit, machine)
     probe = evidence.probe
     if probe.timed_out:
         # Time is over, and torch had no card yet while these were read.
@@ -324,7 +325,7 @@ def status(options: StatusOptions, emit: Emit) -> None:
     else:
         # A second time, now that torch is no longer at work in a child of ours.
         left_s = max(began_s + STATUS_LIMIT_S - time.monotonic(), AGAIN_S)
-        evidence = replace(evidence, facts=inventory.again(evidence.facts, min(left_s, limit_s)))
+        evidence = replace(evidence, facts=machine.again(evidence.facts, min(left_s, limit_s)))
     emit(Started(evidence.facts))
     result, found = status_judge(evidence, is_early=limit_s < healthy_s, is_chosen=options.python is not None)
     emit(Answered("doctor", result))

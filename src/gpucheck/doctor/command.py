@@ -44,9 +44,10 @@ _MOST_NAMED = 3
 def command(options: DoctorOptions, emit: Emit) -> Evidence:
     """Read, diagnose, and say the first broken rung before all else. Returns what was read. Raises UsageError."""
     conditions = select(options.only, options.skip)
-    evidence = read(options, emit)
+    machine = inventory.Inventory(with_processes=True, with_links=True, root=options.root)
+    evidence = read(options, emit, machine)
     # A second time, now that torch is no longer at work in a child of ours: what others do now, and what grew.
-    evidence = replace(evidence, facts=inventory.again(evidence.facts))
+    evidence = replace(evidence, facts=machine.again(evidence.facts))
     if any(condition.id.startswith("load.") for condition in conditions) and can_load(evidence):
         emit(Progress("running 1 s of load on the GPUs"))
         evidence = replace(evidence, load=run_load(evidence, options.python))
@@ -87,11 +88,8 @@ def usable(probe: TorchProbe) -> Usable:
     return Usable(None, 0)
 
 
-def read(options: DoctorOptions, emit: Emit, *, driver_timeout_s: float | None = None) -> Evidence:
-    """Read everything, the slow parts side by side. Raises UsageError for a --python that cannot start.
-
-    The driver is waited for as long as a healthy one may take, or `driver_timeout_s`.
-    """
+def read(options: DoctorOptions, emit: Emit, machine: inventory.Inventory) -> Evidence:
+    """Read everything, the slow parts side by side. Raises UsageError for a --python that cannot start."""
     emit(Progress("reading driver and torch"))
     # The driver in this thread, which an interrupt reaches; torch is cut off by it.
     cut = child.Cut()
@@ -99,7 +97,7 @@ def read(options: DoctorOptions, emit: Emit, *, driver_timeout_s: float | None =
         limit_s = options.time_budget_s or stack.TORCH_TIMEOUT_S
         asked = beside.submit(stack.probe, options.python, timeout_s=limit_s, cut=cut)
         try:
-            facts, seen = _around(options.root, cut, driver_timeout_s)
+            facts, seen = _around(options.root, cut, machine)
             probe = _answer(asked, options.python)
         finally:
             cut.after(0.0, "interrupted")
@@ -139,8 +137,9 @@ def _no_answer(python: str, probe: TorchProbe) -> UsageError:
     return UsageError(f"--python {python} cannot run the probe", probe.error or "it printed nothing", _GIVE)
 
 
-def _around(root: Path, cut: child.Cut, timeout_s: float | None) -> tuple[Facts, Stack]:
-    facts = inventory.read(processes=True, root=root, links=True, timeout_s=timeout_s)
+def _around(root: Path, cut: child.Cut, machine: inventory.Inventory) -> tuple[Facts, Stack]:
+    with machine:
+        facts = machine.read()
     driver = facts.driver
     if driver is not None and driver.cuinit_code is None and driver.is_hung:
         # What torch waits for does not come. One that answers and hangs at a device may let torch use another.

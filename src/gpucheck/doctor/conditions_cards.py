@@ -6,24 +6,23 @@ live reading; those that are free by the doctor's own load (`load.`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
 from gpucheck import naming, units
-from gpucheck.cards import checks
-from gpucheck.cards.at_work import HARDWARE, LOW_CLOCK, of_default, work
-from gpucheck.cards.card import is_dead, name_of, silent
+from gpucheck.cards import at_work, checks
+from gpucheck.cards.card import Said, is_dead, low_clocks, name_of, silent
 from gpucheck.doctor.condition import Condition, Evidence, Seen
-from gpucheck.links import ACS_FIX, IOMMU_FIX, is_speed_lost, is_width_lost
+from gpucheck.links import ACS_FIX, IOMMU_FIX
 from gpucheck.machine import numa
 from gpucheck.machine.inventory import unclaimed_bytes
 from gpucheck.machine.numa import Between
 from gpucheck.machine.nvml_fields import applies
-from gpucheck.measure.telemetry import HELD, LEAST_VIOLATION_SHARE, POWER_LIMITED, is_below_maximum, violation_shares
+from gpucheck.measure.telemetry import HELD, HELD_BELOW, POWER_LIMITED
 from gpucheck.report.codec import to_json
-from gpucheck.report.facts import Device
-from gpucheck.report.finding import VERDICTS, Verdict, grouped, told_once
+from gpucheck.report.facts import Changes, ClockReasons, Device, Facts, Link
+from gpucheck.report.finding import VERDICTS, grouped, told_once
 from gpucheck.report.results.short import CardUnderLoad, LoadResult
 
 # A context of CUDA's takes a few hundred MiB, the one of the torch that is being asked among them.
@@ -583,90 +582,99 @@ def _device(evidence: Evidence, name: str) -> Device | None:
     return next((card for card in evidence.cards if card.id == name), None)
 
 
-def _held(evidence: Evidence, names: tuple[str, ...]) -> dict[str, dict[str, int]]:
-    """By card, in how many readings these reasons were given; without what was seen once."""
-    found = {}
-    for card, _ in _seen(evidence):
-        counts = {name: card.held_by[name] for name in names if card.held_by.get(name, 0) >= LEAST_READINGS}
-        if counts:
-            found[card.device] = counts
-    return found
+_ENDS = ("generation", "width", "max_generation", "max_width")
+# What a load does not change of a card, as far as its checks need it.
+_FIXED = (
+    "kind",
+    "id",
+    "name",
+    "pci_address",
+    "integrated",
+    "gpu_max_celsius",
+    "slowdown_celsius",
+    "power_limit_w",
+    "power_limit_default_w",
+)
 
 
-def _readings(evidence: Evidence) -> dict[str, int]:
-    return {card.device: telemetry["readings"] for card, telemetry in _seen(evidence)}
+def _as_loaded(evidence: Evidence, names: Collection[str] | None, least: int) -> Iterator[tuple[Device, str]]:
+    """The cards as they ran under load, for the checks of a busy card, and how often NVML gave which clock reason.
+
+    Of the reasons those `names` count (None: all) that at least so many readings have. What else was read at rest is
+    left out.
+    """
+    for card, telemetry in _seen(evidence):
+        known = _device(evidence, card.device) or Device("cuda", card.device)
+        readings, clock, link = telemetry["readings"], telemetry["sm_clock_hz"], telemetry["pcie"]
+        counts = {name: card.held_by.get(name, 0) for name in (card.held_by if names is None else names)}
+        held = {name: count for name, count in counts.items() if count >= least}
+        lasting = tuple(name for name, count in held.items() if count >= SUSTAINED * readings)
+        is_read = bool(held) or "clock_reasons" not in telemetry["unknown"]
+        # The driver's own counter of heat is one more word for NVML's reason, and explains no low clock.
+        heat_s = (telemetry.get("violations_s") or {}).get("thermal") if "sw_thermal_slowdown" in counts else None
+        on_pcie = telemetry.get("c2c_bytes_per_s") is None and not known.integrated
+        loaded = Device(
+            **{name: getattr(known, name) for name in _FIXED},
+            state=at_work.UNDER_LOAD,
+            sm_clock_hz=clock["median"] if clock else None,
+            max_sm_clock_hz=telemetry["max_sm_clock_hz"],
+            temperature_celsius=telemetry["temperature_celsius"],
+            clock_reasons=ClockReasons(0, tuple(held)) if is_read else None,
+            pcie=Link(**{name: link.get(name) for name in _ENDS}) if on_pcie else None,
+            # It is read many times in a row: what lasts does so however short a load is.
+            changes=Changes(
+                max(telemetry.get("violations_span_s") or 0.0, at_work.LEAST_SPAN_S),
+                {"thermal": heat_s},
+                lasting_clock_reasons=lasting,
+            ),
+        )
+        yield loaded, ", ".join(f"{name} in {count} of {readings} readings" for name, count in held.items())
 
 
-def _words(held: dict[str, dict[str, int]], readings: dict[str, int]) -> str:
-    return "; ".join(
-        f"{card}: {', '.join(f'{name} in {count} of {readings[card]} readings' for name, count in counts.items())}"
-        for card, counts in held.items()
-    )
-
-
-def _by_reasons(names: tuple[str, ...], sustained: Verdict | None = None) -> Judge:
-    """A judge for cards that NVML says run slower for one of these; `sustained` is its verdict where that lasts."""
+def _under_load(look: checks.Look, names: Collection[str] | None = (), least: int = LEAST_READINGS) -> Judge:
+    """A judge for what this check of a busy card says of the cards under load, with the worst verdict of them."""
 
     def judge(evidence: Evidence) -> Seen | None:
-        held, readings = _held(evidence, names), _readings(evidence)
-        if not held:
+        cards = list(_as_loaded(evidence, names, least))
+        facts = Facts(devices=tuple(device for device, _ in cards))
+        found = [(device, often, said) for device, often in cards if (said := look(device, facts)) is not None]
+        if not found:
             return None
-        lasts = any(max(counts.values()) >= SUSTAINED * readings[card] for card, counts in held.items())
-        seen = {"held_by": held, "readings": readings}
-        return Seen(_words(held, readings), seen, verdict=sustained if lasts else None)
+        words = [
+            (name_of(device), "; ".join(part for part in (said.title, said.message, often) if part))
+            for device, often, said in found
+        ]
+        told = {"devices": [{"device": device.id, **(said.evidence or {})} for device, _, said in found]}
+        return Seen(told_once(words), told, verdict=max((said.verdict for *_, said in found), key=VERDICTS.index))
 
     return judge
 
 
-def _power_limited(evidence: Evidence) -> Seen | None:
-    held, readings = _held(evidence, POWER_LIMITED), _readings(evidence)
-    if not held:
-        return None
-    # Of a device that no list has nothing else is known.
-    limits = {card: of_default(_device(evidence, card) or Device("cuda")) for card in held}
-    said = [
-        f"{card}: in {max(counts.values())} of {readings[card]} readings under load; {limits[card]}"
-        for card, counts in held.items()
-    ]
-    return Seen("; ".join(said), {"held_by": held, "readings": readings})
+def _heat(device: Device, facts: Facts) -> Said | None:
+    """By NVML's reasons, and by the driver's own counter, which also has what happened between two readings."""
+    throttled, counted = at_work.throttled(device, facts), at_work.violations(device, facts)
+    if throttled is None or counted is None:
+        return throttled or counted
+    evidence = {**(throttled.evidence or {}), **(counted.evidence or {})}
+    share = units.percent(evidence["shares"]["thermal"])
+    return replace(throttled, message=f"{throttled.message}; limited for {share} of the time", evidence=evidence)
 
 
-def _thermal(evidence: Evidence) -> Seen | None:
-    held, readings = _held(evidence, ("sw_thermal_slowdown",)), _readings(evidence)
-    # The driver's own counter also has what happened between two readings.
-    shares = {
-        card.device: share
-        for card, telemetry in _seen(evidence)
-        if (share := violation_shares(telemetry).get("thermal", 0.0)) > LEAST_VIOLATION_SHARE
-    }
-    if not held and not shares:
-        return None
-    counted = [f"{card}: limited for {units.percent(share)} of the time" for card, share in shares.items()]
-    said = "; ".join([*([_words(held, readings)] if held else []), *counted])
-    return Seen(said, {"held_by": held, "readings": readings, "violation_shares": shares})
+def _setting(device: Device, facts: Facts) -> Said | None:
+    """A setting where the clock is really lower: a remark, whatever it costs."""
+    lower = low_clocks([("clock", device.sm_clock_hz, device.max_sm_clock_hz)], HELD_BELOW)
+    said = at_work.clock_setting(device, facts) if lower else None
+    return said and replace(said, verdict="info")
 
 
-def _setting(evidence: Evidence) -> Seen | None:
-    found = {
-        card.device: [name for name in HELD if card.held_by.get(name)]
-        for card, telemetry in _seen(evidence)
-        if is_below_maximum(telemetry)
-    }
-    found = {card: names for card, names in found.items() if names}
-    if not found:
-        return None
-    return Seen("; ".join(f"{card}: {', '.join(names)}" for card, names in found.items()), {"held_by": found})
-
-
-def _low_clock(evidence: Evidence) -> Seen | None:
-    said, rows = [], {}
-    for card, telemetry in _seen(evidence):
-        clock, most = telemetry["sm_clock_hz"], telemetry["max_sm_clock_hz"]
-        explained = set(card.held_by) - {"gpu_idle"}
-        if clock and most and clock["median"] < LOW_CLOCK * most and not explained:
-            said.append(f"{card.device}: {clock['median'] / 1e6:.0f} of {most / 1e6:.0f} MHz")
-            rows[card.device] = {"sm_clock_hz": clock["median"], "max_sm_clock_hz": most}
-    return Seen("; ".join(said), {"clocks": rows}) if said else None
+def _hot(device: Device, facts: Facts) -> Said | None:
+    """A GPU at its limit, and as a remark one that is close to it."""
+    limit = min((one for one in (device.gpu_max_celsius, device.slowdown_celsius) if one is not None), default=None)
+    now = device.temperature_celsius
+    if limit is None or now is None or not limit - CLOSE_CELSIUS <= now < limit:
+        return at_work.hot(device, facts)
+    told = {"temperature_celsius": now, "limits_celsius": [limit]}
+    return Said("info", f"{now:.0f} °C, limit {limit:.0f} °C", evidence=told)
 
 
 def _link(evidence: Evidence) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -675,37 +683,6 @@ def _link(evidence: Evidence) -> Iterator[tuple[str, dict[str, Any]]]:
         device = _device(evidence, card.device)
         if telemetry.get("c2c_bytes_per_s") is None and not (device is not None and device.integrated):
             yield card.device, telemetry["pcie"]
-
-
-def _below(now: str, sign: str, is_lost: Callable[[Device | None, dict[str, Any]], bool]) -> Judge:
-    """A link that is below what NVML calls possible: a warning where that was lost, else a remark.
-
-    It was lost where `is_lost` says so of the card alone, and where a card of the same name has more.
-    """
-
-    most = f"max_{now}"
-
-    def judge(evidence: Evidence) -> Seen | None:
-        links, called = dict(_link(evidence)), {card.id: card.name for card in evidence.cards}
-        found = {card: link for card, link in links.items() if link.get(now) and (link.get(most) or 0) > link[now]}
-        if not found:
-            return None
-        said, warns = [], False
-        for card, link in found.items():
-            device = _device(evidence, card)
-            alike = [
-                other[now]
-                for name, other in links.items()
-                if other.get(now) and device is not None and called.get(name) == device.name
-            ]
-            behind = max(alike, default=link[now]) > link[now]
-            warns = warns or behind or is_lost(device, link)
-            beside = f", and a GPU of the same name has {sign}{max(alike)}" if behind else ""
-            said.append(f"{card}: {sign}{link[now]}, and {sign}{link[most]} is possible{beside}")
-        told = {"links": found, "readings": _readings(evidence)}
-        return Seen("; ".join(said), told, verdict=None if warns else "info")
-
-    return judge
 
 
 def _slot(evidence: Evidence) -> Seen | None:
@@ -721,22 +698,6 @@ def _slot(evidence: Evidence) -> Seen | None:
             said.append(f"{card}: {', '.join(less)}")
             found[card] = link
     return Seen("; ".join(said), {"links": found}) if said else None
-
-
-def _hot(evidence: Evidence) -> Seen | None:
-    said, rows, over = [], {}, False
-    for card, telemetry in _seen(evidence):
-        device, warmest = _device(evidence, card.device), telemetry["temperature_celsius"]
-        limits = (device.gpu_max_celsius, device.slowdown_celsius) if device is not None else ()
-        limit = min((known for known in limits if known is not None), default=None)
-        if limit is None or warmest is None or warmest < limit - CLOSE_CELSIUS:
-            continue
-        over = over or warmest >= limit
-        said.append(f"{card.device}: {warmest:.0f} °C; it slows down from {limit:.0f} °C")
-        rows[card.device] = {"temperature_celsius": warmest, "slowdown_celsius": limit}
-    if not said:
-        return None
-    return Seen("; ".join(said), {"temperatures": rows}, verdict=None if over else "info")
 
 
 def _failed(evidence: Evidence) -> Seen | None:
@@ -785,7 +746,7 @@ def _instead(card: Device | None) -> str:
         "idle": ", idle: its clock and PCIe link are not judged",
         "light load": ", lightly used: its clock and PCIe link are not judged",
         "unknown": ", and NVML does not report whether it is busy: its clock and PCIe link are not judged",
-    }[work(card)]
+    }[at_work.work(card)]
 
 
 def _unread_load(evidence: Evidence) -> Seen | None:
@@ -827,7 +788,7 @@ LOAD: tuple[Condition, ...] = (
         "least half of the readings in a second show it, and a warning if fewer do. A single reading does not count.",
         settle="`gpucheck bench matmul --sustain 30s` shows the clock over half a minute",
         fix="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; then check fans, air flow, power cables and supply",
-        judge=_by_reasons(HARDWARE, sustained="fail"),
+        judge=_under_load(at_work.throttled, at_work.HARDWARE),
         source="NVML, nvmlClocksEventReasons 0x8, 0x40 and 0x80; DCGM's health check has the same",
     ),
     Condition(
@@ -837,7 +798,7 @@ LOAD: tuple[Condition, ...] = (
         meaning="A well-cooled GPU is not that warm after one second of load. Judged by NVML's clock reasons, and by "
         "its counter if that grew by more than 1 % of the time.",
         fix="check fans, air flow and room temperature",
-        judge=_thermal,
+        judge=_under_load(_heat, ("sw_thermal_slowdown",)),
         source="NVML, nvmlClocksEventReasons 0x20 and NVML_FI_DEV_PERF_POLICY_THERMAL",
     ),
     Condition(
@@ -847,7 +808,7 @@ LOAD: tuple[Condition, ...] = (
         meaning="Read under one second of load and compared with the temperature at which driver or hardware lower "
         "the clock. Within 5 °C of it is a remark.",
         fix="check fans, air flow and room temperature",
-        judge=_hot,
+        judge=_under_load(_hot),
         source="NVML, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN and _GPU_MAX, the lower of both",
     ),
     Condition(
@@ -857,7 +818,7 @@ LOAD: tuple[Condition, ...] = (
         title="the power limit lowers the clock",
         meaning="Normal at full load: the GPU is as fast as its power limit allows.",
         fix="no action needed",
-        judge=_power_limited,
+        judge=_under_load(at_work.power_limited, POWER_LIMITED),
         source="NVML, nvmlClocksEventReasons 0x4",
     ),
     Condition(
@@ -867,7 +828,7 @@ LOAD: tuple[Condition, ...] = (
         title="a setting lowers the clock",
         meaning="Application clocks, a display clock or sync boost are set.",
         fix="sudo nvidia-smi -i INDEX --reset-applications-clocks",
-        judge=_setting,
+        judge=_under_load(_setting, HELD, least=1),
         source="NVML, nvmlClocksEventReasons 0x2, 0x10 and 0x100",
     ),
     Condition(
@@ -878,7 +839,7 @@ LOAD: tuple[Condition, ...] = (
         meaning="The GPU is busy and NVML reports no limit, but the clock does not rise.",
         settle="`gpucheck bench matmul` shows the effect",
         fix="nvidia-smi -q -d CLOCK,PERFORMANCE; to unlock the clock: `sudo nvidia-smi -i INDEX --reset-gpu-clocks`",
-        judge=_low_clock,
+        judge=_under_load(at_work.low_clock, None, least=1),
         source="gpucheck's choice: a Tesla T4's base clock is 585 of 1590 MHz, which its power limit explains. Below "
         "half without any reason is unusual",
     ),
@@ -892,7 +853,7 @@ LOAD: tuple[Condition, ...] = (
         "are wired with fewer lanes. Judged only under load, because an idle link may be narrower on purpose.",
         settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap and LnkSta on both ends",
         fix="reseat the GPU, remove risers, check the slot's firmware setting (bifurcation)",
-        judge=_below("width", "x", lambda device, link: is_width_lost(link["width"], device.name if device else None)),
+        judge=_under_load(at_work.link_width),
         source="NVML, nvmlDeviceGetCurrPcieLinkWidth and nvmlDeviceGetMaxPcieLinkWidth; the latter is 16 even for an "
         "RTX 3050, Amazon's A10G and laptops, which all have eight lanes",
     ),
@@ -905,11 +866,7 @@ LOAD: tuple[Condition, ...] = (
         "if all GPUs of the same name are alike. Judged only under load, because an idle link uses generation 1.",
         settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap and LnkSta on both ends",
         fix="reseat the GPU, remove risers, check the slot's firmware setting",
-        judge=_below(
-            "generation",
-            "generation ",
-            lambda device, link: is_speed_lost(link["generation"], device.pci_address if device else None),
-        ),
+        judge=_under_load(at_work.link_generation),
         source="NVML, nvmlDeviceGetCurrPcieLinkGeneration and nvmlDeviceGetMaxPcieLinkGeneration",
     ),
     Condition(

@@ -484,36 +484,6 @@ def leading_number(word: str) -> int | None:
     return int(match[0]) if match else None
 
 
-def torch_count(value: str, uuids: Sequence[str | None]) -> int | None:
-    """Return how many devices torch's own parser makes of it, with which it counts before CUDA starts; None: it does
-    not.
-
-    `_parse_visible_devices` and `_device_count_nvml` of torch/cuda/__init__.py: a list that begins with a UUID takes
-    nothing but UUIDs, one that begins with a number nothing but numbers, and MIG instances are left to CUDA.
-    """
-    if value.startswith("MIG-"):
-        return None
-    if value.startswith("GPU-"):
-        words: list[str] = []
-        for word in value.split(","):
-            if word in words:
-                return 0
-            if not word.startswith("GPU-"):
-                break
-            words.append(word)
-        return len(read_mask(",".join(words), uuids).shown)
-    numbers: list[int] = []
-    for word in value.split(","):
-        number = leading_number(word.strip())
-        number = -1 if number is None else number
-        if number in numbers:
-            return 0
-        if number < 0:
-            break
-        numbers.append(number)
-    return next((place for place, number in enumerate(numbers) if number >= len(uuids)), len(numbers))
-
-
 MASK = "CUDA_VISIBLE_DEVICES"
 # cuInit's answers after which the number of devices is libcuda's honest word: success and CUDA_ERROR_NO_DEVICE.
 HONEST = (0, 100)
@@ -546,10 +516,11 @@ def _unmasked(evidence: Evidence) -> list[str | None]:
 
 
 def _seen(evidence: Evidence, reading: Reading, told: str) -> Seen:
-    by_torch = torch_count(reading.value, _unmasked(evidence))
+    # torch counts before CUDA starts, and reads the mask by rules of its own.
+    by_torch = evidence.probe.count if evidence.probe.cuda is not None else None
     message = f"{MASK}={reading.value!r} {told}: {'; '.join(entry.told for entry in reading.entries)}"
     if by_torch is not None and by_torch != len(reading.shown):
-        message += f"; torch's own parser, which counts before CUDA starts, reads {by_torch}"
+        message += f"; torch.cuda.device_count() is {by_torch}"
     return Seen(
         message,
         {

@@ -334,17 +334,42 @@ class Inventory:
         self._torch: TorchBuild | None = None
         self._torch_told: TorchDevices | None = None
         self._memory = Memory()
+        self._around: Around | None = None
+        self._log: Log = (None, NO_GPU)
         self.restarts = 0
 
     def read(self) -> Facts:
         nvml_read, around, log = self._ask_doors()
+        self._around = around
         seen = bool(nvml_read and nvml_read.devices) or bool(self._cuda and self._cuda.devices)
         nvidia = seen or bool(around.host.nvidia_pci_addresses)
         if self._torch_told is None and not nvidia and installed_torch.could_see_another(around.torch):
             self._torch_told = installed_torch.devices()
         facts = join(nvml_read, self._cuda, around, os.environ, self._torch_told)
-        facts = _with_holders(facts, self._root)
-        return _with_xids(facts, *(log if nvidia or around.host.nvidia_device_nodes else (None, NO_GPU)))
+        self._log = log if nvidia or around.host.nvidia_device_nodes else (None, NO_GPU)
+        return _with_xids(_with_holders(facts, self._root), *self._log)
+
+    def again(self, facts: Facts, timeout_s: float | None = None) -> Facts:
+        """The facts that were read, with their NVIDIA cards read a second time, and how their counters grew.
+
+        What does not change meanwhile (the machine and its log, libcuda's answer, torch) is taken over. Where NVML has
+        no card to tell of, or did not answer the first time, the facts are returned as they are: it would be waited for
+        again. Where a card is at work a second lies between the readings. A new child asks, for at most `timeout_s`.
+        """
+        driver, around = facts.driver, self._around
+        listed = any(device.nvml_index is not None for device in facts.devices)
+        if around is None or driver is None or driver.nvml_error or not listed:
+            return facts
+        busy = [one.read_at_s for one in facts.devices if (one.utilization_percent or 0) >= AT_WORK_PERCENT]
+        with NvmlDoor(timeout_s) as door:
+            time.sleep(max([at_s + BETWEEN_READINGS_S - time.monotonic() for at_s in busy if at_s is not None] + [0.0]))
+            door.ask(processes=self._with_processes, links=self._with_links)
+            nvml_read, _ = added(of(facts.devices), door.reading(), now_text())
+        named = _with_names(nvml_read, self._name, self._details)
+        # The torch that is diagnosed may be another interpreter's.
+        around = replace(around, torch=facts.torch or TorchBuild())
+        told = join(named, self._cuda, around, facts.environment, self._torch_told)
+        return _with_xids(_with_holders(told, self._root), *self._log)
 
     def _ask_doors(self) -> tuple[DriverReading | None, Around, Log]:
         """NVML's answer, what stands around, the kernel's log; the children work while the rest is read here."""
@@ -484,72 +509,10 @@ def only(facts: Facts, keep: Callable[[Device], bool]) -> Facts:
     return replace(facts, devices=tuple(facts.devices[place] for place in kept), unknown=unknown)
 
 
-def read(
-    processes: bool = False,
-    root: Path = kernel_driver.ROOT,
-    *,
-    links: bool = False,
-    timeout_s: float | None = None,
-) -> Facts:
-    """The machine's facts, read once; `root` is where /proc is, `timeout_s` as Inventory's.
-
-    `processes` asks for those on each device as well, `links` for its NVLinks and their fabric.
-    """
-    with Inventory(with_processes=processes, with_links=links, root=root, timeout_s=timeout_s) as inventory:
+def read(processes: bool = False, root: Path = kernel_driver.ROOT) -> Facts:
+    """The machine's facts, read once; `root` is where /proc is, `processes` asks for those on each device as well."""
+    with Inventory(with_processes=processes, root=root) as inventory:
         return inventory.read()
-
-
-def again(facts: Facts, timeout_s: float | None = None) -> Facts:
-    """The facts with their NVIDIA cards read a second time, with processes and links, and how their counters grew.
-
-    What does not change meanwhile (the machine, libcuda's answer, torch) is taken over. Where NVML has no card to tell
-    of, or did not answer the first time, the facts are returned as they are: it would be waited for again. Where a card
-    is at work a second lies between the readings. `timeout_s` as Inventory's.
-    """
-    driver = facts.driver
-    if driver is None or driver.nvml_error or not any(device.nvml_index is not None for device in facts.devices):
-        return facts
-    busy = [one.read_at_s for one in facts.devices if (one.utilization_percent or 0) >= AT_WORK_PERCENT]
-    with NvmlDoor(timeout_s) as door:
-        time.sleep(max([at_s + BETWEEN_READINGS_S - time.monotonic() for at_s in busy if at_s is not None] + [0.0]))
-        door.ask(processes=True, links=True)
-        read, _ = added(of(facts.devices), door.reading(), now_text())
-    named = _with_names(read, host.gpu_process_name)
-    nodes = {one.pci_address: one.numa_node for one in facts.devices if one.pci_address and one.numa_node is not None}
-    around = Around(
-        host=facts.host or Host(),
-        cpu=facts.devices[-1],
-        python=facts.python or host.python(),
-        torch=facts.torch or TorchBuild(),
-        kernel=driver,
-        numa_nodes=nodes,
-        pci_paths={one.pci_address: one.pci_path for one in facts.devices if one.pci_address and one.pci_path},
-    )
-    told = _with_holders(join(named, _as_libcuda_told(facts), around, facts.environment), kernel_driver.ROOT)
-    kept = {pointer: reason for pointer, reason in facts.unknown.items() if not pointer.startswith("/devices/")}
-    assert told.driver is not None
-    known = replace(told.driver, xids=driver.xids)
-    return replace(told, unknown={**kept, **told.unknown}, driver=known, torch_runtime=facts.torch_runtime)
-
-
-def _as_libcuda_told(facts: Facts) -> DriverReading:
-    driver = facts.driver or Driver()
-    shown = []
-    for place, device in enumerate(facts.devices):
-        if device.cuda_index is not None:
-            names = ("kind", "parent_uuid", *TOLD_BY_CUDA)
-            told = {name: getattr(device, name) for name in (*names, "memory_total_bytes", *TOLD_BY_BOTH)}
-            pointers = {name: f"/devices/{place}/{name}" for name in names}
-            unknown = {name: facts.unknown[at] for name, at in pointers.items() if at in facts.unknown}
-            shown.append(DeviceReading(Device(**told), unknown))
-    return DriverReading(
-        code=driver.cuinit_code,
-        error=driver.cuinit_error,
-        start_s=driver.cuinit_start_s,
-        path=driver.libcuda_path,
-        version=driver.libcuda_version,
-        devices=tuple(shown),
-    )
 
 
 # What a card is called, which it keeps when it stops answering.
