@@ -336,9 +336,9 @@ def test_what_a_thread_of_autograds_makes_is_traced_like_the_rest() -> None:
     dispatch = inspect.unwrap(memory_peaks.Tracer.__torch_dispatch__)
     _thread.start_new_thread(dispatch, (tracer, torch.ops.aten.neg.default, (), (torch.ones(3),)))
     deadline = time.monotonic() + 10
-    while not tracer.peak and time.monotonic() < deadline:
+    while not tracer.memory.peak and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert (tracer.peak, *tracer.by_place) == (12, ("", 0, "", "", "backward"))
+    assert tracer.memory.top().held == (((("", 0, "", ""), "backward"), 12),)
     assert judge.at("", 0, "/") == "an unknown line"
 
 
@@ -356,13 +356,15 @@ def test_its_line_is_that_of_the_traced_thread_whoever_else_is_in_a_backward_pas
         dispatch = inspect.unwrap(memory_peaks.Tracer.__torch_dispatch__)
         _thread.start_new_thread(dispatch, (tracer, torch.ops.aten.neg.default, (), (x,)))
         deadline = time.monotonic() + 10
-        while not tracer.peak and time.monotonic() < deadline:
+        while not tracer.memory.peak and time.monotonic() < deadline:
             time.sleep(0.01)
     finally:
         tracer.stop()
         done.set()
         other.join()
-    ((file, _, function, _, _),) = tracer.by_place
+    (((place, _), _),) = tracer.memory.top().held
+    assert place is not None
+    file, _, function, _ = place
     assert (file, function) == (__file__, inspect.currentframe().f_code.co_name)  # type: ignore[union-attr]
 
 
