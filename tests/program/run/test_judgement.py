@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import inspect
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -327,6 +328,21 @@ def test_a_full_board_says_so_and_takes_no_more() -> None:
         while counters.write(memory, cells, {"say": "x", "text": "y" * 1000}):
             written += 1
     assert len(counters.read(memory).lines) == written > counters.TEXT_BYTES // 1100
+
+
+def test_the_innermost_folder_says_whose_a_file_is(tmp_path: Path) -> None:
+    packages = tmp_path / "venv" / "site-packages"
+    for name in ("program", "library"):
+        (packages / name).mkdir(parents=True)
+        (packages / name / "__init__.py").touch()
+    (tmp_path / "kept.py").touch()
+    (packages / "library" / "linked.py").symlink_to(tmp_path / "kept.py")
+    (tmp_path / "developed").symlink_to(packages / "program")
+    lines = memory_peaks.Lines(str(tmp_path), str(packages / "program" / "__main__.py"))
+    users = ("train.py", f"{packages}/program/net.py", "developed/net.py", "<stdin>")
+    installed = (f"{packages}/library/linked.py", "/usr/lib/python3/dist-packages/library.py")
+    unnamed = (str(torch.nn.__file__), str(json.__file__), str(judge.__file__), "<string>")
+    assert [[lines.rank(file) for file in each] for each in (users, installed, unnamed)] == [[0] * 4, [1] * 2, [2] * 4]
 
 
 def test_what_a_thread_of_autograds_makes_is_traced_like_the_rest() -> None:

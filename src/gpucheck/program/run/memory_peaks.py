@@ -4,15 +4,17 @@ Which tensors count, and which lines are the user's, are the two rules that all 
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
+import re
 import sys
 import sysconfig
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -56,56 +58,56 @@ def is_used() -> bool:
     ) or (torch.backends.mps.is_available() and torch.mps.current_allocated_memory() > 0)
 
 
+# Where packages are installed; Debian's folder has another name.
+_INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
+
+
 class Lines:
     """Tells the user's code from that of libraries. `folder` is where the program was started.
 
-    The program's own package is the user's wherever it is installed.
+    `rank` says whose a file is, as code objects name it: 0 the user's, 1 an installed package's, 2 what no finding
+    names (torch, Python, ours, and what is made up as it runs). The program's own package is the user's wherever it is
+    installed.
     """
 
     def __init__(self, folder: str, main_file: str | None) -> None:
         self.folder = folder
         places = sysconfig.get_paths()
         ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        torch_folder = os.path.dirname(str(torch.__file__))
-        named = {places[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {ours, torch_folder}
-        self._libraries = tuple(os.path.join(os.path.realpath(one), "") for one in named)
-        self._own = self._own_package(main_file)
-        # By id, since the hash of a code object reads all of it; the objects are kept so that no id is used again.
-        self._known: dict[int, bool] = {}
-        self._kept: list[CodeType] = []
+        torch_folder = os.path.dirname(os.path.abspath(str(torch.__file__)))
+        torchgen = os.path.join(os.path.dirname(torch_folder), "torchgen")
+        ranks = dict.fromkeys((places["stdlib"], places["platstdlib"], ours, torch_folder, torchgen), 2)
+        ranks |= dict.fromkeys((places["purelib"], places["platlib"]), 1)
+        self._ranks = {os.path.join(os.path.realpath(one), ""): rank for one, rank in ranks.items()}
+        if (own := self._own_package(main_file)) is not None:
+            self._ranks[own] = 0
+        self.rank = functools.cache(self._rank)
 
-    def caller(self, frame: FrameType | None) -> FrameType | None:
-        """The innermost frame of the user's, from `frame` outwards; None where libraries alone are at work."""
-        known = self._known
-        while frame is not None:
-            is_users = known.get(id(frame.f_code))
-            if is_users is None:
-                self._kept.append(frame.f_code)
-                is_users = known[id(frame.f_code)] = self.is_users(self.path(frame.f_code))
-            if is_users:
-                return frame
+    def caller(self, frame: FrameType | None, most: int = 0) -> FrameType | None:
+        """The innermost frame of a `rank` of at most `most`, from `frame` outwards; None where there is none."""
+        rank = self.rank
+        while frame is not None and rank(frame.f_code.co_filename) > most:
             frame = frame.f_back
-        return None
+        return frame
 
-    def path(self, code: CodeType) -> str:
-        """The absolute path of a code object's file; what is in no file keeps its name."""
-        name = code.co_filename
-        return name if name.startswith("<") else os.path.normpath(os.path.join(self.folder, name))
+    def path(self, file: str) -> str:
+        """The absolute path of a file as code objects name it; what is in no file keeps its name."""
+        return file if file.startswith("<") else os.path.normpath(os.path.join(self.folder, file))
 
-    def is_users(self, path: str) -> bool:
-        """Return whether a file is the user's: neither of a library nor made up by one as it runs."""
-        if path.startswith("<"):
-            return path == "<stdin>"
-        real = os.path.realpath(path)
-        if self._own is not None and real.startswith(self._own):
-            return True
-        installed = f"{os.sep}site-packages{os.sep}" in real or f"{os.sep}dist-packages{os.sep}" in real
-        return not installed and not real.startswith(self._libraries)
+    def _rank(self, file: str) -> int:
+        if file.startswith("<"):
+            return 0 if file == "<stdin>" else 2
+        # A link to a file belongs to the folder in which it is: some installers make a package of links.
+        folder, name = os.path.split(self.path(file))
+        real = os.path.join(os.path.realpath(folder), name)
+        within = [(len(one), rank) for one, rank in self._ranks.items() if real.startswith(one)]
+        within += [(match.end(), 1) for match in _INSTALLED.finditer(real)]
+        return max(within, default=(0, 0))[1]  # the innermost folder tells
 
     def _own_package(self, main_file: str | None) -> str | None:
         if main_file is None:
             return None
-        folder = os.path.dirname(os.path.realpath(os.path.join(self.folder, main_file)))
+        folder = os.path.realpath(os.path.dirname(os.path.join(self.folder, main_file)))
         own = None
         while os.path.exists(os.path.join(folder, "__init__.py")):
             own, folder = folder, os.path.dirname(folder)
@@ -223,7 +225,7 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
     cause, link = messages.cause_in(chain)
     is_memory = cause is not None and cause.whose == "memory"
     frames = list(_frames(error))
-    where = None if not frames else {"file": _lines.path(frames[-1][0].f_code), "line": frames[-1][1]}
+    where = None if not frames else {"file": _lines.path(frames[-1][0].f_code.co_filename), "line": frames[-1][1]}
     _say(
         {
             "say": "error",
@@ -246,7 +248,7 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
     """The user's frames of an exception's traceback, outermost first, with the line in each."""
     trace = error.__traceback__
     while trace is not None:
-        if _lines.is_users(_lines.path(trace.tb_frame.f_code)):
+        if _lines.rank(trace.tb_frame.f_code.co_filename) == 0:
             yield trace.tb_frame, trace.tb_lineno
         trace = trace.tb_next
 
@@ -300,7 +302,11 @@ def _holders(frames: list[FrameType]) -> list[dict[str, Any]]:
         for name, value in list(frame.f_locals.items()):
             members = list(_tensors(value, _DEPTH))
             if members:
-                where = {"file": _lines.path(frame.f_code), "line": frame.f_lineno, "function": frame.f_code.co_name}
+                where = {
+                    "file": _lines.path(frame.f_code.co_filename),
+                    "line": frame.f_lineno,
+                    "function": frame.f_code.co_name,
+                }
                 rows.append(({"name": name, "kind": type(value).__name__, "tensors": len(members)} | where, members))
     seen: set[int] = set()
     told: list[dict[str, Any]] = []
@@ -358,7 +364,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
         module = self.modules[-1] if self.modules else ""
         if caller is None:
             return "", 0, "", module
-        return self.lines.path(caller.f_code), caller.f_lineno, caller.f_code.co_name, module
+        return self.lines.path(caller.f_code.co_filename), caller.f_lineno, caller.f_code.co_name, module
 
     # -- the window --------------------------------------------------------------------------------------------------
 
