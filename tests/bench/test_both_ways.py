@@ -189,7 +189,7 @@ def awake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def setting(device: Any = None, room: Room = ROOM, **options: Any) -> Setting:
-    chosen = TransferOptions(sizes=(MIB,), **options)
+    chosen = TransferOptions(**{"sizes": (MIB,), **options})
     device = device or Fake()
     return Setting(chosen, device, room, Watch(None), Recorder(), time.monotonic() + 0.2)
 
@@ -268,11 +268,18 @@ def test_what_does_not_apply_and_what_there_is_no_room_for() -> None:
         list(both_ways.rows(setting(room=Room(MIB, 64 * MIB, MIB, True))))
 
 
-def test_the_size_is_one_of_the_copies_alone_where_it_fits() -> None:
-    assert both_ways.size_of((), ROOM) == 64 * MIB
-    assert both_ways.size_of((), Room(1024 * MIB, 1024 * MIB, MIB, True)) == 128 * MIB
-    assert both_ways.size_of((4096, 3 * MIB), ROOM) == 3 * MIB
-    assert both_ways.size_of((4096,), ROOM) == MIB
+@pytest.mark.parametrize(
+    ("sizes", "size"),
+    # The usual one does not fit here; below a MiB nothing is seen at the same time.
+    [((), 4 * MIB), ((4096, 3 * MIB), 3 * MIB), ((4096,), MIB)],
+)
+def test_the_size_is_one_of_the_copies_alone_where_it_fits(
+    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], size: int
+) -> None:
+    monkeypatch.setattr(buffers, "allocate", unpinned)
+    room = replace(ROOM, host=10 * MIB)
+    (row,) = both_ways.rows(setting(room=room, sizes=sizes, directions=("host_to_device",)))
+    assert row.case["size_bytes"] == size
 
 
 def test_buffers_that_a_large_cache_would_make_huge_stay_small_and_are_warm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,15 +84,20 @@ def test_a_copy_that_goes_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (found.id, found.verdict) == ("transfer.on_device", "fail")
 
 
-def test_the_usual_size_and_what_fits() -> None:
-    assert work.size_on_device((), GIB) == 512 * MIB
-    assert work.size_on_device((), 500 * MIB) == 256 * MIB
-    assert work.size_on_device((KIB, 3 * MIB), GIB) == 3 * MIB
+def test_the_usual_size_and_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for device_bytes, sizes, size in (
+        (7 * MIB, (), 2 * MIB),
+        (8 * MIB, (KIB, 3 * MIB), 3 * MIB),
+        # Where host and device share their memory the two buffers come out of it.
+        (None, (), 2 * MIB),
+    ):
+        (row,) = work.rows_on_device(setting(device_bytes=device_bytes, sizes=sizes))
+        assert row.case == {"size_bytes": size}
+    monkeypatch.setattr(work, "USUAL_BYTES", 512 * KIB)
+    (row,) = work.rows_on_device(setting(sizes=()))
+    assert row.case == {"size_bytes": 512 * KIB}
     with pytest.raises(CannotLook, match="not enough memory to copy; each of two buffers may use 2 KiB"):
-        work.size_on_device((), 2 * KIB)
-    # Where host and device share their memory the two buffers come out of it.
-    (row,) = work.rows_on_device(setting(device_bytes=None, sizes=()))
-    assert row.case == {"size_bytes": 2 * MIB}
+        list(work.rows_on_device(setting(device_bytes=4 * KIB)))
 
 
 def test_a_device_that_is_full_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

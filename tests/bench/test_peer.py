@@ -115,10 +115,13 @@ def test_bytes_that_change_on_the_way_are_found(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_fuller_device_decides_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert peer.size_of(Fake("a", free=2**40), Fake("b", free=2**40)) == 256 * MIB  # type: ignore[arg-type]
-    assert peer.size_of(Fake("a", free=2**40), Fake("b", free=13 * MIB)) == 2 * MIB  # type: ignore[arg-type]
-    with pytest.raises(CannotLook, match="not enough memory on a and b; a buffer may use 32 KiB on each"):
-        peer.size_of(Fake("a", free=128 * KIB), Fake("b"))  # type: ignore[arg-type]
+    assert work(Fake("a", free=2**40), Fake("b", free=13 * MIB))[0].case["size_bytes"] == 2 * MIB
+    with pytest.raises(CannotLook, match="not enough memory on a and b; a buffer may use 32 KiB on each") as scarce:
+        work(Fake("a", free=128 * KIB), Fake("b"))
+    assert scarce.value.fix == ""
+    with monkeypatch.context() as patch:
+        patch.setattr(peer, "USUAL_BYTES", MIB)
+        assert work(Fake("a", free=2**40), Fake("b", free=13 * MIB))[0].case["size_bytes"] == MIB
 
     def refuse(size: int, device: torch.device) -> None:
         raise RuntimeError("CUDA out of memory. Tried to allocate")

@@ -154,6 +154,14 @@ def test_buffers_hold_what_cold_copies_need_where_there_is_room() -> None:
     assert shared.most(1) == 15 * MIB
 
 
+def test_a_size_is_the_one_wanted_or_the_power_of_two_that_fits() -> None:
+    scarce = CannotLook("not enough memory")
+    fitting = [buffers.size_that_fits(3 * MIB, most, KIB, scarce) for most in (GIB, 3 * MIB, 3 * MIB - 1, 2 * MIB, KIB)]
+    assert fitting == [3 * MIB, 3 * MIB, 2 * MIB, 2 * MIB, KIB]
+    with pytest.raises(CannotLook, match="not enough memory"):
+        buffers.size_that_fits(64, KIB - 1, KIB, scarce)  # too little to time, though what is wanted is less
+
+
 # measuring, for real on the CPU
 
 

@@ -42,7 +42,7 @@ ROTATED_BYTES, ROTATED_SLICES = 256 * MIB, 5
 MOST_BYTES = 2 * GIB
 # Where the system does not tell its cache: more than most have.
 ASSUMED_CACHE_BYTES = 64 * MIB
-# What buffers may take of the device's memory that is left.
+# What buffers may take of the device's memory that is left, so that it keeps working.
 DEVICE_SHARE = 0.8
 # What a process takes late outside torch's allocator, for kernels, libraries and their handles: 0.1 to 0.5 GB. Free
 # memory that falls by less was not taken by others.
@@ -139,6 +139,17 @@ def why_full(accel: Accel, needs: str, free: int | None) -> tuple[str, str]:
 def too_little(what: str, why: str, finding: str) -> CannotLook:
     """There is next to no memory for it."""
     return CannotLook(f"not enough memory {what}", why, "stop other programs that use the memory", finding=finding)
+
+
+def size_that_fits(wanted: int, most: int, least: int, scarce: CannotLook) -> int:
+    """Return the size of a copy: as wanted, else the largest power of two up to `most` bytes.
+
+    Raises `scarce` where `most` is below `least`.
+    """
+    if most < least:
+        raise scarce
+    # A power of two, as the usual sizes are.
+    return wanted if wanted <= most else 1 << (most.bit_length() - 1)
 
 
 @contextlib.contextmanager

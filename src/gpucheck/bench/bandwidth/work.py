@@ -17,7 +17,7 @@ import torch
 from gpucheck import units
 from gpucheck.bench import devices
 from gpucheck.bench.bandwidth import GRAIN, HOST_SHARE, ITEM, ROW, BandwidthOptions
-from gpucheck.bench.buffers import no_room, too_little
+from gpucheck.bench.buffers import ASSUMED_CACHE_BYTES, DEVICE_SHARE, no_room, too_little
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.errors import UsageError
 from gpucheck.machine import host, pulse
@@ -297,10 +297,6 @@ def measure(
 
 # One array. An H200 copies 1 GiB in half a millisecond, a laptop's memory copies 256 MiB in 20.
 DEFAULT_SIZES = {"accelerator": GIB, "cpu": 256 * MIB}
-# Where the system does not tell its cache: more than most have.
-ASSUMED_CACHE_BYTES = 64 * MIB
-# What the three arrays may take of the device's memory that is left, so that it keeps working.
-DEVICE_SHARE = 0.8
 
 
 def room_for(accel: Accel, host_share: float = HOST_SHARE) -> Room:

@@ -22,6 +22,7 @@ from gpucheck.bench.buffers import (
     allocate_all,
     no_room,
     room_for,
+    size_that_fits,
     too_little,
     wake,
 )
@@ -186,18 +187,15 @@ HOST_BUFFERS = 2
 def size_for(options: OverlapOptions, room: Room) -> int:
     """The size of a copy. Raises UsageError for one that was asked for and does not fit, CannotLook for no room."""
     most = room.most(HOST_BUFFERS)
-    if most < SMALLEST_SIZE:
-        raise too_little("to copy", f"buffers may use {units.capacity(most)} each", "overlap.memory")
-    if options.size is None:
-        # A power of two, as the default is.
-        return min(DEFAULT_SIZE, 1 << (most.bit_length() - 1))
-    if options.size > most:
+    scarce = too_little("to copy", f"buffers may use {units.capacity(most)} each", "overlap.memory")
+    size = size_that_fits(DEFAULT_SIZE if options.size is None else options.size, most, SMALLEST_SIZE, scarce)
+    if options.size is not None and options.size > most:
         raise UsageError(
             f"--size {units.capacity(options.size)} does not fit",
             "it needs two buffers on the host, pageable and pinned, and one on the device",
             f"use at most {units.capacity(most)}",
         )
-    return options.size
+    return size
 
 
 def cases(options: OverlapOptions, accel: Accel, size: int, *, pinned: bool, two_streams: bool) -> list[Case]:

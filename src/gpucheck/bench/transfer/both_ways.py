@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from gpucheck import stats, units
-from gpucheck.bench.buffers import VERIFYING_SHARE, Buffers, Copies, Room, allocate_all, too_little, wake
+from gpucheck.bench.buffers import VERIFYING_SHARE, Buffers, Copies, allocate_all, size_that_fits, too_little, wake
 from gpucheck.bench.transfer import SAMPLING_SHARE, Setting, judge
 from gpucheck.bench.transfer.judge import BOTH_WAYS as NAME
 from gpucheck.errors import CannotLook
@@ -88,7 +88,10 @@ def rows(setting: Setting) -> Iterator[Measurement]:
     whole = setting.room
     # What the buffers of one of the two ways may take.
     room = replace(whole, host=whole.host // 2, device=None if whole.device is None else whole.device // 2, pinned=True)
-    size = size_of(options.sizes, room)
+    most = room.most(1)
+    wanted = max(max(options.sizes, default=USUAL_BYTES), SMALLEST_BYTES)
+    scarce = too_little("to copy both ways at once", f"buffers may use {units.capacity(most)} each", NAME)
+    size = size_that_fits(wanted, most, SMALLEST_BYTES, scarce)
     setting.emit(Progress("allocating", 0, len(options.directions)))
     capacity = min(room.capacity(size, 1), max(size, MOST_ROTATED_BYTES))
     ways: Ways = {}
@@ -109,19 +112,6 @@ def rows(setting: Setting) -> Iterator[Measurement]:
         )
         budget_s = setting.row_s(len(options.directions) - done, LONGEST_ROW_S)
         yield measure(direction, size, setting, ways, budget_s)
-
-
-def size_of(sizes: tuple[int, ...], room: Room) -> int:
-    """The one size: the largest that was asked for, else the usual one, as far as there is room for it each way.
-
-    Raises CannotLook where there is next to none.
-    """
-    most = room.most(1)
-    if most < SMALLEST_BYTES:
-        raise too_little("to copy both ways at once", f"buffers may use {units.capacity(most)} each", NAME)
-    wanted = max(max(sizes, default=USUAL_BYTES), SMALLEST_BYTES)
-    # A power of two, as the usual sizes are.
-    return wanted if wanted <= most else 1 << (most.bit_length() - 1)
 
 
 def measure(direction: Direction, size: int, setting: Setting, ways: Ways, budget_s: float) -> Measurement:

@@ -153,9 +153,12 @@ def work(first: Accel, second: Accel) -> Iterator[Measurement]:
 
 def one_way(source: Accel, destination: Accel, watch: Watch) -> Iterator[Measurement]:
     """Rate and latency of copies from one device to another. Raises CannotLook where there is no room."""
-    size = size_of(source, destination)
+    most = _most(source, destination)
+    why = f"a buffer may use {units.capacity(most)} on each"
+    scarce = CannotLook(f"not enough memory on {source.id} and {destination.id}", why, finding=NAME)
+    size = buffers.size_that_fits(USUAL_BYTES, most, LATENCY_BYTES, scarce)
     cold = COLD_FACTOR * max(one.l2_cache_bytes or ASSUMED_CACHE_BYTES for one in (source, destination))
-    capacity = max(size, min(cold, MOST_BYTES, _most(source, destination)))
+    capacity = max(size, min(cold, MOST_BYTES, most))
     with no_room(source, f"not enough memory for buffers of {units.capacity(capacity)}", NAME, fix=""):
         ends = allocate(capacity, source.device), allocate(capacity, destination.device)
 
@@ -189,19 +192,6 @@ def one_way(source: Accel, destination: Accel, watch: Watch) -> Iterator[Measure
                 "last_level_cache_bytes": source.l2_cache_bytes,
             },
         )
-
-
-def size_of(source: Accel, destination: Accel) -> int:
-    """Return how large a copy is: the usual size, less where either device has less room. Raises CannotLook for next to
-    none.
-
-    A power of two.
-    """
-    most = _most(source, destination)
-    if most < LATENCY_BYTES:
-        why = f"a buffer may use {units.capacity(most)} on each"
-        raise CannotLook(f"not enough memory on {source.id} and {destination.id}", why, finding=NAME)
-    return min(USUAL_BYTES, 1 << (most.bit_length() - 1))
 
 
 def _most(source: Accel, destination: Accel) -> int:

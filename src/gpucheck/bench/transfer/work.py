@@ -235,7 +235,8 @@ def rows_on_device(setting: Setting) -> Iterator[Measurement]:
     """One row: `b.copy_(a)`, both on the device. Raises CannotLook where there is no room."""
     accel = setting.accel
     most = (setting.room.host if setting.room.device is None else setting.room.device) // 2
-    size = size_on_device(setting.options.sizes, most)
+    scarce = too_little("to copy", f"each of two buffers may use {units.capacity(most)}", ON_DEVICE)
+    size = buffers.size_that_fits(max(setting.options.sizes, default=USUAL_BYTES), most, LEAST_BYTES, scarce)
     cold = COLD_FACTOR * (accel.l2_cache_bytes or ASSUMED_CACHE_BYTES)
     # One slice more than is needed: sizes that do not divide it leave a rest.
     capacity = max(size, min(cold + size, most, MOST_BYTES))
@@ -264,18 +265,6 @@ def rows_on_device(setting: Setting) -> Iterator[Measurement]:
         },
         moves=MOVES,
     )
-
-
-def size_on_device(sizes: tuple[int, ...], most: int) -> int:
-    """The one size: the largest that was asked for, else the usual one, and what fits where there is less room.
-
-    Raises CannotLook where there is next to none.
-    """
-    if most < LEAST_BYTES:
-        raise too_little("to copy", f"each of two buffers may use {units.capacity(most)}", ON_DEVICE)
-    wanted = max(sizes, default=USUAL_BYTES)
-    # A power of two, as the usual size is.
-    return wanted if wanted <= most else 1 << (most.bit_length() - 1)
 
 
 PARTS: tuple[Part, ...] = (
