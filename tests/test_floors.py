@@ -64,12 +64,12 @@ SIZES = {
     "compare": (2, 244),
     "devices": (3, 267),  # the inventory that reads twice is opened here
     "doctor": (12, 1994),
-    "explain": (11, 871),  # a cut pattern whose shortest part is not there is not tried
+    "explain": (11, 846),  # a cut pattern whose shortest part is not there is not tried
     "fleet": (8, 1196),  # a check that is cut off tells what it knows
     "machine": (23, 4007),  # what the kernel's ticks can be off by is no other process
     "measure": (4, 627),  # readings during the untimed calls count, whose share judges need too
     "memory": (5, 351),
-    "program": (27, 6603),  # the larger part of the time is the answer; CUDA's start is no copy
+    "program": (27, 6563),  # the larger part of the time is the answer; CUDA's start is no copy
     "render": (24, 3821),  # what ended a program is its answer; what tests all memory (stress)
     "report": (17, 1783),  # text of many lines is not looked at letter by letter
     "smoke": (6, 920),

@@ -23,7 +23,10 @@ QUOTES = "'\"`´‘’“”"
 # How much of a line a `.*` may skip: without line ends it would reach through the whole text.
 _MOST = 200
 _NUMBERS = re.compile(r"\((?:\d+\|)*\d+\)")
-_QUANTIFIER = re.compile(r"(?:[*+?]|\{\d+(?:,\d*)?\})\??")
+# A letter, an escape, a class or what opens a group, with its quantifier.
+_PART = re.compile(
+    r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?(?:<?[=!]|:|P<\w+>))?|.)((?:[*+?]|\{\d+(?:,\d*)?\})\??)?", re.DOTALL
+)
 # A text that was cut is known by this much of a pattern that is plain words, and by no fewer characters of its own.
 CUT_SHARE, CUT_CHARACTERS = 0.5, 14
 # What programs of every kind print: the system's errors (strerror, strsignal), the loader's, the shell's, Python's and
@@ -110,33 +113,17 @@ def compiled(source: str) -> Pattern:
 def _tokens(source: str, *, by_word: bool) -> list[tuple[str, str]]:
     """The pattern in parts, each with its quantifier; spaces and quotes left out."""
     found: list[tuple[str, str]] = []
-    at = 0
-    while at < len(source):
-        token = _token_at(source, at)
-        at += len(token)
-        repeated = _QUANTIFIER.match(source, at)
-        at = repeated.end() if repeated else at
+    for token, often in _PART.findall(source):
         if token in (" ", r"\ ", r"\s") or token.removeprefix("\\") in QUOTES:
             if by_word and token.removeprefix("\\") not in QUOTES:
                 found.append((r"\s", "?"))
             continue
         # An escape such as \S, and what opens a group, mean something else in lower case.
         lowered = token if token.startswith(("\\", "(")) else token.lower()
-        often = repeated.group() if repeated else ""
         if often.startswith(("*", "+")):  # as often as before, but not without end
             often = f"{{{int(often[0] == '+')},{_MOST}}}?"
         found.append((lowered, often))
     return found
-
-
-def _token_at(source: str, at: int) -> str:
-    if source[at] == "\\":
-        return source[at : at + 2]
-    if source[at] == "[":
-        end = source.index("]", at + (3 if source[at + 1] == "^" else 2))
-        return source[at : end + 1]
-    opened = re.compile(r"\((?:\?(?:<?[=!]|:|P<\w+>))?").match(source, at)
-    return opened.group() if opened else source[at]
 
 
 def _runs(parts: list[tuple[str, str]]) -> list[tuple[str, bool, bool]]:
@@ -207,63 +194,48 @@ _SPACES = re.compile(r" {2,}| (?=[:.,])")
 def readable(pattern: str, number: str = "") -> tuple[str, ...]:
     """The texts of a pattern's alternatives, a few at most; `number` is what the group of that name holds."""
     found = []
-    for text in _Reader(pattern, number or _NUMBER).alternatives():
+    for text in _alternatives(iter(_PART.findall(pattern)), number or _NUMBER)[0]:
         plain = _SPACES.sub(lambda gap: " " if len(gap.group()) > 1 else "", text)
         plain = _IN_WORD.sub("0", plain).replace(_NUMBER, "N")
         found.append(re.sub("…{2,}", "…", plain).strip())
     return tuple(dict.fromkeys(found))
 
 
-class _Reader:
-    """Reads what the tables of texts use of regular expressions, from left to right."""
+def _alternatives(parts: Iterator[tuple[str, str]], number: str) -> tuple[list[str], str]:
+    """The texts of what the tables use of regular expressions, up to the end of the pattern, or of the group that was
+    begun, with that one's quantifier."""
+    texts, ended = [""], list[str]()
+    for token, often in parts:
+        if token == ")":
+            return ended + texts, often
+        if token == "|":
+            ended, texts = ended + texts, [""]
+            continue
+        more = [_letter(token)]
+        if token.startswith("("):
+            inner, times = _alternatives(parts, number)
+            more = [number] if token.startswith("(?P") else inner
+            # What may be left out is left out where it is more than a letter.
+            more = [""] if token[-1] in "=!" or times[:1] in ("?", "*") else more
+        more = more if len(texts) * len(more) <= MOST else more[:1]
+        texts = [text + one for text in texts for one in more]
+    return ended + texts, ""
 
-    def __init__(self, pattern: str, number: str) -> None:
-        self._rest, self._number = pattern, number
 
-    def alternatives(self) -> list[str]:
-        """Up to the end of the pattern, or of the group that was begun."""
-        texts, ended = [""], list[str]()
-        while self._rest and not self._takes(r"\)"):
-            if self._takes(r"\|"):
-                ended, texts = ended + texts, [""]
-            else:
-                more = self._next()
-                more = more if len(texts) * len(more) <= MOST else more[:1]
-                texts = [text + one for text in texts for one in more]
-        return ended + texts
+_LETTERS = {".": "…", r"\d": _NUMBER, r"\w": "…", r"\s": " ", r"\W": " ", r"\S": "…"}
+_LETTERS |= dict.fromkeys((r"\b", r"\B", r"\A", r"\Z", "^", "$"), "")
 
-    def _takes(self, expression: str) -> str | None:
-        """Read on over what matches here; None where nothing does."""
-        match = re.match(expression, self._rest, re.DOTALL)
-        if match is None:
-            return None
-        self._rest = self._rest[match.end() :]
-        return match.group()
 
-    def _next(self) -> list[str]:
-        """Return what one letter, class or group may be, with how often it comes."""
-        is_group = False
-        if self._takes(r"\\[bBAZ]|[\^$]"):
-            return [""]
-        if begun := self._takes(r"\((?:\?(?:[:=!]|<[=!]|P<\w+>))?"):
-            is_group = True
-            inner = self.alternatives()
-            texts = [""] if begun[-1] in "=!" else [self._number] if begun.startswith("(?P") else inner
-        elif letters := self._takes(r"\[\^?\]?(?:\\.|[^\]\\])*\]"):
-            texts = [self._of_class(letters[1:-1])]
-        else:
-            one = self._takes(r"\\.|.") or ""
-            texts = [{".": "…", r"\d": _NUMBER, r"\w": "…", r"\s": " ", r"\W": " ", r"\S": "…"}.get(one, one[-1:])]
-        often = self._takes(r"(?:[?*+]|\{[\d,]+\})\??") or ""
-        # What may be left out is left out where it is more than a letter.
-        return [""] if is_group and often[:1] in ("?", "*") else texts
-
-    def _of_class(self, letters: str) -> str:
-        if _ANYTHING.search(letters):
-            return "…"
-        if r"\d" in letters or "0-9" in letters:
-            return "…" if "." in letters else _NUMBER
-        return "'" if "'" in letters else letters[0]
+def _letter(token: str) -> str:
+    """Return what stands for a letter, an escape or a class."""
+    if not token.startswith("["):
+        return _LETTERS.get(token, token[-1])
+    letters = token[1:-1]
+    if _ANYTHING.search(letters):
+        return "…"
+    if r"\d" in letters or "0-9" in letters:
+        return "…" if "." in letters else _NUMBER
+    return "'" if "'" in letters else letters[0]
 
 
 Kind = Literal["exception", "plain", "frame", "quiet"]

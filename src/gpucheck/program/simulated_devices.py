@@ -12,7 +12,6 @@ import linecache
 import os
 import re
 import sys
-import sysconfig
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,15 +23,13 @@ import torch
 from torch import Tensor, nn
 
 import gpucheck
+from gpucheck.program.run.memory_peaks import Lines
 from gpucheck.report.results.model import OriginKind
 from gpucheck.work.storages import Memory
 
 _OURS = os.path.dirname(os.path.abspath(gpucheck.__file__)) + os.sep
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_TORCHGEN = os.path.join(os.path.dirname(_TORCH.rstrip(os.sep)), "torchgen") + os.sep
-_STANDARD = sysconfig.get_path("stdlib") + os.sep
-# Where packages are installed; Debian's folder has another name.
-_INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+# Whose line it is. A dry run puts the rule of its program here, which knows the program's own package.
+lines = Lines("", None)
 
 
 # -- whose line it was -------------------------------------------------------------------------------------------------
@@ -50,17 +47,9 @@ class Place:
         return f"{self.file.removeprefix(os.getcwd() + os.sep)}:{self.line}"
 
 
-@lru_cache(maxsize=4096)
 def rank(file: str) -> int:
     """Whose file: 0 the user's, 1 an installed package's, 2 no place for a finding to name (torch, Python, ours)."""
-    if file.startswith("<"):
-        return 2
-    path = os.path.abspath(file)
-    if path.startswith((_OURS, _TORCH, _TORCHGEN)):
-        return 2
-    if any(folder in path for folder in _INSTALLED):
-        return 1
-    return 2 if path.startswith(_STANDARD) else 0
+    return lines.rank(file)
 
 
 def text_of(place: Place | None) -> str | None:
@@ -76,15 +65,7 @@ def is_ours(file: str) -> bool:
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame of the user's own source, from `frame` outwards; where none is, of an installed package
     other than torch."""
-    installed = None
-    while frame is not None:
-        whose = rank(frame.f_code.co_filename)
-        if whose == 0:
-            return frame
-        if whose == 1 and installed is None:
-            installed = frame
-        frame = frame.f_back
-    return installed
+    return lines.caller(frame) or lines.caller(frame, most=1)
 
 
 def here() -> Place | None:

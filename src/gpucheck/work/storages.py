@@ -55,7 +55,8 @@ class Memory(Generic[P]):
     # What may be held beside `allocated`, and the most that it may have been together.
     uncertain: int = 0
     most: int = 0
-    _live: dict[int, tuple[int, int, Key[P]]] = field(default_factory=dict)
+    # What is there, by the storage's id: its bytes, how many `more` it may take, who made it, and in which step.
+    live: dict[int, tuple[int, int, Key[P], int]] = field(default_factory=dict)
     _by_key: dict[Key[P], int] = field(default_factory=dict)
     _at_peak: dict[Key[P], int] | None = field(default_factory=dict)
     _here: threading.local = field(default_factory=threading.local)
@@ -77,11 +78,11 @@ class Memory(Generic[P]):
             self._freed(key)
             return
         size = -(-storage.nbytes() // self.block_bytes) * self.block_bytes
-        if key in self._live or not size or getattr(self._here, "paused", False):
+        if key in self.live or not size or getattr(self._here, "paused", False):
             return
         place, (phase, step) = self.where(), self.moment()
         with self._lock:
-            self._live[key] = size, more, (place, phase)
+            self.live[key] = size, more, (place, phase), step
             self.uncertain += more
             self._by_key[place, phase] = self._by_key.get((place, phase), 0) + size
             self.allocated += size
@@ -99,10 +100,10 @@ class Memory(Generic[P]):
 
     def _freed(self, key: int) -> None:
         with self._lock:
-            if key not in self._live:
+            if key not in self.live:
                 return
             self._settle()  # the first that is freed after a peak ends it
-            size, more, owner = self._live.pop(key)
+            size, more, owner, _ = self.live.pop(key)
             self.uncertain -= more
             self.allocated -= size
             self._by_key[owner] -= size

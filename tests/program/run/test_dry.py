@@ -356,6 +356,19 @@ def test_an_error_of_the_programs_own_is_where_judging_ends(dry: Dry, tmp_path: 
     assert "gpucheck/program" not in document["screen"]
 
 
+def test_an_installed_program_is_told_of_its_own_line(dry: Dry, tmp_path: Path) -> None:
+    """All that lies in site-packages is a library's, but for the package that is the program."""
+    site = tmp_path / "site-packages"
+    (site / "program").mkdir(parents=True)
+    (site / "library.py").write_text("def added(a, b):\n    return a + b\n")
+    (site / "program" / "__init__.py").touch()
+    work = "import torch\nfrom library import added\nadded(torch.ones(2, device='cuda'), torch.ones(2))\n"
+    (site / "program" / "__main__.py").write_text(work)
+    ((identifier, title),) = wrong(dry("-m", "program", cwd=site, status=1, whole=True))
+    assert identifier == "run.dry.mismatch"
+    assert title.startswith("program/__main__.py:3")
+
+
 def test_a_traceback_shows_no_frame_of_ours(dry: Dry) -> None:
     screen = dry("mistakes.py", "joined", status=1, whole=True)["screen"]
     assert "RuntimeError: Expected all tensors to be on the same device" in screen

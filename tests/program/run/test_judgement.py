@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import inspect
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -329,6 +330,21 @@ def test_a_full_board_says_so_and_takes_no_more() -> None:
     assert len(counters.read(memory).lines) == written > counters.TEXT_BYTES // 1100
 
 
+def test_the_innermost_folder_says_whose_a_file_is(tmp_path: Path) -> None:
+    packages = tmp_path / "venv" / "site-packages"
+    for name in ("program", "library"):
+        (packages / name).mkdir(parents=True)
+        (packages / name / "__init__.py").touch()
+    (tmp_path / "kept.py").touch()
+    (packages / "library" / "linked.py").symlink_to(tmp_path / "kept.py")
+    (tmp_path / "developed").symlink_to(packages / "program")
+    lines = memory_peaks.Lines(str(tmp_path), str(packages / "program" / "__main__.py"))
+    users = ("train.py", f"{packages}/program/net.py", "developed/net.py", "<stdin>")
+    installed = (f"{packages}/library/linked.py", "/usr/lib/python3/dist-packages/library.py")
+    unnamed = (str(torch.nn.__file__), str(json.__file__), str(judge.__file__), "<string>")
+    assert [[lines.rank(file) for file in each] for each in (users, installed, unnamed)] == [[0] * 4, [1] * 2, [2] * 4]
+
+
 def test_what_a_thread_of_autograds_makes_is_traced_like_the_rest() -> None:
     """A GPU's backward pass calls the tracer from a thread that runs no Python beneath it."""
     tracer = memory_peaks.Tracer(memory_peaks.Lines("/", None), lambda: 1)
@@ -336,9 +352,9 @@ def test_what_a_thread_of_autograds_makes_is_traced_like_the_rest() -> None:
     dispatch = inspect.unwrap(memory_peaks.Tracer.__torch_dispatch__)
     _thread.start_new_thread(dispatch, (tracer, torch.ops.aten.neg.default, (), (torch.ones(3),)))
     deadline = time.monotonic() + 10
-    while not tracer.peak and time.monotonic() < deadline:
+    while not tracer.memory.peak and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert (tracer.peak, *tracer.by_place) == (12, ("", 0, "", "", "backward"))
+    assert tracer.memory.top().held == (((("", 0, "", ""), "backward"), 12),)
     assert judge.at("", 0, "/") == "an unknown line"
 
 
@@ -356,13 +372,15 @@ def test_its_line_is_that_of_the_traced_thread_whoever_else_is_in_a_backward_pas
         dispatch = inspect.unwrap(memory_peaks.Tracer.__torch_dispatch__)
         _thread.start_new_thread(dispatch, (tracer, torch.ops.aten.neg.default, (), (x,)))
         deadline = time.monotonic() + 10
-        while not tracer.peak and time.monotonic() < deadline:
+        while not tracer.memory.peak and time.monotonic() < deadline:
             time.sleep(0.01)
     finally:
         tracer.stop()
         done.set()
         other.join()
-    ((file, _, function, _, _),) = tracer.by_place
+    (((place, _), _),) = tracer.memory.top().held
+    assert place is not None
+    file, _, function, _ = place
     assert (file, function) == (__file__, inspect.currentframe().f_code.co_name)  # type: ignore[union-attr]
 
 

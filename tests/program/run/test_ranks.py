@@ -479,7 +479,11 @@ def entry(record: int, number: int, **more: Any) -> dict[str, Any]:
         "retired": True,
         "timeout_ms": 60_000,
         "is_p2p": False,
-        "frames": [{"name": "step", "filename": "/job/train.py", "line": 9}],
+        # What is in no file is nobody's: here code that torch.fx made.
+        "frames": [
+            {"name": "forward", "filename": "<eval_with_key>.3", "line": 5},
+            {"name": "step", "filename": "/job/train.py", "line": 9},
+        ],
         **more,
     }
 

@@ -23,7 +23,7 @@ import torch
 from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
 
-from gpucheck.program import engine, placement, simulated_cuda
+from gpucheck.program import engine, placement, simulated_cuda, simulated_devices
 from gpucheck.program.options import Device
 from gpucheck.program.run import counters, hooks, memory_peaks
 from gpucheck.program.simulated_devices import COUNTED, Claims, Place, here, is_ours, rank, storage_of, text_of
@@ -79,6 +79,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     made = _claimed.enter_context(simulated_cuda.claimed(_world))
     _claimed.enter_context(simulated_cuda.replaced(_substitutes()))
     hooks.begin(shared, folder)
+    simulated_devices.lines = hooks.lines
     atexit.unregister(hooks._end)
     for holder, name, _ in hooks._replaced:
         counting = vars(holder)[name]

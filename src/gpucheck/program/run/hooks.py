@@ -80,7 +80,7 @@ def _new_site(key: tuple[str, int, int], at: FrameType, called: FrameType, *, us
         "say": "site",
         "site": number,
         "kind": key[0],
-        "file": lines.path(at.f_code),
+        "file": lines.path(at.f_code.co_filename),
         "line": at.f_lineno,
         "function": at.f_code.co_name,
         "users": users,

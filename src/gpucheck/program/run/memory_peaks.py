@@ -4,15 +4,17 @@ Which tensors count, and which lines are the user's, are the two rules that all 
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
+import re
 import sys
 import sysconfig
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpucheck import messages
 from gpucheck.program.run import counters
+from gpucheck.work.storages import Key, Memory
 
 # What lies there is read and written without a device.
 _HOST = frozenset(("cpu", "meta"))
@@ -55,56 +58,56 @@ def is_used() -> bool:
     ) or (torch.backends.mps.is_available() and torch.mps.current_allocated_memory() > 0)
 
 
+# Where packages are installed; Debian's folder has another name.
+_INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
+
+
 class Lines:
     """Tells the user's code from that of libraries. `folder` is where the program was started.
 
-    The program's own package is the user's wherever it is installed.
+    `rank` says whose a file is, as code objects name it: 0 the user's, 1 an installed package's, 2 what no finding
+    names (torch, Python, ours, and what is made up as it runs). The program's own package is the user's wherever it is
+    installed.
     """
 
     def __init__(self, folder: str, main_file: str | None) -> None:
         self.folder = folder
         places = sysconfig.get_paths()
         ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        torch_folder = os.path.dirname(str(torch.__file__))
-        named = {places[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {ours, torch_folder}
-        self._libraries = tuple(os.path.join(os.path.realpath(one), "") for one in named)
-        self._own = self._own_package(main_file)
-        # By id, since the hash of a code object reads all of it; the objects are kept so that no id is used again.
-        self._known: dict[int, bool] = {}
-        self._kept: list[CodeType] = []
+        torch_folder = os.path.dirname(os.path.abspath(str(torch.__file__)))
+        torchgen = os.path.join(os.path.dirname(torch_folder), "torchgen")
+        ranks = dict.fromkeys((places["stdlib"], places["platstdlib"], ours, torch_folder, torchgen), 2)
+        ranks |= dict.fromkeys((places["purelib"], places["platlib"]), 1)
+        self._ranks = {os.path.join(os.path.realpath(one), ""): rank for one, rank in ranks.items()}
+        if (own := self._own_package(main_file)) is not None:
+            self._ranks[own] = 0
+        self.rank = functools.cache(self._rank)
 
-    def caller(self, frame: FrameType | None) -> FrameType | None:
-        """The innermost frame of the user's, from `frame` outwards; None where libraries alone are at work."""
-        known = self._known
-        while frame is not None:
-            is_users = known.get(id(frame.f_code))
-            if is_users is None:
-                self._kept.append(frame.f_code)
-                is_users = known[id(frame.f_code)] = self.is_users(self.path(frame.f_code))
-            if is_users:
-                return frame
+    def caller(self, frame: FrameType | None, most: int = 0) -> FrameType | None:
+        """The innermost frame of a `rank` of at most `most`, from `frame` outwards; None where there is none."""
+        rank = self.rank
+        while frame is not None and rank(frame.f_code.co_filename) > most:
             frame = frame.f_back
-        return None
+        return frame
 
-    def path(self, code: CodeType) -> str:
-        """The absolute path of a code object's file; what is in no file keeps its name."""
-        name = code.co_filename
-        return name if name.startswith("<") else os.path.normpath(os.path.join(self.folder, name))
+    def path(self, file: str) -> str:
+        """The absolute path of a file as code objects name it; what is in no file keeps its name."""
+        return file if file.startswith("<") else os.path.normpath(os.path.join(self.folder, file))
 
-    def is_users(self, path: str) -> bool:
-        """Return whether a file is the user's: neither of a library nor made up by one as it runs."""
-        if path.startswith("<"):
-            return path == "<stdin>"
-        real = os.path.realpath(path)
-        if self._own is not None and real.startswith(self._own):
-            return True
-        installed = f"{os.sep}site-packages{os.sep}" in real or f"{os.sep}dist-packages{os.sep}" in real
-        return not installed and not real.startswith(self._libraries)
+    def _rank(self, file: str) -> int:
+        if file.startswith("<"):
+            return 0 if file == "<stdin>" else 2
+        # A link to a file belongs to the folder in which it is: some installers make a package of links.
+        folder, name = os.path.split(self.path(file))
+        real = os.path.join(os.path.realpath(folder), name)
+        within = [(len(one), rank) for one, rank in self._ranks.items() if real.startswith(one)]
+        within += [(match.end(), 1) for match in _INSTALLED.finditer(real)]
+        return max(within, default=(0, 0))[1]  # the innermost folder tells
 
     def _own_package(self, main_file: str | None) -> str | None:
         if main_file is None:
             return None
-        folder = os.path.dirname(os.path.realpath(os.path.join(self.folder, main_file)))
+        folder = os.path.realpath(os.path.dirname(os.path.join(self.folder, main_file)))
         own = None
         while os.path.exists(os.path.join(folder, "__init__.py")):
             own, folder = folder, os.path.dirname(folder)
@@ -222,7 +225,7 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
     cause, link = messages.cause_in(chain)
     is_memory = cause is not None and cause.whose == "memory"
     frames = list(_frames(error))
-    where = None if not frames else {"file": _lines.path(frames[-1][0].f_code), "line": frames[-1][1]}
+    where = None if not frames else {"file": _lines.path(frames[-1][0].f_code.co_filename), "line": frames[-1][1]}
     _say(
         {
             "say": "error",
@@ -245,7 +248,7 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
     """The user's frames of an exception's traceback, outermost first, with the line in each."""
     trace = error.__traceback__
     while trace is not None:
-        if _lines.is_users(_lines.path(trace.tb_frame.f_code)):
+        if _lines.rank(trace.tb_frame.f_code.co_filename) == 0:
             yield trace.tb_frame, trace.tb_lineno
         trace = trace.tb_next
 
@@ -299,7 +302,11 @@ def _holders(frames: list[FrameType]) -> list[dict[str, Any]]:
         for name, value in list(frame.f_locals.items()):
             members = list(_tensors(value, _DEPTH))
             if members:
-                where = {"file": _lines.path(frame.f_code), "line": frame.f_lineno, "function": frame.f_code.co_name}
+                where = {
+                    "file": _lines.path(frame.f_code.co_filename),
+                    "line": frame.f_lineno,
+                    "function": frame.f_code.co_name,
+                }
                 rows.append(({"name": name, "kind": type(value).__name__, "tensors": len(members)} | where, members))
     seen: set[int] = set()
     told: list[dict[str, Any]] = []
@@ -318,7 +325,8 @@ _MOST_LINES = 20
 # Of so many tensors of a line that stayed it is asked who holds them.
 _ASKED = 3
 
-_Place = tuple[str, int, str, str, str]
+# File, line, function and module that made a storage.
+_Place = tuple[str, int, str, str]
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[misc]
@@ -330,13 +338,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
 
     def __init__(self, lines: Lines, phase: Callable[[], int]) -> None:
         super().__init__()
-        self.lines, self.phase = lines, phase
-        # Live storages by id: their bytes, where they were made, and in which of the traced steps.
-        self.live: dict[int, tuple[int, _Place, int]] = {}
-        self.total = self.peak = 0
-        self.by_place: dict[_Place, int] = {}
-        self.at_peak: dict[_Place, int] = {}
-        self.step = 0
+        self.lines, self.step = lines, 0
+        self.memory = Memory(block_bytes=1, where=self._place, moment=lambda: (counters.PHASES[phase()], self.step))
         self.began_ns = self.spent_ns = 0
         # The thread whose operations are seen: those of its backward passes too, wherever these run.
         self.thread = 0
@@ -348,41 +351,20 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
         result = func(*args, **(kwargs or {}))
         try:
             for one in _made_by(func, result):
-                # A GPU's backward pass runs in a thread of autograd's, where no frame may call this one.
-                self._made(one, sys._getframe().f_back)
+                self.memory.put(one.untyped_storage(), is_held=True)
         except (RuntimeError, NotImplementedError):  # what has no storage is not counted
             pass
         return result
 
-    def _made(self, tensor: Any, frame: FrameType | None) -> None:
-        storage = tensor.untyped_storage()
-        key, size = storage._cdata, storage.nbytes()
-        if key in self.live or not size:
-            return
-        place = self._place(frame)
-        self.live[key] = size, place, self.step
-        self.total += size
-        self.by_place[place] = self.by_place.get(place, 0) + size
-        if self.total > self.peak:
-            self.peak, self.at_peak = self.total, {}
-        weakref.finalize(storage, self._freed, key).atexit = False
-
-    def _freed(self, key: int) -> None:
-        if not self.at_peak and self.total == self.peak:
-            self.at_peak = dict(self.by_place)  # the first that is freed after a peak ends it
-        size, place, _ = self.live.pop(key)
-        self.total -= size
-        self.by_place[place] -= size
-
-    def _place(self, frame: FrameType | None) -> _Place:
-        # Of a thread of autograd's it is the line that waits for it. In no variable: this function's own frame is among
-        # them, and as a circle they would keep tensors that go.
-        caller = self.lines.caller(frame) or self.lines.caller(sys._current_frames().get(self.thread))
-        phase = counters.PHASES[self.phase()]
+    def _place(self) -> _Place:
+        # A GPU's backward pass runs in a thread of autograd's, in which no line is the user's: it is the line that
+        # waits for it. In no variable: this function's own frame is among them, and as a circle they would keep tensors
+        # that go.
+        caller = self.lines.caller(sys._getframe()) or self.lines.caller(sys._current_frames().get(self.thread))
         module = self.modules[-1] if self.modules else ""
         if caller is None:
-            return "", 0, "", module, phase
-        return self.lines.path(caller.f_code), caller.f_lineno, caller.f_code.co_name, module, phase
+            return "", 0, "", module
+        return self.lines.path(caller.f_code.co_filename), caller.f_lineno, caller.f_code.co_name, module
 
     # -- the window --------------------------------------------------------------------------------------------------
 
@@ -414,47 +396,48 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
 
     def tell(self, say: Callable[[dict[str, Any]], bool], last_step: int) -> None:
         """Write down who made most, and what stayed of all steps but the last, whose results may still be in use."""
-        if not self.at_peak:
-            self.at_peak = dict(self.by_place)
+        top, live = self.memory.top(), dict(self.memory.live)
         counted = max(self.step - 1, 1)
-        kept: dict[_Place, list[int]] = {}
-        for key, (_, place, step) in self.live.items():
+        kept: dict[Key[_Place], list[int]] = {}
+        for key, (_, _, owner, step) in live.items():
             # What each step leaves behind grows; what the first leaves alone is a cache.
             if step < counted:
-                kept.setdefault(place, []).append(key)
-        kept = {place: keys for place, keys in kept.items() if len({self.live[key][2] for key in keys}) >= counted}
+                kept.setdefault(owner, []).append(key)
+        kept = {owner: keys for owner, keys in kept.items() if len({live[key][3] for key in keys}) >= counted}
         step_ns = self.spent_ns // max(self.step, 1)
         row: dict[str, Any] = {"steps": self.step, "counted": counted, "last_step": last_step, "step_ns": step_ns}
-        say({"say": "trace", "peak": self.peak, **row})
-        sizes = {place: sum(self.live[key][0] for key in keys) for place, keys in kept.items()}
-        told = sorted({*self.at_peak, *kept}, key=lambda place: -max(self.at_peak.get(place, 0), sizes.get(place, 0)))
-        holders = _containers_of({key: place for place, keys in kept.items() for key in keys})
-        for place in told[:_MOST_LINES]:
-            file, line, function, module, phase = place
+        say({"say": "trace", "peak": top.allocated_bytes, **row})
+        at_peak = dict(top.held)
+        sizes = {owner: sum(live[key][0] for key in keys) for owner, keys in kept.items()}
+        told = sorted({**at_peak, **sizes}, key=lambda owner: -max(at_peak.get(owner, 0), sizes.get(owner, 0)))
+        holders = _containers_of({key: owner for owner, keys in kept.items() for key in keys})
+        for owner in told[:_MOST_LINES]:
+            place, phase = owner
+            file, line, function, module = place or ("", 0, "", "")
             row = {"file": file, "line": line, "function": function, "module": module or None, "phase": phase}
-            row |= {"peak": self.at_peak.get(place, 0), "kept": sizes.get(place, 0)}
-            say({"say": "traced", **row, "kept_tensors": len(kept.get(place, [])), "held_by": holders.get(place)})
+            row |= {"peak": at_peak.get(owner, 0), "kept": sizes.get(owner, 0)}
+            say({"say": "traced", **row, "kept_tensors": len(kept.get(owner, [])), "held_by": holders.get(owner)})
 
 
-def _containers_of(kept: dict[int, _Place]) -> dict[_Place, str]:
-    """The list or dictionary that holds tensors of these storages, by the place that made them, named as a variable."""
-    found: dict[_Place, str] = {}
+def _containers_of(kept: dict[int, Key[_Place]]) -> dict[Key[_Place], str]:
+    """The list or dictionary that holds tensors of these storages, by what made them, named as a variable."""
+    found: dict[Key[_Place], str] = {}
     if not kept:
         return found
-    asked: dict[_Place, int] = {}
+    asked: dict[Key[_Place], int] = {}
     for one in gc.get_objects():
         if not issubclass(type(one), torch.Tensor):
             continue
         try:
-            place = kept.get(one.untyped_storage()._cdata)
+            owner = kept.get(id(one.untyped_storage()))
         except (RuntimeError, NotImplementedError):
             continue
-        if place is None or place in found or asked.get(place, 0) >= _ASKED:
+        if owner is None or owner in found or asked.get(owner, 0) >= _ASKED:
             continue
-        asked[place] = asked.get(place, 0) + 1
+        asked[owner] = asked.get(owner, 0) + 1
         for container in gc.get_referrers(one):
             if isinstance(container, (list, dict, set)) and (name := _name_of(container)) is not None:
-                found[place] = f"{type(container).__name__} {name} of {len(container)}"
+                found[owner] = f"{type(container).__name__} {name} of {len(container)}"
     return found
 
 

@@ -189,8 +189,8 @@ class Recorder:
         frames = one.get("frames", [])
         back = any(frame["name"] == "_engine_run_backward" for frame in frames)
         for frame in frames:
-            path = os.path.normpath(os.path.join(self.lines.folder, frame["filename"]))
-            if self.lines.is_users(path):
+            if self.lines.rank(frame["filename"]) == 0:
+                path = self.lines.path(frame["filename"])
                 return [self.kind(one), one["collective_seq_id"], path, frame["line"], back]
         return None
 
