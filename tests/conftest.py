@@ -85,6 +85,8 @@ def pytest_configure(config: pytest.Config) -> None:
         ours = name.startswith("GPUCHECK_") and name != REQUIRE_GPU
         if ours or name.startswith("GITHUB_") or name in SETTINGS:
             del os.environ[name]
+    for name in SETTINGS:  # readline, which a debugger loads, sets a width that Python does not see and children get
+        os.unsetenv(name)
     os.environ["PYTHONPATH"] = str(SOURCE)
     sys.dont_write_bytecode = False  # pytest keeps the tests as it rewrote them: half of what finding them takes
     # Tests and their children share the processors: threads of torch that wait for each other must not spin.
