@@ -20,6 +20,8 @@ FORKED = (
     "method"
 )
 FORKED_KERNEL = "CUDA error: initialization error"
+# What a build of torch for the CPU says to `torch.device(0)`, which no Python can stand in for.
+NO_ACCELERATOR = "Cannot access accelerator device when none is available"
 # How torch says that operands lie apart.
 APART = "Expected all tensors to be on the same device"
 # How gpucheck says in a simulated run that a lone operand lies where its operation does not take it.

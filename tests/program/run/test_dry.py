@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from preloaded import Gpucheck
 
 from gpucheck.cli import app
@@ -354,6 +355,18 @@ def test_an_error_of_the_programs_own_is_where_judging_ends(dry: Dry, tmp_path: 
     document = dry("own.py", cwd=tmp_path, status=1)
     assert wrong(document) == [("run.dry.followed", "not judged from own.py:3 on")]
     assert "gpucheck/program" not in document["screen"]
+
+
+def test_a_device_by_number_says_how_to_write_it_for_a_build_for_the_cpu(dry: Dry, tmp_path: Path) -> None:
+    """Python cannot stand in for `torch.device` itself: its type is asked for everywhere."""
+    (tmp_path / "number.py").write_text("import torch\nx = torch.ones(2).to(0)\ny = x.to(torch.device(0))\n")
+    document = dry("number.py", cwd=tmp_path, status=None)
+    if torch.version.cuda is None:
+        (found,) = [one for one in document["findings"] if one["id"] == "run.dry.followed"]
+        assert found["title"] == "not judged from number.py:3 on"
+        assert found["fix"] == 'number.py:3: write torch.device("cuda", N) for torch.device(N)'
+    else:
+        assert wrong(document) == []
 
 
 def test_an_installed_program_is_told_of_its_own_line(dry: Dry, tmp_path: Path) -> None:
