@@ -297,6 +297,46 @@ def test_a_document_that_is_refused_is_its_nodes_cause() -> None:
     assert row(judged, "n1").cause == "left no document"
 
 
+def refused(host: str, why: str = "truncated, or not JSON", run: str = "tonight") -> RefusedFile:
+    return RefusedFile(f"/d/00/{file_name(host, run)}", why)
+
+
+@pytest.mark.parametrize("expected", [None, 20])
+def test_a_document_that_cannot_be_read_is_a_silent_node(expected: int | None) -> None:
+    judged = judge([*TWENTY[1:]], [refused("n0")], expected=expected)
+    assert (row(judged, "n0").state, row(judged, "n0").cause) == (
+        "silent",
+        "its document is refused: truncated, or not JSON",
+    )
+    assert judged.result.bad == ("n0",) and len(judged.result.nodes) == 20
+    most = judge([TWENTY[0]], [refused(one.host) for one in TWENTY[1:8]])
+    assert most.result.suspect and most.result.counts["silent"] == 7
+
+
+def test_files_that_are_no_document_of_the_run_are_no_nodes() -> None:
+    others = [RefusedFile(f"/d/{name}", "not a document") for name in ("fleet.json", "n0-copy.json", "x.y.json")]
+    hostile = refused("$(reboot)")
+    judged = judge([*TWENTY], [*others, hostile, refused("n0"), refused("n99", run="last night")])
+    assert judged.findings[0].verdict == "pass" and len(judged.result.nodes) == 20
+
+
+def test_a_forged_document_drains_no_node_and_raises_no_limit() -> None:
+    forged = [refused(f"spare{number}", "forged? its owner is user 7") for number in range(20)]
+    judged = judge([*TWENTY], forged)
+    assert row(judged, "spare0").state == "undecided" and judged.result.bad == ()
+    assert judged.findings[0].verdict == "inconclusive"
+    one = replace(TWENTY[0], exit=None, step="smoke")
+    assert judge([one, replace(one, host="b"), *TWENTY[2:4]], forged).result.suspect
+
+
+def test_a_run_of_which_nothing_can_be_read_may_be_the_newest() -> None:
+    lost = [refused(one.host, run="later") for one in TWENTY]
+    with pytest.raises(UsageError, match="no document of one of several runs can be read"):
+        judge([*TWENTY], lost)
+    assert judge([*TWENTY], lost, run="tonight").findings[0].verdict == "pass"
+    assert judge([*TWENTY], lost, run="later").result.counts["silent"] == 20
+
+
 def test_fewer_devices_than_the_others_is_bad() -> None:
     judged = judge([node("n0", devices=7), *TWENTY[1:]])
     assert row(judged, "n0").cause == "7 devices, the others have 8"

@@ -197,7 +197,7 @@ def read(paths: Sequence[str]) -> Read:
                 documents += _documents(file, trusted, is_named=is_folder)
             except (Refused, OSError) as error:
                 why = str(error) if isinstance(error, Refused) else error.strerror or str(error)
-                refused.append(RefusedFile(clean(str(file), 300), clean(why, 200)))
+                refused.append(RefusedFile(clean(str(file)), clean(why, 200)))
         if not is_folder and text.endswith((".log", ".out", ".txt", "-")):
             notices["a log does not show who wrote a line: names and owners were not checked"] = None
     return Read(tuple(documents), tuple(refused), tuple(notices))

@@ -94,12 +94,13 @@ _JUDGE = of(
         "fleet.forged",
         "documents are their node's own",
         "Owner, file name and the host inside do not match.",
-        "find out who wrote it; the node counts as silent",
+        "find out who wrote it; the node is silent if --expect names it, else undecided",
     ),
     Id(
         "fleet.unreadable",
         "documents can be read",
-        "It is cut off, too large, too deep, or not a document of gpucheck.",
+        "It is cut off, too large, too deep, or not a document of gpucheck. The node that its file is named after is "
+        "silent.",
         "run the check again on that node",
     ),
 )

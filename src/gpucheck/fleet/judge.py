@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,6 +41,7 @@ NAMED = 8
 # Of a small fleet one or two may be slow or silent without the check being at fault.
 LEAST_MAX_BAD = 3
 UNKNOWN = "unknown"
+_NAME_OF_DOCUMENT = re.compile(r"(.+)(\.[0-9a-f]{12}\.json)")
 # The screen and the JSON hold so many kinds of differences and groups; an attack must not make more.
 MOST_DRIFTS, MOST_GROUPS = 20, 200
 
@@ -77,7 +79,7 @@ def judge(
     many GPUs each node must have.
     Raises UsageError where it is not clear which of several runs is meant.
     """
-    chosen = _run_of(documents, run)
+    chosen = _run_of(documents, refused, run)
     nodes, told = _one_each(document for document in documents if document.run == chosen)
     told += _other_runs(documents, chosen)
     told += _renamed(nodes)
@@ -91,7 +93,10 @@ def judge(
     rows = [_node(document, beside, *fewer.get(host, ("", False))) for host, document in nodes.items()]
     broken = _names_of_files(refused, chosen)
     rows += old
-    rows += [_missing(host, broken.get(host)) for host in names if host not in {row.host for row in rows}]
+    known = {row.host for row in rows}
+    rows += [_missing(host, broken.get(host)) for host in names if host not in known]
+    if not names:
+        rows += [_refused(host, why) for host, why in broken.items() if host not in known]
     rows += _unnamed(len(rows), expected, nodes.values())
     # Of the silent ones those first that could not even write what ended them.
     victims = {host for host, document in nodes.items() if document.ended}
@@ -105,10 +110,11 @@ def judge(
 # -- which documents ---------------------------------------------------------------------------------------------------
 
 
-def _run_of(documents: Sequence[NodeDocument], run: str | None) -> str:
+def _run_of(documents: Sequence[NodeDocument], refused: Sequence[RefusedFile], run: str | None) -> str:
     """The run that is judged: the one asked for, else the newest. Raises UsageError where that may be a slip.
 
-    A run with few nodes beside one with many may be a try, or one document with a wrong clock.
+    A run with few nodes beside one with many may be a try, or one document with a wrong clock. One of which no
+    document can be read may be the newest.
     """
     if run is not None:
         return run
@@ -122,6 +128,12 @@ def _run_of(documents: Sequence[NodeDocument], run: str | None) -> str:
     if 2 * sizes[last] < max(sizes.values()):
         known = ", ".join(f"{name!r} ({count})" for name, count in sizes.most_common(5))
         raise UsageError("the documents belong to several runs", known, "choose one with --run ID")
+    readable = {file_name("", name) for name in sizes}
+    ends = Counter(_host_and_end(one)[1] for one in refused)
+    unread = max((count for end, count in ends.items() if end not in {"", *readable}), default=0)
+    if 2 * unread >= sizes[last]:
+        why = f"{unread} document{'s' * (unread != 1)} of it, {sizes[last]} of the run {last!r}"
+        raise UsageError("no document of one of several runs can be read", why, "choose one with --run ID")
     return last
 
 
@@ -206,11 +218,16 @@ def _names_of_files(refused: Sequence[RefusedFile], run: str) -> dict[str, str]:
     """Of nodes whose file could not be read, why: by its name it would be this run's document of the node."""
     found = {}
     for one in refused:
-        name = PurePath(one.path).name
-        host = name.rsplit(".", 2)[0]
-        if name == file_name(host, run):
+        host, end = _host_and_end(one)
+        if end == file_name("", run):
             found[host] = one.why
-    return found
+    return dict(sorted(found.items())[: hosts.MOST_NODES])
+
+
+def _host_and_end(file: RefusedFile) -> tuple[str, str]:
+    """The node that a document's file is named after, and what follows, which tells the run; empty for other names."""
+    matched = _NAME_OF_DOCUMENT.fullmatch(PurePath(file.path).name)
+    return (matched[1], matched[2]) if matched and hosts.is_safe(matched[1]) else ("", "")
 
 
 def _other_runs(documents: Sequence[NodeDocument], run: str) -> list[Finding]:
@@ -249,7 +266,7 @@ def _shared(marks: Iterable[tuple[str, str | None]]) -> list[str]:
 def _of_files(refused: Sequence[RefusedFile]) -> list[Finding]:
     told = []
     for id, what, is_forged in (("fleet.forged", "refused as forged", True), ("fleet.unreadable", "unreadable", False)):
-        if files := [one for one in refused if one.why.startswith("forged?") is is_forged]:
+        if files := [one for one in refused if _is_forged(one.why) is is_forged]:
             reasons = Counter(one.why.removeprefix("forged? ") for one in files).most_common(3)
             text = "; ".join(why if len(reasons) == 1 else f"{count} × {why}" for why, count in reasons)
             title = f"{len(files)} document{'s' * (len(files) != 1)} {what}"
@@ -313,8 +330,21 @@ def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
 
 
 def _missing(host: str, broken: str | None = None) -> FleetNode:
-    cause = f"its document is refused: {broken}" if broken else "left no document"
-    return FleetNode(host, "silent", "", cause, "check that the node is up and its job was started")
+    if broken:
+        return FleetNode(host, "silent", "", f"its document is refused: {broken}", "run the check again on that node")
+    return FleetNode(host, "silent", "", "left no document", "check that the node is up and its job was started")
+
+
+def _refused(host: str, why: str) -> FleetNode:
+    """A node that only its file's name tells of: anybody may have written a forged one, which must not drain a node."""
+    row = _missing(host, why)
+    if not _is_forged(why):
+        return row
+    return replace(row, state="undecided", fix="find out who wrote it, and check the node again")
+
+
+def _is_forged(why: str) -> bool:
+    return why.startswith("forged?")
 
 
 def _unnamed(known: int, expected: tuple[str, ...] | int | None, documents: Iterable[NodeDocument]) -> list[FleetNode]:
@@ -687,7 +717,7 @@ def _result(
 ) -> FleetResult:
     counts = Counter(row.state for row in rows)
     bad = [row.host for row in rows if row.state in ("bad", "silent")]
-    suspect = len(set(bad) - proven) > _most_bad(len(rows), max_bad)
+    suspect = len(set(bad) - proven) > _most_bad(rows, max_bad)
     # Some thousand refused files are an attack or a wrong folder: the first say which.
     return FleetResult(
         run,
@@ -702,8 +732,10 @@ def _result(
     )
 
 
-def _most_bad(nodes: int, max_bad: float) -> float:
+def _most_bad(rows: Sequence[FleetNode], max_bad: float) -> float:
     """Return how many nodes may be slow or silent before the check itself is suspect: few always, a quarter never."""
+    # Forged documents, which leave a row without an attempt undecided, must not raise the number.
+    nodes = sum(row.attempt is not None or row.state == "silent" for row in rows)
     return min(max(max_bad * nodes, LEAST_MAX_BAD), siblings.most_low(nodes))
 
 
@@ -718,7 +750,7 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], compared: fr
     told = []
     if result.suspect:
         unsure = [row.host for row in result.nodes if row.state in ("bad", "silent") and row.host not in proven]
-        most = f"{_most_bad(whole, max_bad):g}"
+        most = f"{_most_bad(result.nodes, max_bad):g}"
         title = f"suspect the check: {len(unsure)} of {_nodes(whole)} slow or silent, at most {most} may be"
         lists = f"bad.txt names the {len(result.bad)} that failed their own check" if result.bad else "bad.txt is empty"
         fix = "check one of them first, or raise --max-bad"
