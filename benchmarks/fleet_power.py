@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 import fleet_scale
 
 from gpucheck.fleet import judge, siblings
-from gpucheck.report.results.fleet import NodeDocument, NodeFigure, SlowDevice
+from gpucheck.report.results.fleet import FleetNode, NodeDocument, NodeFigure, SlowDevice
 
 ROUNDS = 9
 NOISE = 0.01
@@ -187,6 +187,11 @@ def is_true(found: SlowDevice, centres: Sequence[float], truth: Sequence[Sequenc
     return found.device != judge.WHOLE or math.exp(centres[figure] - middle) <= 1 - TRULY_LOW
 
 
+def is_unsure(row: FleetNode) -> bool:
+    """Whether a node is undecided by its speed; those that lack figures or devices are by that alone."""
+    return row.state == "undecided" and bool(row.slow or row.cause.startswith("one of "))
+
+
 def of_nodes(case: Case, seed: int, share: float) -> str:
     """What the judge makes of a case, in a line."""
     random_ = random.Random(f"{seed} {case}")
@@ -198,9 +203,9 @@ def of_nodes(case: Case, seed: int, share: float) -> str:
         rows = {row.host: row for row in judged.result.nodes}
         planted = [rows.pop(documents[number].host) for number in range(case.bad if case.slower else 0)]
         found += bool(planted) and all(row.state == "bad" for row in planted)
-        good += any(row.state == "good" for row in planted)
+        good += any(row.state in ("good", "undecided") and not is_unsure(row) for row in planted)
         bad += any(row.state == "bad" for row in rows.values())
-        undecided += any(row.state == "undecided" for row in rows.values())
+        undecided += any(is_unsure(row) for row in rows.values())
         split += any(one.id == "fleet.modes" for one in judged.findings)
         named = [(row, one) for row in rows.values() if row.state == "bad" for one in row.slow if one.certain]
         untrue += any(not is_true(one, truth[int(row.host[4:])], truth) for row, one in named)

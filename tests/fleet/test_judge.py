@@ -100,6 +100,59 @@ def test_nodes_without_figures_or_of_another_model_are_not_called_good() -> None
     assert "21 nodes: nothing failed; speed of 1 not compared" in finding(judge([*TWENTY, other]), "fleet.nodes")
 
 
+def with_only(document: NodeDocument, device: str = "", name: str = "") -> NodeDocument:
+    """The same with the figures of these devices and names, given by how they begin."""
+    figures = (one for one in document.figures if one.device.startswith(device) and one.name.startswith(name))
+    return replace(document, figures=tuple(figures))
+
+
+def without(document: NodeDocument, device: str) -> NodeDocument:
+    return replace(document, figures=tuple(one for one in document.figures if one.device != device))
+
+
+def test_a_node_that_lacks_what_its_siblings_have_is_undecided() -> None:
+    judged = judge([*TWENTY[:7], without(TWENTY[7], "cuda:3")])
+    found = row(judged, "n7")
+    assert (found.state, found.cause) == ("undecided", "cuda:3 was not measured")
+    assert found.fix == "on n7: gpucheck bench matmul --device cuda:3"
+    assert finding(judged, "fleet.nodes").startswith("inconclusive: 7 of 8 nodes good; n7: cuda:3 was not measured")
+    two = row(judge([*TWENTY[:7], without(without(TWENTY[7], "cuda:3"), "cuda:4")]), "n7")
+    assert two.cause == "cuda:3, cuda:4 were not measured" and two.fix is not None and two.fix.endswith("all")
+    assert row(judge([*TWENTY[:7], replace(TWENTY[7], figures=())]), "n7").cause == "no device was measured"
+    half = judge([*TWENTY[:4], *(with_only(one, name="matmul") for one in TWENTY[4:8])])
+    assert half.result.counts["good"] == half.result.counts["undecided"] == 4
+    assert row(half, "n4").cause == "bandwidth copy 4 GiB was not measured on any device"
+    alone = judge([without(TWENTY[0], "cuda:3")])  # the other devices of one node are siblings too
+    assert row(alone, "n0").state == "undecided"
+
+
+def test_what_no_sibling_has_is_not_missing() -> None:
+    less = [with_only(one, name="matmul") for one in TWENTY]
+    assert judge([*less]).findings[0].verdict == "pass"
+    assert judge([*less[:19], TWENTY[19]]).result.counts["good"] == 20  # one that was asked for more
+    processors = [replace(one, devices=(*one.devices, NodeDevice("cpu", "Some CPU"))) for one in TWENTY]
+    of_cpu = (NodeFigure("cpu", "matmul", "float32 1x1x1", 1e9, "FLOP/s"),)
+    plain = [replace(node(f"c{n}"), devices=(NodeDevice("cpu", "Some CPU"),), figures=of_cpu) for n in range(20)]
+    assert set(judge([*processors, *plain]).result.good) >= {one.host for one in TWENTY}
+
+
+def test_a_few_devices_that_were_measured_are_not_all_good() -> None:
+    judged = judge([*(with_only(one, device="cuda:0") for one in TWENTY[:8])])
+    title = "8 nodes: nothing failed; speed of 8 of 64 devices compared"
+    assert finding(judged, "fleet.nodes") == f"info: {title}: "
+    few = judge([*TWENTY[:3], *(with_only(one, name="matmul") for one in TWENTY[3:8])])
+    assert "nothing failed; bandwidth of 24 of 64 devices compared" in finding(few, "fleet.nodes")
+
+
+def test_a_rate_above_the_peak_alone_is_no_measurement() -> None:
+    card = NodeDevice("cuda:0", "NVIDIA H100 80GB HBM3", "GPU-1", "9.0", 132, 5120)
+    figure = NodeFigure("cuda:0", "bandwidth", "copy 4 GiB", 3e12, "B/s")
+    rack = [replace(node(f"n{n}"), devices=(replace(card, uuid=f"GPU-{n}"),), figures=(figure,)) for n in range(8)]
+    judged = judge([replace(rack[0], figures=(replace(figure, rate=9e12),)), *rack[1:]])
+    assert row(judged, "n0").state == "undecided"
+    assert row(judged, "n0").cause == "no device was measured, or not below the GPU's peak"
+
+
 def test_a_slow_node_is_named_once_and_not_its_devices() -> None:
     judged = judge([*TWENTY[:7], whole(TWENTY[19], 0.2)])
     found = row(judged, "n19")

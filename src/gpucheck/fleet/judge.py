@@ -104,7 +104,7 @@ def judge(
     told += _of_files(refused)
     proven = {host for host, document in nodes.items() if document.exit == errors.FAILED}
     result = _result(chosen, rows, beside.groups, max_bad, refused, unexpected, proven)
-    return Judged(result, (*_verdict(result, max_bad, proven, beside.compared), *told, *_drifts(nodes), *beside.told))
+    return Judged(result, (*_verdict(result, max_bad, proven, beside), *told, *_drifts(nodes), *beside.told))
 
 
 # -- which documents ---------------------------------------------------------------------------------------------------
@@ -293,14 +293,16 @@ def _node(document: NodeDocument, beside: _Beside, few: str, many_say_so: bool) 
             worst, cause = _worst(sure), _slow_text(sure)
             device = "all" if worst.device == WHOLE else worst.device
             fix = f"on {host}: gpucheck bench {worst.figure.partition(' ')[0]} --device {device}"
-    elif state == "good" and few:
-        state, cause, fix = "undecided", few, f"on {host}: gpucheck doctor"
     elif state == "good" and mode:
         state, cause = "undecided", mode
         fix = "give all nodes the same settings, then check again"
     elif state == "good" and slow:
         state, cause = "undecided", f"{_slow_text(slow)}; not certain"
         fix = "check it again while it is idle"
+    elif state == "good" and few:
+        state, cause, fix = "undecided", few, f"on {host}: gpucheck doctor"
+    elif state == "good" and host in beside.unmeasured:
+        state, (cause, fix) = "undecided", beside.unmeasured[host]
     own = (host, state, document.step, cause, fix, document.attempt, len(document.devices))
     return FleetNode(*own, tuple(slow), beside.ratios.get(host, {}))
 
@@ -400,7 +402,8 @@ def gpus_text(count: int, must: int) -> str:
 @dataclass(frozen=True, slots=True)
 class _Beside:
     """The result of the comparison: slow devices and nodes by host, why a host is in the slower of two modes, the
-    groups, the hosts that were compared with other nodes, what is to be said of it all, and the ratios by host."""
+    groups, the hosts that were compared with other nodes, what is to be said of it all, and the ratios by host. What a
+    host lacks that its siblings have, with the command for it, and how many devices have what few have (`partly`)."""
 
     slow: Mapping[str, Sequence[SlowDevice]]
     modes: Mapping[str, str]
@@ -408,6 +411,8 @@ class _Beside:
     compared: frozenset[str]
     told: Sequence[Finding]
     ratios: Mapping[str, dict[str, float]]
+    unmeasured: Mapping[str, tuple[str, str]]
+    partly: str
 
 
 def _beside_siblings(nodes: Mapping[str, NodeDocument]) -> _Beside:
@@ -454,7 +459,63 @@ def _beside_siblings(nodes: Mapping[str, NodeDocument]) -> _Beside:
     if impossible:
         title = "rates above the GPU's peak were left out"
         told.append(_warning("fleet.impossible", title, _few(sorted(impossible)), tuple(sorted(impossible))))
-    return _Beside(slow, modes, groups, frozenset(host for rows in judged for host, _ in rows), told, ratios)
+    compared = frozenset(host for rows in judged for host, _ in rows)
+    return _Beside(slow, modes, groups, compared, told, ratios, *_unmeasured(nodes, whole, impossible))
+
+
+def _unmeasured(
+    nodes: Mapping[str, NodeDocument], figures: Groups, impossible: set[str]
+) -> tuple[dict[str, tuple[str, str]], str]:
+    """What each node lacks that siblings have, with the command for it, of the nodes whose check passed; and, where
+    most devices lack every figure of a kind, how many have one.
+
+    A figure is due where at least half of a model's devices have it: one node that was asked for more, or a forged
+    document, makes no other node lack anything.
+    """
+    devices: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for host, document in nodes.items():
+        gpus = [one for one in document.devices if one.id != "cpu"]
+        for one in (gpus or document.devices) if document.exit == errors.OK else ():
+            devices[one.name].append((host, one.id))
+    lacking: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    due: Counter[str] = Counter()
+    measured: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    models: dict[str, set[str]] = defaultdict(set)
+    for (model, label, _), members in figures.items():
+        have = {(host, one.device) for host, one in members}.intersection(devices[model])
+        measured[label.partition(" ")[0]] |= have
+        models[label.partition(" ")[0]].add(model)
+        if have and 2 * len(have) >= len(devices[model]):
+            due[model] += 1
+            for host, device in sorted(set(devices[model]) - have):
+                lacking[host][device].append(label)
+    found = {}
+    for host, of_host in lacking.items():
+        names = {one.id: one.name for one in nodes[host].devices}
+        wholly = all(len(labels) == due[names[device]] for device, labels in of_host.items())
+        cause = _unmeasured_text(of_host, len(names.keys() - {"cpu"} or names), wholly)
+        cause += ", or not below the GPU's peak" if host in impossible else ""
+        (device, labels), *more = of_host.items()
+        fix = f"on {host}: gpucheck bench {labels[0].partition(' ')[0]} --device {'all' if more else device}"
+        found[host] = cause, fix
+    counts = {kind: (len(measured[kind]), sum(len(devices[one]) for one in models[kind])) for kind in models}
+    partly = {kind: count for kind, count in counts.items() if count[0] < count[1]}
+    if not partly:
+        return found, ""
+    kind, (few, whole) = min(partly.items(), key=lambda row: row[1])
+    return found, f"{'speed' if len(partly) == len(counts) else kind} of {few} of {whole} devices compared"
+
+
+def _unmeasured_text(lacking: Mapping[str, Sequence[str]], devices: int, wholly: bool) -> str:
+    """`cuda:3 was not measured`, where it lacks all that siblings have; else with what was not."""
+    where = "any device" if len(lacking) == devices else _few(tuple(lacking), 3)
+    if wholly and len(lacking) == devices:
+        return "no device was measured"
+    if wholly:
+        return f"{where} {'was' if len(lacking) == 1 else 'were'} not measured"
+    labels = list(dict.fromkeys(label for labels in lacking.values() for label in labels))
+    more = f" and {len(labels) - 1} more figure{'s' * (len(labels) != 2)} were" if len(labels) > 1 else " was"
+    return f"{labels[0]}{more} not measured on {where}"
 
 
 # How a slow node stands among its slow devices.
@@ -739,7 +800,7 @@ def _most_bad(rows: Sequence[FleetNode], max_bad: float) -> float:
     return min(max(max_bad * nodes, LEAST_MAX_BAD), siblings.most_low(nodes))
 
 
-def _verdict(result: FleetResult, max_bad: float, proven: set[str], compared: frozenset[str]) -> list[Finding]:
+def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: _Beside) -> list[Finding]:
     """The finding that the first line says; none where no node could look, which is no finding but an error."""
     counts, whole = result.counts, len(result.nodes)
     if counts["blind"] == whole:
@@ -765,15 +826,19 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], compared: fr
         )
         return [bad, *told]
     if counts["good"] == whole:
-        alone = [row.host for row in result.nodes if row.host not in compared]
-        if not alone:
+        alone = [row.host for row in result.nodes if row.host not in beside.compared]
+        if not alone and not beside.partly:
             title = f"all {whole} nodes are good"
             return [Finding("fleet.nodes", "pass", title, "", {"counts": counts})]
         which = "speed" if len(alone) == whole else f"speed of {len(alone)}"
-        title = f"{_nodes(whole)}: nothing failed; {which} not compared (needs {siblings.LEAST_NODES})"
+        which = f"{which} not compared (needs {siblings.LEAST_NODES})" if alone else beside.partly
+        title = f"{_nodes(whole)}: nothing failed; {which}"
         # What was not looked at is no pass, and no fault either.
         return [Finding("fleet.nodes", "info", title, "", {"counts": counts, "not_compared": alone})]
     title = f"{counts['good']} of {_nodes(whole)} good"
+    others = [row for row in result.nodes if row.state != "good"]
+    if len(others) == 1 and others[0].cause:
+        title = f"{title}; {others[0].host}: {others[0].cause.partition(': ')[0]}"
     return [Finding("fleet.nodes", "inconclusive", title, text, {"counts": counts})]
 
 
