@@ -398,6 +398,26 @@ def test_fewer_devices_than_the_others_is_bad() -> None:
     assert (lost.state, lost.cause, lost.fix) == ("bad", "0 devices, the others have 8; no driver", "modprobe")
 
 
+@pytest.mark.parametrize("whole", [2, 3, 4])
+def test_nodes_with_fewer_devices_are_never_the_usual_ones(whole: int) -> None:
+    """Of eight nodes some lost a GPU, half of them or more: those with all of theirs are not the odd ones."""
+    judged = judge([*TWENTY[:whole], *(node(f"f{n}", devices=7) for n in range(8 - whole))])
+    assert row(judged, "f0").state == "undecided" and row(judged, "f0").cause == f"7 devices, {whole} nodes have 8"
+    assert judged.result.counts["good"] == whole and judged.findings[0].verdict == "inconclusive"
+    assert f"{8 - whole} nodes with number of devices 7 (largest: 8): f0" in finding(judged, "fleet.drift")
+
+
+def test_one_node_with_more_devices_makes_no_other_undecided() -> None:
+    judged = judge([*TWENTY[:7], node("n7", devices=16)])
+    assert judged.result.counts["good"] == 8
+    assert "7 nodes with number of devices 8 (largest: 16)" in finding(judged, "fleet.drift")
+
+
+def test_of_settings_at_a_tie_none_is_that_of_most() -> None:
+    odd = [replace(one, settings={**one.settings, "driver": "570"}) for one in TWENTY[:10]]
+    assert "10 nodes with driver 580.1 (others: 570)" in finding(judge([*odd, *TWENTY[10:]]), "fleet.drift")
+
+
 def test_drifts_are_grouped_by_what_nodes_share() -> None:
     odd = {"driver": "550.5", "torch": "2.9.0"}
     judged = judge([*(replace(one, settings=odd) for one in TWENTY[:3]), *TWENTY[3:]])

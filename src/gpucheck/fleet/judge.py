@@ -41,6 +41,7 @@ NAMED = 8
 # Of a small fleet one or two may be slow or silent without the check being at fault.
 LEAST_MAX_BAD = 3
 UNKNOWN = "unknown"
+_DEVICES = "number of devices"
 _NAME_OF_DOCUMENT = re.compile(r"(.+)(\.[0-9a-f]{12}\.json)")
 # The screen and the JSON hold so many kinds of differences and groups; an attack must not make more.
 MOST_DRIFTS, MOST_GROUPS = 20, 200
@@ -360,22 +361,27 @@ def _unnamed(known: int, expected: tuple[str, ...] | int | None, documents: Iter
 
 
 def _fewer_devices(nodes: Mapping[str, NodeDocument]) -> dict[str, tuple[str, bool]]:
-    """Nodes with fewer devices than most, and whether there are enough nodes to call that bad."""
+    """Nodes with fewer devices than most, and whether there are enough nodes to call that bad.
+
+    Where no number is that of most, nodes with fewer than a quarter of the nodes have: which is right is not known.
+    """
     counts = Counter(len(one.devices) for one in nodes.values() if one.exit is not None)
     whole = sum(counts.values())
     if not counts:
         return {}
     # Of two nodes with different numbers the larger one is taken for whole.
     usual, many = max(counts.items(), key=lambda row: (row[1], row[0]))
-    enough = whole >= siblings.LEAST_NODES
-    if enough and 2 * many <= whole:
-        return {}
-    others = "the others have" if many > 1 else "another node has"
-    return {
-        host: (f"{len(one.devices)} devices, {others} {usual}", enough)
-        for host, one in nodes.items()
-        if one.exit is not None and len(one.devices) < usual
-    }
+    is_known = whole >= siblings.LEAST_NODES and 2 * many > whole
+    most = max(count for count, number in counts.items() if count == usual or 4 * number >= whole)
+    fewer = {}
+    for host, one in nodes.items():
+        count = len(one.devices)
+        if one.exit is not None and count < most:
+            is_bad = is_known and count < usual
+            beside = usual if is_bad else most
+            others = "the others have" if is_bad else f"{_nodes(counts[most])} {'has' if counts[most] == 1 else 'have'}"
+            fewer[host] = f"{count} device{'s' * (count != 1)}, {others} {beside}", is_bad
+    return fewer
 
 
 def _not_so_many(nodes: Mapping[str, NodeDocument], must: int) -> dict[str, tuple[str, bool]]:
@@ -749,13 +755,18 @@ def _drifts(nodes: Mapping[str, NodeDocument]) -> list[Finding]:
         for key, value in document.settings.items():
             values[key][value].append(host)
         if document.exit is not None:
-            values["number of devices"][str(len(document.devices))].append(host)
+            values[_DEVICES][str(len(document.devices))].append(host)
     shared: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for key, by_value in sorted(values.items()):
         ranked = sorted(by_value.items(), key=lambda row: (-len(row[1]), row[0]))
-        usual = ranked[0][0]
-        for value, names in ranked[1:]:
-            shared[tuple(sorted(names))].append(f"{key} {value} (most: {usual})")
+        # Nodes that have more devices are not the odd ones; of settings at a tie neither is.
+        largest = max(by_value, key=int) if key == _DEVICES else ""
+        is_tie = len(ranked) > 1 and len(ranked[0][1]) == len(ranked[1][1])
+        usual = largest or ranked[0][0]
+        word = "largest" if largest else "others" if is_tie else "most"
+        for value, names in ranked:
+            if value != usual:
+                shared[tuple(sorted(names))].append(f"{key} {value} ({word}: {usual})")
     told = []
     for together, differences in sorted(shared.items(), key=lambda row: (-len(row[1]), row[0])):
         title = f"{_nodes(len(together))} with {_few(differences, 4)}"
