@@ -60,12 +60,12 @@ SIZES = {
         6092,
     ),  # a large copy gets more of the time; what y.cpu() costs is said; rows with enough samples first
     "cards": (5, 876),  # a GPU that gpucheck loads is judged as any busy one, by the same checks
-    "cli": (14, 1360),  # a judged document whose details no table can show is refused
+    "cli": (14, 1365),  # a run that is not there is answered with those that are
     "compare": (2, 244),
     "devices": (3, 267),  # the inventory that reads twice is opened here
     "doctor": (12, 1994),
     "explain": (11, 846),  # a cut pattern whose shortest part is not there is not tried
-    "fleet": (8, 1196),  # a check that is cut off tells what it knows
+    "fleet": (8, 1300),  # nodes whose documents cannot be read, lack figures or contradict themselves are not good
     "machine": (23, 4007),  # what the kernel's ticks can be off by is no other process
     "measure": (4, 627),  # readings during the untimed calls count, whose share judges need too
     "memory": (5, 351),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.fleet.nodes import node, slower
@@ -89,15 +90,21 @@ def test_below_five_nodes_devices_are_compared_within_their_node() -> None:
 def test_a_fleet_whose_speed_was_not_compared_is_not_all_good(count: int) -> None:
     judged = judge([*TWENTY[: count - 1], whole(TWENTY[19], 0.2)])
     nodes = "1 node" if count == 1 else "4 nodes"
-    assert finding(judged, "fleet.nodes") == f"info: {nodes}: nothing failed; speed not compared (needs 5): "
+    assert (
+        finding(judged, "fleet.nodes")
+        == f"info: {nodes}: nothing failed; speed not compared (needs 5 nodes of a model): "
+    )
 
 
 def test_nodes_without_figures_or_of_another_model_are_not_called_good() -> None:
     without = [replace(one, figures=()) for one in TWENTY]
-    assert "20 nodes: nothing failed; speed not compared" in finding(judge([*without]), "fleet.nodes")
+    assert "nothing failed; speed not compared (no node has a figure)" in finding(judge([*without]), "fleet.nodes")
     other = node("other")
     other = replace(other, devices=tuple(replace(one, name="Other GPU") for one in other.devices))
-    assert "21 nodes: nothing failed; speed of 1 not compared" in finding(judge([*TWENTY, other]), "fleet.nodes")
+    title = "21 nodes: nothing failed; speed of other not compared (needs 5 nodes of a model)"
+    assert title in finding(judge([*TWENTY, other]), "fleet.nodes")
+    plain = replace(other, figures=())
+    assert "speed of other not compared (no figure)" in finding(judge([*TWENTY, plain]), "fleet.nodes")
 
 
 def with_only(document: NodeDocument, device: str = "", name: str = "") -> NodeDocument:
@@ -203,6 +210,8 @@ def test_half_a_fleet_that_is_slower_without_a_setting_is_never_good() -> None:
     judged = judge([*TWENTY[:10], *(whole(one, 0.1) for one in TWENTY[10:])])
     assert {one.host for one in judged.result.nodes if one.state == "undecided"} == {f"n{n}" for n in range(10, 20)}
     assert judged.findings[0].verdict == "inconclusive"
+    fix = row(judged, "n10").fix
+    assert fix is not None and fix.startswith("no setting explains it: look for what these nodes share")
 
 
 def test_a_minority_of_devices_is_told_in_any_fleet() -> None:
@@ -224,6 +233,24 @@ def test_proven_failures_stand_in_the_list_whatever_else_is_suspect() -> None:
     assert not few.result.suspect and few.result.bad == ("n17", "n18", "n19")
     all_may = judge([*TWENTY[:10]], expected=everyone, max_bad=1.0)  # a quarter is the most
     assert all_may.result.suspect and all_may.result.bad == ()
+
+
+@pytest.mark.parametrize("short", [4, 8])
+def test_a_stated_number_of_devices_is_no_matter_of_how_many_fail(short: int) -> None:
+    judged = judge([*(node(f"n{n}", devices=7) for n in range(short)), *TWENTY[short:8]], devices=8)
+    assert not judged.result.suspect and set(judged.result.bad) == {f"n{n}" for n in range(short)}
+    assert [one.id for one in judged.findings if one.verdict in ("fail", "inconclusive")] == ["fleet.nodes"]
+    # Without torch and NVML nobody knows how many there are: all nodes of a wrong image are not drained.
+    blind = judge([replace(one, exit=3, devices=(), figures=()) for one in TWENTY], devices=8)
+    assert blind.result.suspect and blind.result.bad == ()
+
+
+def test_a_limit_is_to_be_raised_only_where_that_changes_something() -> None:
+    silent = [replace(one, exit=None, step="smoke") for one in TWENTY]
+    for count, fix in ((4, "check one of them first, or raise --max-bad"), (6, "check one of them first")):
+        told = judge([*silent[:count], *TWENTY[count:]]).findings[0]
+        assert (told.id, told.fix) == ("fleet.suspect", fix)
+    assert not judge([*silent[:4], *TWENTY[4:]], max_bad=0.2).result.suspect
 
 
 def test_the_parts_peak_is_a_floor_where_most_of_a_rack_is_bad() -> None:
@@ -442,6 +469,22 @@ def test_what_ended_a_rank_tells_the_culprit_from_its_victims() -> None:
     assert [one.host for one in judged.result.nodes[:2]] == ["n1", "n0"]
     assert row(judged, "n0").cause == "ended by SIGTERM at smoke, 8.00 s into the check"
     assert row(judged, "n1").cause.startswith("stopped at smoke")
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"parts": (NodePart("devices", 0, 1.0), NodePart("bench", 1, 30.0))}, "bench ended with exit code 1"),
+        ({"parts": (NodePart("bench", None, 30.0),)}, "bench has no exit code"),
+        ({"parts": (NodePart("bench", 0, 30.0, "did not finish within 30 s"),)}, "bench did not finish within 30 s"),
+        ({"problems": (NodeProblem("smoke", "memory.x", "fail", "wrong data"),)}, "smoke: wrong data"),
+    ],
+)
+def test_a_document_that_contradicts_itself_is_never_good(changed: dict[str, Any], why: str) -> None:
+    found = row(judge([replace(TWENTY[0], **changed), *TWENTY[1:]]), "n0")
+    assert (found.state, found.cause) == ("undecided", f"its check says that it passed, but {why}")
+    warned = replace(TWENTY[0], problems=(NodeProblem("doctor", "x", "warn", "ECC is off"),))
+    assert row(judge([warned, *TWENTY[1:]]), "n0").state == "good"
 
 
 def test_a_part_that_did_not_end_is_advised_by_a_whole_command() -> None:

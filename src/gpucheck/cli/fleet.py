@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -90,7 +91,11 @@ def conclude(options: FleetJudgeOptions, emit: Emit) -> None:
         emit(Judged(finding))
     if judged.result.counts["blind"] == len(judged.result.nodes):
         what = "no node could be checked" if judged.result.nodes else "no node's document was found"
-        raise CannotLook(what, "nothing was judged", "check the folder given to --gather and the nodes' output")
+        others = next((one.evidence["runs"] for one in judged.findings if one.id == "fleet.other_run"), ())
+        fix = "check the folder given to --gather and the nodes' output"
+        if options.run and others:
+            fix = f"name a run that is there: {' or '.join(f'--run {shlex.quote(name)}' for name in others)}"
+        raise CannotLook(what, "nothing was judged", fix)
 
 
 def _waited(options: FleetJudgeOptions, emit: Emit) -> tuple[Judged, tuple[str, ...]]:

@@ -38,7 +38,7 @@ _JUDGE = of(
         "few enough nodes are bad",
         "More nodes than --max-bad are slow or silent. The check itself, a driver or a shared service is the more "
         "likely cause. No node is drained.",
-        "check one of them by hand; if they are really bad, raise --max-bad",
+        "check one of them by hand; if they are really bad and no more than a quarter, raise --max-bad",
     ),
     Id(
         "fleet.siblings",

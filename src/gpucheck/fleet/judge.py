@@ -40,6 +40,8 @@ OLD_S = 6 * 3600.0
 NAMED = 8
 # Of a small fleet one or two may be slow or silent without the check being at fault.
 LEAST_MAX_BAD = 3
+# The first line has the cause of a single undecided node if it is no longer.
+MOST_CAUSE = 80
 UNKNOWN = "unknown"
 _DEVICES = "number of devices"
 _NAME_OF_DOCUMENT = re.compile(r"(.+)(\.[0-9a-f]{12}\.json)")
@@ -104,6 +106,9 @@ def judge(
     rows.sort(key=lambda row: (_WORST_FIRST.index(row.state), row.host in victims, row.host))
     told += _of_files(refused)
     proven = {host for host, document in nodes.items() if document.exit == errors.FAILED}
+    if devices is not None:
+        # A stated number is no comparison. Where nobody knows how many GPUs there are it is not proven.
+        proven |= {host for host in fewer if nodes[host].gpus is not None or nodes[host].devices}
     result = _result(chosen, rows, beside.groups, max_bad, refused, unexpected, proven)
     return Judged(result, (*_verdict(result, max_bad, proven, beside), *told, *_drifts(nodes), *beside.told))
 
@@ -236,7 +241,8 @@ def _other_runs(documents: Sequence[NodeDocument], run: str) -> list[Finding]:
     if not others:
         return []
     text = ", ".join(f"{name!r} ({count})" for name, count in others.most_common(5))
-    return [Finding("fleet.other_run", "info", "documents of other runs were left out", text)]
+    evidence = {"runs": [name for name, _ in others.most_common(3)]}
+    return [Finding("fleet.other_run", "info", "documents of other runs were left out", text, evidence)]
 
 
 def _renamed(nodes: Mapping[str, NodeDocument]) -> list[Finding]:
@@ -284,6 +290,12 @@ def _node(document: NodeDocument, beside: _Beside, few: str, many_say_so: bool) 
     slow, mode = beside.slow.get(host, ()), beside.modes.get(host)
     state = "silent" if document.exit is None else _STATES[document.exit]
     cause, fix = _own_cause(document)
+    if state == "good" and (wrong := _contradiction(document)):
+        state, cause, fix = (
+            "undecided",
+            f"its check says that it passed, but {wrong}",
+            f"on {host}: gpucheck fleet check",
+        )
     sure = tuple(one for one in slow if one.certain)
     if state in ("good", "undecided", "blind") and (sure or many_say_so):
         state = "bad"
@@ -295,8 +307,7 @@ def _node(document: NodeDocument, beside: _Beside, few: str, many_say_so: bool) 
             device = "all" if worst.device == WHOLE else worst.device
             fix = f"on {host}: gpucheck bench {worst.figure.partition(' ')[0]} --device {device}"
     elif state == "good" and mode:
-        state, cause = "undecided", mode
-        fix = "give all nodes the same settings, then check again"
+        state, (cause, fix) = "undecided", mode
     elif state == "good" and slow:
         state, cause = "undecided", f"{_slow_text(slow)}; not certain"
         fix = "check it again while it is idle"
@@ -330,6 +341,16 @@ def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
         if part.ended:
             return f"{part.id}: {part.ended}", f"on {document.host}: gpucheck fleet check --only {part.id}"
     return "its check did not pass, cause unknown", None
+
+
+def _contradiction(document: NodeDocument) -> str:
+    """Return what in a document belies that the node's check passed."""
+    for part in document.parts:
+        if part.exit != errors.OK or part.ended:
+            ending = "has no exit code" if part.exit is None else f"ended with exit code {part.exit}"
+            return f"{part.id} {part.ended or ending}"
+    failed = (f"{one.part}: {one.title}" for one in document.problems if one.verdict in ("fail", "inconclusive"))
+    return next(failed, "")
 
 
 def _missing(host: str, broken: str | None = None) -> FleetNode:
@@ -407,12 +428,13 @@ def gpus_text(count: int, must: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """The result of the comparison: slow devices and nodes by host, why a host is in the slower of two modes, the
-    groups, the hosts that were compared with other nodes, what is to be said of it all, and the ratios by host. What a
-    host lacks that its siblings have, with the command for it, and how many devices have what few have (`partly`)."""
+    """The result of the comparison: slow devices and nodes by host, why a host is in the slower of two modes and
+    what to do, the groups, the hosts that were compared with other nodes, what is to be said of it all, and the ratios
+    by host. What a host lacks that its siblings have, with the command for it, and how many devices have what few have
+    (`partly`)."""
 
     slow: Mapping[str, Sequence[SlowDevice]]
-    modes: Mapping[str, str]
+    modes: Mapping[str, tuple[str, str]]
     groups: Sequence[FleetGroup]
     compared: frozenset[str]
     told: Sequence[Finding]
@@ -627,13 +649,16 @@ def _named(label: str, away: Sequence[tuple[NodeFigure, float]]) -> list[SlowDev
     return [_slow(one, label, ratio) for one, ratio in low]
 
 
-def _in_modes(whole: Groups, nodes: Mapping[str, NodeDocument]) -> tuple[Groups, dict[str, str], list[Finding]]:
-    """The groups, those of two modes parted; why each node of a slower mode is slower; and a finding for each split.
+def _in_modes(
+    whole: Groups, nodes: Mapping[str, NodeDocument]
+) -> tuple[Groups, dict[str, tuple[str, str]], list[Finding]]:
+    """The groups, those of two modes parted; why each node of a slower mode is slower, and what to do; and a finding
+    for each split.
 
     A slower mode of few nodes without a setting that explains it is left among the others: they may be bad.
     """
     figures: Groups = {}
-    modes: dict[str, str] = {}
+    modes: dict[str, tuple[str, str]] = {}
     told: list[Finding] = []
     for (model, label, unit), members in whole.items():
         by_host = _by_host(members)
@@ -649,10 +674,12 @@ def _in_modes(whole: Groups, nodes: Mapping[str, NodeDocument]) -> tuple[Groups,
             figures[model, f"{label} ({name} nodes)", unit] = side
         share = math.exp(centres[1] - centres[0])
         why = f": {setting}" if setting else ""
-        for host in slower:
-            modes.setdefault(host, f"one of {len(slower)} nodes at {share:.2f} of the others in {label}{why}")
-        title = f"two speeds in {label}: {len(slower)} of {_nodes(len(values))} reach {share:.2f} of the others"
         fix = "give all nodes the same settings, then check again"
+        if not setting:
+            fix = "no setting explains it: look for what these nodes share (rack, cooling, power), then check again"
+        for host in slower:
+            modes.setdefault(host, (f"one of {len(slower)} nodes at {share:.2f} of the others in {label}{why}", fix))
+        title = f"two speeds in {label}: {len(slower)} of {_nodes(len(values))} reach {share:.2f} of the others"
         names = tuple(sorted(slower))
         evidence = {"nodes": list(names), "ratio": share}
         told.append(Finding("fleet.modes", "inconclusive", title, setting or _few(names), evidence, fix))
@@ -806,9 +833,13 @@ def _result(
 
 def _most_bad(rows: Sequence[FleetNode], max_bad: float) -> float:
     """Return how many nodes may be slow or silent before the check itself is suspect: few always, a quarter never."""
-    # Forged documents, which leave a row without an attempt undecided, must not raise the number.
-    nodes = sum(row.attempt is not None or row.state == "silent" for row in rows)
+    nodes = _known_nodes(rows)
     return min(max(max_bad * nodes, LEAST_MAX_BAD), siblings.most_low(nodes))
+
+
+def _known_nodes(rows: Sequence[FleetNode]) -> int:
+    """Return how many nodes there are without those that a forged document alone tells of, undecided at no attempt."""
+    return sum(row.attempt is not None or row.state == "silent" for row in rows)
 
 
 def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: _Beside) -> list[Finding]:
@@ -824,8 +855,10 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: _Bes
         unsure = [row.host for row in result.nodes if row.state in ("bad", "silent") and row.host not in proven]
         most = f"{_most_bad(result.nodes, max_bad):g}"
         title = f"suspect the check: {len(unsure)} of {_nodes(whole)} slow or silent, at most {most} may be"
-        lists = f"bad.txt names the {len(result.bad)} that failed their own check" if result.bad else "bad.txt is empty"
-        fix = "check one of them first, or raise --max-bad"
+        lists = f"bad.txt names the {len(result.bad)} that failed a check" if result.bad else "bad.txt is empty"
+        # Of more than that no share helps.
+        may_help = len(unsure) <= siblings.most_low(_known_nodes(result.nodes))
+        fix = "check one of them first" + (", or raise --max-bad" if may_help else "")
         told.append(Finding("fleet.suspect", "inconclusive", title, lists, {"counts": counts}, fix))
         if not result.bad:
             return told
@@ -841,15 +874,18 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: _Bes
         if not alone and not beside.partly:
             title = f"all {whole} nodes are good"
             return [Finding("fleet.nodes", "pass", title, "", {"counts": counts})]
-        which = "speed" if len(alone) == whole else f"speed of {len(alone)}"
-        which = f"{which} not compared (needs {siblings.LEAST_NODES})" if alone else beside.partly
+        which = "speed" if len(alone) == whole else f"speed of {_few(alone)}"
+        why = f"needs {siblings.LEAST_NODES} nodes of a model"
+        if not any(row.ratios for row in result.nodes if row.host not in beside.compared):
+            why = "no node has a figure" if len(alone) == whole else "no figure"
+        which = f"{which} not compared ({why})" if alone else beside.partly
         title = f"{_nodes(whole)}: nothing failed; {which}"
         # What was not looked at is no pass, and no fault either.
         return [Finding("fleet.nodes", "info", title, "", {"counts": counts, "not_compared": alone})]
     title = f"{counts['good']} of {_nodes(whole)} good"
     others = [row for row in result.nodes if row.state != "good"]
-    if len(others) == 1 and others[0].cause:
-        title = f"{title}; {others[0].host}: {others[0].cause.partition(': ')[0]}"
+    if len(others) == 1 and 0 < len(others[0].cause) <= MOST_CAUSE:
+        title = f"{title}; {others[0].host}: {others[0].cause}"
     return [Finding("fleet.nodes", "inconclusive", title, text, {"counts": counts})]
 
 
