@@ -45,6 +45,7 @@ def test_a_marked_line_is_read_back_from_a_log(tmp_path: Path) -> None:
     log.write_text("\n".join(lines), encoding="utf-8")
     read = documents.read([str(log)])
     assert [*read.documents] == [node(), node("n2")]
+    assert [one.why for one in read.refused] == ["not all lines can be read: a marked line is cut or changed"]
     assert len(read.notices) == 1
 
 

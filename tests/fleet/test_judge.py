@@ -9,7 +9,7 @@ import pytest
 from tests.fleet.nodes import node, slower
 
 from gpucheck.errors import UsageError
-from gpucheck.fleet.documents import file_name
+from gpucheck.fleet.documents import MARKED_LINE, file_name
 from gpucheck.fleet.judge import Judged, judge
 from gpucheck.report.results.fleet import (
     FleetNode,
@@ -391,6 +391,14 @@ def test_a_document_that_cannot_be_read_is_a_silent_node(expected: int | None) -
     assert judged.result.bad == ("n0",) and len(judged.result.nodes) == 20
     most = judge([TWENTY[0]], [refused(one.host) for one in TWENTY[1:8]])
     assert most.result.suspect and most.result.counts["silent"] == 7
+
+
+def test_a_line_of_a_log_that_cannot_be_read_may_be_a_node() -> None:
+    cut = [RefusedFile("/d/job.log", f"{MARKED_LINE}a marked line is cut or changed")]
+    judged = judge([*TWENTY], cut)
+    assert row(judged, "(unnamed 1)").state == "undecided" and judged.findings[0].verdict == "inconclusive"
+    assert judge([*TWENTY], cut, expected=20).findings[0].verdict == "pass"
+    assert judge([replace(one, expected=20) for one in TWENTY], cut).findings[0].verdict == "pass"
 
 
 def test_files_that_are_no_document_of_the_run_are_no_nodes() -> None:

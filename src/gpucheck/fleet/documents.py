@@ -49,6 +49,8 @@ MOST_SHARED = 64
 MOST_LINE = 2 * MOST_BYTES
 MOST_FILES = 1_000_000
 MARK = "gpucheck-node-1:"
+# How the reason begins where a line of a log was refused beside lines that were read.
+MARKED_LINE = "not all lines can be read: "
 # A document that is not one of ours, and why.
 Refused = saved.Refused
 _ONE_LINE = str.maketrans("\n\t\r", "   ")
@@ -194,7 +196,10 @@ def read(paths: Sequence[str]) -> Read:
             notices["this platform does not report file owners: forged documents cannot be detected"] = None
         for file in _files(path) if is_folder else (path,):
             try:
-                documents += _documents(file, trusted, is_named=is_folder)
+                found, cut = _documents(file, trusted, is_named=is_folder)
+                documents += found
+                if cut:
+                    refused.append(RefusedFile(clean(str(file)), f"{MARKED_LINE}{clean(cut, 200)}"))
             except (Refused, OSError) as error:
                 why = str(error) if isinstance(error, Refused) else error.strerror or str(error)
                 refused.append(RefusedFile(clean(str(file)), clean(why, 200)))
@@ -233,8 +238,9 @@ def _trusted(folder: Path) -> frozenset[int] | None:
     return frozenset((0, os.getuid(), folder.stat().st_uid))
 
 
-def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) -> list[NodeDocument]:
-    """The documents of one file: one as JSON, or those on marked lines of a log. Raises Refused and OSError."""
+def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) -> tuple[list[NodeDocument], str]:
+    """The documents of one file: one as JSON, or those on marked lines of a log, and why one of these lines cannot be
+    read, if any. Raises Refused and OSError."""
     if str(path) == "-":
         with open(0, "rb", closefd=False) as stdin:
             return _of_log(stdin)
@@ -250,7 +256,7 @@ def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) ->
     in_shard = len(path.parent.name) != 2 or path.parent.name == _digest(document.host)[:2]
     if is_named and not (named and in_shard):
         raise Refused(f"forged? it names the node {document.host}, but its file name does not")
-    return [document]
+    return [document], ""
 
 
 def _is_object(head: bytes) -> bool:
@@ -273,10 +279,11 @@ def _lines(file: typing.IO[bytes]) -> Iterator[bytes]:
         yield plain
 
 
-def _of_log(file: typing.IO[bytes]) -> list[NodeDocument]:
-    """The last document of each node, run and attempt on marked lines. Raises Refused where there is none."""
+def _of_log(file: typing.IO[bytes]) -> tuple[list[NodeDocument], str]:
+    """The last document of each node, run and attempt on marked lines, and why one of these lines cannot be read, if
+    any. Raises Refused where there is none."""
     found: dict[tuple[str, str, int, str | None], NodeDocument] = {}
-    reason = "it contains no node's document"
+    reason = ""
     for line in _lines(file):
         for match in _MARKED.finditer(line):
             try:
@@ -288,8 +295,8 @@ def _of_log(file: typing.IO[bytes]) -> list[NodeDocument]:
             if key not in found or document.written_monotonic_s >= found[key].written_monotonic_s:
                 found[key] = document
     if not found:
-        raise Refused(reason)
-    return list(found.values())
+        raise Refused(reason or "it contains no node's document")
+    return list(found.values()), reason
 
 
 def _unpacked(match: re.Match[bytes]) -> bytes:
@@ -305,7 +312,7 @@ def main() -> int:
     """Write the document on stdin into the folder of the command line, and say what went wrong, if anything."""
     say, wrong = child_stdio.claim_stdout(), ""
     try:
-        (document,) = _of_log(sys.stdin.buffer)
+        (document,), _ = _of_log(sys.stdin.buffer)
         write(Path(sys.argv[1]), document)
     except OSError as error:
         wrong = error.strerror or str(error)

@@ -14,7 +14,7 @@ from typing import Literal
 from gpucheck import errors, peaks, stats, units
 from gpucheck.errors import UsageError
 from gpucheck.fleet import hosts, siblings
-from gpucheck.fleet.documents import file_name
+from gpucheck.fleet.documents import MARKED_LINE, file_name
 from gpucheck.report.finding import Finding
 from gpucheck.report.results.fleet import (
     FleetGroup,
@@ -101,6 +101,8 @@ def judge(
     if not names:
         rows += [_refused(host, why) for host, why in broken.items() if host not in known]
     rows += _unnamed(len(rows), expected, nodes.values())
+    if expected is None and not any(one.expected for one in nodes.values()):
+        rows += _lost_lines(refused)
     # Of the silent ones those first that could not even write what ended them.
     victims = {host for host, document in nodes.items() if document.ended}
     rows.sort(key=lambda row: (_WORST_FIRST.index(row.state), row.host in victims, row.host))
@@ -379,6 +381,15 @@ def _unnamed(known: int, expected: tuple[str, ...] | int | None, documents: Iter
     # Of launchers what most say: one document must not invent a thousand nodes.
     count = expected if expected is not None else min(said.most_common(1)[0][0], hosts.MOST_NODES) if said else 0
     return [_missing(f"(unnamed {number + 1})") for number in range(count - known)]
+
+
+def _lost_lines(refused: Sequence[RefusedFile]) -> list[FleetNode]:
+    """A row for each log with a line that cannot be read, where nothing says how many nodes there are."""
+    fix = "judge the whole log, or name the nodes with --expect"
+    return [
+        FleetNode(f"(unnamed {number})", "undecided", "", f"{PurePath(one.path).name}: {one.why}", fix)
+        for number, one in enumerate((one for one in refused if one.why.startswith(MARKED_LINE)), 1)
+    ]
 
 
 def _fewer_devices(nodes: Mapping[str, NodeDocument]) -> dict[str, tuple[str, bool]]:
