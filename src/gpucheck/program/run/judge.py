@@ -462,8 +462,9 @@ def _stop(result: DryResult) -> Iterator[Finding]:
     text = f"{stop.kind}: {stop.text}" if stop.text else stop.kind
     if not result.has_values and stop.of_device:
         text = f"values are needed here, but --no-values has none ({text})"
-    fix = f'{place}: write torch.device("cuda", N) for torch.device(N)' if rules.NO_ACCELERATOR in stop.text else None
-    yield Finding("run.dry.followed", "inconclusive", f"not judged from {place} on", text, evidence, fix)
+    by_number = f'{place}: write torch.device("cuda", N) for torch.device(N)'
+    fixed = by_number if rules.NO_ACCELERATOR in stop.text else None
+    yield Finding("run.dry.followed", "inconclusive", f"not judged from {place} on", text, evidence, fixed)
 
 
 def _memory_findings(result: DryResult) -> Iterator[Finding]:
