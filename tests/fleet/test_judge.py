@@ -448,6 +448,17 @@ def test_one_node_with_more_devices_makes_no_other_undecided() -> None:
     assert "7 nodes with number of devices 8 (largest: 16)" in finding(judged, "fleet.drift")
 
 
+def test_nodes_of_another_kind_may_have_fewer_devices() -> None:
+    def four(host: str, count: int = 4) -> NodeDocument:
+        made = node(host, devices=count)
+        return replace(made, devices=tuple(replace(one, name="NVIDIA L40S") for one in made.devices))
+
+    judged = judge([*TWENTY[:8], *(four(f"l{n}") for n in range(6)), four("l6", 3)])
+    assert {one.host: one.cause for one in judged.result.nodes if one.state != "good"} == {
+        "l6": "3 devices, the others have 4"
+    }
+
+
 def test_of_settings_at_a_tie_none_is_that_of_most() -> None:
     odd = [replace(one, settings={**one.settings, "driver": "570"}) for one in TWENTY[:10]]
     assert "10 nodes with driver 580.1 (others: 570)" in finding(judge([*odd, *TWENTY[10:]]), "fleet.drift")

@@ -393,7 +393,23 @@ def _lost_lines(refused: Sequence[RefusedFile]) -> list[FleetNode]:
 
 
 def _fewer_devices(nodes: Mapping[str, NodeDocument]) -> dict[str, tuple[str, bool]]:
-    """Nodes with fewer devices than most, and whether there are enough nodes to call that bad.
+    """Nodes with fewer devices than most of those with the same GPU, and whether there are enough to call that bad.
+
+    A fleet may have nodes of several kinds. One without a GPU is compared with all.
+    """
+    models = {
+        host: max((device.name for device in one.devices if device.id != "cpu"), default="")
+        for host, one in nodes.items()
+    }
+    fewer = {}
+    for model in dict.fromkeys(models.values()):
+        alike = {host: one for host, one in nodes.items() if model in ("", models[host])}
+        fewer |= {host: told for host, told in _fewer_among(alike).items() if models[host] == model}
+    return fewer
+
+
+def _fewer_among(nodes: Mapping[str, NodeDocument]) -> dict[str, tuple[str, bool]]:
+    """Nodes with fewer devices than most of these, and whether there are enough nodes to call that bad.
 
     Where no number is that of most, nodes with fewer than a quarter of the nodes have: which is right is not known.
     """
