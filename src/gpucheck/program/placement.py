@@ -593,10 +593,16 @@ class _Examination:
             return "mismatched"
         if any(origin in self.surface.copied for origin in origins):
             return "copied"
-        if run is not None and run.stopped is None:
+        ran = run is not None and run.stopped is None
+        if ran and not {*origins}.isdisjoint(self.world.met or ()):
             return "unread"
-        if one.kind == "tensor" and one.holder in ("attribute", "class"):
-            return read_use(self.built.model, one.attribute)
+        # What the run did not reach may be used in the next: a head, a branch of the other mode.
+        if one.kind == "tensor" and one.holder in ("attribute", "class", "container", "object"):
+            use = read_use(self.built.model, one.attribute)
+            if one.holder in ("attribute", "class"):
+                return "unread" if ran and use == "copied" else use
+            if ran and use == "unread":  # of what lies in it only this is known: nobody reads what holds it
+                return use
         return "unknown"
 
     def _replaced(self, one: Held) -> str | None:
@@ -638,7 +644,6 @@ class _Examination:
         if not self.built.has_inputs:
             return None, "no --input, and the target has no make_batch"
         train = asked.train and any(one.requires_grad for one in self.built.model.parameters())
-        self.world.phase = "step" if train else "forward"
         workload = equip(
             self.built,
             self.target,
@@ -651,6 +656,8 @@ class _Examination:
         found: list[Mismatch] = []
         stopped: str | None = None
         stopped_at: Place | None = None
+        note = "no parameter requires a gradient: no training step" if asked.train and not train else None
+        self.world.met = set()
         while len(found) < MOST_MISMATCHES:
             self.world.last = None
             try:
@@ -661,28 +668,34 @@ class _Examination:
                     found.append(mismatch)
                     self.world.tolerated.add(mismatch.site)
                     continue
-                stopped, stopped_at = self._stop(error, found)
+                if train and self.world.phase == "forward":
+                    text = " ".join(str(error).split())
+                    note = f"the forward pass in eval mode is not judged: {type(error).__name__}: {text[:300]}"
+                else:
+                    stopped, stopped_at = self._stop(error, found)
             break
         unjudged = self.world.unjudged.items()
         run = ClaimedRun(
-            phase=self.world.phase,
+            phase="step" if train else "forward",
             batch_size=asked.batch_size,
             mismatches=tuple(one.entry for one in found),
             unjudged=tuple(UnjudgedOperation(operation=name, place=text_of(place)) for name, place in unjudged),
             stopped=stopped,
             stopped_at=text_of(stopped_at),
-            note="no parameter requires a gradient: no training step" if asked.train and not train else None,
+            note=note,
         )
         return run, None
 
     def _step(self, workload: Workload, train: bool) -> None:
-        batch = self._batch(workload)
         if train:
-            step(workload, batch)
-            return
+            self.world.phase = "step"
+            workload.model.train()
+            step(workload, self._batch(workload))
+            workload.model.eval()  # which reads what no step does, such as the means of all that was seen
+        self.world.phase = "forward"
         # Not inference mode: a forward that takes gradients of its own runs under no_grad alone.
         with torch.no_grad(), autocast(self.asked.amp, workload.device):
-            forward(workload, batch)
+            forward(workload, self._batch(workload))
 
     def _batch(self, workload: Workload) -> Batch:
         batch = workload.make_batch(self.asked.batch_size)
