@@ -58,3 +58,10 @@ class Net(nn.Module):
         return torch.matmul(x, x.flatten(1) / scale(x.size(-1)))
 """
     assert command.mistakes((HEAD + text).encode()) == []
+
+
+def test_a_lambda_in_a_worker_has_its_name() -> None:
+    text = "from torch.utils.data import DataLoader\ndef main():\n"
+    text += "    return DataLoader([], num_workers=2, collate_fn=lambda rows: torch.stack(rows).cuda())\n"
+    ((found, _),) = command.mistakes((HEAD + text).encode())
+    assert found.message.startswith("<lambda> runs in a DataLoader worker: ")
