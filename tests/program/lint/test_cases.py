@@ -65,3 +65,55 @@ def test_a_lambda_in_a_worker_has_its_name() -> None:
     text += "    return DataLoader([], num_workers=2, collate_fn=lambda rows: torch.stack(rows).cuda())\n"
     ((found, _),) = command.mistakes((HEAD + text).encode())
     assert found.message.startswith("<lambda> runs in a DataLoader worker: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ('os.environ["CUDA_VISIBLE_DEVICES"] = "1"', "1"),
+        ('os.environ["CUDA_VISIBLE_DEVICES"] = "2,3"', "2,3"),
+        ('os.environ["CUDA_VISIBLE_DEVICES"] = ""', "''"),
+        ('os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)', "…"),
+        ('a, os.environ["CUDA_VISIBLE_DEVICES"] = 1, "1"', "…"),
+        ('os.environ.update(CUDA_VISIBLE_DEVICES="1")', "1"),
+        ('os.environ.update({"OMP_NUM_THREADS": "8", "CUDA_VISIBLE_DEVICES": "1"})', "1"),
+        ('os.environ.setdefault("CUDA_VISIBLE_DEVICES", "1")', "1"),
+        ('os.putenv("CUDA_VISIBLE_DEVICES", gpu)', "…"),
+    ],
+)
+def test_the_fix_sets_what_the_script_sets(line: str, value: str) -> None:
+    ((found, _),) = command.mistakes(f"{HEAD}import os\ntorch.cuda.is_available()\n{line}\n".encode())
+    assert found.fix is not None and found.fix.endswith(f": CUDA_VISIBLE_DEVICES={value} python …")
+
+
+@pytest.mark.parametrize(
+    ("body", "device"),
+    [
+        ("def forward(self, x):\n        return x + torch.ones(3)", "x.device"),
+        ("def forward(self, sizes):\n        return torch.zeros(4) + sizes", "sizes.device"),
+        ("def forward(self, batch, pixels: torch.Tensor):\n        return pixels + torch.ones(3)", "pixels.device"),
+        ("def forward(self, batch):\n        return self.lin(batch['x']) + torch.ones(3)", "self.w.device"),
+        (
+            "def mask(self):\n        return torch.ones(3)\n    def forward(self, x):\n        return x + self.mask()",
+            "self.w.device",
+        ),
+        ("def forward(self, x):\n        return x + ones()", "device, given by the caller"),
+    ],
+)
+def test_the_fix_names_a_tensor_that_is_there(body: str, device: str) -> None:
+    own = "self.lin, self.w = nn.Linear(8, 8), nn.Parameter(torch.ones(8))"
+    text = f"""
+def ones():
+    return torch.ones(3)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {own}
+    {body}
+"""
+    for program, expected in (
+        (text, device),
+        (text.replace(own, "self.lin = nn.Linear(8, 8)"), device.replace("self.w", "next(self.parameters())")),
+    ):
+        ((found, _),) = command.mistakes((HEAD + program).encode())
+        assert found.fix == f"create it on the right device: device={expected}"
