@@ -70,8 +70,8 @@ SIZES = {
     "measure": (4, 627),  # readings during the untimed calls count, whose share judges need too
     "memory": (5, 351),
     # A model's tensors and modules that its run did not reach are judged; lint knows which loader takes which dataset,
-    # and names a tensor and a value that are there.
-    "program": (27, 6690),
+    # names a tensor and a value that are there, and reads methods whose receiver has another name.
+    "program": (27, 6710),
     "render": (24, 3821),  # what ended a program is its answer; what tests all memory (stress)
     "report": (17, 1783),  # text of many lines is not looked at letter by letter
     "smoke": (6, 920),

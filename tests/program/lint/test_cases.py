@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,34 @@ class Net(nn.Module):
     ):
         ((found, _),) = command.mistakes((HEAD + program).encode())
         assert found.fix == f"create it on the right device: device={expected}"
+
+
+@pytest.mark.parametrize("name", ["this", "s", "me"])
+def test_the_first_parameter_is_the_receiver_whatever_its_name(name: str) -> None:
+    """A function within that has a parameter of this name is another's."""
+    text = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inp = nn.Linear(8, 8)
+        self.layers = [nn.Linear(8, 8) for _ in range(2)]
+        self.scale = torch.ones(8)
+    def forward(self, x):
+        x = self.inp(x) * self.scale
+        for layer in self.layers:
+            x = layer(x)
+        return x
+    def order(self, layers):
+        return sorted(layers, key=lambda self: self.scale + 1)
+    @staticmethod
+    def load(self):
+        return self.scale.item()
+"""
+    program = re.sub(r"\bself\b", name, HEAD + text)
+    listed, plain = (one for one, _ in command.mistakes(program.encode()))
+    assert (listed.id, plain.id) == ("lint.module_in_list", "lint.plain_tensor")
+    assert listed.message.startswith(f"modules in `{name}.layers` are not registered")
+    assert plain.fix == f'{name}.register_buffer("scale", torch.ones(8))'
+    right = text.replace("[nn.Linear(8, 8) for _ in range(2)]", "nn.ModuleList([nn.Linear(8, 8)])")
+    right = right.replace("self.scale = torch.ones(8)", 'self.register_buffer("scale", torch.ones(8))')
+    assert command.mistakes(re.sub(r"\bself\b", name, HEAD + right).encode()) == []

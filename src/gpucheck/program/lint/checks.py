@@ -4,6 +4,7 @@ checks of the rules, each of which looks at one place."""
 from __future__ import annotations
 
 import ast
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -400,6 +401,8 @@ class Place:
             "width": source.width(node),
         }
         message, fix = row.message.format_map(words), row.fix.format_map(words)
+        if self.owner is not None and self.owner.receiver != "self":
+            message, fix = (re.sub(r"\bself\b", self.owner.receiver, one) for one in (message, fix))
         mistake = Finding(rule, row.verdict, row.title, message, evidence, fix)
         self.scope.found.setdefault((line, column, rule), (mistake, source.is_ignored(node, rule)))
 

@@ -173,6 +173,8 @@ class Class:
     is_dataset: bool = False
     is_lightning: bool = False
     registers_by_hand: bool = False
+    # What its methods call their object; in the tree that is `self`, whatever the source has.
+    receiver: str = "self"
     # Attributes that some call takes: `nn.Sequential(*self.layers)`.
     handed_on: frozenset[str] = frozenset()
 
@@ -247,6 +249,7 @@ def _canonical(name: str) -> str:
 
 def _class(node: ast.ClassDef) -> Class:
     methods = {one.name: one for one in node.body if isinstance(one, Function)}
+    receivers = [name for one in methods.values() if (name := _renamed(one))]
     by_hand, handed_on = False, set()
     for inner in walk(node):
         if isinstance(inner, ast.Call):
@@ -254,7 +257,28 @@ def _class(node: ast.ClassDef) -> Class:
             by_hand = by_hand or called in ("add_module", "register_module", "setattr", "__setattr__")
             arguments = [*inner.args, *(one.value for one in inner.keywords)]
             handed_on |= {attribute for one in arguments if (attribute := _container_of(one, called))}
-    return Class(node, (), methods, registers_by_hand=by_hand, handed_on=frozenset(handed_on))
+    receiver = receivers[0] if receivers else "self"
+    return Class(node, (), methods, registers_by_hand=by_hand, handed_on=frozenset(handed_on), receiver=receiver)
+
+
+def _renamed(method: Function) -> str:
+    """Name the first parameter of a method `self`, wherever it is read; return its own name, empty if that stays."""
+    first = next(iter((*method.args.posonlyargs, *method.args.args)), None)
+    decorators = {getattr(one, "id", "") for one in method.decorator_list}
+    if first is None or first.arg in ("self", "cls") or decorators & {"staticmethod", "classmethod"}:
+        return ""
+    name = first.arg
+    others = [one for one in walk(method) if isinstance(one, ast.arg) and one is not first]
+    own = [one for one in walk(method) if isinstance(one, ast.Name) and one.id in (name, "self")]
+    # Where the name is bound again, or `self` is another's, it is not sure whose attribute is read.
+    if any(one.arg in (name, "self") for one in others):
+        return ""
+    if any(one.id == "self" or not isinstance(one.ctx, ast.Load) for one in own):
+        return ""
+    for one in own:
+        one.id = "self"
+    first.arg = "self"
+    return name
 
 
 def _container_of(node: ast.expr, called: str) -> str:
