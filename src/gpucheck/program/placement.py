@@ -18,7 +18,7 @@ import traceback
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -34,6 +34,7 @@ from gpucheck.program.simulated_devices import CPU, Origin, Place, here, place_o
 from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.report.results.model import (
     ClaimedRun,
+    DeviceMismatchEntry,
     DeviceRun,
     Holder,
     LeftBehind,
@@ -678,7 +679,7 @@ class _Examination:
         run = ClaimedRun(
             phase="step" if train else "forward",
             batch_size=asked.batch_size,
-            mismatches=tuple(one.entry for one in found),
+            mismatches=tuple(causes(one.entry for one in found)),
             unjudged=tuple(UnjudgedOperation(operation=name, place=text_of(place)) for name, place in unjudged),
             stopped=stopped,
             stopped_at=text_of(stopped_at),
@@ -737,6 +738,17 @@ class _Examination:
             return training([(trained, given)], "the target's own")
         chosen = by_name(self.asked.optimizer)
         return training([(trained, chosen.build)], chosen.text)
+
+
+def causes(entries: Iterable[DeviceMismatchEntry]) -> Iterator[DeviceMismatchEntry]:
+    """Leave out what torch's own code meets of tensors that a line before has met: a backward of what was let pass."""
+    met: set[object] = {None}
+    for entry in entries:
+        wrong = [one for one in entry.operands if one.is_wrong]
+        origins = {one.origin and (one.origin, one.origin_name, one.origin_place) for one in wrong}
+        if entry.place is not None or len(met) == 1 or not origins <= met:
+            yield entry
+        met |= origins
 
 
 def is_of_device(error: BaseException, text: str) -> bool:
