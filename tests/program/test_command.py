@@ -102,3 +102,56 @@ def test_an_error_of_the_users_is_one_sentence(
     ended, document, err = run(target, *arguments)
     assert (ended, document) == (code, {})
     assert sentence(err).startswith(words)
+
+
+STEP = """
+import torch
+from torch import nn
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.zeros(gradient.shape)  # on the CPU
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(8, 8)
+        self.scale = torch.ones(8)
+
+    def forward(self, x):
+        return self.last(self.lin(x) * self.scale)
+
+    def last(self, x):
+        return x
+
+class Backward(Net):
+    def last(self, x):
+        return Double.apply(x)
+
+class Alone(Backward):
+    def forward(self, x):
+        return self.last(self.lin(x))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "titles"),
+    [
+        ("Net", ["step.py:21"]),
+        ("Backward", ["step.py:21", "in torch's own code"]),
+        ("Alone", ["in torch's own code"]),
+    ],
+)
+def test_what_a_backward_meets_of_what_the_forward_met_is_no_second_cause(
+    name: str, titles: list[str], run: Run, tmp_path: Path
+) -> None:
+    """Torch's backward and its optimizer have no line of the user's; a tensor that a backward makes is its own cause."""
+    (tmp_path / "step.py").write_text(STEP)
+    _, document, _ = run(f"step.py:{name}", "--train", "--input", "x:8:float32", whole=True)
+    assert [one["title"] for one in document["findings"] if one["id"] == "model.mismatch"] == titles

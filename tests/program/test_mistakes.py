@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 from mistakes import LEFT, MISMATCHES, program
 
+from gpucheck.program import judge
 from gpucheck.report.finding import Finding
+from gpucheck.report.results.model import ModelResult
 
 FindingsOf = Callable[..., list[Finding]]
 TRAINED = ("nn.Linear", "nn.Embedding", "nn.GRU", "nn.LSTM", "nn.Multihead", "nn.Parameter")
@@ -176,3 +178,74 @@ def test_the_source_tells_where_nothing_runs(use: str, verdict: str, findings_of
     )
     found = findings_of(without_batch(text))
     assert [one.verdict for one in found if one.id == "model.left_behind"] == [verdict]
+
+
+HEADS = """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Linear(8, 8)
+-            self.mean = torch.zeros(8)
++            self.register_buffer("mean", torch.zeros(8))
+-            self.heads = {"a": nn.Linear(8, 2)}
++            self.heads = nn.ModuleDict({"a": nn.Linear(8, 2)})
+        def forward(self, x, head=None):
+            if %s:
+                x = x - self.mean
+            x = self.body(x)
+            return self.heads[head](x) if head else x
+"""
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("when", ["self.training", "not self.training", "head"])
+def test_what_a_run_does_not_reach_is_judged_as_without_one(when: str, train: bool, findings_of: FindingsOf) -> None:
+    """A head of a plain dictionary that this forward does not use is not moved, trained or saved; nor is a tensor of
+    the other mode moved."""
+    text, _ = program(HEADS % when, wrong=True)
+    found = findings_of(text, train=train)
+    ids = {one.id for one in found if one.verdict == "fail"}
+    meets = {"self.training": train, "not self.training": True, "head": False}[when]
+    assert ids == {"model.unregistered", "model.left_behind", *(["model.mismatch"] if meets else [])}
+    ends = {one.title.partition(" ")[0]: one.message.endswith("; this run did not reach it") for one in found}
+    assert (ends["heads['a']"], ends["mean"]) == (True, not meets)
+
+    right, _ = program(HEADS % when, wrong=False)
+    assert findings_of(right, train=train) == []
+
+
+def test_what_no_method_reads_is_a_remark(findings_of: FindingsOf, examine: Callable[..., ModelResult]) -> None:
+    text, _ = program(
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+    -            self.history = [torch.zeros(3)]
+    +            pass
+            def forward(self, x):
+                return x + 1
+    """,
+        wrong=True,
+    )
+    assert [(one.id, one.verdict) for one in findings_of(text)] == [("model.left_behind", "info")]
+    (passed, _) = [one.title for one in judge.findings(examine("prog.py:make")) if one.verdict == "pass"]
+    assert passed == "all that Net uses there moves to cuda:0"
+
+
+def test_a_forward_that_refuses_eval_mode_is_said(findings_of: FindingsOf) -> None:
+    text, _ = program(
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(8, 8)
+            def forward(self, x):
+    -            assert self.training, "made for training"
+    +            pass
+                return self.body(x)
+    """,
+        wrong=True,
+    )
+    (found,) = findings_of(text, train=True)
+    assert (found.id, found.verdict) == ("model.note", "warn")
+    assert found.title == "the forward pass in eval mode is not judged: AssertionError: made for training"

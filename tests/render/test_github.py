@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gpucheck import errors
 from gpucheck.render import ci
 from gpucheck.report.events import Judged, Started
 from gpucheck.report.facts import Device, Driver, Facts, TorchBuild
@@ -51,6 +52,31 @@ def test_nothing_to_say_is_no_line_and_a_cut_is_one() -> None:
     assert ci.workflow_commands(made(PASS)) == ""
     assert ci.workflow_commands(made(PASS, complete=False)) == (
         "::error title=gpucheck smoke::cut off: the report is not complete\n"
+    )
+
+
+def test_a_target_that_failed_was_not_cut_off() -> None:
+    collector = Collector()
+    collector(Judged(FAIL))
+    failed, cut = (
+        collector.report(
+            version="0.1.0",
+            command="find-batch-size",
+            argv=(),
+            started="",
+            elapsed_s=3.2,
+            code=code,
+            complete=False,
+        )
+        for code in (errors.USAGE, errors.INTERRUPTED)
+    )
+    assert "**Not complete: the target failed.**" in ci.step_summary(failed)
+    assert "**Not complete: the command was cut off.**" in ci.step_summary(cut)
+    assert ci.workflow_commands(failed).endswith("::the target failed: the report is not complete\n")
+    assert ci.workflow_commands(cut).endswith("::cut off: the report is not complete\n")
+    assert (">the command ran to its end\nthe target failed<" in ci.junit(failed), failed.incomplete) == (
+        True,
+        "the target failed",
     )
 
 

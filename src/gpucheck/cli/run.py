@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import gpucheck
 from gpucheck.cli.commands import Common
 from gpucheck.cli.pages import say, tell, tell_bug
-from gpucheck.errors import GpucheckError
+from gpucheck.errors import FAILED, GpucheckError
 from gpucheck.program.options import RunOptions
 
 if TYPE_CHECKING:  # a help page needs neither
@@ -50,6 +50,10 @@ def run(common: Common, options: RunOptions) -> int:
     except BaseException:
         files.discard()
         raise
+    # The program's own failure comes first, except where a dry run puts what failed before it.
+    if common.strict and (code == 0 or (options.dry is not None and code > 0)):
+        warned = any(finding.verdict in ("warn", "fail") for finding in collector.findings)
+        code = FAILED if warned else code
     try:
         _report(common, files, collector, began, code)
     except GpucheckError as error:
@@ -84,6 +88,7 @@ def _report(common: Common, files: Outputs, collector: Collector, began: float, 
         argv=tuple(sys.argv[1:]),
         started=datetime.datetime.fromtimestamp(began, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         elapsed_s=time.time() - began,
+        strict=common.strict,
         settings=common.settings,
     )
     status = code if code >= 0 else 128 - code

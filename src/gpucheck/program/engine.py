@@ -34,6 +34,7 @@ from gpucheck.program.simulated_devices import (
     CPU,
     Cause,
     Claims,
+    Origin,
     Place,
     cause,
     here,
@@ -341,6 +342,7 @@ class World:
     values that were `assumed` by line.
     `names` gives a module its qualified name. `unjudged` are operations that are not torch's own, with their first
     line. Without `has_values` what claims a device is a meta tensor on it. `pinned` are storages of the host.
+    `met` gets the origins of all operands; None where nobody asks.
     `used_by` is the process that used a device first. `in_fork` gets the line and text of each error that is raised in
     a forked process, whose own notes nobody reads.
     """
@@ -358,6 +360,7 @@ class World:
     pinned: weakref.WeakKeyDictionary[Any, bool] = field(default_factory=weakref.WeakKeyDictionary)
     unjudged: dict[str, Place | None] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
+    met: set[Origin | None] | None = None
     used_by: int | None = None
     made_by: int = field(default_factory=os.getpid)
     in_fork: Callable[[Place | None, str], None] = lambda place, text: None
@@ -564,6 +567,8 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         name = func._schema.name
         if not operands:
             return rules.Verdict(self._made_where(func, kwargs)), operands
+        if world.met is not None:
+            world.met.update(world.claims.of(tensor).origin for _, tensor in operands)
         if world.is_forked() and any(one.device is not None and one.device.startswith("cuda") for one, _ in operands):
             world.use(by_kernel=True)
         verdict = rules.judge(name, [operand for operand, _ in operands])

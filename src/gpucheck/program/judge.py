@@ -38,13 +38,14 @@ def findings(result: ModelResult) -> list[Finding]:
     found = [
         *_meta(result),
         *(mismatch(one, behind) for one in (result.run.mismatches if result.run else ())),
-        *_left_behind(result.left_behind),
+        *_left_behind(result.left_behind, result.run),
         *(_untied(one) for one in result.untied),
         *_split(result.split, result.run),
     ]
     found.sort(key=lambda one: WORST_FIRST.index(one.verdict))
     if not any(one.verdict in ("fail", "warn") for one in found):
-        found.append(Finding("model.placement", "pass", f"all of {result.kind} moves to {result.device}"))
+        whole = f"all of {result.kind}" if not result.left_behind else f"all that {result.kind} uses there"
+        found.append(Finding("model.placement", "pass", f"{whole} moves to {result.device}"))
     return [*found, *_run(result.run, result.not_run), *_on_device(result.on_device, result.run)]
 
 
@@ -64,26 +65,28 @@ def _meta(result: ModelResult) -> Iterator[Finding]:
         )
 
 
-def _left_behind(things: tuple[LeftBehind, ...]) -> Iterator[Finding]:
+def _left_behind(things: tuple[LeftBehind, ...], run: ClaimedRun | None) -> Iterator[Finding]:
     """A finding for each line and fix: twelve layers of one class are told once."""
     groups: dict[tuple[object, ...], list[LeftBehind]] = {}
     for one in things:
         place = one.replaced if one.kind == "parameter" else one.place or one.name
         groups.setdefault((one.kind, one.use, place, one.attribute if one.kind != "parameter" else ""), []).append(one)
     for alike in groups.values():
-        finding = _left(alike[0])
+        finding = _left(alike[0], run is not None and run.stopped is None)
         if len(alike) > 1:
             title = f"{alike[0].name} and {len(alike) - 1} more stay on the CPU"
             finding = replace(finding, title=title, evidence={**finding.evidence, "names": [one.name for one in alike]})
         yield finding
 
 
-def _left(one: LeftBehind) -> Finding:
+def _left(one: LeftBehind, ran: bool) -> Finding:
     verdicts: dict[str, Verdict] = {"mismatched": "fail", "unknown": "fail", "copied": "warn", "unread": "info"}
     ends = {
         "copied": "the forward pass copies it to the GPU each time",
         "unread": "the forward pass does not read it on the GPU",
     }
+    if ran:
+        ends["unknown"] = "this run did not reach it"
     why = [f"{one.what} {_reason(one)}"]
     if one.use in ends:
         why.append(ends[one.use])
@@ -338,8 +341,9 @@ _MODEL = of(
     ),
     Id(
         "model.note",
-        "a training step could be run",
-        "No parameter requires a gradient, so only the forward pass was run.",
+        "all that was asked for could be run",
+        "No parameter requires a gradient, so only the forward pass was run. Or the training step ran, but the forward "
+        "pass in eval mode, which --train runs after it, raised an error.",
         "remove --train, or unfreeze the parameters that should train",
     ),
     Id(

@@ -18,7 +18,7 @@ import traceback
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -34,6 +34,7 @@ from gpucheck.program.simulated_devices import CPU, Origin, Place, here, place_o
 from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.report.results.model import (
     ClaimedRun,
+    DeviceMismatchEntry,
     DeviceRun,
     Holder,
     LeftBehind,
@@ -593,10 +594,16 @@ class _Examination:
             return "mismatched"
         if any(origin in self.surface.copied for origin in origins):
             return "copied"
-        if run is not None and run.stopped is None:
+        ran = run is not None and run.stopped is None
+        if ran and not {*origins}.isdisjoint(self.world.met or ()):
             return "unread"
-        if one.kind == "tensor" and one.holder in ("attribute", "class"):
-            return read_use(self.built.model, one.attribute)
+        # What the run did not reach may be used in the next: a head, a branch of the other mode.
+        if one.kind == "tensor" and one.holder in ("attribute", "class", "container", "object"):
+            use = read_use(self.built.model, one.attribute)
+            if one.holder in ("attribute", "class"):
+                return "unread" if ran and use == "copied" else use
+            if ran and use == "unread":  # of what lies in it only this is known: nobody reads what holds it
+                return use
         return "unknown"
 
     def _replaced(self, one: Held) -> str | None:
@@ -638,7 +645,6 @@ class _Examination:
         if not self.built.has_inputs:
             return None, "no --input, and the target has no make_batch"
         train = asked.train and any(one.requires_grad for one in self.built.model.parameters())
-        self.world.phase = "step" if train else "forward"
         workload = equip(
             self.built,
             self.target,
@@ -651,6 +657,8 @@ class _Examination:
         found: list[Mismatch] = []
         stopped: str | None = None
         stopped_at: Place | None = None
+        note = "no parameter requires a gradient: no training step" if asked.train and not train else None
+        self.world.met = set()
         while len(found) < MOST_MISMATCHES:
             self.world.last = None
             try:
@@ -661,28 +669,34 @@ class _Examination:
                     found.append(mismatch)
                     self.world.tolerated.add(mismatch.site)
                     continue
-                stopped, stopped_at = self._stop(error, found)
+                if train and self.world.phase == "forward":
+                    text = " ".join(str(error).split())
+                    note = f"the forward pass in eval mode is not judged: {type(error).__name__}: {text[:300]}"
+                else:
+                    stopped, stopped_at = self._stop(error, found)
             break
         unjudged = self.world.unjudged.items()
         run = ClaimedRun(
-            phase=self.world.phase,
+            phase="step" if train else "forward",
             batch_size=asked.batch_size,
-            mismatches=tuple(one.entry for one in found),
+            mismatches=tuple(causes(one.entry for one in found)),
             unjudged=tuple(UnjudgedOperation(operation=name, place=text_of(place)) for name, place in unjudged),
             stopped=stopped,
             stopped_at=text_of(stopped_at),
-            note="no parameter requires a gradient: no training step" if asked.train and not train else None,
+            note=note,
         )
         return run, None
 
     def _step(self, workload: Workload, train: bool) -> None:
-        batch = self._batch(workload)
         if train:
-            step(workload, batch)
-            return
+            self.world.phase = "step"
+            workload.model.train()
+            step(workload, self._batch(workload))
+            workload.model.eval()  # which reads what no step does, such as the means of all that was seen
+        self.world.phase = "forward"
         # Not inference mode: a forward that takes gradients of its own runs under no_grad alone.
         with torch.no_grad(), autocast(self.asked.amp, workload.device):
-            forward(workload, batch)
+            forward(workload, self._batch(workload))
 
     def _batch(self, workload: Workload) -> Batch:
         batch = workload.make_batch(self.asked.batch_size)
@@ -724,6 +738,17 @@ class _Examination:
             return training([(trained, given)], "the target's own")
         chosen = by_name(self.asked.optimizer)
         return training([(trained, chosen.build)], chosen.text)
+
+
+def causes(entries: Iterable[DeviceMismatchEntry]) -> Iterator[DeviceMismatchEntry]:
+    """Leave out what torch's own code meets of tensors that a line before has met: a backward of what was let pass."""
+    met: set[object] = {None}
+    for entry in entries:
+        wrong = [one for one in entry.operands if one.is_wrong]
+        origins = {one.origin and (one.origin, one.origin_name, one.origin_place) for one in wrong}
+        if entry.place is not None or len(met) == 1 or not origins <= met:
+            yield entry
+        met |= origins
 
 
 def is_of_device(error: BaseException, text: str) -> bool:

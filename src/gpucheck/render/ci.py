@@ -36,8 +36,9 @@ def junit(report: Report) -> str:
     # Without findings the command itself is one.
     whole = Finding(report.command.replace(" ", "."), report.summary.verdict, f"gpucheck {report.command}")
     findings = report.findings or (whole,)
-    if not report.summary.complete:
-        findings += (Finding("complete", "inconclusive", "the command ran to its end", "it was cut off"),)
+    if why := report.incomplete:
+        why = why.replace("the command", "it")
+        findings += (Finding("complete", "inconclusive", "the command ran to its end", why),)
     strict = is_strict(report)
     cases = [_case(report.command, finding, strict) for finding in findings]
     cases += [_case("compare.row", finding, False) for finding in _rows_compared(report)]
@@ -247,8 +248,9 @@ def workflow_commands(report: Report) -> str:
             said = f"{finding.message or finding.title}{fix}\n[{finding.id}]"
             title = f"gpucheck {report.command}: {finding.title}"
             lines.append(_command(levels[finding.verdict], title, said, _place(finding)))
-    if not report.summary.complete:
-        lines.append(_command("error", f"gpucheck {report.command}", "cut off: the report is not complete"))
+    if why := report.incomplete:
+        why = why.replace("the command was ", "")
+        lines.append(_command("error", f"gpucheck {report.command}", f"{why}: the report is not complete"))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -283,8 +285,8 @@ def step_summary(report: Report) -> str:
     findings = sorted(report.findings, key=lambda finding: WORST_FIRST.index(finding.verdict))
     rows = [_row(finding) for finding in findings]
     head = [f"### gpucheck {report.command}: {_sign(report.summary.verdict)}", "", _where(report), ""]
-    if not report.summary.complete:
-        head += ["**Not complete: the command was cut off.**", ""]
+    if report.incomplete:
+        head += [f"**Not complete: {report.incomplete}.**", ""]
     table = ["| verdict | id | | |", "|:--|:--|:--|:--|"] if rows else []
     return _bounded([*head, *table], rows)
 

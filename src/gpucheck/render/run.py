@@ -344,7 +344,7 @@ def _model_verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) 
     verdict = report.summary.verdict
     if not parts and verdict == "pass":
         ran = f", and {what} runs" if result.run is not None else ""
-        parts = [f"all of it moves{ran}"]
+        parts = [f"{'all that it uses there' if result.left_behind else 'all of it'} moves{ran}"]
     elif not parts:
         undecided = result.run is not None and result.run.stopped is not None
         parts = ["not judged to the end" if undecided else bad[0].title if bad else "see below"]

@@ -62,7 +62,7 @@ def parts_of(report: Report, *, verbose: bool) -> list[Sequence[Block]]:
         report, findings=tuple(replace(one, fix=_whole_command(report, one.fix)) for one in report.findings)
     )
     page = page_of(report)
-    parts: list[Sequence[Block]] = [head(page, complete=report.summary.complete), page.body]
+    parts: list[Sequence[Block]] = [head(page, incomplete=report.incomplete), page.body]
     if report.command != "compare" and "compare" in report.results:
         # Measured and compared in one go: what was measured, then what changed.
         from gpucheck.render import compare
@@ -105,7 +105,7 @@ def without(argv: Sequence[str], option: str) -> list[str]:
     return kept
 
 
-def head(page: Page, *, complete: bool = True) -> list[Block]:
+def head(page: Page, *, incomplete: str = "") -> list[Block]:
     """The answer, what asks for something with the command to type, the worst first; whether all was done."""
     ranked = sorted(page.findings, key=lambda one: WORST_FIRST.index(one.verdict))
     asking = [one for one in ranked if one.verdict in ASKING and one is not page.cause]
@@ -115,8 +115,8 @@ def head(page: Page, *, complete: bool = True) -> list[Block]:
     # What failed comes first, and stays on a short screen.
     stay = len(said([one for one in asking if one.verdict == "fail"]))
     laid_out += [replace(one, may_go=place >= stay) for place, one in enumerate(said(asking))]
-    if not complete:
-        laid_out.append(Line("! not complete: the command was cut off", "yellow"))
+    if incomplete:
+        laid_out.append(Line(f"! not complete: {incomplete}", "yellow"))
     if page.then and not any(isinstance(line, Line) and line.text.startswith(ADVICE) for line in laid_out):
         laid_out.append(advice_line(page.then))
     return laid_out

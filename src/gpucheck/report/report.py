@@ -82,6 +82,14 @@ class Report:
     parts: tuple[Part, ...] = ()
     skips: tuple[Finding, ...] = ()
 
+    @property
+    def incomplete(self) -> str:
+        """Why not all was done that was asked for; empty where it was."""
+        if self.summary.complete:
+            return ""
+        failed = self.summary.exit == errors.USAGE and any(one.verdict == "fail" for one in self.findings)
+        return "the target failed" if self.command == "find-batch-size" and failed else "the command was cut off"
+
     def concluded(self, judgement: Judgement, code: int | None = None, *, strict: bool = False) -> Report:
         """The same document with what a judge says of it. `code` is an exit status from outside the findings."""
         asked = exit_code(judgement.findings, strict=strict)

@@ -173,6 +173,29 @@ def test_what_the_program_catches_is_a_warning(dry: Dry, tmp_path: Path) -> None
     assert [(one["verdict"], one["evidence"]["times"]) for one in told] == [("warn", 1)]
 
 
+@pytest.mark.parametrize(
+    ("given", "source", "code"),
+    [
+        (("--dry", "cuda"), "caught", 0),
+        (("--dry", "cuda", "--strict"), "caught", 1),
+        (("--dry", "cuda", "--strict"), "caught, then sys.exit(3)", 1),  # as where a finding failed
+        (("--dry", "cuda", "--strict"), "clean", 0),
+        (("--strict",), "clean", 0),
+    ],
+)
+def test_strict_counts_a_warning_as_a_failure(
+    given: tuple[str, ...], source: str, code: int, gpucheck: Gpucheck, tmp_path: Path
+) -> None:
+    text = CAUGHT if "caught" in source else "import torch\ntorch.ones(3).to('cuda' if 0 else 'cpu')\n"
+    if given[0] == "--dry" and source == "clean":
+        text = "import torch\nprint((torch.ones(3, device='cuda') * 2).is_cuda)\n"
+    (tmp_path / "prog.py").write_text(text + ("raise SystemExit(3)\n" if "exit" in source else ""))
+    done = gpucheck("run", *given, "--output", "run.json", "prog.py", cwd=tmp_path)
+    summary = json.loads((tmp_path / "run.json").read_text())["summary"]
+    assert (done.returncode, summary["exit"]) == (code, code)
+    assert summary["verdict"] == ("fail" if code else "warn" if "caught" in source else "pass"), done.stderr
+
+
 SKIPPED = """
 import torch
 from torch import nn

@@ -4,6 +4,8 @@ checks of the rules, each of which looks at one place."""
 from __future__ import annotations
 
 import ast
+import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -399,6 +401,8 @@ class Place:
             "width": source.width(node),
         }
         message, fix = row.message.format_map(words), row.fix.format_map(words)
+        if self.owner is not None and self.owner.receiver != "self":
+            message, fix = (re.sub(r"\bself\b", self.owner.receiver, one) for one in (message, fix))
         mistake = Finding(rule, row.verdict, row.title, message, evidence, fix)
         self.scope.found.setdefault((line, column, rule), (mistake, source.is_ignored(node, rule)))
 
@@ -509,13 +513,35 @@ def apart(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
             continue
         text = run.scope.source.text(one.made)
         if not one.attribute:
-            fix = "create it on the right device: device=x.device"
+            fix = f"create it on the right device: device={_device_at(run, one.made)}"
             run.report(IN_FORWARD, one.made, name=text, line=node.lineno, fix=fix)
             continue
         fix = f'self.register_buffer("{one.attribute}", {text})'
         if one.leaf:
             fix = f"self.{one.attribute} = nn.Parameter(…): it requires a gradient"
         run.report(PLAIN, one.made, name=f"self.{one.attribute}", line=node.lineno, fix=fix)
+
+
+def _device_at(run: Place, made: ast.expr) -> str:
+    """An expression for the module's device at a place: of a parameter that is a tensor, else of the module itself."""
+    function = run.facts.body
+    around = {id(one) for one in walk(function)}
+    if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) and id(made) in around:
+        given = function.args
+        positional = [*given.posonlyargs, *given.args]
+        # One with a default may be None.
+        always = positional[: len(positional) - len(given.defaults)]
+        for one in always:
+            known = run.flow.names.get(one.arg, UNKNOWN)
+            if known.is_tensor and known.place == "input":
+                return f"{one.arg}.device"
+    methods = run.owner.methods.values() if run.owner is not None else ()
+    method = next((one for one in methods if any(inner is made for inner in walk(one))), None)
+    if method is None or not method.args.args:
+        return "device, given by the caller"
+    receiver = method.args.args[0].arg
+    own = next((name for name, value in run.attributes.items() if value.kind == "parameter"), None)
+    return f"next({receiver}.parameters()).device" if own is None else f"{receiver}.{own}.device"
 
 
 def kept_module(run: Place, node: Node, key: str, item: Value | None) -> None:
@@ -689,7 +715,19 @@ def visible_devices(run: Place, *nodes: Node) -> None:
         run.sets += () if run.quiet else nodes
     elif not run.scope.file.starts_children:  # what is set for a child that is started later is in time
         for node in nodes:
-            run.report(LATE_VISIBLE, node, line=run.flow.started.lineno)
+            run.report(LATE_VISIBLE, node, line=run.flow.started.lineno, value=_set_to(node))
+
+
+def _set_to(node: Node) -> str:
+    """The value that a statement or a call sets the variable to, as a shell takes it; `…` where it is no constant."""
+    values: list[ast.expr | None] = [getattr(node, "value", None)]
+    if isinstance(node, ast.Call):
+        dicts = [one for one in node.args if isinstance(one, ast.Dict)]
+        pairs = [pair for one in dicts for pair in zip(one.keys, one.values, strict=True)]
+        values = [one.value for one in node.keywords if one.arg == _VARIABLE]
+        values += [value for key, value in pairs if names_variable(key)] or node.args[1:2]
+    constant = getattr(values[0] if values else None, "value", None)
+    return shlex.quote(constant) if isinstance(constant, str) else "…"
 
 
 def _forked(run: Place, node: ast.Call) -> None:

@@ -382,7 +382,7 @@ def _begin(run: Run, function: Function, parent: Place | None) -> None:
     """The names and the circumstances with which a function starts."""
     run.local_names = _bound_in(function)
     run.evidence = run.facts.evidence()
-    run.in_worker = bool({function.name, run.name} & run.scope.file.in_workers)
+    run.in_worker = bool({f".{function.name}", run.name} & run.scope.file.in_workers)
     decorators = {run.dotted(one.func if isinstance(one, ast.Call) else one) for one in function.decorator_list}
     run.no_graph = int(bool(decorators & {"torch.no_grad", "torch.inference_mode"}))
     run.keeps_gradients = any(isinstance(one, ast.Attribute) and one.attr == "retain_grad" for one in walk(function))
@@ -397,7 +397,7 @@ def _begin(run: Run, function: Function, parent: Place | None) -> None:
             run.scope.forwards[owner.node.name] = forwards
         run.in_forward = owner.is_module and function.name in forwards
         run.has_framework_step = owner.is_lightning
-        if owner.is_dataset and run.scope.file.datasets_in_workers:
+        if owner.node.name in run.scope.file.datasets_in_workers:
             bases = [name for one in names.family(run.scope.file, owner) for name in one.bases]
             iterates = ["__iter__"] if any(name.endswith("IterableDataset") for name in bases) else []
             roots = frozenset(["__getitem__", "__getitems__", *iterates])

@@ -143,13 +143,14 @@ class Expressions(Place):
         return Value("items", item=item, made=node)
 
     def _lambda(self, node: ast.Lambda) -> Value:
-        before, was_in_worker = self.flow.copy(), self.in_worker
-        self.in_worker = self.in_worker or id(node) in self.scope.file.lambdas_in_workers
+        before, was_in_worker, name = self.flow.copy(), self.in_worker, self.name
+        if id(node) in self.scope.file.lambdas_in_workers:
+            self.in_worker, self.name = True, "<lambda>"
         for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
             self.flow.names[one.arg] = UNKNOWN
         self.value(node.body)
         self.flow = before
-        self.in_worker = was_in_worker
+        self.in_worker, self.name = was_in_worker, name
         return UNKNOWN
 
     # -- operators -----------------------------------------------------------------------------------------------------

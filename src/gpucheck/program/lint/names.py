@@ -173,6 +173,8 @@ class Class:
     is_dataset: bool = False
     is_lightning: bool = False
     registers_by_hand: bool = False
+    # What its methods call their object; in the tree that is `self`, whatever the source has.
+    receiver: str = "self"
     # Attributes that some call takes: `nn.Sequential(*self.layers)`.
     handed_on: frozenset[str] = frozenset()
 
@@ -185,13 +187,16 @@ class File:
     imports: dict[str, str] = field(default_factory=dict)
     classes: dict[str, Class] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
-    # Functions that run in DataLoader workers, by name, and whether datasets do.
+    # Functions that run in forked DataLoader workers, by name (`.name` where the class is not known); classes of
+    # datasets that do.
     in_workers: frozenset[str] = frozenset()
     lambdas_in_workers: set[int] = field(default_factory=set)
-    datasets_in_workers: bool = True
+    datasets_in_workers: frozenset[str] = frozenset()
     has_default_device: bool = False
     starts_children: bool = False
+    # Whether processes are spawned by the name of a context or by default; whether by default.
     spawns: bool = False
+    default_spawns: bool = False
 
     def dotted(self, node: ast.expr) -> str:
         """`nn.Linear` as `torch.nn.Linear`; empty for what is not an imported name."""
@@ -244,6 +249,7 @@ def _canonical(name: str) -> str:
 
 def _class(node: ast.ClassDef) -> Class:
     methods = {one.name: one for one in node.body if isinstance(one, Function)}
+    receivers = [name for one in methods.values() if (name := _renamed(one))]
     by_hand, handed_on = False, set()
     for inner in walk(node):
         if isinstance(inner, ast.Call):
@@ -251,7 +257,28 @@ def _class(node: ast.ClassDef) -> Class:
             by_hand = by_hand or called in ("add_module", "register_module", "setattr", "__setattr__")
             arguments = [*inner.args, *(one.value for one in inner.keywords)]
             handed_on |= {attribute for one in arguments if (attribute := _container_of(one, called))}
-    return Class(node, (), methods, registers_by_hand=by_hand, handed_on=frozenset(handed_on))
+    receiver = receivers[0] if receivers else "self"
+    return Class(node, (), methods, registers_by_hand=by_hand, handed_on=frozenset(handed_on), receiver=receiver)
+
+
+def _renamed(method: Function) -> str:
+    """Name the first parameter of a method `self`, wherever it is read; return its own name, empty if that stays."""
+    first = next(iter((*method.args.posonlyargs, *method.args.args)), None)
+    decorators = {getattr(one, "id", "") for one in method.decorator_list}
+    if first is None or first.arg in ("self", "cls") or decorators & {"staticmethod", "classmethod"}:
+        return ""
+    name = first.arg
+    others = [one for one in walk(method) if isinstance(one, ast.arg) and one is not first]
+    own = [one for one in walk(method) if isinstance(one, ast.Name) and one.id in (name, "self")]
+    # Where the name is bound again, or `self` is another's, it is not sure whose attribute is read.
+    if any(one.arg in (name, "self") for one in others):
+        return ""
+    if any(one.id == "self" or not isinstance(one.ctx, ast.Load) for one in own):
+        return ""
+    for one in own:
+        one.id = "self"
+    first.arg = "self"
+    return name
 
 
 def _container_of(node: ast.expr, called: str) -> str:
@@ -334,7 +361,11 @@ def reachable(file: File, one: Class, roots: frozenset[str]) -> set[str]:
 def _look_at_calls(file: File, calls: list[ast.Call]) -> None:
     """Which functions run in workers, and what is set for the whole file."""
     in_workers: set[str] = set()
-    forked: list[bool] = []
+    loaders: list[ast.Call] = []
+    methods = [
+        getattr(one, "value", "") for call in calls if called_name(call) == "set_start_method" for one in call.args
+    ]
+    file.default_spawns = bool({"spawn", "forkserver"} & set(methods))
     for call in calls:
         called, dotted = called_name(call), file.dotted(call.func)
         if called in ("set_default_device", "set_default_tensor_type"):
@@ -342,33 +373,145 @@ def _look_at_calls(file: File, calls: list[ast.Call]) -> None:
         elif called in ("set_start_method", "get_context") or dotted.startswith("torch.multiprocessing.spawn"):
             file.spawns = file.spawns or "fork" not in [getattr(one, "value", "") for one in call.args]
         if dotted in LOADERS or called == "DataLoader":
-            has_workers = _has_workers(call)
-            forked.append(has_workers)
-            if has_workers:
+            loaders.append(call)
+            if _has_workers(file, call):
                 given = [one.value for one in call.keywords if one.arg in ("collate_fn", "worker_init_fn")]
                 given = [one.args[0] if isinstance(one, ast.Call) and one.args else one for one in given]  # partial
                 in_workers |= {f"{called_name(one)}.__call__" for one in given if isinstance(one, ast.Call)}
-                in_workers |= {getattr(one, "id", "") or getattr(one, "attr", "") for one in given}
+                in_workers |= {name for one in given for name in _functions(file, one)}
                 file.lambdas_in_workers |= {id(one) for one in given if isinstance(one, ast.Lambda)}
         if called in ("Popen", "Process", "spawn", "run", "check_call", "check_output", "call", "execv", "execvp"):
             started = dotted.startswith(("subprocess", "multiprocessing", "torch.multiprocessing", "os."))
             file.starts_children = file.starts_children or started
         elif dotted in ("os.system", "os.execve", "os.execvpe"):
             file.starts_children = True
-    file.in_workers = frozenset(in_workers - {""})
-    file.datasets_in_workers = any(forked) or not forked
+    file.in_workers = frozenset(in_workers)
+    file.datasets_in_workers = _datasets_in_workers(file, loaders)
 
 
-def _has_workers(call: ast.Call) -> bool:
+def _has_workers(file: File, call: ast.Call) -> bool:
     """Return whether a DataLoader has workers that are forked."""
     given = {one.arg: one.value for one in call.keywords}
     if None in given:
         return False
-    if getattr(given.get("multiprocessing_context"), "value", None) in ("spawn", "forkserver"):
+    context = given.get("multiprocessing_context")
+    if isinstance(context, ast.Call):  # get_context("spawn")
+        context = context.args[0] if context.args else None
+    default = "spawn" if file.default_spawns else "fork"
+    if (default if context is None else getattr(context, "value", "")) not in ("fork", None):
         return False
     # Its sixth positional argument, after dataset, batch_size, shuffle, sampler and batch_sampler.
     workers = given.get("num_workers") or (call.args[5] if len(call.args) > 5 else None)
-    return workers is not None and not (isinstance(workers, ast.Constant) and not workers.value)
+    numbers = [workers]
+    if isinstance(workers, ast.Name):
+        numbers = _bound(file, workers) or numbers
+    return workers is not None and not all(isinstance(one, ast.Constant) and not one.value for one in numbers)
+
+
+def _datasets_in_workers(file: File, loaders: Sequence[ast.Call]) -> frozenset[str]:
+    """The classes of datasets whose items forked workers get: those that a loader with workers takes.
+
+    A class that no loader is seen to take counts where a loader with workers may take any, or none is in the file.
+    """
+    datasets = {name for name, one in file.classes.items() if one.is_dataset}
+    forked: set[str] = set()
+    others: set[str] = set()
+    for call in loaders if datasets else ():
+        given = call.args[0] if call.args else None
+        given = next((one.value for one in call.keywords if one.arg == "dataset"), given)
+        taken = _classes_in(file, given, set())
+        families = {member.node.name for name in taken if name for member in family(file, file.classes[name])}
+        (forked if _has_workers(file, call) else others).update(taken | families)
+    return frozenset(datasets & forked | (datasets - others if "" in forked or not loaders else set()))
+
+
+def _classes_in(file: File, node: ast.expr | None, seen: set[int]) -> set[str]:
+    """The classes of the file whose objects an expression is, or holds; with "" where it may be any other."""
+    if node is None or id(node) in seen:
+        return set() if node is not None else {""}
+    seen.add(id(node))
+    parts: list[ast.expr | None] = [None]
+    match node:
+        case ast.Constant():
+            return set()
+        case ast.Call(ast.Name(name)) if name in file.classes:
+            # It may hold another, and takes much else that is none.
+            inner = {one for part in _arguments(node) for one in _classes_in(file, part, seen)}
+            return {name} | (inner - {""})
+        case ast.Call(ast.Attribute(ast.Name(name))) if name in file.classes:
+            return {name}  # Rows.load(path)
+        case ast.Call(ast.Name(name)) if name in file.functions:
+            parts = [one.value for one in walk(file.functions[name]) if isinstance(one, ast.Return)]
+        case ast.Call(func) if file.dotted(func).startswith("torch.utils.data."):
+            parts = [*_arguments(node)[:1]]  # Subset(rows, indices)
+        case ast.Call(func) if file.dotted(func):
+            return {one for part in _arguments(node) for one in _classes_in(file, part, seen)} - {""}
+        case ast.Call(ast.Attribute(value)):
+            parts = [value]  # rows.shuffle()
+        case ast.Name() | ast.Attribute():
+            parts = _bound(file, node) or parts
+        case ast.Subscript(value) | ast.Starred(value):
+            parts = [value]
+        case ast.IfExp(body=one, orelse=other) | ast.BinOp(left=one, right=other):
+            parts = [one, other]
+        case ast.List(elts) | ast.Tuple(elts) | ast.BoolOp(values=elts) | ast.Dict(values=elts):
+            parts = [*elts]
+        case ast.ListComp(elt) | ast.GeneratorExp(elt) | ast.DictComp(value=elt):
+            parts = [elt]
+    return {one for part in parts for one in _classes_in(file, part, seen)}
+
+
+def _arguments(node: ast.Call) -> list[ast.expr]:
+    return [*node.args, *(one.value for one in node.keywords)]
+
+
+def _bound(file: File, node: ast.Name | ast.Attribute) -> list[ast.expr | None]:
+    """What a name is bound to in the innermost function that binds it, or an attribute anywhere in the file; None for
+    what no expression says, such as a parameter."""
+    functions = [one for one in walk(file.tree) if isinstance(one, Function)]
+    around = [one for one in functions if one.lineno <= node.lineno <= (one.end_lineno or 0)]
+    scopes: list[ast.AST] = [*reversed(around), file.tree] if isinstance(node, ast.Name) else [file.tree]
+    text = ast.unparse(node)
+    for scope in scopes:
+        inner = [one for one in functions if one is not scope and one in walk(scope)]
+        nested = {id(below) for one in inner for below in walk(one)} if isinstance(node, ast.Name) else set()
+        own = (one for one in walk(scope) if id(one) not in nested)
+        if bound := [value for one in own for target, value in _bindings(one) if ast.unparse(target) == text]:
+            return bound
+    return []
+
+
+def _bindings(node: ast.AST) -> Iterator[tuple[ast.AST, ast.expr | None]]:
+    """Every target that a node binds, with the expression that it gets, or that holds this."""
+    targets: Sequence[ast.expr] = ()
+    value: ast.expr | None = None
+    match node:
+        case ast.Assign():
+            targets, value = node.targets, node.value
+        case ast.AnnAssign() | ast.NamedExpr() | ast.AugAssign():
+            targets, value = [node.target], node.value
+        case ast.For() | ast.AsyncFor() | ast.comprehension():
+            targets, value = [node.target], node.iter
+        case ast.arg():
+            yield ast.Name(node.arg, ast.Load()), None
+    for target in targets:
+        parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+        values: list[ast.expr | None] = [value] * len(parts)
+        if isinstance(value, ast.Tuple) and len(value.elts) == len(parts) > 1:
+            values = [*value.elts]
+        yield from zip(parts, values, strict=True)
+
+
+def _functions(file: File, node: ast.expr) -> set[str]:
+    """The names of a function that a loader is given, as `File.in_workers` has them."""
+    if isinstance(node, ast.Name):
+        return {node.id}
+    if not isinstance(node, ast.Attribute) or file.dotted(node):
+        return set()
+    if isinstance(node.value, ast.Name) and node.value.id in file.classes:
+        return {f"{node.value.id}.{node.attr}"}
+    classes = _classes_in(file, node.value, set())
+    return {f"{name}.{node.attr}" for name in classes}
 
 
 # What stands somewhere in a file.

@@ -129,7 +129,7 @@ RULES: tuple[Rule, ...] = (
         "fail",
         "CUDA_VISIBLE_DEVICES is set after CUDA has started",
         "CUDA has already started (line {line}): the variable no longer has an effect",
-        "set it before the first use of CUDA, best in the shell: CUDA_VISIBLE_DEVICES=0 python …",
+        "set it before the first use of CUDA, best in the shell: CUDA_VISIBLE_DEVICES={value} python …",
         "The driver reads the variable once, when CUDA starts. `torch.cuda.is_available()` starts it.",
         'import os\n\nimport torch\n\nprint(torch.cuda.is_available())\nos.environ["CUDA_VISIBLE_DEVICES"] = "1"\n',
         'import os\n\nimport torch\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "1"\nprint(torch.cuda.is_available())\n',
