@@ -410,6 +410,24 @@ def test_a_wait_that_came_to_its_end_is_no_hang(tmp_path: Path) -> None:
     assert (finding.id, finding.verdict) == ("run.ranks.hang", "warn")
 
 
+def test_a_hang_stays_the_answer_where_its_timeout_ended_the_job(tmp_path: Path) -> None:
+    def ends(code: int) -> RanksResult:
+        hang(tmp_path, "S (sleeping)", [])
+        for rank in range(3):
+            rows = [[0, 2]] if rank != 1 else []
+            end = {"say": "end", "exit": code, "at_ns": 10**10, "steps": 1, "lines": []}
+            answers = [{"say": "pending", "hang": True, "rows": rows}, {"say": "pending", "hang": True, "rows": []}, end]
+            with open(tmp_path / f"rank{rank}.jsonl", "a") as file:
+                file.write("\n" + "".join(json.dumps(line) + "\n" for line in answers))
+        return ranks.result(tmp_path)
+
+    finding = ranks.findings(ends(1))[0]
+    assert (finding.verdict, finding.title) == ("fail", "the job hangs: rank 1 missing")
+    # Nothing came after the call, and all ended well.
+    finding = ranks.findings(ends(0))[0]
+    assert (finding.verdict, finding.title) == ("warn", "the job waited for rank 1")
+
+
 def test_who_failed_first_is_told(tmp_path: Path) -> None:
     for rank in range(3):
         end: dict[str, Any] = {
@@ -512,7 +530,11 @@ def test_the_recorder_hands_on_what_is_new_and_says_what_was_overwritten(tmp_pat
     calls = [line for line in lines if line["say"] == "calls"]
     assert calls[0]["rows"] == [[0, 1, MS], [0, 2, 2 * MS]]
     assert (calls[0]["p2p"], calls[1]["lost"], calls[1]["rows"][0]) == (1, 2, [0, 6, 6 * MS])
-    assert next(line["rows"] for line in lines if line["say"] == "pending") == [[0, 7]]
+    told = next(line for line in lines if line["say"] == "pending")
+    assert told == {"say": "pending", "hang": False, "rows": [[0, 7]]}
+    (tmp_path / "hang").touch()
+    made.read(stacks=True)
+    assert json.loads((tmp_path / "rank0.jsonl").read_text().splitlines()[-2])["hang"] is True
     assert next(line["rows"][0] for line in lines if line["say"] == "lines") == [0, 6, "/job/train.py", 9, False]
     assert made.timeout_s == 60
 

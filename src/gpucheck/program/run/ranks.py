@@ -289,8 +289,10 @@ class Read:
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     steps: list[list[int]] = field(default_factory=list)
     clocks: list[tuple[int, int, int]] = field(default_factory=list)
-    # Calls that had not come to their end when the rank was asked; None: it was not, or did not answer.
+    # Calls that had not come to their end when the rank was asked; None: it was not, or did not answer. What it answered
+    # to a hang stays: a timeout ends such a call before the rank writes its last.
     pending: set[tuple[str, int]] | None = None
+    has_answered: bool = False
     places: dict[tuple[str, int], _Place] = field(default_factory=dict)
     of_kind: dict[int, _Place] = field(default_factory=dict)
     lines: list[tuple[str, str, int, float]] = field(default_factory=list)
@@ -335,8 +337,9 @@ class Read:
             self.steps += [[int(one) for one in row] for row in line["rows"] if len(row) == 2 + len(_TIMES)]
         elif say == "clock":
             self.clocks.append((int(line["at_ns"]), int(line["offset_ns"]), int(line["error_ns"])))
-        elif say == "pending":
+        elif say == "pending" and not self.has_answered:
             self.pending = {self.key(kind, number) for kind, number in line["rows"]}
+            self.has_answered = bool(line.get("hang"))
         elif say == "lines":
             for kind, number, file, at, back in line["rows"]:
                 place = visible(str(file)), int(at), bool(back)
@@ -648,8 +651,8 @@ def _hang(ranks: Sequence[Read], world: int, folder: Path) -> JobHang | None:
         if one.pending is not None or (one.exit is not None and one.exit >= 0) or one.state[:1] in ("T", "t")
     }
     unknown = members - known - inside
-    # It came to an end all the same where a rank went on from it.
-    resumed = any(
+    # It came to an end all the same where a rank went on from it, or where it was the last and all ended well.
+    resumed = all(one.exit == 0 for one in ranks if one.rank in members) or any(
         number > key[1] and created > marked_ns
         for one in ranks
         for (group, number), (_, created) in one.calls.items()
