@@ -445,6 +445,31 @@ def test_who_failed_first_is_told(tmp_path: Path) -> None:
     )
 
 
+def test_a_rank_that_ended_well_but_too_early_is_why_the_others_fail(tmp_path: Path) -> None:
+    def told(calls: int, *, is_complete: bool, done: int = 79, code: int = 1) -> str:
+        for rank in range(3):
+            lines = steps_of(rank, -1)
+            if rank == 1:
+                lines[2]["rows"], lines[3]["rows"] = lines[2]["rows"][:calls], lines[3]["rows"][:done]
+            has_left = rank == 1
+            lines[-1] |= {"exit": 0 if has_left else code, "at_ns": 10**10 + has_left, "steps": done if has_left else 80}
+            answer: dict[str, Any] = {"say": "pending", "rows": []}
+            write(tmp_path, rank, [*lines, *([answer] if is_complete else [])])
+        (finding,) = (one for one in ranks.findings(ranks.result(tmp_path)) if one.id == "run.ranks.ended")
+        assert ("drop_last" in (finding.fix or "")) == finding.title.startswith("rank 1 ")
+        return f"{finding.title}: {finding.message}"
+
+    early = "rank 1 had ended with exit 0 while the others still made collectives: after 79 steps"
+    assert told(79, is_complete=True) == early + "; ranks 0 and 2 failed because of it, it seems"
+    assert told(79, is_complete=True, code=-6).startswith(early)
+    # What it had not handed on is lost: its steps tell.
+    assert told(40, is_complete=False).startswith(early)
+    # It made all of them, or a rank was killed.
+    others = "ended first, exit 1: after 80 steps; rank 2 failed after it"
+    assert told(80, is_complete=True) == told(40, is_complete=False, done=80) == "rank 0 " + others
+    assert told(79, is_complete=True, code=-9).startswith("rank 0 ended first, by SIGKILL")
+
+
 def test_a_group_that_is_made_again_begins_its_numbers_anew() -> None:
     one = ranks.Read(0)
     one.take(KIND)

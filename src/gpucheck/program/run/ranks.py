@@ -46,6 +46,9 @@ ASKED_S, READ_S, ENDED_S = 3.0, 5.0, 8.0
 PATIENCE_S = 10.0
 # Two ticks of the recorder's thread, and its reading.
 FLUSH_S = 1.5
+# Between a rank's last collective and the end of its process torch and Python clean up.
+LEFT_NS = 5 * 10**9
+UNEVEN = "give all ranks as many batches (DistributedSampler, drop_last=True), or use torch's Join for uneven inputs"
 MOST_BYTES = 512 * 2**20
 _TIMES = ("data", "copies", "waits", "backward", "optimizer", "gc", "queued")
 # GPUs of one part differ by a few percent in the clock that they reach with the same power.
@@ -446,7 +449,7 @@ def result(folder: Path) -> RanksResult:
         activity=activity,
         activity_s=activity_s,
         place=place,
-        ranks=tuple(_row(one, means[one.rank], verdict) for one in ranks),
+        ranks=tuple(_row(one, means[one.rank], verdict, left_early=_has_left_early(one, ranks)) for one in ranks),
         hang=_hang(ranks, world, folder),
         mismatch=_mismatch(ranks),
         not_seen=tuple(_not_seen(ranks, world)),
@@ -561,7 +564,7 @@ def _short(path: str) -> str:
     return os.path.relpath(path) if path.startswith(os.path.join(os.getcwd(), "")) else path
 
 
-def _row(one: Read, means: Mapping[str, float], verdict: ranks_judge.Verdict) -> JobRank:
+def _row(one: Read, means: Mapping[str, float], verdict: ranks_judge.Verdict, *, left_early: bool) -> JobRank:
     offset = one.offset(one.ended_ns)[0] if one.ended_ns is not None and one.clocks else 0.0
     return JobRank(
         rank=one.rank,
@@ -579,7 +582,21 @@ def _row(one: Read, means: Mapping[str, float], verdict: ranks_judge.Verdict) ->
         ended_ns=None if one.ended_ns is None else one.ended_ns + int(offset * 1e9),
         state=one.state or None,
         place=_place(one),
+        left_early=left_early,
     )
+
+
+def _has_left_early(one: Read, ranks: Sequence[Read]) -> bool:
+    """Return whether a rank ended without an error, with fewer collectives in a group than another member made."""
+    if one.exit != 0:
+        return False
+    others = [other for other in ranks if other is not one]
+    if one.pending is None:  # its last calls were lost with it, as os._exit() does: its steps are known
+        return any(max(len(other.steps), other.done) > max(len(one.steps), one.done) for other in others)
+    last: dict[str, int] = {}
+    for group, number in one.calls:
+        last[group] = max(number, last.get(group, 0))
+    return any(number > last.get(group, number) for other in others for group, number in other.calls)
 
 
 def _place(one: Read) -> str | None:
@@ -754,9 +771,17 @@ def _of_end(found: RanksResult) -> Finding | None:
     _, code, first = min(failed, key=lambda row: row[0])
     why = "; often the system's out-of-memory killer: sudo dmesg shows it" if code == -9 else ""
     others = [one.rank for *_, one in failed if one is not first]
-    message = f"after {first.steps} steps" + (f"; {_names(others)} failed after it" if others else "") + why
+    after = f"; {_names(others)} failed after it" if others else ""
+    message = f"after {first.steps} steps{after}{why}"
     title = f"rank {first.rank} ended first, {_how(code)}"
-    return Finding("run.ranks.ended", "warn", title, message, {"rank": first.rank})
+    # A rank that has no more batches is missed by those that have: its process may end a moment after theirs.
+    left = [one for one in found.ranks if one.left_early and (one.ended_ns or 0) < (first.ended_ns or 0) + LEFT_NS]
+    if not left or ((code or 0) < 0 and code != -signal.SIGABRT):  # NCCL's watchdog aborts
+        return Finding("run.ranks.ended", "warn", title, message, {"rank": first.rank})
+    who, steps = _names(one.rank for one in left), min(one.steps for one in left)
+    title = f"{who} had ended with exit 0 while the others still made collectives"
+    message = f"after {steps} steps; {_names([first.rank, *others])} failed because of it, it seems"
+    return Finding("run.ranks.ended", "warn", title, message, {"rank": left[0].rank}, UNEVEN)
 
 
 def _of_ranks(found: RanksResult) -> Finding:

@@ -11,7 +11,8 @@ class JobRank:
     """One rank. `late_s` is how much later than its siblings it is in a step, `last_share` in which part of the steps
     it is last. The times are means of a step; None: not known. `state` is the kernel's word for its process at a hang,
     `place` the user's line where it was then. `ended_ns` is on rank 0's clock, after the epoch. `sm_clock_hz`
-    is its GPU's while kernels ran."""
+    is its GPU's while kernels ran. `left_early`: it ended without an error, and others of a group of its made more
+    collectives there."""
 
     rank: int
     host: str
@@ -31,6 +32,7 @@ class JobRank:
     state: str | None
     place: str | None
     sm_clock_hz: float | None = None
+    left_early: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
