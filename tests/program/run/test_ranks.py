@@ -123,6 +123,29 @@ def test_ranks_that_take_turns_are_no_straggler_and_late_ones_together_are() -> 
     assert (verdict.outcome, verdict.ranks) == ("straggler", (2, 3))
 
 
+def test_who_is_seldom_late_by_much_is_named_and_by_its_cost() -> None:
+    """A checkpoint on rank 0 each tenth step; in the others the ranks take turns, by next to nothing."""
+    often = table(lambda rank, step: [STEP_S + noise(rank, step) + 0.3 * (rank == 0 and step % 10 == 9)], 2, 300)
+    verdict = ranks_judge.judge(often)
+    assert (verdict.outcome, verdict.ranks) == ("straggler", (0,))
+    assert verdict.last_share < 0.7 and verdict.cost_share == pytest.approx(0.1, abs=0.01)
+    assert verdict.cost_s == pytest.approx(0.03, abs=2e-3)
+    # Each by another rank, nobody stands out.
+    turns = table(lambda rank, step: [STEP_S + noise(rank, step) + 0.3 * (step % 10 == 9 and step // 10 % 3 == rank)], 3)
+    assert ranks_judge.judge(turns).outcome == "alternating"
+    # Too few steps for an interval: all eight of the same rank of three are no chance, four are.
+    for every, expected in ((10, ("straggler", (2,))), (20, ("not_decided", ()))):
+        at = every - 1
+        few = table(lambda rank, step: [STEP_S + noise(rank, step) + 0.3 * (rank == 2 and step % every == at)], 3)  # noqa: B023
+        assert (ranks_judge.judge(few).outcome, ranks_judge.judge(few).ranks) == expected
+    # Once is chance, and no turns.
+    once = ranks_judge.judge(table(lambda rank, step: [STEP_S + noise(rank, step) + 8.0 * (rank == 1 and step == 70)]))
+    assert (once.outcome, once.ranks) == ("not_decided", ())
+    assert once.reason == (
+        "waiting for the last costs 104 ms of a step, mostly for rank 1, in 1 of 77 steps: too few to tell it from chance"
+    )
+
+
 def test_what_clocks_may_be_off_is_no_lateness() -> None:
     def own(rank: int, step: int) -> list[float]:
         return [STEP_S + noise(rank, step) + 0.004 * (rank == 3)]
@@ -223,6 +246,25 @@ def test_the_late_rank_is_told_with_what_it_does(tmp_path: Path) -> None:
     assert len(page) <= 24
     assert shown.ranks_page(report_of(result)).cause == finding
     assert from_json(RanksResult, json.loads(json.dumps(to_json(result)))) == result
+
+
+def test_a_cost_is_told_with_the_mean_step_and_the_steps_in_which_it_arises(tmp_path: Path) -> None:
+    """Rank 1 is late by 300 ms each tenth step; the others wait for it. Rank 0 goes on by itself for 20 steps."""
+    for rank in range(3):
+        lines = steps_of(rank, -1)
+        lost = 0
+        for step, (call, row) in enumerate(zip(lines[2]["rows"], lines[3]["rows"], strict=True)):
+            is_long = step % 10 == 9
+            call[2] += (lost + 300 * is_long * (rank == 1)) * MS
+            lost += 300 * is_long
+            row[0], row[1] = row[0] + lost * MS, row[1] + 300 * MS * is_long
+        if rank == 0:
+            lines[3]["rows"] += [[row[0] + (n + 1) * 10 * MS, 10 * MS, *row[2:]] for n in range(20)]
+        write(tmp_path, rank, lines)
+    (finding,) = ranks.findings(ranks.result(tmp_path))
+    assert finding.message.startswith(
+        "rank 1 (cpu, node1) is last in 60 % of steps and costs 31.4 ms of a step of 151 ms, 90 % of it in 10 % of steps"
+    )
 
 
 def test_the_clock_of_a_late_ranks_gpu_is_told_beside_its_siblings(tmp_path: Path) -> None:

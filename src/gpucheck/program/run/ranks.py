@@ -446,6 +446,7 @@ def result(folder: Path) -> RanksResult:
         late=verdict.ranks,
         cost_s=verdict.cost_s if decided else None,
         last_share=verdict.last_share if decided else None,
+        cost_share=verdict.cost_share if verdict.outcome == "straggler" else None,
         activity=activity,
         activity_s=activity_s,
         place=place,
@@ -482,6 +483,7 @@ def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tupl
             elif key in one.inside:
                 arrivals[key][one.rank] = -one.inside[key]
     ends = {one.rank: [row[0] for row in one.steps] for one in ranks}
+    steps = min((len(one.steps) for one in ranks), default=0)
     by_rank = {one.rank: one for one in ranks}
     callers: dict[str, set[int]] = defaultdict(set)
     for key, times in arrivals.items():
@@ -498,7 +500,7 @@ def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tupl
             continue
         kind, created = first.calls[key]
         step = bisect.bisect(ends[first.rank], created)
-        if step >= len(ends[first.rank]):  # behind the last step
+        if step >= steps:  # behind the last step of a rank: Join's others go on
             continue
         # One kind of call may stand at several lines: the last calls have their own.
         place = first.places.get(key)
@@ -507,9 +509,9 @@ def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tupl
             positions[key[0], counted[key[0], step]] = place or positions[key[0], counted[key[0], step]]
         counted[key[0], step] += 1
         calls.append(Call(key[0], step, times, bool(_WAITED.search(str(first.kinds[kind]["name"])))))
-    steps = min((len(one.steps) for one in ranks), default=0)
-    durations = [row[1] / 1e9 for one in ranks for row in one.steps[ranks_judge.APART :]]
-    step_s = statistics.median(durations) if durations else 0.0
+    # A mean, as the costs are: of few long steps the median knows nothing.
+    durations = [row[1] / 1e9 for one in ranks for row in one.steps[ranks_judge.APART : steps]]
+    step_s = statistics.fmean(durations) if durations else 0.0
     return Table(tuple(one.rank for one in ranks), steps, step_s, calls, errors, has_inside), positions
 
 
@@ -807,7 +809,10 @@ def _of_ranks(found: RanksResult) -> Finding:
     who = f"rank {one.rank} ({one.device}, {one.host})" if len(found.late) == 1 else _names(found.late)
     is_last = f"{'is' if len(found.late) == 1 else 'are'} last{' to issue' * (found.arrival == 'host issue')}"
     share = units.percent(found.last_share or 0.0)
-    message = f"{who} {is_last} in {share} of steps and costs {cost} of a step of {step}"
+    costs = "costs" if len(found.late) == 1 else "cost"
+    message = f"{who} {is_last} in {share} of steps and {costs} {cost} of a step of {step}"
+    if found.cost_share is not None and found.cost_share < 0.5:
+        message += f", {units.percent(ranks_judge.MOST)} of it in {units.percent(found.cost_share)} of steps"
     if found.activity is not None:
         what = f"{found.activity} at {found.place}" if found.place else found.activity
         if found.activity_s is None:

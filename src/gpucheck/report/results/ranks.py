@@ -75,7 +75,8 @@ class JobMismatch:
 class RanksResult:
     """A job's ranks. `late` are those that hold it up, for `cost_s` of each step of `step_s`; `activity` is what takes
     `activity_s` longer there than on siblings, at `place`. `arrival` says what the times are: arrivals, when the host
-    issued the calls (NCCL), or the time inside them."""
+    issued the calls (NCCL), or the time inside them. `cost_share` is in which part of the steps nine tenths of the cost
+    arise."""
 
     world: int
     outcome: Literal["straggler", "alternating", "alike", "not_decided"]
@@ -93,3 +94,4 @@ class RanksResult:
     hang: JobHang | None
     mismatch: JobMismatch | None
     not_seen: tuple[str, ...]
+    cost_share: float | None = None
