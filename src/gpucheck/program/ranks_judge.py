@@ -88,10 +88,16 @@ def judge(table: Table) -> Verdict:
     if not table.inside and _ahead(table) > AHEAD:
         why = "two jobs, wrong clocks, or calls that nobody waits for"
         return Verdict("not_decided", reason=f"ranks go on for a step without the last one: {why}")
+    if not table.inside and not any(call.waits for call in table.calls):
+        reason = (
+            "no collective was seen that all ranks wait for: not all do for one with a root, as broadcast or reduce"
+        )
+        return Verdict("not_decided", reason=reason)
     lateness = _lateness(table)
     late, steps = lateness.late, sorted(lateness.lost)
     if len(steps) < FEWEST_STEPS - APART:
-        return Verdict("not_decided", reason=f"collectives of {len(steps)} steps were seen: fewer than {FEWEST_STEPS}")
+        told = "collectives that all ranks wait for were seen in"
+        return Verdict("not_decided", reason=f"{told} {len(steps)} steps: fewer than {FEWEST_STEPS}")
     means = {rank: statistics.fmean(rows.get(step, 0.0) for step in steps) for rank, rows in late.items()}
     least = max(LEAST_SHARE * table.step_s, LEAST_S)
     level = 1 - 2 * LEVEL / len(table.ranks)
@@ -125,7 +131,9 @@ def judge(table: Table) -> Verdict:
         top = max(lateness.waited, key=lateness.waited.__getitem__)
         if not named and lateness.waited[top] > 0.75 * sum(lost) and len(seldom) < SELDOM * len(steps):
             told = f"waiting for the last costs {statistics.fmean(lost) * 1e3:.3g} ms of a step"
-            reason = f"{told}, mostly for rank {top}, in {len(seldom)} of {len(steps)} steps: too few to tell it from chance"
+            reason = (
+                f"{told}, mostly for rank {top}, in {len(seldom)} of {len(steps)} steps: too few to tell it from chance"
+            )
             return Verdict("not_decided", reason=reason, late_s=means, shares=shares)
         share = sum(shares[rank] for rank in named)
         return Verdict("alternating", tuple(sorted(named)), statistics.fmean(lost), share, means, "", shares)

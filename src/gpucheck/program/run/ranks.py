@@ -59,6 +59,8 @@ DRIFT = 50e-6
 _WAITED = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier|all_?to_?all", re.IGNORECASE)
 # Of these all ranks must give as many elements.
 _EQUAL = re.compile(r"all_?reduce|broadcast|_(all_?gather|reduce_?scatter)_base|:reduce$", re.IGNORECASE)
+# All ranks in one of these, with the same elements, are in the same call: a root and unequal parts are not recorded.
+_ALIKE = re.compile(r"all_?reduce|barrier|_(all_?gather|reduce_?scatter)_base", re.IGNORECASE)
 _FILE = re.compile(r"rank(\d{1,6})\.jsonl")
 
 
@@ -292,8 +294,8 @@ class Read:
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     steps: list[list[int]] = field(default_factory=list)
     clocks: list[tuple[int, int, int]] = field(default_factory=list)
-    # Calls that had not come to their end when the rank was asked; None: it was not, or did not answer. What it answered
-    # to a hang stays: a timeout ends such a call before the rank writes its last.
+    # Calls that had not come to their end when the rank was asked; None: it was not, or did not answer. What it
+    # answered to a hang stays: a timeout ends such a call before the rank writes its last.
     pending: set[tuple[str, int]] | None = None
     has_answered: bool = False
     places: dict[tuple[str, int], _Place] = field(default_factory=dict)
@@ -432,6 +434,12 @@ def result(folder: Path) -> RanksResult:
     # Those that were seen may all wait for one that was not.
     if (seen := len({rank for call in table.calls for rank in call.arrivals})) < world and verdict.outcome == "alike":
         verdict = ranks_judge.Verdict("not_decided", reason=f"collectives of {seen} of {world} ranks were seen")
+    done = min((max(len(one.steps), one.done) for one in ranks), default=0)
+    if table.steps < min(done, ranks_judge.FEWEST_STEPS):
+        reason = f"{done} steps: fewer than {ranks_judge.FEWEST_STEPS}"
+        if done >= ranks_judge.FEWEST_STEPS:
+            reason = f"a record of {table.steps} of {done} steps: the rest was lost with a process"
+        verdict = ranks_judge.Verdict("not_decided", reason=reason)
     are_missing = len(ranks) < world and verdict.outcome == "not_decided"
     means = {one.rank: _means(one) for one in ranks}
     activity, activity_s, place = _activity(verdict, means, by_rank, positions.get(verdict.where or ("", 0)))
@@ -446,6 +454,7 @@ def result(folder: Path) -> RanksResult:
         late=verdict.ranks,
         cost_s=verdict.cost_s if decided else None,
         last_share=verdict.last_share if decided else None,
+        p2p=sum(one.p2p for one in ranks),
         cost_share=verdict.cost_share if verdict.outcome == "straggler" else None,
         activity=activity,
         activity_s=activity_s,
@@ -630,7 +639,9 @@ def _mismatch(ranks: Sequence[Read]) -> JobMismatch | None:
         if len(set(made.values())) < 2:
             continue
         # Where as many ranks make each, two alone or two of a job whose others left no record, neither is the odd one.
-        (usual, most), (_, next_most) = Counter(made.values()).most_common(2)
+        (usual, most), (second, next_most) = Counter(made.values()).most_common(2)
+        if most == next_most:  # the first of the ranks is told first
+            usual = second
         by_rank = {one.rank: one for one in ranks}
         odd = tuple(rank for rank, signature in made.items() if signature != usual)
         other = next(rank for rank, signature in made.items() if signature == usual)
@@ -720,7 +731,10 @@ def _of_mismatch(found: RanksResult) -> Finding | None:
         return None
     title = f"{_names(seen.ranks)}{' and the others' * seen.has_majority} make different calls"
     who, one = _names(seen.ranks) if seen.has_majority else "some", "makes" if len(seen.ranks) == 1 else "make"
-    made = f"{who} {one} {_call(seen.call)}, others {_call(seen.expected)}"
+    others = "others"
+    if len(seen.ranks) == 2 and not seen.has_majority:
+        (who, others), one = (f"rank {rank}" for rank in seen.ranks), "makes"
+    made = f"{who} {one} {_call(seen.call)}, {others} {_call(seen.expected)}"
     message = f"call {seen.call.number} of group {seen.call.group}: {made}"
     fix = "make the same collectives in the same order on all ranks: a branch may depend on the rank or its data"
     return Finding("run.ranks.mismatch", "fail", title, message, {"ranks": list(seen.ranks)}, fix)
@@ -731,15 +745,22 @@ def _of_hang(found: RanksResult) -> Finding | None:
     if seen is None:
         return None
     rows = {one.rank: one for one in found.ranks}
-    call = f"{seen.call.name} number {seen.call.number} of group {seen.call.group}"
-    where = f" at {seen.call.place}" if seen.call.place else ""
+    other = found.mismatch
+    # Where they make different calls, not all wait in this one.
+    is_other = other is not None and (other.call.group, other.call.number) == (seen.call.group, seen.call.number)
+    call = f"{'call' if is_other else seen.call.name} number {seen.call.number} of group {seen.call.group}"
+    where = f" at {seen.call.place}" if seen.call.place and not is_other else ""
     waits = f"{_names(seen.inside)} {'waits' if len(seen.inside) == 1 else 'wait'} in {call}{where}"
     parts = [f"rank {rank}{_found(rows[rank]) or ' has not come to it'}" for rank in seen.missing[:4]]
     if seen.unknown:
         places = [f"rank {rank}{told}" for rank in seen.unknown if rank in rows and (told := _found(rows[rank]))]
         parts.append(", ".join((f"{_names(seen.unknown)} did not answer", *places[:4])))
-    if not parts:
+    if not parts and other is not None:
+        parts.append("the ranks do not make the same calls")
+    elif not parts and _ALIKE.search(seen.call.name):
         parts.append("all ranks are in it: the network or the devices, not one rank's program")
+    elif not parts:
+        parts.append("all ranks are in a call of this name: another root, other sizes or another order are possible")
     message = f"{waits} for {units.duration(seen.waited_s)}; {'; '.join(parts)}"
     evidence = {"missing": list(seen.missing), "inside": list(seen.inside)}
     if seen.resumed:
@@ -821,6 +842,14 @@ def _of_ranks(found: RanksResult) -> Finding:
             message += f"; before it, {what} takes {units.duration(found.activity_s)} longer than on its siblings"
     message += _slow_clock(one, [row for row in found.ranks if row.rank not in found.late]) + among
     title = f"{_names(found.late)} {'holds' if len(found.late) == 1 else 'hold'} up the job"
+    # Who is late with others may only receive what the first of them sends. gloo's are in no record.
+    if found.p2p:
+        message += f"; {found.p2p} sends and receives are not judged: a late rank may wait in one for another"
+        if len(found.late) > 1:
+            return Finding(name, "inconclusive", f"{_names(found.late)} are late together", message, evidence)
+    elif len(found.late) > 1 and found.arrival == "arrival":
+        title = f"{_names(found.late)}, or one of them, hold up the job"
+        message += "; if one receives from another with recv(), which gloo does not record, it only waits"
     return Finding(name, verdict, title, message, evidence)
 
 

@@ -76,7 +76,7 @@ class RanksResult:
     """A job's ranks. `late` are those that hold it up, for `cost_s` of each step of `step_s`; `activity` is what takes
     `activity_s` longer there than on siblings, at `place`. `arrival` says what the times are: arrivals, when the host
     issued the calls (NCCL), or the time inside them. `cost_share` is in which part of the steps nine tenths of the cost
-    arise."""
+    arise. `p2p` counts sends and receives, which are not judged (gloo's are not recorded)."""
 
     world: int
     outcome: Literal["straggler", "alternating", "alike", "not_decided"]
@@ -95,3 +95,4 @@ class RanksResult:
     mismatch: JobMismatch | None
     not_seen: tuple[str, ...]
     cost_share: float | None = None
+    p2p: int = 0
