@@ -29,6 +29,8 @@ LEVEL = 0.001
 # Where ranks run ahead of the last in more than this share of the steps, they did not wait for it: with
 # NCCL hosts may issue a step while others are at the one before.
 AHEAD = 0.02
+# Of a cost, what is told with the steps in which it arises; where these are fewer than `SELDOM`, nobody takes turns.
+MOST, SELDOM = 0.9, 0.15
 
 Outcome = Literal["straggler", "alternating", "alike", "not_decided"]
 
@@ -73,6 +75,8 @@ class Verdict:
     # its group and place among those of the group.
     shares: Mapping[int, float] = field(default_factory=dict)
     where: tuple[str, int] | None = None
+    # In which part of the steps `MOST` of the cost arises: a rank that is seldom late may cost most.
+    cost_share: float = 0.0
 
 
 def judge(table: Table) -> Verdict:
@@ -84,10 +88,16 @@ def judge(table: Table) -> Verdict:
     if not table.inside and _ahead(table) > AHEAD:
         why = "two jobs, wrong clocks, or calls that nobody waits for"
         return Verdict("not_decided", reason=f"ranks go on for a step without the last one: {why}")
+    if not table.inside and not any(call.waits for call in table.calls):
+        reason = (
+            "no collective was seen that all ranks wait for: not all do for one with a root, as broadcast or reduce"
+        )
+        return Verdict("not_decided", reason=reason)
     lateness = _lateness(table)
     late, steps = lateness.late, sorted(lateness.lost)
     if len(steps) < FEWEST_STEPS - APART:
-        return Verdict("not_decided", reason=f"collectives of {len(steps)} steps were seen: fewer than {FEWEST_STEPS}")
+        told = "collectives that all ranks wait for were seen in"
+        return Verdict("not_decided", reason=f"{told} {len(steps)} steps: fewer than {FEWEST_STEPS}")
     means = {rank: statistics.fmean(rows.get(step, 0.0) for step in steps) for rank, rows in late.items()}
     least = max(LEAST_SHARE * table.step_s, LEAST_S)
     level = 1 - 2 * LEVEL / len(table.ranks)
@@ -97,18 +107,34 @@ def judge(table: Table) -> Verdict:
         for rank in sorted(late, key=lambda one: -means[one])
         if means[rank] - _clock(table, rank) > max(least, errors[rank])
     )
+    lost = [lateness.lost[step] for step in steps]
+    waiting = statistics.fmean(lost) - max(_clock(table, rank) for rank in late)
+    seldom = sorted(sorted(steps, key=lambda step: -lateness.lost[step])[: _most(lost)])
+    if not named and waiting > least and len(seldom) < SELDOM * len(steps):
+        top, chance = _seldom(lateness, seldom)
+        if chance < LEVEL and means[top] - _clock(table, top) > least:
+            named = (top,)
     costs = lateness.costs(named)
     cost = [costs.get(step, 0.0) for step in steps]
     shares = {rank: sum(lateness.last[step] == rank for step in steps) / len(steps) for rank in late}
-    others = max((shares[rank] for rank in late if rank not in named), default=0.0)
-    alone = bool(named) and others < max(shares[rank] for rank in named) / 2
+    # Where most steps cost next to nothing, who is last in them holds up nobody: the time counts.
+    weights = lateness.waited if len(seldom) < len(steps) / 2 else shares
+    others = max((weights[rank] for rank in late if rank not in named), default=0.0)
+    alone = bool(named) and others < max(weights[rank] for rank in named) / 2
     if alone and (len(named) == 1 or not _alternate(named, late, steps)):
         share = sum(shares[rank] for rank in named)
         at = lateness.at[named[0]]
         where = max(at, key=at.__getitem__)
-        return Verdict("straggler", tuple(sorted(named)), statistics.fmean(cost), share, means, "", shares, where)
-    lost = [lateness.lost[step] for step in steps]
-    if statistics.fmean(lost) - max(_clock(table, rank) for rank in late) > least:
+        mean, most = statistics.fmean(cost), _most(cost) / len(steps)
+        return Verdict("straggler", tuple(sorted(named)), mean, share, means, "", shares, where, most)
+    if waiting > least:
+        top = max(lateness.waited, key=lateness.waited.__getitem__)
+        if not named and lateness.waited[top] > 0.75 * sum(lost) and len(seldom) < SELDOM * len(steps):
+            told = f"waiting for the last costs {statistics.fmean(lost) * 1e3:.3g} ms of a step"
+            reason = (
+                f"{told}, mostly for rank {top}, in {len(seldom)} of {len(steps)} steps: too few to tell it from chance"
+            )
+            return Verdict("not_decided", reason=reason, late_s=means, shares=shares)
         share = sum(shares[rank] for rank in named)
         return Verdict("alternating", tuple(sorted(named)), statistics.fmean(lost), share, means, "", shares)
     apart = _apart(table) - 2 * max(_clock(table, rank) for rank in late)
@@ -116,6 +142,22 @@ def judge(table: Table) -> Verdict:
         reason = f"ranks arrive {apart * 1e3:.3g} ms apart, and nobody was seen to wait"
         return Verdict("not_decided", reason=reason, late_s=means, shares=shares)
     return Verdict("alike", late_s=means, shares=shares)
+
+
+def _most(costs: Sequence[float]) -> int:
+    """Return in how many steps, the costliest first, `MOST` of the sum arises."""
+    ordered = list(itertools.accumulate(sorted(costs, reverse=True)))
+    return bisect.bisect_left(ordered, MOST * ordered[-1]) + 1
+
+
+def _seldom(lateness: _Lateness, steps: Sequence[int]) -> tuple[int, float]:
+    """Return who is last in most of these costly steps, and how likely any rank were so often by chance. Steps in a row
+    count once: one event may take several."""
+    apart = [step for before, step in itertools.pairwise([-APART, *steps]) if step - before > 1]
+    ((top, count),) = Counter(lateness.last[step] for step in apart).most_common(1)
+    each, n = 1 / len(lateness.late), len(apart)
+    chances = (math.comb(n, k) * each**k * (1 - each) ** (n - k) for k in range(count, n + 1))
+    return top, sum(chances) / each
 
 
 def _ahead(table: Table) -> float:
@@ -202,6 +244,8 @@ class _Lateness:
     late: dict[int, dict[int, float]]
     lost: dict[int, float]
     last: dict[int, int]
+    # The time that was waited for each rank, in all calls in which it was the last.
+    waited: dict[int, float]
     # The time of each rank since its release, at each call that released it.
     own: list[tuple[int, dict[int, float]]]
     # The same lateness of each rank by the place of the call in a step.
@@ -229,7 +273,8 @@ def _lateness(table: Table) -> _Lateness:
     slack = 2 * max(table.clock_error_s.values(), default=0.0)
     releasing = [True] * len(calls) if table.inside else _releasing(calls, positions, slack)
     nowhere: dict[int, dict[tuple[str, int], float]] = {rank: defaultdict(float) for rank in table.ranks}
-    found = _Lateness({rank: {} for rank in table.ranks}, defaultdict(float), {}, [], nowhere)
+    waited = dict.fromkeys(table.ranks, 0.0)
+    found = _Lateness({rank: {} for rank in table.ranks}, defaultdict(float), {}, waited, [], nowhere)
     released: dict[int, float] = {}
     largest: dict[int, float] = {}
     for call, position, releases in zip(calls, positions, releasing, strict=True):
@@ -259,10 +304,12 @@ def _add(
         found.at[rank][position] += later
     lost = ordered[-1] - ordered[(len(ordered) - 1) // 2]
     found.lost[step] += lost
+    latest = max(own, key=own.__getitem__)
+    found.waited[latest] += lost
     gap = ordered[-1] - ordered[-2]
     if step not in largest or gap > largest[step]:
         largest[step] = gap
-        found.last[step] = max(own, key=own.__getitem__)
+        found.last[step] = latest
     found.own.append((step, own))
 
 

@@ -123,6 +123,31 @@ def test_ranks_that_take_turns_are_no_straggler_and_late_ones_together_are() -> 
     assert (verdict.outcome, verdict.ranks) == ("straggler", (2, 3))
 
 
+def test_who_is_seldom_late_by_much_is_named_and_by_its_cost() -> None:
+    """A checkpoint on rank 0 each tenth step; in the others the ranks take turns, by next to nothing."""
+    often = table(lambda rank, step: [STEP_S + noise(rank, step) + 0.3 * (rank == 0 and step % 10 == 9)], 2, 300)
+    verdict = ranks_judge.judge(often)
+    assert (verdict.outcome, verdict.ranks) == ("straggler", (0,))
+    assert verdict.last_share < 0.7 and verdict.cost_share == pytest.approx(0.1, abs=0.01)
+    assert verdict.cost_s == pytest.approx(0.03, abs=2e-3)
+    # Each by another rank, nobody stands out.
+    turns = table(
+        lambda rank, step: [STEP_S + noise(rank, step) + 0.3 * (step % 10 == 9 and step // 10 % 3 == rank)], 3
+    )
+    assert ranks_judge.judge(turns).outcome == "alternating"
+    # Too few steps for an interval: all eight of the same rank of three are no chance, four are.
+    for every, expected in ((10, ("straggler", (2,))), (20, ("not_decided", ()))):
+        at = every - 1
+        late = {step: 0.3 for step in range(80) if step % every == at}
+        few = table(lambda rank, step: [STEP_S + noise(rank, step) + (rank == 2) * late.get(step, 0.0)], 3)  # noqa: B023
+        assert (ranks_judge.judge(few).outcome, ranks_judge.judge(few).ranks) == expected
+    # Once is chance, and no turns.
+    once = ranks_judge.judge(table(lambda rank, step: [STEP_S + noise(rank, step) + 8.0 * (rank == 1 and step == 70)]))
+    assert (once.outcome, once.ranks) == ("not_decided", ())
+    costs = "waiting for the last costs 104 ms of a step, mostly for rank 1"
+    assert once.reason == f"{costs}, in 1 of 77 steps: too few to tell it from chance"
+
+
 def test_what_clocks_may_be_off_is_no_lateness() -> None:
     def own(rank: int, step: int) -> list[float]:
         return [STEP_S + noise(rank, step) + 0.004 * (rank == 3)]
@@ -225,6 +250,26 @@ def test_the_late_rank_is_told_with_what_it_does(tmp_path: Path) -> None:
     assert from_json(RanksResult, json.loads(json.dumps(to_json(result)))) == result
 
 
+def test_a_cost_is_told_with_the_mean_step_and_the_steps_in_which_it_arises(tmp_path: Path) -> None:
+    """Rank 1 is late by 300 ms each tenth step; the others wait for it. Rank 0 goes on by itself for 20 steps."""
+    for rank in range(3):
+        lines = steps_of(rank, -1)
+        lost = 0
+        for step, (call, row) in enumerate(zip(lines[2]["rows"], lines[3]["rows"], strict=True)):
+            is_long = step % 10 == 9
+            call[2] += (lost + 300 * is_long * (rank == 1)) * MS
+            lost += 300 * is_long
+            row[0], row[1] = row[0] + lost * MS, row[1] + 300 * MS * is_long
+        if rank == 0:
+            lines[3]["rows"] += [[row[0] + (n + 1) * 10 * MS, 10 * MS, *row[2:]] for n in range(20)]
+        write(tmp_path, rank, lines)
+    (finding,) = ranks.findings(ranks.result(tmp_path))
+    assert finding.message.startswith(
+        "rank 1 (cpu, node1) is last in 60 % of steps and costs 31.4 ms of a step of 151 ms, "
+        "90 % of it in 10 % of steps"
+    )
+
+
 def test_the_clock_of_a_late_ranks_gpu_is_told_beside_its_siblings(tmp_path: Path) -> None:
     for rank in range(3):
         lines = steps_of(rank, 1)
@@ -303,6 +348,41 @@ def test_ranks_that_wrote_nothing_are_named(tmp_path: Path) -> None:
     assert (finding.verdict, finding.message) == ("inconclusive", "collectives of 2 of 3 ranks were seen")
 
 
+def test_of_ranks_that_are_late_together_one_may_receive_from_the_other(tmp_path: Path) -> None:
+    def told(late: int, p2p: int) -> tuple[str, str, str]:
+        for rank in range(3):
+            lines = steps_of(rank, rank if rank >= late else -1)
+            lines[2]["p2p"] = p2p
+            write(tmp_path, rank, lines)
+        (finding,) = ranks.findings(ranks.result(tmp_path))
+        return finding.verdict, finding.title, finding.message
+
+    verdict, title, message = told(1, 0)
+    assert (verdict, title) == ("warn", "ranks 1 and 2, or one of them, hold up the job")
+    assert "ranks 1 and 2 are last in 100 % of steps and cost 20." in message and "; if one receives" in message
+    verdict, title, message = told(1, 80)
+    assert (verdict, title) == ("inconclusive", "ranks 1 and 2 are late together")
+    assert message.endswith("; 240 sends and receives are not judged: a late rank may wait in one for another")
+    verdict, title, message = told(2, 80)
+    assert (verdict, title) == ("warn", "rank 2 holds up the job") and "; 240 sends" in message
+    assert "sends" not in told(2, 0)[2]
+
+
+def test_what_keeps_a_job_from_being_judged_is_told_as_it_is(tmp_path: Path) -> None:
+    def told(kept: int, done: int, name: str = "all_reduce") -> str:
+        for rank in range(3):
+            lines = steps_of(rank, -1)
+            lines[0] = KIND | {"name": f"gloo:{name}"}
+            lines[3]["rows"], lines[-1]["steps"] = lines[3]["rows"][: kept if rank == 1 else 80], done
+            write(tmp_path, rank, lines)
+        return ranks.result(tmp_path).reason
+
+    # A process that ends at once takes with it what was not yet read.
+    assert told(0, 40) == "40 steps: fewer than 60"
+    assert told(0, 80) == "a record of 0 of 80 steps: the rest was lost with a process"
+    assert told(80, 80, "reduce").startswith("no collective was seen that all ranks wait for")
+
+
 def test_calls_that_a_rank_has_no_record_of_do_not_make_it_late(tmp_path: Path) -> None:
     for rank in range(3):
         lines = [line for line in steps_of(rank, -1) if line["say"] != "group"]
@@ -328,7 +408,8 @@ def test_of_two_known_ranks_that_differ_neither_is_blamed(tmp_path: Path) -> Non
     found = ranks.result(tmp_path)
     assert found.mismatch is not None and (found.mismatch.ranks, found.mismatch.has_majority) == ((1, 2), False)
     (told,) = [finding for finding in ranks.findings(found) if finding.id == "run.ranks.mismatch"]
-    assert told.title == "ranks 1 and 2 make different calls" and ": some make all_reduce" in told.message
+    assert told.title == "ranks 1 and 2 make different calls" and ": rank 1 makes all_reduce [[16]]" in told.message
+    assert ", rank 2 all_reduce [[2, 4]]" in told.message
 
 
 def test_a_call_with_other_elements_is_named_by_its_line(tmp_path: Path) -> None:
@@ -405,9 +486,48 @@ def test_a_hang_tells_who_is_missing_and_where(tmp_path: Path) -> None:
     assert "rank 1 is stopped (SIGSTOP or a debugger)" in stopped.message
 
 
+def test_all_ranks_in_a_call_are_not_cleared_where_roots_and_orders_are_unknown(tmp_path: Path) -> None:
+    def told(*names: str) -> str:
+        for rank in range(3):
+            calls = {"say": "calls", "lost": 0, "p2p": 0, "rows": [[0, 2, 2 * MS]]}
+            kind = KIND | {"name": f"gloo:{names[rank % len(names)]}"}
+            write(tmp_path, rank, [kind, GROUP, calls, {"say": "pending", "hang": True, "rows": [[0, 2]]}])
+        (tmp_path / "hang").write_text(f"{10 * MS} 5.0")
+        return next(one for one in ranks.findings(ranks.result(tmp_path)) if one.id == "run.ranks.hang").message
+
+    assert told("all_reduce").endswith("all ranks are in it: the network or the devices, not one rank's program")
+    possible = "all ranks are in a call of this name: another root, other sizes or another order are possible"
+    assert told("broadcast").endswith(possible) and told("all_to_all").endswith(possible)
+    assert told("all_reduce", "broadcast", "all_reduce") == (
+        "ranks 0–2 wait in call number 2 of group 0 for 5.00 s; the ranks do not make the same calls"
+    )
+
+
 def test_a_wait_that_came_to_its_end_is_no_hang(tmp_path: Path) -> None:
     finding = ranks.findings(hang(tmp_path, "", [], goes_on=True))[0]
     assert (finding.id, finding.verdict) == ("run.ranks.hang", "warn")
+
+
+def test_a_hang_stays_the_answer_where_its_timeout_ended_the_job(tmp_path: Path) -> None:
+    def ends(code: int) -> RanksResult:
+        hang(tmp_path, "S (sleeping)", [])
+        for rank in range(3):
+            rows = [[0, 2]] if rank != 1 else []
+            end = {"say": "end", "exit": code, "at_ns": 10**10, "steps": 1, "lines": []}
+            answers = [
+                {"say": "pending", "hang": True, "rows": rows},
+                {"say": "pending", "hang": True, "rows": []},
+                end,
+            ]
+            with open(tmp_path / f"rank{rank}.jsonl", "a") as file:
+                file.write("\n" + "".join(json.dumps(line) + "\n" for line in answers))
+        return ranks.result(tmp_path)
+
+    finding = ranks.findings(ends(1))[0]
+    assert (finding.verdict, finding.title) == ("fail", "the job hangs: rank 1 missing")
+    # Nothing came after the call, and all ended well.
+    finding = ranks.findings(ends(0))[0]
+    assert (finding.verdict, finding.title) == ("warn", "the job waited for rank 1")
 
 
 def test_who_failed_first_is_told(tmp_path: Path) -> None:
@@ -425,6 +545,35 @@ def test_who_failed_first_is_told(tmp_path: Path) -> None:
     assert finding.message.startswith(
         "after 7 steps; ranks 0 and 2 failed after it; often the system's out-of-memory killer"
     )
+
+
+def test_a_rank_that_ended_well_but_too_early_is_why_the_others_fail(tmp_path: Path) -> None:
+    def told(calls: int, *, is_complete: bool, done: int = 79, code: int = 1) -> str:
+        for rank in range(3):
+            lines = steps_of(rank, -1)
+            if rank == 1:
+                lines[2]["rows"], lines[3]["rows"] = lines[2]["rows"][:calls], lines[3]["rows"][:done]
+            has_left = rank == 1
+            lines[-1] |= {
+                "exit": 0 if has_left else code,
+                "at_ns": 10**10 + has_left,
+                "steps": done if has_left else 80,
+            }
+            answer: dict[str, Any] = {"say": "pending", "rows": []}
+            write(tmp_path, rank, [*lines, *([answer] if is_complete else [])])
+        (finding,) = (one for one in ranks.findings(ranks.result(tmp_path)) if one.id == "run.ranks.ended")
+        assert ("drop_last" in (finding.fix or "")) == finding.title.startswith("rank 1 ")
+        return f"{finding.title}: {finding.message}"
+
+    early = "rank 1 had ended with exit 0 while the others still made collectives: after 79 steps"
+    assert told(79, is_complete=True) == early + "; ranks 0 and 2 failed because of it, it seems"
+    assert told(79, is_complete=True, code=-6).startswith(early)
+    # What it had not handed on is lost: its steps tell.
+    assert told(40, is_complete=False).startswith(early)
+    # It made all of them, or a rank was killed.
+    others = "ended first, exit 1: after 80 steps; rank 2 failed after it"
+    assert told(80, is_complete=True) == told(40, is_complete=False, done=80) == "rank 0 " + others
+    assert told(79, is_complete=True, code=-9).startswith("rank 0 ended first, by SIGKILL")
 
 
 def test_a_group_that_is_made_again_begins_its_numbers_anew() -> None:
@@ -512,7 +661,11 @@ def test_the_recorder_hands_on_what_is_new_and_says_what_was_overwritten(tmp_pat
     calls = [line for line in lines if line["say"] == "calls"]
     assert calls[0]["rows"] == [[0, 1, MS], [0, 2, 2 * MS]]
     assert (calls[0]["p2p"], calls[1]["lost"], calls[1]["rows"][0]) == (1, 2, [0, 6, 6 * MS])
-    assert next(line["rows"] for line in lines if line["say"] == "pending") == [[0, 7]]
+    told = next(line for line in lines if line["say"] == "pending")
+    assert told == {"say": "pending", "hang": False, "rows": [[0, 7]]}
+    (tmp_path / "hang").touch()
+    made.read(stacks=True)
+    assert json.loads((tmp_path / "rank0.jsonl").read_text().splitlines()[-2])["hang"] is True
     assert next(line["rows"][0] for line in lines if line["say"] == "lines") == [0, 6, "/job/train.py", 9, False]
     assert made.timeout_s == 60
 

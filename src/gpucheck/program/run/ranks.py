@@ -46,6 +46,9 @@ ASKED_S, READ_S, ENDED_S = 3.0, 5.0, 8.0
 PATIENCE_S = 10.0
 # Two ticks of the recorder's thread, and its reading.
 FLUSH_S = 1.5
+# Between a rank's last collective and the end of its process torch and Python clean up.
+LEFT_NS = 5 * 10**9
+UNEVEN = "give all ranks as many batches (DistributedSampler, drop_last=True), or use torch's Join for uneven inputs"
 MOST_BYTES = 512 * 2**20
 _TIMES = ("data", "copies", "waits", "backward", "optimizer", "gc", "queued")
 # GPUs of one part differ by a few percent in the clock that they reach with the same power.
@@ -56,6 +59,8 @@ DRIFT = 50e-6
 _WAITED = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier|all_?to_?all", re.IGNORECASE)
 # Of these all ranks must give as many elements.
 _EQUAL = re.compile(r"all_?reduce|broadcast|_(all_?gather|reduce_?scatter)_base|:reduce$", re.IGNORECASE)
+# All ranks in one of these, with the same elements, are in the same call: a root and unequal parts are not recorded.
+_ALIKE = re.compile(r"all_?reduce|barrier|_(all_?gather|reduce_?scatter)_base", re.IGNORECASE)
 _FILE = re.compile(r"rank(\d{1,6})\.jsonl")
 
 
@@ -289,8 +294,10 @@ class Read:
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     steps: list[list[int]] = field(default_factory=list)
     clocks: list[tuple[int, int, int]] = field(default_factory=list)
-    # Calls that had not come to their end when the rank was asked; None: it was not, or did not answer.
+    # Calls that had not come to their end when the rank was asked; None: it was not, or did not answer. What it
+    # answered to a hang stays: a timeout ends such a call before the rank writes its last.
     pending: set[tuple[str, int]] | None = None
+    has_answered: bool = False
     places: dict[tuple[str, int], _Place] = field(default_factory=dict)
     of_kind: dict[int, _Place] = field(default_factory=dict)
     lines: list[tuple[str, str, int, float]] = field(default_factory=list)
@@ -335,8 +342,9 @@ class Read:
             self.steps += [[int(one) for one in row] for row in line["rows"] if len(row) == 2 + len(_TIMES)]
         elif say == "clock":
             self.clocks.append((int(line["at_ns"]), int(line["offset_ns"]), int(line["error_ns"])))
-        elif say == "pending":
+        elif say == "pending" and not self.has_answered:
             self.pending = {self.key(kind, number) for kind, number in line["rows"]}
+            self.has_answered = bool(line.get("hang"))
         elif say == "lines":
             for kind, number, file, at, back in line["rows"]:
                 place = visible(str(file)), int(at), bool(back)
@@ -426,6 +434,12 @@ def result(folder: Path) -> RanksResult:
     # Those that were seen may all wait for one that was not.
     if (seen := len({rank for call in table.calls for rank in call.arrivals})) < world and verdict.outcome == "alike":
         verdict = ranks_judge.Verdict("not_decided", reason=f"collectives of {seen} of {world} ranks were seen")
+    done = min((max(len(one.steps), one.done) for one in ranks), default=0)
+    if table.steps < min(done, ranks_judge.FEWEST_STEPS):
+        reason = f"{done} steps: fewer than {ranks_judge.FEWEST_STEPS}"
+        if done >= ranks_judge.FEWEST_STEPS:
+            reason = f"a record of {table.steps} of {done} steps: the rest was lost with a process"
+        verdict = ranks_judge.Verdict("not_decided", reason=reason)
     are_missing = len(ranks) < world and verdict.outcome == "not_decided"
     means = {one.rank: _means(one) for one in ranks}
     activity, activity_s, place = _activity(verdict, means, by_rank, positions.get(verdict.where or ("", 0)))
@@ -440,10 +454,12 @@ def result(folder: Path) -> RanksResult:
         late=verdict.ranks,
         cost_s=verdict.cost_s if decided else None,
         last_share=verdict.last_share if decided else None,
+        p2p=sum(one.p2p for one in ranks),
+        cost_share=verdict.cost_share if verdict.outcome == "straggler" else None,
         activity=activity,
         activity_s=activity_s,
         place=place,
-        ranks=tuple(_row(one, means[one.rank], verdict) for one in ranks),
+        ranks=tuple(_row(one, means[one.rank], verdict, left_early=_has_left_early(one, ranks)) for one in ranks),
         hang=_hang(ranks, world, folder),
         mismatch=_mismatch(ranks),
         not_seen=tuple(_not_seen(ranks, world)),
@@ -476,6 +492,7 @@ def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tupl
             elif key in one.inside:
                 arrivals[key][one.rank] = -one.inside[key]
     ends = {one.rank: [row[0] for row in one.steps] for one in ranks}
+    steps = min((len(one.steps) for one in ranks), default=0)
     by_rank = {one.rank: one for one in ranks}
     callers: dict[str, set[int]] = defaultdict(set)
     for key, times in arrivals.items():
@@ -492,7 +509,7 @@ def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tupl
             continue
         kind, created = first.calls[key]
         step = bisect.bisect(ends[first.rank], created)
-        if step >= len(ends[first.rank]):  # behind the last step
+        if step >= steps:  # behind the last step of a rank: Join's others go on
             continue
         # One kind of call may stand at several lines: the last calls have their own.
         place = first.places.get(key)
@@ -501,9 +518,9 @@ def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tupl
             positions[key[0], counted[key[0], step]] = place or positions[key[0], counted[key[0], step]]
         counted[key[0], step] += 1
         calls.append(Call(key[0], step, times, bool(_WAITED.search(str(first.kinds[kind]["name"])))))
-    steps = min((len(one.steps) for one in ranks), default=0)
-    durations = [row[1] / 1e9 for one in ranks for row in one.steps[ranks_judge.APART :]]
-    step_s = statistics.median(durations) if durations else 0.0
+    # A mean, as the costs are: of few long steps the median knows nothing.
+    durations = [row[1] / 1e9 for one in ranks for row in one.steps[ranks_judge.APART : steps]]
+    step_s = statistics.fmean(durations) if durations else 0.0
     return Table(tuple(one.rank for one in ranks), steps, step_s, calls, errors, has_inside), positions
 
 
@@ -558,7 +575,7 @@ def _short(path: str) -> str:
     return os.path.relpath(path) if path.startswith(os.path.join(os.getcwd(), "")) else path
 
 
-def _row(one: Read, means: Mapping[str, float], verdict: ranks_judge.Verdict) -> JobRank:
+def _row(one: Read, means: Mapping[str, float], verdict: ranks_judge.Verdict, *, left_early: bool) -> JobRank:
     offset = one.offset(one.ended_ns)[0] if one.ended_ns is not None and one.clocks else 0.0
     return JobRank(
         rank=one.rank,
@@ -576,7 +593,21 @@ def _row(one: Read, means: Mapping[str, float], verdict: ranks_judge.Verdict) ->
         ended_ns=None if one.ended_ns is None else one.ended_ns + int(offset * 1e9),
         state=one.state or None,
         place=_place(one),
+        left_early=left_early,
     )
+
+
+def _has_left_early(one: Read, ranks: Sequence[Read]) -> bool:
+    """Return whether a rank ended without an error, with fewer collectives in a group than another member made."""
+    if one.exit != 0:
+        return False
+    others = [other for other in ranks if other is not one]
+    if one.pending is None:  # its last calls were lost with it, as os._exit() does: its steps are known
+        return any(max(len(other.steps), other.done) > max(len(one.steps), one.done) for other in others)
+    last: dict[str, int] = {}
+    for group, number in one.calls:
+        last[group] = max(number, last.get(group, 0))
+    return any(number > last.get(group, number) for other in others for group, number in other.calls)
 
 
 def _place(one: Read) -> str | None:
@@ -608,7 +639,9 @@ def _mismatch(ranks: Sequence[Read]) -> JobMismatch | None:
         if len(set(made.values())) < 2:
             continue
         # Where as many ranks make each, two alone or two of a job whose others left no record, neither is the odd one.
-        (usual, most), (_, next_most) = Counter(made.values()).most_common(2)
+        (usual, most), (second, next_most) = Counter(made.values()).most_common(2)
+        if most == next_most:  # the first of the ranks is told first
+            usual = second
         by_rank = {one.rank: one for one in ranks}
         odd = tuple(rank for rank, signature in made.items() if signature != usual)
         other = next(rank for rank, signature in made.items() if signature == usual)
@@ -648,8 +681,8 @@ def _hang(ranks: Sequence[Read], world: int, folder: Path) -> JobHang | None:
         if one.pending is not None or (one.exit is not None and one.exit >= 0) or one.state[:1] in ("T", "t")
     }
     unknown = members - known - inside
-    # It came to an end all the same where a rank went on from it.
-    resumed = any(
+    # It came to an end all the same where a rank went on from it, or where it was the last and all ended well.
+    resumed = all(one.exit == 0 for one in ranks if one.rank in members) or any(
         number > key[1] and created > marked_ns
         for one in ranks
         for (group, number), (_, created) in one.calls.items()
@@ -698,7 +731,10 @@ def _of_mismatch(found: RanksResult) -> Finding | None:
         return None
     title = f"{_names(seen.ranks)}{' and the others' * seen.has_majority} make different calls"
     who, one = _names(seen.ranks) if seen.has_majority else "some", "makes" if len(seen.ranks) == 1 else "make"
-    made = f"{who} {one} {_call(seen.call)}, others {_call(seen.expected)}"
+    others = "others"
+    if len(seen.ranks) == 2 and not seen.has_majority:
+        (who, others), one = (f"rank {rank}" for rank in seen.ranks), "makes"
+    made = f"{who} {one} {_call(seen.call)}, {others} {_call(seen.expected)}"
     message = f"call {seen.call.number} of group {seen.call.group}: {made}"
     fix = "make the same collectives in the same order on all ranks: a branch may depend on the rank or its data"
     return Finding("run.ranks.mismatch", "fail", title, message, {"ranks": list(seen.ranks)}, fix)
@@ -709,15 +745,22 @@ def _of_hang(found: RanksResult) -> Finding | None:
     if seen is None:
         return None
     rows = {one.rank: one for one in found.ranks}
-    call = f"{seen.call.name} number {seen.call.number} of group {seen.call.group}"
-    where = f" at {seen.call.place}" if seen.call.place else ""
+    other = found.mismatch
+    # Where they make different calls, not all wait in this one.
+    is_other = other is not None and (other.call.group, other.call.number) == (seen.call.group, seen.call.number)
+    call = f"{'call' if is_other else seen.call.name} number {seen.call.number} of group {seen.call.group}"
+    where = f" at {seen.call.place}" if seen.call.place and not is_other else ""
     waits = f"{_names(seen.inside)} {'waits' if len(seen.inside) == 1 else 'wait'} in {call}{where}"
     parts = [f"rank {rank}{_found(rows[rank]) or ' has not come to it'}" for rank in seen.missing[:4]]
     if seen.unknown:
         places = [f"rank {rank}{told}" for rank in seen.unknown if rank in rows and (told := _found(rows[rank]))]
         parts.append(", ".join((f"{_names(seen.unknown)} did not answer", *places[:4])))
-    if not parts:
+    if not parts and other is not None:
+        parts.append("the ranks do not make the same calls")
+    elif not parts and _ALIKE.search(seen.call.name):
         parts.append("all ranks are in it: the network or the devices, not one rank's program")
+    elif not parts:
+        parts.append("all ranks are in a call of this name: another root, other sizes or another order are possible")
     message = f"{waits} for {units.duration(seen.waited_s)}; {'; '.join(parts)}"
     evidence = {"missing": list(seen.missing), "inside": list(seen.inside)}
     if seen.resumed:
@@ -751,9 +794,17 @@ def _of_end(found: RanksResult) -> Finding | None:
     _, code, first = min(failed, key=lambda row: row[0])
     why = "; often the system's out-of-memory killer: sudo dmesg shows it" if code == -9 else ""
     others = [one.rank for *_, one in failed if one is not first]
-    message = f"after {first.steps} steps" + (f"; {_names(others)} failed after it" if others else "") + why
+    after = f"; {_names(others)} failed after it" if others else ""
+    message = f"after {first.steps} steps{after}{why}"
     title = f"rank {first.rank} ended first, {_how(code)}"
-    return Finding("run.ranks.ended", "warn", title, message, {"rank": first.rank})
+    # A rank that has no more batches is missed by those that have: its process may end a moment after theirs.
+    left = [one for one in found.ranks if one.left_early and (one.ended_ns or 0) < (first.ended_ns or 0) + LEFT_NS]
+    if not left or ((code or 0) < 0 and code != -signal.SIGABRT):  # NCCL's watchdog aborts
+        return Finding("run.ranks.ended", "warn", title, message, {"rank": first.rank})
+    who, steps = _names(one.rank for one in left), min(one.steps for one in left)
+    title = f"{who} had ended with exit 0 while the others still made collectives"
+    message = f"after {steps} steps; {_names([first.rank, *others])} failed because of it, it seems"
+    return Finding("run.ranks.ended", "warn", title, message, {"rank": left[0].rank}, UNEVEN)
 
 
 def _of_ranks(found: RanksResult) -> Finding:
@@ -779,7 +830,10 @@ def _of_ranks(found: RanksResult) -> Finding:
     who = f"rank {one.rank} ({one.device}, {one.host})" if len(found.late) == 1 else _names(found.late)
     is_last = f"{'is' if len(found.late) == 1 else 'are'} last{' to issue' * (found.arrival == 'host issue')}"
     share = units.percent(found.last_share or 0.0)
-    message = f"{who} {is_last} in {share} of steps and costs {cost} of a step of {step}"
+    costs = "costs" if len(found.late) == 1 else "cost"
+    message = f"{who} {is_last} in {share} of steps and {costs} {cost} of a step of {step}"
+    if found.cost_share is not None and found.cost_share < 0.5:
+        message += f", {units.percent(ranks_judge.MOST)} of it in {units.percent(found.cost_share)} of steps"
     if found.activity is not None:
         what = f"{found.activity} at {found.place}" if found.place else found.activity
         if found.activity_s is None:
@@ -788,6 +842,14 @@ def _of_ranks(found: RanksResult) -> Finding:
             message += f"; before it, {what} takes {units.duration(found.activity_s)} longer than on its siblings"
     message += _slow_clock(one, [row for row in found.ranks if row.rank not in found.late]) + among
     title = f"{_names(found.late)} {'holds' if len(found.late) == 1 else 'hold'} up the job"
+    # Who is late with others may only receive what the first of them sends. gloo's are in no record.
+    if found.p2p:
+        message += f"; {found.p2p} sends and receives are not judged: a late rank may wait in one for another"
+        if len(found.late) > 1:
+            return Finding(name, "inconclusive", f"{_names(found.late)} are late together", message, evidence)
+    elif len(found.late) > 1 and found.arrival == "arrival":
+        title = f"{_names(found.late)}, or one of them, hold up the job"
+        message += "; if one receives from another with recv(), which gloo does not record, it only waits"
     return Finding(name, verdict, title, message, evidence)
 
 

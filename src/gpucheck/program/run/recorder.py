@@ -71,7 +71,7 @@ class Recorder:
         self.gc_ns = self.gc_began = self.gc_told = 0
         self.queued = queued_ns()
         self.status, self.since = "", time.monotonic()
-        self.timeout_s, self.answered = LATEST_HANG_S * 2, False
+        self.timeout_s, self.answered = LATEST_HANG_S * 2, set[str]()
         self.clock: Clock | None = Clock(self.write) if asked["hosts"] else None
         self.thread = threading.Thread(target=self.run, name="gpucheck", daemon=True)
 
@@ -135,8 +135,8 @@ class Recorder:
         if is_waiting and now - self.since >= after_s and not os.path.exists(self.hang_mark):
             with contextlib.suppress(OSError), open(self.hang_mark, "x", encoding="ascii") as file:
                 file.write(f"{time.time_ns()} {now - self.since:.1f}")
-        if not self.answered and (os.path.exists(self.hang_mark) or os.path.exists(self.end_mark)):
-            self.answered = True
+        if marks := {mark for mark in (self.hang_mark, self.end_mark) if os.path.exists(mark)} - self.answered:
+            self.answered |= marks
             self.read(stacks=True)
 
     def read(self, *, stacks: bool) -> None:
@@ -166,7 +166,7 @@ class Recorder:
                 self.write({"say": "steps", "rows": steps})
             if stacks:
                 pending = [(self.kind(one), one["collective_seq_id"]) for one in entries if not one["retired"]]
-                self.write({"say": "pending", "rows": pending})
+                self.write({"say": "pending", "hang": os.path.exists(self.hang_mark), "rows": pending})
                 lines = [line for one in entries[-LINES:] if (line := self.line(one)) is not None]
                 self.write({"say": "lines", "rows": lines})
 

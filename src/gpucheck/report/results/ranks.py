@@ -11,7 +11,8 @@ class JobRank:
     """One rank. `late_s` is how much later than its siblings it is in a step, `last_share` in which part of the steps
     it is last. The times are means of a step; None: not known. `state` is the kernel's word for its process at a hang,
     `place` the user's line where it was then. `ended_ns` is on rank 0's clock, after the epoch. `sm_clock_hz`
-    is its GPU's while kernels ran."""
+    is its GPU's while kernels ran. `left_early`: it ended without an error, and others of a group of its made more
+    collectives there."""
 
     rank: int
     host: str
@@ -31,6 +32,7 @@ class JobRank:
     state: str | None
     place: str | None
     sm_clock_hz: float | None = None
+    left_early: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,8 @@ class JobMismatch:
 class RanksResult:
     """A job's ranks. `late` are those that hold it up, for `cost_s` of each step of `step_s`; `activity` is what takes
     `activity_s` longer there than on siblings, at `place`. `arrival` says what the times are: arrivals, when the host
-    issued the calls (NCCL), or the time inside them."""
+    issued the calls (NCCL), or the time inside them. `cost_share` is in which part of the steps nine tenths of the cost
+    arise. `p2p` counts sends and receives, which are not judged (gloo's are not recorded)."""
 
     world: int
     outcome: Literal["straggler", "alternating", "alike", "not_decided"]
@@ -91,3 +94,5 @@ class RanksResult:
     hang: JobHang | None
     mismatch: JobMismatch | None
     not_seen: tuple[str, ...]
+    cost_share: float | None = None
+    p2p: int = 0
