@@ -288,24 +288,32 @@ class Mismatch:
     times: int = 0
 
 
-class DeviceMismatch(RuntimeError):
-    """Raised where CUDA would raise: the program may catch it, as it would there."""
+class DeviceMismatch(Exception):
+    """Raised where CUDA would raise: the program may catch it, as it would there. `text` is torch's own, if known."""
 
-    def __init__(self, mismatch: Mismatch) -> None:
+    def __init__(self, mismatch: Mismatch, text: str | None = None) -> None:
         told = mismatch.entry
         places = sorted({operand.device for operand in told.operands})
         devices = " and ".join(places)
         wrong = ", ".join(operand.name for operand in told.operands if operand.is_wrong)
         super().__init__(
-            f"{rules.APART}, but found at least two devices, {devices}! ({told.operation})"
-            if len(places) > 1
-            else f"{told.operation} needs {wrong} on {told.expected}{rules.MISPLACED} {devices}"
+            text
+            or (
+                f"{rules.APART}, but found at least two devices, {devices}! ({told.operation})"
+                if len(places) > 1
+                else f"{told.operation} needs {wrong} on {told.expected}{rules.MISPLACED} {devices}"
+            )
         )
         self.mismatch = mismatch
 
 
-# A traceback names it as CUDA's own is named.
-DeviceMismatch.__module__, DeviceMismatch.__qualname__ = "builtins", "RuntimeError"
+def _raised_as(kind: type[Exception]) -> type[DeviceMismatch]:
+    """The mismatch as an error of a class of Python's, by which a program catches it and a traceback names it."""
+    return type(kind.__name__, (DeviceMismatch, kind), {"__module__": "builtins"})
+
+
+_KINDS: tuple[type[Exception], ...] = (RuntimeError, TypeError)
+_RAISED = {kind: _raised_as(kind) for kind in _KINDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,8 +389,15 @@ class World:
         """Where a tensor really lies that claims a device."""
         return CPU if self.has_values or device == CPU else torch.device("meta")
 
-    def refuse(self, verdict: rules.Verdict, operands: list[tuple[rules.Operand, Tensor]], operation: str) -> None:
-        """Raise what CUDA would, unless it was found before."""
+    def refuse(
+        self,
+        verdict: rules.Verdict,
+        operands: list[tuple[rules.Operand, Tensor]],
+        operation: str,
+        text: str | None = None,
+        kind: type[Exception] = RuntimeError,
+    ) -> None:
+        """Raise what CUDA would, as its `kind` and with its `text` if that is known, unless it was found before."""
         frame = user_frame(sys._getframe(1))
         expected = verdict.expected or "cpu"
         place = place_of(frame) if frame is not None else None
@@ -407,14 +422,22 @@ class World:
         self.last.times += 1
         if self.is_forked():
             # A worker sends what it raises to its parent, by the class's name.
-            self._raise_in_fork(place, str(DeviceMismatch(self.last)))
+            self._raise_in_fork(place, str(DeviceMismatch(self.last, text)), kind)
         # In no variable: its traceback holds this frame, and as a circle they would keep the operands, whose memory is
         # counted, after the program has caught it.
-        raise DeviceMismatch(self.last)
+        raise _RAISED[kind](self.last, text)
 
-    def _raise_in_fork(self, place: Place | None, text: str) -> NoReturn:
+    def apart(self, name: str, tensor: Any, device: torch.device | None, operation: str, text: str) -> None:
+        """Raise with torch's `text` where a lone tensor is known not to lie on `device`."""
+        now = self.claims.device(tensor) if isinstance(tensor, Tensor) else None
+        if now is not None and device is not None and now != device and "meta" not in (now.type, device.type):
+            operand = rules.Operand(name, str(now), tensor.dim())
+            verdict = rules.Verdict(str(device), (operand,), str(device))
+            self.refuse(verdict, [(operand, tensor)], operation, text)
+
+    def _raise_in_fork(self, place: Place | None, text: str, kind: type[Exception] = RuntimeError) -> NoReturn:
         self.in_fork(place, text)
-        raise RuntimeError(text)
+        raise kind(text)
 
     def is_forked(self) -> bool:
         """Return whether this process came from the one that the world was made in."""

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -117,7 +118,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             stand_in = torch.empty(0)
             origin = Origin("made", "torch.Generator", getattr(generator, "made_at", None))
             self.world.claims.put(stand_in, claimed, origin)
-            self.world.refuse(verdict, [(operand, stand_in)], name_of(func))
+            text = rules.OTHER_GENERATOR.format(device.type, claimed.type)
+            self.world.refuse(verdict, [(operand, stand_in)], name_of(func), text)
 
     def check_host(self, func: Any, tensors: list[tuple[str, Any]]) -> None:
         """Raise where a tensor is read on the host that claims to lie elsewhere."""
@@ -125,7 +127,45 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             device = self.world.claims.device(tensor) if isinstance(tensor, Tensor) else CPU
             if device is not None and device.type in CLAIMED:
                 operand = rules.Operand(name, str(device), tensor.dim())
-                self.world.refuse(rules.Verdict("cpu", (operand,), "cpu"), [(operand, tensor)], name_of(func))
+                text, kind = (rules.NO_NUMPY.format(device), TypeError) if func in _NUMPY else (None, RuntimeError)
+                verdict = rules.Verdict("cpu", (operand,), "cpu")
+                self.world.refuse(verdict, [(operand, tensor)], name_of(func), text, kind)
+
+    def device_of(self, value: Any) -> torch.device | None:
+        """The device that a value claims if it is a tensor; None where it is not known."""
+        with torch._C.DisableTorchFunction():
+            return self.world.claims.device(value) if isinstance(value, Tensor) else None
+
+    # -- gradients -----------------------------------------------------------------------------------------------------
+
+    def check_gradient(self, gradient: Any, device: torch.device | None, what: str, place: int, by: str = "") -> Any:
+        """The gradient; raises where it is not on `device`, as autograd does, which is C++. It moves a number."""
+        if not isinstance(gradient, Tensor):
+            return gradient
+        with torch._C.DisableTorchFunction():
+            if gradient.dim() == 0 and device is not None:
+                return self.move(gradient, device)
+            text = rules.OTHER_GRADIENT.format(place, device, self.world.claims.device(gradient))
+            self.world.apart("gradient", gradient, device, what, by + text)
+        return gradient
+
+    def hook(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """A user's hook on gradients: what it returns must lie where what it was given does."""
+
+        @functools.wraps(hook)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            out = hook(*args, **kwargs)
+            given = args[0 if len(args) == 1 else 1]  # the hook of a module is given that first
+            pairs = [(given, out)] if isinstance(given, Tensor) else zip(given or (), out or (), strict=False)
+            for before, gradient in pairs:
+                if isinstance(before, Tensor) and isinstance(gradient, Tensor):
+                    name = getattr(hook, "__name__", type(hook).__name__)
+                    text = rules.OTHER_TYPE.format(name, before.type(), gradient.type())
+                    with torch._C.DisableTorchFunction():
+                        self.world.apart("gradient", gradient, self.world.claims.device(before), "the hook", text)
+            return out
+
+        return called
 
     # -- factories -----------------------------------------------------------------------------------------------------
 
@@ -342,6 +382,15 @@ def _deepcopy(surface: Surface, tensor: Tensor, memo: Any) -> Any:
     return out
 
 
+def _set_grad(surface: Surface, tensor: Tensor, gradient: Any) -> None:
+    """`tensor.grad = …`, which torch takes on the tensor's own device alone."""
+    device = surface.device_of(tensor)
+    types = (getattr(surface.device_of(one), "type", None) for one in (gradient, tensor))
+    text = rules.OTHER_GRAD.format(*types)
+    surface.world.apart("gradient", gradient, device, "Tensor.grad", text)
+    tensor.grad = gradient
+
+
 def _named_device(value: Any) -> Any:
     """The device that a number names, as in `module.to(0)`: a CPU build knows none; another value as it is."""
     return device_of(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -351,6 +400,8 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.device.__get__: _device_get,
     **{getattr(_T, f"is_{kind}").__get__: _is_on(kind) for kind in ("cpu", *CLAIMED)},
     _T.get_device: _get_device,
+    _T.grad.__set__: _set_grad,
+    _T.register_hook: lambda surface, tensor, hook: tensor.register_hook(surface.hook(hook)),
     _T.to: _to,
     _T.cuda: _cuda,
     _T.cpu: lambda surface, tensor, *rest, memory_format=None: surface.move(tensor, CPU, memory_format=memory_format),
@@ -377,6 +428,7 @@ _HOST_ARGUMENTS: dict[Any, Callable[..., list[tuple[str, Any]]]] = {
         lambda tensor, places=None, *rest, **more: [(_SECTIONS, more.get(_SECTIONS, places))],
     ),
 }
+_NUMPY = (_T.numpy, _T.__array__)
 # What comes out on the host, by its position, of calls that decompose before an operation is seen.
 _HOST_RESULTS: dict[Any, tuple[int, ...]] = {torch._pad_packed_sequence: (1,)}
 
@@ -618,6 +670,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         *_old_classes(surface),
         *((torch.cuda.nvtx, name, _constant(None)) for name in ("range_push", "range_pop", "mark")),
         (torch.backends.cudnn, "is_acceptable", _constant(False)),
+        (torch.cuda.nccl, "version", _constant((2, 0, 0))),  # `torch.distributed` logs it with an error
         # Its argument is read before the mode is asked, and ours is no stream of C++'s.
         (torch.Tensor, "record_stream", _constant(None)),
         (autocast, "__init__", _autocast_init(autocast.__init__)),
@@ -643,12 +696,60 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
     def pushed(pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
         push(surface.again(pack), surface.again(unpack))
 
+    def checked(outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
+        """The backward pass, whose first gradients must lie where its outputs do."""
+        devices = [surface.device_of(one) for one in outputs]
+        first = [
+            surface.check_gradient(one, device, "backward", place)
+            for place, (one, device) in enumerate(zip(gradients, devices, strict=True))
+        ]
+        return run(outputs, tuple(first), *args, **kwargs)
+
     return [
         *patches,
+        *_of_functions(surface),
         (threading.Thread, "_bootstrap_inner", begun),
-        (torch.autograd, "_engine_run_backward", surface.again(run)),
+        (torch.autograd, "_engine_run_backward", surface.again(checked)),
         (torch._C._autograd, "_push_saved_tensors_default_hooks", pushed),
     ]
+
+
+def _of_functions(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
+    """The user's own functions of autograd, whose gradients must lie where their inputs do, and hooks of modules."""
+    function, node_class = torch.autograd.Function, torch.autograd.function.BackwardCFunction
+    apply = vars(function)["apply"].__func__
+    inputs: weakref.WeakKeyDictionary[Any, list[torch.device | None]] = weakref.WeakKeyDictionary()
+
+    def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        devices = [surface.device_of(one) for one in args]
+        out = apply(cls, *args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            for one in tensors_in(out):
+                if isinstance(one.grad_fn, node_class):
+                    inputs.setdefault(one.grad_fn, devices)
+        return out
+
+    def judged(original: Any) -> Any:
+        def run(node: Any, *gradients: Any) -> Any:
+            made = original(node, *gradients)
+            checked, name = [], type(node).__name__
+            for place, one in enumerate(made if isinstance(made, tuple) else (made,)):
+                device = dict(enumerate(inputs.get(node, ()))).get(place)
+                what, by = f"{name.removesuffix('Backward')}.backward", f"Function {name} returned an "
+                checked.append(surface.check_gradient(one, device, what, place, by))
+            return tuple(checked)
+
+        return run
+
+    def begun(hooks: Any, module: Any, user_hooks: Any, user_pre_hooks: Any) -> None:
+        begin(hooks, module, *([surface.hook(one) for one in group] for group in (user_hooks, user_pre_hooks)))
+
+    begin = torch.utils.hooks.BackwardHook.__init__
+    yield torch.utils.hooks.BackwardHook, "__init__", begun
+    yield function, "apply", classmethod(applied)
+    for name in ("apply", "apply_boxed"):
+        if hasattr(node_class, name):
+            yield node_class, name, judged(getattr(node_class, name))
 
 
 def _storage_to_device(storage: Any, surface: Surface, device: Any = None, non_blocking: bool = False) -> Any:

@@ -164,6 +164,46 @@ except RuntimeError as error:
 """
 
 
+GROUP = """
+import os, torch, torch.distributed as dist
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+dist.init_process_group("{backend}")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2).cuda())
+model(torch.ones(2, 2, device="cuda")).sum().backward()
+objects = [None]
+dist.all_gather_object(objects, {{"a": 1}})
+dist.barrier()
+on_host = dist.new_group(backend="gloo")
+dist.all_reduce(torch.ones(2), group=on_host)
+group, x = dist.new_group([0]), torch.ones(2, device="cuda")
+print(dist.get_backend(), dist.get_backend(group), dist.get_backend(on_host))
+{call}
+dist.destroy_process_group()
+"""
+SENT = {
+    "all_reduce": "dist.all_reduce(x{cpu})",
+    "broadcast": "dist.broadcast(x{cpu}, 0, group=group)",
+    "gathered": "dist.all_gather([torch.zeros(2{device})], x)",
+    "coalesced": "dist.all_gather_into_tensor(torch.zeros(2{device}), x)",
+    "later": "dist.all_reduce(x{cpu}, async_op=True).wait()",
+}
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_nccl_takes_no_tensor_of_the_cpu(name: str, dry: Dry, tmp_path: Path) -> None:
+    def judged(status: int, backend: str = "nccl", **put: str) -> dict[str, Any]:
+        (tmp_path / "sends.py").write_text(GROUP.format(call=SENT[name].format(**put), backend=backend))
+        return dry("sends.py", cwd=tmp_path, status=status)
+
+    document = judged(1, cpu=".cpu()", device="")
+    ((identifier, title),) = wrong(document)
+    assert (identifier, title.split()[0]) == ("run.dry.mismatch", "sends.py:14")
+    assert "RuntimeError: No backend type associated with device type cpu" in document["screen"]
+    right = judged(0, cpu="", device=", device='cuda'")
+    assert wrong(right) == [] and right["stdout"].split() == ["nccl", "nccl", "gloo"]
+    assert wrong(judged(0, "cpu:gloo,cuda:nccl", cpu=".cpu()", device=", device='cuda'")) == []
+
+
 def test_what_the_program_catches_is_a_warning(dry: Dry, tmp_path: Path) -> None:
     (tmp_path / "caught.py").write_text(CAUGHT)
     document = dry("caught.py", cwd=tmp_path)
