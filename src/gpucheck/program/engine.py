@@ -481,7 +481,7 @@ class World:
         return MismatchedTensor(
             name=operand.name,
             device=operand.device or "unknown",
-            shape=tuple(tensor.shape),
+            shape=() if tensor.is_nested else tuple(tensor.shape),  # a nested one has none
             is_wrong=is_wrong,
             origin=origin.kind if origin is not None else None,
             origin_name=origin.what if origin is not None else None,

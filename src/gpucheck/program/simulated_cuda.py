@@ -21,7 +21,7 @@ from torch.utils import _device
 
 from gpucheck.program import engine, rules
 from gpucheck.program.engine import DeviceMismatch, Dispatch, World, tensors_in
-from gpucheck.program.simulated_devices import CPU, Origin, Place, here, storage_of
+from gpucheck.program.simulated_devices import CPU, Origin, Place, here, storage_of, storages_of
 from gpucheck.work.storages import Memory
 from gpucheck.work.target import import_compiler
 
@@ -346,7 +346,8 @@ def _cuda(surface: Surface, tensor: Tensor, device: Any = None, *rest: Any, **kw
 def _pin(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
     surface.check_host(_T.pin_memory, [("self", tensor)])
     out = tensor.clone()
-    surface.world.pinned[out.untyped_storage()] = True
+    for storage in storages_of(out):
+        surface.world.pinned[storage] = True
     return out
 
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import gpucheck
-from gpucheck.program.run.memory_peaks import Lines
+from gpucheck.program.run.memory_peaks import Lines, parts
 from gpucheck.report.results.model import OriginKind
 from gpucheck.work.storages import Memory
 
@@ -137,7 +137,7 @@ class Claims:
 
     def put(self, tensor: Tensor, device: torch.device | None, origin: Origin | None = None) -> None:
         """Claim a device for the storage of a tensor."""
-        for storage in _storages(tensor):
+        for storage in storages_of(tensor):
             self.put_storage(storage, device, origin)
 
     def put_storage(self, storage: torch.UntypedStorage, device: torch.device | None, origin: Origin | None) -> None:
@@ -152,19 +152,15 @@ class Claims:
 
 def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
     """The storage that stands for a tensor; a sparse one's is that of its values. None where there is none."""
-    return next(iter(_storages(tensor)), None)
+    return next(iter(storages_of(tensor)), None)
 
 
-def _storages(tensor: Tensor) -> list[torch.UntypedStorage]:
+def storages_of(tensor: Tensor) -> list[torch.UntypedStorage]:
+    """The storages of a tensor, a sparse one's of its values first; none where it has none of its own."""
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     try:
-        if tensor.layout is torch.sparse_coo:
-            return [tensor._values().untyped_storage(), tensor._indices().untyped_storage()]
-        if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-            parts = (tensor.values(), tensor.crow_indices(), tensor.col_indices())
-            return [part.untyped_storage() for part in parts]
-        return [tensor.untyped_storage()]
+        return [part.untyped_storage() for part in parts(tensor)]
     except (NotImplementedError, RuntimeError, ValueError):  # a wrapper, an opaque layout, a lazy parameter
         return []
 

@@ -213,6 +213,41 @@ def test_what_the_program_catches_is_a_warning(dry: Dry, tmp_path: Path) -> None
     assert [(one["verdict"], one["evidence"]["times"]) for one in told] == [("warn", 1)]
 
 
+KINDS = """
+import torch
+dense = torch.eye(4)
+for made, size in (
+    (dense.to_sparse(), 4 * 4 + 8 * 8),
+    (dense.to_sparse_csr(), 4 * 4 + 9 * 8),
+    (dense.to_sparse_csc(), 4 * 4 + 9 * 8),
+    (dense.to_sparse_bsr((2, 2)), 8 * 4 + 5 * 8),
+    (dense.to_sparse_bsc((2, 2)), 8 * 4 + 5 * 8),
+    (torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(3, 3)]), 15 * 4),
+    (torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(3, 3)], layout=torch.jagged), 15 * 4 + 3 * 8),
+    (torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8), 3),
+):
+    x = made.to("cuda")
+    assert x.is_cuda and x.cpu().device.type == "cpu"
+    print(size)
+"""
+
+
+def test_a_tensor_without_a_storage_of_its_own_is_moved_and_counted(dry: Dry, tmp_path: Path) -> None:
+    (tmp_path / "kinds.py").write_text(KINDS)
+    document = dry("kinds.py", cwd=tmp_path)
+    lines = {one["kind"]: one["bytes"] for one in document["results"]["run_dry"]["lines"]}
+    assert lines["to_device"] == lines["to_host"] == sum(map(int, document["stdout"].split()))
+    assert wrong(document) == []
+
+
+def test_what_fills_a_tensor_has_no_result_to_discard(dry: Dry, tmp_path: Path) -> None:
+    source = "import torch\nx, y = torch.zeros(4), torch.ones(4, device='cuda')\nx.copy_(y)\n{}x.to('cuda')\n"
+    for kept, told in (("z = ", []), ("", ["fills.py:4,"])):
+        (tmp_path / "fills.py").write_text(source.format(kept))
+        found = dry("fills.py", cwd=tmp_path)["findings"]
+        assert [one["message"].split()[0] for one in found if one["id"] == "run.copies.discarded"] == told
+
+
 SKIPPED = """
 import torch
 from torch import nn
