@@ -44,6 +44,7 @@ from gpucheck.program.simulated_devices import (
 )
 from gpucheck.report.results.model import DeviceMismatchEntry, MismatchedTensor, Phase
 from gpucheck.report.results.run import AssumedValue
+from gpucheck.work.storages import Moment
 
 # -- what CUDA's kernels keep ------------------------------------------------------------------------------------------
 
@@ -336,6 +337,9 @@ class PerThread(threading.local):
         self.inside = False
 
 
+# What CUDA's own errors are, from torch 2.8 on.
+_ACCELERATOR_ERROR: Any = getattr(torch, "AcceleratorError", RuntimeError)
+
 # Of one line. Two updates of a policy ask for some thousand; a loop that waits for a value would ask for ever.
 MOST_ASSUMED = 5000
 
@@ -349,6 +353,8 @@ class World:
     values that were `assumed` by line.
     `names` gives a module its qualified name. `unjudged` are operations that are not torch's own, with their first
     line. Without `has_values` what claims a device is a meta tensor on it. `pinned` are storages of the host.
+    `unmet` is the last request for memory that raised as out of memory: the program may go on with less.
+    `count` is how many GPUs there are, None for as many as anybody asks for.
     `used_by` is the process that used a device first. `in_fork` gets the line and text of each error that is raised in
     a forked process, whose own notes nobody reads.
     """
@@ -367,6 +373,8 @@ class World:
     unjudged: dict[str, Place | None] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
     used_by: int | None = None
+    count: int | None = None
+    unmet: Moment[Place] | None = None
     made_by: int = field(default_factory=os.getpid)
     in_fork: Callable[[Place | None, str], None] = lambda place, text: None
     here: PerThread = field(default_factory=PerThread)
@@ -443,12 +451,15 @@ class World:
         """Return whether this process came from the one that the world was made in."""
         return self.made_by != os.getpid()
 
-    def use(self, *, by_kernel: bool = False) -> None:
-        """A device is used. Raises in a forked process what CUDA raises there if its parent has used it before."""
+    def use(self, device: torch.device | None = None, *, by_kernel: bool = False) -> None:
+        """A device is used. Raises in a forked process what CUDA raises there if its parent has used it before, and
+        for a GPU beyond the last."""
         if self.used_by is None:
             self.used_by = os.getpid()
         elif self.used_by != os.getpid():
             self._raise_in_fork(here(), rules.FORKED_KERNEL if by_kernel else rules.FORKED)
+        if self.count is not None and device is not None and device.type == "cuda" and device.index >= self.count:
+            raise _ACCELERATOR_ERROR(rules.NO_SUCH_GPU.format(device.index + 1, self.count))
 
     def note_dtypes(self, error: RuntimeError) -> None:
         """Note an error that torch raised for operands of different dtypes: the program may catch it."""
@@ -507,6 +518,8 @@ class World:
         return next((name for name, one in tensors.items() if str(self.claims.device(one)) == expected), None)
 
 
+# How the allocator of a CPU says that it has no memory.
+_REFUSED_BYTES = re.compile(r"you tried to allocate (\d+) bytes")
 # `torch.FloatTensor(2, 3)`, `torch.Tensor(3)`.
 _OLD_CLASSES = re.compile(r"\b(Float|Double|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)?Tensor\(")
 
@@ -570,13 +583,37 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         elif func.namespace in rules.JUDGED:
             # The function mode has seen the call above; below it, only code that is not torch's asks it anything.
             with torch._C.DisableTorchFunction():
-                out = func(*args, **kwargs)
+                try:
+                    out = func(*args, **kwargs)
+                except RuntimeError as error:
+                    self._out_of_memory(error, verdict.device, func, args, kwargs)
+                    raise
         else:
             out = func(*args, **kwargs)
         if func._schema.name != "aten::set_":  # it takes a storage that was there before
             with torch._C.DisableTorchFunction():
                 self._note(out, verdict, operands, storages)
         return out
+
+    def _out_of_memory(self, error: RuntimeError, device: str | None, func: Any, args: Any, kwargs: Any) -> None:
+        """Raise CUDA's error where the host refused memory for a result that the device has no room for either."""
+        memory, asked = self.world.claims.memory, _REFUSED_BYTES.search(str(error))
+        if asked is None or memory is None or memory.total_bytes is None or device is None or device[:4] != "cuda":
+            return
+        size = int(asked[1])
+        on_meta = {name: _as_meta(one) for name, one in kwargs.items() if name != "generator"}
+        on_meta |= {"device": "meta"} if "device" in kwargs else {}
+        try:  # what a CPU's kernel takes for itself is none of the device's
+            made = sum(one.nbytes for one in tensors_in(func(*_as_meta(args), **on_meta)))
+        except NotImplementedError:
+            return
+        if made >= size and memory.allocated + size > memory.total_bytes:
+            free = memory.total_bytes - memory.allocated
+            self.world.unmet = memory.unmet(size)
+            raise torch.cuda.OutOfMemoryError(
+                f"CUDA out of memory. Tried to allocate {size / 2**30:.2f} GiB. GPU 0 has a total capacity of "
+                f"{memory.total_bytes / 2**30:.2f} GiB of which {free / 2**30:.2f} GiB is free."
+            ) from None
 
     def _judged(self, func: Any, given: list[tuple[str, bool, Tensor]], kwargs: Any) -> tuple[rules.Verdict, Any]:
         world = self.world

@@ -115,7 +115,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         if claimed.type != device.type:
             operand = rules.Operand("generator", str(claimed))
             verdict = rules.Verdict(str(device), (operand,), str(device))
-            stand_in = torch.empty(0)
+            stand_in = torch.empty(0, device=CPU)  # a default device would ask for a GPU here
             origin = Origin("made", "torch.Generator", getattr(generator, "made_at", None))
             self.world.claims.put(stand_in, claimed, origin)
             text = rules.OTHER_GENERATOR.format(device.type, claimed.type)
@@ -183,7 +183,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         if device is None or _is_real(device):
             return func(*args, **kwargs)
         if device.type in CLAIMED:
-            self.world.use()
+            self.world.use(device)
         generator = kwargs.get("generator")
         if generator is not None:
             self._check_generator(func, generator, device)
@@ -211,7 +211,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         if _is_real(device):
             return tensor.to(device=device, dtype=dtype, copy=copy, **more)
         if device.type in CLAIMED:
-            self.world.use()
+            self.world.use(device)
         with self.world.calling("Tensor.to", device):
             stands_in = self.world.stands_in(tensor)
             if now == device or (tensor.is_meta and not stands_in):
@@ -510,21 +510,26 @@ class _Event(_Waits):
 class _OnDevice(contextlib.ContextDecorator):
     """`with torch.cuda.device(1):`, also of a tensor."""
 
+    world: World
+
     def __init__(self, device: Any) -> None:
-        given = device.device if isinstance(device, Tensor) else device_of(device)
-        self.index = given.index if given is not None and given.type == "cuda" else None
+        # Of a tensor on the CPU `get_device` is -1, which names none.
+        given = device.device if isinstance(device, Tensor) else device_of(None if device == -1 else device)
+        self.given = given if given is not None and given.type == "cuda" else None
 
     def __enter__(self) -> None:
         self.before = _current[0]
-        _current[0] = self.before if self.index is None or self.index < 0 else self.index
+        _set_device(self.world, self.given)
 
     def __exit__(self, *raised: object) -> None:
         _current[0] = self.before
 
 
-def _set_device(device: Any) -> None:
+def _set_device(world: World, device: Any) -> None:
     given = device_of(device)
-    _current[0] = _current[0] if given is None or given.index is None else given.index
+    if given is not None and given.index is not None:
+        world.use(given)
+        _current[0] = given.index
 
 
 def _cuda_functions(world: World) -> dict[str, Any]:
@@ -552,11 +557,10 @@ def _cuda_functions(world: World) -> dict[str, Any]:
         **_memory_functions(world.claims.memory, card.readable_bytes),
         "is_initialized": lambda: world.used_by is not None,
         "is_current_stream_capturing": _constant(False),
-        "device_count": _constant(1),
+        "device_count": _constant(world.count or 1),
         "current_device": lambda: _current[0],
-        "set_device": _set_device,
-        "device": _OnDevice,
-        "device_of": _OnDevice,
+        "set_device": functools.partial(_set_device, world),
+        **dict.fromkeys(("device", "device_of"), type("device", (_OnDevice,), {"world": world})),
         "get_device_name": _constant(card.name),
         "get_device_capability": _constant(card.capability),
         "get_device_properties": _constant(properties),
@@ -579,7 +583,8 @@ _STARTS = (
 
 def _starting(world: World, answer: Callable[..., Any]) -> Callable[..., Any]:
     def started(*args: Any, **kwargs: Any) -> Any:
-        world.use()
+        named = [one for one in (*args, *kwargs.values()) if isinstance(one, (int, str, torch.device))]
+        world.use(device_of(named[0]) if named else None)
         return answer(*args, **kwargs)
 
     return started
@@ -609,16 +614,17 @@ def _memory_functions(counted: Memory[Place] | None, total: int) -> dict[str, An
     }
 
 
-# What `torch.accelerator` answers.
-_ACCELERATOR: dict[str, Any] = {
-    "is_available": _constant(True),
-    "device_count": _constant(1),
-    "current_accelerator": _constant(torch.device("cuda")),
-    **dict.fromkeys(("current_device_index", "current_device_idx"), lambda: _current[0]),
-    **dict.fromkeys(("set_device_index", "set_device_idx"), _set_device),
-    "current_stream": _Waits,
-    **dict.fromkeys(("set_stream", "synchronize"), _constant(None)),
-}
+def _accelerator(world: World) -> dict[str, Any]:
+    """Return what `torch.accelerator` answers."""
+    return {
+        "is_available": _constant(True),
+        "device_count": _constant(world.count or 1),
+        "current_accelerator": _constant(torch.device("cuda")),
+        **dict.fromkeys(("current_device_index", "current_device_idx"), lambda: _current[0]),
+        **dict.fromkeys(("set_device_index", "set_device_idx"), functools.partial(_set_device, world)),
+        "current_stream": _Waits,
+        **dict.fromkeys(("set_stream", "synchronize"), _constant(None)),
+    }
 
 
 def _as_host(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -672,6 +678,8 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         *((torch.cuda.nvtx, name, _constant(None)) for name in ("range_push", "range_pop", "mark")),
         (torch.backends.cudnn, "is_acceptable", _constant(False)),
         (torch.cuda.nccl, "version", _constant((2, 0, 0))),  # `torch.distributed` logs it with an error
+        # What `nn.DataParallel` does with its inputs, in C++ that only a build for CUDA has.
+        (torch.nn.parallel._functions.Scatter, "apply", staticmethod(_scattered)),
         # Its argument is read before the mode is asked, and ours is no stream of C++'s.
         (torch.Tensor, "record_stream", _constant(None)),
         (autocast, "__init__", _autocast_init(autocast.__init__)),
@@ -681,7 +689,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         *engine.patches(surface.world),
     ]
     if hasattr(torch, "accelerator"):
-        patches += ((torch.accelerator, name, value) for name, value in _ACCELERATOR.items())
+        patches += ((torch.accelerator, name, value) for name, value in _accelerator(surface.world).items())
     for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled", "set_autocast_dtype"):
         patches.append((torch, name, _as_host(getattr(torch, name))))
     # Hooks, checkpoints and functions of the user's run in the backward pass, and as tensors are saved for it.
@@ -713,6 +721,11 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch.autograd, "_engine_run_backward", surface.again(checked)),
         (torch._C._autograd, "_push_saved_tensors_default_hooks", pushed),
     ]
+
+
+def _scattered(gpus: Any, sizes: Any, dim: int, tensor: Tensor) -> tuple[Tensor, ...]:
+    """The chunks of a tensor, each on its GPU."""
+    return tuple(one.to(device_of(gpu)) for gpu, one in zip(gpus, tensor.chunk(len(gpus), dim), strict=False))
 
 
 def _of_functions(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
@@ -755,9 +768,9 @@ def _of_functions(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
 
 def _storage_to_device(storage: Any, surface: Surface, device: Any = None, non_blocking: bool = False) -> Any:
     """`UntypedStorage.cuda`, which a `map_location` of the user's own calls."""
-    out = storage.clone()
-    surface.world.use()
-    surface.world.claims.put_storage(out, device_of("cuda" if device is None else device), None)
+    out, target = storage.clone(), device_of("cuda" if device is None else device)
+    surface.world.use(target)
+    surface.world.claims.put_storage(out, target, None)
     return out
 
 
@@ -819,7 +832,7 @@ def _loading(surface: Surface) -> Iterator[None]:
     def restore(storage: Any, location: str) -> Any:
         if location.split(":")[0] not in CLAIMED:
             return None
-        surface.world.use()
+        surface.world.use(device_of(location))
         plain = storage._untyped_storage if isinstance(storage, torch.TypedStorage) else storage
         surface.world.claims.put_storage(plain, device_of(location), None)
         return storage

@@ -213,6 +213,84 @@ def test_what_the_program_catches_is_a_warning(dry: Dry, tmp_path: Path) -> None
     assert [(one["verdict"], one["evidence"]["times"]) for one in told] == [("warn", 1)]
 
 
+UNMET = """
+import torch
+x = torch.ones(2**18, device="cuda")
+try:
+    x[:, None] * x  # 256 GiB
+except torch.cuda.OutOfMemoryError as error:
+    print(str(error)[:72])
+"""
+
+
+def test_an_allocation_that_no_machine_has_is_out_of_memory_as_cuda_raises_it(dry: Dry, tmp_path: Path) -> None:
+    """The host refuses it too, with another error. A program that goes on with less has lost nothing."""
+    (tmp_path / "unmet.py").write_text(UNMET)
+    document = dry("unmet.py", cwd=tmp_path, device="cuda:80GiB")
+    assert document["stdout"] == "CUDA out of memory. Tried to allocate 256.00 GiB. GPU 0 has a total capa\n"
+    assert wrong(document) == []
+    (tmp_path / "unmet.py").write_text(UNMET + "torch.empty(2**36, device='cuda')\n")
+    document = dry("unmet.py", cwd=tmp_path, device="cuda:80GiB", status=1)
+    assert wrong(document) == [("run.dry.memory", "out of memory")]
+    exceeded = document["results"]["run_dry"]["memory"]["exceeded"]
+    assert (exceeded["place"], exceeded["asked_bytes"]) == ("unmet.py:8", 2**38)
+
+
+BEYOND = [
+    "x.to('cuda:1')",
+    "torch.empty(2, device='cuda:1')",
+    "torch.cuda.set_device(1)",
+    "torch.cuda.device(1).__enter__()",
+    "torch.cuda.synchronize(1)",
+    "torch.nn.Linear(1, 1).to(1)",
+    "torch.load('x.pt', map_location='cuda:1')",
+]
+
+
+@pytest.mark.parametrize("call", BEYOND)
+def test_a_gpu_that_is_not_there_raises_and_is_inconclusive(call: str, dry: Dry, tmp_path: Path) -> None:
+    """How many GPUs the program will have, nobody said: one is simulated."""
+    torch.save(torch.ones(2), tmp_path / "x.pt")
+    (tmp_path / "beyond.py").write_text(f"import torch\nx = torch.ones(2).cuda()\n{call}\n")
+    document = dry("beyond.py", cwd=tmp_path, status=1)
+    assert wrong(document) == [("run.dry.followed", "not judged from beyond.py:3 on")]
+    assert "invalid device ordinal: the program needs 2 GPUs, and 1 is simulated" in document["screen"]
+    (tmp_path / "beyond.py").write_text(
+        f"import torch\nx = torch.ones(2).cuda()\n{call.replace('1)', '0)')}\n".replace(":1", ":0")
+    )
+    assert wrong(dry("beyond.py", cwd=tmp_path)) == []
+
+
+DEFAULT = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, random_split
+torch.set_default_device("cuda")
+data, generator = torch.randn(8, 4), torch.Generator("cuda")
+model = nn.DataParallel(nn.Linear(4, 1))
+for x in DataLoader(data, 4, shuffle=True, generator=generator):
+    model(x).sum().backward()
+model(torch.ones(2, 4, device="cpu")).sum().backward()
+print(model.module.weight.grad.device)
+random_split(data, [4, 4], generator=generator)
+"""
+
+
+def test_a_default_device_needs_a_generator_of_its_own_and_data_parallel_calls_its_module(
+    dry: Dry, tmp_path: Path
+) -> None:
+    (tmp_path / "default.py").write_text(DEFAULT)
+    document = dry("default.py", cwd=tmp_path)
+    assert wrong(document) == [] and document["stdout"] == "cuda:0\n"
+    for taken, line in ((", generator=generator):", 8), (", generator=generator)", 12)):
+        parts = DEFAULT.rpartition(taken) if line == 12 else DEFAULT.partition(taken)
+        (tmp_path / "default.py").write_text(parts[0] + taken[-1 if line == 12 else -2 :] + parts[2])
+        document = dry("default.py", cwd=tmp_path, status=1)
+        (found,) = [one for one in document["findings"] if one["verdict"] == "fail"]
+        assert found["fix"] == f'default.py:{line}: pass generator=torch.Generator(device="cuda:0")'
+        assert "RuntimeError: Expected a 'cuda' device type for generator but found 'cpu'" in document["screen"]
+
+
 KINDS = """
 import torch
 dense = torch.eye(4)

@@ -69,7 +69,9 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
         moment=lambda: (counters.PHASES[hooks.cells[counters.PHASE]], hooks.cells[counters.STEPS]),
         where=here,
     )
-    _world = engine.World(claims=Claims(memory), card=device, has_values=asked["values"])
+    # Under torchrun each process of a machine has a GPU of its own there.
+    count = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    _world = engine.World(claims=Claims(memory), card=device, has_values=asked["values"], count=count)
     if not _world.has_values:
         # A parameter on the CPU cannot take the data of one without: the objects trade places instead.
         torch.__future__.set_swap_module_params_on_conversion(True)
@@ -322,8 +324,9 @@ def _end() -> None:
             assumed=len(_world.assumed),
             trains=_trains,
         )
-        if memory.exceeded is not None:
-            _say("exceeded", peak=_told(memory.exceeded))
+        exceeded = memory.exceeded or (_world.unmet if isinstance(error, torch.cuda.OutOfMemoryError) else None)
+        if exceeded is not None:
+            _say("exceeded", peak=_told(exceeded))
     hooks.cells[counters.END_NS] = hooks.now()
     _claimed.close()
 

@@ -390,7 +390,10 @@ def _mismatches(result: DryResult) -> Iterator[Finding]:
         if not one.ended:
             message = f"{message}; {_caught(one.times)}" + (f" and ended with status {status}" if status else "")
         evidence = {**made.evidence, "ended": one.ended, "times": one.times}
-        yield replace(made, id="run.dry.mismatch", verdict=verdict, message=message, evidence=evidence)
+        fix = made.fix
+        if fix is None and any(operand.is_wrong and operand.name == "generator" for operand in one.mismatch.operands):
+            fix = f'{one.mismatch.place}: pass generator=torch.Generator(device="{one.mismatch.expected}")'
+        yield replace(made, id="run.dry.mismatch", verdict=verdict, message=message, evidence=evidence, fix=fix)
     if result.in_forks is not None and result.stopped is None:
         yield _in_forks(result.in_forks)
     for mixed in result.mixed:
@@ -446,6 +449,8 @@ def _stop(result: DryResult) -> Iterator[Finding]:
             how = _signal(code) if code < 0 else "os._exit, which discards what was found"
             yield Finding("run.dry.followed", "inconclusive", f"not judged to the end: ended by {how}")
         return
+    if stop.kind == "OutOfMemoryError" and result.memory is not None and result.memory.exceeded is not None:
+        return  # the memory has its own finding
     place = stop.place or "an unknown line"
     evidence = asdict(stop)
     if rules.MIXED_DTYPES.search(stop.text) and not stop.autocast:
@@ -462,8 +467,8 @@ def _stop(result: DryResult) -> Iterator[Finding]:
     text = f"{stop.kind}: {stop.text}" if stop.text else stop.kind
     if not result.has_values and stop.of_device:
         text = f"values are needed here, but --no-values has none ({text})"
-    fix = f'{place}: write torch.device("cuda", N) for torch.device(N)' if rules.NO_ACCELERATOR in stop.text else None
-    yield Finding("run.dry.followed", "inconclusive", f"not judged from {place} on", text, evidence, fix)
+    how = f'{place}: write torch.device("cuda", N) for torch.device(N)' if rules.NO_ACCELERATOR in stop.text else None
+    yield Finding("run.dry.followed", "inconclusive", f"not judged from {place} on", text, evidence, how)
 
 
 def _memory_findings(result: DryResult) -> Iterator[Finding]:
@@ -480,10 +485,9 @@ def _memory_findings(result: DryResult) -> Iterator[Finding]:
         where = first.place or "an unknown line"
         message = f"{capacity(first.asked_bytes)} requested at {where} in {first.phase}, step {first.step + 1}; {most}"
         evidence |= {"place": first.place}
+        message += f"; most held by {held}" if held else ""
         verdict: Verdict = "info" if result.assumed_count and not result.has_values and not result.steps else "fail"
-        yield Finding(
-            "run.dry.memory", verdict, "out of memory", f"{message}; most held by {held}", evidence, _advice_of(memory)
-        )
+        yield Finding("run.dry.memory", verdict, "out of memory", message, evidence, _advice_of(memory))
     elif highest > total:
         message = f"{most}: it fits at {capacity(peak.allocated_bytes)} but not at {capacity(highest)}; {_UNPUBLISHED}"
         yield Finding("run.dry.memory", "inconclusive", "memory may run out", message, evidence)
