@@ -37,6 +37,7 @@ from gpucheck.program.simulated_devices import (
     Place,
     cause,
     here,
+    is_set,
     place_of,
     storage_of,
     text_of,
@@ -513,8 +514,12 @@ class World:
         return None
 
     def _peer(self, frame: FrameType, expected: str) -> str | None:
-        """A local variable at the user's line that holds a tensor where it should be."""
-        tensors = {name: one for name, one in frame.f_locals.items() if isinstance(one, Tensor) and name.isidentifier()}
+        """A local variable that holds a tensor where it should be, and did before the user's line."""
+        tensors = {
+            name: one
+            for name, one in frame.f_locals.items()
+            if isinstance(one, Tensor) and name.isidentifier() and is_set(frame.f_code, name, frame.f_lineno)
+        }
         return next((name for name, one in tensors.items() if str(self.claims.device(one)) == expected), None)
 
 

@@ -36,6 +36,12 @@ OTHER_GRAD = (
 )
 OTHER_GRADIENT = "invalid gradient at index {} - expected device {} but got {}"
 NO_BACKEND = "No backend type associated with device type {}"
+# By which each of them is known in the text of a forked process.
+ELSEWHERE = (
+    *("device type tensor to numpy", "device type for generator but found", " - expected device "),
+    *("attempting to assign a gradient with device type", "No backend type associated with device type"),
+    *("has changed the type of value (was torch.cuda.", "got torch.cuda."),
+)
 # How gpucheck says in a simulated run that a lone operand lies where its operation does not take it.
 MISPLACED = ", but it is on"
 # How torch says that operands differ in dtype: on CUDA and on a CPU alike.

@@ -235,7 +235,7 @@ def _lines(code: CodeType) -> set[int]:
 def _names(frame: FrameType, place: Place, expected: str, claims: Claims, *, inside: bool) -> Iterator[str]:
     """Expressions for the device `expected` that a line can use: a tensor's or a variable that is set before it."""
     if inside:
-        known = {name: value for name, value in frame.f_locals.items() if _is_set(frame.f_code, name, place.line)}
+        known = {name: value for name, value in frame.f_locals.items() if is_set(frame.f_code, name, place.line)}
         tensors = {name: value for name, value in known.items() if isinstance(value, Tensor)}
         yield from (f"{name}.device" for name, value in tensors.items() if str(claims.device(value)) == expected)
         yield from (name for name, value in known.items() if _is_device(value, expected))
@@ -248,9 +248,9 @@ def _is_device(value: Any, expected: str) -> bool:
     return isinstance(value, torch.device) and str(value) in (expected, expected.removesuffix(":0"))
 
 
-def _is_set(code: CodeType, name: str, line: int) -> bool:
+def is_set(code: CodeType, name: str, line: int) -> bool:
     """Return whether a name of a function or module has its value before a line: an argument, or assigned above."""
-    if name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+    if name in (*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *code.co_freevars):
         return True
     first = _first_line(code, name)
     return first is not None and first < line

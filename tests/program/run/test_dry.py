@@ -213,6 +213,25 @@ def test_what_the_program_catches_is_a_warning(dry: Dry, tmp_path: Path) -> None
     assert [(one["verdict"], one["evidence"]["times"]) for one in told] == [("warn", 1)]
 
 
+FIXES = [
+    # What the line itself assigns has no value before it in the first round.
+    ("for _ in '12':\n    y = m(torch.ones(2).cuda()); m.cpu()", 'm.to("cuda") before it'),
+    (
+        "for x in DataLoader(torch.ones(4).cuda(), pin_memory=True):\n    pass",
+        "leave out pin_memory, or keep the data on the CPU",
+    ),
+]
+
+
+@pytest.mark.parametrize(("source", "fix"), FIXES)
+def test_a_fix_can_be_written_at_its_line(source: str, fix: str, dry: Dry, tmp_path: Path) -> None:
+    begin = "import torch\nfrom torch.utils.data import DataLoader\nm = torch.nn.Linear(2, 2).cuda()\n"
+    (tmp_path / "fixes.py").write_text(begin + source + "\n")
+    document = dry("fixes.py", cwd=tmp_path, status=1)
+    (found,) = [one for one in document["findings"] if one["verdict"] == "fail"]
+    assert found["fix"].partition(": ")[2] == fix
+
+
 UNMET = """
 import torch
 x = torch.ones(2**18, device="cuda")
@@ -423,6 +442,17 @@ def test_what_a_forked_process_swallows_is_told(used: str, name: str, dry: Dry, 
     assert wrong(document) == [] and document["summary"]["verdict"] == "warn"
     (told,) = [one for one in document["findings"] if one["id"] in ("run.dry.fork", "run.dry.mismatch")]
     assert (told["id"], told["title"], told["evidence"]["times"]) == (name, "swallowed.py:11", 4)
+
+
+@pytest.mark.parametrize(
+    "call", ["torch.ones(2).cuda().numpy()", "torch.randn(2, device='cuda', generator=torch.Generator())"]
+)
+def test_what_a_forked_process_swallows_is_a_mismatch_in_torchs_words_too(call: str, dry: Dry, tmp_path: Path) -> None:
+    source = SWALLOWED.replace("torch.ones(2).cuda() + torch.ones(2)", call).replace("RuntimeError", "Exception")
+    (tmp_path / "swallowed.py").write_text(source)
+    document = dry("swallowed.py", "unused", cwd=tmp_path)
+    (told,) = [one for one in document["findings"] if one["id"] in ("run.dry.dtype", "run.dry.mismatch")]
+    assert (told["id"], told["title"], told["evidence"]["times"]) == ("run.dry.mismatch", "swallowed.py:11", 4)
 
 
 SPAWNED = """

@@ -393,6 +393,10 @@ def _mismatches(result: DryResult) -> Iterator[Finding]:
         fix = made.fix
         if fix is None and any(operand.is_wrong and operand.name == "generator" for operand in one.mismatch.operands):
             fix = f'{one.mismatch.place}: pass generator=torch.Generator(device="{one.mismatch.expected}")'
+        if one.mismatch.operation == "Tensor.pin_memory" and all(
+            each.variable is None for each in one.mismatch.operands
+        ):
+            fix = f"{one.mismatch.place}: leave out pin_memory, or keep the data on the CPU"  # a DataLoader calls it
         yield replace(made, id="run.dry.mismatch", verdict=verdict, message=message, evidence=evidence, fix=fix)
     if result.in_forks is not None and result.stopped is None:
         yield _in_forks(result.in_forks)
@@ -415,6 +419,7 @@ def _in_forks(seen: CaughtError) -> Finding:
 def _refused(text: str, place: str) -> tuple[str, str] | None:
     """The id and the fix of an error that reached gpucheck as text alone, as from a worker; None for another error."""
     kinds = {rules.APART: ("run.dry.mismatch", f"{place}: bring both to one device")}
+    kinds |= dict.fromkeys(rules.ELSEWHERE, ("run.dry.mismatch", f"{place}: move it with .to(device)"))
     kinds |= dict.fromkeys((rules.FORKED, rules.FORKED_KERNEL), ("run.dry.fork", _FORK_FIX))
     # Of a forked process the shared counters keep at least the first 159 characters: more than any of these has.
     return next((to for known, to in kinds.items() if known in text), None)
@@ -467,8 +472,10 @@ def _stop(result: DryResult) -> Iterator[Finding]:
     text = f"{stop.kind}: {stop.text}" if stop.text else stop.kind
     if not result.has_values and stop.of_device:
         text = f"values are needed here, but --no-values has none ({text})"
-    how = f'{place}: write torch.device("cuda", N) for torch.device(N)' if rules.NO_ACCELERATOR in stop.text else None
-    yield Finding("run.dry.followed", "inconclusive", f"not judged from {place} on", text, evidence, how)
+    written = (
+        f'{place}: write torch.device("cuda", N) for torch.device(N)' if rules.NO_ACCELERATOR in stop.text else None
+    )
+    yield Finding("run.dry.followed", "inconclusive", f"not judged from {place} on", text, evidence, written)
 
 
 def _memory_findings(result: DryResult) -> Iterator[Finding]:
