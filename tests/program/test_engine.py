@@ -11,6 +11,7 @@ import pickle
 import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -265,3 +266,89 @@ def test_an_operation_of_another_library_is_noted(surface: Surface) -> None:
         out = torch.ops.gpucheck_test.mix(torch.ones(2, device="cuda"), torch.ones(2))
         assert list(surface.world.unjudged) == ["gpucheck_test::mix"]
         assert out.device == GPU
+
+
+class Doubled(torch.autograd.Function):  # type: ignore[misc]
+    """Its gradient is made where `made` says; a number's autograd moves."""
+
+    made = "cuda"
+
+    @staticmethod
+    def forward(ctx: Any, factor: int, x: torch.Tensor) -> torch.Tensor:
+        return x * factor
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return None, torch.full(gradient.shape, 2.0, device=Doubled.made)
+
+
+def _backward_through(hook: str, device: str) -> None:
+    module = nn.Linear(4, 4).cuda()
+    x = torch.ones(2, 4, device="cuda", requires_grad=True)
+    if hook == "tensor":
+        x.register_hook(lambda gradient: gradient.to(device))
+        x.register_hook(lambda gradient: None)
+    elif hook == "module":
+        module.register_full_backward_hook(lambda _, given, out: tuple(one.to(device) for one in given))
+        module.register_full_backward_hook(lambda _, given, out: None)
+    else:
+        module.register_full_backward_pre_hook(lambda _, out: tuple(one.to(device) for one in out))
+    module(x).sum().backward()
+
+
+def _function(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Doubled, "made", device)
+    Doubled.apply(2, torch.ones(3, device="cuda", requires_grad=True)).sum().backward()
+
+
+def _assigned_grad(tensor: str, device: str) -> None:
+    x = torch.ones(3, device=tensor, requires_grad=True)
+    x.grad = None
+    x.grad = torch.ones(3, device=device)
+
+
+_ELSEWHERE = "invalid gradient at index 0 - expected device cuda:0 but got cpu"
+_CHANGED = "has changed the type of value .was torch.cuda.FloatTensor got torch.FloatTensor"
+_ASSIGNED = "attempting to assign a gradient with device type '{}' to a tensor with device type '{}'"
+# What autograd refuses in C++, which sees no claim, as CUDA's torch says it; each with the device that it takes.
+GRADIENTS: dict[str, tuple[str, str, str, Any]] = {
+    "backward": ("cpu", "cuda", f"^{_ELSEWHERE}", lambda x, to, _: (x * 2).backward(torch.ones(3, device=to))),
+    "grad": ("cpu", "cuda", f"^{_ELSEWHERE}", lambda x, to, _: torch.autograd.grad(x, x, [torch.ones(3, device=to)])),
+    "function": (
+        *("cpu", "cuda", "Function DoubledBackward returned an invalid gradient at index 1 - expected device cuda:0"),
+        lambda x, to, patch: _function(to, patch),
+    ),
+    "hook": ("cpu", "cuda", f"hook '<lambda>' {_CHANGED}", lambda x, to, _: _backward_through("tensor", to)),
+    "module": ("cpu", "cuda", _CHANGED, lambda x, to, _: _backward_through("module", to)),
+    "pre-hook": ("cpu", "cuda", _CHANGED, lambda x, to, _: _backward_through("pre", to)),
+    "assigned": ("cpu", "cuda", _ASSIGNED.format("cpu", "cuda"), lambda x, to, _: _assigned_grad("cuda", to)),
+    "on_host": ("cuda", "cpu", _ASSIGNED.format("cuda", "cpu"), lambda x, to, _: _assigned_grad("cpu", to)),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_a_gradient_must_lie_where_its_tensor_does(
+    name: str, surface: Surface, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong, right, text, run = GRADIENTS[name]
+    x = torch.ones(3, device="cuda", requires_grad=True)
+    run(x, right, monkeypatch)
+    with pytest.raises(RuntimeError, match=text):
+        run(x, wrong, monkeypatch)
+    assert len(surface.world.refused) == 1
+
+
+def test_a_gradient_that_is_a_number_is_moved(surface: Surface) -> None:
+    x = torch.ones((), device="cuda", requires_grad=True)
+    (x * 2).backward(torch.tensor(3.0))
+    assert x.grad is not None and (x.grad.item(), x.grad.device) == (6.0, GPU)
+
+
+@pytest.mark.parametrize("read", [lambda x: x.numpy(), np.asarray, np.array])
+def test_numpy_refuses_a_tensor_on_a_gpu_as_cuda_does(surface: Surface, read: Any) -> None:
+    x = torch.ones(3, device="cuda")
+    assert read(x.cpu()).tolist() == [1.0, 1.0, 1.0]
+    text = "^can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu"
+    with pytest.raises(TypeError, match=text) as raised:
+        read(x)
+    assert isinstance(raised.value, DeviceMismatch) and not isinstance(raised.value, RuntimeError)

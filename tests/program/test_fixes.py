@@ -187,7 +187,7 @@ def met(text: str, folder: Path, *arguments: str) -> Finding | None:
         patch.chdir(folder)
         try:
             exec(compile(text, str(file), "exec"), {"__name__": "mistaken", "__file__": str(file)})
-        except RuntimeError as error:
+        except (RuntimeError, TypeError) as error:  # numpy's is a TypeError
             mismatch = placement.mismatch_in(world, error)
             if mismatch is None:
                 raise

@@ -38,6 +38,7 @@ from gpucheck.program.simulated_devices import (
     Place,
     cause,
     here,
+    is_set,
     place_of,
     storage_of,
     text_of,
@@ -45,6 +46,7 @@ from gpucheck.program.simulated_devices import (
 )
 from gpucheck.report.results.model import DeviceMismatchEntry, MismatchedTensor, Phase
 from gpucheck.report.results.run import AssumedValue
+from gpucheck.work.storages import Moment
 
 # -- what CUDA's kernels keep ------------------------------------------------------------------------------------------
 
@@ -289,24 +291,32 @@ class Mismatch:
     times: int = 0
 
 
-class DeviceMismatch(RuntimeError):
-    """Raised where CUDA would raise: the program may catch it, as it would there."""
+class DeviceMismatch(Exception):
+    """Raised where CUDA would raise: the program may catch it, as it would there. `text` is torch's own, if known."""
 
-    def __init__(self, mismatch: Mismatch) -> None:
+    def __init__(self, mismatch: Mismatch, text: str | None = None) -> None:
         told = mismatch.entry
         places = sorted({operand.device for operand in told.operands})
         devices = " and ".join(places)
         wrong = ", ".join(operand.name for operand in told.operands if operand.is_wrong)
         super().__init__(
-            f"{rules.APART}, but found at least two devices, {devices}! ({told.operation})"
-            if len(places) > 1
-            else f"{told.operation} needs {wrong} on {told.expected}{rules.MISPLACED} {devices}"
+            text
+            or (
+                f"{rules.APART}, but found at least two devices, {devices}! ({told.operation})"
+                if len(places) > 1
+                else f"{told.operation} needs {wrong} on {told.expected}{rules.MISPLACED} {devices}"
+            )
         )
         self.mismatch = mismatch
 
 
-# A traceback names it as CUDA's own is named.
-DeviceMismatch.__module__, DeviceMismatch.__qualname__ = "builtins", "RuntimeError"
+def _raised_as(kind: type[Exception]) -> type[DeviceMismatch]:
+    """The mismatch as an error of a class of Python's, by which a program catches it and a traceback names it."""
+    return type(kind.__name__, (DeviceMismatch, kind), {"__module__": "builtins"})
+
+
+_KINDS: tuple[type[Exception], ...] = (RuntimeError, TypeError)
+_RAISED = {kind: _raised_as(kind) for kind in _KINDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +339,9 @@ class PerThread(threading.local):
         self.inside = False
 
 
+# What CUDA's own errors are, from torch 2.8 on.
+_ACCELERATOR_ERROR: Any = getattr(torch, "AcceleratorError", RuntimeError)
+
 # Of one line. Two updates of a policy ask for some thousand; a loop that waits for a value would ask for ever.
 MOST_ASSUMED = 5000
 
@@ -343,6 +356,8 @@ class World:
     `names` gives a module its qualified name. `unjudged` are operations that are not torch's own, with their first
     line. Without `has_values` what claims a device is a meta tensor on it. `pinned` are storages of the host.
     `met` gets the origins of all operands; None where nobody asks.
+    `unmet` is the last request for memory that raised as out of memory: the program may go on with less.
+    `count` is how many GPUs there are, None for as many as anybody asks for.
     `used_by` is the process that used a device first. `in_fork` gets the line and text of each error that is raised in
     a forked process, whose own notes nobody reads.
     """
@@ -362,6 +377,8 @@ class World:
     names: dict[int, str] = field(default_factory=dict)
     met: set[Origin | None] | None = None
     used_by: int | None = None
+    count: int | None = None
+    unmet: Moment[Place] | None = None
     made_by: int = field(default_factory=os.getpid)
     in_fork: Callable[[Place | None, str], None] = lambda place, text: None
     here: PerThread = field(default_factory=PerThread)
@@ -384,8 +401,15 @@ class World:
         """Where a tensor really lies that claims a device."""
         return CPU if self.has_values or device == CPU else torch.device("meta")
 
-    def refuse(self, verdict: rules.Verdict, operands: list[tuple[rules.Operand, Tensor]], operation: str) -> None:
-        """Raise what CUDA would, unless it was found before."""
+    def refuse(
+        self,
+        verdict: rules.Verdict,
+        operands: list[tuple[rules.Operand, Tensor]],
+        operation: str,
+        text: str | None = None,
+        kind: type[Exception] = RuntimeError,
+    ) -> None:
+        """Raise what CUDA would, as its `kind` and with its `text` if that is known, unless it was found before."""
         frame = user_frame(sys._getframe(1))
         expected = verdict.expected or "cpu"
         place = place_of(frame) if frame is not None else None
@@ -410,25 +434,36 @@ class World:
         self.last.times += 1
         if self.is_forked():
             # A worker sends what it raises to its parent, by the class's name.
-            self._raise_in_fork(place, str(DeviceMismatch(self.last)))
+            self._raise_in_fork(place, str(DeviceMismatch(self.last, text)), kind)
         # In no variable: its traceback holds this frame, and as a circle they would keep the operands, whose memory is
         # counted, after the program has caught it.
-        raise DeviceMismatch(self.last)
+        raise _RAISED[kind](self.last, text)
 
-    def _raise_in_fork(self, place: Place | None, text: str) -> NoReturn:
+    def apart(self, name: str, tensor: Any, device: torch.device | None, operation: str, text: str) -> None:
+        """Raise with torch's `text` where a lone tensor is known not to lie on `device`."""
+        now = self.claims.device(tensor) if isinstance(tensor, Tensor) else None
+        if now is not None and device is not None and now != device and "meta" not in (now.type, device.type):
+            operand = rules.Operand(name, str(now), tensor.dim())
+            verdict = rules.Verdict(str(device), (operand,), str(device))
+            self.refuse(verdict, [(operand, tensor)], operation, text)
+
+    def _raise_in_fork(self, place: Place | None, text: str, kind: type[Exception] = RuntimeError) -> NoReturn:
         self.in_fork(place, text)
-        raise RuntimeError(text)
+        raise kind(text)
 
     def is_forked(self) -> bool:
         """Return whether this process came from the one that the world was made in."""
         return self.made_by != os.getpid()
 
-    def use(self, *, by_kernel: bool = False) -> None:
-        """A device is used. Raises in a forked process what CUDA raises there if its parent has used it before."""
+    def use(self, device: torch.device | None = None, *, by_kernel: bool = False) -> None:
+        """A device is used. Raises in a forked process what CUDA raises there if its parent has used it before, and
+        for a GPU beyond the last."""
         if self.used_by is None:
             self.used_by = os.getpid()
         elif self.used_by != os.getpid():
             self._raise_in_fork(here(), rules.FORKED_KERNEL if by_kernel else rules.FORKED)
+        if self.count is not None and device is not None and device.type == "cuda" and device.index >= self.count:
+            raise _ACCELERATOR_ERROR(rules.NO_SUCH_GPU.format(device.index + 1, self.count))
 
     def note_dtypes(self, error: RuntimeError) -> None:
         """Note an error that torch raised for operands of different dtypes: the program may catch it."""
@@ -461,7 +496,7 @@ class World:
         return MismatchedTensor(
             name=operand.name,
             device=operand.device or "unknown",
-            shape=tuple(tensor.shape),
+            shape=() if tensor.is_nested else tuple(tensor.shape),  # a nested one has none
             is_wrong=is_wrong,
             origin=origin.kind if origin is not None else None,
             origin_name=origin.what if origin is not None else None,
@@ -482,11 +517,17 @@ class World:
         return None
 
     def _peer(self, frame: FrameType, expected: str) -> str | None:
-        """A local variable at the user's line that holds a tensor where it should be."""
-        tensors = {name: one for name, one in frame.f_locals.items() if isinstance(one, Tensor) and name.isidentifier()}
+        """A local variable that holds a tensor where it should be, and did before the user's line."""
+        tensors = {
+            name: one
+            for name, one in frame.f_locals.items()
+            if isinstance(one, Tensor) and name.isidentifier() and is_set(frame.f_code, name, frame.f_lineno)
+        }
         return next((name for name, one in tensors.items() if str(self.claims.device(one)) == expected), None)
 
 
+# How the allocator of a CPU says that it has no memory.
+_REFUSED_BYTES = re.compile(r"you tried to allocate (\d+) bytes")
 # `torch.FloatTensor(2, 3)`, `torch.Tensor(3)`.
 _OLD_CLASSES = re.compile(r"\b(Float|Double|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)?Tensor\(")
 
@@ -550,13 +591,37 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         elif func.namespace in rules.JUDGED:
             # The function mode has seen the call above; below it, only code that is not torch's asks it anything.
             with torch._C.DisableTorchFunction():
-                out = func(*args, **kwargs)
+                try:
+                    out = func(*args, **kwargs)
+                except RuntimeError as error:
+                    self._out_of_memory(error, verdict.device, func, args, kwargs)
+                    raise
         else:
             out = func(*args, **kwargs)
         if func._schema.name != "aten::set_":  # it takes a storage that was there before
             with torch._C.DisableTorchFunction():
                 self._note(out, verdict, operands, storages)
         return out
+
+    def _out_of_memory(self, error: RuntimeError, device: str | None, func: Any, args: Any, kwargs: Any) -> None:
+        """Raise CUDA's error where the host refused memory for a result that the device has no room for either."""
+        memory, asked = self.world.claims.memory, _REFUSED_BYTES.search(str(error))
+        if asked is None or memory is None or memory.total_bytes is None or device is None or device[:4] != "cuda":
+            return
+        size = int(asked[1])
+        on_meta = {name: _as_meta(one) for name, one in kwargs.items() if name != "generator"}
+        on_meta |= {"device": "meta"} if "device" in kwargs else {}
+        try:  # what a CPU's kernel takes for itself is none of the device's
+            made = sum(one.nbytes for one in tensors_in(func(*_as_meta(args), **on_meta)))
+        except NotImplementedError:
+            return
+        if made >= size and memory.allocated + size > memory.total_bytes:
+            free = memory.total_bytes - memory.allocated
+            self.world.unmet = memory.unmet(size)
+            raise torch.cuda.OutOfMemoryError(
+                f"CUDA out of memory. Tried to allocate {size / 2**30:.2f} GiB. GPU 0 has a total capacity of "
+                f"{memory.total_bytes / 2**30:.2f} GiB of which {free / 2**30:.2f} GiB is free."
+            ) from None
 
     def _judged(self, func: Any, given: list[tuple[str, bool, Tensor]], kwargs: Any) -> tuple[rules.Verdict, Any]:
         world = self.world

@@ -20,10 +20,28 @@ FORKED = (
     "method"
 )
 FORKED_KERNEL = "CUDA error: initialization error"
+# What CUDA says to a GPU that is not there, with how many the program needs and how many there are.
+NO_SUCH_GPU = "CUDA error: invalid device ordinal: the program needs {} GPUs, and {} is simulated"
 # What a build of torch for the CPU says to `torch.device(0)`, which no Python can stand in for.
 NO_ACCELERATOR = "Cannot access accelerator device when none is available"
 # How torch says that operands lie apart.
 APART = "Expected all tensors to be on the same device"
+# How CUDA's torch refuses what lies elsewhere in Python and C++ above its operations, with the devices or types.
+NO_NUMPY = "can't convert {} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+OTHER_GENERATOR = "Expected a '{}' device type for generator but found '{}'"
+OTHER_TYPE = "hook '{}' has changed the type of value (was {} got {})"
+OTHER_GRAD = (
+    "attempting to assign a gradient with device type '{}' to a tensor with device type '{}'. Please ensure that the "
+    "gradient and the tensor are on the same device"
+)
+OTHER_GRADIENT = "invalid gradient at index {} - expected device {} but got {}"
+NO_BACKEND = "No backend type associated with device type {}"
+# By which each of them is known in the text of a forked process.
+ELSEWHERE = (
+    *("device type tensor to numpy", "device type for generator but found", " - expected device "),
+    *("attempting to assign a gradient with device type", "No backend type associated with device type"),
+    *("has changed the type of value (was torch.cuda.", "got torch.cuda."),
+)
 # How gpucheck says in a simulated run that a lone operand lies where its operation does not take it.
 MISPLACED = ", but it is on"
 # How torch says that operands differ in dtype: on CUDA and on a CPU alike.

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch.utils import _device
 
 from gpucheck.program import engine, rules
 from gpucheck.program.engine import DeviceMismatch, Dispatch, World, tensors_in
-from gpucheck.program.simulated_devices import CPU, Origin, Place, here, storage_of
+from gpucheck.program.simulated_devices import CPU, Origin, Place, here, storage_of, storages_of
 from gpucheck.work.storages import Memory
 from gpucheck.work.target import import_compiler
 
@@ -114,10 +115,11 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         if claimed.type != device.type:
             operand = rules.Operand("generator", str(claimed))
             verdict = rules.Verdict(str(device), (operand,), str(device))
-            stand_in = torch.empty(0)
+            stand_in = torch.empty(0, device=CPU)  # a default device would ask for a GPU here
             origin = Origin("made", "torch.Generator", getattr(generator, "made_at", None))
             self.world.claims.put(stand_in, claimed, origin)
-            self.world.refuse(verdict, [(operand, stand_in)], name_of(func))
+            text = rules.OTHER_GENERATOR.format(device.type, claimed.type)
+            self.world.refuse(verdict, [(operand, stand_in)], name_of(func), text)
 
     def check_host(self, func: Any, tensors: list[tuple[str, Any]]) -> None:
         """Raise where a tensor is read on the host that claims to lie elsewhere."""
@@ -125,7 +127,45 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             device = self.world.claims.device(tensor) if isinstance(tensor, Tensor) else CPU
             if device is not None and device.type in CLAIMED:
                 operand = rules.Operand(name, str(device), tensor.dim())
-                self.world.refuse(rules.Verdict("cpu", (operand,), "cpu"), [(operand, tensor)], name_of(func))
+                text, kind = (rules.NO_NUMPY.format(device), TypeError) if func in _NUMPY else (None, RuntimeError)
+                verdict = rules.Verdict("cpu", (operand,), "cpu")
+                self.world.refuse(verdict, [(operand, tensor)], name_of(func), text, kind)
+
+    def device_of(self, value: Any) -> torch.device | None:
+        """The device that a value claims if it is a tensor; None where it is not known."""
+        with torch._C.DisableTorchFunction():
+            return self.world.claims.device(value) if isinstance(value, Tensor) else None
+
+    # -- gradients -----------------------------------------------------------------------------------------------------
+
+    def check_gradient(self, gradient: Any, device: torch.device | None, what: str, place: int, by: str = "") -> Any:
+        """The gradient; raises where it is not on `device`, as autograd does, which is C++. It moves a number."""
+        if not isinstance(gradient, Tensor):
+            return gradient
+        with torch._C.DisableTorchFunction():
+            if gradient.dim() == 0 and device is not None:
+                return self.move(gradient, device)
+            text = rules.OTHER_GRADIENT.format(place, device, self.world.claims.device(gradient))
+            self.world.apart("gradient", gradient, device, what, by + text)
+        return gradient
+
+    def hook(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """A user's hook on gradients: what it returns must lie where what it was given does."""
+
+        @functools.wraps(hook)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            out = hook(*args, **kwargs)
+            given = args[0 if len(args) == 1 else 1]  # the hook of a module is given that first
+            pairs = [(given, out)] if isinstance(given, Tensor) else zip(given or (), out or (), strict=False)
+            for before, gradient in pairs:
+                if isinstance(before, Tensor) and isinstance(gradient, Tensor):
+                    name = getattr(hook, "__name__", type(hook).__name__)
+                    text = rules.OTHER_TYPE.format(name, before.type(), gradient.type())
+                    with torch._C.DisableTorchFunction():
+                        self.world.apart("gradient", gradient, self.world.claims.device(before), "the hook", text)
+            return out
+
+        return called
 
     # -- factories -----------------------------------------------------------------------------------------------------
 
@@ -143,7 +183,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         if device is None or _is_real(device):
             return func(*args, **kwargs)
         if device.type in CLAIMED:
-            self.world.use()
+            self.world.use(device)
         generator = kwargs.get("generator")
         if generator is not None:
             self._check_generator(func, generator, device)
@@ -171,7 +211,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         if _is_real(device):
             return tensor.to(device=device, dtype=dtype, copy=copy, **more)
         if device.type in CLAIMED:
-            self.world.use()
+            self.world.use(device)
         with self.world.calling("Tensor.to", device):
             stands_in = self.world.stands_in(tensor)
             if now == device or (tensor.is_meta and not stands_in):
@@ -306,7 +346,8 @@ def _cuda(surface: Surface, tensor: Tensor, device: Any = None, *rest: Any, **kw
 def _pin(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
     surface.check_host(_T.pin_memory, [("self", tensor)])
     out = tensor.clone()
-    surface.world.pinned[out.untyped_storage()] = True
+    for storage in storages_of(out):
+        surface.world.pinned[storage] = True
     return out
 
 
@@ -342,6 +383,15 @@ def _deepcopy(surface: Surface, tensor: Tensor, memo: Any) -> Any:
     return out
 
 
+def _set_grad(surface: Surface, tensor: Tensor, gradient: Any) -> None:
+    """`tensor.grad = …`, which torch takes on the tensor's own device alone."""
+    device = surface.device_of(tensor)
+    types = (getattr(surface.device_of(one), "type", None) for one in (gradient, tensor))
+    text = rules.OTHER_GRAD.format(*types)
+    surface.world.apart("gradient", gradient, device, "Tensor.grad", text)
+    tensor.grad = gradient
+
+
 def _named_device(value: Any) -> Any:
     """The device that a number names, as in `module.to(0)`: a CPU build knows none; another value as it is."""
     return device_of(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -351,6 +401,8 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.device.__get__: _device_get,
     **{getattr(_T, f"is_{kind}").__get__: _is_on(kind) for kind in ("cpu", *CLAIMED)},
     _T.get_device: _get_device,
+    _T.grad.__set__: _set_grad,
+    _T.register_hook: lambda surface, tensor, hook: tensor.register_hook(surface.hook(hook)),
     _T.to: _to,
     _T.cuda: _cuda,
     _T.cpu: lambda surface, tensor, *rest, memory_format=None: surface.move(tensor, CPU, memory_format=memory_format),
@@ -377,6 +429,7 @@ _HOST_ARGUMENTS: dict[Any, Callable[..., list[tuple[str, Any]]]] = {
         lambda tensor, places=None, *rest, **more: [(_SECTIONS, more.get(_SECTIONS, places))],
     ),
 }
+_NUMPY = (_T.numpy, _T.__array__)
 # What comes out on the host, by its position, of calls that decompose before an operation is seen.
 _HOST_RESULTS: dict[Any, tuple[int, ...]] = {torch._pad_packed_sequence: (1,)}
 
@@ -457,21 +510,26 @@ class _Event(_Waits):
 class _OnDevice(contextlib.ContextDecorator):
     """`with torch.cuda.device(1):`, also of a tensor."""
 
+    world: World
+
     def __init__(self, device: Any) -> None:
-        given = device.device if isinstance(device, Tensor) else device_of(device)
-        self.index = given.index if given is not None and given.type == "cuda" else None
+        # Of a tensor on the CPU `get_device` is -1, which names none.
+        given = device.device if isinstance(device, Tensor) else device_of(None if device == -1 else device)
+        self.given = given if given is not None and given.type == "cuda" else None
 
     def __enter__(self) -> None:
         self.before = _current[0]
-        _current[0] = self.before if self.index is None or self.index < 0 else self.index
+        _set_device(self.world, self.given)
 
     def __exit__(self, *raised: object) -> None:
         _current[0] = self.before
 
 
-def _set_device(device: Any) -> None:
+def _set_device(world: World, device: Any) -> None:
     given = device_of(device)
-    _current[0] = _current[0] if given is None or given.index is None else given.index
+    if given is not None and given.index is not None:
+        world.use(given)
+        _current[0] = given.index
 
 
 def _cuda_functions(world: World) -> dict[str, Any]:
@@ -499,11 +557,10 @@ def _cuda_functions(world: World) -> dict[str, Any]:
         **_memory_functions(world.claims.memory, card.readable_bytes),
         "is_initialized": lambda: world.used_by is not None,
         "is_current_stream_capturing": _constant(False),
-        "device_count": _constant(1),
+        "device_count": _constant(world.count or 1),
         "current_device": lambda: _current[0],
-        "set_device": _set_device,
-        "device": _OnDevice,
-        "device_of": _OnDevice,
+        "set_device": functools.partial(_set_device, world),
+        **dict.fromkeys(("device", "device_of"), type("device", (_OnDevice,), {"world": world})),
         "get_device_name": _constant(card.name),
         "get_device_capability": _constant(card.capability),
         "get_device_properties": _constant(properties),
@@ -526,7 +583,8 @@ _STARTS = (
 
 def _starting(world: World, answer: Callable[..., Any]) -> Callable[..., Any]:
     def started(*args: Any, **kwargs: Any) -> Any:
-        world.use()
+        named = [one for one in (*args, *kwargs.values()) if isinstance(one, (int, str, torch.device))]
+        world.use(device_of(named[0]) if named else None)
         return answer(*args, **kwargs)
 
     return started
@@ -556,16 +614,17 @@ def _memory_functions(counted: Memory[Place] | None, total: int) -> dict[str, An
     }
 
 
-# What `torch.accelerator` answers.
-_ACCELERATOR: dict[str, Any] = {
-    "is_available": _constant(True),
-    "device_count": _constant(1),
-    "current_accelerator": _constant(torch.device("cuda")),
-    **dict.fromkeys(("current_device_index", "current_device_idx"), lambda: _current[0]),
-    **dict.fromkeys(("set_device_index", "set_device_idx"), _set_device),
-    "current_stream": _Waits,
-    **dict.fromkeys(("set_stream", "synchronize"), _constant(None)),
-}
+def _accelerator(world: World) -> dict[str, Any]:
+    """Return what `torch.accelerator` answers."""
+    return {
+        "is_available": _constant(True),
+        "device_count": _constant(world.count or 1),
+        "current_accelerator": _constant(torch.device("cuda")),
+        **dict.fromkeys(("current_device_index", "current_device_idx"), lambda: _current[0]),
+        **dict.fromkeys(("set_device_index", "set_device_idx"), functools.partial(_set_device, world)),
+        "current_stream": _Waits,
+        **dict.fromkeys(("set_stream", "synchronize"), _constant(None)),
+    }
 
 
 def _as_host(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -618,6 +677,9 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         *_old_classes(surface),
         *((torch.cuda.nvtx, name, _constant(None)) for name in ("range_push", "range_pop", "mark")),
         (torch.backends.cudnn, "is_acceptable", _constant(False)),
+        (torch.cuda.nccl, "version", _constant((2, 0, 0))),  # `torch.distributed` logs it with an error
+        # What `nn.DataParallel` does with its inputs, in C++ that only a build for CUDA has.
+        (torch.nn.parallel._functions.Scatter, "apply", staticmethod(_scattered)),
         # Its argument is read before the mode is asked, and ours is no stream of C++'s.
         (torch.Tensor, "record_stream", _constant(None)),
         (autocast, "__init__", _autocast_init(autocast.__init__)),
@@ -627,7 +689,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         *engine.patches(surface.world),
     ]
     if hasattr(torch, "accelerator"):
-        patches += ((torch.accelerator, name, value) for name, value in _ACCELERATOR.items())
+        patches += ((torch.accelerator, name, value) for name, value in _accelerator(surface.world).items())
     for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled", "set_autocast_dtype"):
         patches.append((torch, name, _as_host(getattr(torch, name))))
     # Hooks, checkpoints and functions of the user's run in the backward pass, and as tensors are saved for it.
@@ -643,19 +705,72 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
     def pushed(pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
         push(surface.again(pack), surface.again(unpack))
 
+    def checked(outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
+        """The backward pass, whose first gradients must lie where its outputs do."""
+        devices = [surface.device_of(one) for one in outputs]
+        first = [
+            surface.check_gradient(one, device, "backward", place)
+            for place, (one, device) in enumerate(zip(gradients, devices, strict=True))
+        ]
+        return run(outputs, tuple(first), *args, **kwargs)
+
     return [
         *patches,
+        *_of_functions(surface),
         (threading.Thread, "_bootstrap_inner", begun),
-        (torch.autograd, "_engine_run_backward", surface.again(run)),
+        (torch.autograd, "_engine_run_backward", surface.again(checked)),
         (torch._C._autograd, "_push_saved_tensors_default_hooks", pushed),
     ]
 
 
+def _scattered(gpus: Any, sizes: Any, dim: int, tensor: Tensor) -> tuple[Tensor, ...]:
+    """The chunks of a tensor, each on its GPU."""
+    return tuple(one.to(device_of(gpu)) for gpu, one in zip(gpus, tensor.chunk(len(gpus), dim), strict=False))
+
+
+def _of_functions(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
+    """The user's own functions of autograd, whose gradients must lie where their inputs do, and hooks of modules."""
+    function, node_class = torch.autograd.Function, torch.autograd.function.BackwardCFunction
+    apply = vars(function)["apply"].__func__
+    inputs: weakref.WeakKeyDictionary[Any, list[torch.device | None]] = weakref.WeakKeyDictionary()
+
+    def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        devices = [surface.device_of(one) for one in args]
+        out = apply(cls, *args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            for one in tensors_in(out):
+                if isinstance(one.grad_fn, node_class):
+                    inputs.setdefault(one.grad_fn, devices)
+        return out
+
+    def judged(original: Any) -> Any:
+        def run(node: Any, *gradients: Any) -> Any:
+            made = original(node, *gradients)
+            checked, name = [], type(node).__name__
+            for place, one in enumerate(made if isinstance(made, tuple) else (made,)):
+                device = dict(enumerate(inputs.get(node, ()))).get(place)
+                what, by = f"{name.removesuffix('Backward')}.backward", f"Function {name} returned an "
+                checked.append(surface.check_gradient(one, device, what, place, by))
+            return tuple(checked)
+
+        return run
+
+    def begun(hooks: Any, module: Any, user_hooks: Any, user_pre_hooks: Any) -> None:
+        begin(hooks, module, *([surface.hook(one) for one in group] for group in (user_hooks, user_pre_hooks)))
+
+    begin = torch.utils.hooks.BackwardHook.__init__
+    yield torch.utils.hooks.BackwardHook, "__init__", begun
+    yield function, "apply", classmethod(applied)
+    for name in ("apply", "apply_boxed"):
+        if hasattr(node_class, name):
+            yield node_class, name, judged(getattr(node_class, name))
+
+
 def _storage_to_device(storage: Any, surface: Surface, device: Any = None, non_blocking: bool = False) -> Any:
     """`UntypedStorage.cuda`, which a `map_location` of the user's own calls."""
-    out = storage.clone()
-    surface.world.use()
-    surface.world.claims.put_storage(out, device_of("cuda" if device is None else device), None)
+    out, target = storage.clone(), device_of("cuda" if device is None else device)
+    surface.world.use(target)
+    surface.world.claims.put_storage(out, target, None)
     return out
 
 
@@ -717,7 +832,7 @@ def _loading(surface: Surface) -> Iterator[None]:
     def restore(storage: Any, location: str) -> Any:
         if location.split(":")[0] not in CLAIMED:
             return None
-        surface.world.use()
+        surface.world.use(device_of(location))
         plain = storage._untyped_storage if isinstance(storage, torch.TypedStorage) else storage
         surface.world.claims.put_storage(plain, device_of(location), None)
         return storage

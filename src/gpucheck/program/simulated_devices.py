@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import gpucheck
-from gpucheck.program.run.memory_peaks import Lines
+from gpucheck.program.run.memory_peaks import Lines, parts
 from gpucheck.report.results.model import OriginKind
 from gpucheck.work.storages import Memory
 
@@ -137,7 +137,7 @@ class Claims:
 
     def put(self, tensor: Tensor, device: torch.device | None, origin: Origin | None = None) -> None:
         """Claim a device for the storage of a tensor."""
-        for storage in _storages(tensor):
+        for storage in storages_of(tensor):
             self.put_storage(storage, device, origin)
 
     def put_storage(self, storage: torch.UntypedStorage, device: torch.device | None, origin: Origin | None) -> None:
@@ -152,19 +152,15 @@ class Claims:
 
 def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
     """The storage that stands for a tensor; a sparse one's is that of its values. None where there is none."""
-    return next(iter(_storages(tensor)), None)
+    return next(iter(storages_of(tensor)), None)
 
 
-def _storages(tensor: Tensor) -> list[torch.UntypedStorage]:
+def storages_of(tensor: Tensor) -> list[torch.UntypedStorage]:
+    """The storages of a tensor, a sparse one's of its values first; none where it has none of its own."""
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     try:
-        if tensor.layout is torch.sparse_coo:
-            return [tensor._values().untyped_storage(), tensor._indices().untyped_storage()]
-        if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-            parts = (tensor.values(), tensor.crow_indices(), tensor.col_indices())
-            return [part.untyped_storage() for part in parts]
-        return [tensor.untyped_storage()]
+        return [part.untyped_storage() for part in parts(tensor)]
     except (NotImplementedError, RuntimeError, ValueError):  # a wrapper, an opaque layout, a lazy parameter
         return []
 
@@ -239,7 +235,7 @@ def _lines(code: CodeType) -> set[int]:
 def _names(frame: FrameType, place: Place, expected: str, claims: Claims, *, inside: bool) -> Iterator[str]:
     """Expressions for the device `expected` that a line can use: a tensor's or a variable that is set before it."""
     if inside:
-        known = {name: value for name, value in frame.f_locals.items() if _is_set(frame.f_code, name, place.line)}
+        known = {name: value for name, value in frame.f_locals.items() if is_set(frame.f_code, name, place.line)}
         tensors = {name: value for name, value in known.items() if isinstance(value, Tensor)}
         yield from (f"{name}.device" for name, value in tensors.items() if str(claims.device(value)) == expected)
         yield from (name for name, value in known.items() if _is_device(value, expected))
@@ -252,9 +248,9 @@ def _is_device(value: Any, expected: str) -> bool:
     return isinstance(value, torch.device) and str(value) in (expected, expected.removesuffix(":0"))
 
 
-def _is_set(code: CodeType, name: str, line: int) -> bool:
+def is_set(code: CodeType, name: str, line: int) -> bool:
     """Return whether a name of a function or module has its value before a line: an argument, or assigned above."""
-    if name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+    if name in (*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *code.co_freevars):
         return True
     first = _first_line(code, name)
     return first is not None and first < line

@@ -89,6 +89,12 @@ class Memory(Generic[P]):
             self._raise_peaks(place, phase, step, size)
         weakref.finalize(storage, self._freed, key).atexit = False
 
+    def unmet(self, size: int) -> Moment[P]:
+        """Return the moment of a request of so many bytes that cannot be met."""
+        phase, step = self.moment()
+        with self._lock:
+            return Moment(self.where(), phase, step, size, self.allocated + size, _largest(self._by_key))
+
     def _raise_peaks(self, place: P | None, phase: str, step: int, size: int) -> None:
         self.most = max(self.most, self.allocated + self.uncertain)
         self.peak_since_reset = max(self.peak_since_reset, self.allocated)

@@ -164,6 +164,46 @@ except RuntimeError as error:
 """
 
 
+GROUP = """
+import os, torch, torch.distributed as dist
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+dist.init_process_group("{backend}")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2).cuda())
+model(torch.ones(2, 2, device="cuda")).sum().backward()
+objects = [None]
+dist.all_gather_object(objects, {{"a": 1}})
+dist.barrier()
+on_host = dist.new_group(backend="gloo")
+dist.all_reduce(torch.ones(2), group=on_host)
+group, x = dist.new_group([0]), torch.ones(2, device="cuda")
+print(dist.get_backend(), dist.get_backend(group), dist.get_backend(on_host))
+{call}
+dist.destroy_process_group()
+"""
+SENT = {
+    "all_reduce": "dist.all_reduce(x{cpu})",
+    "broadcast": "dist.broadcast(x{cpu}, 0, group=group)",
+    "gathered": "dist.all_gather([torch.zeros(2{device})], x)",
+    "coalesced": "dist.all_gather_into_tensor(torch.zeros(2{device}), x)",
+    "later": "dist.all_reduce(x{cpu}, async_op=True).wait()",
+}
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_nccl_takes_no_tensor_of_the_cpu(name: str, dry: Dry, tmp_path: Path) -> None:
+    def judged(status: int, backend: str = "nccl", **put: str) -> dict[str, Any]:
+        (tmp_path / "sends.py").write_text(GROUP.format(call=SENT[name].format(**put), backend=backend))
+        return dry("sends.py", cwd=tmp_path, status=status)
+
+    document = judged(1, cpu=".cpu()", device="")
+    ((identifier, title),) = wrong(document)
+    assert (identifier, title.split()[0]) == ("run.dry.mismatch", "sends.py:14")
+    assert "RuntimeError: No backend type associated with device type cpu" in document["screen"]
+    right = judged(0, cpu="", device=", device='cuda'")
+    assert wrong(right) == [] and right["stdout"].split() == ["nccl", "nccl", "gloo"]
+    assert wrong(judged(0, "cpu:gloo,cuda:nccl", cpu=".cpu()", device=", device='cuda'")) == []
+
+
 def test_what_the_program_catches_is_a_warning(dry: Dry, tmp_path: Path) -> None:
     (tmp_path / "caught.py").write_text(CAUGHT)
     document = dry("caught.py", cwd=tmp_path)
@@ -194,6 +234,138 @@ def test_strict_counts_a_warning_as_a_failure(
     summary = json.loads((tmp_path / "run.json").read_text())["summary"]
     assert (done.returncode, summary["exit"]) == (code, code)
     assert summary["verdict"] == ("fail" if code else "warn" if "caught" in source else "pass"), done.stderr
+
+
+FIXES = [
+    # What the line itself assigns has no value before it in the first round.
+    ("for _ in '12':\n    y = m(torch.ones(2).cuda()); m.cpu()", 'm.to("cuda") before it'),
+    (
+        "for x in DataLoader(torch.ones(4).cuda(), pin_memory=True):\n    pass",
+        "leave out pin_memory, or keep the data on the CPU",
+    ),
+]
+
+
+@pytest.mark.parametrize(("source", "fix"), FIXES)
+def test_a_fix_can_be_written_at_its_line(source: str, fix: str, dry: Dry, tmp_path: Path) -> None:
+    begin = "import torch\nfrom torch.utils.data import DataLoader\nm = torch.nn.Linear(2, 2).cuda()\n"
+    (tmp_path / "fixes.py").write_text(begin + source + "\n")
+    document = dry("fixes.py", cwd=tmp_path, status=1)
+    (found,) = [one for one in document["findings"] if one["verdict"] == "fail"]
+    assert found["fix"].partition(": ")[2] == fix
+
+
+UNMET = """
+import torch
+x = torch.ones(2**18, device="cuda")
+try:
+    x[:, None] * x  # 256 GiB
+except torch.cuda.OutOfMemoryError as error:
+    print(str(error)[:72])
+"""
+
+
+def test_an_allocation_that_no_machine_has_is_out_of_memory_as_cuda_raises_it(dry: Dry, tmp_path: Path) -> None:
+    """The host refuses it too, with another error. A program that goes on with less has lost nothing."""
+    (tmp_path / "unmet.py").write_text(UNMET)
+    document = dry("unmet.py", cwd=tmp_path, device="cuda:80GiB")
+    assert document["stdout"] == "CUDA out of memory. Tried to allocate 256.00 GiB. GPU 0 has a total capa\n"
+    assert wrong(document) == []
+    (tmp_path / "unmet.py").write_text(UNMET + "torch.empty(2**36, device='cuda')\n")
+    document = dry("unmet.py", cwd=tmp_path, device="cuda:80GiB", status=1)
+    assert wrong(document) == [("run.dry.memory", "out of memory")]
+    exceeded = document["results"]["run_dry"]["memory"]["exceeded"]
+    assert (exceeded["place"], exceeded["asked_bytes"]) == ("unmet.py:8", 2**38)
+
+
+BEYOND = [
+    "x.to('cuda:1')",
+    "torch.empty(2, device='cuda:1')",
+    "torch.cuda.set_device(1)",
+    "torch.cuda.device(1).__enter__()",
+    "torch.cuda.synchronize(1)",
+    "torch.nn.Linear(1, 1).to(1)",
+    "torch.load('x.pt', map_location='cuda:1')",
+]
+
+
+@pytest.mark.parametrize("call", BEYOND)
+def test_a_gpu_that_is_not_there_raises_and_is_inconclusive(call: str, dry: Dry, tmp_path: Path) -> None:
+    """How many GPUs the program will have, nobody said: one is simulated."""
+    torch.save(torch.ones(2), tmp_path / "x.pt")
+    (tmp_path / "beyond.py").write_text(f"import torch\nx = torch.ones(2).cuda()\n{call}\n")
+    document = dry("beyond.py", cwd=tmp_path, status=1)
+    assert wrong(document) == [("run.dry.followed", "not judged from beyond.py:3 on")]
+    assert "invalid device ordinal: the program needs 2 GPUs, and 1 is simulated" in document["screen"]
+    (tmp_path / "beyond.py").write_text(
+        f"import torch\nx = torch.ones(2).cuda()\n{call.replace('1)', '0)')}\n".replace(":1", ":0")
+    )
+    assert wrong(dry("beyond.py", cwd=tmp_path)) == []
+
+
+DEFAULT = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, random_split
+torch.set_default_device("cuda")
+data, generator = torch.randn(8, 4), torch.Generator("cuda")
+model = nn.DataParallel(nn.Linear(4, 1))
+for x in DataLoader(data, 4, shuffle=True, generator=generator):
+    model(x).sum().backward()
+model(torch.ones(2, 4, device="cpu")).sum().backward()
+print(model.module.weight.grad.device)
+random_split(data, [4, 4], generator=generator)
+"""
+
+
+def test_a_default_device_needs_a_generator_of_its_own_and_data_parallel_calls_its_module(
+    dry: Dry, tmp_path: Path
+) -> None:
+    (tmp_path / "default.py").write_text(DEFAULT)
+    document = dry("default.py", cwd=tmp_path)
+    assert wrong(document) == [] and document["stdout"] == "cuda:0\n"
+    for taken, line in ((", generator=generator):", 8), (", generator=generator)", 12)):
+        parts = DEFAULT.rpartition(taken) if line == 12 else DEFAULT.partition(taken)
+        (tmp_path / "default.py").write_text(parts[0] + taken[-1 if line == 12 else -2 :] + parts[2])
+        document = dry("default.py", cwd=tmp_path, status=1)
+        (found,) = [one for one in document["findings"] if one["verdict"] == "fail"]
+        assert found["fix"] == f'default.py:{line}: pass generator=torch.Generator(device="cuda:0")'
+        assert "RuntimeError: Expected a 'cuda' device type for generator but found 'cpu'" in document["screen"]
+
+
+KINDS = """
+import torch
+dense = torch.eye(4)
+for made, size in (
+    (dense.to_sparse(), 4 * 4 + 8 * 8),
+    (dense.to_sparse_csr(), 4 * 4 + 9 * 8),
+    (dense.to_sparse_csc(), 4 * 4 + 9 * 8),
+    (dense.to_sparse_bsr((2, 2)), 8 * 4 + 5 * 8),
+    (dense.to_sparse_bsc((2, 2)), 8 * 4 + 5 * 8),
+    (torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(3, 3)]), 15 * 4),
+    (torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(3, 3)], layout=torch.jagged), 15 * 4 + 3 * 8),
+    (torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8), 3),
+):
+    x = made.to("cuda")
+    assert x.is_cuda and x.cpu().device.type == "cpu"
+    print(size)
+"""
+
+
+def test_a_tensor_without_a_storage_of_its_own_is_moved_and_counted(dry: Dry, tmp_path: Path) -> None:
+    (tmp_path / "kinds.py").write_text(KINDS)
+    document = dry("kinds.py", cwd=tmp_path)
+    lines = {one["kind"]: one["bytes"] for one in document["results"]["run_dry"]["lines"]}
+    assert lines["to_device"] == lines["to_host"] == sum(map(int, document["stdout"].split()))
+    assert wrong(document) == []
+
+
+def test_what_fills_a_tensor_has_no_result_to_discard(dry: Dry, tmp_path: Path) -> None:
+    source = "import torch\nx, y = torch.zeros(4), torch.ones(4, device='cuda')\nx.copy_(y)\n{}x.to('cuda')\n"
+    for kept, told in (("z = ", []), ("", ["fills.py:4,"])):
+        (tmp_path / "fills.py").write_text(source.format(kept))
+        found = dry("fills.py", cwd=tmp_path)["findings"]
+        assert [one["message"].split()[0] for one in found if one["id"] == "run.copies.discarded"] == told
 
 
 SKIPPED = """
@@ -293,6 +465,17 @@ def test_what_a_forked_process_swallows_is_told(used: str, name: str, dry: Dry, 
     assert wrong(document) == [] and document["summary"]["verdict"] == "warn"
     (told,) = [one for one in document["findings"] if one["id"] in ("run.dry.fork", "run.dry.mismatch")]
     assert (told["id"], told["title"], told["evidence"]["times"]) == (name, "swallowed.py:11", 4)
+
+
+@pytest.mark.parametrize(
+    "call", ["torch.ones(2).cuda().numpy()", "torch.randn(2, device='cuda', generator=torch.Generator())"]
+)
+def test_what_a_forked_process_swallows_is_a_mismatch_in_torchs_words_too(call: str, dry: Dry, tmp_path: Path) -> None:
+    source = SWALLOWED.replace("torch.ones(2).cuda() + torch.ones(2)", call).replace("RuntimeError", "Exception")
+    (tmp_path / "swallowed.py").write_text(source)
+    document = dry("swallowed.py", "unused", cwd=tmp_path)
+    (told,) = [one for one in document["findings"] if one["id"] in ("run.dry.dtype", "run.dry.mismatch")]
+    assert (told["id"], told["title"], told["evidence"]["times"]) == ("run.dry.mismatch", "swallowed.py:11", 4)
 
 
 SPAWNED = """

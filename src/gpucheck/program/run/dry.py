@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import importlib
 import mmap
 import os
@@ -23,7 +24,7 @@ import torch
 from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
 
-from gpucheck.program import engine, placement, simulated_cuda, simulated_devices
+from gpucheck.program import engine, placement, rules, simulated_cuda, simulated_devices
 from gpucheck.program.options import Device
 from gpucheck.program.run import counters, hooks, memory_peaks
 from gpucheck.program.simulated_devices import COUNTED, Claims, Place, here, is_ours, rank, storage_of, text_of
@@ -68,7 +69,9 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
         moment=lambda: (counters.PHASES[hooks.cells[counters.PHASE]], hooks.cells[counters.STEPS]),
         where=here,
     )
-    _world = engine.World(claims=Claims(memory), card=device, has_values=asked["values"])
+    # Under torchrun each process of a machine has a GPU of its own there.
+    count = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    _world = engine.World(claims=Claims(memory), card=device, has_values=asked["values"], count=count)
     if not _world.has_values:
         # A parameter on the CPU cannot take the data of one without: the objects trade places instead.
         torch.__future__.set_swap_module_params_on_conversion(True)
@@ -156,17 +159,34 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
     distributed = torch.distributed
     found: list[tuple[Any, str, Any]] = []
     if distributed.is_available():
-        whole = distributed.distributed_c10d.init_process_group
+        c10d = distributed.distributed_c10d
+        init, whole, device = c10d.init_process_group, c10d._new_process_group_helper, c10d._get_object_coll_device
 
-        def init(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if backend is None or "nccl" in str(backend):
-                _remark("NCCL is replaced by gloo")
-                backend = "gloo"
+        def initial(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if backend is None:  # gloo for the CPU and NCCL for the GPUs
+                _remark_nccl()
             kwargs.pop("device_id", None)
-            return whole(backend, *args, **kwargs)
+            return init(backend or "gloo", *args, **kwargs)
 
-        for owner in (distributed, distributed.distributed_c10d):
-            found += [(owner, "init_process_group", init), (owner, "is_nccl_available", lambda: True)]
+        def group(size: Any, rank: Any, ranks: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
+            asked = str(backend).lower()
+            if "nccl" in asked:
+                _remark_nccl()
+                backend, kwargs = "gloo", {**kwargs, "backend_options": None}
+            made = whole(size, rank, ranks, backend, *args, **kwargs)
+            if "nccl" in asked and "cpu" not in asked and made[0] in c10d._world.pg_map:
+                c10d._world.pg_map[made[0]] = (distributed.Backend("nccl"), made[1])
+            return made
+
+        for owner in (distributed, c10d):
+            found += [(owner, "init_process_group", initial), (owner, "is_nccl_available", lambda: True)]
+        found += [
+            (c10d, "_new_process_group_helper", group),
+            # Torch's own tensors of objects go where the group takes them.
+            (c10d, "_get_object_coll_device", lambda group=None: "cuda" if _is_of_nccl(group) else device(group)),
+            (c10d, "default_pg_nccl_timeout", c10d.default_pg_timeout),
+            *((c10d.ProcessGroup, name, _collective(getattr(c10d.ProcessGroup, name))) for name in _COLLECTIVES),
+        ]
     prepared = spawn.get_preparation_data
 
     def unjudged(name: str) -> Any:
@@ -174,6 +194,46 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
         return prepared(name)
 
     return [*found, (torch, "compile", _uncompiled), (spawn, "get_preparation_data", unjudged)]
+
+
+@functools.cache
+def _remark_nccl() -> None:
+    _remark("NCCL is replaced by gloo")
+
+
+# What sends tensors: `torch.distributed` calls them, each operation one. Not `barrier`, which makes its own tensor.
+_COLLECTIVES = [
+    name
+    for name in (
+        *("allreduce", "allreduce_coalesced", "broadcast", "reduce", "gather", "scatter", "send", "recv"),
+        *("recv_anysource", "allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced"),
+        *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base"),
+        *("all_gather_single", "all_gather_single_coalesced", "reduce_scatter_single", "all_to_all_single"),
+    )
+    if torch.distributed.is_available() and hasattr(torch.distributed.ProcessGroup, name)
+]
+
+
+def _is_of_nccl(group: Any) -> bool:
+    """Return whether a group, None for all ranks, was asked for with NCCL alone: it takes no tensor of the CPU."""
+    return str(torch.distributed.get_backend(group)) == "nccl"
+
+
+def _collective(original: Any) -> Any:
+    """Return the method of a group, which NCCL refuses for a tensor on the CPU."""
+
+    @functools.wraps(original)
+    def called(group: Any, *args: Any, **kwargs: Any) -> Any:
+        known = torch.distributed.distributed_c10d._world.pg_map
+        if group in known and _is_of_nccl(group):
+            with memory_peaks.unseen():
+                for tensor in engine.tensors_in([*args, kwargs]):
+                    if _world.claims.device(tensor) == simulated_devices.CPU:
+                        name, text = f"NCCL's {original.__name__}", rules.NO_BACKEND.format("cpu")
+                        _world.apart("tensor", tensor, simulated_cuda.device_of("cuda"), name, text)
+        return original(group, *args, **kwargs)
+
+    return called
 
 
 def _uncompiled(model: Any = None, **options: Any) -> Any:
@@ -264,8 +324,9 @@ def _end() -> None:
             assumed=len(_world.assumed),
             trains=_trains,
         )
-        if memory.exceeded is not None:
-            _say("exceeded", peak=_told(memory.exceeded))
+        exceeded = memory.exceeded or (_world.unmet if isinstance(error, torch.cuda.OutOfMemoryError) else None)
+        if exceeded is not None:
+            _say("exceeded", peak=_told(exceeded))
     hooks.cells[counters.END_NS] = hooks.now()
     _claimed.close()
 

@@ -57,8 +57,11 @@ _was_pinned: dict[int, bool] = {}
 # -- sites ------------------------------------------------------------------------------------------------------------
 
 
-def _site(kind: str, frame: FrameType) -> int:
-    """The number of the user's line at which `frame` was called, for what is done there; -1 where there is no room."""
+def _site(kind: str, frame: FrameType, *, fills: bool = False) -> int:
+    """The number of the user's line at which `frame` was called, for what is done there; -1 where there is no room.
+
+    What `fills` a tensor that was there before has no result that could be discarded.
+    """
     # Most are called by the user's own code, at a line that is known.
     number = _sites.get((kind, id(frame.f_code), frame.f_lasti))
     if number is not None:
@@ -67,15 +70,15 @@ def _site(kind: str, frame: FrameType) -> int:
     at = caller if caller is not None else frame
     key = (kind, id(at.f_code), at.f_lasti)
     number = _sites.get(key)
-    return _new_site(key, at, frame, users=caller is not None) if number is None else number
+    return _new_site(key, at, frame, users=caller is not None, fills=fills) if number is None else number
 
 
-def _new_site(key: tuple[str, int, int], at: FrameType, called: FrameType, *, users: bool) -> int:
+def _new_site(key: tuple[str, int, int], at: FrameType, called: FrameType, *, users: bool, fills: bool) -> int:
     number = cells[counters.SITES]
     # Whether the statement throws the call's result away: where the call is inlined, the place is that of the caches
     # behind the instruction.
     following = (one for one in dis.get_instructions(at.f_code) if one.offset > at.f_lasti)
-    discarded = at is called and next((one.opname == "POP_TOP" for one in following), False)
+    discarded = at is called and not fills and next((one.opname == "POP_TOP" for one in following), False)
     line = {
         "say": "site",
         "site": number,
@@ -124,7 +127,7 @@ def _count(site: int, size: int, spent_ns: int) -> int:
 def _size(tensor: Any) -> int:
     """Bytes of the tensor's elements."""
     with memory_peaks.unseen():
-        return int(tensor.nbytes)
+        return memory_peaks.size(tensor)
 
 
 # -- waits ------------------------------------------------------------------------------------------------------------
@@ -275,19 +278,28 @@ def _filler(original: Callable[..., Any]) -> Callable[..., Any]:
             error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
             raise
         if isinstance(src, torch.Tensor):
-            _copied(src, self, source, target, began, non_blocking)
+            _copied(src, self, source, target, began, non_blocking, fills=True)
         return result
 
     return fill
 
 
-def _copied(moved: Any, result: Any, source: str | None, target: str | None, began: int, non_blocking: bool) -> None:
+def _copied(
+    moved: Any,
+    result: Any,
+    source: str | None,
+    target: str | None,
+    began: int,
+    non_blocking: bool,
+    *,
+    fills: bool = False,
+) -> None:
     spent = now() - began
     if is_plain(moved):
-        _note_copy(moved, result, source, target, spent, non_blocking, sys._getframe(2))
+        _note_copy(moved, result, source, target, spent, non_blocking, sys._getframe(2), fills)
         return
     with memory_peaks.unseen():
-        _note_copy(moved, result, source, target, spent, non_blocking, sys._getframe(2))
+        _note_copy(moved, result, source, target, spent, non_blocking, sys._getframe(2), fills)
 
 
 def _note_copy(
@@ -298,6 +310,7 @@ def _note_copy(
     spent: int,
     non_blocking: bool,
     frame: FrameType,
+    fills: bool,
 ) -> None:
     if source == target and moved.device == result.device:  # a dtype or a layout on one device
         return
@@ -305,8 +318,8 @@ def _note_copy(
     if thread in _silent:
         return
     kind = "to_device" if source is None else "to_host" if target is None else "between"
-    site = _site(kind, frame)
-    at = _count(site, moved.nbytes, spent)
+    site = _site(kind, frame, fills=fills)
+    at = _count(site, memory_peaks.size(moved), spent)
     if thread == _main_thread:
         # A copy to the host returns when the device is done with what comes before it: that is waiting.
         cells[_WAITS_NS if target is None else _COPIES_NS] += spent
@@ -346,7 +359,7 @@ def _follow(moved: Any, result: Any, site: int, at: int) -> None:
 
 def is_pinned(tensor: Any) -> bool:
     """Return whether the host's side of a copy is page-locked: the device can then read it while the host goes on."""
-    return bool(tensor.is_pinned())
+    return all(one.is_pinned() for one in memory_peaks.parts(tensor))
 
 
 # -- data, phases and steps -------------------------------------------------------------------------------------------

@@ -390,7 +390,14 @@ def _mismatches(result: DryResult) -> Iterator[Finding]:
         if not one.ended:
             message = f"{message}; {_caught(one.times)}" + (f" and ended with status {status}" if status else "")
         evidence = {**made.evidence, "ended": one.ended, "times": one.times}
-        yield replace(made, id="run.dry.mismatch", verdict=verdict, message=message, evidence=evidence)
+        fix = made.fix
+        if fix is None and any(operand.is_wrong and operand.name == "generator" for operand in one.mismatch.operands):
+            fix = f'{one.mismatch.place}: pass generator=torch.Generator(device="{one.mismatch.expected}")'
+        if one.mismatch.operation == "Tensor.pin_memory" and all(
+            each.variable is None for each in one.mismatch.operands
+        ):
+            fix = f"{one.mismatch.place}: leave out pin_memory, or keep the data on the CPU"  # a DataLoader calls it
+        yield replace(made, id="run.dry.mismatch", verdict=verdict, message=message, evidence=evidence, fix=fix)
     if result.in_forks is not None and result.stopped is None:
         yield _in_forks(result.in_forks)
     for mixed in result.mixed:
@@ -412,6 +419,7 @@ def _in_forks(seen: CaughtError) -> Finding:
 def _refused(text: str, place: str) -> tuple[str, str] | None:
     """The id and the fix of an error that reached gpucheck as text alone, as from a worker; None for another error."""
     kinds = {rules.APART: ("run.dry.mismatch", f"{place}: bring both to one device")}
+    kinds |= dict.fromkeys(rules.ELSEWHERE, ("run.dry.mismatch", f"{place}: move it with .to(device)"))
     kinds |= dict.fromkeys((rules.FORKED, rules.FORKED_KERNEL), ("run.dry.fork", _FORK_FIX))
     # Of a forked process the shared counters keep at least the first 159 characters: more than any of these has.
     return next((to for known, to in kinds.items() if known in text), None)
@@ -446,6 +454,8 @@ def _stop(result: DryResult) -> Iterator[Finding]:
             how = _signal(code) if code < 0 else "os._exit, which discards what was found"
             yield Finding("run.dry.followed", "inconclusive", f"not judged to the end: ended by {how}")
         return
+    if stop.kind == "OutOfMemoryError" and result.memory is not None and result.memory.exceeded is not None:
+        return  # the memory has its own finding
     place = stop.place or "an unknown line"
     evidence = asdict(stop)
     if rules.MIXED_DTYPES.search(stop.text) and not stop.autocast:
@@ -481,10 +491,9 @@ def _memory_findings(result: DryResult) -> Iterator[Finding]:
         where = first.place or "an unknown line"
         message = f"{capacity(first.asked_bytes)} requested at {where} in {first.phase}, step {first.step + 1}; {most}"
         evidence |= {"place": first.place}
+        message += f"; most held by {held}" if held else ""
         verdict: Verdict = "info" if result.assumed_count and not result.has_values and not result.steps else "fail"
-        yield Finding(
-            "run.dry.memory", verdict, "out of memory", f"{message}; most held by {held}", evidence, _advice_of(memory)
-        )
+        yield Finding("run.dry.memory", verdict, "out of memory", message, evidence, _advice_of(memory))
     elif highest > total:
         message = f"{most}: it fits at {capacity(peak.allocated_bytes)} but not at {capacity(highest)}; {_UNPUBLISHED}"
         yield Finding("run.dry.memory", "inconclusive", "memory may run out", message, evidence)

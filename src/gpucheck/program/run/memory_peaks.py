@@ -272,17 +272,41 @@ def sums(optimizers: Iterable[Any], counts: Callable[[Any], bool] | None = None)
     }
 
 
-def _once(tensor: Any, seen: set[int]) -> int:
-    """The bytes of a tensor's storage, a sparse one's of its values; 0 for one that was seen."""
+# The tensors that hold what a tensor of another layout holds, by their methods.
+_PARTS = {
+    torch.sparse_coo: ("_values", "_indices"),
+    **dict.fromkeys((torch.sparse_csr, torch.sparse_bsr), ("values", "crow_indices", "col_indices")),
+    **dict.fromkeys((torch.sparse_csc, torch.sparse_bsc), ("values", "ccol_indices", "row_indices")),
+    torch.jagged: ("values", "offsets"),
+}
+
+
+def parts(tensor: Any) -> list[Any]:
+    """The plain tensors that hold a tensor's elements and indices, its elements first; of a plain one itself."""
+    methods = _PARTS.get(tensor.layout)
+    return [tensor] if methods is None else [getattr(tensor, name)() for name in methods]
+
+
+def size(tensor: Any) -> int:
+    """Bytes of a tensor's elements and of a sparse one's indices; 0 for a layout that does not tell."""
     try:
-        storage = (tensor._values() if tensor.layout is torch.sparse_coo else tensor).untyped_storage()
-        key, size = storage._cdata, storage.nbytes()
+        return sum(int(one.nbytes) for one in parts(tensor))
+    except (RuntimeError, NotImplementedError):  # an opaque layout, as that of MKL-DNN
+        return 0
+
+
+def _once(tensor: Any, seen: set[int]) -> int:
+    """The bytes of a tensor's storages, without those that were seen."""
+    new = 0
+    try:
+        for one in parts(tensor):
+            storage = one.untyped_storage()
+            if storage._cdata not in seen:
+                seen.add(storage._cdata)
+                new += storage.nbytes()
     except (RuntimeError, NotImplementedError):  # fake and wrapped tensors have none
         return 0
-    if key in seen:
-        return 0
-    seen.add(key)
-    return int(size)
+    return new
 
 
 def _tensors(value: Any, depth: int) -> Iterator[Any]:
