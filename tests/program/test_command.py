@@ -151,7 +151,7 @@ class Alone(Backward):
 def test_what_a_backward_meets_of_what_the_forward_met_is_no_second_cause(
     name: str, titles: list[str], run: Run, tmp_path: Path
 ) -> None:
-    """Torch's backward and its optimizer have no line of the user's; a tensor that a backward makes is its own cause."""
+    """Torch's backward and its optimizer have no line of the user's; what a backward makes is its own cause."""
     (tmp_path / "step.py").write_text(STEP)
     _, document, _ = run(f"step.py:{name}", "--train", "--input", "x:8:float32", whole=True)
     assert [one["title"] for one in document["findings"] if one["id"] == "model.mismatch"] == titles

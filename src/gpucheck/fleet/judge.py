@@ -401,7 +401,7 @@ def _fewer_devices(nodes: Mapping[str, NodeDocument]) -> dict[str, tuple[str, bo
         host: max((device.name for device in one.devices if device.id != "cpu"), default="")
         for host, one in nodes.items()
     }
-    fewer = {}
+    fewer: dict[str, tuple[str, bool]] = {}
     for model in dict.fromkeys(models.values()):
         alike = {host: one for host, one in nodes.items() if model in ("", models[host])}
         fewer |= {host: told for host, told in _fewer_among(alike).items() if models[host] == model}

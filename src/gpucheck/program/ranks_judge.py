@@ -131,7 +131,8 @@ def judge(table: Table) -> Verdict:
         top = max(lateness.waited, key=lateness.waited.__getitem__)
         if not named and lateness.waited[top] > 0.75 * sum(lost) and len(seldom) < SELDOM * len(steps):
             told = f"waiting for the last costs {statistics.fmean(lost) * 1e3:.3g} ms of a step"
-            reason = f"{told}, most of it for rank {top}, in {len(seldom)} of {len(steps)} steps: too few to tell it from chance"
+            few = f"in {len(seldom)} of {len(steps)} steps: too few to tell it from chance"
+            reason = f"{told}, most of it for rank {top}, {few}"
             return Verdict("not_decided", reason=reason, late_s=means, shares=shares)
         share = sum(shares[rank] for rank in named)
         return Verdict("alternating", tuple(sorted(named)), statistics.fmean(lost), share, means, "", shares)

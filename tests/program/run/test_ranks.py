@@ -144,7 +144,7 @@ def test_who_is_seldom_late_by_much_is_named_and_by_its_cost() -> None:
     # Once is chance, and no turns.
     once = ranks_judge.judge(table(lambda rank, step: [STEP_S + noise(rank, step) + 8.0 * (rank == 1 and step == 70)]))
     assert (once.outcome, once.ranks) == ("not_decided", ())
-    costs = "waiting for the last costs 104 ms of a step, mostly for rank 1"
+    costs = "waiting for the last costs 104 ms of a step, most of it for rank 1"
     assert once.reason == f"{costs}, in 1 of 77 steps: too few to tell it from chance"
 
 
