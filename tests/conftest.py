@@ -114,9 +114,6 @@ def sample(tests: Sequence[str]) -> set[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # Files with slow tests begin first: at the end of a run those of one file would have a processor to themselves.
-    slow_files = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow_files)
     if not config.option.sampled:
         return
     slow = [item.nodeid for item in items if item.get_closest_marker("slow")]

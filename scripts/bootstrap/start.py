@@ -14,10 +14,9 @@ from .layers import is_ready, layer_folder, layer_python
 from .lock import locked, mark_in_use
 
 # One more than there are processors, for tests that wait; more than four would not make the slowest file shorter.
-# A worker that is lost to a test that hung is not replaced: the next one would run that test again. Files keep the
-# order that tests/conftest.py gives them.
+# A worker that is lost to a test that hung is not replaced: the next one would run that test again.
 WORKERS = min((os.cpu_count() or 1) + 1, 4)
-IN_PARALLEL = ("-n", str(WORKERS), "--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart=0")
+IN_PARALLEL = ("-n", str(WORKERS), "--dist", "loadfile", "--max-worker-restart=0")
 # Whoever waits reads first how long; by whether slow tests run too.
 TAKES = {
     False: "the quick set of tests takes about 6 minutes on 2 cores (--all, every slow test too: about 13)",

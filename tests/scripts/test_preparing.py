@@ -528,14 +528,7 @@ def test_the_tools_get_a_layer_of_their_own_at_exact_pins(checkout: Checkout, py
     ended = checkout.run(python, "-k", "a b", script="test")
     assert ended.code == 0, ended.err
     assert ended.told["arguments"] == [
-        *(
-            "--durations=10",
-            "-n",
-            str(min((os.cpu_count() or 1) + 1, 4)),
-            "--dist",
-            "loadfile",
-            "--no-loadscope-reorder",
-        ),
+        *("--durations=10", "-n", str(min((os.cpu_count() or 1) + 1, 4)), "--dist", "loadfile"),
         "--max-worker-restart=0",
         *("-k", "a b"),
     ]
