@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -66,3 +68,18 @@ def test_where_cuda_does_not_lock_it_torchs_own_is_taken(monkeypatch: pytest.Mon
     assert accel.pinned(4, torch.int64).numel() == 4
     assert (cuda.locked, asked) == ([], [True])
     kept.settle(Well())
+
+
+ENDING = """
+import types, torch
+from gpucheck.machine import accel
+
+cuda = types.SimpleNamespace(cudaHostRegister=lambda *_: 0, cudaHostUnregister=lambda address: print("unlocked"))
+torch.cuda = types.SimpleNamespace(is_initialized=lambda: True, cudart=lambda: cuda)
+torch.still_held = accel.pinned(100, torch.int64)
+"""
+
+
+def test_a_process_that_ends_with_a_buffer_complains_of_nothing() -> None:
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "unlocked\n", "")

@@ -48,9 +48,12 @@ def test_it_is_judged_as_it_was(path: Path) -> None:
     assert {one.id: one.verdict for one in again.findings} == {one.id: one.verdict for one in read.findings}
 
 
-@pytest.mark.parametrize("name", ["devices", "devices-busy", "doctor", "status"])
-def test_a_healthy_gpu_has_no_fault(name: str) -> None:
-    (path,) = (one for one in DOCUMENTS if one.stem == name)
+@pytest.mark.parametrize(
+    "path",
+    [one for one in DOCUMENTS if one.stem in ("devices", "devices-busy", "doctor", "status")],
+    ids=lambda path: f"{path.parent.name}-{path.stem}",
+)
+def test_a_healthy_gpu_has_no_fault(path: Path) -> None:
     found = {one.id: one.verdict for one in judge_devices(report(path).facts)}
     assert found["devices.answers"] == "pass"
     assert set(found.values()) <= {"pass", "info", "skip"}

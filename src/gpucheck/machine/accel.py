@@ -381,11 +381,12 @@ def has_context(accel: Any) -> bool:
 class _PageLocked(mmap.mmap):
     """Host memory that CUDA has locked, until nothing uses it any more."""
 
-    address = 0
+    # Lets CUDA unlock it. As Python ends, the names of this module are gone before the last buffer is.
+    unlock: Callable[[], object] | None = None
 
     def __del__(self) -> None:
-        if self.address:
-            torch.cuda.cudart().cudaHostUnregister(self.address)
+        if self.unlock is not None:
+            self.unlock()
 
 
 def pinned(count: int, dtype: torch.dtype) -> torch.Tensor:
@@ -405,7 +406,7 @@ def _page_locked(count: int, dtype: torch.dtype) -> torch.Tensor | None:
     memory = _PageLocked(-1, max(count * dtype.itemsize, 1), **private)
     words = torch.frombuffer(memory, dtype=dtype, count=count)
     if int(torch.cuda.cudart().cudaHostRegister(words.data_ptr(), words.nbytes, _PORTABLE)) == 0:
-        memory.address = words.data_ptr()
+        memory.unlock = functools.partial(torch.cuda.cudart().cudaHostUnregister, words.data_ptr())
         return words
     # CUDA gives the same error to whoever asks next: that is not to be a kernel's launch.
     with contextlib.suppress(RuntimeError):
