@@ -188,7 +188,7 @@ def is_true(found: SlowDevice, centres: Sequence[float], truth: Sequence[Sequenc
 
 
 def is_unsure(row: FleetNode) -> bool:
-    """Whether a node is undecided by its speed; those that lack figures or devices are by that alone."""
+    """Return whether a node is undecided because of its speed, and not because figures or devices are missing."""
     return row.state == "undecided" and bool(row.slow or row.cause.startswith("one of "))
 
 

@@ -11,19 +11,21 @@ import pytest
 from preloaded import Gpucheck
 from shown import sentence
 
-NET = """
-import os
-import torch
-from torch import nn
-
-class Net(nn.Module):
+# What both targets leave behind.
+SCALED = """class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.lin = nn.Linear(8, 8)
         self.scale = torch.ones(8)
 
     def forward(self, x):
-        print("hello from the forward")
+"""
+NET = f"""
+import os
+import torch
+from torch import nn
+
+{SCALED}        print("hello from the forward")
         return self.lin(x) * self.scale
 
 def make():
@@ -104,7 +106,7 @@ def test_an_error_of_the_users_is_one_sentence(
     assert sentence(err).startswith(words)
 
 
-STEP = """
+STEP = f"""
 import torch
 from torch import nn
 
@@ -117,14 +119,7 @@ class Double(torch.autograd.Function):
     def backward(ctx, gradient):
         return torch.zeros(gradient.shape)  # on the CPU
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.lin = nn.Linear(8, 8)
-        self.scale = torch.ones(8)
-
-    def forward(self, x):
-        return self.last(self.lin(x) * self.scale)
+{SCALED}        return self.last(self.lin(x) * self.scale)
 
     def last(self, x):
         return x

@@ -29,7 +29,7 @@ def run(common: Common, options: RunOptions) -> int:
     from gpucheck.machine.child import end_like
     from gpucheck.program.run.command import command
     from gpucheck.report.events import Notice
-    from gpucheck.report.report import Collector
+    from gpucheck.report.report import Collector, exit_code
 
     folders = [path for path in common.output if path.endswith(os.sep) or os.path.isdir(path)]
     paths = [os.path.join(path, "run.json") if path in folders else path for path in common.output]
@@ -52,8 +52,8 @@ def run(common: Common, options: RunOptions) -> int:
         raise
     # The program's own failure comes first, except where a dry run puts what failed before it.
     if common.strict and (code == 0 or (options.dry is not None and code > 0)):
-        warned = any(finding.verdict in ("warn", "fail") for finding in collector.findings)
-        code = FAILED if warned else code
+        asked = exit_code(tuple(collector.findings), strict=True)
+        code = FAILED if asked == FAILED else code
     try:
         _report(common, files, collector, began, code)
     except GpucheckError as error:

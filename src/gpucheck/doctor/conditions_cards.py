@@ -600,8 +600,8 @@ _FIXED = (
 def _as_loaded(evidence: Evidence, names: Collection[str] | None, least: int) -> Iterator[tuple[Device, str]]:
     """The cards as they ran under load, for the checks of a busy card, and how often NVML gave which clock reason.
 
-    Of the reasons those `names` count (None: all) that at least so many readings have. What else was read at rest is
-    left out.
+    A reason counts if it is among `names` (None: any) and at least `least` readings have it. Other values that were
+    read at rest are left out.
     """
     for card, telemetry in _seen(evidence):
         known = _device(evidence, card.device) or Device("cuda", card.device)

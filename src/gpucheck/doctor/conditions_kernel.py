@@ -516,7 +516,7 @@ def _unmasked(evidence: Evidence) -> list[str | None]:
 
 
 def _seen(evidence: Evidence, reading: Reading, told: str) -> Seen:
-    # torch counts before CUDA starts, and reads the mask by rules of its own.
+    # torch counts the GPUs before CUDA starts, and its rules for reading the mask are not those of CUDA.
     by_torch = evidence.probe.count if evidence.probe.cuda is not None else None
     message = f"{MASK}={reading.value!r} {told}: {'; '.join(entry.told for entry in reading.entries)}"
     if by_torch is not None and by_torch != len(reading.shown):

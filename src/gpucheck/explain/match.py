@@ -149,18 +149,21 @@ def is_cut(text: str, pattern: Pattern) -> bool:
     ends, begins = text[-_MOST:].rstrip(".…"), text[:_MOST].lstrip(".…")
     head, tail = pattern.head, pattern.tail
     # Of thousands of patterns most end here: not even the shortest part is there.
-    if (least := _least(head)) <= len(head) and head[:least] in ends:
-        lengths = range(least, len(head) + 1)
-        if any(ends.endswith(head[:length]) and _is_own(head, slice(0, length)) for length in lengths):
-            return True
-    if (least := _least(tail)) > len(tail) or tail[-least:] not in begins:
-        return False
+    least = _least(head)
+    lengths = range(least, len(head) + 1)
+    if head[:least] in ends and any(
+        ends.endswith(head[:length]) and _is_own(head, slice(0, length)) for length in lengths
+    ):
+        return True
+    least = _least(tail)
     lengths = range(least, len(tail) + 1)
-    return any(begins.startswith(tail[-length:]) and _is_own(tail, slice(-length, None)) for length in lengths)
+    return tail[-least:] in begins and any(
+        begins.startswith(tail[-length:]) and _is_own(tail, slice(-length, None)) for length in lengths
+    )
 
 
 def _least(run: str) -> int:
-    """How much of a run has to be there for it to be known."""
+    """Return how many characters of a run the text must have for the run to be recognised."""
     return max(CUT_CHARACTERS, round(CUT_SHARE * len(run)))
 
 

@@ -521,8 +521,8 @@ def _beside_siblings(nodes: Mapping[str, NodeDocument]) -> _Beside:
 def _unmeasured(
     nodes: Mapping[str, NodeDocument], figures: Groups, impossible: set[str]
 ) -> tuple[dict[str, tuple[str, str]], str]:
-    """What each node lacks that siblings have, with the command for it, of the nodes whose check passed; and, where
-    most devices lack every figure of a kind, how many have one.
+    """Return which figures are missing on each node whose check passed, with the command that measures them. The text
+    says how many devices were compared, if some lack every figure of a benchmark.
 
     A figure is due where at least half of a model's devices have it: one node that was asked for more, or a forged
     document, makes no other node lack anything.

@@ -92,8 +92,9 @@ AHEAD_RATIO = 5.0
 # device's time, so the device never waited for it.
 AHEAD_IN_WINDOW = 2.0
 MOST_DOUBLINGS = 3
-# After so many windows in a row for which the host was too slow, the stream is held. Fewer are a pause of some
-# milliseconds. A hold is to be avoided: the device rests meanwhile, and at its power limit is faster after a rest.
+# If the host is too slow for this many windows in a row, the stream is held. A shorter series is a pause of the host of
+# some milliseconds. A hold distorts the result: the device rests meanwhile, and at its power limit a rest makes it
+# faster.
 MOST_HESITATIONS = 20
 # The hold covers the enqueueing half as long again, and the hold's own launch.
 HOLD_FACTOR, HOLD_BASE_S = 1.5, 100e-6

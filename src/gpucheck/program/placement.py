@@ -430,6 +430,8 @@ def _stepped(parameter: nn.Parameter, make: MakeOptimizer, device: str) -> int:
 _ORIGINS: dict[LeftKind, OriginKind] = {"optimizer-state": "state", "parameter": "parameter"}
 # After so many a person has enough to repair.
 MOST_MISMATCHES = 20
+# Characters of an error that a document keeps.
+MOST_SAID = 300
 # Words of errors that a build or a machine without the device raises, not the program.
 OF_THE_DEVICE = (
     *("cuda", "cudnn", "nccl", "triton", "aten_cuda", "gpu", "flash_attn", "xformers", "torch._c"),
@@ -670,8 +672,7 @@ class _Examination:
                     self.world.tolerated.add(mismatch.site)
                     continue
                 if train and self.world.phase == "forward":
-                    text = " ".join(str(error).split())
-                    note = f"the forward pass in eval mode is not judged: {type(error).__name__}: {text[:300]}"
+                    note = f"the forward pass in eval mode is not judged: {_said(error)[:MOST_SAID]}"
                 else:
                     stopped, stopped_at = self._stop(error, found)
             break
@@ -714,11 +715,11 @@ class _Examination:
             # The same words serve a search, whose option is another.
             error.fix = error.fix.replace("add --mode infer", "leave --train out")
             raise error
-        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        text = _said(error)
         if not is_of_device(error, text) and not found:
             what = "the training step" if self.asked.train else "the forward pass"
             raise raised(f"{what} of {self.target.text}", error) from error
-        return text[:300], innermost(error.__traceback__)
+        return text[:MOST_SAID], innermost(error.__traceback__)
 
     # -- what training adds --------------------------------------------------------------------------------------------
 
@@ -749,6 +750,11 @@ def causes(entries: Iterable[DeviceMismatchEntry]) -> Iterator[DeviceMismatchEnt
         if entry.place is not None or len(met) == 1 or not origins <= met:
             yield entry
         met |= origins
+
+
+def _said(error: BaseException) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def is_of_device(error: BaseException, text: str) -> bool:
@@ -789,8 +795,8 @@ def on_device(asked: ModelOptions) -> DeviceRun | None:
     except (UsageError, TargetError):
         raise
     except Exception as error:  # noqa: BLE001 (the user's model may raise anything)
-        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return DeviceRun(device=DEVICE, error=text[:300], place=text_of(innermost(error.__traceback__)))
+        text = _said(error)
+        return DeviceRun(device=DEVICE, error=text[:MOST_SAID], place=text_of(innermost(error.__traceback__)))
     return DeviceRun(device=DEVICE)
 
 

@@ -29,7 +29,8 @@ LEVEL = 0.001
 # Where ranks run ahead of the last in more than this share of the steps, they did not wait for it: with
 # NCCL hosts may issue a step while others are at the one before.
 AHEAD = 0.02
-# Of a cost, what is told with the steps in which it arises; where these are fewer than `SELDOM`, nobody takes turns.
+# The verdict says in which part of the steps `MOST` of the cost arises. If that part is below `SELDOM`, one rank may
+# cause all of it without being late in most steps.
 MOST, SELDOM = 0.9, 0.15
 
 Outcome = Literal["straggler", "alternating", "alike", "not_decided"]
@@ -108,17 +109,18 @@ def judge(table: Table) -> Verdict:
         if means[rank] - _clock(table, rank) > max(least, errors[rank])
     )
     lost = [lateness.lost[step] for step in steps]
-    waiting = statistics.fmean(lost) - max(_clock(table, rank) for rank in late)
-    seldom = sorted(sorted(steps, key=lambda step: -lateness.lost[step])[: _most(lost)])
-    if not named and waiting > least and len(seldom) < SELDOM * len(steps):
-        top, chance = _seldom(lateness, seldom)
+    lost_s, clock_s = statistics.fmean(lost), max(_clock(table, rank) for rank in late)
+    costly = sorted(sorted(steps, key=lambda step: -lateness.lost[step])[: _most(lost)])
+    is_seldom = len(costly) < SELDOM * len(steps)
+    if not named and lost_s - clock_s > least and is_seldom:
+        top, chance = _seldom(lateness, costly)
         if chance < LEVEL and means[top] - _clock(table, top) > least:
             named = (top,)
     costs = lateness.costs(named)
     cost = [costs.get(step, 0.0) for step in steps]
     shares = {rank: sum(lateness.last[step] == rank for step in steps) / len(steps) for rank in late}
     # Where most steps cost next to nothing, who is last in them holds up nobody: the time counts.
-    weights = lateness.waited if len(seldom) < len(steps) / 2 else shares
+    weights = lateness.waited if len(costly) < len(steps) / 2 else shares
     others = max((weights[rank] for rank in late if rank not in named), default=0.0)
     alone = bool(named) and others < max(weights[rank] for rank in named) / 2
     if alone and (len(named) == 1 or not _alternate(named, late, steps)):
@@ -127,16 +129,16 @@ def judge(table: Table) -> Verdict:
         where = max(at, key=at.__getitem__)
         mean, most = statistics.fmean(cost), _most(cost) / len(steps)
         return Verdict("straggler", tuple(sorted(named)), mean, share, means, "", shares, where, most)
-    if waiting > least:
+    if lost_s - clock_s > least:
         top = max(lateness.waited, key=lateness.waited.__getitem__)
-        if not named and lateness.waited[top] > 0.75 * sum(lost) and len(seldom) < SELDOM * len(steps):
-            told = f"waiting for the last costs {statistics.fmean(lost) * 1e3:.3g} ms of a step"
-            few = f"in {len(seldom)} of {len(steps)} steps: too few to tell it from chance"
+        if not named and lateness.waited[top] > 0.75 * sum(lost) and is_seldom:
+            told = f"waiting for the last costs {lost_s * 1e3:.3g} ms of a step"
+            few = f"in {len(costly)} of {len(steps)} steps: too few to tell it from chance"
             reason = f"{told}, most of it for rank {top}, {few}"
             return Verdict("not_decided", reason=reason, late_s=means, shares=shares)
         share = sum(shares[rank] for rank in named)
-        return Verdict("alternating", tuple(sorted(named)), statistics.fmean(lost), share, means, "", shares)
-    apart = _apart(table) - 2 * max(_clock(table, rank) for rank in late)
+        return Verdict("alternating", tuple(sorted(named)), lost_s, share, means, "", shares)
+    apart = _apart(table) - 2 * clock_s
     if apart > 2 * least:
         reason = f"ranks arrive {apart * 1e3:.3g} ms apart, and nobody was seen to wait"
         return Verdict("not_decided", reason=reason, late_s=means, shares=shares)

@@ -466,14 +466,14 @@ def _arguments(node: ast.Call) -> list[ast.expr]:
 
 
 def _bound(file: File, node: ast.Name | ast.Attribute) -> list[ast.expr | None]:
-    """What a name is bound to in the innermost function that binds it, or an attribute anywhere in the file; None for
-    what no expression says, such as a parameter."""
-    functions = [one for one in walk(file.tree) if isinstance(one, Function)]
+    """Return the values that the code assigns to a name in the innermost function that assigns it, or to an attribute
+    anywhere in the file; None stands for a value that no expression gives, such as a parameter."""
+    functions = (one for one in walk(file.tree) if isinstance(one, Function))
     around = [one for one in functions if one.lineno <= node.lineno <= (one.end_lineno or 0)]
     scopes: list[ast.AST] = [*reversed(around), file.tree] if isinstance(node, ast.Name) else [file.tree]
     text = ast.unparse(node)
     for scope in scopes:
-        inner = [one for one in functions if one is not scope and one in walk(scope)]
+        inner = [one for one in walk(scope) if isinstance(one, Function) and one is not scope]
         nested = {id(below) for one in inner for below in walk(one)} if isinstance(node, ast.Name) else set()
         own = (one for one in walk(scope) if id(one) not in nested)
         if bound := [value for one in own for target, value in _bindings(one) if ast.unparse(target) == text]:

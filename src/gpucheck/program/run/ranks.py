@@ -321,6 +321,11 @@ class Read:
         return f"{group}#{made}" if made else group, number
 
     @property
+    def steps_made(self) -> int:
+        """The steps of its record, or those that it told as it ended, where more."""
+        return max(len(self.steps), self.done)
+
+    @property
     def is_of_nccl(self) -> bool:
         return any(str(kind["name"]).startswith("nccl") for kind in self.kinds.values())
 
@@ -434,7 +439,7 @@ def result(folder: Path) -> RanksResult:
     # Those that were seen may all wait for one that was not.
     if (seen := len({rank for call in table.calls for rank in call.arrivals})) < world and verdict.outcome == "alike":
         verdict = ranks_judge.Verdict("not_decided", reason=f"collectives of {seen} of {world} ranks were seen")
-    done = min((max(len(one.steps), one.done) for one in ranks), default=0)
+    done = min((one.steps_made for one in ranks), default=0)
     if table.steps < min(done, ranks_judge.FEWEST_STEPS):
         reason = f"{done} steps: fewer than {ranks_judge.FEWEST_STEPS}"
         if done >= ranks_judge.FEWEST_STEPS:
@@ -581,7 +586,7 @@ def _row(one: Read, means: Mapping[str, float], verdict: ranks_judge.Verdict, *,
         rank=one.rank,
         host=one.host,
         device=f"cuda:{one.local}" if one.is_of_nccl else "cpu",
-        steps=max(len(one.steps), one.done),
+        steps=one.steps_made,
         late_s=verdict.late_s.get(one.rank),
         last_share=verdict.shares.get(one.rank),
         **{
@@ -603,7 +608,7 @@ def _has_left_early(one: Read, ranks: Sequence[Read]) -> bool:
         return False
     others = [other for other in ranks if other is not one]
     if one.pending is None:  # its last calls were lost with it, as os._exit() does: its steps are known
-        return any(max(len(other.steps), other.done) > max(len(one.steps), one.done) for other in others)
+        return any(other.steps_made > one.steps_made for other in others)
     last: dict[str, int] = {}
     for group, number in one.calls:
         last[group] = max(number, last.get(group, 0))
