@@ -369,6 +369,7 @@ def test_what_stays_between_steps_is_what_is_resident_beyond_the_baseline_and_th
 
 def test_without_linux_interfaces_it_says_how_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = open_device("cpu")
+    monkeypatch.setattr(trial, "first_in_line", lambda: None)  # this process runs other tests, and is no trial
     monkeypatch.setattr(trial, "reset_resident_peak", lambda: False)
     assert open_cpu_gauge(cpu, None).method == "process peak"
     monkeypatch.setattr(accel, "_status_bytes", lambda field: None)  # macOS: no peak at all
