@@ -117,6 +117,28 @@ def test_a_sitecustomize_of_the_users_is_read(tmp_path: Path) -> None:
     )
 
 
+FINDER = """
+import importlib.machinery, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            print("the user's finder")
+            return importlib.machinery.PathFinder.find_spec(name, path, target)
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def test_torch_is_seen_behind_a_finder_of_the_users(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(FINDER)
+    (tmp_path / "uses.py").write_text("import torch\ntorch.ones(3)\n")
+    path = os.pathsep.join([str(tmp_path), str(SOURCE)])
+    _, out, err = ended([*GPUCHECK[:-1], str(tmp_path / "uses.py")], PYTHONPATH=path)
+    assert out.count(b"the user's finder") == 1
+    assert b"since torch was loaded" in err, err
+
+
 @pytest.mark.parametrize("program", ["run_signals.py", "run_interrupted.py"])
 def test_signals_sent_to_gpucheck_reach_the_program_once(program: str) -> None:
     ends = []

@@ -129,3 +129,5 @@ except ImportError as _error:
     if _error.name != "sitecustomize":
         raise
     raise ImportError("No module named 'sitecustomize'", name="sitecustomize") from None
+# A finder of the user's may stand before ours now: ours is asked first, and asks the others.
+sys.meta_path.sort(key=lambda finder: not isinstance(finder, _Waiting))
