@@ -378,5 +378,5 @@ def _flat(table: Mapping[str, Any]) -> list[tuple[str, Any]]:
 def _in_file(name: str, value: Any, origin: str, device: str | None = None) -> Limit:
     threshold = BY_ID[name]
     if isinstance(value, str) and threshold.kind != "percent":
-        raise UsageError(f"{origin} {shown(value)} is no number", "", "write it without quotes")
+        raise UsageError(f"{origin} {shown(value)} is not a number", "", "write it without quotes")
     return limit(threshold, value, origin, device=device)

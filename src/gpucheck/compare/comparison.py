@@ -362,9 +362,18 @@ def _nothing(comparison: Comparison) -> Finding:
     fix = "compare two documents of the same command with the same cases"
     title = "no row in common"
     if without:
-        title = "nothing to compare: "
-        title += "neither document has measurements" if len(without) == 2 else f"{without[0]} has no measurements"
-        fix = "compare documents of the same `gpucheck bench …`"
+        title = (
+            "nothing to compare: neither document has measurements"
+            if len(without) == 2
+            else f"nothing to compare: {without[0]} has no measurements"
+        )
+        # A benchmark without measurements ended before it had any.
+        command = commands[without[0]] or ""
+        fix = (
+            f"measure again: gpucheck {command} --output FILE.json"
+            if command.startswith("bench")
+            else "compare documents of the same `gpucheck bench …`"
+        )
     return Finding("compare.changes", "inconclusive", title, told, {"rows": {}}, fix)
 
 

@@ -24,6 +24,7 @@ from gpucheck.render.blocks import (
     verdict_cell,
 )
 from gpucheck.render.devices import NONE, called, devices_table, hottest, is_about, short_name, versions_line
+from gpucheck.render.explain import SURE
 from gpucheck.render.text import said
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, Verdict, in_short
@@ -79,7 +80,7 @@ def _whole(whole: Finding, beside: Counter[Verdict]) -> Line:
 
 def _diagnosis(first: Finding) -> list[Line]:
     """Return what is broken; below it how that shows and how sure it is."""
-    sure = {"proof": "proven", "strong": "nearly certain", "hint": "likely"}[first.evidence["certainty"]]
+    sure = SURE[first.evidence["certainty"]]
     # The id is what `explain` takes.
     shown = [Line(f"{first.message} ({sure}, {first.id})" if first.message else f"{sure} ({first.id})")]
     if first.evidence.get("settle"):
