@@ -162,6 +162,11 @@ def bridge(disturbances: Iterable[str]) -> float:
     return math.prod(BRIDGES[one] for one in disturbances)
 
 
+def in_words(flags: Iterable[str]) -> str:
+    """Return flags as the screens name them: `noisy and machine busy`."""
+    return " and ".join("machine busy" if flag == "cpu-busy" else flag.replace("-", " ") for flag in flags)
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
     """A threshold that was set: its value in SI, and where it was set. `device` is the exact name that it is for."""

@@ -350,7 +350,7 @@ DOCTOR = {
             "torch.cpu_build",
             "torch",
             "this torch is a CPU-only build and cannot use the GPU",
-            "torch 2.13.0+cpu is a CPU-only build",
+            "torch 2.13.0+cpu contains no CUDA",
             "python -m pip install --force-reinstall torch",
         ),
         first="torch.cpu_build",

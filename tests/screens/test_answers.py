@@ -128,7 +128,7 @@ FIRST: dict[str, list[str]] = {
     ],
     "doctor_cpu_build": [
         "✗ this torch is a CPU-only build and cannot use the GPU",
-        "torch 2.13.0+cpu is a CPU-only build (proven, torch.cpu_build)",
+        "torch 2.13.0+cpu contains no CUDA (proven, torch.cpu_build)",
         "→ python -m pip install --force-reinstall torch",
     ],
     "doctor_mask": [

@@ -450,9 +450,9 @@ def _too_slow(row: ComparedRow, most: float) -> bool:
 
 def _unclear(row: ComparedRow, above: Sequence[ComparedRow]) -> str:
     if row in above:
-        return f"{row.ratio:.2f}×, but most new runs were {' and '.join(row.disturbed)}"
+        return f"{row.ratio:.2f}×, but most new runs were disturbed: {config.in_words(row.disturbed)}"
     if _hides(row):
-        return f"most old runs were {' and '.join(row.old_disturbed)}, the new ones were not"
+        return f"most old runs were disturbed ({config.in_words(row.old_disturbed)}), the new ones were not"
     return row.why or "the interval straddles the limit"
 
 
