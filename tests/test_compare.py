@@ -333,15 +333,15 @@ def test_a_busy_machine_fails_no_gate(busy: int, verdict: str) -> None:
     assert changes(comparison) == ["slower"]
     gate = finding(judge(comparison, 0.05), "compare.slower")
     assert gate.verdict == verdict
-    told = "matmul float32, 64: 2.00×, but most new runs were cpu-busy" if busy > 3 else "matmul float32, 64 2.00×"
-    assert gate.message == told
+    disturbed = "matmul float32, 64: 2.00×, but most new runs were disturbed: machine busy"
+    assert gate.message == (disturbed if busy > 3 else "matmul float32, 64 2.00×")
 
 
 def test_a_baseline_that_was_disturbed_passes_no_gate() -> None:
     busy = row(STEADY, flags=("cpu-busy",))
     gate = finding(judge(compare(report(busy), report(row(STEADY))), 0.05), "compare.slower")
     assert gate.verdict == "inconclusive"
-    assert gate.message == "matmul float32, 64: most old runs were cpu-busy, the new ones were not"
+    assert gate.message == "matmul float32, 64: most old runs were disturbed (machine busy), the new ones were not"
     alike = compare(report(busy), report(busy))
     assert finding(judge(alike, 0.05), "compare.slower").verdict == "pass"
     slower = compare(report(busy), report(row(scaled(2))))

@@ -104,7 +104,7 @@ def test_a_table_of_a_shared_file() -> None:
             ".transfer.min_gbps must be a number, not true; write it like 50, which is ",
         ),
         ("[thresholds]\ntransfer.min_gbps = inf", ".transfer.min_gbps must be a number, not inf; "),
-        ('[thresholds]\ntransfer.min_gbps = "50"', ".transfer.min_gbps '50' is no number; write it without quotes"),
+        ('[thresholds]\ntransfer.min_gbps = "50"', ".transfer.min_gbps '50' is not a number; write it without quotes"),
         ("[thresholds]\ntransfer.min_gbps = -1", ".transfer.min_gbps must be from 0 to 1000000000 GB/s, not -1"),
         (
             "[thresholds]\ntransfer.min_gbps = 0x" + "f" * 6000,

@@ -53,7 +53,7 @@ FLOORS = {
 # that grows past a figure fails the test; raise the figure in the same commit, with one reason in a comment beside it,
 # and lower it where it shrank.
 SIZES = {
-    ".": (13, 1091),
+    ".": (13, 1093),  # flags have one name on every screen
     "batch_size": (13, 3112),  # a full budget is no slope; a bound is no prediction
     "bench": (
         36,
@@ -64,7 +64,7 @@ SIZES = {
     "compare": (2, 244),
     "devices": (3, 267),  # the inventory that reads twice is opened here
     "doctor": (12, 1994),
-    "explain": (11, 846),  # a cut pattern whose shortest part is not there is not tried
+    "explain": (11, 838),  # a cut pattern whose shortest part is not there is not tried
     "fleet": (8, 1316),  # nodes whose documents cannot be read, lack figures or contradict themselves are not good
     "machine": (23, 4007),  # what the kernel's ticks can be off by is no other process
     "measure": (4, 627),  # readings during the untimed calls count, whose share judges need too

@@ -335,8 +335,8 @@ def test_whichever_bus_width_a_b200_tells_it_is_one(bus: int | None) -> None:
 
 
 def test_what_cannot_even_be_estimated_says_why() -> None:
-    assert unknown("a GPU", None, 8) == "the device does not tell its compute capability and multiprocessors"
-    assert unknown("a GPU", (9, 0), 8) == "a GPU is not in the table, and the device does not tell its clocks"
+    assert unknown("a GPU", None, 8) == "the device does not report its compute capability and multiprocessors"
+    assert unknown("a GPU", (9, 0), 8) == "a GPU is not in the table, and the device does not report its clocks"
     assert unknown("a GPU", (6, 1), 8, clock_hz=1e9) == (
         "a GPU is not in the table, and compute capability 6.1 is not in the table"
     )

@@ -17,36 +17,38 @@ def too_old(python: str, version: Sequence[int]) -> str:
 def no_venv(python: str, version: Sequence[int]) -> str:
     return (
         "no environment can be made from {}, because its venv module is missing or incomplete; on Debian and Ubuntu "
-        "`sudo apt install python{}.{}-venv` brings it (python3-venv for the system's own Python), "
+        "install it with `sudo apt install python{}.{}-venv` (python3-venv for the system's own Python), "
         "or set GPUCHECK_PYTHON to another Python.".format(python, version[0], version[1])
     )
 
 
 def torch_found(version: str, folder: str) -> str:
-    return "preparing an environment, once; torch {} in {} is used, and nothing there changes".format(version, folder)
+    return "preparing an environment (only once) that uses torch {} in {} and does not change it".format(
+        version, folder
+    )
 
 
 def torch_wanted(version: str, platform: str) -> str:
     """What is about to be fetched, how large it is, and how to do without."""
     if platform.startswith("linux"):
-        size = "several GB where the build brings the CUDA libraries (the usual one on Linux), about 200 MB for the CPU"
+        size = "about 3 GB with the CUDA libraries (usual on Linux), about 200 MB for the CPU"
     else:
         size = "about 200 MB"
     return (
-        "preparing an environment, once; the Python at hand has no torch, so torch {} is fetched: {}. "
+        "preparing an environment (only once); this Python has no torch, so torch {} is downloaded: {}. "
         "To use a torch that you have, stop this and set GPUCHECK_PYTHON to its Python.".format(version, size)
     )
 
 
 def disk_full(free_bytes: int) -> str:
-    return "the environment could not be made: the disk is full ({} MiB free); make room and start again.".format(
+    return "the environment could not be made: the disk is full ({} MiB free); free disk space and start again.".format(
         free_bytes >> 20
     )
 
 
 def pip_failed(missing: Sequence[str], code: int) -> str:
     return (
-        "pip could not install {} (exit {}, its words are above); the first start needs the network or pip's own "
+        "pip could not install {} (exit {}, see its output above); the first start needs the network or pip's own "
         "settings for an index, or set GPUCHECK_PYTHON to a Python that has torch.".format(
             ", ".join(name_of(requirement) for requirement in missing), code
         )

@@ -14,9 +14,8 @@
     >>> api.doctor(only=["torch.missing"]).summary.exit
     0
 
-A report is the document that `--json` prints (`gpucheck schema`), as dataclasses. What a command would end with exit
-code 1 or 4 for is in its findings; a mistake in the options raises `UsageError`, and a device that is not there or
-cannot be used raises `CannotLook`.
+A report is the document that `--json` prints (`gpucheck schema`), as dataclasses. Problems (exit codes 1 and 4 of the
+command) are in its findings. Wrong options raise `UsageError`, a missing or unusable device raises `CannotLook`.
 
 The search for a batch size:
 
@@ -75,60 +74,58 @@ _Options = TypeVar("_Options")
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """The result of a search. `report` is the one that the command writes: trials, measurements, findings, facts.
+    """The result of a search. `report` is the command's: trials, measurements, findings, facts.
 
-    With `device="all"` the figures are those of the device that takes least; along an axis sizes are lengths.
+    With `device="all"` the figures are those of the device with the smallest answer. Along an axis, sizes are lengths.
     """
 
     report: Report
 
     @property
     def answer(self) -> dict[str, Any]:
-        """`results.find_batch_size` of the report, whole; empty where the search ended before its first trial."""
+        """`results.find_batch_size` of the report; empty if the search ended before its first trial."""
         found: dict[str, Any] = to_json(self._found) if self._found is not None else {}
         return found
 
     @property
     def max_batch_size(self) -> int | None:
-        """The largest size that trains: it was run and passed, and what is larger is known not to fit.
+        """The largest size that trains: it was run and passed, and larger sizes are known not to fit.
 
-        None where no size passed, and where the search ended before it knew: `at_least` has what passed then.
+        None if no size passed or the search ended early; see `at_least`.
         """
         return self._found.max_batch_size if self._found else None
 
     @property
     def at_least(self) -> int | None:
-        """The largest size that passed where the search ended before it knew of larger ones: at its cap, or for want of
-        time.
+        """The largest size that passed if the search ended early, at its cap or because time ran out.
 
-        It may be far below what fits (see `predicted`): no size to train with unasked. None where `max_batch_size` is
-        known, and where none passed.
+        It may be far below what fits (see `predicted`), so do not train with it automatically. None if `max_batch_size`
+        is known or no size passed.
         """
         return self._found.at_least if self._found else None
 
     @property
     def predicted(self) -> int | None:
-        """The largest size that is predicted to fit; it was not run. None where nothing was predicted."""
+        """The largest size that is predicted to fit; it was not run. None if nothing was predicted."""
         return self._found.predicted_batch_size if self._found else None
 
     @property
     def confirmed(self) -> bool:
-        """Return whether that size passed again in a fresh process."""
+        """Return whether the largest size passed again in a fresh process."""
         return self._found is not None and self._found.confirmed
 
     @property
     def recommended(self) -> int | None:
-        """A size that leaves the headroom free, itself run; None where none was, with the reason in `answer`.
+        """A size that was run and leaves the headroom free; if None, `answer` has the reason.
 
-        Beside `at_least` it is at least half of what is predicted, and else None.
+        If the search ended early, it is at least half of the predicted size, or None.
         """
         recommended = self._found.recommended if self._found else None
         return recommended.batch_size if recommended else None
 
     @property
     def limited_by(self) -> str | None:
-        """Return what holds the answer where it is: `memory`, `max-batch-size`, `time`, …; None where nothing is
-        known."""
+        """Return what limits the answer: `memory`, `max-batch-size`, `time`, …; None if unknown."""
         return self._found.limiting_factor if self._found else None
 
     @property
@@ -138,7 +135,7 @@ class BatchSize:
 
     @property
     def accumulation_steps(self) -> int | None:
-        """Micro-batches for `effective_batch`, where it was asked for."""
+        """Micro-batches for `effective_batch`; None if it was not given."""
         accumulation = self._found.accumulation if self._found else None
         return accumulation.steps if accumulation else None
 
@@ -148,9 +145,9 @@ class BatchSize:
 
 
 def step() -> None:
-    """Say to `gpucheck run` that a step of this program ends here; elsewhere nothing happens.
+    """Mark the end of a step for `gpucheck run`; elsewhere do nothing.
 
-    For loops that no optimizer ends (inference, several optimizers): from the first call on these steps count alone.
+    For loops without an optimizer (inference) or with several. From the first call on, only these steps count.
     """
     hooks = sys.modules.get("gpucheck.program.run.hooks")
     if hooks is not None:
@@ -158,7 +155,7 @@ def step() -> None:
 
 
 def status(python: str | None = None, *, on_event: OnEvent | None = None) -> Report:
-    """Tell whether torch can use the GPUs, as `gpucheck` alone does: `report.results["doctor"]` and the findings.
+    """Return whether torch can use the GPUs, as `gpucheck` does: `report.results["doctor"]` and the findings.
 
     Raises UsageError for a Python that cannot be started.
     """
@@ -169,9 +166,9 @@ def status(python: str | None = None, *, on_event: OnEvent | None = None) -> Rep
 
 
 def devices(device: str = "all", *, processes: bool = False, on_event: OnEvent | None = None) -> Report:
-    """Return what is there, as `gpucheck devices` shows it: `report.facts.devices`, and a finding for each fault.
+    """Return the devices, as `gpucheck devices` shows them: `report.facts.devices`, and a finding for each fault.
 
-    Raises UsageError for what is no device's name, and CannotLook for one that is not there.
+    Raises UsageError for an invalid device name and CannotLook for a missing device.
     """
     from gpucheck.devices.command import command as look
     from gpucheck.devices.options import DevicesOptions
@@ -189,10 +186,9 @@ def smoke(
     time_budget_s: float | None = None,
     on_event: OnEvent | None = None,
 ) -> Report:
-    """Return whether everything that a training job needs works: a finding for each check, as `gpucheck smoke` has
-    them.
+    """Test that everything a training job needs works, as `gpucheck smoke` does: a finding for each check.
 
-    It works on the device in this process. Raises UsageError and CannotLook.
+    It uses the device in this process. Raises UsageError and CannotLook.
     """
     from gpucheck.machine import installed_torch
     from gpucheck.smoke.options import SmokeOptions
@@ -214,9 +210,9 @@ def doctor(
     time_budget_s: float | None = None,
     on_event: OnEvent | None = None,
 ) -> Report:
-    """Why torch does not use the GPU: `report.results["doctor"]` and the findings, as `gpucheck doctor` has them.
+    """Find out why torch does not use the GPU, as `gpucheck doctor` does: `report.results["doctor"]` and the findings.
 
-    Raises UsageError for a prefix that fits no condition and a Python that cannot be started.
+    Raises UsageError for a prefix that matches no condition and a Python that cannot be started.
     """
     from gpucheck.doctor.command import command as diagnose
     from gpucheck.doctor.options import DoctorOptions
@@ -236,7 +232,7 @@ def bench(
     """Measure: `transfer`, `bandwidth`, `matmul`, `overlap`, `crossover`, `collective` or `all`; see `measurements`.
 
     `options` are the command's own (`docs/cli.md`), with underscores for dashes: text as it is typed, a number, True,
-    or a list of these. It works on the device in this process. Raises UsageError and CannotLook.
+    or a list of these. It uses the device in this process. Raises UsageError and CannotLook.
     """
     from gpucheck import naming
     from gpucheck.bench.benchmarks import BENCHMARKS
@@ -253,9 +249,9 @@ def bench(
 
 
 def judge(report: Report | str | os.PathLike[str]) -> Report:
-    """A benchmark's or a stress test's document, or the file it was saved in, judged again by its own thresholds.
+    """Judge the document of a benchmark or stress test, or its file, again by its own thresholds.
 
-    Raises UsageError for what is no such document: what other commands find does not follow from their documents.
+    Raises UsageError for documents of other commands: their findings do not follow from the document alone.
     """
     from gpucheck.bench.judge import judge as of_bench
     from gpucheck.machine import saved
@@ -347,16 +343,15 @@ def find_batch_size(
 ) -> BatchSize:
     """Find the largest batch that trains, or with `mode="infer"` infers.
 
-    `target` is what the command takes, or the factory itself; every other option is the command's (`docs/cli.md`), with
-    fractions for percentages, seconds for times and bytes where a size is a number. `on_event` is told each step as it
-    begins, and each trial.
+    `target` is the command's TARGET or the factory function. All other options are the command's (`docs/cli.md`), with
+    fractions for percentages, seconds for times and bytes for sizes. `on_event` gets each step as it begins, and each
+    trial.
 
-    That nothing fits, or that time ran out, is no error: `max_batch_size` is None then, and the report's findings say
-    why. `time_budget_s` counts from the call; `quick` leaves out what follows the answer, the size to recommend among
-    it.
+    If nothing fits or time runs out, no error is raised: `max_batch_size` is None, and the report's findings say why.
+    `time_budget_s` counts from the call; `quick` skips everything after the answer, such as the recommended size.
 
-    Raises UsageError for an option that cannot be, TargetError for a workload that is missing or fails by itself,
-    and CannotLook where the device cannot be used.
+    Raises UsageError for an invalid option, TargetError for a workload that is missing or fails, and CannotLook if the
+    device cannot be used.
     """
     given: dict[str, Any] = (
         {"mode": mode, "optimizer": optimizer, "dtype": dtype, "amp": amp, "axis": axis, "batch_size": batch_size}
@@ -423,6 +418,6 @@ def _named(factory: Callable[[], Any]) -> str:
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None or not file.endswith(".py"):
         raise UsageError(
-            f"the target {name} is in no file", "trials run in separate processes", "write it into a module"
+            f"the target {name} has no source file", "trials run in separate processes", "write it into a module"
         )
     return f"{file}:{name}"

@@ -162,6 +162,11 @@ def bridge(disturbances: Iterable[str]) -> float:
     return math.prod(BRIDGES[one] for one in disturbances)
 
 
+def in_words(flags: Iterable[str]) -> str:
+    """Return flags as the screens name them: `noisy and machine busy`."""
+    return " and ".join("machine busy" if flag == "cpu-busy" else flag.replace("-", " ") for flag in flags)
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
     """A threshold that was set: its value in SI, and where it was set. `device` is the exact name that it is for."""
@@ -378,5 +383,5 @@ def _flat(table: Mapping[str, Any]) -> list[tuple[str, Any]]:
 def _in_file(name: str, value: Any, origin: str, device: str | None = None) -> Limit:
     threshold = BY_ID[name]
     if isinstance(value, str) and threshold.kind != "percent":
-        raise UsageError(f"{origin} {shown(value)} is no number", "", "write it without quotes")
+        raise UsageError(f"{origin} {shown(value)} is not a number", "", "write it without quotes")
     return limit(threshold, value, origin, device=device)

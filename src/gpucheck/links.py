@@ -39,14 +39,14 @@ SHORT_WAYS: dict[str, str] = {
 # What to do about copies between GPUs that hang or arrive corrupted, and what it costs: CUDA's programming guide (IOMMU
 # on Linux) and NCCL's (Troubleshooting, GPU Direct and PCI Access Control Services).
 IOMMU_FIX = (
-    "boot with iommu=pt, or switch VT-d or AMD-Vi off in the firmware: both cost the isolation of devices, which "
+    "boot with iommu=pt, or switch VT-d or AMD-Vi off in the firmware: both remove the isolation of devices, which "
     "virtual machines need"
 )
 ACS_FIX = (
     "switch ACS off in the firmware, or as root `setpci -s BRIDGE ECAP_ACS+0x6.w=0000` after each boot: it costs the "
     "isolation of devices, which virtual machines need"
 )
-WITHOUT_PEERS = "set NCCL_P2P_DISABLE=1 until it is fixed: copies take the way through the host, and are slower"
+WITHOUT_PEERS = "set NCCL_P2P_DISABLE=1 until it is fixed: copies then go through the host and are slower"
 
 # Bytes per second, per lane and direction: transfer rate of the PCI Express Base Specification times its encoding.
 # Generations 1 and 2 send 10 bits for 8, 3 to 5 send 130 for 128, 6 sends flits of 256 bytes, 242 of them packets.

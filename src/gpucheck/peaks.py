@@ -125,7 +125,7 @@ def lookup(
     The clocks are the highest that the device may run at; an estimate needs them, the data sheet's figures do not.
     """
     if capability is None or multiprocessors is None:
-        return Unknown("the device does not tell its compute capability and multiprocessors")
+        return Unknown("the device does not report its compute capability and multiprocessors")
     named = [part for part in parts() if part.name == name]
     for part in named:
         same_bus = bus_width_bits is None or bus_width_bits in part.bus_widths
@@ -147,7 +147,7 @@ def _estimate(
     memory = bandwidth(bus_width_bits, memory_clock_hz)
     told = ".".join(map(str, capability))
     if not (rows and clock_hz) and memory is None:
-        what = "the device does not tell its clocks" if rows else f"compute capability {told} is not in the table"
+        what = "the device does not report its clocks" if rows else f"compute capability {told} is not in the table"
         return Unknown(f"{name or 'this part'} is not in the table, and {what}")
     peaks: tuple[Peak, ...] = ()
     missing = ""

@@ -126,7 +126,7 @@ def test_the_smallest_that_never_ends() -> None:
     finding = only(
         Tried(TrialResult(batch_size=1, purpose="search", fresh_process=True, outcome="timeout")), Ended("timeout")
     )
-    assert (finding.verdict, finding.message) == ("fail", "its trial ran into --trial-timeout")
+    assert (finding.verdict, finding.message) == ("fail", "its trial exceeded --trial-timeout")
 
 
 def test_a_search_that_was_cut_off_says_so() -> None:

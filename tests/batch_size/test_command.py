@@ -643,7 +643,7 @@ def test_a_length_that_the_model_cannot_take(scenario: Scenario) -> None:
         ({"trial_timeout_s": -1.0}, "--trial-timeout must be a time above 0 s, not -1"),
         ({"memory_limit": "plenty"}, "--memory-limit must be a size, a percentage or leave:SIZE, not 'plenty'"),
         ({"inputs": ("x",)}, "--input 'x' is not understood"),
-        ({"target": "no/such.py:make"}, "the target's file no/such.py is not there"),
+        ({"target": "no/such.py:make"}, "the target's file no/such.py does not exist"),
         ({"device": "tpu"}, "--device 'tpu' is not a device"),
     ],
 )

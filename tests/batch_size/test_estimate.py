@@ -53,7 +53,7 @@ def test_an_estimate_leaves_room_for_what_is_no_tensor(scenario: Scenario) -> No
     room = 80 * GIB - margin - 10**9 - 64 * MIB
     assert (found["budget_bytes"], found["margin_bytes"]) == (room, margin)
     assert found["max_batch_size"] == 774
-    assert (found["error"], found["error_reason"]) == (None, "no search on a CUDA device is on record")
+    assert (found["error"], found["error_reason"]) == (None, "estimates for CUDA were never compared with a search")
     assert (found["parameter_bytes"], found["gradient_bytes"], found["optimizer_bytes"]) == (1, 2, 3)
     assert (finding.id, finding.verdict) == ("batch_size.estimate", "info")
     assert finding.title == "estimate: a batch of 774 fits 80 GiB"
@@ -69,7 +69,7 @@ def test_a_cpu_has_no_context(scenario: Scenario) -> None:
     assert (found["budget_bytes"], found["max_batch_size"]) == (2 * GIB, 10)
     assert finding.title == "estimate: a length of T of 10 fits 2 GiB"
     assert finding.message == "tensors take 1.98 GiB at peak. Nothing was run; error unknown"
-    assert (found["error"], found["error_reason"]) == (None, "no search along another dimension is on record")
+    assert (found["error"], found["error_reason"]) == (None, "such an estimate was never compared with a search")
 
 
 def test_on_a_cpu_the_error_is_what_searches_found_of_their_estimates(scenario: Scenario) -> None:

@@ -129,10 +129,10 @@ def test_a_header_cut_off_is_written_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"mode": "infer"}, "its mode is 'train', and now 'infer'"),
-        ({"target": "convnet"}, "its target is 'mlp', and now 'convnet'"),
-        ({"inputs": ("x:64:float32",)}, "its inputs is [], and now ['x:64:float32']"),
-        ({"amp": "bfloat16"}, "its amp is None, and now 'bfloat16'"),
+        ({"mode": "infer"}, "its mode is 'train', this search has 'infer'"),
+        ({"target": "convnet"}, "its target is 'mlp', this search has 'convnet'"),
+        ({"inputs": ("x:64:float32",)}, "its inputs is [], this search has ['x:64:float32']"),
+        ({"amp": "bfloat16"}, "its amp is None, this search has 'bfloat16'"),
     ],
 )
 def test_the_trials_of_another_search_are_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:

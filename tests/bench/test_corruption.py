@@ -200,7 +200,7 @@ def test_a_count_that_a_broken_device_tells_is_never_told() -> None:
     assert (told["not_finite"], told["miscounted"], told["worst_error_of_bound"] <= 1) == (0, True, True)
     finding = judge.first_results([row(**told)])
     assert finding.verdict == "fail"
-    assert "the device's own count of finite elements is garbage" in finding.message
+    assert "the device's own count of finite elements is invalid" in finding.message
     assert "not finite" not in finding.message and str(GARBAGE) not in finding.message
     # One that is right about it is believed, and looked at by the host.
     first.out[3, 4] = math.nan
@@ -434,7 +434,7 @@ def test_a_device_whose_kernels_do_nothing_multiplies_zeros(monkeypatch: pytest.
     one = work.measure(Case("float32", (96, 80, 64), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
     wrong = found(one)["matmul.result"]
     assert wrong.verdict == "fail"
-    assert wrong.message == "float32 96x80x64: the operands hold no random numbers"
+    assert wrong.message == "float32 96x80x64: the operands are not random numbers"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])

@@ -231,7 +231,7 @@ def test_what_is_noisy_neither_warns_nor_passes(overlap: float) -> None:
     found = judged(replace(copy, flags=("noisy", "drift", "cpu-busy")), *rest)["overlap.pinned_two_streams"]
     assert (found.verdict, found.fix) == ("info", judge.AGAIN)
     assert found.title == "inconclusive: how much of a pinned copy hides on a second stream"
-    assert found.message.endswith("% to the device; rows are cpu-busy and noisy")
+    assert found.message.endswith("% to the device; disturbed: machine busy and noisy")
 
 
 def test_without_a_gain_there_is_no_advice() -> None:

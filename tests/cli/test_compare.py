@@ -135,6 +135,10 @@ def test_documents_without_measurements_have_nothing_to_compare(
     code, out, err = run(capsys, "compare", measured, other, *gate)
     assert (code, err) == (4, "") and "? nothing to compare: new has no measurements: old: gpucheck" in out
     assert "only in old" in out
+    # A run of the same benchmark that ended before it measured anything.
+    failed = written(tmp_path, "failed.json", {**document(), "measurements": []})
+    _, out, _ = run(capsys, "compare", measured, failed)
+    assert "→ measure again: gpucheck bench matmul --output FILE.json\n" in out
 
 
 def test_documents_of_two_benchmarks_have_no_row_in_common(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

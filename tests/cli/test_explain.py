@@ -58,7 +58,7 @@ def test_words_without_quotes_are_one_text(capsys: pytest.CaptureFixture[str]) -
 def test_an_unknown_text_is_undecided_and_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "everything is on fire")
     assert (code, err) == (errors.UNDECIDED, "")
-    assert out.startswith("? text not known: ") and "paste the whole traceback" in out and "→ gpucheck doctor" in out
+    assert out.startswith("? unknown text: ") and "paste the whole traceback" in out and "→ gpucheck doctor" in out
 
 
 def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,7 +85,9 @@ def test_the_numbers_of_a_text_are_told_and_used(capsys: pytest.CaptureFixture[s
     code, out, _ = run(capsys, MEMORY)
     assert code == errors.OK
     title, step, gap, sure = out.splitlines()
-    assert title.startswith("GPU memory is full: of 79.15 GiB your tensors hold 4.04, torch's cache 5 on top")
+    assert title.startswith(
+        "GPU memory is full: GPU 79.15 GiB, your tensors 4.04 GiB, torch's cache 5 GiB, process 1234 60 GiB"
+    )
     assert step == "→ use another GPU, or end process 1234 if it is not part of your job"
     assert (gap, sure) == ("", "proven by the text itself (oom.cuda)")
 
@@ -123,7 +125,13 @@ def test_a_guess_is_called_one(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_id_is_a_page(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, name)
     assert (code, err) == (errors.OK, "")
-    assert out.splitlines()[0].endswith(f"({name})") and "\n→ " in out
+    first = out.splitlines()[0]
+    assert (first.endswith(f"({name})") or first.startswith(f"{name} checks: ")) and "\n→ " in out
+
+
+def test_the_page_of_a_finding_does_not_read_like_a_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "device.error")[1].startswith("device.error checks: the device works\n")
+    assert run(capsys, "torch.cpu_build")[1].splitlines()[-1].endswith(" · breaks the stage torch · proven")
 
 
 def test_every_condition_is_a_page() -> None:

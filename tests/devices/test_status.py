@@ -102,7 +102,7 @@ def test_a_torch_without_cuda_is_the_first_line_and_its_fix_the_second() -> None
     probe = replace(WORKS, version="2.11.0+cpu", cuda=None, available=False, count=0, kernels=())
     report = reported(Evidence(machine(idle(0), torch=CPU_TORCH), torch=probe))
     first, fix, *_ = shown(report, 200)
-    assert first.startswith("✗ torch cannot use the GPU: torch 2.11.0+cpu is a CPU") and fix.startswith("→ ")
+    assert first.startswith("✗ torch cannot use the GPU: torch 2.11.0+cpu contains no CUDA") and fix.startswith("→ ")
     assert report.summary.exit == errors.FAILED
     # `devices` says the same of its own, which would be the same fault twice.
     assert "devices.torch_build" not in {one.id for one in report.findings}

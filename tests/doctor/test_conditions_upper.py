@@ -178,14 +178,14 @@ CASES: list[tuple[str, Evidence, str]] = [
     (
         "torch.cpu_build",
         with_torch(version="2.13.0+cpu", cuda=None, available=False, count=0, architectures=(), kernels=()),
-        "torch 2.13.0+cpu is a CPU-only build",
+        "torch 2.13.0+cpu contains no CUDA",
     ),
     (
         "torch.cpu_build",
         replace(HEALTHY, torch=None, facts=replace(HEALTHY.facts, torch=TorchBuild("2.9.1", "/x", "cpu"))),
-        "torch 2.9.1 is a CPU-only build",
+        "torch 2.9.1 contains no CUDA",
     ),
-    ("torch.cpu_build", without_gpu(), "torch 2.13.0+cpu is a CPU-only build"),
+    ("torch.cpu_build", without_gpu(), "torch 2.13.0+cpu contains no CUDA"),
     (
         "torch.wrong_backend",
         with_torch(version="2.11.0+rocm7.0", cuda=None, hip="7.0", available=False, count=0, kernels=()),

@@ -126,8 +126,8 @@ def test_what_a_gpu_out_of_memory_says(pasted: str, expected: dict[str, Any]) ->
 def test_who_holds_the_memory_and_what_to_change_first() -> None:
     _, read = numbers(TORCH_2_1)
     assert read.says == (
-        "of 79.15 GiB your tensors hold 4.04, torch's cache 5 on top, process 1234 holds 60, other programs 8.43, 0.31 "
-        "free; 0.56 more requested"
+        "GPU 79.15 GiB, your tensors 4.04 GiB, torch's cache 5 GiB, process 1234 60 GiB, other programs 8.43 GiB, "
+        "free 321.31 MiB, requested 572 MiB"
     )
     assert read.then == "use another GPU, or end process 1234 if it is not part of your job"
 
@@ -141,15 +141,20 @@ ITSELF = (
 
 
 @pytest.mark.parametrize(
-    ("figures_", "beside"),
-    [(("77.94", "60.00", "17.50"), ""), (("77.94", "75.50", "0.05"), "your process 2.39 beside torch, ")],
+    ("figures_", "cached", "beside"),
+    [
+        (("77.94", "60.00", "17.50"), "17.5 GiB", ""),
+        (("77.94", "75.50", "0.05"), "51.2 MiB", "your process outside torch 2.39 GiB, "),
+    ],
 )
-def test_the_process_that_holds_what_torch_counts_is_your_own(figures_: tuple[str, str, str], beside: str) -> None:
-    process, allocated, cached = figures_
+def test_the_process_that_holds_what_torch_counts_is_your_own(
+    figures_: tuple[str, str, str], cached: str, beside: str
+) -> None:
+    process, allocated, _ = figures_
     _, read = numbers(ITSELF.format(*figures_))
     assert read.says == (
-        f"of 79.15 GiB your tensors hold {allocated.rstrip('0').rstrip('.')}, torch's cache {cached.rstrip('0')} on "
-        f"top, {beside}1.2 free; 2 more requested"
+        f"GPU 79.15 GiB, your tensors {allocated.rstrip('0').rstrip('.')} GiB, torch's cache {cached}, "
+        f"{beside}free 1.2 GiB, requested 2 GiB"
     )
     assert (read.numbers["own_bytes"], read.numbers["own_pids"]) == (bytes_(float(process), GIB), [76883])
     assert read.numbers["processes"] == []
@@ -162,8 +167,8 @@ def test_beside_your_own_process_another_one_is_named() -> None:
     )
     _, read = numbers(text)
     assert read.says == (
-        "of 79.15 GiB your tensors hold 19, torch's cache 0.7 on top, process 500 holds 57.7, 1.2 free; 2 more "
-        "requested"
+        "GPU 79.15 GiB, your tensors 19 GiB, torch's cache 716.8 MiB, process 500 57.7 GiB, free 1.2 GiB, "
+        "requested 2 GiB"
     )
     assert read.then == "use another GPU, or end process 500 if it is not part of your job"
 
@@ -173,7 +178,7 @@ def test_two_processes_alike_may_both_be_yours() -> None:
         "Process 76883", "Process 500 has 39.00 GiB memory in use. Process 76883"
     )
     _, read = numbers(text)
-    assert "process 500 holds 39, process 76883 holds 38.9, one of these is your process, 1.2 free" in read.says
+    assert "process 500 39 GiB, process 76883 38.9 GiB (one of these is your process), free 1.2 GiB" in read.says
     assert read.then.startswith("if several of these processes are yours, give each its own GPU")
 
 
@@ -190,7 +195,7 @@ def test_a_size_that_is_none_is_left_out() -> None:
 
 def test_what_is_cached_comes_on_top_of_what_is_allocated() -> None:
     _, read = numbers(TORCH_1_OLD)
-    assert read.says == "of 10 GiB your tensors hold 7, torch's cache 2 on top, 0 bytes free; 2 more requested"
+    assert read.says == "GPU 10 GiB, your tensors 7 GiB, torch's cache 2 GiB, free 0 bytes, requested 2 GiB"
 
 
 def test_a_large_cache_is_for_the_allocator() -> None:
@@ -226,10 +231,10 @@ def test_what_would_not_serve_the_request_is_no_step() -> None:
 def test_memory_that_nobody_named_is_another_programs() -> None:
     """Before torch 2.1, and without NVML, others are not listed; up to 2.5 GiB may be the process's own context."""
     _, read = numbers(TORCH_1)
-    assert "other programs 10.64" in read.says
+    assert "other programs 10.64 GiB" in read.says
     assert read.then == "nvidia-smi shows whether another program holds memory: use another GPU, or end that program"
     _, read = numbers(TORCH_1.replace("505.96 MiB", "8.80 GiB").replace("530.00 MiB", "8.90 GiB"))
-    assert "CUDA's context or other programs 2.26" in read.says
+    assert "CUDA's context or other programs 2.26 GiB" in read.says
     assert read.then == "use a smaller batch, a shorter sequence, or activation checkpointing"
 
 
@@ -535,7 +540,7 @@ _TORCHS = "RuntimeError: unable to open shared memory object </torch_1234_5678_0
         ("No space left on device (28)", "/dev/shm is full", "", ""),
         (
             "No such file or directory (2)",
-            "the segment is not there: the process that made it has ended, or has another /dev/shm",
+            "the segment does not exist: the process that made it has ended, or has another /dev/shm",
             "give ranks of one machine one /dev/shm",
             "look for the process that ended first",
         ),
@@ -617,7 +622,7 @@ _HOOK = "OCI runtime create failed: error running hook #0: exit status 1, stderr
         ),
         (
             "mount error: stat failed: /dev/nvidia-uvm: no such file or directory",
-            "a file of the driver is not there",
+            "a file of the driver is missing",
             "sudo nvidia-modprobe",
         ),
     ],

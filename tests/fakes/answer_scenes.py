@@ -228,7 +228,7 @@ BATCH_SIZE = {
         "info",
         Finding("batch_size.estimate", "info", "estimate: a batch of 765 fits 80 GiB"),
         error=None,
-        error_reason="no search on a CUDA device is on record",
+        error_reason="estimates for CUDA were never compared with a search",
     ),
     "estimate_nothing": estimated(
         "fail",
@@ -350,7 +350,7 @@ DOCTOR = {
             "torch.cpu_build",
             "torch",
             "this torch is a CPU-only build and cannot use the GPU",
-            "torch 2.13.0+cpu is a CPU-only build",
+            "torch 2.13.0+cpu contains no CUDA",
             "python -m pip install --force-reinstall torch",
         ),
         first="torch.cpu_build",
@@ -418,7 +418,7 @@ def explained(*matches: dict[str, Any]) -> Report:
 FULL = {
     "id": "oom.cuda",
     "title": "GPU memory is full",
-    "says": "of 79.15 GiB your tensors hold 4.04, torch's cache 5 on top, process 1234 holds 60",
+    "says": "GPU 79.15 GiB, your tensors 4.04 GiB, torch's cache 5 GiB, process 1234 60 GiB",
     "then": "use another GPU, or end process 1234 if it is not part of your job",
     "specific": True,
 }
@@ -426,7 +426,7 @@ FELL = {
     "id": "xid.79",
     "title": "Xid 79: the GPU has fallen off the bus",
     "says": "GPU 0000:3b:00",
-    "meaning": "The card, its memory, its link or its firmware fails.",
+    "meaning": "The likely cause is the GPU, its memory, its link or its firmware.",
     "then": "drain the node; power-cycle the machine",
     "conditions": ["gpu.fallen_off"],
 }
@@ -439,8 +439,8 @@ EXPLAIN = {
         Finding(
             "explain.unknown",
             "inconclusive",
-            "text not known",
-            "no known error text is in it; paste the whole traceback",
+            "unknown text",
+            "it contains no known error; paste the whole traceback",
             fix="gpucheck doctor on the machine where it happened",
         ),
     ),
@@ -507,7 +507,13 @@ COMPARE = {
     "compare_nothing": compared(
         "inconclusive",
         (),
-        Finding("compare.changes", "inconclusive", "no row in common", "old: gpucheck smoke", fix="compare two of one"),
+        Finding(
+            "compare.changes",
+            "inconclusive",
+            "no row in common",
+            "old: gpucheck smoke",
+            fix="compare documents of the same command",
+        ),
     ),
 }
 

@@ -247,7 +247,8 @@ def test_a_stated_number_of_devices_is_no_matter_of_how_many_fail(short: int) ->
 
 def test_a_limit_is_to_be_raised_only_where_that_changes_something() -> None:
     silent = [replace(one, exit=None, step="smoke") for one in TWENTY]
-    for count, fix in ((4, "check one of them first, or raise --max-bad"), (6, "check one of them first")):
+    check = "on n0: gpucheck fleet check"
+    for count, fix in ((4, f"{check}; or raise --max-bad"), (6, check)):
         told = judge([*silent[:count], *TWENTY[count:]]).findings[0]
         assert (told.id, told.fix) == ("fleet.suspect", fix)
     assert not judge([*silent[:4], *TWENTY[4:]], max_bad=0.2).result.suspect

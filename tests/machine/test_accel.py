@@ -92,7 +92,7 @@ def test_a_device_whose_kernels_do_nothing_cannot_be_used(left: str, monkeypatch
     with pytest.raises(CannotLook) as raised:
         accel.open_device("cuda:0")
     assert raised.value.finding == "device.usable"
-    assert "torch cannot use cuda:0; its kernels compute nothing, or wrongly: 1 times " in str(raised.value)
+    assert "torch cannot use cuda:0; its kernels compute wrongly: 1 times " in str(raised.value)
 
 
 @pytest.mark.parametrize("kind", [AssertionError, torch.cuda.DeferredCudaCallError])

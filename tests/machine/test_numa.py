@@ -125,7 +125,7 @@ def test_elsewhere_there_is_nothing_to_bind(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(CannotLook, match="NUMA nodes are Linux's; this is darwin"):
         numa.bind(0)
-    assert numa.node_of_pages(0, 2**20) == Pages(None, "darwin does not tell")
+    assert numa.node_of_pages(0, 2**20) == Pages(None, "darwin does not report it")
 
 
 # pages

@@ -482,7 +482,7 @@ def test_whether_the_gpus_of_a_confidential_machine_take_work(fake_driver: Fake,
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        (2, "NVML does not take this question for this device (invalid argument)"),
+        (2, "NVML rejects this query for this device (invalid argument)"),
         (3, NOT_SUPPORTED),
         (4, "no permission"),
         (13, "the driver's NVML has no such function"),

@@ -307,7 +307,7 @@ def test_what_is_no_interpreter_cannot_be_started() -> None:
 
 @pytest.mark.parametrize(
     ("name", "often"),
-    [("SIGTERM", ""), ("SIGINT", ""), ("SIGHUP", ""), ("SIGKILL", ", often by the kernel for want of memory")],
+    [("SIGTERM", ""), ("SIGINT", ""), ("SIGHUP", ""), ("SIGKILL", ", often by the kernel because memory ran out")],
 )
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 def test_a_signal_from_outside_says_nothing_of_torch(tmp_path: Path, empty: Path, name: str, often: str) -> None:

@@ -35,7 +35,7 @@ ESTIMATE = {
     "workspace_bytes": 64 * MIB,
     "source": "context: about 1 GB a process (documentation); workspaces: 32 MiB each (advice for Hopper)",
     "error": None,
-    "error_reason": "no search on a CUDA device is on record",
+    "error_reason": "estimates for CUDA were never compared with a search",
     "target": "models.py:make_gpt",
     "mode": "train",
     "dtype": None,
@@ -123,7 +123,7 @@ def test_an_estimate_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, None) == [
         "· estimate for 80 GiB CUDA: largest that trains 765",
         "models.py:make_gpt, training · bfloat16 autocast · nothing was run",
-        "! error unknown: no search on a CUDA device is on record",
+        "! error unknown: estimates for CUDA were never compared with a search",
         "",
         " memory                    GiB",
         "───────────────────────────────",
@@ -147,7 +147,7 @@ def test_a_narrow_terminal_keeps_every_row(monkeypatch: pytest.MonkeyPatch, colu
     assert max(map(len, lines)) <= columns
     assert " set aside: context       0.93" in lines and " the device              80.00" in lines
     whole = " ".join(lines)
-    assert "largest that trains 765" in whole and "! error unknown: no search" in whole
+    assert "largest that trains 765" in whole and "! error unknown: estimates for" in whole
     assert "workspaces: 32 MiB each (advice for Hopper)" in whole
 
 

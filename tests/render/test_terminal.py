@@ -153,6 +153,15 @@ def test_nothing_that_failed_is_cut_or_left_out(monkeypatch: pytest.MonkeyPatch)
     assert sum(line.startswith(" cuda:") and line.endswith("✗ fail") for line in lines) == 30
 
 
+def test_a_sentence_keeps_its_end_and_rows_go_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    verdict = "✓ Sequential on a simulated cuda:0: all of it moves, and the forward pass runs"
+    figures = "training adds gradients 4.82 MiB and torch.optim.AdamW 9.65 MiB: 19.3 MiB before activations"
+    rows = replace(table((Column("GPU", "left"), Column("MiB")), [(f"cuda:{n}", "1") for n in range(60)]), least=8)
+    lines = shown(Line(verdict, "bold"), rows, Line(figures), width="40", monkeypatch=monkeypatch).splitlines()
+    said = " ".join(lines)
+    assert said.startswith(verdict) and said.endswith(figures) and len(lines) <= 40
+
+
 def test_a_pipe_and_a_view_that_fits_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = shown(*FINDINGS, CARDS, monkeypatch=monkeypatch)
     assert whole.count("! finding") == 14 and whole.count(" cuda:") == 16 and "-v" not in whole

@@ -38,7 +38,7 @@ def test_one_that_no_table_knows_is_told_in_its_own_words() -> None:
     one = replace(FAULT, cause=None, text="of a new kind", fresh="CUDA error: unknown error")
     finding = judge(one)
     assert finding.title == "cuda:0 failed in bench matmul: of a new kind"
-    assert finding.message.endswith("; nor in a fresh process: CUDA error: unknown error")
+    assert finding.message.endswith("; it failed in a fresh process too: CUDA error: unknown error")
     assert finding.fix is not None and finding.fix.startswith("gpucheck smoke --device cuda:0; ")
 
 

@@ -62,7 +62,7 @@ FIRST: dict[str, list[str]] = {
         "",
     ],
     "search_one_device_bad": [
-        "✗ cuda:1 trains no size at all; cuda:0 trains 116",
+        "✗ cuda:1 trains no batch size; cuda:0 trains 116",
         "models.py:make_gpt, training · AdamW",
         "✗ cuda:1: not even a batch of 1 fits: needs 150 GiB, budget 22 GiB",
     ],
@@ -74,7 +74,7 @@ FIRST: dict[str, list[str]] = {
     "estimate_unknown_error": [
         "· estimate for 80 GiB CUDA: largest that trains 765",
         "models.py:make_gpt, training · bfloat16 autocast · nothing was run",
-        "! error unknown: no search on a CUDA device is on record",
+        "! error unknown: estimates for CUDA were never compared with a search",
     ],
     "estimate_nothing": [
         "✗ estimate: not even a batch of 1 fits 80 GiB: tensors take 92 GiB",
@@ -128,7 +128,7 @@ FIRST: dict[str, list[str]] = {
     ],
     "doctor_cpu_build": [
         "✗ this torch is a CPU-only build and cannot use the GPU",
-        "torch 2.13.0+cpu is a CPU-only build (proven, torch.cpu_build)",
+        "torch 2.13.0+cpu contains no CUDA (proven, torch.cpu_build)",
         "→ python -m pip install --force-reinstall torch",
     ],
     "doctor_mask": [
@@ -165,8 +165,8 @@ FIRST: dict[str, list[str]] = {
         "! not complete: the command was cut off",
     ],
     "explain_full": [
-        "GPU memory is full: of 79.15 GiB your tensors hold 4.04, torch's cache 5 on top,",
-        "process 1234 holds 60",
+        "GPU memory is full: GPU 79.15 GiB, your tensors 4.04 GiB, torch's cache 5 GiB,",
+        "process 1234 60 GiB",
         "→ use another GPU, or end process 1234 if it is not part of your job",
     ],
     "explain_xid": [
@@ -175,7 +175,7 @@ FIRST: dict[str, list[str]] = {
         "→ power-cycle the machine",
     ],
     "explain_unknown": [
-        "? text not known: no known error text is in it; paste the whole traceback",
+        "? unknown text: it contains no known error; paste the whole traceback",
         "→ gpucheck doctor on the machine where it happened",
     ],
     "compare_slower": [
@@ -200,7 +200,7 @@ FIRST: dict[str, list[str]] = {
     ],
     "compare_nothing": [
         "? no row in common: old: gpucheck smoke",
-        "→ compare two of one",
+        "→ compare documents of the same command",
     ],
 }
 

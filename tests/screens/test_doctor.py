@@ -30,7 +30,7 @@ FIRST = Finding(
     "torch.cpu_build",
     "fail",
     "this torch is a CPU-only build and cannot use the GPU",
-    "torch 2.13.0+cpu is a CPU-only build",
+    "torch 2.13.0+cpu contains no CUDA",
     {"rung": "torch", "certainty": "proof", "settle": None},
     "python -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130",
 )
@@ -71,7 +71,7 @@ def test_the_diagnosis_comes_first_and_the_worst_of_the_rest_next(monkeypatch: p
     lines = shown(monkeypatch, FIRST, FOLLOWS, SKIPPED, WARNING, LOST, first="torch.cpu_build")
     assert lines == [
         "✗ this torch is a CPU-only build and cannot use the GPU",
-        "torch 2.13.0+cpu is a CPU-only build (proven, torch.cpu_build)",
+        "torch 2.13.0+cpu contains no CUDA (proven, torch.cpu_build)",
         "→ python -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130",
         "✗ lost: cuda:1: gone",
         "→ power-cycle it",
@@ -81,7 +81,7 @@ def test_the_diagnosis_comes_first_and_the_worst_of_the_rest_next(monkeypatch: p
         " stage    state           shown by",
         "─",
         " cuinit   ✓ holds         cuInit returns 0, CUDA 13.0",
-        " torch    ✗ broken        this torch is a CPU-only build and cannot use the GPU",
+        " torch    ✗ broken",
         " run      – not reached",
         "",
         "follow-on failures: a kernel fails (run.x)",

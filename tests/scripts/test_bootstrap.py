@@ -243,21 +243,22 @@ def test_sentences() -> None:
         "/usr/bin/python3 is Python 3.8.18, and gpucheck needs 3.10 or newer; set GPUCHECK_PYTHON to a newer one."
     )
     assert sentences.torch_found("2.6.0", "/opt/x") == (
-        "preparing an environment, once; torch 2.6.0 in /opt/x is used, and nothing there changes"
+        "preparing an environment (only once) that uses torch 2.6.0 in /opt/x and does not change it"
     )
-    assert "torch 2.13.0 is fetched: several GB where the build brings the CUDA libraries" in sentences.torch_wanted(
-        "2.13.0", "linux"
-    )
-    assert "torch 2.13.0 is fetched: about 200 MB." in sentences.torch_wanted("2.13.0", "darwin")
+    assert "torch 2.13.0 is downloaded: about 3 GB with the CUDA libraries" in sentences.torch_wanted("2.13.0", "linux")
+    assert "torch 2.13.0 is downloaded: about 200 MB." in sentences.torch_wanted("2.13.0", "darwin")
     assert sentences.pip_failed(["rich>=13.8", "psutil>=5.9"], 2).startswith(
-        "pip could not install rich, psutil (exit 2, its words are above); the first start needs the network"
+        "pip could not install rich, psutil (exit 2, see its output above); the first start needs the network"
     )
 
 
 @pytest.mark.parametrize(
     ("free", "sentence"),
     [
-        (10 << 20, "the environment could not be made: the disk is full (10 MiB free); make room and start again."),
+        (
+            10 << 20,
+            "the environment could not be made: the disk is full (10 MiB free); free disk space and start again.",
+        ),
         (1 << 40, "pip said no"),
     ],
 )

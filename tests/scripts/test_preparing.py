@@ -231,8 +231,8 @@ def test_a_torch_that_is_there_is_used_and_nothing_there_changes(checkout: Check
     (layer,) = checkout.layers()
     assert ended.told["python"] == str(layer)
     assert ended.err == (
-        f"gpucheck: preparing an environment, once; torch 2.4.0a0+vendor.1 in {python.packages} is used, "
-        "and nothing there changes\n"
+        "gpucheck: preparing an environment (only once) that uses torch 2.4.0a0+vendor.1 in "
+        f"{python.packages} and does not change it\n"
     )
     assert python.snapshot() == before
 
@@ -341,7 +341,7 @@ def test_without_torch_it_says_what_is_fetched_and_how_large_and_fails_in_a_sent
     assert ended.code == 3
     assert ended.out == ""
     first, *_, last = ended.err.splitlines()
-    assert "has no torch, so torch 2.13.0 is fetched: " in first
+    assert "has no torch, so torch 2.13.0 is downloaded: " in first
     assert "200 MB" in first and "GPUCHECK_PYTHON" in first
     assert last.startswith("gpucheck: pip could not install torch, typer, rich, nvidia-ml-py, psutil")
     assert "ERROR: " in ended.err  # pip's own words
@@ -441,7 +441,7 @@ def test_a_pip_that_fails_leaves_nothing_and_the_next_start_mends_it(checkout: C
     (slow.notes / "fail").touch()
     ended = checkout.run(slow)
     assert ended.code == 3
-    assert "pip: no route to host\ngpucheck: pip could not install psutil (exit 1, its words are above)" in ended.err
+    assert "pip: no route to host\ngpucheck: pip could not install psutil (exit 1, see its output above)" in ended.err
     assert checkout.layers() == []
     (slow.notes / "fail").unlink()
     assert checkout.run(slow).code == 7

@@ -888,10 +888,10 @@ def test_a_count_that_no_count_can_be_is_a_failure_and_never_a_number_on_the_scr
     for name, dut in (("copies.non_blocking", HERE), ("streams.wait", busy)):
         with Counting(count):
             finding = smoke.run_one(rows[name], dut)
-        assert finding.verdict == "fail" and finding.message.startswith("the device's own count is garbage"), finding
+        assert finding.verdict == "fail" and finding.message.startswith("the device's own count is invalid"), finding
         assert str(count) not in finding.message
     # A batch has 8 × 16 × 16 values.
-    with Counting(count), pytest.raises(Wrong, match="the device's own count is garbage"):
+    with Counting(count), pytest.raises(Wrong, match="the device's own count is invalid"):
         list(smoke_data._batches(HERE, pin=False))
     # One that can be is told.
     with Counting(7), pytest.raises(Wrong, match="7 of 1048576 elements wrong on the device"):

@@ -214,12 +214,12 @@ def test_a_count_of_wrong_words_that_is_garbage_is_wrong_and_never_told(count: i
             (wrong,) = work._read(window, 0, "ones", 0, "memory")
         else:
             (wrong,) = work.step("memory").wrong
-    assert wrong.elements is None and "the device's own count is garbage" in wrong.text
+    assert wrong.elements is None and "the device's own count is invalid" in wrong.text
     assert (wrong.place == 3) is flipped
     with Counting(count):
         products = work.step("products").wrong
     assert products and {one.text for one in products} == {
-        "the device's own count is garbage; no difference at the second read"
+        "the device's own count is invalid; no difference at the second read"
     }
 
 

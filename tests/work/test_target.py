@@ -162,7 +162,7 @@ def test_targets_that_are_wrong(models: str, attribute: str, message: str) -> No
 
 
 def test_a_module_that_is_not_there_and_one_that_misses_another(models: str, tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match="the target's module nowhere_at_all is not there"):
+    with pytest.raises(TargetError, match="the target's module nowhere_at_all does not exist"):
         loaded("nowhere_at_all:make")
     (tmp_path / "needs.py").write_text("import nowhere_at_all\n")
     with pytest.raises(TargetError) as caught:

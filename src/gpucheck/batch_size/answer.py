@@ -625,7 +625,7 @@ def _nothing_fits(history: History) -> Finding:
     else:
         needs = "memory ran out" + (f", the model alone takes {capacity(weight)}" if weight is not None else "")
     if failing.outcome == "timeout":
-        return Finding("batch_size.fits", "fail", title, "its trial ran into --trial-timeout", evidence, fix)
+        return Finding("batch_size.fits", "fail", title, "its trial exceeded --trial-timeout", evidence, fix)
     return Finding("batch_size.fits", "fail", title, f"{needs}, {whole}", evidence, fix)
 
 

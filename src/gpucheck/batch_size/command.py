@@ -345,9 +345,9 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
     # How far estimates were off, and why that is not known.
     known, why_not = EXPERIENCE.get(kind), None
     if setup.recipe.axis is not None:
-        known, why_not = None, "no search along another dimension is on record"
+        known, why_not = None, "such an estimate was never compared with a search"
     elif known is None:
-        why_not = f"no search on a {kind.upper()} device is on record"
+        why_not = f"estimates for {kind.upper()} were never compared with a search"
     answer = EstimatedBatchSize(
         max_batch_size=found.max_batch_size,
         peak_bytes=at_max.peak_bytes,

@@ -218,7 +218,7 @@ class Runner:
             return Talk(lambda: LineChild(argv, env=environment))
         except Lost as lost:
             raise CannotLook(
-                "no process for a trial can be started", lost.ending.reason, finding="batch_size.start"
+                "cannot start a process for a trial", lost.ending.reason, finding="batch_size.start"
             ) from lost
 
     def _begun(self) -> tuple[dict[str, Any] | None, End]:

@@ -202,7 +202,7 @@ def _check(path: str, line: bytes, identity: dict[str, Any]) -> None:
     except (ValueError, TypeError, KeyError):
         raise _not_a_log(path) from None
     if schema != SCHEMA and str(schema).startswith(SCHEMA.rpartition("/")[0]):
-        why = f"its format is {schema}, and now {SCHEMA}"
+        why = f"its format is {schema}, this version writes {SCHEMA}"
         raise UsageError(f"--resume {path!r} is a log of another version of gpucheck", why, "name a new file")
     if schema != SCHEMA:
         raise _not_a_log(path)
@@ -213,7 +213,7 @@ def _check(path: str, line: bytes, identity: dict[str, Any]) -> None:
                 f"--resume {path!r} holds trials of another search",
                 "the target's file has changed"
                 if name == "target_sha256"
-                else f"its {name} is {found.get(name)!r}, and now {value!r}",
+                else f"its {name} is {found.get(name)!r}, this search has {value!r}",
                 "name another file",
             )
 

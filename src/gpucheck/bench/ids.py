@@ -202,7 +202,7 @@ _MATMUL = of(
         "the share of the GPU's peak",
         "Share of the data sheet's dense figure at its boost clock. A low share means a lowered clock (power, heat) "
         "or a shape that is too small.",
-        "gpucheck bench matmul --sustain 30s shows burst and sustained",
+        "gpucheck bench matmul --sustain 30s compares burst and sustained speed",
     ),
     Id("matmul.search", "the fastest shape of each data type", "The result of `--search`."),
     Id(
@@ -286,19 +286,19 @@ _COLLECTIVE = of(
     Id(
         "collective.result",
         "every rank gets the right data",
-        "The ranks named got other data than was sent. A link, a switch or memory changes it, or peer copies are "
-        "broken: with an IOMMU or PCIe ACS on, some boxes deliver wrong data and report no error.",
+        "The named ranks received wrong data. A link, a switch or memory changes it, or peer copies are broken: with "
+        "an IOMMU or PCIe ACS on, some machines deliver wrong data and report no error.",
         "gpucheck bench transfer --only peer --device all; NCCL_P2P_DISABLE=1 avoids the links until it is fixed",
         role="verifies",
     ),
     Id(
         "collective.speed",
         "the bus bandwidth of each collective",
-        "busbw as nccl-tests defines it, on the largest array. Through the host (gloo) it is no rate of a GPU.",
+        "busbw as nccl-tests defines it, on the largest array. Through the host (gloo) it is not the rate of a GPU.",
     ),
     Id(
         "collective.expected",
-        "the bus bandwidth is what this GPU reaches",
+        "the bus bandwidth is what this GPU can reach",
         "From 1 GiB on, in one machine: against published figures of the same part and number of GPUs, where there are "
         "some; else against torch's copies from each GPU to the next.",
         "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING shows the algorithm and the paths; nvidia-smi topo -m",
@@ -306,8 +306,7 @@ _COLLECTIVE = of(
     Id(
         "collective.rank",
         "every rank came to the end",
-        "The rank named failed: its process was ended, is stopped or could not be started, or its backend raised an "
-        "error.",
+        "The named rank failed: its process ended, is stopped or did not start, or its backend raised an error.",
         "NCCL_DEBUG=INFO, and look for Xid errors and the out-of-memory killer on its host",
     ),
     Id(
@@ -320,7 +319,7 @@ _COLLECTIVE = of(
     Id(
         "collective.not_run",
         "everything was measured",
-        "After a failure a collective's larger arrays are left out; under a launcher, all that was to come.",
+        "After a failure the larger arrays of this collective are skipped; under a launcher, everything after it.",
     ),
     Id("collective.unsupported", "the backend has the collective", "This torch or this backend does not have it."),
     Id(
@@ -329,7 +328,7 @@ _COLLECTIVE = of(
         "This build of torch was made without NCCL, as those for Windows and macOS are, or without torch.distributed.",
         "install a build with it; --device cpu measures gloo on the host",
     ),
-    Id("collective.ranks", "there are two ranks", "A collective needs two GPUs at least.", "--device cpu"),
+    Id("collective.ranks", "there are two ranks", "A collective needs at least two GPUs.", "--device cpu"),
     Id(
         "collective.start",
         "the ranks meet",

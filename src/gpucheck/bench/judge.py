@@ -252,7 +252,7 @@ def _told(figure: Figure, limit: Limit) -> tuple[Verdict, str]:
     if figure.low >= limit.value:
         return "pass", text
     if figure.disturbed:
-        return "inconclusive", f"{text}, but {' and '.join(figure.disturbed)}"
+        return "inconclusive", f"{text}, but {config.in_words(figure.disturbed)}"
     if figure.high >= limit.value:
         text += f", interval {config.amount(kind, figure.low)} to {config.amount(kind, figure.high)}"
     return "fail" if figure.high < limit.value else "inconclusive", "; ".join((text, *figure.causes))

@@ -57,8 +57,7 @@ COMMANDS: tuple[Command, ...] = (
         "status",
         """Show whether torch can use the GPUs, and each GPU in a line.
 
-        `gpucheck` without a command is this. It reads what `devices` and `doctor` read, once, without the load, in at
-        most ten seconds.
+        The same as `gpucheck` without a command. Reads what `devices` and `doctor --skip load` read, in at most 10 s.
         """,
         "gpucheck.devices.command:status",
         "gpucheck.devices.options:StatusOptions",
@@ -90,7 +89,7 @@ COMMANDS: tuple[Command, ...] = (
         "doctor",
         """Find out why torch does not use the GPU, and how to fix it.
 
-        Shows the first broken layer from hardware to torch, the evidence and the fix.
+        Shows the first broken stage between the hardware and torch, the evidence and the fix.
         """,
         "gpucheck.cli.health:doctor",
         "gpucheck.doctor.options:DoctorOptions",
@@ -195,7 +194,7 @@ COMMANDS: tuple[Command, ...] = (
         "run",
         """Show where a program's time and memory go.
 
-        It runs as python would run it; the report goes to stderr.
+        Runs it as python does. The report goes to stderr.
         """,
         "gpucheck.cli.run:run",
         "gpucheck.program.options:RunOptions",
@@ -211,8 +210,7 @@ COMMANDS: tuple[Command, ...] = (
         "model",
         """Show which tensors `model.to("cuda")` misses.
 
-        Its weights, what a training step adds to them, and every tensor on the wrong device, with its line. Needs no
-        GPU.
+        Also shows the weights, the memory that a training step adds, and the line that mixes devices. Needs no GPU.
         """,
         "gpucheck.program.command:command",
         "gpucheck.program.options:ModelOptions",
@@ -228,7 +226,7 @@ COMMANDS: tuple[Command, ...] = (
         "lint",
         """Find lines of source that misuse the GPU.
 
-        It reads source and runs nothing.
+        Reads the source and runs nothing.
         """,
         "gpucheck.program.lint.command:command",
         "gpucheck.program.lint.options:LintOptions",

@@ -362,9 +362,18 @@ def _nothing(comparison: Comparison) -> Finding:
     fix = "compare two documents of the same command with the same cases"
     title = "no row in common"
     if without:
-        title = "nothing to compare: "
-        title += "neither document has measurements" if len(without) == 2 else f"{without[0]} has no measurements"
-        fix = "compare documents of the same `gpucheck bench …`"
+        title = (
+            "nothing to compare: neither document has measurements"
+            if len(without) == 2
+            else f"nothing to compare: {without[0]} has no measurements"
+        )
+        # A benchmark without measurements ended before it had any.
+        command = commands[without[0]] or ""
+        fix = (
+            f"measure again: gpucheck {command} --output FILE.json"
+            if command.startswith("bench")
+            else "compare documents of the same `gpucheck bench …`"
+        )
     return Finding("compare.changes", "inconclusive", title, told, {"rows": {}}, fix)
 
 
@@ -441,9 +450,9 @@ def _too_slow(row: ComparedRow, most: float) -> bool:
 
 def _unclear(row: ComparedRow, above: Sequence[ComparedRow]) -> str:
     if row in above:
-        return f"{row.ratio:.2f}×, but most new runs were {' and '.join(row.disturbed)}"
+        return f"{row.ratio:.2f}×, but most new runs were disturbed: {config.in_words(row.disturbed)}"
     if _hides(row):
-        return f"most old runs were {' and '.join(row.old_disturbed)}, the new ones were not"
+        return f"most old runs were disturbed ({config.in_words(row.old_disturbed)}), the new ones were not"
     return row.why or "the interval straddles the limit"
 
 

@@ -163,7 +163,15 @@ def healthy(evidence: Evidence, *, everything: bool) -> Finding:
     if not evidence.is_nvidia_here:
         others = [device.name or device.kind for device in evidence.facts.devices if device.kind != "cpu"]
         where = f"torch has {', '.join(others)}" if others else "PCI bus, /dev and driver show none"
-        return Finding("doctor.no_gpu", "info", "no NVIDIA GPU here", where)
+        return Finding(
+            "doctor.no_gpu",
+            "info",
+            "no NVIDIA GPU here",
+            where,
+            fix=None
+            if others
+            else "if there should be one (lspci -d 10de: must list it), check seat, power, firmware and passthrough",
+        )
     asked = "known" if everything else "selected"
     python = fixes.interpreter(probe.executable)
     return Finding(

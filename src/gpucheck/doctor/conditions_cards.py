@@ -528,7 +528,7 @@ PEERS: tuple[Condition, ...] = (
         certainty="hint",
         title="PCIe ACS sends copies between GPUs up to the CPU",
         meaning="GPUs below one switch could copy to each other within it. Where Access Control Services redirect, "
-        "each copy goes up to the CPU's root port and back: slower, and on some boxes it hangs.",
+        "each copy goes up to the CPU's root port and back: slower, and on some machines it hangs.",
         settle="`gpucheck bench transfer --only peer --device all` shows the rate of each pair, and verifies it",
         fix=ACS_FIX,
         judge=_acs,

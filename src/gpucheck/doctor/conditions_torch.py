@@ -124,7 +124,7 @@ def _undefined_symbol(evidence: Evidence, symbol: str) -> Seen:
 def _cpu_build(evidence: Evidence) -> Seen | None:
     if _kind(evidence) != "cpu" or evidence.host.system == "Darwin":
         return None
-    message, told = f"torch {torch_version(evidence)} is a CPU-only build", {"version": torch_version(evidence)}
+    message, told = f"torch {torch_version(evidence)} contains no CUDA", {"version": torch_version(evidence)}
     if evidence.is_nvidia_here:
         return Seen(message, told, _cuda_build(evidence))
     return Seen(message, told, fix="", verdict="info", title="torch is a CPU-only build")

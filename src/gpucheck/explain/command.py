@@ -144,7 +144,7 @@ OF_CONDITIONS: tuple[Text, ...] = tuple(of_condition(one) for one in CONDITIONS 
 
 # Every id is two or more words of small letters with dots between.
 _ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
-_ELSEWHERE = "gpucheck doctor on the machine where it happened checks driver and torch, gpucheck smoke what torch does"
+_ELSEWHERE = "gpucheck doctor on the machine where it happened, then gpucheck smoke"
 # A log is explained by its end; more than this costs seconds and says no more.
 MOST_BYTES = 2**20
 
@@ -203,8 +203,8 @@ def explain(pasted: str, emit: Emit, cut_from_bytes: int | None = None) -> None:
     emit(Answered("explain", ExplainResult(len(pasted), cut_from_bytes, told)))
     if not told:
         more = "" if len(pasted.splitlines()) > 1 else "; paste the whole traceback"
-        message, known = f"no known error text is in it{more}", {"texts": len(TEXTS) + len(OF_CONDITIONS)}
-        emit(Judged(Finding("explain.unknown", "inconclusive", "text not known", message, known, _ELSEWHERE)))
+        message, known = f"it contains no known error{more}", {"texts": len(TEXTS) + len(OF_CONDITIONS)}
+        emit(Judged(Finding("explain.unknown", "inconclusive", "unknown text", message, known, _ELSEWHERE)))
     for match in told[:1]:
         evidence = {"text": match.id}
         evidence |= {name: getattr(match, name) for name in ("certainty", "conditions", "numbers")}

@@ -236,43 +236,33 @@ def _own_process(found: Numbers) -> Numbers:
 
 
 def _memory_says(found: Numbers) -> str:
-    """Who holds the memory: your tensors, torch's cache beside them, other processes; and what is free."""
+    """Return who holds the memory, what is free and what was requested."""
     whole = _whole(found)
-    # In the whole's unit no other size needs one of its own.
-    scale = next((scale for _, scale in _SCALES if (whole or 0) >= scale), 0)
-
-    def size_of(bytes_: int) -> str:
-        return human(bytes_) if not scale or bytes_ * 100 < scale else _digits(bytes_ / scale)
-
     allocated, cached, own = (found.get(key) for key in ("allocated_bytes", "cached_bytes", "own_bytes"))
-    parts: list[str] = []
+    parts = [f"{'GPU' if 'total_bytes' in found else 'allowed'} {human(whole)}"] if whole else []
     if allocated is not None:
-        parts.append(f"your tensors hold {size_of(allocated)}")
-        parts += [f"torch's cache {size_of(cached)} on top"] if cached is not None else []
+        parts.append(f"your tensors {human(allocated)}")
+        parts += [f"torch's cache {human(cached)}"] if cached is not None else []
     elif own is not None:
-        parts.append(f"your process holds {size_of(own)}")
+        parts.append(f"your process {human(own)}")
     if own is not None and allocated is not None:
         beside = own - allocated - (cached or 0)
-        parts += [f"your process {size_of(beside)} beside torch"] if beside > GIB else []
+        parts += [f"your process outside torch {human(beside)}"] if beside > GIB else []
     listed = _others(found)
-    parts += [f"process {one['pid']} holds {size_of(one['bytes'])}" for one in listed[:3]]
+    parts += [f"process {one['pid']} {human(one['bytes'])}" for one in listed[:3]]
     if left := listed[3:]:
-        parts.append(f"{len(left)} more hold {size_of(sum(one['bytes'] for one in left))}")
+        parts.append(f"{len(left)} more processes {human(sum(one['bytes'] for one in left))}")
     if len(found.get("own_pids", ())) > 1:
-        parts[-1] += ", one of these is your process"
+        parts[-1] += " (one of these is your process)"
     rest = _unnamed(found)
     if rest > _CONTEXT:
-        parts.append(f"other programs {size_of(rest)}")
+        parts.append(f"other programs {human(rest)}")
     elif rest > max(_LARGE_OTHER * (whole or 0), GIB):
-        parts.append(f"CUDA's context or other programs {size_of(rest)}")
-    if "other_bytes" in found:
-        parts.append(f"other programs {size_of(found['other_bytes'])}")
-    if "free_bytes" in found:
-        parts.append(f"{size_of(found['free_bytes'])} free")
-    said = (f"of {human(whole)} " if whole else "") + ", ".join(parts)
-    if "requested_bytes" in found:
-        said += ("; " if said else "") + f"{size_of(found['requested_bytes'])} more requested"
-    return said
+        parts.append(f"CUDA's context or other programs {human(rest)}")
+    for name, key in (("other programs", "other_bytes"), ("free", "free_bytes"), ("requested", "requested_bytes")):
+        if key in found:
+            parts.append(f"{name} {human(found[key])}")
+    return ", ".join(parts)
 
 
 def _whole(found: Numbers) -> int | None:
@@ -474,7 +464,7 @@ _SEGMENTS: tuple[tuple[str, str, str, str], ...] = (
     (_NEAR + r"(No space left on device|\(28\))", "/dev/shm is full", "", ""),
     (
         _NEAR + r"(No such file or directory|\(2\))",
-        "the segment is not there: the process that made it has ended, or has another /dev/shm",
+        "the segment does not exist: the process that made it has ended, or has another /dev/shm",
         "give ranks of one machine one /dev/shm (one container, or --ipc=host), or set NCCL_SHM_DISABLE=1; where a "
         "rank ended first, its log names the cause",
         "look for the process that ended first; a process that sends a tensor has to live until it is received "
@@ -571,7 +561,7 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"(stat|open|mount operation).{0,200}no such file or directory",
-        "a file of the driver is not there",
+        "a file of the driver is missing",
         "sudo nvidia-modprobe -u -c 0 makes the device nodes; after an update of the driver sudo nvidia-ctk cdi "
         "generate --output=/etc/cdi/nvidia.yaml, and sudo systemctl restart docker",
     ),

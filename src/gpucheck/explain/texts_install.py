@@ -19,10 +19,10 @@ _TORCHS = (
     r"fbgemm|bitsandbytes|causal_conv1d|mamba|selective_scan|pytorch3d|tensorrt|transformer_engine|exllama|auto_?gptq|"
     r"awq|gsplat|nvdiffrast|cuda|cudnn|cublas|nvidia|nccl)"
 )
-_BLAMED = {
-    "program": "usually the program's mistake, not the GPU's",
-    "device": "the GPU, its memory, its link or its firmware",
-    "either": "the cause may be the program, the driver or the GPU",
+_CAUSE = {
+    "program": "Usually the program is at fault, not the GPU.",
+    "device": "The likely cause is the GPU, its memory, its link or its firmware.",
+    "either": "The cause may be the program, the driver or the GPU.",
 }
 
 
@@ -47,7 +47,7 @@ def _of_xid(one: xid.Xid) -> Text:
         title=f"Xid {one.number}: {one.what}",
         patterns=(_TYPED, _IN_LOG, *_OTHER_WORDS.get(one.number, ())),
         number=str(one.number),
-        meaning=f"It points to {_BLAMED[one.blame]}. The driver writes it into the kernel's log.",
+        meaning=f"{_CAUSE[one.blame]} The driver reports it in the kernel log.",
         then=one.step,
         certainty="hint" if one in xid.OLDER else "proof" if one.blame == "device" else "strong",
         source=xid.SOURCE,
@@ -154,7 +154,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "import.nvrtc",
-        "NVRTC does not find its own half",
+        "NVRTC does not find nvrtc-builtins",
         (
             r"failed to open (lib)?nvrtc-builtins",
             r"NVRTC_ERROR_BUILTIN_OPERATION_FAILURE",
@@ -426,7 +426,7 @@ TEXTS: tuple[Text, ...] = (
             r"(NVRTC_ERROR|NVJITLINK_ERROR)_(?!BUILTIN)\w+",
             r"PTX ?\.?version [\d.]+ does not support ?\.?target",
         ),
-        "The ptxas of Triton's, or torch's NVRTC, is older than the GPU.",
+        "Triton's ptxas or torch's NVRTC is older than the GPU.",
         "use a newer torch (it brings Triton), or TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas of a newer CUDA",
         "proof",
     ),
@@ -568,7 +568,7 @@ TEXTS: tuple[Text, ...] = (
         "an NVSwitch reported an error (SXid)",
         (r"\bSXid ?(\(PCI:[0-9a-f:.]+\))?:? ?\d+",),
         "NVSwitches join the GPUs of a machine; their errors are numbered apart from the GPUs' Xid. `Fatal`: programs "
-        "that used the links have ended, and the fabric wants a reset.",
+        "that used the links have ended, and the fabric needs a reset.",
         "take the node out of use (drain or cordon); sudo journalctl -u nvidia-fabricmanager shows which partition. "
         "Reset all GPUs and switches together (sudo nvidia-smi -r with nothing running), or reboot",
         source="NVIDIA, Fabric Manager user guide, SXid errors",

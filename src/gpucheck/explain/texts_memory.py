@@ -421,7 +421,7 @@ TEXTS: tuple[Text, ...] = (
         "size.storage",
         "the sizes of a tensor multiply to more than 64 bits hold",
         (messages.STORAGE_SIZE,),
-        "A size is far too large. Usually a length is garbage, or it is a product of two wrong dimensions.",
+        "A size is far too large. Usually a length is wrong, or it is a product of two wrong dimensions.",
         "print the shape before the line that fails",
         "proof",
     ),

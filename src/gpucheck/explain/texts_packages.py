@@ -316,8 +316,8 @@ TEXTS: tuple[Text, ...] = (
             r"libbitsandbytes_cpu\.so",
             r"did not contain .{0,4}libcudart\.so.{0,60} as expected",
         ),
-        "bitsandbytes brings a library for each CUDA version and loads the one of torch's: that one is not in this "
-        "release, it cannot load CUDA's runtime, or torch is built for the CPU or sees no GPU.",
+        "bitsandbytes brings a library for each CUDA version and loads the one for torch's CUDA: this release lacks "
+        "it, it cannot load CUDA's runtime, or torch is built for the CPU or sees no GPU.",
         "python -m bitsandbytes shows what it needs; pip install -U bitsandbytes; python -c 'import torch; "
         "print(torch.version.cuda, torch.cuda.is_available())' must print a CUDA version and True",
         source="bitsandbytes-foundation/bitsandbytes issues 82, 427 and 1559",
@@ -540,7 +540,7 @@ TEXTS: tuple[Text, ...] = (
             r"\bgradients? (are|is|contains?|became|become|has) (nan|inf)\b",
         ),
         "The numbers overflowed or were undefined: a learning rate that is too high, float16 where its range (65 504) "
-        "is too small, a logarithm or division by zero, a batch that is masked whole, or data that hold NaN. A faulty "
+        "is too small, a logarithm or division by zero, a fully masked batch, or NaN in the data. A faulty "
         "GPU is the rarest cause.",
         "torch.autograd.set_detect_anomaly(True) names the operation. Try bfloat16 instead of float16, a lower "
         "learning rate with warm-up, clip_grad_norm_, and torch.isfinite on the batch. The same step on another GPU "
@@ -685,7 +685,7 @@ TEXTS: tuple[Text, ...] = (
             r"\bentering low vram mode.{0,60}total vram=\W?0 B",
             r"warning: no usable GPU found, --gpu-layers option will be ignored",
         ),
-        "Its own probe of the GPUs failed, took too long, or it was built without a backend for them.",
+        "Its search for GPUs failed or took too long, or it was built without a backend for them.",
         "nvidia-smi (AMD: rocminfo) where it runs, then OLLAMA_DEBUG=1 ollama serve: the lines about discovery name "
         "the reason",
         "hint",

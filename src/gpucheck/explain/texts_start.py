@@ -98,8 +98,8 @@ TEXTS: tuple[Text, ...] = (
         ),
         "cuInit returns 100: CUDA_VISIBLE_DEVICES hides every GPU, MIG is on without an instance, a container has "
         "none, or the driver sees none.",
-        "nvidia-smi -L where the program runs: lists it the GPU, echo $CUDA_VISIBLE_DEVICES is next (unset it); lists "
-        "it none, a container wants --gpus all, a cluster's job a GPU in its request. " + _DOCTOR,
+        "run nvidia-smi -L where the program runs: if it lists the GPU, unset CUDA_VISIBLE_DEVICES; if not, start "
+        "the container with --gpus all, or request a GPU for the cluster's job. " + _DOCTOR,
         source=_DRIVER,
         follows=(*_DRIVER_DOWN, "cuinit.3", "cuinit.34", "cuinit.46", "cuinit.80", "cuinit.999", "cuinit.too_old"),
     ),
@@ -140,8 +140,8 @@ TEXTS: tuple[Text, ...] = (
         "The driver supports CUDA up to the version that nvidia-smi shows, and the wheel needs a newer major "
         "version: 13.x needs 580 or newer, 12.x 525, 11.x 450. `driver version is insufficient` alone does not prove "
         "an old driver: a container without a GPU, or with a libcuda that is not the host's, reports the same.",
-        "nvidia-smi where the program runs: fails it, hand the GPU into the container (--gpus all); else update the "
-        "driver, or install a torch whose wheel is of a CUDA that it serves",
+        "run nvidia-smi where the program runs: if it fails, start the container with --gpus all; else update the "
+        "driver, or install a torch built for a CUDA that it supports",
         "strong",
         source="NVIDIA, CUDA compatibility, minimum driver versions",
         follows=_DRIVER_DOWN,
@@ -176,8 +176,8 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorSystemNotReady",
             *_code(802),
         ),
-        "cuInit returns 802: on machines with NVSwitch the fabric manager does not run, or is not of exactly the "
-        "driver's version; in a confidential virtual machine the GPUs are not set ready.",
+        "cuInit returns 802: on machines with NVSwitch the fabric manager does not run, or its version is not "
+        "exactly the driver's; in a confidential virtual machine the GPUs are not set ready.",
         "systemctl status nvidia-fabricmanager; then gpucheck doctor",
         source="pytorch issue 35710; huggingface_hub issue 4134",
         common=(
@@ -373,7 +373,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "nvml.unknown",
-        "NVML lost its right to the devices",
+        "NVML lost access to the devices",
         (
             r"Failed to initialize NVML: N/A",
             r"Failed to initialize NVML: Unknown Error",
@@ -381,12 +381,12 @@ TEXTS: tuple[Text, ...] = (
             r"nvmlInit\w*.{0,30}Unknown Error",
         ),
         "In a container: systemd reloaded its units and took the devices away from the container's cgroup.",
-        "restart the container; to prevent it, hand the devices in by CDI or with --device",
+        "restart the container; to prevent it, pass the devices by CDI or with --device",
         source="NVIDIA/nvidia-container-toolkit issue 48",
     ),
     Text(
         "nvml.permission",
-        "the device nodes may not be opened",
+        "access to the device nodes is denied",
         (
             r"Failed to initialize NVML: Insufficient Permissions",
             r"NVMLError_NoPermission",
@@ -436,7 +436,7 @@ TEXTS: tuple[Text, ...] = (
             r"'?nvidia-smi'? is not recognized as",
             r"nvidia-smi.{0,4}: executable file not found",
         ),
-        "libnvidia-ml.so.1 cannot be loaded, or nvidia-smi is not there: no driver, or a container without the "
+        "libnvidia-ml.so.1 cannot be loaded, or nvidia-smi is missing: no driver, or a container without the "
         "capability utility.",
         "on the host: install NVIDIA's driver; in a container: --gpus all, and "
         "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
@@ -537,8 +537,8 @@ TEXTS: tuple[Text, ...] = (
             r"(srun|sbatch|salloc): error: .{0,80}\bgres\b",
             r"gres_plugin_\w+.{0,60}(error|fail|mismatch|invalid)",
         ),
-        "The type or number in --gres or --gpus is none that the partition's nodes are configured with, or a node "
-        "reports fewer GPUs than slurm.conf says and was drained.",
+        "The type or number in --gres or --gpus is not configured on the partition's nodes, or a node reports fewer "
+        "GPUs than slurm.conf says and was drained.",
         "scontrol show node NODE | grep -i -e gres -e reason; sinfo -o '%P %G %N' lists what can be asked for. On a "
         "drained node nvidia-smi -L has to list every GPU first; then scontrol update nodename=NODE state=resume",
         "strong",
@@ -650,7 +650,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "container.no_runtime",
-        "docker does not know how to hand in GPUs",
+        "docker cannot pass GPUs to containers",
         (
             r"\bnvidia runtime handler not found|runtime handler \W?nvidia\W{0,3} (is )?not (found|supported)",
             r"could not select device driver .{0,20}with capabilities: \[\[.{0,40}(gpu|compute|utility)",
@@ -670,7 +670,7 @@ TEXTS: tuple[Text, ...] = (
     ),
     Text(
         "container.cdi",
-        "the CDI device of the GPU is not described, or no longer right",
+        "the CDI description of the GPU is missing or outdated",
         (
             r"failed to (generate|create) CDI spec",
             r"failed to construct nvml ?lib",
@@ -686,7 +686,7 @@ TEXTS: tuple[Text, ...] = (
             r"failed to (get|load|parse) CDI spec",
         ),
         "podman, and docker with CDI, take the devices from a file in /etc/cdi or /var/run/cdi that NVIDIA's toolkit "
-        "writes. It is missing, not where the engine looks, or of the driver of before an update.",
+        "writes. It is missing, in another folder, or older than the last driver update.",
         "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml; nvidia-ctk cdi list shows the devices. Repeat "
         "after each driver update",
         "proof",
@@ -705,10 +705,9 @@ TEXTS: tuple[Text, ...] = (
             r"error (executing|running) hook .{0,60}nvidia-container",
             r"Could not find any nv files on this host",
         ),
-        "The message names the cause behind the kind of the error: no driver on the host, a device that is not there, "
-        "a cgroup that may not be changed, files of a driver inside the image, or a CUDA that the image requires and "
-        "the driver does not serve.",
-        "nvidia-smi on the host has to work first; then look at what stands behind `error:` in the message",
+        "The message names the cause: no driver on the host, a device that does not exist, a cgroup that may not be "
+        "changed, files of a driver inside the image, or a CUDA that the image requires and the driver does not have.",
+        "nvidia-smi on the host has to work first; then read what follows `error:` in the message",
         weak=(r"\b(lib)?nvidia-(container-(cli|runtime)|ctk)[\w.-]*.{0,120}\b(error|fail\w*)\b",),
         follows=("nvml.mismatch", "nvml.not_loaded", "kernel."),
     ),
@@ -747,7 +746,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "DKMS compiles the module for each kernel, and the compiler refused it: the kernel is newer than the driver "
         "knows, its headers are missing, or it was built by another compiler. Without a module there is no GPU.",
-        "tail -n 40 the make.log that is named; then a newer driver, or the kernel of before",
+        "tail -n 40 the make.log that is named; then install a newer driver, or boot the previous kernel",
         common=(
             r"Unable to find the kernel source tree",
             r"Your kernel headers for kernel .{0,60}cannot be found",

@@ -342,7 +342,7 @@ def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
     for part in document.parts:
         if part.ended:
             return f"{part.id}: {part.ended}", f"on {document.host}: gpucheck fleet check --only {part.id}"
-    return "its check did not pass, cause unknown", None
+    return "its check did not pass, cause unknown", f"on {document.host}: gpucheck fleet check"
 
 
 def _contradiction(document: NodeDocument) -> str:
@@ -881,11 +881,11 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: _Bes
     if result.suspect:
         unsure = [row.host for row in result.nodes if row.state in ("bad", "silent") and row.host not in proven]
         most = f"{_most_bad(result.nodes, max_bad):g}"
-        title = f"suspect the check: {len(unsure)} of {_nodes(whole)} slow or silent, at most {most} may be"
-        lists = f"bad.txt names the {len(result.bad)} that failed a check" if result.bad else "bad.txt is empty"
+        title = f"suspect the check: {len(unsure)} of {_nodes(whole)} slow or silent (limit {most})"
+        lists = f"only the {len(result.bad)} that failed a check count as bad" if result.bad else "none counts as bad"
         # Of more than that no share helps.
         may_help = len(unsure) <= siblings.most_low(_known_nodes(result.nodes))
-        fix = "check one of them first" + (", or raise --max-bad" if may_help else "")
+        fix = f"on {unsure[0]}: gpucheck fleet check" + ("; or raise --max-bad" if may_help else "")
         told.append(Finding("fleet.suspect", "inconclusive", title, lists, {"counts": counts}, fix))
         if not result.bad:
             return told

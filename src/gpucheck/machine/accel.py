@@ -506,7 +506,7 @@ def _wrong_answer(device: torch.device) -> str | None:
     # Each answer is another: memory that no kernel writes may still hold the last one.
     wanted = float(next(_ANSWERS))
     answer = torch.ones(1, device=device).mul_(wanted).item()
-    return None if answer == wanted else f"its kernels compute nothing, or wrongly: 1 times {wanted:g} is {answer:g}"
+    return None if answer == wanted else f"its kernels compute wrongly: 1 times {wanted:g} is {answer:g}"
 
 
 def _first_line(error: BaseException) -> str:

@@ -268,7 +268,7 @@ def _reasons(row: DeviceReading) -> dict[str, str]:
 
 def _driver(nvml: DriverReading, cuda: DriverReading, kernel: Driver) -> tuple[Driver, dict[str, str]]:
     """Return what the doors tell of the driver, and why the rest is unknown, by pointers."""
-    nvml_reason, cuda_reason = nvml.error or "NVML does not tell it", cuda.error or "libcuda does not tell it"
+    nvml_reason, cuda_reason = nvml.error or "NVML does not report it", cuda.error or "libcuda does not report it"
     kernel_reason = "the kernel shows no NVIDIA module"
     told: dict[str, tuple[Any, str]] = {
         "version": (
@@ -282,7 +282,7 @@ def _driver(nvml: DriverReading, cuda: DriverReading, kernel: Driver) -> tuple[D
         ),
         "kernel_module_version": (kernel.kernel_module_version, kernel_reason),
         "kernel_module_open": (kernel.kernel_module_open, kernel_reason),
-        "kernel_module_loaded": (kernel.kernel_module_loaded, "this system does not tell"),
+        "kernel_module_loaded": (kernel.kernel_module_loaded, "this system does not report it"),
         "nvml_version": (nvml.nvml_version, nvml.unknown.get("nvml_version", nvml_reason)),
         "nvml_path": (nvml.path, nvml_reason),
         "nvml_code": (nvml.code, nvml_reason),

@@ -257,7 +257,7 @@ def bind(node: int, root: Path = ROOT) -> Bound:
 def node_of_pages(address: int, length: int) -> Pages:
     """On which nodes the memory from `address` on lies, by pages spread over its `length` in bytes."""
     if sys.platform != "linux":
-        return Pages(None, f"{sys.platform} does not tell")
+        return Pages(None, f"{sys.platform} does not report it")
     size = os.sysconf("SC_PAGE_SIZE")
     first, last = -(-address // size), (address + length) // size
     if last <= first:
@@ -275,7 +275,7 @@ def node_of_pages(address: int, length: int) -> Pages:
     if counted:
         return Pages(dict(counted))
     # What a driver maps, as pinned memory may be, is no page of the kernel's lists.
-    return _by_policy(places[0], f"the kernel does not tell ({errno.errorcode.get(-states[0], str(states[0]))})")
+    return _by_policy(places[0], f"the kernel does not report it ({errno.errorcode.get(-states[0], str(states[0]))})")
 
 
 def told(bound: Bound | None, pages: Pages) -> str | None:

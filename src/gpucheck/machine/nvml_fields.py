@@ -492,7 +492,7 @@ MEMORY = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memor
 
 # nvmlReturn_t of nvml.h: why a field is not told. A code that is not here is told in nvidia-ml-py's words.
 REASONS = {
-    2: "NVML does not take this question for this device (invalid argument)",
+    2: "NVML rejects this query for this device (invalid argument)",
     3: "not supported by this device or driver",
     4: "no permission",
     8: "the GPU's power cable is not connected",

@@ -518,7 +518,7 @@ def read_torch(heard: Heard) -> TorchProbe:
         case "cut":
             return replace(found, not_awaited=ending.reason)
         case "killed" if found.error is None:
-            often = ", often by the kernel for want of memory" if ending.signal == "SIGKILL" else ""
+            often = ", often by the kernel because memory ran out" if ending.signal == "SIGKILL" else ""
             why = f"the process that asks torch was ended from outside ({ending.signal}{often})"
             return replace(found, not_awaited=why)
     return replace(found, error=found.error or how_it_ended(ending))

@@ -467,7 +467,7 @@ def _on_device_clock(timer: Timer, launcher: Launcher, samples: _Samples, detail
 
 def too_short(calls: int, least_s: float) -> str:
     """Why windows of so many calls have no time."""
-    return f"a window of {calls} calls takes less than {least_s * 1e6:g} µs, which the clock cannot tell"
+    return f"a window of {calls} calls takes less than {least_s * 1e6:g} µs, too short for the clock"
 
 
 def _on_host_clock(

@@ -90,9 +90,7 @@ def judge(table: Table) -> Verdict:
         why = "two jobs, wrong clocks, or calls that nobody waits for"
         return Verdict("not_decided", reason=f"ranks go on for a step without the last one: {why}")
     if not table.inside and not any(call.waits for call in table.calls):
-        reason = (
-            "no collective was seen that all ranks wait for: not all do for one with a root, as broadcast or reduce"
-        )
+        reason = "no collective was seen for which all ranks wait (with a root, as in broadcast, not all do)"
         return Verdict("not_decided", reason=reason)
     lateness = _lateness(table)
     late, steps = lateness.late, sorted(lateness.lost)
@@ -132,7 +130,7 @@ def judge(table: Table) -> Verdict:
     if lost_s - clock_s > least:
         top = max(lateness.waited, key=lateness.waited.__getitem__)
         if not named and lateness.waited[top] > 0.75 * sum(lost) and is_seldom:
-            told = f"waiting for the last costs {lost_s * 1e3:.3g} ms of a step"
+            told = f"waiting for the last rank costs {lost_s * 1e3:.3g} ms of a step"
             few = f"in {len(costly)} of {len(steps)} steps: too few to tell it from chance"
             reason = f"{told}, most of it for rank {top}, {few}"
             return Verdict("not_decided", reason=reason, late_s=means, shares=shares)

@@ -134,7 +134,7 @@ RULES: tuple[Rule, ...] = (
         "lengths are read on the host, and cuDNN takes targets there",
         free=("input_lengths", "target_lengths", "targets"),
     ),
-    Rule(("tensor_split",), "the places to split at are read on the host", host=("tensor_indices_or_sections",)),
+    Rule(("tensor_split",), "split positions are read on the host", host=("tensor_indices_or_sections",)),
     Rule(
         ("_foreach_addcdiv", "_foreach_addcdiv_", "_foreach_addcmul", "_foreach_addcmul_"),
         "a tensor of factors is read on the host",

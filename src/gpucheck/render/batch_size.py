@@ -43,7 +43,7 @@ _LIMITS = {
     "max-batch-size": "--max-batch-size",
     "default-cap": "--max-batch-size, 65536 by default",
     "time": "time: --time-budget ended the search",
-    "trial-timeout": "time: a trial ran into --trial-timeout",
+    "trial-timeout": "time: a trial exceeded --trial-timeout",
     "kernel-limit": "a kernel's own limit, not memory",
     "safety": "safety: full memory is dangerous here",
     "trials": "the number of trials",
@@ -426,7 +426,7 @@ def _for_all(several: FoundBatchSizes) -> str:
     does, what = _does(found), found.axis_name or "a batch of"
     if found.largest is None:
         others = [f"{one.device.id} {does} {one.largest}" for one in several.devices if one.largest is not None]
-        return "; ".join([f"{several.least} {does} no size at all", *others[:1]])
+        return "; ".join([f"{several.least} {does} no batch size", *others[:1]])
     if found.is_open:
         return f"every device {does} at least {what} {found.largest}; on {several.least} {_ended(found)}"
     alike = len({one.largest for one in several.devices}) == 1

@@ -24,6 +24,7 @@ from gpucheck.render.blocks import (
     verdict_cell,
 )
 from gpucheck.render.devices import NONE, called, devices_table, hottest, is_about, short_name, versions_line
+from gpucheck.render.explain import SURE
 from gpucheck.render.text import said
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, Verdict, in_short
@@ -53,7 +54,7 @@ def page(report: Report) -> Page:
     because = [finding for finding in report.findings if "because_of" in finding.evidence]
     others = [finding for finding in report.findings if finding not in because]
     rungs = told.rungs if told is not None else ()
-    body = ladder(rungs)
+    body = ladder(rungs, "" if first is None else first.title)
     if because:
         follows = ", ".join(f"{finding.title} ({finding.id})" for finding in because)
         body.append(Line(f"follow-on failures: {follows}", "dim"))
@@ -79,7 +80,7 @@ def _whole(whole: Finding, beside: Counter[Verdict]) -> Line:
 
 def _diagnosis(first: Finding) -> list[Line]:
     """Return what is broken; below it how that shows and how sure it is."""
-    sure = {"proof": "proven", "strong": "nearly certain", "hint": "likely"}[first.evidence["certainty"]]
+    sure = SURE[first.evidence["certainty"]]
     # The id is what `explain` takes.
     shown = [Line(f"{first.message} ({sure}, {first.id})" if first.message else f"{sure} ({first.id})")]
     if first.evidence.get("settle"):
@@ -87,10 +88,13 @@ def _diagnosis(first: Finding) -> list[Line]:
     return [answer(first.verdict, first.title), *shown]
 
 
-def ladder(rungs: Sequence[RungStanding]) -> list[Block]:
-    """The rungs that there are here."""
+def ladder(rungs: Sequence[RungStanding], title: str = "") -> list[Block]:
+    """The rungs that there are here, without the `title` that the first line has already."""
     here = [rung for rung in rungs if rung.state != "absent"]
-    rows = [(rung.rung, verdict_cell(*_STATES[rung.state]), rung.shown_by) for rung in here]
+    rows = [
+        (rung.rung, verdict_cell(*_STATES[rung.state]), "" if rung.shown_by == title else rung.shown_by)
+        for rung in here
+    ]
     return [table(_COLUMNS, rows), Line()] if rows else []
 
 

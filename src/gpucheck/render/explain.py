@@ -22,11 +22,8 @@ from gpucheck.report.report import Report
 from gpucheck.report.results.short import Certainty, ExplainResult, IdPage, LintResult, TextMatch
 
 _LIST = (Column("id", "left"), Column("of", "left", keep=2), Column("what", "left", wraps=True))
-_SURE: dict[Certainty, str] = {
-    "proof": "proven by the text itself",
-    "strong": "nearly certain",
-    "hint": "likely; the text alone does not prove it",
-}
+SURE: dict[Certainty, str] = {"proof": "proven", "strong": "nearly certain", "hint": "likely"}
+_BY_TEXT = {"proof": " by the text itself", "strong": "", "hint": "; the text alone does not prove it"}
 # What else a long log holds: more than this is a list that nobody reads.
 _MOST_OTHERS = 5
 
@@ -65,21 +62,26 @@ def _certainty(match: TextMatch) -> str:
         return "uncertain: part of the text is missing"
     if match.doubt:
         return f"a guess: {match.doubt}"
-    return "a symptom: the text does not name its cause" if match.symptom else _SURE[match.certainty]
+    return (
+        "a symptom: the text does not name its cause"
+        if match.symptom
+        else SURE[match.certainty] + _BY_TEXT[match.certainty]
+    )
 
 
 def _page_of_id(page: IdPage) -> Page:
     body: list[Block] = [Line(page.meaning)]
     if page.settle:
         body.append(Line(f"to make sure: {page.settle}"))
-    parts = [f"asked by {'gpucheck explain' if page.of == 'text' else f'gpucheck {page.of}'}"]
+    parts = ["an error text" if page.of == "text" else f"a finding of gpucheck {page.of}"]
     parts += [f"breaks the stage {page.rung}"] if page.rung else []
-    parts += [_SURE[page.certainty] if page.of == "text" else f"certainty: {page.certainty}"] if page.certainty else []
+    parts += [SURE[page.certainty]] if page.certainty else []
     body.append(Line(" · ".join(parts), "dim"))
     texts: list[Block] = [Line("error texts: " + " · ".join(page.texts), "dim")] if page.texts else []
-    return Page(
-        Line(f"{page.title} ({page.id})", "bold"), body, [*texts, *_source(page.source)], under=_steps(page.then)
-    )
+    # Texts, conditions and rules are titled by what is wrong, other findings by what they check.
+    is_fault = page.of in ("text", "doctor", "lint")
+    title = f"{page.title} ({page.id})" if is_fault else f"{page.id} checks: {page.title}"
+    return Page(Line(title, "bold"), body, [*texts, *_source(page.source)], under=_steps(page.then))
 
 
 def _source(source: str) -> list[Block]:

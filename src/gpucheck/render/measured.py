@@ -43,7 +43,7 @@ FLAGS: dict[str, tuple[str, str]] = {
     "few-samples": ("few samples", "fewer than 10 in the time available"),
     "drift": ("drifting", "rose or fell by more than 2 % over the row"),
     "unbalanced": ("unbalanced", "copy and compute differ by more than 20 %"),
-    "below-resolution": ("too short", "the windows were shorter than their clock can tell: no time, no rate"),
+    "below-resolution": ("too short", "the windows were too short for the clock: no time, no rate"),
     "short-window": ("short windows", "under 1 ms: the clock's resolution counts"),
     "link-below-max": ("slow link", "the link runs below what GPU and slot support"),
     "clock-held": ("clock held", "a setting holds the clock below its maximum"),

@@ -106,7 +106,7 @@ def ranks_page(report: Report) -> Page:
             body.append(Line(f"{len(result.ranks) - _MOST_RANKS} more ranks in the JSON", "dim"))
     if result.arrival != "arrival":
         how = "when the host issued them" if result.arrival == "host issue" else "the time inside them"
-        body.append(Line(f"collectives by {how}; gpucheck was never tried on NCCL", "dim"))
+        body.append(Line(f"collectives by {how}; gpucheck was never tried with NCCL between GPUs", "dim"))
     details = [Line(f"not seen: {one}") for one in result.not_seen]
     return Page(
         answer(main.verdict, finding_text(main)), body, details, [one for one in found if one is not main], main
@@ -148,7 +148,7 @@ def _time(result: RunResult) -> Iterator[Block]:
         slowest = "" if steps.slowest_s is None else f", slowest {units.duration(steps.slowest_s)}"
         yield Line(f"{steps.count} steps{median}{slowest}")
         if steps.first:
-            yield Line(f"first: {', '.join(units.duration(one.duration_s) for one in steps.first)}", "dim")
+            yield Line(f"first steps: {', '.join(units.duration(one.duration_s) for one in steps.first)}", "dim")
     yield _shares(shares)
 
 
@@ -223,7 +223,7 @@ def _traced(result: RunResult, folder: str) -> list[Block]:
             (Column("held by", "left", keep=3), [one.held_by or UNKNOWN for one in rows]),
         ]
     )
-    head = f"{traced.steps} steps looked at with everything{cost}: peak {units.capacity(traced.peak_bytes)} of tensors"
+    head = f"{traced.steps} steps traced{cost}: peak {units.capacity(traced.peak_bytes)} of tensors"
     return [Line(), Line(head), lines]
 
 

@@ -87,20 +87,18 @@ def renderables(out: Console, blocks: Sequence[Block]) -> Iterator[RenderableTyp
 
 # A terminal's usual height, and that of a narrow one.
 SCREEN_LINES, NARROW_LINES = 24, 40
-# Lines that a sentence keeps where there is no room for more.
-_LINES_OF_A_SENTENCE = 2
 
 
 def fitting(out: Console, blocks: Sequence[Block]) -> Sequence[Block]:
     """The blocks in as many lines as a screen has, as far as they can do without some; a pipe gets all of them.
 
-    First each row of a table takes one line, then long sentences lose their ends, tables their last sound rows, and
-    the last findings go. What is left out is counted; `-v` shows it. Nothing that failed is shortened or goes.
+    First each row of a table takes one line, then tables lose their last sound rows, and the last findings go. What is
+    left out is counted; `-v` shows it. A sentence is never cut, and nothing that failed goes.
     """
     if out.width >= NATURAL_WIDTH or not any(_can_shrink(block) for block in blocks):
         return blocks
     most = SCREEN_LINES if out.width >= NARROW else NARROW_LINES
-    steps = (_a_line_a_row, _shorter_sentences, _fewer_rows, _fewer_findings)
+    steps = (_a_line_a_row, _fewer_rows, _fewer_findings)
     for step in steps:
         if (over := sum(_lines_of(out, block) for block in blocks) - most) <= 0:
             break
@@ -141,18 +139,6 @@ def _flat(out: Console, table: Table) -> Table:
         kept.remove(_least(table, [*kept[1:-1], *last]))
     taken = tuple(replace(columns[index], keep=ALWAYS) for index in kept)
     return replace(table, columns=taken, rows=tuple(tuple(row[index] for index in kept) for row in table.rows))
-
-
-def _shorter_sentences(out: Console, blocks: Sequence[Block], over: int) -> list[Block]:
-    room = out.width * _LINES_OF_A_SENTENCE * 9 // 10
-    return [
-        replace(block, text=f"{block.text[: room - 1].rstrip()}…")
-        if isinstance(block, Line)
-        and not (block.text.startswith(ADVICE) or "red" in block.style)
-        and len(block.text) > room
-        else block
-        for block in blocks
-    ]
 
 
 def _fewer_rows(out: Console, blocks: Sequence[Block], over: int) -> list[Block]:

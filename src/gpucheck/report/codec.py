@@ -126,7 +126,7 @@ _SIMPLE: dict[Any, tuple[type, ...]] = {str: (str,), bool: (bool,), int: (int,),
 
 def _simple(kinds: tuple[type, ...], where: str, value: Any) -> Any:
     if type(value) not in kinds:
-        raise TypeError(f"{where} is no {kinds[0].__name__}")
+        raise TypeError(f"{where} is not of type {kinds[0].__name__}")
     if kinds == (str,):
         return visible(value)
     return float(_number(where, value)) if float in kinds else _number(where, value)
@@ -152,20 +152,20 @@ def _any_of(kinds: Sequence[Decode], or_none: bool, value: Any) -> Any:
 
 def _sequence(kind: Any, item: Decode, where: str, value: Any) -> Any:
     if not isinstance(value, (list, tuple)):
-        raise TypeError(f"{where} is no list")
+        raise TypeError(f"{where} is not a list")
     return kind([item(one) for one in value])
 
 
 def _object(item: Decode, where: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise TypeError(f"{where} is no object")
+        raise TypeError(f"{where} is not an object")
     return {visible(key): item(one) for key, one in value.items()}
 
 
 def _table(of: dict[str, Any], where: str, foreign: bool, value: Any) -> dict[str, Any]:
     """A TypedDict: what it names is of its type, what it does not name is kept."""
     if not isinstance(value, Mapping):
-        raise TypeError(f"{where} is no object")
+        raise TypeError(f"{where} is not an object")
     return {key: decoder(of.get(key, Any), key, foreign)(one) for key, one in value.items()}
 
 

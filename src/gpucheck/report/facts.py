@@ -23,7 +23,7 @@ class Link:
     """A PCIe link: its current state, the maximum of GPU and system together, and the GPU's own maximum.
 
     `replays` counts packets resent since the driver was loaded; `sent_bytes` and `received_bytes` are the driver's
-    counters of what the card sent and received, which may wrap around.
+    counters of what the GPU sent and received, which may wrap around.
     """
 
     generation: int | None = None
@@ -40,7 +40,7 @@ class Link:
 class Ecc:
     """Error-correcting memory: the mode, errors since the driver was loaded and over the GPU's lifetime.
 
-    Where it is off nothing is counted, and the numbers of errors are unknown. `enabled_by_default` is how cards come.
+    Where it is off nothing is counted, and the numbers of errors are unknown. `enabled_by_default` is the default.
     """
 
     enabled: bool | None = None
@@ -54,10 +54,10 @@ class Ecc:
 
 @dataclass(frozen=True, slots=True)
 class SramEcc:
-    """Errors of the on-chip memory (SRAM): since the driver was loaded (`volatile`) and over the card's life.
+    """Errors of the on-chip memory (SRAM): since the driver was loaded (`volatile`) and over the GPU's life.
 
     `threshold_exceeded` is true if NVML reports more uncorrected errors than the threshold. `sources` are the
-    uncorrected errors over the card's life by where they arose: l2, sm, pcie, mcu (microcontroller) and other.
+    uncorrected errors over the GPU's life by where they arose: l2, sm, pcie, mcu (microcontroller) and other.
     """
 
     volatile_corrected: int
@@ -170,7 +170,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class PciPath:
-    """The way of a device to the CPU. None is what the system does not tell.
+    """The path from a device to the CPU. None: the system does not report it.
 
     `bridges` are the addresses from the root port down. `iommu` is what the kernel's IOMMU does with what the device
     sends: `off`, `passthrough` or `translating`. `redirecting` are those bridges whose ACS sends copies between devices
@@ -196,15 +196,15 @@ class Device:
     """One device. `id` is what torch calls it (`cuda:0`, `cpu`); None where torch cannot name it.
 
     `state` says why it is not simply usable: `lost`, `reset required`, hidden, not answering; `state_since` is when a
-    watch first saw a lost card lost (ISO 8601, UTC). `parent_uuid` is the card that a MIG instance is a part of.
+    watch first saw a GPU lost (ISO 8601, UTC). `parent_uuid` is the GPU that a MIG instance is a part of.
     `memory_source` says who counted: NVML's version 1 counts what the driver reserved as used, version 2 apart.
     `integrated` devices share the host's memory. `memory_of_processes_bytes` is what the processes that NVML lists hold
     together; `node_holders` are processes that have the device's node open, where those do not hold what is used.
 
-    The card's own limits: from `slowdown_celsius` on the hardware lowers the clock, from `gpu_max_celsius` and
-    `memory_max_celsius` on the driver does, at `shutdown_celsius` the card switches itself off.
-    `temperature_margin_celsius` is what NVML says is left until the card slows down. `power_limit_w` is the limit in
-    force, beside the card's own default, least and most. `fan_percent` is the speed that is asked of the fan, and may
+    The GPU's own limits: from `slowdown_celsius` on the hardware lowers the clock, from `gpu_max_celsius` and
+    `memory_max_celsius` on the driver does, at `shutdown_celsius` the GPU switches itself off.
+    `temperature_margin_celsius` is what NVML says is left until the GPU slows down. `power_limit_w` is the limit in
+    force, beside the GPU's own default, minimum and maximum. `fan_percent` is the requested fan speed, and may
     exceed 100. `performance_state` is 0 for the highest clocks to 15.
 
     `peers` are the other GPUs by their PCI addresses: `ok` where the driver lets this one read them, else why not.
@@ -357,7 +357,7 @@ class Driver:
     """NVIDIA's driver as the kernel, NVML and libcuda see it, and how long the two libraries took to start.
 
     `version` is NVML's word for the driver, else the kernel module's. `cuda_version` is the newest CUDA that the driver
-    serves; `libcuda_version` is what the libcuda that was loaded says of itself. `nvml_code` and `cuinit_code` are the
+    supports; `libcuda_version` is what the loaded libcuda says of itself. `nvml_code` and `cuinit_code` are the
     libraries' own answers to their start, 0 for success. `nvml_start_s` is loading NVML and nvmlInit, `cuinit_start_s`
     loading libcuda and cuInit. `confidential_computing` is off, ready or not ready: until then CUDA does not start.
     `xids` are the Xid errors in the kernel log; None where it could not be read, or there is no NVIDIA GPU.

@@ -19,7 +19,7 @@ _LONGEST_LINE = 400
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Work that was broken off.
+    """Interrupted work.
 
     `where` is the command (`bench matmul`), `step` what it was doing. `error` is the class that was raised and `text`
     its message; `cause` is the row of `messages.CAUSES` that this is, None where it is not known. One that `poisons`
@@ -101,7 +101,9 @@ def _device(fault: Fault) -> Finding:
         message = f"a call did not return{f' (during {fault.step})' if fault.step else ''}"
     if fault.fresh is not None:
         message += (
-            "; a fresh process can use it" if fault.fresh == "works" else f"; nor in a fresh process: {fault.fresh}"
+            "; a fresh process can use it"
+            if fault.fresh == "works"
+            else f"; it failed in a fresh process too: {fault.fresh}"
         )
     fix = BY_ID[fault.cause].fix if fault.cause is not None else ""
     fix = fix or f"gpucheck smoke{_option(fault)}; sudo dmesg | grep -i xid shows the driver's messages"

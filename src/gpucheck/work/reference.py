@@ -234,7 +234,7 @@ def _rows(matrix: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
 SAMPLE = 512
 
 # What is said of a count that no count can be.
-GARBAGE = "the device's own count is garbage"
+GARBAGE = "the device's own count is invalid"
 
 # What the elements from one place to another must hold, on the CPU.
 Wanted = Callable[[int, int], torch.Tensor]

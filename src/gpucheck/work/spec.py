@@ -90,7 +90,7 @@ def parse_target(text: str) -> Target:
         raise TargetError(f"the target {text!r} names no function", f"{attribute!r} is not a Python name")
     if location.endswith(".py") or "/" in location or "\\" in location:
         if not Path(location).is_file():
-            raise TargetError(f"the target's file {location} is not there", "", f"write {TARGET_GRAMMAR}")
+            raise TargetError(f"the target's file {location} does not exist", "", f"write {TARGET_GRAMMAR}")
         return Target(text, file=location, attribute=attribute)
     if not all(part.isidentifier() for part in location.split(".")):
         raise TargetError(f"the target {text!r} names no module", f"{location!r} is not a module", TARGET_GRAMMAR)
@@ -105,7 +105,7 @@ def parse_input(text: str) -> Input:
     shape, dtype = rest[0], rest[1].removeprefix("torch.")
     if dtype not in DTYPES:
         meant = naming.slip(dtype, DTYPES)
-        raise _refused(text, f"{dtype!r} is no dtype" + (f", did you mean {meant}?" if meant else ""))
+        raise _refused(text, f"{dtype!r} is not a dtype" + (f", did you mean {meant}?" if meant else ""))
     low, high = _range(text, rest[2], dtype) if len(rest) == 3 else (None, None)
     return Input(name, _shape(text, shape), dtype, low, high)
 
@@ -124,7 +124,7 @@ def _shape(text: str, shape: str) -> tuple[int | str, ...]:
     if not shape:
         return ()  # one number for each sample: labels::int64:0..9
     if not re.fullmatch(rf"(\d+|{_NAME})(x(\d+|{_NAME}))*", shape, re.ASCII):
-        raise _refused(text, f"{shape!r} is no shape")
+        raise _refused(text, f"{shape!r} is not a shape")
     sizes = tuple(int(size) if size.isdigit() else size for size in shape.split("x"))
     elements = math.prod(size for size in sizes if isinstance(size, int))
     if elements == 0:
@@ -138,7 +138,7 @@ def _range(text: str, limits: str, dtype: str) -> tuple[float, float]:
     number = r"[+-]?\d+" if dtype in INTEGRAL or dtype == "bool" else r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
     match = re.fullmatch(rf"({number})\.\.({number})", limits, re.ASCII)
     if match is None:
-        raise _refused(text, f"{limits!r} is no range of {dtype}")
+        raise _refused(text, f"{limits!r} is not a range of {dtype}")
     low, high = float(match.group(1)), float(match.group(2))
     if low > high:
         raise _refused(text, f"{match.group(1)} is above {match.group(2)}")

@@ -642,7 +642,7 @@ def find(target: Target) -> Callable[[], Any]:
     except ModuleNotFoundError as error:
         if target.module is not None and error.name in (target.module, target.module.split(".")[0]):
             raise TargetError(
-                f"the target's module {target.module} is not there",
+                f"the target's module {target.module} does not exist",
                 "it is neither installed nor in the current folder",
                 "give its file as path/to/file.py:factory",
                 trace=traceback.format_exc(),
@@ -669,7 +669,7 @@ def _import_file(file: str) -> Any:
     sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise TargetError(f"the target's file {file} is no Python file", "", "its name must end in .py")
+        raise TargetError(f"the target's file {file} is not a Python file", "", "its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     # Known by its name while it runs, as dataclasses and pickling in it expect.
     sys.modules[path.stem] = module

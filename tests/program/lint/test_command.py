@@ -161,7 +161,7 @@ def test_a_remark_does_not_fail(here: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["none.py"], "'none.py' is not there"),
+        (["none.py"], "'none.py' does not exist"),
         (["--list", "."], "--list takes no path"),
         ([".", "--only", "lint.kept_grahp"], "did you mean lint.kept_graph?"),
         ([".", "--output", "a.txt"], "--output 'a.txt' has an unknown format"),

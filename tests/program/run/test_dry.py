@@ -602,7 +602,7 @@ def test_a_traceback_shows_no_frame_of_ours(dry: Dry) -> None:
         (("--dry", "cuda:3", "mlp.py"), "one device, which is cuda:0"),
         (("--steps", "3", "mlp.py"), "--steps needs --dry"),
         (("--dry", "cuda", "--trace", "3", "mlp.py"), "exclude each other"),
-        (("--dry", "cuda", "nothing.py"), "there is no program"),
+        (("--dry", "cuda", "nothing.py"), "the program 'nothing.py' does not exist"),
     ],
 )
 def test_a_slip_is_one_sentence(

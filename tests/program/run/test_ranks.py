@@ -144,7 +144,7 @@ def test_who_is_seldom_late_by_much_is_named_and_by_its_cost() -> None:
     # Once is chance, and no turns.
     once = ranks_judge.judge(table(lambda rank, step: [STEP_S + noise(rank, step) + 8.0 * (rank == 1 and step == 70)]))
     assert (once.outcome, once.ranks) == ("not_decided", ())
-    costs = "waiting for the last costs 104 ms of a step, most of it for rank 1"
+    costs = "waiting for the last rank costs 104 ms of a step, most of it for rank 1"
     assert once.reason == f"{costs}, in 1 of 77 steps: too few to tell it from chance"
 
 
@@ -380,7 +380,7 @@ def test_what_keeps_a_job_from_being_judged_is_told_as_it_is(tmp_path: Path) -> 
     # A process that ends at once takes with it what was not yet read.
     assert told(0, 40) == "40 steps: fewer than 60"
     assert told(0, 80) == "a record of 0 of 80 steps: the rest was lost with a process"
-    assert told(80, 80, "reduce").startswith("no collective was seen that all ranks wait for")
+    assert told(80, 80, "reduce").startswith("no collective was seen for which all ranks wait")
 
 
 def test_calls_that_a_rank_has_no_record_of_do_not_make_it_late(tmp_path: Path) -> None:
@@ -566,7 +566,7 @@ def test_a_rank_that_ended_well_but_too_early_is_why_the_others_fail(tmp_path: P
         return f"{finding.title}: {finding.message}"
 
     early = "rank 1 had ended with exit 0 while the others still made collectives: after 79 steps"
-    assert told(79, is_complete=True) == early + "; ranks 0 and 2 failed because of it, it seems"
+    assert told(79, is_complete=True) == early + "; ranks 0 and 2 probably failed because of it"
     assert told(79, is_complete=True, code=-6).startswith(early)
     # What it had not handed on is lost: its steps tell.
     assert told(40, is_complete=False).startswith(early)

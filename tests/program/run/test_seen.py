@@ -180,4 +180,4 @@ def test_a_program_without_torch_is_run_all_the_same(seen: Seen) -> None:
 def test_a_program_that_is_not_there_is_the_users_mistake(gpucheck: Gpucheck) -> None:
     done = gpucheck("run", "no_such.py", cwd=PROGRAMS, whole=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert sentence(done.stderr) == "there is no program 'no_such.py'; use the path of a Python program"
+    assert sentence(done.stderr) == "the program 'no_such.py' does not exist; use the path of a Python program"

@@ -371,7 +371,7 @@ def _ids(options: CollectiveOptions, facts: Facts, emit: Emit, meeting: Meeting 
     if len(ids) < (options.ranks or 2):
         raise CannotLook(
             f"{len(ids)} GPU{'s' * (len(ids) != 1)} for {options.ranks or 2} ranks",
-            "a collective needs a GPU for each; on the CPU it measures processes",
+            "each rank needs its own GPU; on a CPU each rank is a process",
             "gpucheck bench collective --device cpu",
             finding="collective.ranks",
         )
@@ -386,7 +386,7 @@ def _check_backend(kind: str) -> None:
     told = (name or f"backend for {kind}").upper() if name != "gloo" else "gloo"
     raise CannotLook(
         f"collective: torch has no {told}",
-        "this build of torch was made without it" if name else "torch connects no such devices",
+        "this build of torch was made without it" if name else "torch cannot connect devices of this kind",
         "install a build with it (NCCL: the CUDA builds for Linux); --device cpu measures gloo on the host",
         finding="collective.backend",
     )

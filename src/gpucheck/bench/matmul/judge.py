@@ -189,9 +189,9 @@ def _first_told(details: Mapping[str, Any]) -> str:
     if details["not_finite"]:
         told.append(f"{details['not_finite']} elements not finite")
     if details.get("miscounted"):
-        told.append("the device's own count of finite elements is garbage")
+        told.append("the device's own count of finite elements is invalid")
     if _never_drawn(details):
-        told.append("the operands hold no random numbers")
+        told.append("the operands are not random numbers")
     return ", ".join(told)
 
 
@@ -532,7 +532,7 @@ def sustained(measurements: Sequence[Measurement]) -> list[Finding]:
         title, told = "a result is wrong after a long run", "; ".join(wrong)
         return [Finding(SUSTAINED, "fail", title, told, evidence, AGAIN)]
     if not timed:
-        return [Finding(SUSTAINED, "skip", "no sustained rate", "the clock gave no time for any window")]
+        return [Finding(SUSTAINED, "skip", "no sustained rate", "the clock measured no time")]
     shares = [one["share"] for one in evidence.values()]
     low, high = units.significant(min(shares), 2), units.significant(max(shares), 2)
     title = f"sustained rate is {low} of burst" if low == high else f"sustained rate is {low} to {high} of burst"

@@ -460,7 +460,7 @@ class _Rows:
         except (RuntimeError, MemoryError) as error:
             if "not implemented for" in str(error):
                 reason = first_line(str(error))
-                title = f"{self.accel.id} has no product in {case.dtype}"
+                title = f"{self.accel.id} cannot multiply {case.dtype}"
                 self.emit(Skipped(Finding("matmul.dtype", "skip", title, reason, device=self.accel.id)))
                 return None
             if (refused := self.accel.why_no_kernel(error)) is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpucheck import units
+from gpucheck import config, units
 from gpucheck.bench import judging, rounds
 from gpucheck.bench.judging import Ceilings, Judge, Seen
 from gpucheck.links import SHORT_WAYS, WAYS
@@ -124,7 +124,7 @@ def _pinned(found: Sequence[OverlapResult], environment: Mapping[str, str]) -> l
     doubts = sorted({flag for one in two for flag in one.flags if flag in DOUBTFUL})
     if doubts:
         title = "inconclusive: how much of a pinned copy hides on a second stream"
-        return [Finding(name, "info", title, f"{told}; rows are {' and '.join(doubts)}", evidence, fix=AGAIN)]
+        return [Finding(name, "info", title, f"{told}; disturbed: {config.in_words(doubts)}", evidence, fix=AGAIN)]
     # Certainly less than the half, as far as there is an interval.
     if any((one.overlap if one.ci_high is None else one.ci_high) < HALF for one in two):
         title = "pinned copies do not hide behind compute"

@@ -117,8 +117,8 @@ def _below(given: str) -> Iterator[str]:
         yield given
         return
     if not os.path.isdir(given):
-        what = "neither a file nor a folder" if os.path.exists(given) else "not there"
-        raise UsageError(f"{given!r} is {what}", "", "name a file or a folder")
+        what = "is neither a file nor a folder" if os.path.exists(given) else "does not exist"
+        raise UsageError(f"{given!r} {what}", "", "name a file or a folder")
     for folder, folders, files in os.walk(given):
         # Hidden ones, those made by tools, and virtual environments hold no source of the project.
         own = [one for one in folders if not (one.startswith(".") or one in _SKIPPED)]

@@ -58,7 +58,7 @@ def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
     script, *arguments = options.program
     if not options.module and script != "-" and not os.path.exists(script):
         hint = f"gpucheck run -m {script}" if script.isidentifier() else "use the path of a Python program"
-        raise UsageError(f"there is no program {script!r}", "", hint)
+        raise UsageError(f"the program {script!r} does not exist", "", hint)
     if options.dry is not None:
         return _dry(options, options.dry, emit)
     snapshot = os.path.abspath(f"gpucheck-memory-{os.getpid()}.pickle") if options.memory else ""
@@ -308,7 +308,7 @@ def started(
 ) -> Iterator[Started]:
     """Start `python SCRIPT ARGS…`, or with `module` `python -m SCRIPT ARGS…`. Raises OSError.
 
-    `trace` is how many steps are looked at with everything, `snapshot` the file for CUDA's history of memory.
+    `trace` is how many steps are traced, `snapshot` the file for CUDA's history of memory.
     `dry` is what `dry.begin` is asked, where the program runs on a claimed device. It runs in `folder`, else in this.
     `ranks` is what `recorder.begin` is asked in a rank of a job, `added` what its environment has besides.
     """
@@ -528,7 +528,7 @@ def _steps(read: counters.Read) -> tuple[RunSteps | None, tuple[RunStep, ...], i
     rows = read.steps
     apart = _APART if count >= _ENOUGH else min(1, count - 1)
     traced = read.head[counters.TRACED_STEPS]
-    if traced:  # what was looked at with everything takes longer: it stands apart as well
+    if traced:  # traced steps take longer: they stand apart as well
         last = max((int(line["last_step"]) for line in read.said("trace")), default=0)
         apart = min(max(apart, last), len(rows) - 1)
     first, steady = rows[:apart], rows[apart:]

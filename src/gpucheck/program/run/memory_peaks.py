@@ -341,7 +341,7 @@ def _holders(frames: list[FrameType]) -> list[dict[str, Any]]:
     return sorted(told, key=lambda row: -int(row["bytes"]))[:_MOST_HOLDERS]
 
 
-# -- a few steps looked at with everything -----------------------------------------------------------------------------
+# -- traced steps ----------------------------------------------------------------------------------------------------
 
 # Steps before the first that is traced: in the first one caches are filled and states are made.
 SKIPPED = 2

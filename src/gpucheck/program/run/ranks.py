@@ -48,7 +48,7 @@ PATIENCE_S = 10.0
 FLUSH_S = 1.5
 # Between a rank's last collective and the end of its process torch and Python clean up.
 LEFT_NS = 5 * 10**9
-UNEVEN = "give all ranks as many batches (DistributedSampler, drop_last=True), or use torch's Join for uneven inputs"
+UNEVEN = "give all ranks equally many batches (DistributedSampler, drop_last=True), or use torch's Join context"
 MOST_BYTES = 512 * 2**20
 _TIMES = ("data", "copies", "waits", "backward", "optimizer", "gc", "queued")
 # GPUs of one part differ by a few percent in the clock that they reach with the same power.
@@ -406,7 +406,7 @@ def read(folder: Path) -> list[Read]:
         if match is None:
             continue
         if path.is_symlink() or not path.is_file() or path.stat().st_size > MOST_BYTES:
-            raise CannotLook(f"{str(path)!r} is no file of a rank", "a link, or too large")
+            raise CannotLook(f"{str(path)!r} is not a file of a rank", "a link, or too large")
         rank = Read(int(match[1]))
         with open(path, encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -808,7 +808,7 @@ def _of_end(found: RanksResult) -> Finding | None:
         return Finding("run.ranks.ended", "warn", title, message, {"rank": first.rank})
     who, steps = _names(one.rank for one in left), min(one.steps for one in left)
     title = f"{who} had ended with exit 0 while the others still made collectives"
-    message = f"after {steps} steps; {_names([first.rank, *others])} failed because of it, it seems"
+    message = f"after {steps} steps; {_names([first.rank, *others])} probably failed because of it"
     return Finding("run.ranks.ended", "warn", title, message, {"rank": left[0].rank}, UNEVEN)
 
 
@@ -828,7 +828,7 @@ def _of_ranks(found: RanksResult) -> Finding:
     among = f"; {len(found.ranks)} of {found.world} ranks wrote here" if len(found.ranks) < found.world else ""
     if found.outcome == "alternating":
         who = f", usually {_names(found.late)}" if found.late else ""
-        message = f"waiting for the last costs {cost} of a step of {step}{who}{among}"
+        message = f"waiting for the last rank costs {cost} of a step of {step}{who}{among}"
         return Finding(name, verdict, "ranks take turns in being last", message, evidence)
     rows = {one.rank: one for one in found.ranks}
     one = rows[found.late[0]]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Results(TypedDict, total=False):
-    """The answers of a command by their names, each there only where it was given. Other names are of later versions:
+    """The answers of a command by name, each present only if it was given. Other names are of later versions:
     readers keep them as they are."""
 
     memory: tuple[MemoryStep, ...]

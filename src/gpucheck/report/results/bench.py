@@ -218,7 +218,7 @@ class SearchedShape:
 
 @dataclass(frozen=True, slots=True)
 class RefusedShape:
-    """A shape M×N×K that the library has no kernel for, and what it said."""
+    """A shape M×N×K that the library has no kernel for, and its message."""
 
     m: int
     n: int

@@ -374,7 +374,7 @@ class Experience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatedBatchSize:
-    """The largest size that fake tensors say fits a device that is not here; nothing was run.
+    """The estimated largest size for a device that is not here; nothing was run.
 
     `budget_bytes` is what is left of `memory_bytes` once margin, context and workspaces are set aside, whose figures
     come from `source`. `error` is how far such estimates were off; None is unknown, `error_reason` why.

@@ -120,7 +120,7 @@ class MismatchedTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMismatchEntry:
-    """An operation whose operands do not lie where it needs them. `peer` is a local variable that lies there.
+    """An operation with operands on the wrong device. `peer` is a local variable on the right one.
 
     `module` is the innermost module that was running, by its qualified name.
     """
@@ -136,7 +136,7 @@ class DeviceMismatchEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnjudgedOperation:
-    """An operation that is not torch's own: it ran, and whether its operands lie right is not known."""
+    """An operation that is not torch's own: it ran, but the devices of its operands were not judged."""
 
     operation: str
     place: str | None
@@ -161,7 +161,7 @@ class ClaimedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRun:
-    """The same step on the GPU that is here. `error` is what it raised, None where it ran."""
+    """The same step on this machine's GPU. `error` is what it raised, None where it ran."""
 
     device: str
     error: str | None = None
@@ -170,7 +170,7 @@ class DeviceRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelResult:
-    """The model and what its move to `device` comes to. `run` None is a forward that was not asked for, for `not_run`.
+    """The model, and the result of its move to `device`. `run` None is a forward that was not asked for, for `not_run`.
 
     `meta` are parameters and buffers without data. `split` are the parts that the target itself put on
     several devices; it was not moved then.

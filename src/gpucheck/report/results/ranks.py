@@ -48,7 +48,7 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHang:
-    """A collective that `inside` wait in and `missing` have not come to. `resumed`: they came later."""
+    """A collective in which `inside` wait and to which `missing` have not come. `resumed`: they came later."""
 
     call: Collective
     waited_s: float

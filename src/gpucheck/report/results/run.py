@@ -18,7 +18,7 @@ class TimeShares:
 
     `data` is in the loader's `__next__`, `copies` in calls that copy to a device, `waits` in calls that return when the
     device is done (copies to the host among them), `rest` everything else: Python, launching kernels, other waits.
-    `device_busy` is the part in which kernels ran, as NVML counts it for the whole card; it overlaps with the others.
+    `device_busy` is the part in which kernels ran, as NVML counts it for the whole GPU; it overlaps with the others.
     `cpu` is the processor time of the process's threads over the same time; above 1 with several.
     """
 
@@ -193,7 +193,7 @@ class TracedLine:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """The steps that were looked at with everything, and how much longer they took than the others."""
+    """The traced steps, and how much longer they took than the others."""
 
     steps: int
     peak_bytes: int
@@ -313,7 +313,7 @@ class DryMismatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssumedValue:
-    """A value that the program asked for where there are none, and what it was given."""
+    """A missing value that the program read, and what it got."""
 
     what: str
     value: str

@@ -13,7 +13,7 @@ Relation = Literal["=", "≥", "≤"]
 
 @dataclass(frozen=True, slots=True)
 class FigureCheck:
-    """One figure beside what must come out. `ok` is None where the device does not tell the figure."""
+    """One figure with its expected value. `ok` is None if the device does not report the figure."""
 
     figure: str
     relation: Relation
@@ -32,7 +32,7 @@ class ResidentSet:
 
 @dataclass(frozen=True, slots=True)
 class MemoryStep:
-    """One step: what it does, what it shows (`explanation`), and each figure beside what it must be.
+    """One step: what it does, what it shows (`explanation`), and each figure with its expected value.
 
     `exact` is whether figures must be equal rather than within bounds. `observed` is the resident set on a CPU, where
     torch keeps no figures; None elsewhere. `reason` says why a step was not judged.
@@ -77,7 +77,7 @@ class CardUnderLoad:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """The load, `load_s` long: what became of it, and why where it did not run; `left_out` are GPUs that were not
+    """The load, `load_s` long: its outcome, and the reason if it did not run; `left_out` are GPUs that were not
     loaded, with the reason."""
 
     outcome: LoadOutcome
@@ -233,7 +233,7 @@ class ComparedRow:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Everything that the two reports say of each other. What differs between them stands as `old → new`.
+    """The comparison of two reports. Differences are written as `old → new`.
 
     `alpha` is the chance that a table without a change shows one, `same_within` what counts as the same: 0.05 is ±5 %.
     `old_command` and `new_command` made the documents, with so many measurements in each.

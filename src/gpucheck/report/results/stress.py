@@ -9,7 +9,7 @@ from gpucheck.report.measurement import DeviceRef
 
 @dataclass(frozen=True, slots=True)
 class StressSpread:
-    """The least, the median and the largest of what was read in a point."""
+    """The minimum, median and maximum of the readings of a point."""
 
     min: float
     median: float
