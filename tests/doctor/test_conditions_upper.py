@@ -58,7 +58,7 @@ TABLES = (
 # Those of the links have a file of their own.
 CONDITIONS: dict[str, Condition] = {one.id: one for table in TABLES for one in table if not one.id.startswith("links.")}
 
-HIDDEN = tuple(replace(one, id=None, cuda_index=None) for one in CARDS)
+HIDDEN = tuple(replace(one, id=None, cuda_index=None, state="not shown by CUDA") for one in CARDS)
 FAILED = (KernelRun("cuda:0", "RuntimeError: CUDA error: unspecified launch failure"), KernelRun("cuda:1"))
 NO_IMAGE = "AcceleratorError: CUDA error: no kernel image is available for execution on the device"
 
