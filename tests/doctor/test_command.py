@@ -277,7 +277,8 @@ def test_a_mask_that_nothing_can_be_held_against_is_the_first_to_be_taken_away(
     site = torch_of(tmp_path, count=0)
     report = diagnosed(DoctorOptions(python=interpreter(tmp_path, site), root=machine.root))
     assert report.results["doctor"].first == "driver.no_device"
-    assert (report.findings[0].fix or "").startswith("unset CUDA_VISIBLE_DEVICES first: it is '1'; then ")
+    assert report.findings[0].message.endswith("CUDA_VISIBLE_DEVICES='1' may hide it: NVML lists none to compare")
+    assert report.findings[0].fix == "unset CUDA_VISIBLE_DEVICES"
 
 
 def test_a_lower_rung_is_named_and_torch_is_its_consequence(fake_driver: Fake, tmp_path: Path) -> None:

@@ -275,6 +275,17 @@ def test_an_error_after_which_the_program_went_on_to_another_is_a_guess() -> Non
     assert (match.certainty, match.doubt) == ("proof", "")
 
 
+def test_of_two_ranks_with_a_cause_each_nobody_knows_which_was_first() -> None:
+    one = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    other = "[rank0]: torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
+    traceback = "[{}]: Traceback (most recent call last):\n"
+    first, second = find(traceback.format("rank1") + one + traceback.format("rank0") + other, TEXTS)
+    assert {first.text.id, second.text.id} == {"oom.cuda", "cuda.illegal_access"}
+    assert (first.certainty, first.doubt) == ("hint", "the paste has other causes too")
+    (alone,) = find(one + one.replace("rank1", "rank2"), TEXTS)
+    assert alone.certainty == "proof", "the same of both"
+
+
 def test_what_is_tried_again_is_a_guess() -> None:
     (match,) = find("WARNING attempt 2 failed: CUDA error: out of memory, retrying in 4s\nattempt 3 succeeded", TEXTS)
     assert (match.text.id, match.certainty) == ("oom.cuda", "hint")

@@ -398,10 +398,11 @@ def _no_device(evidence: Evidence) -> Seen | None:
     if masked or _empty_mig(evidence) is not None:
         return None
     listed = sum(card.nvml_index is not None for card in evidence.cards)
-    told = f"NVML lists {listed}" if listed else "NVML lists none either"
+    if uuids or value is None:
+        return answered(evidence, f"NVML lists {listed}" if listed else "NVML lists none either", nvml_count=listed)
     # Whether it names one of those that are here nobody can say then.
-    fix = f"unset {MASK} first: it is {value!r}; then sudo dmesg | grep -i nvrm" if value and not uuids else None
-    return answered(evidence, told, fix=fix, nvml_count=listed)
+    told = f"{MASK}={value!r} may hide it: NVML lists none to compare"
+    return answered(evidence, told, fix=f"unset {MASK}", nvml_count=listed)
 
 
 def _empty_mig(evidence: Evidence) -> Seen | None:

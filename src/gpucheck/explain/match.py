@@ -250,6 +250,7 @@ _DRIVE = re.compile(r"\b[A-Za-z]:\\")
 _PERCENT = re.compile(r"%(?:[2-7][0-9A-Fa-f]|0[AaDd9])")
 # JSON's escapes of characters, such as \u0027 for a quote; control characters and halves of pairs stay.
 _UNICODE = re.compile(r"\\u(00[2-9A-Fa-f][0-9A-Fa-f]|0[1-9A-Fa-f][0-9A-Fa-f]{2}|[1-9A-CE-Fa-ce-f][0-9A-Fa-f]{3})")
+_WRITER = re.compile(r"rank\W{0,2}\d+|[a-z]+")
 # No line has more prefixes than this; a line made of nothing else ends here too.
 _MOST_PREFIXES = 8
 
@@ -348,7 +349,7 @@ _WITHOUT_QUOTES = str.maketrans("", "", QUOTES)
 
 def _bare(line: str) -> tuple[str, bool, str]:
     """A line without what was put before it, or drawn around it; whether it is no error: told as information, or typed
-    at a prompt; and the letters of what was put before it."""
+    at a prompt; and the letters of what was put before it, with the number of a rank."""
     line = _INVISIBLE.sub("", line)
     if _EMPTY.match(line):
         return "", False, ""
@@ -361,7 +362,7 @@ def _bare(line: str) -> tuple[str, bool, str]:
         if not found or not found.end():
             break
         quiet = quiet or _QUIET_PREFIX.match(found.group()) is not None
-        prefix += "".join(filter(str.isalpha, found.group()))
+        prefix += "".join(_WRITER.findall(found.group().lower()))
         line = line[found.end() :].lstrip()
         if found.group().startswith("{"):
             line = _JSON_END.sub("", line)
@@ -570,7 +571,7 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
         and not one.text.id.startswith(first.text.follows)
         and not first.text.id.startswith(one.text.follows)
         and (one.line.kind == "exception" or place.line.kind != "exception")
-        and one.line.group == place.line.group
+        and (one.line.group == place.line.group or _of_two_ranks(one.line, place.line))
     }
     # The program went on after what stands in an earlier traceback.
     later = [one for one in unknown if one.group > place.line.group and not _PASSED_ON.search(one.text)]
@@ -582,6 +583,11 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
     goes_on = _GOES_ON.search(place.line.text) is not None and "deprecat" not in place.line.text.lower()
     doubt = doubt or ("the program says it goes on after it" if goes_on else "")
     return [replace(first, doubt=doubt), *matches[1:]]
+
+
+def _of_two_ranks(one: Line, other: Line) -> bool:
+    """Return whether two ranks wrote the lines: of their errors none is known to be the earlier."""
+    return "rank" in one.prefix and "rank" in other.prefix and one.prefix != other.prefix
 
 
 def _order(place: _Place, found: Mapping[str, Line]) -> tuple[bool | int, ...]:

@@ -252,10 +252,7 @@ TEXTS: tuple[Text, ...] = (
         "A torch before 2.3 was compiled for NumPy 1; or NumPy is missing.",
         "pip install 'numpy<2', or a newer torch",
         "proof",
-        common=(
-            r"NumPy 1\.x cannot be run in",
-            r"A module that was compiled using NumPy 1\.x cannot be run in NumPy 2",
-        ),
+        common=(r"NumPy 1\.x cannot be run in",),
         beside=r"\b(py)?torch(vision|audio)?\b|torch/",
     ),
     Text(
@@ -506,7 +503,6 @@ TEXTS: tuple[Text, ...] = (
         "the CUDA toolkit does not match torch's CUDA version",
         (
             r"detected CUDA version \(.{1,12}\) mismatches the version that was used to compile",
-            r"The detected CUDA version \([\d.]+\) mismatches the version that was used to compile\s*PyTorch",
             r"Installed CUDA version [\d.]+ does not match the version torch was compiled with",
             r"CUDAMismatchException",
             r"compiled with a version of Cuda that does not match the version used to compile Pytorch",

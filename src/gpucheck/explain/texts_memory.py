@@ -224,10 +224,7 @@ TEXTS: tuple[Text, ...] = (
         symptom=True,
         common=(
             r"exit ?code ?:? ?-9\b",
-            r"non-zero exit status -9\b",
             r"return ?code ?[=:]? ?-9\b",
-            r"terminated with signal SIGKILL",
-            r"died with <?Signals\.SIGKILL",
             r"^Killed$",
             r"line \d+: +\d+ Killed\b",
             r"\[\d+\] ?[+-]? ?\d+ killed\b",
