@@ -59,11 +59,11 @@ SIZES = {
         36,
         6092,
     ),  # a large copy gets more of the time; what y.cpu() costs is said; rows with enough samples first
-    "cards": (5, 889),  # a GPU that CUDA leaves out is told by `devices` too, as the doctor told it
+    "cards": (5, 890),  # a GPU that CUDA leaves out is told by `devices` too, as the doctor told it
     "cli": (14, 1368),  # a run that is not there is answered with those that are; --strict counts for `run`
     "compare": (2, 244),
     "devices": (3, 275),  # a mask that names a GPU is not why CUDA does not start
-    "doctor": (12, 1945),
+    "doctor": (12, 1948),
     "explain": (11, 838),
     "fleet": (8, 1316),  # nodes whose documents cannot be read, lack figures or contradict themselves are not good
     "machine": (24, 4077),  # the mask is read where a device's state is told; it was read in the doctor

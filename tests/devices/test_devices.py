@@ -449,6 +449,8 @@ def test_a_card_that_cuda_leaves_out_is_told_beside_one_that_it_shows(environmen
     (found,) = not_passed(facts)
     assert (found.id, found.verdict) == ("devices.cuda_shows_fewer", "warn")
     assert found.message.startswith(f"NVML lists 2, but CUDA shows 1, {within}")
+    broke_off = replace(facts, driver=replace(DRIVER, cuinit_error="libcuda did not answer within 5 s"))
+    assert found.id not in [one.id for one in not_passed(broke_off)], "its list is not whole"
     assert (
         not_passed(replace(facts, devices=(CARD, replace(other, state="hidden by CUDA_VISIBLE_DEVICES=0"), CPU))) == []
     )

@@ -452,6 +452,13 @@ def test_a_mask_that_hides_whatever_is_there_needs_no_list_of_cards() -> None:
     assert judged("mask.hides_all", with_variables(blind, CUDA_VISIBLE_DEVICES="GPU-3")) is None
 
 
+def test_a_mask_that_is_refused_for_no_reason_of_its_own_is_a_guess() -> None:
+    refused = judged("mask.hides_all", with_driver(masked("0"), cuinit_code=101))
+    assert refused is not None and refused.certainty == "hint"
+    proven = judged("mask.hides_all", with_driver(masked("0,0"), cuinit_code=101))
+    assert proven is not None and proven.certainty is None, "a GPU twice empties the list"
+
+
 def test_an_order_that_was_asked_for_is_no_finding() -> None:
     crossed = with_cards(card(0, nvml_index=1), card(1, nvml_index=0))
     assert judged("devices.order", with_variables(crossed, CUDA_VISIBLE_DEVICES="1,0")) is None

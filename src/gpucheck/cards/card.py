@@ -199,13 +199,14 @@ WHY_NOT_SHOWN = "ls -l /dev/nvidia*; nvidia-smi -q -d COMPUTE; sudo dmesg | grep
 
 def not_shown(facts: Facts) -> Finding | None:
     """Cards that NVML lists and CUDA does not show, although no mask hides them. Where a card is divided CUDA may show
-    one instance alone, and a dead card may take others with it."""
-    if any(map(is_dead, facts.devices)):
+    one instance alone, a dead card may take others with it, and where libcuda broke off nobody knows."""
+    driver = facts.driver or Driver()
+    if driver.cuinit_code != 0 or driver.cuinit_error is not None or any(map(is_dead, facts.devices)):
         return None
     listed = [card for card in cards(facts) if card.nvml_index is not None and card.parent_uuid is None]
     divided = any(one.parent_uuid is not None or (one.mig is not None and one.mig.enabled) for one in facts.devices)
     left = [card for card in listed if card.state == "not shown by CUDA"]
-    if not left or divided or facts.driver is None or facts.driver.cuinit_code != 0:
+    if not left or divided:
         return None
     shown, mask = sum(card.cuda_index is not None for card in cards(facts)), facts.environment.get(MASK)
     within = "without a mask" if mask is None else f"and {MASK}={mask} names more"

@@ -454,7 +454,11 @@ def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
         return None
     reading = read_mask(value, _unmasked(evidence))
     done = _done_by(reading, evidence)
-    return None if done is None else (done[0], _seen(evidence, reading, done[1]))
+    if done is None:
+        return None
+    # By its own form it should show some.
+    doubtful = evidence.driver.cuinit_code == REFUSED and reading.shown
+    return done[0], replace(_seen(evidence, reading, done[1]), certainty="hint" if doubtful else None)
 
 
 def _done_by(reading: Reading, evidence: Evidence) -> tuple[str, str] | None:
