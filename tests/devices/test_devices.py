@@ -423,6 +423,39 @@ def test_a_mask_that_hides_everything_is_told_and_is_no_fault() -> None:
     ]
 
 
+def test_a_mask_that_names_a_card_is_not_why_cuda_does_not_start() -> None:
+    """In a job of Slurm's the mask is always set."""
+    left_out = replace(CARD, id=None, cuda_index=None, state="not shown by CUDA")
+    facts = replace(
+        with_driver(cuinit_code=100, cuinit_error="CUDA_ERROR_NO_DEVICE"),
+        devices=(left_out, CPU),
+        environment={"CUDA_VISIBLE_DEVICES": "0"},
+    )
+    (found,) = not_passed(facts)
+    assert (found.id, found.verdict, found.title) == ("devices.libcuda", "fail", "CUDA does not start")
+    assert "CUDA_VISIBLE_DEVICES" not in (found.fix or "")
+    # Without NVML's list a number may name one that is there, as on a Jetson.
+    alone = replace(facts, devices=(CPU,), host=replace(HOST, nvidia_device_nodes=("/dev/nvidia0",)))
+    assert [one.id for one in not_passed(alone)] == ["devices.libcuda", "devices.unlisted"]
+    hidden = replace(alone, environment={"CUDA_VISIBLE_DEVICES": "-1"})
+    assert [one.id for one in not_passed(hidden)] == ["devices.unlisted"]
+
+
+@pytest.mark.parametrize(("environment", "within"), [({}, "without a mask"), ({"CUDA_VISIBLE_DEVICES": "0,1"}, "and ")])
+def test_a_card_that_cuda_leaves_out_is_told_beside_one_that_it_shows(environment: dict[str, str], within: str) -> None:
+    other = replace(CARD, id=None, uuid="GPU-b", pci_address="0000:42:00.0", nvml_index=2, cuda_index=None)
+    left_out = replace(other, state="not shown by CUDA")
+    facts = replace(HEALTHY, devices=(CARD, left_out, CPU), environment=environment)
+    (found,) = not_passed(facts)
+    assert (found.id, found.verdict) == ("devices.cuda_shows_fewer", "warn")
+    assert found.message.startswith(f"NVML lists 2, but CUDA shows 1, {within}")
+    broke_off = replace(facts, driver=replace(DRIVER, cuinit_error="libcuda did not answer within 5 s"))
+    assert found.id not in [one.id for one in not_passed(broke_off)], "its list is not whole"
+    assert (
+        not_passed(replace(facts, devices=(CARD, replace(other, state="hidden by CUDA_VISIBLE_DEVICES=0"), CPU))) == []
+    )
+
+
 def test_a_card_on_the_bus_that_the_driver_does_not_list_warns_outside_containers() -> None:
     host = replace(HOST, nvidia_pci_addresses=("0000:41:00.0", "0000:81:00.0"))
     (finding,) = not_passed(replace(HEALTHY, host=host))

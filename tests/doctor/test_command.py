@@ -249,6 +249,38 @@ def test_a_mask(
     assert report.results["doctor"].first == (found[0] if found[1] == "fail" else None)
 
 
+def test_a_mask_does_not_hide_that_the_driver_asks_for_a_reset(
+    fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_driver(TWO_GPUS + "0.recovery_action=1\n")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, count=0))))
+    assert worst(report) == [("mask.hides_all", "fail"), ("devices.recovery_action", "fail")]
+
+
+def test_a_mask_that_names_only_gpus_that_exist_is_not_blamed(
+    fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_driver("cuda.order=0\n" + TWO_GPUS)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, count=1)), skip=("load.",)))
+    assert worst(report) == [("devices.cuda_shows_fewer", "warn")]
+
+
+def test_a_mask_that_nothing_can_be_held_against_is_the_first_to_be_taken_away(
+    fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Jetson has no NVML, and a script for servers sets CUDA_VISIBLE_DEVICES=1."""
+    fake_driver("nvml.init=!12\nintegrated=1\ncuda.init=!100\n")
+    machine = FakeMachine(tmp_path / "jetson").write({"etc/nv_tegra_release": "# R38 (release), REVISION: 2.0\n"})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    site = torch_of(tmp_path, count=0)
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, site), root=machine.root))
+    assert report.results["doctor"].first == "driver.no_device"
+    assert report.findings[0].message.endswith("CUDA_VISIBLE_DEVICES='1' may hide it: NVML lists none to compare")
+    assert report.findings[0].fix == "unset CUDA_VISIBLE_DEVICES"
+
+
 def test_a_lower_rung_is_named_and_torch_is_its_consequence(fake_driver: Fake, tmp_path: Path) -> None:
     fake_driver(TWO_GPUS + "cuda.init=!34\n")
     report = diagnosed(

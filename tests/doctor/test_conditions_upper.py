@@ -58,7 +58,7 @@ TABLES = (
 # Those of the links have a file of their own.
 CONDITIONS: dict[str, Condition] = {one.id: one for table in TABLES for one in table if not one.id.startswith("links.")}
 
-HIDDEN = tuple(replace(one, id=None, cuda_index=None) for one in CARDS)
+HIDDEN = tuple(replace(one, id=None, cuda_index=None, state="not shown by CUDA") for one in CARDS)
 FAILED = (KernelRun("cuda:0", "RuntimeError: CUDA error: unspecified launch failure"), KernelRun("cuda:1"))
 NO_IMAGE = "AcceleratorError: CUDA error: no kernel image is available for execution on the device"
 
@@ -450,6 +450,13 @@ def test_a_mask_that_hides_whatever_is_there_needs_no_list_of_cards() -> None:
     assert seen is not None and "shows CUDA nothing" in seen.message
     assert judged("mask.hides_all", with_variables(blind, CUDA_VISIBLE_DEVICES="3")) is None
     assert judged("mask.hides_all", with_variables(blind, CUDA_VISIBLE_DEVICES="GPU-3")) is None
+
+
+def test_a_mask_that_is_refused_for_no_reason_of_its_own_is_a_guess() -> None:
+    refused = judged("mask.hides_all", with_driver(masked("0"), cuinit_code=101))
+    assert refused is not None and refused.certainty == "hint"
+    proven = judged("mask.hides_all", with_driver(masked("0,0"), cuinit_code=101))
+    assert proven is not None and proven.certainty is None, "a GPU twice empties the list"
 
 
 def test_an_order_that_was_asked_for_is_no_finding() -> None:

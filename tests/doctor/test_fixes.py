@@ -51,6 +51,12 @@ def fix_of(condition: str, evidence: Evidence) -> str | None:
             "start the container anew; outside, reboot",
         ),
         ("unset LD_LIBRARY_PATH", Host(system="Linux", container="docker"), "unset LD_LIBRARY_PATH"),
+        # The host may have neither gpucheck nor this container's nodes.
+        (
+            "gpucheck smoke; sudo dmesg | grep -i xid; reboot",
+            Host(system="Linux", container="docker"),
+            "gpucheck smoke; on the host: sudo dmesg | grep -i xid; reboot",
+        ),
         ("sudo dmesg | grep -i nvrm", Host(system="Linux", wsl=True), fixes.FROM_WSL),
         ("sudo dmesg | grep -i nvrm", Host(system="Windows"), fixes.IN_WINDOWS),
         (

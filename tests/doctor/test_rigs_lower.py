@@ -227,6 +227,22 @@ RIGS = (
     Rig("library.compat_card", driven, refuses(804), libraries={"folder": "cuda-13.0/compat", "version": "590.44.01"}),
     Rig("library.other_version", driven, refuses(803), libraries={"version": "570.124.06"}, certainty="proof"),
     Rig("driver.mismatch", driven, refuses(803, "nvml.init=!18\n"), libraries={"version": "580.105.08"}),
+    # Cards that know no forward compatibility answer 804 to a libcuda that is newer than the module.
+    Rig(
+        "driver.mismatch",
+        driven,
+        refuses(804, "nvml.init=!18\n"),
+        libraries={"version": "580.105.08"},
+        name="mismatch: 804",
+    ),
+    Rig(
+        "library.other_version",
+        driven,
+        refuses(804),
+        libraries={"version": "590.44.01"},
+        certainty="strong",
+        name="other version: 804",
+    ),
     Rig(
         "library.other_version",
         lambda m: m.driven().container(),

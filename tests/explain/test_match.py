@@ -227,7 +227,7 @@ def test_what_the_program_goes_on_without_is_no_cause_of_an_error() -> None:
     warning = "UserWarning: no kernel here, falling back to CPU"
     traceback = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\n'
     (match,) = find(warning, [known])
-    assert (match.certainty, match.doubt) == ("hint", "the program says it continues without it")
+    assert (match.certainty, match.doubt) == ("hint", "the program says it goes on after it")
     assert find(f"{warning}\n{traceback}KeyError: 'loss'", [known]) == []
 
 
@@ -236,6 +236,83 @@ def test_a_line_of_source_is_no_error_where_the_error_is_another() -> None:
     assert ids(pasted) == []
     (match,) = find(pasted.rsplit("KeyError", 1)[0], TEXTS)
     assert (match.certainty, match.doubt) == ("hint", "it is in a line of source code")
+
+
+def test_an_error_of_what_was_typed_is_no_line_of_source() -> None:
+    """Python shows no source below a frame of `-c`, of standard input or of a file that is gone."""
+    typed = 'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\n'
+    (match,) = find(f"{typed}RuntimeError: CUDA error: no kernel image is available for execution on the device", TEXTS)
+    assert (match.text.id, match.certainty, match.doubt) == ("cuda.no_kernel", "proof", "")
+    late = "[rank0]:[E1120 10:10:00.1 ProcessGroupNCCL.cpp:683] [Rank 0] Watchdog caught collective operation timeout: "
+    assert ids(f"{typed}AssertionError: loss is NaN\n{late}WorkNCCL(SeqNum=5)")[0] == "numerics.nan"
+
+
+def test_a_line_of_a_log_below_an_error_is_no_part_of_its_message() -> None:
+    known = text("a.text", "no room", certainty="proof")
+    error = FRAME.format(error="KeyError: 'loss'")
+    (match,) = find(f"{error}2026-11-20 10:00:00 WARNING pool: no room", [known])
+    assert (match.certainty, match.doubt) == ("hint", "the paste has an error that is not known")
+    (match,) = find(f"ERROR ValueError: it happened:\nERROR no room\n{error}", [known])
+    assert match.doubt == "the paste has an error that is not known", "of a later traceback"
+    (match,) = find("E1120 10:00:00.123 7 a.py:3] ValueError: so\nE1120 10:00:01.456 7 a.py:3] no room", [known])
+    assert (match.certainty, match.doubt) == ("proof", ""), "each line of a message with its own time"
+
+
+def test_an_error_after_which_the_program_went_on_to_another_is_a_guess() -> None:
+    known = text("a.text", "no room", certainty="proof")
+    first = FRAME.format(error="ValueError: no room")
+    (match,) = find(first + "retrying\n" + FRAME.format(error="KeyError: 'loss'"), [known])
+    assert (match.certainty, match.doubt) == ("hint", "the paste has an error that is not known")
+    for passed_on in (
+        "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.",
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+    ):
+        (match,) = find(first + FRAME.format(error=passed_on), [known])
+        assert (match.certainty, match.doubt) == ("proof", "")
+    (match,) = find(
+        first + "Exception ignored in: <function Pool.__del__>\n" + FRAME.format(error="OSError: x"), [known]
+    )
+    assert (match.certainty, match.doubt) == ("proof", "")
+
+
+def test_of_two_ranks_with_a_cause_each_nobody_knows_which_was_first() -> None:
+    one = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    other = "[rank0]: torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
+    traceback = "[{}]: Traceback (most recent call last):\n"
+    first, second = find(traceback.format("rank1") + one + traceback.format("rank0") + other, TEXTS)
+    assert {first.text.id, second.text.id} == {"oom.cuda", "cuda.illegal_access"}
+    assert (first.certainty, first.doubt) == ("hint", "the paste has other causes too")
+    (alone,) = find(one + one.replace("rank1", "rank2"), TEXTS)
+    assert alone.certainty == "proof", "the same of both"
+
+
+def test_what_is_tried_again_is_a_guess() -> None:
+    (match,) = find("WARNING attempt 2 failed: CUDA error: out of memory, retrying in 4s\nattempt 3 succeeded", TEXTS)
+    assert (match.text.id, match.certainty) == ("oom.cuda", "hint")
+    assert match.doubt == "the program says it goes on after it"
+
+
+@pytest.mark.parametrize(
+    ("pasted", "first"),
+    [
+        # An update without a reboot: CUDA answers 803 or, on cards that know no forward compatibility, 804.
+        ("Failed to initialize NVML: Driver/library version mismatch\nRuntimeError: Error 804: forward compatibility "
+         "was attempted on non supported HW", "nvml.mismatch"),
+        ("Failed to initialize NVML: Driver/library version mismatch\nRuntimeError: Error 803: system has unsupported "
+         "display driver / cuda driver combination", "nvml.mismatch"),
+        ("Failed to initialize NVML: Unknown Error\nRuntimeError: No CUDA GPUs are available", "nvml.unknown"),
+        ("slurmstepd: error: *** JOB 7 ON n CANCELLED AT 2026-11-20T10:00:00 DUE TO PREEMPTION ***\n"
+         "torch.distributed.elastic.multiprocessing.api.SignalException: Process 4242 got signal: 15", "slurm.ended"),
+    ],
+)  # fmt: skip
+def test_what_brings_it_about_comes_first_and_without_a_doubt(pasted: str, first: str) -> None:
+    found = find(pasted, TEXTS, OF_CONDITIONS)
+    assert (found[0].text.id, found[0].doubt) == (first, "")
+
+
+def test_words_that_only_look_like_an_error() -> None:
+    assert ids(FRAME.format(error="ValueError: so").replace("self.head(x)", "head.to('cuda')")) == []
+    assert ids("GPU 0: CUDA error: uncorrectable ECC error encountered") == ["cuda.ecc"], "no AER in cudaerror"
 
 
 def test_the_lines_around_are_given_for_who_reads_their_numbers() -> None:

@@ -333,6 +333,7 @@ SAMPLES: dict[str, str] = {
     "import.nvrtc": "RuntimeError: nvrtc: error: failed to open libnvrtc-builtins.so.12.1.",
     "oom.vllm": "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
     "initializing the engine.",
+    "slurm.ended": "slurmstepd: error: *** JOB 12345 ON node7 CANCELLED AT 2026-11-20T10:00:00 DUE TO TIME LIMIT ***",
     "process.killed": "subprocess.CalledProcessError: Command '['/venv/bin/python', 'train.py']' died with "
     "<Signals.SIGKILL: 9>.",
     "crash.abort": "E0902 15:10:49.013000 819010 torch/distributed/elastic/multiprocessing/api.py:874] Signal 6 "

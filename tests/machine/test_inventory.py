@@ -24,6 +24,8 @@ from gpucheck.machine.driver_reads import (
 )
 from gpucheck.machine.installed_torch import TorchDevices
 from gpucheck.machine.inventory import Around, Inventory, join, only
+from gpucheck.machine.mask import MASK
+from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Driver, Facts, Host, Mig, Process, Python, TorchBuild
 
@@ -111,6 +113,21 @@ def test_a_device_that_the_mask_hides_stays_with_its_reason() -> None:
     assert order(facts)[1] == (None, None, 0, "hidden by CUDA_VISIBLE_DEVICES=1")
     assert facts.unknown["/devices/1/cuda_index"] == "libcuda does not show this device"
     assert facts.environment == {"CUDA_VISIBLE_DEVICES": "1"}
+
+
+@pytest.mark.parametrize("mask", ["0", "0,1", "GPU-1"])
+def test_a_device_that_the_mask_names_is_not_hidden_by_it(mask: str) -> None:
+    """A scheduler sets the mask for every job: where CUDA shows nothing all the same it is not why."""
+    states = [one.state for one in joined([by_nvml(0), by_nvml(1)], [], {MASK: mask}, code=100).devices[:-1]]
+    named = {"0": [0], "0,1": [0, 1], "GPU-1": [1]}[mask]
+    assert states == ["not shown by CUDA" if place in named else f"hidden by {MASK}={mask}" for place in (0, 1)]
+
+
+def test_of_two_that_the_mask_names_cuda_shows_one() -> None:
+    facts = joined([by_nvml(0), by_nvml(1), by_nvml(2)], [by_cuda(0, "GPU-0")], {MASK: "0,1"})
+    assert [one.state for one in facts.devices[:-1]] == [None, "not shown by CUDA", f"hidden by {MASK}=0,1"]
+    kept = joined([by_nvml(0), by_nvml(1, state=NOT_ACCESSIBLE)], [by_cuda(0, "GPU-0")], {MASK: "0,1"})
+    assert [one.state for one in kept.devices[:-1]] == [None, NOT_ACCESSIBLE], "of what this job was given"
 
 
 def test_an_empty_mask_is_named_though_cuinit_then_answers_100() -> None:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from gpucheck.machine.driver_reads import NOT_ANSWERING
 from gpucheck.machine.host import FOR_GUESTS
+from gpucheck.machine.mask import MASK
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.report.facts import Device, Driver, Facts, Host
 from gpucheck.report.finding import Finding, Verdict, in_short
@@ -190,4 +191,30 @@ def unlisted(facts: Facts) -> Finding | None:
         f"{', '.join(others)} (bound to {bound or 'no driver'}, unsupported, or failed)",
         {"pci_addresses": others},
         f"lspci -k -s {others[0]} shows its driver; sudo dmesg | grep -i nvrm shows why",
+    )
+
+
+WHY_NOT_SHOWN = "ls -l /dev/nvidia*; nvidia-smi -q -d COMPUTE; sudo dmesg | grep -i -e nvrm -e xid"
+
+
+def not_shown(facts: Facts) -> Finding | None:
+    """Cards that NVML lists and CUDA does not show, although no mask hides them. Where a card is divided CUDA may show
+    one instance alone, a dead card may take others with it, and where libcuda broke off nobody knows."""
+    driver = facts.driver or Driver()
+    if driver.cuinit_code != 0 or driver.cuinit_error is not None or any(map(is_dead, facts.devices)):
+        return None
+    listed = [card for card in cards(facts) if card.nvml_index is not None and card.parent_uuid is None]
+    divided = any(one.parent_uuid is not None or (one.mig is not None and one.mig.enabled) for one in facts.devices)
+    left = [card for card in listed if card.state == "not shown by CUDA"]
+    if not left or divided:
+        return None
+    shown, mask = sum(card.cuda_index is not None for card in cards(facts)), facts.environment.get(MASK)
+    within = "without a mask" if mask is None else f"and {MASK}={mask} names more"
+    return Finding(
+        "devices.cuda_shows_fewer",
+        "warn" if shown else "fail",
+        "NVML lists GPUs that CUDA does not show",
+        f"NVML lists {len(listed)}, but CUDA shows {shown}, {within}",
+        {"nvml": len(listed), "cuda": shown, "not_shown": [card.uuid for card in left], MASK: mask},
+        WHY_NOT_SHOWN,
     )

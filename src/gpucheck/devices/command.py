@@ -21,6 +21,7 @@ from gpucheck.cards.card import (
     is_dead,
     is_driver_loaded,
     is_nvidia_here,
+    not_shown,
     silent,
     unlisted,
 )
@@ -29,6 +30,7 @@ from gpucheck.devices.options import DevicesOptions, StatusOptions
 from gpucheck.machine import choose, driver_reads, host, installed_torch, inventory
 from gpucheck.machine.child import Ahead
 from gpucheck.machine.inventory import Inventory, only
+from gpucheck.machine.mask import MASK, read_mask
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
@@ -56,7 +58,7 @@ def driver_findings(facts: Facts) -> list[Finding]:
         libcuda = replace(libcuda, verdict="info")  # of the same cause
     # An NVML that does not answer has its own finding.
     unread = silent(facts) if facts.driver is not None and facts.driver.nvml_error is None else None
-    found = [nvml, libcuda, _all_hidden(facts), unlisted(facts), unread, _torch_for_the_cpu(facts)]
+    found = [nvml, libcuda, _all_hidden(facts), not_shown(facts), unlisted(facts), unread, _torch_for_the_cpu(facts)]
     return [
         finding for finding in (*found, *at_rest.elsewhere(facts), at_rest.log_unread(facts)) if finding is not None
     ]
@@ -170,7 +172,7 @@ def _libcuda(facts: Facts) -> Finding | None:
     if driver.cuinit_error is None:
         return None
     # A mask that hides everything makes cuInit answer so; that is no fault of the driver.
-    if driver.cuinit_code == NO_DEVICE and "CUDA_VISIBLE_DEVICES" in facts.environment:
+    if driver.cuinit_code == NO_DEVICE and _is_masked(facts):
         return None
     evidence = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "path": driver.libcuda_path}
     meaning, fix = _causes(cuinit=driver.cuinit_code, divided=any(one.mig and one.mig.enabled for one in facts.devices))
@@ -204,19 +206,29 @@ def _without_cuda(facts: Facts) -> Verdict:
     return "inconclusive" if unsure else "fail"
 
 
+def _is_masked(facts: Facts) -> bool:
+    """Return whether CUDA_VISIBLE_DEVICES alone is why CUDA shows nothing."""
+    mask = facts.environment.get(MASK)
+    if cards(facts):
+        left_out = any((device.state or "").startswith("not shown by CUDA") for device in facts.devices)
+        return mask is not None and not left_out
+    return mask is not None and not read_mask(mask, ()).shown
+
+
 def _all_hidden(facts: Facts) -> Finding | None:
     listed = cards(facts)
-    mask = facts.environment.get("CUDA_VISIBLE_DEVICES")
     honest = facts.driver is not None and facts.driver.cuinit_code in (0, NO_DEVICE)
-    if mask is None or not honest or not listed or any(device.cuda_index is not None for device in listed):
+    shown = any(device.cuda_index is not None for device in listed)
+    if not honest or not listed or shown or not _is_masked(facts):
         return None
+    mask = facts.environment[MASK]
     return Finding(
         "devices.hidden",
         "info",
         "every GPU is hidden from torch",
-        f"CUDA_VISIBLE_DEVICES={mask}",
-        {"CUDA_VISIBLE_DEVICES": mask},
-        "unset CUDA_VISIBLE_DEVICES",
+        f"{MASK}={mask}",
+        {MASK: mask},
+        f"unset {MASK}",
     )
 
 

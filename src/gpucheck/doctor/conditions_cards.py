@@ -14,6 +14,7 @@ from gpucheck import naming, units
 from gpucheck.cards import at_work, checks
 from gpucheck.cards.card import Said, is_dead, low_clocks, name_of, silent
 from gpucheck.doctor.condition import Condition, Evidence, Seen
+from gpucheck.doctor.conditions_nvml import recovery
 from gpucheck.links import ACS_FIX, IOMMU_FIX
 from gpucheck.machine import numa
 from gpucheck.machine.inventory import unclaimed_bytes
@@ -62,7 +63,7 @@ def _is_the_diagnosis(check: str, evidence: Evidence) -> bool:
         return not evidence.cuda_works and any(is_dead(card) for card in _cards(evidence))
     if check == "devices.mig_empty":
         return not evidence.cuda_works
-    return check == "devices.recovery_action" and evidence.driver.cuinit_code not in (0, None)
+    return check == "devices.recovery_action" and recovery(evidence) is not None
 
 
 def _check(id: str, **row: Any) -> Condition:

@@ -1,22 +1,21 @@
 """The card and its kernel module: another driver holds it, the module is not there, or it cannot bring the card up; and
 what CUDA shows of the cards: masks, order, MIG, and doors that disagree.
-
-CUDA_VISIBLE_DEVICES is read entry by entry: by CUDA's rules, and by torch's where they differ.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 from gpucheck import units, xid
 from gpucheck.cards import at_rest
-from gpucheck.cards.card import address_of, name_of, unlisted
+from gpucheck.cards.card import WHY_NOT_SHOWN, address_of, name_of, not_shown, unlisted
 from gpucheck.doctor.condition import Condition, Evidence, Seen, on, told_apart
 from gpucheck.machine import kernel_driver
 from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.kernel_driver import PciDevice
+from gpucheck.machine.mask import MASK, Reading, read_mask
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import VERDICTS
 
@@ -400,91 +399,6 @@ LOG: tuple[Condition, ...] = (
 # -- CUDA starts and shows other devices than those that were meant ----------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One entry: the device that it shows, by its place in the order without a mask, else why it shows none."""
-
-    text: str
-    index: int | None = None
-    problem: str | None = None
-    is_odd: bool = False
-
-    @property
-    def told(self) -> str:
-        if self.index is None:
-            return f"{self.text!r} shows nothing: {self.problem}"
-        return f"CUDA reads {self.text!r} as {self.index}" if self.is_odd else f"{self.text!r} shows GPU {self.index}"
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A whole mask: its text, its entries, and which devices it shows."""
-
-    value: str
-    entries: tuple[Entry, ...]
-    shown: tuple[int, ...]
-
-    @property
-    def is_malformed(self) -> bool:
-        """Return whether an entry is no number and no UUID."""
-        return any(entry.is_odd for entry in self.entries)
-
-
-def read_mask(value: str, uuids: Sequence[str | None]) -> Reading:
-    """The mask by CUDA's rules, on a machine with a GPU for each of `uuids`.
-
-    The first entry that names no GPU ends the list, and one that is named twice empties it (CUDA C++ Programming Guide,
-    CUDA_VISIBLE_DEVICES). A UUID may be cut short as long as it fits one GPU.
-    """
-    entries: list[Entry] = []
-    shown: list[int] = []
-    ended = False
-    for text in value.split(","):
-        entry = _entry(text, uuids)
-        if ended:
-            entries.append(Entry(text, None, "it is after the end of the list", entry.is_odd))
-            continue
-        if entry.index is not None and entry.index in shown:
-            entries.append(Entry(text, None, "a GPU that is listed twice empties the list", entry.is_odd))
-            shown, ended = [], True
-            continue
-        entries.append(entry)
-        if entry.index is None:
-            ended = True
-        else:
-            shown.append(entry.index)
-    return Reading(value, tuple(entries), tuple(shown))
-
-
-def _entry(text: str, uuids: Sequence[str | None]) -> Entry:
-    word = text.strip()
-    if not word:
-        return Entry(text, None, "it is empty")
-    if re.match(r"(GPU|MIG)-", word):
-        fits = [place for place, uuid in enumerate(uuids) if uuid is not None and uuid.startswith(word)]
-        if len(fits) == 1:
-            return Entry(text, fits[0])
-        return Entry(text, None, "it matches several GPUs" if fits else "no GPU has this UUID")
-    number = leading_number(word)
-    is_odd = re.fullmatch(r"-?\d+", word) is None
-    if number is None:
-        return Entry(text, None, "it is neither a number nor a UUID", is_odd)
-    if number < 0:
-        return Entry(text, None, "a negative number ends the list", is_odd)
-    # A number is a card's: MIG instances have UUIDs alone.
-    count = sum(not (uuid or "").startswith("MIG-") for uuid in uuids)
-    if number >= count:
-        return Entry(text, None, f"{count} GPU{'s' * (count != 1)} exist{'s' * (count == 1)}, counted from 0", is_odd)
-    return Entry(text, number, None, is_odd)
-
-
-def leading_number(word: str) -> int | None:
-    """The number that a word begins with, as C's strtoul reads it: `0x1` is 0 and `1gpu` is 1."""
-    match = re.match(r"[+-]?\d+", word)
-    return int(match[0]) if match else None
-
-
-MASK = "CUDA_VISIBLE_DEVICES"
 # cuInit's answers after which the number of devices is libcuda's honest word: success and CUDA_ERROR_NO_DEVICE.
 HONEST = (0, 100)
 # CUDA_ERROR_INVALID_DEVICE: with a mask, cuInit's word that an entry of it is no device.
@@ -540,7 +454,11 @@ def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
         return None
     reading = read_mask(value, _unmasked(evidence))
     done = _done_by(reading, evidence)
-    return None if done is None else (done[0], _seen(evidence, reading, done[1]))
+    if done is None:
+        return None
+    # By its own form it should show some.
+    doubtful = evidence.driver.cuinit_code == REFUSED and reading.shown
+    return done[0], replace(_seen(evidence, reading, done[1]), certainty="hint" if doubtful else None)
 
 
 def _done_by(reading: Reading, evidence: Evidence) -> tuple[str, str] | None:
@@ -549,18 +467,17 @@ def _done_by(reading: Reading, evidence: Evidence) -> tuple[str, str] | None:
     if not shown and evidence.driver.cuinit_code == REFUSED:
         return "mask.hides_all", f"is refused: cuInit returns {REFUSED}"
     if not shown:
-        # Without NVML's list every entry looks like too large a number: then only what hides whatever is there counts.
-        # With room for any number, an entry fails by its own form alone.
-        names_none = not read_mask(reading.value, [None] * 2**16).shown
-        hides = names_none and not reading.value.strip().startswith(("GPU-", "MIG-"))
-        if reading.shown or not (count or hides):
+        # Without NVML's list only what hides whatever is there counts, and a UUID may be of what is there.
+        if reading.shown or (not count and reading.value.strip().startswith(("GPU-", "MIG-"))):
             return None
         return "mask.hides_all", f"shows CUDA none of {count} GPUs" if count else "shows CUDA nothing"
     if reading.is_malformed:
         told = f"has entries that are neither numbers nor UUIDs and shows {shown} GPU{'s' * (shown != 1)}"
         return "mask.malformed", told
     asked = len(reading.entries)
-    if asked <= shown or _is_sliced(evidence):
+    # What it names and CUDA does not show all the same is no matter of the mask.
+    left_out = count > 0 and len(reading.shown) > shown
+    if asked <= shown or left_out or _is_sliced(evidence):
         return None
     return "mask.shows_fewer", f"asks for {asked} GPUs and shows {shown}"
 
@@ -586,18 +503,8 @@ def _one_instance(evidence: Evidence) -> Seen | None:
 
 
 def _cuda_shows_fewer(evidence: Evidence) -> Seen | None:
-    listed, shown = _listed(evidence), _shown(evidence)
-    if evidence.driver.cuinit_code != 0 or evidence.value(MASK) is not None or _is_sliced(evidence):
-        return None
-    usable = [card for card in listed if card.state in (None, "not shown by CUDA")]
-    if not usable or len(shown) >= len(usable):
-        return None
-    left = [card.uuid for card in usable if card.cuda_index is None]
-    return Seen(
-        f"NVML lists {len(listed)}, but CUDA shows {len(shown)}, without a mask",
-        {"nvml": len(listed), "cuda": len(shown), "not_shown": left},
-        verdict="warn" if shown else None,
-    )
+    found = not_shown(evidence.facts)
+    return None if found is None else Seen(found.message, found.evidence, verdict=found.verdict)
 
 
 def _not_listed(evidence: Evidence) -> Seen | None:
@@ -707,7 +614,7 @@ MASKS: tuple[Condition, ...] = (
         meaning="Both use the same driver and should agree. CUDA leaves out a GPU that it cannot open: its device "
         "node is missing or not allowed in this container, another process uses it exclusively, or it has failed.",
         settle="`sudo dmesg` and `nvidia-smi -q -d COMPUTE` show which",
-        fix="ls -l /dev/nvidia*; nvidia-smi -q -d COMPUTE; sudo dmesg | grep -i -e nvrm -e xid",
+        fix=WHY_NOT_SHOWN,
         judge=_cuda_shows_fewer,
     ),
     Condition(

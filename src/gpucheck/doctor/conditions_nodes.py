@@ -416,6 +416,15 @@ def _compat(evidence: Evidence) -> Seen | None:
     )
 
 
+def _compat_card(evidence: Evidence) -> Seen | None:
+    """804 from any libcuda that is newer than the module: outside a compat folder it is that of an update without a
+    reboot, or one that is left over."""
+    if evidence.driver.cuinit_code != 804:
+        return None
+    another = _mismatch(evidence) or _other_version(evidence)
+    return None if another and not is_compat(evidence.driver.libcuda_path or "") else answered(evidence)
+
+
 def from_variable(evidence: Evidence, path: str | None, name: str = LIBCUDA) -> Library | None:
     """The library that is in use at `path`, where the loader found it by LD_LIBRARY_PATH alone."""
     if any(path in (library.path, library.real_path) for library in evidence.stack.libraries):
@@ -597,7 +606,7 @@ LIBRARY = on(
         "GPU the package's libcuda does not start.",
         fix="remove the compat folder from LD_LIBRARY_PATH (or remove the package cuda-compat); if the driver is "
         "then too old for torch, update the driver",
-        judge=lambda seen: answered(seen) if seen.driver.cuinit_code == 804 else None,
+        judge=_compat_card,
         cuinit=(804,),
         texts=(
             r"Error 804: forward compatibility was attempted on non supported HW",

@@ -9,10 +9,11 @@ from collections.abc import Callable
 
 from gpucheck.cards.at_rest import ACTIONS
 from gpucheck.cards.checks import smi_name
-from gpucheck.doctor import conditions_kernel, conditions_nodes, fixes
+from gpucheck.doctor import conditions_nodes, fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, by_answer, on
-from gpucheck.doctor.conditions_kernel import FALLEN, MASK, REFUSED, absent
+from gpucheck.doctor.conditions_kernel import FALLEN, REFUSED, absent
 from gpucheck.doctor.conditions_nodes import lacks_nodes
+from gpucheck.machine.mask import MASK, read_mask
 from gpucheck.report.facts import Device, Driver
 from gpucheck.report.finding import Verdict
 from gpucheck.units import GIB
@@ -84,7 +85,7 @@ def _is_told_by_log(evidence: Evidence, state: str) -> bool:
     return state == "lost" and bool(evidence.logged(FALLEN))
 
 
-def _recovery(evidence: Evidence) -> Seen | None:
+def recovery(evidence: Evidence) -> Seen | None:
     """CUDA does not start and the driver itself says what to do to a GPU."""
     cards = [card for card in evidence.cards if card.recovery_action not in (None, "none") and card.state is None]
     if not cards or evidence.cuda_works or evidence.driver.cuinit_code in (0, None):
@@ -171,7 +172,7 @@ NVML = on(
         meaning="The driver reports a recovery action for each GPU: a reset, a reboot, or an end to its work.",
         settle="CUDA starts after that action",
         fix="follow the driver's recovery action: nvidia-smi -q | grep -i recovery",
-        judge=_recovery,
+        judge=recovery,
         source="NVML_FI_DEV_GET_GPU_RECOVERY_ACTION of nvml.h",
     ),
     Condition(
@@ -308,7 +309,6 @@ NVML = on(
 EXPLAINED = {code for rows in (conditions_nodes.LIBRARY, NVML) for row in rows for code in row.nvml}
 
 
-MANY = 64  # more cards than a machine has
 # The kernel finds no room for the driver's pages of device memory among its own addresses.
 NO_ROOM_FOR_PAGES = r"request_free_mem_region\(\) err -34"
 
@@ -392,14 +392,17 @@ def _no_device(evidence: Evidence) -> Seen | None:
     """100 that no mask and no MIG mode explains, on a machine that has a GPU."""
     if not evidence.is_nvidia_here:
         return None
-    # A mask lets nothing through of what NVML lists or, without its list, of many.
     value = evidence.value(MASK)
     uuids = [card.uuid for card in evidence.cards if card.nvml_index is not None or card.parent_uuid is not None]
-    masked = value is not None and not conditions_kernel.read_mask(value, uuids or [None] * MANY).shown
+    masked = value is not None and not read_mask(value, uuids).shown
     if masked or _empty_mig(evidence) is not None:
         return None
     listed = sum(card.nvml_index is not None for card in evidence.cards)
-    return answered(evidence, f"NVML lists {listed}" if listed else "NVML lists none either", nvml_count=listed)
+    if uuids or value is None:
+        return answered(evidence, f"NVML lists {listed}" if listed else "NVML lists none either", nvml_count=listed)
+    # Whether it names one of those that are here nobody can say then.
+    told = f"{MASK}={value!r} may hide it: NVML lists none to compare"
+    return answered(evidence, told, fix=f"unset {MASK}", nvml_count=listed)
 
 
 def _empty_mig(evidence: Evidence) -> Seen | None:

@@ -35,7 +35,11 @@ def here(fix: str, host: Host) -> str:
         return fix
     if host.wsl:
         return FROM_WSL
-    return f"on the host: {fix}" if host.container else fix
+    if not host.container:
+        return fix
+    steps = fix.split("; ")
+    place = next(place for place, one in enumerate(steps) if _OF_THE_KERNEL.search(one))
+    return "; ".join((*steps[:place], f"on the host: {'; '.join(steps[place:])}"))
 
 
 def _in_its_shells(fix: str) -> str:

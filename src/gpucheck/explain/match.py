@@ -29,41 +29,6 @@ _PART = re.compile(
 )
 # A text that was cut is known by this much of a pattern that is plain words, and by no fewer characters of its own.
 CUT_SHARE, CUT_CHARACTERS = 0.5, 14
-# What programs of every kind print: the system's errors (strerror, strsignal), the loader's, the shell's, Python's and
-# the compilers'. A text that was cut is known by what is left beside these.
-_COMMON = (
-    (
-        "no such file or directory|no such process|no such device|permission denied|operation not permitted|"
-        "operation not supported|input/output error|resource temporarily unavailable|cannot allocate memory|"
-        "device or resource busy|file exists|not a directory|is a directory|invalid argument|too many open files|"
-        "no space left on device|read-only file system|broken pipe|address already in use|"
-        "cannot assign requested address|"
-        "network is unreachable|connection reset by peer|connection refused|connection timed out|"
-        "connection closed by peer|"
-        "connection was likely closed|connection aborted|no route to host|host is down|timed out|file too short|"
-        "protocol error|out of memory|not enough memory|core dumped|segmentation fault|bus error|illegal instruction|"
-        "aborted|killed|terminated|cannot open shared object file|failed to map segment from shared object|"
-        "undefined symbol|symbol lookup error|invalid elf header|wrong elf class|version not found|command not found|"
-        "the specified module could not be found|the specified procedure could not be found|dll load failed|"
-        "while importing|could not load library|no module named|cannot import name|has no attribute|object has no|"
-        "most likely due to a circular import|is not defined|is not a package|not found|does not exist|not available|"
-        "is not available|is not supported|not supported|not implemented|unable to open|cannot open|failed to open|"
-        "failed to load|failed to initialize|could not be found|cannot be used|cannot be found|fatal error|"
-        "internal error|"
-        "internal assert failed|initialization error|initialization failed|unknown error|unexpected error|"
-        "unspecified error|error code|exit code|exited with code|with exit code|returned non-zero exit status|"
-        "exited unexpectedly|terminate called after throwing an instance of|traceback|most recent call last|"
-        "exception|warning|runtimeerror|valueerror|importerror|modulenotfounderror|oserror|attributeerror|typeerror|"
-        "assertionerror|notimplementederror|keyerror|indexerror|memoryerror|error|failed|"
-        "oci runtime create failed|error response from daemon|environment variable is not set|"
-        "in the current installation|on this machine|on your system|please|trying to|tried to allocate|"
-        "unable to allocate|"
-        "out of bounds|out of range|invalid value|wrong version|is too old|is not installed|not installed|"
-        "in this system|package is deprecated|invalid device|cuda error|cuda driver error|hip error"
-    )
-    .replace(" ", "")
-    .split("|")
-)
 # And one of these has to be in that: words of GPUs, of torch and of what stands beside them.
 _PARTICULAR = re.compile(
     "cuda|cudnn|cublas|cusolver|cusparse|cufft|nccl|nvidia|nvml|nvrm|nvlink|gpu|torch|tensor|triton|nvrtc|ptx|"
@@ -144,44 +109,20 @@ def _runs(parts: list[tuple[str, str]]) -> list[tuple[str, bool, bool]]:
 
 
 def is_cut(text: str, pattern: Pattern) -> bool:
-    """Return whether the text, without spaces, ends in the midst of the pattern or begins there, in words of its
-    own."""
+    """Return whether the text, without spaces, ends in the midst of the pattern or begins there, in words of GPUs or
+    torch: programs of every kind print the rest."""
     ends, begins = text[-_MOST:].rstrip(".…"), text[:_MOST].lstrip(".…")
-    head, tail = pattern.head, pattern.tail
+    return _is_begun(ends, pattern.head) or _is_begun(begins[::-1], pattern.tail[::-1], -1)
+
+
+def _is_begun(text: str, run: str, step: int = 1) -> bool:
+    """Return whether the text ends in so much of the run's beginning that it is recognised; both are read by `step`."""
+    least = max(CUT_CHARACTERS, round(CUT_SHARE * len(run)))
     # Of thousands of patterns most end here: not even the shortest part is there.
-    least = _least(head)
-    lengths = range(least, len(head) + 1)
-    if head[:least] in ends and any(
-        ends.endswith(head[:length]) and _is_own(head, slice(0, length)) for length in lengths
-    ):
-        return True
-    least = _least(tail)
-    lengths = range(least, len(tail) + 1)
-    return tail[-least:] in begins and any(
-        begins.startswith(tail[-length:]) and _is_own(tail, slice(-length, None)) for length in lengths
+    return run[:least] in text and any(
+        text.endswith(run[:length]) and _PARTICULAR.search(run[:length][::step])
+        for length in range(least, len(run) + 1)
     )
-
-
-def _least(run: str) -> int:
-    """Return how many characters of a run the text must have for the run to be recognised."""
-    return max(CUT_CHARACTERS, round(CUT_SHARE * len(run)))
-
-
-def _is_own(run: str, part: slice) -> bool:
-    """Return whether a part of a run says enough that no other program says, and speaks of GPUs or torch there."""
-    return sum(_own(run)[part]) >= CUT_CHARACTERS and _PARTICULAR.search(run[part]) is not None
-
-
-@functools.cache
-def _own(run: str) -> tuple[bool, ...]:
-    """Which characters of a run are a letter or digit of no phrase that every program prints."""
-    own = [letter.isalnum() for letter in run]
-    for phrase in _COMMON:
-        at = run.find(phrase)
-        while at >= 0:
-            own[at : at + len(phrase)] = [False] * len(phrase)
-            at = run.find(phrase, at + 1)
-    return tuple(own)
 
 
 # Of a class of characters: what it stands for, by what is in it.
@@ -309,6 +250,7 @@ _DRIVE = re.compile(r"\b[A-Za-z]:\\")
 _PERCENT = re.compile(r"%(?:[2-7][0-9A-Fa-f]|0[AaDd9])")
 # JSON's escapes of characters, such as \u0027 for a quote; control characters and halves of pairs stay.
 _UNICODE = re.compile(r"\\u(00[2-9A-Fa-f][0-9A-Fa-f]|0[1-9A-Fa-f][0-9A-Fa-f]{2}|[1-9A-CE-Fa-ce-f][0-9A-Fa-f]{3})")
+_WRITER = re.compile(r"rank\W{0,2}\d+|[a-z]+")
 # No line has more prefixes than this; a line made of nothing else ends here too.
 _MOST_PREFIXES = 8
 
@@ -323,17 +265,26 @@ _PROMPT = re.compile(
     r"\[?[\w.-]+@[\w.-]+[: ][^$#]{0,80}[$#] )"
 )
 _TRACEBACK = "Traceback (most recent call last)"
-_CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
+# What Python ignores as it ends is no error of the program's after the one that ended it.
+_CHAINED = (
+    "The above exception was the direct cause",
+    "During handling of the above exception",
+    "Exception ignored in",
+)
+# What passes another process's end on.
+_PASSED_ON = re.compile(r"\b(CalledProcess|Connection\w*|BrokenPipe|EOF|Cancelled)Error\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line: its number in the text as given, what is left of it, what it is, and to which traceback it belongs."""
+    """One line: its number in the text as given, what is left of it, what it is, to which traceback it belongs, and the
+    form of what a log put before it."""
 
     number: int
     text: str
     kind: Kind
     group: int
+    prefix: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,41 +347,44 @@ def _unescaped(text: str) -> str:
 _WITHOUT_QUOTES = str.maketrans("", "", QUOTES)
 
 
-def _bare(line: str) -> tuple[str, bool]:
-    """A line without what was put before it, or drawn around it, and whether it is no error: told as information, or
-    typed at a prompt."""
+def _bare(line: str) -> tuple[str, bool, str]:
+    """A line without what was put before it, or drawn around it; whether it is no error: told as information, or typed
+    at a prompt; and the letters of what was put before it, with the number of a rank."""
     line = _INVISIBLE.sub("", line)
     if _EMPTY.match(line):
-        return "", False
+        return "", False, ""
     line = _BOXES.sub(" ", _PROGRESS.sub("", line)).strip()
     if _PROMPT.match(line):
-        return line, True
-    quiet = False
+        return line, True, ""
+    quiet, prefix = False, ""
     for _ in range(_MOST_PREFIXES):
         found = _PREFIX.match(line)
         if not found or not found.end():
             break
         quiet = quiet or _QUIET_PREFIX.match(found.group()) is not None
+        prefix += "".join(_WRITER.findall(found.group().lower()))
         line = line[found.end() :].lstrip()
         if found.group().startswith("{"):
             line = _JSON_END.sub("", line)
-    return ("", True) if _NCCL_INFO.search(line) else (line, quiet)
+    return ("", True, prefix) if _NCCL_INFO.search(line) else (line, quiet, prefix)
 
 
-def _classed(lines: Sequence[tuple[int, tuple[str, bool]]]) -> list[Line]:
+def _classed(lines: Sequence[tuple[int, tuple[str, bool, str]]]) -> list[Line]:
     """Return what each line is. Tracebacks that are chained are one group; what follows a new one is the next."""
     found: list[Line] = []
     group, chained, frame_before = 0, False, False
-    for number, (text, quiet) in lines:
+    for number, (text, quiet, prefix) in lines:
         if text.startswith(_CHAINED):
             chained = True
         elif text.startswith(_TRACEBACK):
             group, chained = group if chained else group + 1, False
         is_frame = _FRAME.match(text) is not None
-        kind: Kind = "frame" if is_frame or frame_before else "exception" if _EXCEPTION.match(text) else "plain"
+        # Python shows no source of what was typed or given by -c: the error then stands right below.
+        is_raised = _EXCEPTION.match(text) is not None
+        kind: Kind = "exception" if is_raised else "frame" if is_frame or frame_before else "plain"
         # CMake's lines of what it found begin so.
         kind = "quiet" if kind == "plain" and (quiet or text.startswith("-- ")) else kind
-        found.append(Line(number, text, kind, group))
+        found.append(Line(number, text, kind, group, prefix))
         # Under a line of a traceback stands the line of source that it names.
         frame_before = is_frame and text.startswith("File ")
     return found
@@ -459,7 +413,8 @@ _GOES_ON = re.compile(
     r"native|math)|(using|running on|use) (the )?(cpu|slow)|on (the )?cpu instead|skipping registering|much faster "
     r"with|deprecat|not compiled to use|to enable the following instructions|failed to load image python extension|"
     r"rebuild tensorflow|could not load dynamic library|ignore above cudart|cannot dlopen some|was not compiled with "
-    r"flash|without specifying a torch dtype|unable to register (cudnn|cublas|cufft)|proceeding without",
+    r"flash|without specifying a torch dtype|unable to register (cudnn|cublas|cufft)|proceeding without|"
+    r"\b(retrying|will retry|skipping step)\b|hit config\.(recompile|cache_size)_limit",
     re.IGNORECASE,
 )
 # The kernel's log has one writer, so that its lines stand in the order of what happened.
@@ -550,8 +505,8 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
         told = _cut_places(normal, texts) or _cut_places(normal, conditions) or _told(normal, weak)
     mine, theirs = _Near(told), _Near(pointed)
     found = told + [place for place in pointed if ours and not any(place.touches(one) for one in mine.to(place))]
-    errors = _unknown_errors(normal, found)
-    if errors == "all":
+    unknown, is_all = _unknown_errors(normal, found)
+    if is_all:
         found = [place for place in found if place.line.kind != "frame" and not _GOES_ON.search(place.line.text)]
     near = _Near(found)
     found = [
@@ -574,31 +529,34 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
         matches[place.text.id] = replace(
             earlier, conditions=tuple(dict.fromkeys((*earlier.conditions, *match.conditions)))
         )
-    return _doubted(list(matches.values()), found, errors)
+    return _doubted(list(matches.values()), found, unknown, is_all=is_all)
 
 
 def _told(normal: Normal, texts: Sequence[Text]) -> list[_Place]:
     return [place for place in _places(normal, texts) if place.line.kind != "quiet" or place.text.logged]
 
 
-def _unknown_errors(normal: Normal, found: Sequence[_Place]) -> Literal["none", "some", "all"]:
-    """Return how many of the exceptions in the paste are not known."""
+def _unknown_errors(normal: Normal, found: Sequence[_Place]) -> tuple[list[Line], bool]:
+    """Return the exceptions in the paste that are not known, and whether all are."""
     raised = [line for line in normal.lines if line.kind == "exception"]
     # A message goes on below the line that begins it, up to the next frame or traceback.
     known = {line.number for place in found for line in normal.lines_of(place.start, place.end)}
     unknown = [line for line in raised if not known & set(_message(normal, line))]
-    return "none" if not unknown else "all" if len(unknown) == len(raised) else "some"
+    return unknown, bool(unknown) and len(unknown) == len(raised)
 
 
 def _message(normal: Normal, line: Line) -> range:
-    """The numbers of the lines of an exception's message: its own, and the plain ones right below it."""
+    """The numbers of the lines of an exception's message: its own, and the plain ones right below it, up to one that a
+    log began anew."""
     end = line.number
-    while end < min(len(normal.lines), line.number + _LINES_AFTER) and normal.lines[end].kind == "plain":
+    for below in normal.lines[line.number : line.number + _LINES_AFTER]:
+        if below.kind != "plain" or below.prefix not in ("", line.prefix):
+            break
         end += 1
     return range(line.number, end + 1)
 
 
-def _doubted(matches: list[Match], found: Sequence[_Place], errors: str) -> list[Match]:
+def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Line], *, is_all: bool) -> list[Match]:
     """The same, the first with what speaks against it: an error that is not known, or another cause beside it."""
     if not matches:
         return matches
@@ -613,16 +571,23 @@ def _doubted(matches: list[Match], found: Sequence[_Place], errors: str) -> list
         and not one.text.id.startswith(first.text.follows)
         and not first.text.id.startswith(one.text.follows)
         and (one.line.kind == "exception" or place.line.kind != "exception")
-        and one.line.group == place.line.group
+        and (one.line.group == place.line.group or _of_two_ranks(one.line, place.line))
     }
-    unknown = errors == "all" or (errors == "some" and first.text.symptom)
-    doubt = "the paste has an error that is not known" if unknown else ""
+    # The program went on after what stands in an earlier traceback.
+    later = [one for one in unknown if one.group > place.line.group and not _PASSED_ON.search(one.text)]
+    is_unknown = is_all or later or (unknown and first.text.symptom)
+    doubt = "the paste has an error that is not known" if is_unknown else ""
     doubt = doubt or ("the paste has other causes too" if others else "")
     doubt = doubt or ("it is in a line of source code" if place.line.kind == "frame" else "")
     # A deprecation says what it is.
     goes_on = _GOES_ON.search(place.line.text) is not None and "deprecat" not in place.line.text.lower()
-    doubt = doubt or ("the program says it continues without it" if goes_on else "")
+    doubt = doubt or ("the program says it goes on after it" if goes_on else "")
     return [replace(first, doubt=doubt), *matches[1:]]
+
+
+def _of_two_ranks(one: Line, other: Line) -> bool:
+    """Return whether two ranks wrote the lines: of their errors none is known to be the earlier."""
+    return "rank" in one.prefix and "rank" in other.prefix and one.prefix != other.prefix
 
 
 def _order(place: _Place, found: Mapping[str, Line]) -> tuple[bool | int, ...]:

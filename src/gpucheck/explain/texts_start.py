@@ -7,7 +7,8 @@ from gpucheck.explain.text import CUDA_SAYS, Text, by_code
 _DOCTOR = "gpucheck doctor on the machine where it happened names the cause"
 # What keeps the driver from starting; what CUDA and torch say then follows from it.
 _DRIVER_DOWN = (
-    *("nvml.mismatch", "nvml.not_loaded", "nvml.lost", "kernel.", "bus.", "xid.", "container.", "nvml.wsl"),
+    *("nvml.mismatch", "nvml.not_loaded", "nvml.lost", "nvml.unknown", "kernel.", "bus.", "xid.", "container."),
+    "nvml.wsl",
     *("driver.open_module_needed", "driver.unsupported_card", "gpu.no_power", "gpu.no_address_space"),
 )
 _DRIVER = "NVIDIA, CUDA Driver API, CUresult"
@@ -37,7 +38,6 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA_ERROR_NOT_INITIALIZED",
             *_code(3),
             r"cuInit failed: initialization error",
-            r"failed call to cuInit: CUDA_ERROR_NOT_INITIALIZED",
         ),
         "cuInit returns 3. With the open kernel module and some kernels its memory management (HMM) does not start, "
         "although nvidia-smi works.",
@@ -202,6 +202,7 @@ TEXTS: tuple[Text, ...] = (
         "restart the container, or reboot; gpucheck doctor shows both versions",
         source=_DRIVER,
         common=(r"\bError 803\b",),
+        follows=("nvml.mismatch",),
     ),
     Text(
         "cuinit.804",
@@ -218,6 +219,7 @@ TEXTS: tuple[Text, ...] = (
         "proof",
         source=_DRIVER,
         common=(r"\bError 804\b",),
+        follows=("nvml.mismatch",),
     ),
     Text(
         "cuinit.mps",
@@ -388,7 +390,6 @@ TEXTS: tuple[Text, ...] = (
         "nvml.permission",
         "access to the device nodes is denied",
         (
-            r"Failed to initialize NVML: Insufficient Permissions",
             r"NVMLError_NoPermission",
             r"NVML( error)?: Insufficient Permissions",
             r"(Failed|Unable) to .{0,60}(compute|GPU) ?(instances?|[\w:.]+): Insufficient Permissions",
@@ -526,6 +527,16 @@ TEXTS: tuple[Text, ...] = (
         "proof",
         source="NVIDIA/k8s-device-plugin issues 348 and 585",
         follows=("nvml.", "container.", "xid."),
+    ),
+    Text(
+        "slurm.ended",
+        "Slurm ended the job: time limit, preemption or a failed node",
+        (r"(JOB|STEP) [\w.+]+ ON \S+ CANCELLED AT \S+ DUE TO",),
+        "The end of the line says which. What the ranks say after it, a signal 15 for instance, follows from it.",
+        "TIME LIMIT: a longer --time; PREEMPTION and NODE FAILURE: --requeue; sacct -j JOB shows the state. "
+        "A checkpoint on the signal of --signal=B:USR1@300 loses less",
+        "proof",
+        source="Slurm, slurmstepd",
     ),
     Text(
         "slurm.gres",
@@ -698,7 +709,6 @@ TEXTS: tuple[Text, ...] = (
         (
             r"(CUDA|GPU|NVML)\b.{0,40}\b(fails?|failed|broken|stopped working|not working|unavailable) in (\w+ "
             r")?(docker|podman|containers?).{0,120}(nvidia-container|container-?toolkit)",
-            r"nvidia-container-cli: \w+ error",
             r"nvidia-container-cli: (initialization|requirement|mount|detection|device|container|ldcache|permission)",
             r"nvidia-container-cli(\.real)?\W*: .{0,40}error",
             r"unsatisfied condition: (cuda|driver|brand)",

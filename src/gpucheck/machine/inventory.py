@@ -13,7 +13,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from gpucheck.machine.child_protocol import Start
 from gpucheck.machine.driver_reads import CudaDoor, DeviceReading, DriverReading, NvmlDoor
 from gpucheck.machine.host import AT_WORK_PERCENT
 from gpucheck.machine.installed_torch import TorchDevices
+from gpucheck.machine.mask import MASK, read_mask
 from gpucheck.machine.nvml_fields import LINKS, MEMORY, NOT_ACCESSIBLE, NVML_ONLY, applies, unclaimed_counts
 from gpucheck.report.facts import Changes, Device, Driver, Ecc, Facts, Host, Link, PciPath, Process, Python, TorchBuild
 
@@ -99,7 +100,8 @@ def join(
     Pure: everything outside is in the arguments.
     """
     nvml_read, cuda_read = nvml or DriverReading(), cuda or DriverReading()
-    rows = [_completed(row, cuda_read, around, environment) for row in _paired(nvml_read, cuda_read)]
+    named = _named_in_vain(nvml_read, cuda_read, environment)
+    rows = [_completed(row, cuda_read, around, environment, named) for row in _paired(nvml_read, cuda_read)]
     driver: Driver | None = None
     unknown: dict[str, str] = {}
     if nvml is not None or cuda is not None:
@@ -182,25 +184,45 @@ def _merged(row: DeviceReading, seen: DeviceReading) -> DeviceReading:
     return DeviceReading(device, {**seen.unknown, **row.unknown})
 
 
-def _why_not_shown(device: Device, cuda: DriverReading, environment: Mapping[str, str]) -> str | None:
-    """Why the device is not simply there for CUDA."""
+def _named_in_vain(nvml: DriverReading, cuda: DriverReading, environment: Mapping[str, str]) -> frozenset[str | None]:
+    """The UUIDs of devices that CUDA_VISIBLE_DEVICES names, where CUDA shows fewer than it names.
+
+    By NVML's order: CUDA's own is not known where it shows none.
+    """
+    mask = environment.get(MASK)
+    if mask is None:
+        return frozenset()
+    devices = sorted((row.device for row in nvml.devices), key=lambda one: one.parent_uuid is not None)
+    uuids = [one.uuid for one in devices if one.state != NOT_ACCESSIBLE]
+    named = read_mask(mask, uuids).shown if uuids else ()
+    return frozenset(uuids[place] for place in named if len(cuda.devices) < len(named))
+
+
+def _why_not_shown(
+    device: Device, cuda: DriverReading, environment: Mapping[str, str], named: Collection[str | None]
+) -> str | None:
+    """Why the device is not simply there for CUDA; `named` are those that it should show."""
     if device.mig is not None and device.mig.enabled:
         return "in MIG mode: its instances are the devices" if device.mig.instances else "in MIG mode without instances"
     if cuda.code not in HONEST:
         return None  # libcuda shows nothing at all; its error says why
-    if "CUDA_VISIBLE_DEVICES" in environment:
-        return f"hidden by CUDA_VISIBLE_DEVICES={environment['CUDA_VISIBLE_DEVICES']}"
+    if MASK in environment and device.uuid not in named:
+        return f"hidden by {MASK}={environment[MASK]}"
     return "not shown by CUDA, which shows one MIG instance" if device.parent_uuid else "not shown by CUDA"
 
 
 def _completed(
-    row: DeviceReading, cuda: DriverReading, around: Around, environment: Mapping[str, str]
+    row: DeviceReading,
+    cuda: DriverReading,
+    around: Around,
+    environment: Mapping[str, str],
+    named: Collection[str | None],
 ) -> DeviceReading:
     """Its state where CUDA does not show it, torch's name, the NUMA node that sysfs knows, and the host's memory where
     the device has none of its own."""
     device = row.device
     if device.state is None and device.cuda_index is None:
-        device = replace(device, state=_why_not_shown(device, cuda, environment))
+        device = replace(device, state=_why_not_shown(device, cuda, environment, named))
     # A torch for ROCm calls its own devices cuda.
     if device.cuda_index is not None and around.torch.built_for != "rocm":
         device = replace(device, id=f"cuda:{device.cuda_index}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.doctor import conditions_kernel
+from gpucheck.machine.mask import read_mask
 
 UUIDS = ("GPU-aa000000", "GPU-ab000000", "GPU-bb000000")
 
@@ -35,11 +35,11 @@ UUIDS = ("GPU-aa000000", "GPU-ab000000", "GPU-bb000000")
     ],
 )
 def test_what_a_mask_shows(value: str, shown: tuple[int, ...]) -> None:
-    assert conditions_kernel.read_mask(value, UUIDS).shown == shown
+    assert read_mask(value, UUIDS).shown == shown
 
 
 def test_every_entry_says_how_it_is_read() -> None:
-    assert [entry.told for entry in conditions_kernel.read_mask("1,0x2,7,2", UUIDS).entries] == [
+    assert [entry.told for entry in read_mask("1,0x2,7,2", UUIDS).entries] == [
         "'1' shows GPU 1",
         "CUDA reads '0x2' as 0",
         "'7' shows nothing: 3 GPUs exist, counted from 0",
@@ -49,5 +49,5 @@ def test_every_entry_says_how_it_is_read() -> None:
 
 def test_a_number_is_a_cards_and_an_instance_has_its_uuid_alone() -> None:
     with_instance = ("GPU-aa000000", "MIG-11111111")
-    assert conditions_kernel.read_mask("1", with_instance).entries[0].problem == "1 GPU exists, counted from 0"
-    assert conditions_kernel.read_mask("MIG-1", with_instance).shown == (1,)
+    assert read_mask("1", with_instance).entries[0].problem == "1 GPU exists, counted from 0"
+    assert read_mask("MIG-1", with_instance).shown == (1,)
