@@ -116,12 +116,19 @@ def is_cut(text: str, pattern: Pattern) -> bool:
 
 
 def _is_begun(text: str, run: str, step: int = 1) -> bool:
-    """Return whether the text ends in so much of the run's beginning that it is recognised; both are read by `step`."""
+    """Return whether the text ends in so much of the run's beginning that it is recognised; both are read by `step`.
+
+    Not where it ends before what the error is.
+    """
     least = max(CUT_CHARACTERS, round(CUT_SHARE * len(run)))
     # Of thousands of patterns most end here: not even the shortest part is there.
-    return run[:least] in text and any(
-        text.endswith(run[:length]) and _PARTICULAR.search(run[:length][::step])
-        for length in range(least, len(run) + 1)
+    return (
+        run[:least] in text
+        and not text.endswith(("error:", "failed:", "[cuda]:"))
+        and any(
+            text.endswith(run[:length]) and _PARTICULAR.search(run[:length][::step])
+            for length in range(least, len(run) + 1)
+        )
     )
 
 

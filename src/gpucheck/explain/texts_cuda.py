@@ -234,7 +234,10 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cuda.graph_output",
         "an output of a CUDA graph was used after the next run had overwritten it",
-        (r"output of CUDAGraphs .{0,60}overwritten",),
+        (
+            r"accessing tensor output of CUDAGraphs that has been overwritten",
+            r"output of CUDAGraphs .{0,60}overwritten",
+        ),
         "torch.compile with mode reduce-overhead keeps outputs in memory that each run uses again.",
         "output.clone() before the next call, or torch.compiler.cudagraph_mark_step_begin() at the start of each step",
         "proof",
@@ -703,6 +706,7 @@ TEXTS: tuple[Text, ...] = (
             r"No XPU (devices?|GPUs?)( is| are| was| were)? (available|found|detected)",
             r"libur_loader\.so[.\d]*: cannot open shared object file",
             r"libsycl\.so[.\d]*: cannot open shared object file",
+            r"No XPU devices are available",
             r"PI_ERROR_DEVICE_NOT_FOUND",
             r"No device of requested type available",
             r"XPU device count is zero",

@@ -408,6 +408,7 @@ TEXTS: tuple[Text, ...] = (
             r"Value '?sm_\w+'? is not defined for option",
             r"not supported on .target",
             r"Assertion failed: false && .{0,3}computeCapability not supported",
+            r"nvrtc: error: invalid value for --gpu-architecture",
             r"Internal Triton PTX codegen error",
             r"`?ptxas`? (stderr|failed with error code)",
             r"ptxas (fatal|error|died)",
@@ -503,6 +504,7 @@ TEXTS: tuple[Text, ...] = (
         "the CUDA toolkit does not match torch's CUDA version",
         (
             r"detected CUDA version \(.{1,12}\) mismatches the version that was used to compile",
+            r"The detected CUDA version \([\d.]+\) mismatches the version that was used to compile\s*PyTorch",
             r"Installed CUDA version [\d.]+ does not match the version torch was compiled with",
             r"CUDAMismatchException",
             r"compiled with a version of Cuda that does not match the version used to compile Pytorch",

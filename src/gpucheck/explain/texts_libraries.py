@@ -836,6 +836,7 @@ TEXTS: tuple[Text, ...] = (
             r"Flash ?Attention-?\d (is )?only supported on",
             r"\bFA ?[234] is only supported on",
             r"(Flash ?Attention|\bFA)-?[34] (is )?not supported (on|for) (this|your|the)",
+            r"FlashAttention only supports Ampere GPUs or newer",
             r"FlashAttention-?\d? only supports (Ampere|Hopper|Turing)",
             r"Flash ?Attention-?\d? (only support|requires?|needs?) .{0,40}(Ampere|Hopper|capability|fp16|sm_?\d\d)",
             r"Expected is_sm\w+ ?(\|\| ?is_sm\w+ ?)*to be true",

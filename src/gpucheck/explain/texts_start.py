@@ -390,6 +390,7 @@ TEXTS: tuple[Text, ...] = (
         "nvml.permission",
         "access to the device nodes is denied",
         (
+            r"Failed to initialize NVML: Insufficient Permissions",
             r"NVMLError_NoPermission",
             r"NVML( error)?: Insufficient Permissions",
             r"(Failed|Unable) to .{0,60}(compute|GPU) ?(instances?|[\w:.]+): Insufficient Permissions",
