@@ -12,8 +12,8 @@ import pytest
 
 from gpucheck.compare import comparison
 from gpucheck.compare import comparison as comparing
-from gpucheck.compare.comparison import case_text, compare, judge, warnings
-from gpucheck.report.facts import Device, Driver, Facts, TorchBuild
+from gpucheck.compare.comparison import case_text, compare, judge
+from gpucheck.report.facts import Device, Driver, Ecc, Facts, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.report import Report, Summary
@@ -210,7 +210,6 @@ def test_a_row_meets_the_same_method_first_and_another_only_after_saying_so() ->
     assert [(one.ratio, one.differences) for one in both.rows] == [(1.0, ()), (1.0, ())]
     other = compare(report(row([1.0])), report(row([2.0], method=tf32)))
     assert other.rows[0].differences == ("precision_observed float32 → tf32",)
-    assert warnings(other) == ["the methods differ: precision_observed float32 → tf32"]
     assert finding(judge(other), "compare.method").verdict == "warn"
 
 
@@ -245,6 +244,52 @@ def test_other_work_is_never_compared_by_its_time() -> None:
     comparison = compare(report(row(STEADY)), report(row(scaled(9), work={"flop": 9e9})))
     assert changes(comparison) == ["cannot tell"]
     assert comparison.rows[0].differences == ("work per call 1e+09 flop → 9e+09 flop",)
+
+
+@pytest.mark.parametrize(
+    ("more", "differs"),
+    [
+        ({"method": replace(EVENTS, cache="cold")}, "cache warm → cold"),
+        ({"method": replace(EVENTS, precision_observed="tf32")}, "precision_observed float32 → tf32"),
+        ({"method": replace(EVENTS, clock="host")}, "clock device events → host"),
+        # What launching takes is not what the device takes.
+        ({"flags": ("launch-bound",)}, "timed work → launches"),
+    ],
+)
+@pytest.mark.parametrize("factor", [0.1, 1.0, 9.0, 9e3])
+def test_what_is_timed_in_another_way_passes_and_fails_no_gate(
+    factor: float, more: dict[str, Any], differs: str
+) -> None:
+    comparison = compare(report(row(STEADY)), report(row(scaled(factor), **more)))
+    assert changes(comparison) == ["cannot tell"]
+    gate = finding(judge(comparison, 0.05), "compare.slower")
+    assert (gate.verdict, gate.message) == ("inconclusive", f"matmul float32, 64: {differs}")
+    assert gate.fix == "measure both in the same way"
+
+
+@pytest.mark.parametrize("more", [{"launch": "graph"}, {"numa": "node 1"}])
+def test_launches_and_nodes_are_told_and_compared(more: dict[str, str]) -> None:
+    comparison = compare(report(row(STEADY)), report(row(scaled(2), method=replace(EVENTS, **more))))
+    assert (changes(comparison), len(comparison.rows[0].differences)) == (["slower"], 1)
+    assert finding(judge(comparison, 0.05), "compare.slower").verdict == "fail"
+
+
+def test_figures_of_a_result_that_is_wrong_or_cut_off_pass_no_gate() -> None:
+    sound = report(row(STEADY))
+    wrong = replace(sound, findings=(Finding("matmul.result", "fail", "a result is wrong"),))
+    cut = replace(sound, summary=Summary("inconclusive", 130, False))
+    slow = replace(sound, findings=(Finding("matmul.min_tflops", "fail", "too slow", evidence={"threshold": {}}),))
+    for old, new, told in (
+        (sound, wrong, "a result is not reliable: new: a result is wrong"),
+        (wrong, sound, "a result is not reliable: old: a result is wrong"),
+        (sound, cut, "a result is not reliable: new: the command was cut off"),
+    ):
+        comparison = compare(old, new)
+        found = finding(judge(comparison, 0.05), "compare.reliable")
+        assert (found.verdict, f"{found.title}: {found.message}") == ("inconclusive", told)
+        assert finding(judge(comparison), "compare.reliable").verdict == "warn"
+    for old, new in ((cut, sound), (slow, slow)):
+        assert "compare.reliable" not in {one.id for one in judge(compare(old, new), 0.05)}
 
 
 def test_another_machine_and_other_software_are_told() -> None:
@@ -335,6 +380,18 @@ def test_a_busy_machine_fails_no_gate(busy: int, verdict: str) -> None:
     assert gate.verdict == verdict
     disturbed = "matmul float32, 64: 2.00×, but most new runs were disturbed: machine busy"
     assert gate.message == (disturbed if busy > 3 else "matmul float32, 64 2.00×")
+
+
+def test_a_gpu_that_others_use_fails_no_gate_and_settings_are_named() -> None:
+    shared = compare(report(row(STEADY)), report(row(scaled(2), flags=("device-shared",))))
+    assert finding(judge(shared, 0.05), "compare.slower").verdict == "inconclusive"
+    before = Device(kind="cuda", id="cuda:0", power_limit_w=700.0, ecc=Ecc(enabled=True), persistence_mode=True)
+    after = replace(before, power_limit_w=300.0, ecc=Ecc(enabled=False), persistence_mode=False)
+    old, new = (replace(FACTS, devices=(one, FACTS.devices[1])) for one in (before, after))
+    assert compare(report(row(STEADY), facts=old), report(row(STEADY), facts=new)).machine == (
+        "cuda:0 power limit 700 W → 300 W",
+        "cuda:0 ECC on → off",
+    )
 
 
 def test_a_baseline_that_was_disturbed_passes_no_gate() -> None:

@@ -53,12 +53,11 @@ WITHOUT_ARITHMETIC = {("NVIDIA H20", "float64"), ("NVIDIA H800", "float64"), ("N
 
 # A rack's figures, and those of a talk.
 ROUND_FIGURES = {"NVIDIA GB300", "NVIDIA GB10"}
-# No source gives it; of H100 NVL it comes to 3 % more than the sheet.
+# No source gives it.
 WITHOUT_MEMORY_CLOCK = {
     "NVIDIA B300 SXM6 AC",
     "NVIDIA GB300",
     "NVIDIA GB10",
-    "NVIDIA H100 NVL",
     "AMD Instinct MI325X",
     "AMD Instinct MI355X",
 }
@@ -126,7 +125,7 @@ def test_the_peaks_that_are_known_from_elsewhere(
 
 
 def test_a_part_is_found_by_everything_that_is_known_of_it() -> None:
-    part = found("NVIDIA H200", (9, 0), 132, 6144)
+    part = found("NVIDIA H200", (9, 0), 132, 6016)
     assert part.kind == "data sheet"
     assert part.label == "NVIDIA H200 Tensor Core GPU data sheet, collected 2026-11"
     assert part.memory_bytes_per_s == 4.8e12
@@ -325,6 +324,15 @@ def test_turing_without_tensor_cores_has_no_tensor_estimate(name: str) -> None:
 def test_a_mining_card_has_no_rate() -> None:
     part = found("NVIDIA CMP 170HX", (8, 0), 70, 4096, clock_hz=1.41e9, memory_clock_hz=1.458e9)
     assert part.peaks == () and part.missing == "the rates of mining GPUs are not known"
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H200", "NVIDIA H200 NVL", "NVIDIA H100 NVL"])
+def test_a_part_that_uses_94_of_96_parts_of_its_bus_is_itself(name: str) -> None:
+    for bus in (6016, 6144):
+        part = found(name, (9, 0), 132, bus)
+        assert (part.kind, part.bus_width_bits) == ("data sheet", bus)
+    assert found(name, (9, 0), 132).bus_width_bits == 6016
+    assert found(name, (9, 0), 132, 5120, clock_hz=1e9).kind == "estimate"
 
 
 @pytest.mark.parametrize("bus", [None, 7680, 8192])

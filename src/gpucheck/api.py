@@ -249,15 +249,16 @@ def bench(
 
 
 def judge(report: Report | str | os.PathLike[str]) -> Report:
-    """Judge the document of a benchmark or stress test, or its file, again by its own thresholds.
+    """Judge the document of a benchmark or stress test, or its file, again by its own samples and thresholds.
 
     Raises UsageError for documents of other commands: their findings do not follow from the document alone.
     """
     from gpucheck.bench.judge import judge as of_bench
     from gpucheck.machine import saved
+    from gpucheck.measure import runs
     from gpucheck.stress.judge import judge as of_stress
 
-    document = report if isinstance(report, Report) else saved.load(os.fspath(report))
+    document = runs.merge([report if isinstance(report, Report) else saved.load(os.fspath(report))])
     kind = document.command.partition(" ")[0]
     judges: dict[str, Judge] = {"bench": of_bench, "stress": of_stress}
     if kind not in judges:

@@ -147,8 +147,9 @@ BRIDGES = {
     "no interval": 4.0,
     # What fits into a cache is read faster than memory, but small calls lose up to half of their time to the launch.
     "warm": 4.0,
-    # A fair scheduler gives every runnable thread its turn: 31 others would have to want each core all the time.
+    # Threads get turns on a core, and processes on a GPU: 31 others would have to want it all the time.
     "cpu-busy": 32.0,
+    "device-shared": 32.0,
     # From a part's highest clock to its lowest: 2 to 3 GHz over 135 to 210 MHz (nvidia-smi -q -d SUPPORTED_CLOCKS).
     "throttled": 20.0,
     # An estimated peak counts units that a part may lack: H20 does 1 of the 39 TFLOP/s in float64 that its capability,
@@ -164,7 +165,8 @@ def bridge(disturbances: Iterable[str]) -> float:
 
 def in_words(flags: Iterable[str]) -> str:
     """Return flags as the screens name them: `noisy and machine busy`."""
-    return " and ".join("machine busy" if flag == "cpu-busy" else flag.replace("-", " ") for flag in flags)
+    names = {"cpu-busy": "machine busy", "device-shared": "device in use"}
+    return " and ".join(names.get(flag, flag.replace("-", " ")) for flag in flags)
 
 
 @dataclass(frozen=True, slots=True)

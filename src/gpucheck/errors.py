@@ -58,6 +58,9 @@ EXITS: tuple[Exit, ...] = (
 # process; in a notebook it stays None, and the import is waited for.
 patience_s: float | None = None
 
+# Temporary files that a process that ends at once removes.
+temporary: set[str] = set()
+
 # When the process began that runs one command, by `time.monotonic`: the time budget counts from there. None where a
 # program calls ours.
 began_s: float | None = None

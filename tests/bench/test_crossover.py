@@ -179,6 +179,9 @@ def test_wrong_results_and_another_precision_fail() -> None:
         "the device in tf32",
     )
     assert (found["crossover.result"].verdict, found["crossover.result"].message) == ("fail", "matmul, 64×64")
+    # In one run alone, too: what other runs computed comes after it.
+    several = judged(*rows("matmul", 64, 1.0, 2.0, 3.0)[:1], wrong, *rows("matmul", 64, 1.0, 2.0, 3.0)[1:])
+    assert several["crossover.precision"].verdict == "fail"
 
 
 def test_nothing_timed_is_a_skip() -> None:

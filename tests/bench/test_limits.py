@@ -137,7 +137,8 @@ def test_what_is_missing_does_not_pass() -> None:
 
 def test_a_miss_beside_other_work_fails_nothing_and_a_hit_stands() -> None:
     # A flag has one name on every screen.
-    for flag, word in (("throttled", "throttled"), ("noisy", "noisy"), ("cpu-busy", "machine busy")):
+    names = {"throttled": "throttled", "noisy": "noisy", "cpu-busy": "machine busy", "device-shared": "device in use"}
+    for flag, word in names.items():
         rows = [copy("host_to_device", 55e9, flags=(flag,))]
         missed = judged(rows, set_to("transfer.min_gbps", 60e9))["transfer.min_gbps"]
         assert (missed.verdict, f"but {word}" in missed.message) == ("inconclusive", True)
@@ -146,7 +147,15 @@ def test_a_miss_beside_other_work_fails_nothing_and_a_hit_stands() -> None:
     assert judged(rows, set_to("transfer.min_gbps", 60e9))["transfer.min_gbps"].verdict == "fail"
 
 
-FLAGS = ((), ("noisy",), ("throttled",), ("cpu-busy",), ("noisy", "cpu-busy"), ("throttled", "noisy", "cpu-busy"))
+FLAGS = (
+    (),
+    ("noisy",),
+    ("throttled",),
+    ("cpu-busy",),
+    ("device-shared",),
+    ("noisy", "cpu-busy"),
+    ("throttled", "noisy", "cpu-busy"),
+)
 
 
 @pytest.mark.parametrize("spread", [0.01, None])
@@ -267,7 +276,17 @@ def test_a_share_of_the_link_replaces_what_the_benchmark_says_of_it() -> None:
     assert (finding.verdict, finding.fix) == ("inconclusive", None)
     assert "to device: link unknown: NVML is not there" in finding.message
     finding = judged([copy("host_to_device", 1e9, timed="as_called")], set_to("transfer.link", 0.5))["transfer.link"]
-    assert "no pinned copy was timed on the device's clock" in finding.message
+    assert "no large pinned copy was timed on the device's clock" in finding.message
+
+
+def test_of_the_link_rows_with_enough_samples_and_large_ones_decide() -> None:
+    """As in the warning without a threshold: the fastest may have one sample."""
+    few, small = copy("host_to_device", 56e9, spread=None, flags=("few-samples",)), copy("host_to_device", 48e9, 2**20)
+    rows, known = [few, small, copy("host_to_device", 55e9, 2**27)], {"link": Ceiling(63e9)}
+    assert judged(rows, set_to("transfer.link", 0.8), known=known)["transfer.link"].verdict == "pass"
+    # Beside large ones that have too few a small one, whose rate is not the link's, does not decide either.
+    finding = judged([few, small], set_to("transfer.link", 0.8), known=known)["transfer.link"]
+    assert (finding.verdict, finding.message) == ("inconclusive", "to device 88.9 %, no interval: too few samples")
 
 
 def test_the_gain_of_pinned_memory() -> None:
@@ -306,7 +325,8 @@ def test_operations_on_whole_numbers_are_no_flop() -> None:
 
 def test_the_fastest_product_of_all_and_of_each_dtype_with_a_peak() -> None:
     tflops, peak = set_to("matmul.min_tflops", 7e14), set_to("matmul.min_percent_of_peak", 0.7)
-    rows = [product("bfloat16", 8e14), product("bfloat16", 7.5e14), product("float32", 4e13), product("float16", None)]
+    slower = replace(product("bfloat16", 7.5e14), case={"dtype": "bfloat16", "m": 2, "support": "native"})
+    rows = [product("bfloat16", 8e14), slower, product("float32", 4e13), product("float16", None)]
     assert judged(rows, tflops)[tflops.id].message.startswith("bfloat16 800 TFLOP/s")
     wrong = replace(rows[0], method=replace(rows[0].method, precision_observed="float16"))
     assert judged([wrong], tflops)[tflops.id].verdict == "inconclusive"
@@ -347,6 +367,21 @@ def document(rows: Sequence[Measurement], limit: Limit, *, ended: bool = True) -
 
 def gate(report: Report) -> Finding:
     return next(one for one in report.findings if judge.is_gate(one))
+
+
+def test_of_a_case_that_runs_measured_in_two_ways_each_must_do() -> None:
+    """Whichever run came first: a launch that only some runs needed is another row of the same case."""
+    held, graph = copy("host_to_device", 55e9), copy("host_to_device", 37e9)
+    graph = replace(graph, method=replace(graph.method, launch="graph"))
+    for rows in ([held, graph], [graph, held]):
+        finding = judged([*rows, copy("host_to_device", 9e9, 2**20)], set_to("transfer.min_gbps", 50e9))
+        assert (finding["transfer.min_gbps"].verdict, finding["transfer.min_gbps"].message) == (
+            "fail",
+            "to device 37.0 GB/s",
+        )
+        link = judged(rows, set_to("transfer.link", 0.7), known={"link": Ceiling(63e9)})["transfer.link"]
+        assert link.verdict == "fail"
+    assert judged([held, held], set_to("transfer.min_gbps", 50e9))["transfer.min_gbps"].verdict == "pass"
 
 
 def test_a_threshold_is_for_all_runs_together() -> None:

@@ -390,6 +390,13 @@ def test_a_pair_that_is_not_the_same_both_ways_is_told() -> None:
     assert found.evidence["asymmetric"] == [["cuda:0", "cuda:1", 300 / 390]]
 
 
+def test_of_two_devices_a_direction_with_half_the_other_s_rate_warns() -> None:
+    (found,) = judge.peer(every(40e9, 2, r01=20e9), Facts())
+    assert (found.verdict, found.title) == ("warn", "some pairs of devices are much slower than the others")
+    assert found.message == "different in the two directions: cuda:0 to cuda:1 (20.0 GB/s, back 40.0 GB/s)"
+    assert judge.peer(every(40e9, 2, r01=25e9), Facts())[0].verdict == "info"
+
+
 def test_wrong_bytes_fail_whatever_the_rate() -> None:
     (found,) = judge.peer([row(0, 1, 390e9, wrong=7), row(1, 0, 390e9)], Facts())
     assert (found.verdict, found.message) == ("fail", "wrong bytes: cuda:0 to cuda:1 (7)")

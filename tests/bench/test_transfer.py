@@ -10,9 +10,9 @@ import torch
 from fake_device import FakeDevice
 from judged import Document
 
-from gpucheck.bench import buffers
+from gpucheck.bench import buffers, judging
 from gpucheck.bench.buffers import Buffer, Buffers, Copies, Room, allocate
-from gpucheck.bench.transfer import Setting, TransferOptions, copies_judge, work
+from gpucheck.bench.transfer import Setting, TransferOptions, work
 from gpucheck.bench.transfer.copies_judge import as_read, link_under_load
 from gpucheck.bench.transfer.work import Case
 from gpucheck.errors import CannotLook, UsageError
@@ -316,7 +316,7 @@ def test_the_whole_command_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def late(options: TransferOptions, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[str]]:
     """The sizes that are measured on a CPU when the time is up from the beginning, and what is said of the rest."""
     monkeypatch.setattr(work, "SIZES", (KIB, 2 * KIB, 4 * KIB))
-    monkeypatch.setattr(copies_judge, "LARGE_BYTES", KIB)
+    monkeypatch.setattr(judging, "LARGE_BYTES", KIB)
     monkeypatch.setattr(host, "last_level_cache_bytes", lambda: MIB)
     document = run(options, CPU, monkeypatch)
     notices = [event.text for event in document.events if isinstance(event, Notice)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -135,6 +136,21 @@ def test_while_torch_is_imported_it_is_waited_for_only_so_long(patience: str) ->
         assert done.stdout == "imported\n" and "KeyboardInterrupt" in done.stderr
     else:
         assert (done.returncode, done.stdout, done.stderr) == (130, "", "gpucheck: interrupted\n")
+
+
+def test_a_process_that_ends_at_once_leaves_no_temporary_file(tmp_path: Path) -> None:
+    run = f"""
+        import os, signal, threading
+        from gpucheck.cli.outputs import Outputs
+        from gpucheck.machine import child
+        files = Outputs([{str(tmp_path / "out.json")!r}])
+        print(len(os.listdir({str(tmp_path)!r})), flush=True)
+        with child.signals_held(second_ends=True, patience_s=0.01):
+            os.kill(os.getpid(), signal.SIGINT)
+            threading.Event().wait()
+    """
+    done = ended(run)
+    assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (130, "1\n", [])
 
 
 def test_the_wait_is_over_with_the_block() -> None:

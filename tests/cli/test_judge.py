@@ -114,6 +114,52 @@ def test_several_are_runs_of_one(saved: Any, tmp_path: Path, capsys: pytest.Capt
     assert (code, verdicts(document)["bandwidth.result"]) == (1, "fail")
 
 
+def test_a_result_of_several_runs_beside_another_keeps_what_each_run_saw(
+    saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wrong(document: dict[str, Any]) -> None:
+        document["measurements"][0]["method"]["details"]["wrong_elements"] = 2
+
+    app_module.main(["judge", saved(), saved("b.json", 0.51, wrong), "--json"])
+    of_two = tmp_path / "two.json"
+    of_two.write_text(capsys.readouterr().out, encoding="utf-8")
+    code, document = judged(capsys, str(of_two), saved("c.json", 0.52))
+    assert (code, verdicts(document)["bandwidth.result"]) == (1, "fail")
+    assert len(document["measurements"][0]["method"]["details"]["each_run"]) == 3
+    # The file of one of its runs.
+    assert app_module.main(["judge", str(of_two), saved()]) == 2
+    assert "repeats a run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("median", [1e15, 0.0, -1.0])
+def test_a_rate_that_does_not_follow_from_the_samples_passes_no_threshold(
+    median: float, saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def change(document: dict[str, Any]) -> None:
+        document["measurements"][0]["rate"].update(median=median)
+        document["measurements"][0]["time_s"].update(ci_low=1e-9, ci_high=1e-9)
+
+    code, document = judged(capsys, saved(change=change), "--config", least(tmp_path, 9))
+    assert (code, verdicts(document)["bandwidth.min_gbps"]) == (1, "fail")
+    (row,) = document["measurements"]
+    assert row["rate"]["median"] == pytest.approx(2**31 / 0.5, rel=1e-2)
+
+
+def test_settings_for_other_benchmarks_or_devices_do_not_replace_what_was_asked(
+    saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limit = {"id": "bandwidth.min_gbps", "value": 9e9, "unit": "B/s", "origin": "--min-gbps", "device": None}
+    path = saved(change=lambda document: document.update(settings={"thresholds": [limit]}))
+    settings = tmp_path / "other.toml"
+    settings.write_text("[thresholds]\ntransfer.min_gbps = 1\n", encoding="utf-8")
+    code, document = judged(capsys, path, "--config", str(settings))
+    assert (code, verdicts(document)["bandwidth.min_gbps"]) == (1, "fail")
+    # A name that may be misspelt is told, as it is where it is measured.
+    settings.write_text('[thresholds."NVIDIA H2OO"]\nbandwidth.min_gbps = 1\n', encoding="utf-8")
+    assert app_module.main(["judge", path, "--config", str(settings)]) == 0
+    assert 'no threshold is set for "a GPU"; the settings name "NVIDIA H2OO"' in capsys.readouterr().err
+
+
 def test_one_that_was_cut_off_passes_no_threshold(
     saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,7 +225,7 @@ def test_runs_that_only_together_have_an_odd_detail_are_refused(saved: Any, caps
 
     # A line without a name is asked for it beside the raw copy, which only the other run has.
     first = saved("first.json", change=lines(("raw", "clone"), "y.copy_(x)", 1.0))
-    second = saved("second.json", change=lines((0, 1), "x", 2.0))
+    second = saved("second.json", 0.6, change=lines((0, 1), "x", 2.0))
     assert app_module.main(["judge", second]) == 0
     capsys.readouterr()
     assert app_module.main(["judge", first, second]) == 2
@@ -189,9 +235,25 @@ def test_runs_that_only_together_have_an_odd_detail_are_refused(saved: Any, caps
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda one: one.update(command="bench matmul"), "one is a result of `gpucheck bench bandwidth`, the other of"),
-        (lambda one: one["facts"]["devices"][0].update(uuid="GPU-2"), "they were measured on different devices"),
+        (
+            lambda one: one.update(command="bench matmul"),
+            "of the same benchmark: `gpucheck bench bandwidth` and `gpucheck bench matmul`",
+        ),
+        (
+            lambda one: one["measurements"][0]["device"].update(uuid="GPU-2"),
+            "are not runs of the same benchmark: cuda:0 UUID GPU-1 → GPU-2",
+        ),
+        (
+            lambda one: one["facts"]["devices"][0].update(power_limit_w=300.0, ecc={"enabled": False}),
+            "are not runs of the same benchmark: cuda:0 power limit unknown → 300 W; cuda:0 ECC unknown → off",
+        ),
+        (
+            lambda one: one["facts"].update(torch={"version": "2.6.0"}),
+            "are not runs of the same benchmark: torch unknown → 2.6.0",
+        ),
         (lambda one: None, "repeats a run: another file holds the same run"),
+        # A run is the same by its samples, whatever else its file says.
+        (lambda one: one.update(elapsed_s=9.0), "repeats a run: another file holds the same run"),
     ],
 )
 def test_what_is_no_second_run_is_told(

@@ -54,6 +54,15 @@ def test_one_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "<title>fail: gpucheck doctor on " in page.read_text(encoding="utf-8")
 
 
+def test_a_page_says_nothing_better_than_its_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, path = tmp_path / "page.html", saved(tmp_path, "a.json", "doctor")
+    document = json.loads(Path(path).read_text(encoding="utf-8"))
+    document["summary"].update(verdict="pass", exit=0)
+    Path(path).write_text(json.dumps(document), encoding="utf-8")
+    reported(capsys, path, "--output", str(page))
+    assert "<title>fail: gpucheck doctor on " in page.read_text(encoding="utf-8")
+
+
 def test_several_results_in_their_order_and_json_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page, document = tmp_path / "page.html", tmp_path / "page.json"
     paths = [saved(tmp_path, f"{name}.json", name) for name in NAMED]

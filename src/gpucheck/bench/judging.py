@@ -1,9 +1,6 @@
-"""The parts that the judges of all benchmarks share. Pure.
+"""The parts that the judges of all benchmarks share: figures of rows, shares of peaks, common findings. Pure.
 
-The figures of rows: what thresholds are held against, and what share of a peak is reached; shares are told as they are,
-above 100 % too. `Seen` is what a benchmark has of one device, `Judge` what is asked of it. Then findings that every
-benchmark has: whether results were verified, and what lowers figures from outside the device (a busy host, a clock that
-was held, other processes on it).
+Shares are told as they are, above 100 % too.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from gpucheck import naming, peaks, units
-from gpucheck.links import SHORT_WAYS
+from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.machine.host import held_bytes
 from gpucheck.measure import runs, telemetry
 from gpucheck.peaks import Part, Peak, Unknown
@@ -66,6 +63,29 @@ def largest_copies(measurements: Sequence[Measurement]) -> dict[str, Measurement
     return found
 
 
+# From here on the size itself no longer decides: a rate of smaller copies is not the link's.
+LARGE_BYTES = 16 * units.MIB
+
+
+def fastest_copy(measurements: Sequence[Measurement], direction: str, timed: str) -> Measurement | None:
+    """The fastest large row of a direction, of those with enough samples if any; None where there is none."""
+    found = [
+        one
+        for one in copies(measurements).get(direction, ())
+        if one.rate is not None
+        and one.case["timed"] == timed
+        and (timed == "as_called" or one.case["host_memory"] == "pinned")
+        and size(one) >= LARGE_BYTES
+    ]
+    settled = [one for one in found if "few-samples" not in one.flags]
+    return max(settled or found, key=rate, default=None)
+
+
+def fastest_links(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
+    """The same of each direction by the device's clock, where it is the link's rate."""
+    return {way: row for way in WAYS if (row := fastest_copy(measurements, way, "link")) is not None}
+
+
 def _best(
     measurements: Sequence[Measurement], name: str, key: str, figure: Callable[[Measurement], float]
 ) -> dict[str, Measurement]:
@@ -96,8 +116,9 @@ def largest_collectives(measurements: Sequence[Measurement]) -> dict[str, Measur
     return _best(measurements, "collective", "collective", size)
 
 
+SHARED = "device-shared"
 # What makes a figure low and is not the device's doing: a miss beside it fails nothing.
-DISTURBING = ("throttled", "noisy", "cpu-busy")
+DISTURBING = ("throttled", "noisy", "cpu-busy", SHARED)
 # What makes a figure low and lasts: the miss is one, and this its likely cause. Run again, it would be as low.
 LASTING = {
     "clock-held": "a setting kept the clock below its maximum",
@@ -168,15 +189,13 @@ def _largest_copies(measurements: Sequence[Measurement], known: Ceilings) -> lis
 
 
 def _links(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    ceiling = known.get("link", Ceiling(None, "no large pinned copy was timed on the device's clock"))
-    figures = []
-    for way, rows in copies(measurements).items():
-        timed = [one for one in rows if one.case["timed"] == "link" and one.rate is not None]
-        if not timed:
-            figures.append(Figure(SHORT_WAYS[way], why="no pinned copy was timed on the device's clock"))
-            continue
-        figures.append(_rate(SHORT_WAYS[way], max(timed, key=rate), ceiling))
-    return figures
+    found, untimed = fastest_links(measurements), "no large pinned copy was timed on the device's clock"
+    return [
+        _rate(SHORT_WAYS[way], found[way], known.get("link", Ceiling(None, untimed)))
+        if way in found
+        else Figure(SHORT_WAYS[way], why=untimed)
+        for way in copies(measurements)
+    ]
 
 
 def _gains(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
@@ -465,18 +484,16 @@ class Judge:
 
 def headline(name: str, case: str, one: Measurement, ceiling: Ceiling | None = None, what: str = "") -> Headline:
     """A row's rate with its interval, and its share of a ceiling where that is known; `what` names the ceiling."""
-    if one.rate is None or one.time_s is None:
-        return Headline(name, one.device.id, case, None, "B/s", flags=one.flags)
-    rate, time_s = one.rate.median, one.time_s
-    share = rate / ceiling.value if ceiling is not None and ceiling.value else None
+    figure = _rate(case, one)
+    share = figure.value / ceiling.value if figure.value and ceiling is not None and ceiling.value else None
     return Headline(
         name,
         one.device.id,
         case,
-        rate,
-        one.rate.unit,
-        rate * time_s.median / time_s.ci_high if time_s.ci_high else None,
-        rate * time_s.median / time_s.ci_low if time_s.ci_low else None,
+        figure.value,
+        one.rate.unit if one.rate else "B/s",
+        figure.low,
+        figure.high,
         share,
         None if share is None else f"{what}, estimated" if ceiling is not None and ceiling.doubt else what,
         one.flags,
@@ -530,15 +547,12 @@ def verification(
     Fails where anything was wrong, however much was right. A run that compared nothing proves nothing: inconclusive.
     """
     of_all = list(comparisons)
-    wrong: dict[str, int] = {}
+    of_rows = by(lambda one: one.key, (one for one in of_all if one.wrong))
+    wrong = {key: sum(one.wrong for one in of_row) for key, of_row in of_rows.items()}
     told: list[str] = []
-    for one in of_all:
-        if one.wrong:
-            wrong[one.key] = wrong.get(one.key, 0) + one.wrong
-    for key, count in wrong.items():
-        of_row = [one for one in of_all if one.key == key and one.wrong]
-        first = "" if of_row[0].first is None else f", the first at byte {of_row[0].first}"
-        told.append(f"{count} wrong {what} {of_row[0].where}{first}")
+    for key, (one, *_) in of_rows.items():
+        first = "" if one.first is None else f", the first at byte {one.first}"
+        told.append(f"{wrong[key]} wrong {what} {one.where}{first}")
     unseen = list(dict.fromkeys(one.where for one in of_all if not one.slices))
     evidence: dict[str, Any] = {"copies": sum(one.slices for one in of_all)}
     if wrong:
@@ -675,9 +689,6 @@ def precision_fix(environment: Mapping[str, str]) -> str:
     """Return what to unset where products run in another precision: what is set, else what could be."""
     there = [name for name in OVERRIDES if name in environment]
     return f"unset {' '.join(there)}" if there else f"look for {', '.join(OVERRIDES)}"
-
-
-SHARED = "device-shared"
 
 
 def in_use(facts: Facts, ids: Collection[str]) -> list[Finding]:

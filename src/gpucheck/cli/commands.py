@@ -258,9 +258,9 @@ COMMANDS: tuple[Command, ...] = (
         "judge",
         """Judge saved benchmarks by other thresholds, without measuring.
 
-        The thresholds come from --config; if it sets none, from the first document. Several documents of the same
-        command and machine count as runs of one benchmark: rates are computed over all runs, and one wrong result stays
-        wrong.
+        The thresholds come from --config; if it sets none for this benchmark, from the first document. Several
+        documents of the same command and machine count as runs of one benchmark: rates are computed over all runs, and
+        one wrong result stays wrong.
         """,
         "gpucheck.cli.results:judge",
         "gpucheck.cli.results:JudgeOptions",

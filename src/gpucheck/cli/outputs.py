@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpucheck import errors
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.report.report import Report
 
@@ -122,6 +123,7 @@ class Outputs:
         for output in self._files:
             with contextlib.suppress(OSError):
                 output.temporary.unlink(missing_ok=True)
+            errors.temporary.discard(str(output.temporary))
 
 
 def _opened(wanted: Wanted) -> Output:
@@ -142,6 +144,7 @@ def _opened(wanted: Wanted) -> Output:
     try:
         # Beside the target, so that the rename at the end cannot cross file systems.
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+        errors.temporary.add(temporary)
         os.close(handle)
     except OSError as error:
         raise CannotLook(

@@ -52,13 +52,11 @@ def compare(common: Common, options: CompareOptions) -> int:
 
 
 def conclude(old: Report, new: Report, limit: float | None, emit: Emit, common: Common) -> None:
-    """Compare, saying first what differs between the machines and methods."""
-    from gpucheck.compare.comparison import compare, judge, warnings
-    from gpucheck.report.events import Answered, Judged, Notice
+    """Compare, and judge what differs."""
+    from gpucheck.compare.comparison import compare, judge
+    from gpucheck.report.events import Answered, Judged
 
     comparison = compare(old, new)
-    for text in warnings(comparison):
-        emit(Notice(text, "warning"))
     emit(Answered("compare", comparison))
     for finding in judge(comparison, limit):
         emit(Judged(_with_origin(finding, common)))
@@ -97,7 +95,9 @@ class JudgeOptions:
 
 def judge(common: Common, options: JudgeOptions) -> int:
     """Judge one document, or several as runs of one benchmark."""
+    from gpucheck.bench.judge import by_other_names
     from gpucheck.cli import session
+    from gpucheck.compare.comparison import apart
     from gpucheck.config import Settings
     from gpucheck.measure import runs
     from gpucheck.render import text
@@ -107,15 +107,22 @@ def judge(common: Common, options: JudgeOptions) -> int:
     from gpucheck.report.report import events_of
 
     documents = [_load(path) for path in options.files]
-    for place, (path, other) in enumerate(zip(options.files, documents, strict=True)):
-        if other in documents[:place]:
-            raise UsageError(f"{path!r} repeats a run", "another file holds the same run", "give each run once")
-        if difference := _difference(documents[0], other):
+    seen: set[object] = set()
+    for path, other in zip(options.files, documents, strict=True):
+        if documents[0].command == other.command:
+            difference = "; ".join(text for texts in apart(documents[0], other) for text in texts)
+        else:
+            difference = f"`gpucheck {documents[0].command}` and `gpucheck {other.command}`"
+        if difference:
             raise UsageError(
                 f"{options.files[0]!r} and {path!r} are not runs of the same benchmark",
                 difference,
                 "judge them separately, or compare them with `gpucheck compare`",
             )
+        its_runs = {run for row in other.measurements for run in row.runs if run.samples_s}
+        if seen & its_runs:
+            raise UsageError(f"{path!r} repeats a run", "another file holds the same run", "give each run once")
+        seen |= its_runs
     try:
         whole = runs.merge(documents)
         with contextlib.suppress(ArithmeticError):  # our own fault, told as such where it is judged
@@ -125,10 +132,13 @@ def judge(common: Common, options: JudgeOptions) -> int:
         why = f"a detail of a row is not one that `gpucheck {command}` writes ({type(error).__name__}: {error})"
         raise UsageError(f"{paths} cannot be judged", visible(why), "measure it again") from error
     settings = common.settings or Settings()
-    if not settings.thresholds:
-        settings = replace(settings, thresholds=whole.settings.thresholds)
+    ran = {part.id.partition(".")[0] for part in whole.parts}
+    limits = tuple(one for one in settings.thresholds if one.id.partition(".")[0] in ran) or whole.settings.thresholds
+    settings = replace(settings, thresholds=limits)
 
     def tell(emit: Emit) -> None:
+        for line in by_other_names(limits, whole.facts, [part.device for part in whole.parts if part.device]):
+            emit(Notice(line, "warning"))
         for event in events_of(whole):
             # What the measuring run said to its user is in the document, and asks nothing of this one's.
             emit(replace(event, level="kept") if isinstance(event, Notice) else event)
@@ -157,21 +167,6 @@ def _load(path: str) -> Report:
             "measure it again",
         )
     return document
-
-
-def _difference(first: Report, other: Report) -> str:
-    """Say why two documents are not runs of the same command on the same devices; empty if they are."""
-    if first.command != other.command:
-        return f"one is a result of `gpucheck {first.command}`, the other of `gpucheck {other.command}`"
-    if _machine(first) != _machine(other):
-        return "they were measured on different devices"
-    return ""
-
-
-def _machine(document: Report) -> set[tuple[str | None, ...]]:
-    """The devices that were measured, as exactly as the document knows them."""
-    used = {part.device for part in document.parts}
-    return {(one.id, one.uuid, one.name, one.serial) for one in document.facts.devices if one.id in used}
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,13 +60,13 @@ def run(
     report: what a signal cut off, a device that failed or does not answer any more, and a bug.
     """
     files = None
-    if common.output or beside:
-        from gpucheck.cli.outputs import Outputs  # late: most commands write no file
-
-        files = Outputs(common.output, beside)
-    whole = _Session(common, files, judge)
     with _terminable():
         try:
+            if common.output or beside:
+                from gpucheck.cli.outputs import Outputs  # late: most commands write no file
+
+                files = Outputs(common.output, beside)
+            whole = _Session(common, files, judge)
             _tell_settings(common, whole.view)
             with pulse.guarded(whole.lost, whole.leave):
                 try:
@@ -74,7 +74,7 @@ def run(
                 finally:
                     whole.view.close()
             return whole.finish(code)
-        except BaseException:  # a signal too, while the files are written
+        except BaseException:  # a signal too, while the files are made or written
             if files is not None:
                 files.discard()
             raise

@@ -10,7 +10,7 @@ import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,15 +18,16 @@ from gpucheck import config, stats, units
 from gpucheck.measure import runs
 from gpucheck.measure.runs import FEWEST_RUNS
 from gpucheck.report.codec import to_json
-from gpucheck.report.facts import Facts
-from gpucheck.report.finding import Finding
+from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.short import Change, ComparedRow, Comparison
 
 METHOD_FIELDS = ("clock", "launch", "cache", "precision_requested", "precision_observed", "numa")
-# How a difference in what a call does begins.
-OTHER_WORK = "work per call"
+# How the differences begin beside which times can be compared: what is timed is the same.
+COMPARABLE = ("launch ", "numa ")
+# A setting that no figure depends on.
+IDLE_SETTINGS = ("persistence mode", "compute mode")
 
 Pair = tuple[Measurement, Measurement]
 
@@ -99,19 +100,22 @@ def matched(old: Sequence[Measurement], new: Sequence[Measurement]) -> tuple[lis
 
 def differences(old: Measurement, new: Measurement) -> tuple[str, ...]:
     """Return what differs between the methods of two rows, and between what a call of them does."""
-    pairs = [(name, getattr(old.method, name), getattr(new.method, name)) for name in METHOD_FIELDS]
-    told = [f"{name} {_word(a)} → {_word(b)}" for name, a, b in pairs if a != b]
-    if old.work != new.work:
-        told.append(f"{OTHER_WORK} {work_text(old)} → {work_text(new)}")
-    return tuple(told)
+    pairs = [(name, *(getattr(row.method, name) for row in (old, new))) for name in METHOD_FIELDS]
+    pairs.append(("work per call", *(_work_text(row) for row in (old, new))))
+    pairs.append(("timed", *("launches" if "launch-bound" in row.flags else "work" for row in (old, new))))
+    return tuple(f"{name} {_word(a)} → {_word(b)}" for name, a, b in pairs if a != b)
+
+
+def not_comparable(differences: Sequence[str]) -> str:
+    """Name the differences beside which the times of two rows say nothing of each other; empty where there is none."""
+    return ", ".join(text for text in differences if not text.startswith(COMPARABLE))
 
 
 def _word(value: object) -> str:
     return "unknown" if value is None else str(value)
 
 
-def work_text(row: Measurement) -> str:
-    """Return what a call does, in words."""
+def _work_text(row: Measurement) -> str:
     return " and ".join(f"{amount:g} {kind}" for kind, amount in row.work.items())
 
 
@@ -122,12 +126,19 @@ def _unequal(old: dict[str, object], new: dict[str, object]) -> tuple[str, ...]:
     )
 
 
-def _machine(facts: Facts, measurements: Iterable[Measurement]) -> dict[str, object]:
-    """Return what the devices measured are, and the host's processor: copies and launches run on it."""
-    seen: dict[str, object] = {}
-    for device in dict.fromkeys(row.device for row in measurements):
+def apart(old: Report, new: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what differs between the machines that two reports are of, and between their software."""
+    return _unequal(_machine(old), _machine(new)), _unequal(_software(old), _software(new))
+
+
+def _machine(report: Report) -> dict[str, object]:
+    """Return what the devices measured are and how they are set, and the host's processor, on which launches run."""
+    facts, seen = report.facts, dict[str, object]()
+    for device in dict.fromkeys(row.device for row in report.measurements):
         seen[f"{device.id} is"] = device.name
         seen[f"{device.id} UUID"] = device.uuid
+        settings = next((known.settings for known in facts.devices if known.id == device.id), {})
+        seen |= {f"{device.id} {name}": value for name, value in settings.items() if name not in IDLE_SETTINGS}
     for cpu in (device for device in facts.devices if device.kind == "cpu"):
         seen["processor"], seen["cores allowed"] = cpu.name, cpu.cores_allowed
     if facts.host is not None:
@@ -155,7 +166,7 @@ SAME_WITHIN = 0.05
 USUAL_RUNS = 7
 
 # What makes a whole process slow and is not the code's doing: a slowdown seen beside it does not fail a gate.
-SLOWING = ("cpu-busy", "throttled")
+SLOWING = ("cpu-busy", "device-shared", "throttled")
 
 
 def change(low: float, high: float) -> Change:
@@ -170,6 +181,7 @@ def change(low: float, high: float) -> Change:
 def compare(old: Report, new: Report) -> Comparison:
     """Match the rows of two reports and tell what changed in each."""
     pairs, only_old, only_new = matched(old.measurements, new.measurements)
+    machine, software = apart(old, new)
     tests = {
         place: difference(runs.lower_quartiles(a), runs.lower_quartiles(b))
         for place, (a, b) in enumerate(pairs)
@@ -180,22 +192,30 @@ def compare(old: Report, new: Report) -> Comparison:
         rows=tuple(_row(a, b, tests.get(place), levels.get(place)) for place, (a, b) in enumerate(pairs)),
         only_old=tuple(only_old),
         only_new=tuple(only_new),
-        machine=_unequal(_machine(old.facts, old.measurements), _machine(new.facts, new.measurements)),
-        software=_unequal(_software(old), _software(new)),
+        machine=machine,
+        software=software,
         alpha=ALPHA,
         same_within=SAME_WITHIN,
         old_command=old.command,
         new_command=new.command,
         old_measurements=len(old.measurements),
         new_measurements=len(new.measurements),
+        # Rows that the new command did not come to escape the gate.
+        doubts=(*_failed("old", old), *_failed("new", new), *(f"new: {why}" for why in [new.incomplete] if why)),
     )
+
+
+def _failed(side: str, report: Report) -> dict[str, None]:
+    """Name what failed in a report beside thresholds: wrong results, a device that was lost."""
+    failed = (one for one in report.findings if one.verdict == "fail" and "threshold" not in one.evidence)
+    return dict.fromkeys(f"{side}: {one.title}" for one in failed)
 
 
 def _untold(old: Measurement, new: Measurement) -> str | None:
     """Why the two cannot be told apart, or None."""
     counts = len(runs.medians(old)), len(runs.medians(new))
-    if old.work != new.work:
-        return f"a call does different work: {work_text(old)} → {work_text(new)}"
+    if other := not_comparable(differences(old, new)):
+        return other
     if min(counts) < FEWEST_RUNS:
         return f"{counts[0]} and {counts[1]} runs, at least {FEWEST_RUNS} per side needed"
     return None
@@ -230,14 +250,9 @@ def _row(old: Measurement, new: Measurement, test: Difference | None, level: flo
         why=why,
         differences=differences(old, new),
         flags=tuple(dict.fromkeys((*old.flags, *new.flags))),
-        disturbed=disturbed(new),
-        old_disturbed=disturbed(old),
+        disturbed=runs.flagged(new, SLOWING),
+        old_disturbed=runs.flagged(old, SLOWING),
     )
-
-
-def disturbed(row: Measurement) -> tuple[str, ...]:
-    """Which disturbances most of a row's runs were flagged for."""
-    return runs.flagged(row, SLOWING)
 
 
 def row_label(row: ComparedRow) -> str:
@@ -252,10 +267,8 @@ def row_text(row: ComparedRow, between: str = ", ") -> str:
 
 # The chance that a document in which nothing changed calls a change anywhere.
 ALPHA = 0.01
-# Of the runs of a side, left out at either end: one of seven. A burst of other work makes a whole process slow, and one
-# such among seven widens the plain t until it finds nothing: on a shared 2-core machine it found a slowdown of 10 % in
-# 71 of 100 comparisons of medians, this with lower quartiles in 97 (benchmarks/compare_power.py). With fewer runs there
-# is none to spare, and it is Welch's t.
+# Of the runs of a side, left out at either end: one of seven; with fewer there is none to spare. A burst of other work
+# makes a whole process slow, and one such among seven widens the plain t until it finds nothing (docs/measuring.md).
 TRIMMED = 0.15
 
 
@@ -319,19 +332,6 @@ def holm_levels(p_values: Sequence[float], alpha: float = ALPHA) -> list[float]:
 # -- what it comes to, and the gate of --fail-if-slower ----------------------------------------------------------------
 
 
-def warnings(comparison: Comparison) -> list[str]:
-    """Return what must be said before anything is compared: another machine, another method."""
-    told: list[str] = []
-    if not comparison.rows:  # nothing that another machine could explain
-        return told
-    if comparison.machine:
-        told.append(f"the machines differ: {'; '.join(comparison.machine)}")
-    methods = list(dict.fromkeys(text for row in comparison.rows for text in row.differences))
-    if methods:
-        told.append(f"the methods differ: {'; '.join(methods)}")
-    return told
-
-
 def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[Finding]:
     """Return what the comparison comes to; with `fail_if_slower` (0.05 is 5 %) a gate on every row."""
     if not comparison.rows:
@@ -346,6 +346,10 @@ def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[F
         counted = Counter(text for texts in methods.values() for text in texts)
         told = "; ".join(f"{text} ({count} row{'s' * (count != 1)})" for text, count in counted.items())
         found.append(Finding("compare.method", "warn", "the methods differ", told, {"rows": methods}))
+    if comparison.doubts:
+        verdict: Verdict = "warn" if fail_if_slower is None else "inconclusive"
+        told, fix = "; ".join(comparison.doubts), "measure again, then compare"
+        found.append(Finding("compare.reliable", verdict, "a result is not reliable", told, fix=fix))
     found += _unmatched(comparison, gated=fail_if_slower is not None)
     found.append(_changes(comparison))
     if fail_if_slower is not None:
@@ -382,7 +386,7 @@ def _unmatched(comparison: Comparison, *, gated: bool) -> list[Finding]:
     for side, labels in (("old", comparison.only_old), ("new", comparison.only_new)):
         if labels:
             # A row that the baseline has and the new document has not escapes the gate.
-            verdict: Literal["warn", "info"] = "warn" if gated and side == "old" else "info"
+            verdict: Verdict = "warn" if gated and side == "old" else "info"
             title = f"only in {side}, not compared"
             found.append(Finding(f"compare.only_{side}", verdict, title, "; ".join(labels), {"rows": list(labels)}))
     return found
@@ -391,10 +395,9 @@ def _unmatched(comparison: Comparison, *, gated: bool) -> list[Finding]:
 def _changes(comparison: Comparison) -> Finding:
     counts = {word: sum(row.change == word for row in comparison.rows) for word in _WORDS}
     told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    few = [row for row in comparison.rows if min(row.old_runs, row.new_runs) < FEWEST_RUNS]
-    fix = None
-    if few:
-        fix = f"measure both with --runs {USUAL_RUNS}: an interval needs at least {FEWEST_RUNS} runs per side"
+    fix: str | None = f"measure both with --runs {USUAL_RUNS}: an interval needs at least {FEWEST_RUNS} runs per side"
+    if all(min(row.old_runs, row.new_runs) >= FEWEST_RUNS for row in comparison.rows):
+        fix = None
     return Finding("compare.changes", "warn" if counts["slower"] else "info", "compared", told, {"rows": counts}, fix)
 
 
@@ -402,13 +405,9 @@ _WORDS: tuple[Change, ...] = ("slower", "faster", "same", "cannot tell")
 
 
 def _gate(comparison: Comparison, most: float) -> Finding:
-    """Fail where the interval lies above 1 + `most`; inconclusive where it straddles it or there is none.
-
-    It is inconclusive, too, where most of the new runs were disturbed: run on a machine at rest, it may be as fast. And
-    where most of the old ones were, and of the new ones not: beside that the new side may be slower and look the same.
-    But a row so much slower that nothing recorded beside it could explain it fails.
+    """Fail where the interval lies above 1 + `most`; inconclusive where it straddles it, where there is none, and where
+    most of the new runs were disturbed: run on a machine at rest, it may be as fast.
     """
-    above = [row for row in comparison.rows if _is_above(row, most)]
     slower = [row for row in comparison.rows if gate(row, most) == "fail"]
     unclear = [row for row in comparison.rows if gate(row, most) == "inconclusive"]
     evidence = {"limit": 1 + most, "slower": [row_label(row) for row in slower]}
@@ -418,8 +417,10 @@ def _gate(comparison: Comparison, most: float) -> Finding:
         told = "; ".join(f"{row_text(row)} {row.ratio:.2f}×" for row in slower)
         return Finding("compare.slower", "fail", f"slower by more than {limit}", told, evidence)
     if unclear:
-        told = "; ".join(f"{row_text(row)}: {_unclear(row, above)}" for row in unclear)
+        told = "; ".join(f"{row_text(row)}: {_unclear(row, most)}" for row in unclear)
         fix = f"measure both on an idle machine with --runs {USUAL_RUNS} or more"
+        if all(not_comparable(row.differences) for row in unclear):
+            fix = "measure both in the same way"
         title = f"inconclusive: slower by more than {limit}?"
         return Finding("compare.slower", "inconclusive", title, told, evidence, fix)
     return Finding("compare.slower", "pass", f"no row is slower by more than {limit}", evidence=evidence)
@@ -439,17 +440,14 @@ def _is_above(row: ComparedRow, most: float) -> bool:
 
 
 def _too_slow(row: ComparedRow, most: float) -> bool:
-    """Return whether a row is slower by more than all that was recorded beside it could explain, too few runs
-    included."""
+    """Return whether a row is slower by more than all that stands beside it, too few runs too, could explain."""
     beside = (*row.disturbed, *(("no interval",) if row.ci_low is None else ()))
     least = row.ratio if row.ci_low is None else row.ci_low
-    # Where a call of the two sides does not do the same, its time says nothing.
-    other_work = any(text.startswith(OTHER_WORK) for text in row.differences)
-    return not other_work and least > (1 + most) * config.bridge(beside)
+    return not not_comparable(row.differences) and least > (1 + most) * config.bridge(beside)
 
 
-def _unclear(row: ComparedRow, above: Sequence[ComparedRow]) -> str:
-    if row in above:
+def _unclear(row: ComparedRow, most: float) -> str:
+    if _is_above(row, most):
         return f"{row.ratio:.2f}×, but most new runs were disturbed: {config.in_words(row.disturbed)}"
     if _hides(row):
         return f"most old runs were disturbed ({config.in_words(row.old_disturbed)}), the new ones were not"

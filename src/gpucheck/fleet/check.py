@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import math
 import os
 import platform
 import socket
@@ -26,7 +25,7 @@ from gpucheck.fleet.options import FleetCheckOptions
 from gpucheck.machine import child, child_protocol, driver_reads, launcher
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress
-from gpucheck.report.facts import Device, Facts
+from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report, exit_code
@@ -133,7 +132,9 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
         raise
     except BaseException as error:
         # A launcher ends all ranks once one has died: those that can write say so, the one that cannot is the cause.
-        node = replace(node, ended=_ended_by(error))
+        signals = ((Terminated, "SIGTERM"), (KeyboardInterrupt, "SIGINT"))
+        name = next((name for kind, name in signals if isinstance(error, kind)), None)
+        node = replace(node, ended=name or documents.clean(f"{type(error).__name__}: {error}", MOST_TEXT))
         with contextlib.suppress(CannotLook):
             _left(node, options.gather, last=True)
         _tell(node, emit)
@@ -169,13 +170,6 @@ def _cut_off(node: NodeDocument, elapsed_s: float) -> Finding:
     message = f"{node.ended} after {units.age(elapsed_s)} of at most {whole} (--within)"
     fix = f"allow the check {whole}, or set a shorter --within"
     return Finding("fleet.part", "inconclusive", f"{node.step} did not finish", message, {"part": node.step}, fix)
-
-
-def _ended_by(error: BaseException) -> str:
-    """Return what ended the check: a signal by its name, else the exception."""
-    signals = ((Terminated, "SIGTERM"), (KeyboardInterrupt, "SIGINT"))
-    name = next((name for kind, name in signals if isinstance(error, kind)), None)
-    return name or documents.clean(f"{type(error).__name__}: {error}", MOST_TEXT)
 
 
 def _left(node: NodeDocument, gather: str | None, *, first: bool = False, last: bool = False) -> NodeDocument:
@@ -335,7 +329,7 @@ def figure_of(row: Measurement) -> NodeFigure | None:
     if time_s.ci_low is not None and time_s.ci_high is not None and time_s.median > 0:
         # Half the 95 % interval of the median is 1.96 standard errors.
         error = (time_s.ci_high - time_s.ci_low) / (2 * 1.96 * time_s.median)
-    error = error if error is not None and math.isfinite(error) and 0 <= error < 10 else None
+    error = error if error is not None and 0 <= error < 10 else None
     return NodeFigure(row.device.id, row.name, " ".join(words), row.rate.median, row.rate.unit, error, row.flags)
 
 
@@ -349,28 +343,11 @@ def _with_facts(node: NodeDocument, facts: Facts) -> NodeDocument:
     return replace(node, devices=tuple(before.values()), settings={**settings_of(facts), **node.settings})
 
 
-_OF_DEVICE: Mapping[str, Callable[[Device], object]] = {
-    "VBIOS": lambda one: one.vbios_version,
-    "GSP firmware": lambda one: one.gsp_firmware_version,
-    "power limit": lambda one: None if one.power_limit_w is None else f"{one.power_limit_w:.0f} W",
-    "highest clock": lambda one: _mhz(one.max_sm_clock_hz),
-    "application clock": lambda one: _mhz(one.application_sm_clock_hz),
-    "ECC": lambda one: None if one.ecc is None else one.ecc.enabled,
-    "MIG": lambda one: None if one.mig is None else one.mig.enabled,
-    "persistence mode": lambda one: one.persistence_mode,
-    "compute mode": lambda one: one.compute_mode,
-}
-
-
-def _mhz(clock_hz: float | None) -> str | None:
-    return None if clock_hz is None else f"{clock_hz / 1e6:.0f} MHz"
-
-
 def settings_of(facts: Facts) -> dict[str, str]:
     """Return what siblings share: versions, and the settings of the cards by model. No variable's value is among
     them."""
     driver, torch, host, python = facts.driver, facts.torch, facts.host, facts.python
-    found: dict[str, object] = {
+    found = {
         "gpucheck": gpucheck.__version__,
         "driver": driver and driver.version,
         "CUDA of the driver": driver and driver.cuda_version,
@@ -382,16 +359,10 @@ def settings_of(facts: Facts) -> dict[str, str]:
     }
     by_model: dict[str, set[str]] = {}
     for device in facts.devices:
-        for name, of in _OF_DEVICE.items():
-            value = of(device)
-            if value is not None:
-                by_model.setdefault(f"{name} of {device.name}", set()).add(_word(value))
+        for name, value in device.settings.items():
+            by_model.setdefault(f"{name} of {device.name}", set()).add(value)
     found |= {name: " and ".join(sorted(values)) for name, values in by_model.items()}
-    return {documents.clean(name, 200): documents.clean(_word(value), 200) for name, value in found.items() if value}
-
-
-def _word(value: object) -> str:
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+    return {documents.clean(name, 200): documents.clean(value, 200) for name, value in found.items() if value}
 
 
 @functools.cache

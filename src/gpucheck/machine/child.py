@@ -22,6 +22,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
+from gpucheck import errors
+
 # A killed process is normally gone within milliseconds; one in uninterruptible sleep may never go.
 KILL_WAIT_S = 1.0
 # The children with which every reading of the machine begins, named where a name loads nothing.
@@ -490,6 +492,9 @@ def signals_held(*, second_ends: bool = False, patience_s: float | None = None) 
 
 def _end_at_once(number: int) -> None:
     """End this process as the signal asks; the word is written past Python's stderr, whose lock the import may hold."""
+    for path in errors.temporary:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
     with contextlib.suppress(OSError):
         os.write(2, b"gpucheck: interrupted\n" if number == signal.SIGINT else b"gpucheck: terminated\n")
     os._exit(128 + number)

@@ -153,21 +153,20 @@ def _key(one: Measurement) -> str:
 
 def _merged(group: Sequence[Measurement]) -> Measurement:
     first = group[0]
-    if len(group) == 1:
-        return first
     runs = tuple(run for one in group for run in one.runs)
     time_s = None if any(WITHOUT_TIME in one.flags for one in group) else time_stats(runs)
-    kept = time_s is not None and all(one.rate is not None for one in group)
     amount = next(iter(first.work.values()), 0.0)
+    kept = first.rate if amount > 0 and all(one.rate is not None for one in group) else None
+    # Of one run too: what a file says of its samples need not follow from them.
+    first = replace(first, runs=runs, time_s=time_s, rate=rate(time_s, amount, kept.unit) if time_s and kept else None)
+    if len(group) == 1:
+        return first
     # What differs from process to process is kept for each: where buffers lay, clocks, who else worked.
-    each = [{"flags": one.flags, "telemetry": one.telemetry, "details": one.method.details} for one in group]
+    of_runs = [run for one in group for run in each(one)]
     return replace(
         first,
-        runs=runs,
-        time_s=time_s,
-        rate=rate(time_s, amount, first.rate.unit) if kept and time_s and first.rate else None,
         memory=_largest([one.memory for one in group]),
-        method=replace(first.method, details={**first.method.details, "each_run": each}),
+        method=replace(first.method, details={**first.method.details, "each_run": of_runs}),
         telemetry=None,
         flags=tuple(dict.fromkeys(flag for one in group for flag in one.flags)),
     )

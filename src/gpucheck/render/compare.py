@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.compare.comparison import case_text, row_label, row_text
+from gpucheck.compare.comparison import case_text, not_comparable, row_label, row_text
 from gpucheck.measure.runs import FEWEST_RUNS
 from gpucheck.render.blocks import (
     UNKNOWN,
@@ -187,8 +187,8 @@ def _details(compared: Comparison) -> list[Block]:
 
 def _cells(row: ComparedRow, *, failed: bool, several: bool) -> Sequence[str | Cell]:
     notes = [*row.differences, *(FLAGS.get(flag, (flag, ""))[0] or flag for flag in row.flags)]
-    # Too few runs are said once, above.
-    if row.why and min(row.old_runs, row.new_runs) >= FEWEST_RUNS:
+    # Too few runs are said once, above; what cannot be compared is among the differences.
+    if row.why and min(row.old_runs, row.new_runs) >= FEWEST_RUNS and not not_comparable(row.differences):
         notes.insert(0, row.why)
     label = row_text(row, " ")
     figures = [

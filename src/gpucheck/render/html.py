@@ -219,9 +219,9 @@ def _section(report: Report, file: str, *, most_raw: int) -> Section:
 
 
 def _verdict(report: Report, answer: str) -> Verdict:
-    """The document's verdict, or the answer's where that is worse: a comparison may be open and nothing have failed."""
+    """The worst of the document's verdict, its findings and its answer, which is open where a comparison is."""
     said, _, _ = _pieces(answer)
-    verdicts = [report.summary.verdict, *([said.verdict] if said is not None else [])]
+    verdicts = [report.summary.verdict, *(one.verdict for one in report.findings), *([said.verdict] if said else [])]
     asking = [one for one in verdicts if one in ASKING]
     return min(asking or verdicts[:1], key=WORST_FIRST.index)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpucheck import stats, units
 from gpucheck.bench import judging
-from gpucheck.bench.transfer import copies_judge, judge
+from gpucheck.bench.transfer import judge
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.render import measured
 from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, Page, Table, by_column, column_of_numbers, table
@@ -67,7 +67,7 @@ def _answer(
     report: Report, device: DeviceRef, rows: Sequence[Measurement], result: TransferResult
 ) -> list[measured.Answer]:
     """The share of the link that pinned copies reach, in the slower direction; else the rate of the largest copy."""
-    link = [row for way in WAYS if (row := copies_judge.best(rows, way, "link")) is not None]
+    link = [*judging.fastest_links(rows).values()]
     rated = [row for row in rows if row.rate is not None]
     if link:
         slowest = min(link, key=judging.rate)
@@ -135,7 +135,8 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
     sizes = sorted({row.case["size_bytes"] for row in measurements})
     rows = {
         (row.case["direction"], row.case["host_memory"], row.case["timed"], row.case["size_bytes"]): row
-        for row in measurements
+        # Of runs that were measured in different ways the most count.
+        for row in sorted(measurements, key=lambda row: len(row.runs))
     }
     gains = {(gain.direction, gain.size_bytes): gain.gain for gain in answer.gains}
     head: tuple[Column, Sequence[str | Cell]] = (Column("size", "left"), [*map(units.capacity, sizes)])

@@ -290,6 +290,25 @@ class Device:
     cores_allowed: int | None = None
     load_1min: float | None = None
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """The device's settings and firmware that are known, in words."""
+        found = {
+            "VBIOS": self.vbios_version,
+            "GSP firmware": self.gsp_firmware_version,
+            "power limit": self.power_limit_w and f"{self.power_limit_w:.0f} W",
+            "highest clock": self.max_sm_clock_hz and f"{self.max_sm_clock_hz / 1e6:.0f} MHz",
+            "application clock": self.application_sm_clock_hz and f"{self.application_sm_clock_hz / 1e6:.0f} MHz",
+            "ECC": self.ecc and _ON[self.ecc.enabled],
+            "MIG": self.mig and _ON[self.mig.enabled],
+            "persistence mode": _ON[self.persistence_mode],
+            "compute mode": self.compute_mode,
+        }
+        return {name: str(value) for name, value in found.items() if value}
+
+
+_ON = {True: "on", False: "off", None: None}
+
 
 @dataclass(frozen=True, slots=True)
 class Host:

@@ -304,8 +304,9 @@ def _times(speedup: Speedup) -> str:
 
 
 def _precision(measurements: Sequence[Measurement], environment: Mapping[str, str]) -> Finding:
-    seen = {str(one.case["side"]): one.method.precision_observed for one in measurements}
-    wrong = {side: got for side, got in seen.items() if got != "float32"}
+    observed = [(str(one.case["side"]), one.method.precision_observed) for one in measurements]
+    wrong = {side: got for side, got in observed if got != "float32"}
+    seen = dict(observed) | wrong
     if not wrong:
         return Finding("crossover.precision", "pass", "both sides compute in float32", evidence=seen)
     told = "; ".join(f"the {side} in {got}" for side, got in wrong.items())

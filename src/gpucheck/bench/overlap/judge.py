@@ -24,7 +24,7 @@ HIDDEN, HALF = 0.8, 0.5
 BALANCED = 0.20
 
 # What makes an overlap a guess: two times that change between rounds differ by more than what hides.
-DOUBTFUL = ("cpu-busy", "few-samples", "noisy", "throttled", "unbalanced")
+DOUBTFUL = ("cpu-busy", "device-shared", "few-samples", "noisy", "throttled", "unbalanced")
 AGAIN = "rerun on an idle machine, with a longer --time-budget"
 ADVICE = "use pin_memory=True and non_blocking=True on a second CUDA stream"
 
@@ -75,10 +75,7 @@ def _cases(measurements: Sequence[Measurement]) -> dict[tuple[Any, ...], dict[st
 
 def _flags(parts: Mapping[str, Sequence[Measurement]], copy_s: float, compute_s: float) -> tuple[str, ...]:
     """Return what most of a part's runs were flagged for, and that the two are not equally long."""
-    flags = []
-    for one in (row for rows in parts.values() for row in rows):
-        told = [run["flags"] for run in runs.each(one)]
-        flags += [flag for flag in one.flags if sum(flag in run for run in told) > len(told) / 2]
+    flags = [flag for rows in parts.values() for row in rows for flag in runs.flagged(row, row.flags)]
     return tuple(dict.fromkeys(flags + ["unbalanced"] * unbalanced(copy_s, compute_s)))
 
 

@@ -31,9 +31,6 @@ LEAST_SHARE = 0.65
 LEAST_C2C_SHARE = 0.5
 # How far NVML's sum over the C2C links may lie from what NVIDIA gives: 447 of 450 GB/s on a Grace Hopper.
 C2C_AGREEMENT = 0.05
-# From here on the size itself no longer decides: a rate of smaller copies is not the link's.
-LARGE_BYTES = 16 * units.MIB
-
 BELOW_MAX = "link-below-max"
 
 
@@ -102,7 +99,7 @@ def flags(telemetry: Mapping[str, Any] | None, size: int, bytes_per_s: float | N
     Small copies do not keep the link awake; one that carried more than it was read as is another link.
     """
     link = of_telemetry(telemetry)
-    if link is None or size < LARGE_BYTES or not below(link):
+    if link is None or size < judging.LARGE_BYTES or not below(link):
         return ()
     limit = link.limit_bytes_per_s
     faster = limit is not None and bytes_per_s is not None and bytes_per_s > limit
@@ -210,9 +207,7 @@ def judge(measurements: Sequence[Measurement], link: LinkUnderLoad, facts: Facts
     pci_address = next((one.pci_address for one in facts.devices if one.id == measurements[0].device.id), None)
     return [
         corrupt(measurements),
-        *share_of_link(
-            {way: row for way in WAYS if (row := best(measurements, way, "link")) is not None}, link, pci_address
-        ),
+        *share_of_link(judging.fastest_links(measurements), link, pci_address),
         *_speedup(measurements),
         *_on_host(measurements),
         *judging.clock("transfer.clock", measurements),
@@ -230,21 +225,6 @@ def label(one: Measurement) -> str:
     """A row in words: `in pinned copies to the device, 16 MiB`."""
     case = one.case
     return f"in {case['host_memory']} copies {WAYS[case['direction']]}, {units.capacity(case['size_bytes'])}"
-
-
-def best(measurements: Sequence[Measurement], direction: str, timed: str) -> Measurement | None:
-    """The fastest large row of a direction by its median rate, of those with enough samples if any; None where there
-    is none."""
-    found = [
-        one
-        for one in measurements
-        if one.rate is not None
-        and (one.case["direction"], one.case["timed"]) == (direction, timed)
-        and (timed == "as_called" or one.case["host_memory"] == "pinned")
-        and one.case["size_bytes"] >= LARGE_BYTES
-    ]
-    settled = [one for one in found if "few-samples" not in one.flags]
-    return max(settled or found, key=lambda one: one.rate.median if one.rate else 0.0, default=None)
 
 
 def speedups(measurements: Sequence[Measurement]) -> tuple[PinnedGain, ...]:
@@ -296,7 +276,7 @@ def _kinds(measurements: Sequence[Measurement]) -> dict[tuple[str, str, str], li
 
 def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
     gains = speedups(measurements)
-    large = [gain for gain in gains if gain.size_bytes >= LARGE_BYTES] or gains
+    large = [gain for gain in gains if gain.size_bytes >= judging.LARGE_BYTES] or gains
     if not large:
         return []
     few = {(one.case["direction"], one.case["size_bytes"]) for one in measurements if "few-samples" in one.flags}
@@ -317,7 +297,7 @@ def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
 
 
 def _on_host(measurements: Sequence[Measurement]) -> list[Finding]:
-    row = best(measurements, "host_to_host", "as_called")
+    row = judging.fastest_copy(measurements, "host_to_host", "as_called")
     if row is None or row.rate is None:
         return []
     rate, size = row.rate.median, row.case["size_bytes"]

@@ -84,7 +84,9 @@ def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     if wrong:
         words, mend, evidence["way"] = way(next(iter(wrong)), facts)
         told.insert(1, words)
-    verdict, title, fix = _verdict(rates, paths, mend, bool(slow), bool(mixed))
+    # Two GPUs have no other pair to be slow beside than the way back.
+    is_slow = bool(slow) or min(crooked.values(), default=1.0) < LEAST_OF_SIBLINGS
+    verdict, title, fix = _verdict(rates, paths, mend, is_slow, bool(mixed))
     return [Finding(PEER, verdict, title, "; ".join(text for text in told if text), evidence, fix)]
 
 
@@ -218,13 +220,9 @@ def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None
 
     That of the link where there is one: windows together, too, wait for their end only once.
     """
-    same = [
-        one
-        for one in measurements
-        if one.name == NAME and one.device == row.device and one.case["host_memory"] == row.case["host_memory"]
-    ]
-    way = row.case["direction"]
-    best = copies_judge.best(same, way, "link") or copies_judge.best(same, way, "as_called")
+    way, memory = row.case["direction"], row.case["host_memory"]
+    same = [one for one in measurements if one.device == row.device and one.case.get("host_memory") == memory]
+    best = judging.fastest_copy(same, way, "link") or judging.fastest_copy(same, way, "as_called")
     return None if best is None else judging.rate(best)
 
 
@@ -595,7 +593,7 @@ def answer(seen: Seen) -> TransferResult:
 def ceilings(seen: Seen) -> Ceilings:
     """Return what the link carries, where large pinned copies were timed by the device's clock."""
     copies = [one for one in seen.rows if one.name == copies_judge.NAME]
-    rates = [row.rate.median for way in WAYS if (row := copies_judge.best(copies, way, "link")) and row.rate]
+    rates = [judging.rate(row) for row in judging.fastest_links(copies).values()]
     if not rates:
         return {}
     limit, unknown_because = limit_of(link_under_load(copies), max(rates))

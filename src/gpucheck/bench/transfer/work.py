@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 
 from gpucheck import units
-from gpucheck.bench import buffers, devices
+from gpucheck.bench import buffers, devices, judging
 from gpucheck.bench.buffers import (
     ASSUMED_CACHE_BYTES,
     COLD_FACTOR,
@@ -133,7 +133,7 @@ def _is_late(case: Case, done: Sequence[Case], setting: Setting) -> bool:
     A size that was begun is measured to its end.
     """
     begun = bool(done) and done[-1].size == case.size
-    needed = begun or bool(setting.options.sizes) or case.size <= copies_judge.LARGE_BYTES
+    needed = begun or bool(setting.options.sizes) or case.size <= judging.LARGE_BYTES
     return not needed and time.monotonic() >= setting.deadline
 
 
