@@ -53,7 +53,7 @@ FLOORS = {
 # that grows past a figure fails the test; raise the figure in the same commit, with one reason in a comment beside it,
 # and lower it where it shrank.
 SIZES = {
-    ".": (13, 1091),
+    ".": (13, 1095),  # the median of the others, which fleet and ranks had each
     "batch_size": (13, 3112),  # a full budget is no slope; a bound is no prediction
     "bench": (
         36,
@@ -73,7 +73,7 @@ SIZES = {
     # names a tensor and a value that are there, and reads methods whose receiver has another name. A rank that is late
     # in few steps, or leaves early, is named. What torch on CUDA refuses above its operations: NCCL, gradients, numpy,
     # GPUs and memory that are not there. An error in one line and the steps of a rank have a name.
-    "program": (27, 6967),
+    "program": (27, 6985),
     "render": (24, 3823),  # what ended a program is its answer; what tests all memory (stress)
     "report": (17, 1791),  # a target that failed was not cut off; what these say of a rank and its cost
     "smoke": (6, 920),

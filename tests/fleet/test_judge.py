@@ -367,6 +367,11 @@ def test_a_list_of_short_names_means_the_whole_ones() -> None:
     assert set(back.result.good) == {one.host for one in whole}
     both = judge([TWENTY[0]], expected=("n0.a", "n0.b"))  # which of them it is cannot be known
     assert both.result.unexpected == ("n0",) and both.result.counts["silent"] == 2
+    for name, other in (("10.0.0.3", "10.0.0.9"), ("n0.rack1", "n0.rack2")):  # two whole names are two nodes
+        apart = judge([replace(TWENTY[0], host=other)], expected=(name,))
+        assert (apart.result.unexpected, apart.result.bad) == ((other,), (name,))
+    for name, other in (("N0.Example", "n0.example"), ("n0.rack1", "n0.rack1.example")):
+        assert judge([replace(TWENTY[0], host=other)], expected=(name,)).result.good == (name,)
 
 
 def test_a_document_that_is_refused_is_its_nodes_cause() -> None:

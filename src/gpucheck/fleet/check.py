@@ -229,7 +229,10 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
     """The document with what a part's child has said; one that was ended, or says nothing, is a problem of the node."""
     try:
         report = from_json(Report, json.loads(ended.stdout))
-        code: int | None = report.summary.exit
+        # A status from outside the findings, as a signal's, says only that it was ended.
+        code: int | None = exit_code(report.findings) if ended.timed_out else report.summary.exit
+        if part == "doctor" and code == errors.FAILED:
+            report, code = _without_torch(report)
     except (ValueError, KeyError, TypeError, AttributeError):
         report, code = None, None
     why = _why(ended, limit_s, code)
@@ -240,9 +243,6 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
         fix = f"on {node.host}: gpucheck {' '.join(PARTS[part].arguments(max(limit_s, 30.0)))}"
         problems.append(NodeProblem(part, "fleet.part", "inconclusive", f"{part} did not finish", why, fix))
     if report is not None:
-        if part == "doctor" and code == errors.FAILED:
-            report, code = _without_torch(report)
-            done = replace(done, exit=code)
         # What does not apply to a device is no problem; where a part could not look at all, why is.
         asking = _ASKING if code == errors.COULD_NOT_LOOK else _ASKING[:-1]
         problems += [_problem(part, one) for one in report.findings if one.verdict in asking]
@@ -313,8 +313,11 @@ def _problem(part: str, finding: Finding) -> NodeProblem:
 
 
 def exit_of(parts: Sequence[NodePart]) -> int:
-    """The node's exit status: a part that did not end leaves it undecided, whatever others could not look at."""
-    return errors.settle(errors.UNDECIDED if part.exit is None or part.ended else part.exit for part in parts)
+    """The node's exit status: of a part that did not end only a failure counts, else it leaves the node undecided."""
+    return errors.settle(
+        errors.UNDECIDED if part.exit is None or (part.ended and part.exit != errors.FAILED) else part.exit
+        for part in parts
+    )
 
 
 # -- figures, devices, settings ----------------------------------------------------------------------------------------

@@ -177,8 +177,14 @@ def _expected_ones(
         title = f"{len(nodes)} nodes left documents, {expected} were expected"
         return dict(nodes), (), [_warning("fleet.unexpected", title, "all of them are judged")]
     absent, left = (_by_short(set(some) - set(others)) for some, others in ((expected, nodes), (nodes, expected)))
-    # Where two names are short for the same one nothing says which is meant.
-    meant = {left[short][0]: names[0] for short, names in absent.items() if len(names) == len(left.get(short, ())) == 1}
+    meant = {}
+    for short, names in absent.items():
+        # Where two names are short for the same one nothing says which is meant. Two whole names, as addresses are,
+        # that only begin alike are two nodes.
+        if len(names) == len(left.get(short, ())) == 1:
+            shorter, longer = sorted((f"{name}.".lower() for name in (*names, *left[short])), key=len)
+            if longer.startswith(shorter):
+                meant[left[short][0]] = names[0]
     listed, chosen = set(expected), {}
     for host, document in nodes.items():
         if host in listed:
@@ -289,7 +295,7 @@ def _of_files(refused: Sequence[RefusedFile]) -> list[Finding]:
 def _node(document: NodeDocument, beside: _Beside, few: str, many_say_so: bool) -> FleetNode:
     """A node by what it found itself and how it stands beside the others; `few` says that it has fewer devices."""
     host = document.host
-    slow, mode = beside.slow.get(host, ()), beside.modes.get(host)
+    slow, mode = tuple(beside.slow.get(host, ())), beside.modes.get(host)
     state = "silent" if document.exit is None else _STATES[document.exit]
     cause, fix = _own_cause(document)
     if state == "good" and (wrong := _contradiction(document)):
@@ -317,8 +323,8 @@ def _node(document: NodeDocument, beside: _Beside, few: str, many_say_so: bool) 
         state, cause, fix = "undecided", few, f"on {host}: gpucheck doctor"
     elif state == "good" and host in beside.unmeasured:
         state, (cause, fix) = "undecided", beside.unmeasured[host]
-    own = (host, state, document.step, cause, fix, document.attempt, len(document.devices))
-    return FleetNode(*own, tuple(slow), beside.ratios.get(host, {}))
+    ratios = beside.ratios.get(host, {})
+    return FleetNode(host, state, document.step, cause, fix, document.attempt, len(document.devices), slow, ratios)
 
 
 def _own_cause(document: NodeDocument) -> tuple[str, str | None]:

@@ -356,6 +356,8 @@ class Place:
         self.in_forward = self.in_worker = False
         # Within how many `with` blocks, or a decorator, nothing has a graph; and factories use another device.
         self.no_graph = self.on_device = 0
+        # As many of `no_graph` as are certain: `set_grad_enabled(train)` may keep graphs, or keep none.
+        self.in_no_grad = 0
         self.keeps_gradients = False
         self.loops: list[ast.For | ast.AsyncFor | ast.While] = []
         # More than 0 while a loop is walked through only to see what it leaves behind.
@@ -596,6 +598,12 @@ def read(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
             run.report(UNWAITED, pending, name=run.scope.source.text(pending), line=node.lineno)
 
 
+def waited(run: Place, values: Iterable[Value]) -> None:
+    """The host needs these values here: where one may be on a device, the copies before it are complete."""
+    if any(one.is_tensor and one.pending is None and one.place not in ("default", "cpu") for one in values):
+        run.flow.settle()
+
+
 # -- loops -------------------------------------------------------------------------------------------------------------
 
 
@@ -625,13 +633,13 @@ def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
 
 def summed_loss(run: Place, node: ast.stmt, target: ast.expr, added: ast.expr, known: Value, before: Value) -> None:
     """`total += loss` in a loop: after a backward, or where no backward is made of the total."""
-    if not run.loops or run.no_graph or not run.is_outside(target, run.loops[-1]):
+    if not run.loops or run.in_no_grad or not run.is_outside(target, run.loops[-1]):
         return
     loop, key = run.loops[-1], ast.unparse(target)
     if {key, key.partition("[")[0]} & run.facts.backwards(None) or before.kind in ("items", "module"):
         return
     trained = set(_names_kept(added)) & run.facts.backwards(loop)
-    evaluated = known.is_tensor and known.graph and known.ndim == 0 and not run.has_framework_step
+    evaluated = known.is_tensor and known.graph and known.ndim == 0 and not (run.has_framework_step or run.no_graph)
     if (trained and not run.facts.is_plain(trained, loop)) or (evaluated and not run.facts.is_taken(key)):
         text = run.scope.source.text(added)
         fix = f"{key} += {text}.item()" if isinstance(added, ast.Name) else "add the number: .item(), or .detach()"

@@ -42,6 +42,12 @@ class Expressions(Place):
         self.below(node)
         return UNKNOWN
 
+    def test(self, node: ast.expr) -> Value:
+        """Return what an expression is whose value the host needs: a condition, or what a text shows."""
+        known = self.value(node)
+        checks.waited(self, [known])
+        return known
+
     def below(self, node: ast.AST) -> None:
         """Check the calls in the expressions that a node consists of."""
         for child in ast.iter_child_nodes(node):
@@ -190,11 +196,13 @@ class Expressions(Place):
         return self.combined(node, values)
 
     def _unary(self, node: ast.UnaryOp) -> Value:
-        known = self.value(node.operand)
-        return UNKNOWN if isinstance(node.op, ast.Not) else known
+        if isinstance(node.op, ast.Not):
+            self.test(node.operand)
+            return UNKNOWN
+        return self.value(node.operand)
 
     def _choice(self, node: ast.IfExp) -> Value:
-        self.value(node.test)
+        self.test(node.test)
         return join(self.value(node.body), self.value(node.orelse))
 
     def _named(self, node: ast.NamedExpr) -> Value:
@@ -211,6 +219,7 @@ class Expressions(Place):
             index = next((one for one in indices if one.is_tensor), UNKNOWN)
             if index.is_tensor and base.place == "default":
                 checks.apart(self, node, [base, index])
+            checks.waited(self, [index])  # a mask: the host waits for the number of elements
             return replace(base, kind="tensor", ndim=_indexed(base.ndim, node.slice, index))
         if base.kind == "items":
             if isinstance(node.slice, ast.Slice):
@@ -328,8 +337,9 @@ def _of_builtin(run: Expressions, given: Given, name: str) -> Value:
     first = given.first()
     if name in ("print", "float", "int", "bool", "str", "repr", "list", "sum", "max", "min", "abs", "sorted", "format"):
         checks.read(run, given.node, given.all)
+        checks.waited(run, given.all if name not in ("list", "sum", "abs") else [])
     if name in ("float", "int", "bool", "len", "abs") and not (name == "abs" and first.is_tensor):
-        if name != "len" and first.is_tensor and first.pending is None:
+        if name in ("float", "int", "bool") and first == UNKNOWN:  # float(x.sum()), wherever x is
             run.flow.settle()
         return NUMBER
     match name:
@@ -405,6 +415,8 @@ def _of_import(run: Expressions, given: Given, name: str) -> Value:
 def _of_torch_function(run: Expressions, given: Given, name: str) -> Value:
     """A function of tensors: the result is where they are, and they must be on one device."""
     where, _, last = name.rpartition(".")
+    if last in names.NEEDS_VALUES:
+        checks.waited(run, given.all)
     spaces = ("torch", "torch.nn.functional", "torch.linalg", "torch.special", "torch.fft")
     if where not in spaces or name in names.NOT_COMBINING:
         return UNKNOWN
@@ -588,7 +600,7 @@ def _of_unknown(run: Expressions, given: Given, name: str) -> Value:
     target = given.first("device")
     if name == "to" and given.is_true("non_blocking") and target.kind == "device" and target.place == "cpu":
         return Value("tensor", "cpu", pending=given.node)
-    if name in ("cpu", "item") or (name == "to" and target.place == "cpu"):
+    if name == "cpu" or name in names.NEEDS_VALUES or (name == "to" and target.place == "cpu"):
         # A copy to the host that waits, waits for those before it too.
         run.flow.settle()
     if name in ("new_zeros", "new_ones", "new_full", "new_tensor", "new_empty"):
@@ -605,8 +617,8 @@ def _of_tensor(run: Expressions, given: Given, receiver: Value, name: str) -> Va
         return _moved(run, given, receiver, name)
     if name not in names.NO_READ:
         checks.read(run, node, [receiver])
-    if name == "item" and receiver.pending is None:
-        run.flow.settle()
+    if name in names.NEEDS_VALUES:
+        checks.waited(run, [receiver])
     if name == "copy_":
         return _copied(run, given, receiver)
     if name in names.NO_TENSOR:
@@ -795,7 +807,8 @@ _KINDS: dict[type[ast.expr], Callable[[Any, Any], Value]] = {
     ast.BinOp: Expressions._binary,
     ast.Compare: Expressions._compare,
     ast.UnaryOp: Expressions._unary,
-    ast.BoolOp: lambda run, node: all_of([run.value(one) for one in node.values]) or UNKNOWN,
+    ast.BoolOp: lambda run, node: all_of([run.test(one) for one in node.values]) or UNKNOWN,
+    ast.FormattedValue: lambda run, node: run.test(node.value),
     ast.IfExp: Expressions._choice,
     ast.NamedExpr: Expressions._named,
     **dict.fromkeys((ast.Await, ast.Starred, ast.YieldFrom), lambda run, node: run.value(node.value)),

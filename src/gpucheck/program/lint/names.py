@@ -27,7 +27,7 @@ FACTORIES = of_torch(
     "arange bartlett_window blackman_window empty empty_strided eye from_numpy full hamming_window hann_window "
     "kaiser_window linspace logspace normal ones rand randint randn randperm range tensor tril_indices "
     "triu_indices zeros as_tensor asarray Tensor FloatTensor LongTensor IntTensor DoubleTensor BoolTensor "
-    "ByteTensor HalfTensor BFloat16Tensor ShortTensor CharTensor complex_window"
+    "ByteTensor HalfTensor BFloat16Tensor ShortTensor CharTensor"
 )
 # The shape is in the positional arguments, one for each dimension, or a tuple.
 BY_SHAPE = of_torch("empty ones rand randn zeros")
@@ -132,7 +132,10 @@ MAKES_TENSOR = words(
 LOSS_NAMES = words("criterion loss_fn loss_func loss_function criteria")
 # What a tokenizer or a graph library gives moves in place, and is called so.
 IN_PLACE_NAMES = words("batch encoding encodings encoded enc graph graphs g bg batch_encoding batched_graph")
-WAITS = words("synchronize wait wait_event wait_stream barrier join result")
+WAITS = words("synchronize wait wait_event wait_stream barrier join result query")
+# The host waits for what these return, or for its shape.
+NEEDS_VALUES = words("item tolist numpy equal allclose nonzero argwhere masked_select unique unique_consecutive")
+NO_GRAPH = words("torch.no_grad torch.inference_mode torch.autograd.no_grad torch.autograd.inference_mode")
 # How a forward of a module, or of a Lightning module, is called.
 FORWARDS = words("forward training_step validation_step test_step predict_step forward_features")
 # Frameworks run these without a graph, or run the backward themselves.
@@ -476,12 +479,12 @@ def _bound(file: File, node: ast.Name | ast.Attribute) -> list[ast.expr | None]:
         inner = [one for one in walk(scope) if isinstance(one, Function) and one is not scope]
         nested = {id(below) for one in inner for below in walk(one)} if isinstance(node, ast.Name) else set()
         own = (one for one in walk(scope) if id(one) not in nested)
-        if bound := [value for one in own for target, value in _bindings(one) if ast.unparse(target) == text]:
+        if bound := [value for one in own for target, value in bindings(one) if ast.unparse(target) == text]:
             return bound
     return []
 
 
-def _bindings(node: ast.AST) -> Iterator[tuple[ast.AST, ast.expr | None]]:
+def bindings(node: ast.AST) -> Iterator[tuple[ast.AST, ast.expr | None]]:
     """Every target that a node binds, with the expression that it gets, or that holds this."""
     targets: Sequence[ast.expr] = ()
     value: ast.expr | None = None
