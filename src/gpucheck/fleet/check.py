@@ -7,7 +7,6 @@ import functools
 import json
 import math
 import os
-import platform
 import socket
 import sys
 import tempfile
@@ -133,7 +132,8 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
         raise
     except BaseException as error:
         # A launcher ends all ranks once one has died: those that can write say so, the one that cannot is the cause.
-        node = replace(node, ended=_ended_by(error))
+        name = {Terminated: "SIGTERM", KeyboardInterrupt: "SIGINT"}.get(type(error))
+        node = replace(node, ended=name or documents.clean(f"{type(error).__name__}: {error}", MOST_TEXT))
         with contextlib.suppress(CannotLook):
             _left(node, options.gather, last=True)
         _tell(node, emit)
@@ -169,13 +169,6 @@ def _cut_off(node: NodeDocument, elapsed_s: float) -> Finding:
     message = f"{node.ended} after {units.age(elapsed_s)} of at most {whole} (--within)"
     fix = f"allow the check {whole}, or set a shorter --within"
     return Finding("fleet.part", "inconclusive", f"{node.step} did not finish", message, {"part": node.step}, fix)
-
-
-def _ended_by(error: BaseException) -> str:
-    """Return what ended the check: a signal by its name, else the exception."""
-    signals = ((Terminated, "SIGTERM"), (KeyboardInterrupt, "SIGINT"))
-    name = next((name for kind, name in signals if isinstance(error, kind)), None)
-    return name or documents.clean(f"{type(error).__name__}: {error}", MOST_TEXT)
 
 
 def _left(node: NodeDocument, gather: str | None, *, first: bool = False, last: bool = False) -> NodeDocument:
@@ -279,10 +272,10 @@ def gpus_missing(node: NodeDocument, must: int | None) -> NodeProblem | None:
     """The problem of a node that has not the GPUs that it must have, or none at all."""
     if node.gpus is None or (must is None and (node.gpus or node.exit == errors.FAILED)) or node.gpus == must:
         return None
-    if must is None:
-        fix = "gpucheck doctor; for a node without GPUs, --devices 0"
-        return NodeProblem("devices", "fleet.devices", "fail", "no GPU found", "", fix)
-    return NodeProblem("devices", "fleet.devices", "fail", gpus_text(node.gpus, must), "", "gpucheck devices")
+    title, fix = "no GPU found", "gpucheck doctor; for a node without GPUs, --devices 0"
+    if must is not None:
+        title, fix = gpus_text(node.gpus, must), "gpucheck devices"
+    return NodeProblem("devices", "fleet.devices", "fail", title, "", fix)
 
 
 _EXITS = (errors.OK, errors.FAILED, errors.COULD_NOT_LOOK, errors.UNDECIDED)
@@ -400,8 +393,6 @@ def _word(value: object) -> str:
 @functools.cache
 def boot_id() -> str | None:
     """Return what names this start of the machine (Linux); None where nothing does."""
-    if platform.system() != "Linux":
-        return None
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()[:64] or None
     except (OSError, UnicodeDecodeError):

@@ -187,10 +187,9 @@ def _expected_ones(
                 meant[left[short][0]] = names[0]
     listed, chosen = set(expected), {}
     for host, document in nodes.items():
-        if host in listed:
-            chosen[host] = document
-        elif host in meant:
-            chosen[meant[host]] = replace(document, host=meant[host])
+        name = meant.get(host, host)
+        if name in listed:
+            chosen[name] = replace(document, host=name)
     unexpected = tuple(sorted(set(nodes) - listed - set(meant)))
     if not unexpected:
         return chosen, (), []

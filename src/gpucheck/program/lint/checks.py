@@ -37,8 +37,8 @@ class Value:
     batch (what a DataLoader gives), loader, self, or name (imported, and no value yet). `place` is empty for unknown,
     or cpu, cuda, default (the CPU because nothing named a device), or input (where a module and its inputs are). `ndim`
     is None where even a scalar is possible. `made` is the expression that made it, `attribute` the attribute of `self`
-    that it was read from. `graph` says that it carries an autograd graph, `leaf` that it was made with
-    `requires_grad=True`, `moved` is the move that turned a leaf or a parameter into a plain tensor, `pending` the copy
+    that it was read from. `graph` says that it carries an autograd graph, `plain` of an unknown value that it does not,
+    `leaf` that it was made with `requires_grad=True`, `moved` is the move that turned a leaf or a parameter into a plain tensor, `pending` the copy
     to the host that may not be complete. `item` stands for every element, `parts` for each where they are known.
     `stateful` modules have something that must move.
     """
@@ -56,6 +56,7 @@ class Value:
     parts: tuple[Value, ...] = ()
     stateful: bool = False
     name: str = ""
+    plain: bool = False
 
     @property
     def is_tensor(self) -> bool:
@@ -79,10 +80,10 @@ def join(one: Value, other: Value) -> Value:
         return one
     if one.kind == "none":
         return other
-    if one.kind != other.kind:
-        return _joined_tensors(one, other) if one.is_tensor and other.is_tensor else UNKNOWN
-    if one.is_tensor:
+    if one.is_tensor and other.is_tensor:
         return _joined_tensors(one, other)
+    if one.kind != other.kind:
+        return UNKNOWN
     if one.kind == "module":
         return replace(
             one,
@@ -220,10 +221,9 @@ class Facts:
         """Return whether one of these names is made a number or loses its graph in the loop: `loss = loss.item()`."""
         for node in walk(loop):
             if isinstance(node, ast.Assign) and names & {getattr(one, "id", "") for one in node.targets}:
-                func = node.value.func if isinstance(node.value, ast.Call) else None
-                last = func.attr if isinstance(func, ast.Attribute) else ""
-                is_number = last in ("item", "detach", "tolist", "numpy", "detach_")
-                if is_number or getattr(node.value, "attr", "") == "data":
+                value = node.value
+                last = called_name(value) if isinstance(value, ast.Call) else getattr(value, "attr", "")
+                if last in ("item", "detach", "tolist", "numpy", "detach_", "data"):
                     return True
             if isinstance(node, ast.Call) and called_name(node) == "detach_":
                 return True
@@ -336,9 +336,7 @@ class Scope:
     # By id of a function that was defined within another: who was walked through there.
     parents: dict[int, Place] = field(default_factory=dict)
     # What a call of a function does; it is walked through once, when it is first called or when its turn comes.
-    effect_of: Callable[[Function, Class | None, Mapping[str, Value], Sequence[Value], int], Effect] = lambda *_: (
-        Effect()
-    )
+    effect_of: Callable[[Function, Class | None, Mapping[str, Value], Sequence[Value], int], Effect] = field(init=False)
 
 
 class Place:
@@ -584,10 +582,8 @@ def moved_leaf(run: Place, known: Value, fix: str = _MOVED_LEAF_FIX) -> None:
 def optimized(run: Place, values: Iterable[Value]) -> None:
     """Check the parameters that an optimizer gets."""
     for one in values:
-        for inner in (one, *one.parts, one.item or UNKNOWN):
-            moved_leaf(run, inner)
-            if inner.kind == "items" and inner is not one:
-                optimized(run, [inner])
+        moved_leaf(run, one)
+        optimized(run, [*one.parts, *([one.item] if one.item is not None else [])])
 
 
 def read(run: Place, node: ast.expr, values: Iterable[Value]) -> None:

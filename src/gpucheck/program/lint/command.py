@@ -183,7 +183,7 @@ class Run(Expressions):
         if node.value is not None:
             known = self.value(node.value)
             told = next(_annotations(self, node.annotation), "")
-            if known == UNKNOWN and (told in _TENSORS or told.startswith("torch.Tensor")):
+            if not known.kind and (told in _TENSORS or told.startswith("torch.Tensor")):
                 known = Value("tensor")
             self._store(node, node.target, known, node.value)
 
@@ -299,23 +299,19 @@ class Run(Expressions):
         self.statements(node.orelse)
 
     def _with(self, node: ast.With | ast.AsyncWith) -> None:
-        no_graph = perhaps = on_device = 0
+        before = self.no_graph, self.in_no_grad, self.on_device
         for item in node.items:
             known = self.value(item.context_expr)
             call = item.context_expr
             dotted = self.dotted(call.func) if isinstance(call, ast.Call) else self.dotted(call)
-            no_graph += dotted in names.NO_GRAPH
-            perhaps += self._may_stop_graphs(call)
-            on_device += known.kind == "device" or dotted == "torch.device"
+            self.in_no_grad += dotted in names.NO_GRAPH
+            # `with context:` may be anything.
+            self.no_graph += dotted in names.NO_GRAPH or self._may_stop_graphs(call) or isinstance(call, ast.Name)
+            self.on_device += known.kind == "device" or dotted == "torch.device"
             if item.optional_vars is not None:
                 self.bind(item.optional_vars, UNKNOWN)
-        self.in_no_grad += no_graph
-        self.no_graph += no_graph + perhaps
-        self.on_device += on_device
         self.statements(node.body)
-        self.in_no_grad -= no_graph
-        self.no_graph -= no_graph + perhaps
-        self.on_device -= on_device
+        self.no_graph, self.in_no_grad, self.on_device = before
 
     def _try(self, node: ast.Try) -> None:
         before = self.flow.copy()

@@ -405,9 +405,7 @@ def _has_workers(file: File, call: ast.Call) -> bool:
         return False
     # Its sixth positional argument, after dataset, batch_size, shuffle, sampler and batch_sampler.
     workers = given.get("num_workers") or (call.args[5] if len(call.args) > 5 else None)
-    numbers = [workers]
-    if isinstance(workers, ast.Name):
-        numbers = _bound(file, workers) or numbers
+    numbers = (_bound(file, workers) if isinstance(workers, ast.Name) else []) or [workers]
     return workers is not None and not all(isinstance(one, ast.Constant) and not one.value for one in numbers)
 
 
@@ -420,8 +418,8 @@ def _datasets_in_workers(file: File, loaders: Sequence[ast.Call]) -> frozenset[s
     forked: set[str] = set()
     others: set[str] = set()
     for call in loaders if datasets else ():
-        given = call.args[0] if call.args else None
-        given = next((one.value for one in call.keywords if one.arg == "dataset"), given)
+        first = call.args[0] if call.args else None
+        given = next((one.value for one in call.keywords if one.arg == "dataset"), first)
         taken = _classes_in(file, given, set())
         families = {member.node.name for name in taken if name for member in family(file, file.classes[name])}
         (forked if _has_workers(file, call) else others).update(taken | families)

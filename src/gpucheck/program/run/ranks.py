@@ -613,9 +613,7 @@ def _has_left_early(one: Read, ranks: Sequence[Read]) -> bool:
     others = [other for other in ranks if other is not one]
     if one.pending is None:  # its last calls were lost with it, as os._exit() does: its steps are known
         return any(other.steps_made > one.steps_made for other in others)
-    last: dict[str, int] = {}
-    for group, number in one.calls:
-        last[group] = max(number, last.get(group, 0))
+    last = dict(sorted(one.calls))  # the largest number of each group
     return any(number > last.get(group, number) for other in others for group, number in other.calls)
 
 
