@@ -150,10 +150,7 @@ def _one_each(documents: Iterable[NodeDocument]) -> tuple[dict[str, NodeDocument
     nodes: dict[str, NodeDocument] = {}
     twice: dict[str, None] = {}
     for document in documents:
-        before = nodes.get(document.host)
-        if before is None:
-            nodes[document.host] = document
-            continue
+        before = nodes.setdefault(document.host, document)
         if before.attempt == document.attempt and before != document:
             twice[document.host] = None
         if (document.attempt, document.written_wall_s) > (before.attempt, before.written_wall_s):
@@ -298,11 +295,8 @@ def _node(document: NodeDocument, beside: _Beside, few: str, many_say_so: bool) 
     state = "silent" if document.exit is None else _STATES[document.exit]
     cause, fix = _own_cause(document)
     if state == "good" and (wrong := _contradiction(document)):
-        state, cause, fix = (
-            "undecided",
-            f"its check says that it passed, but {wrong}",
-            f"on {host}: gpucheck fleet check",
-        )
+        state, cause = "undecided", f"its check says that it passed, but {wrong}"
+        fix = f"on {host}: gpucheck fleet check"
     sure = tuple(one for one in slow if one.certain)
     if state in ("good", "undecided", "blind") and (sure or many_say_so):
         state = "bad"
@@ -505,9 +499,9 @@ def _beside_siblings(nodes: Mapping[str, NodeDocument]) -> _Beside:
         for host, device in beside:
             slow[host].append(device)
         found = sum(device.certain for _, device in beside)
-        centre = (model, label, unit, group.nodes, len(members), group.centre, group.spread)
         found += sum(one.figure == label and one.certain for host in {h for h, _ in members} for one in by_node[host])
-        groups.append(FleetGroup(*centre, slow=found, judged=bool(group.placed)))
+        own = (group.nodes, len(members), group.centre, group.spread)
+        groups.append(FleetGroup(model, label, unit, *own, slow=found, judged=bool(group.placed)))
     for host, devices in by_node.items():
         named = {(one.device, one.figure) for one in slow[host] if one.certain}
         slow[host] += [one for one in devices if (one.device, one.figure) not in named]

@@ -305,9 +305,7 @@ def _lateness(table: Table) -> _Lateness:
         if known and call.step >= APART:
             own = {rank: at - (0.0 if table.inside else released[rank]) for rank, at in arrivals.items()}
             _add(found, call.step, position, own)
-        last = max(arrivals.values())
-        for rank in arrivals:
-            released[rank] = last
+        released |= dict.fromkeys(arrivals, max(arrivals.values()))
     return found
 
 

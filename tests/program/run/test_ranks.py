@@ -392,6 +392,23 @@ def test_ranks_that_wrote_nothing_are_named(tmp_path: Path) -> None:
     assert (finding.verdict, finding.message) == ("inconclusive", "collectives of 2 of 3 ranks were seen")
 
 
+def test_who_waits_in_a_group_of_its_own_for_a_rank_without_a_record_is_not_blamed(tmp_path: Path) -> None:
+    """Rank 3 is late in its pair with rank 2, which is late in the call of all because of it."""
+    for rank in range(4):
+        lines = steps_of(rank, rank if rank >= 2 else -1)
+        pair = (0, 1) if rank < 2 else (2, 3)
+        # The pair meets 30 ms before all do, in time but for rank 3.
+        early = (50 if rank == 2 else 30) * MS
+        calls = [[1, number, at - early] for _, number, at in lines[2]["rows"]]
+        groups = [GROUP | {"ranks": [0, 1, 2, 3]}, GROUP | {"name": f"p{pair[0]}", "ranks": pair}]
+        lines[2] |= {"rows": sorted([*lines[2]["rows"], *calls], key=lambda row: row[2])}
+        write(tmp_path, rank, [KIND | {"kind": 1, "group": f"p{pair[0]}"}, *groups, lines[0], *lines[2:]], world=4)
+    assert ranks.result(tmp_path).late == (3,)
+    (tmp_path / "rank3.jsonl").unlink()
+    result = ranks.result(tmp_path)
+    assert (result.outcome, result.late, result.reason) == ("not_decided", (), "3 of 4 ranks wrote here")
+
+
 def test_of_ranks_that_are_late_together_one_may_receive_from_the_other(tmp_path: Path) -> None:
     def told(late: int, p2p: int) -> tuple[str, str, str]:
         for rank in range(3):
@@ -556,7 +573,7 @@ def test_the_first_of_two_calls_that_are_waited_for_is_told_by_one_clock(tmp_pat
         row = [[1, 1, 100 * second + ahead] if rank == 2 else [0, 1, 102 * second]] * (rank != 3)
         calls = {"say": "calls", "lost": 0, "p2p": 0, "rows": row}
         pending = {"say": "pending", "hang": True, "rows": [one[:2] for one in row]}
-        lines = [clock, KIND, KIND | {"kind": 1, "group": "pair"}, *groups, calls, pending]
+        lines: list[dict[str, Any]] = [clock, KIND, KIND | {"kind": 1, "group": "pair"}, *groups, calls, pending]
         write(tmp_path, rank, lines, hosts=True, world=4)
     (tmp_path / "hang").write_text(f"{120 * second} 18.0")
     seen = ranks.result(tmp_path).hang

@@ -38,9 +38,9 @@ class Value:
     or cpu, cuda, default (the CPU because nothing named a device), or input (where a module and its inputs are). `ndim`
     is None where even a scalar is possible. `made` is the expression that made it, `attribute` the attribute of `self`
     that it was read from. `graph` says that it carries an autograd graph, `plain` of an unknown value that it does not,
-    `leaf` that it was made with `requires_grad=True`, `moved` is the move that turned a leaf or a parameter into a plain tensor, `pending` the copy
-    to the host that may not be complete. `item` stands for every element, `parts` for each where they are known.
-    `stateful` modules have something that must move.
+    `leaf` that it was made with `requires_grad=True`, `moved` is the move that made a leaf or a parameter a plain
+    tensor, `pending` the copy to the host that may not be complete. `item` stands for every element, `parts` for each
+    where they are known. `stateful` modules have something that must move.
     """
 
     kind: str = ""
@@ -232,11 +232,9 @@ class Facts:
     def is_taken(self, key: str) -> bool:
         """Return whether a value goes anywhere but to a screen or a number: returned, passed on, or backward is
         called."""
-        for node in walk(self.body):
-            read = isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Load)
-            if read and ast.unparse(node) == key and not self._sinks(node):
-                return True
-        return False
+        places = (one for one in walk(self.body) if isinstance(one, (ast.Name, ast.Attribute, ast.Subscript)))
+        reads = (one for one in places if isinstance(one.ctx, ast.Load) and ast.unparse(one) == key)
+        return not all(self._sinks(one) for one in reads)
 
     def _sinks(self, node: ast.AST) -> bool:
         """Return whether all that comes of it is shown or becomes a number."""
@@ -439,11 +437,8 @@ class Place:
     def is_outside(self, target: ast.expr, loop: Loop) -> bool:
         """Return whether a total lives on from one pass to the next: nothing in the loop sets it anew."""
         text = ast.unparse(target)
-        for node in walk(loop):
-            is_set = isinstance(node, ast.Assign) and any(ast.unparse(one) == text for one in node.targets)
-            if isinstance(node, ast.Assign) and is_set and text not in texts(node.value):
-                return False
-        return True
+        sets = (one for one in walk(loop) if isinstance(one, ast.Assign) and text in map(ast.unparse, one.targets))
+        return all(text in texts(one.value) for one in sets)
 
 
 def texts(node: ast.expr) -> set[str]:

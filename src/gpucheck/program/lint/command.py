@@ -251,14 +251,7 @@ class Run(Expressions):
 
     def _loaded(self, target: ast.expr) -> Value:
         """Return what a target holds before it is assigned to."""
-        key = self.key(target)
-        if key in self.flow.names:
-            return self.flow.names[key]
-        if attribute := self_attribute(target):
-            return self.attributes.get(attribute, UNKNOWN)
-        if isinstance(target, ast.Name):
-            return self.value(ast.copy_location(ast.Name(target.id, ast.Load()), target))
-        return UNKNOWN
+        return self.value(target) if isinstance(target, (ast.Name, ast.Attribute)) else UNKNOWN
 
     def _delete(self, node: ast.Delete) -> None:
         for one in node.targets:

@@ -606,8 +606,8 @@ def _of_unknown(run: Expressions, given: Given, name: str) -> Value:
         run.flow.settle()
     if name in ("new_zeros", "new_ones", "new_full", "new_tensor", "new_empty"):
         return Value("tensor")
-    if name in ("append", "add", "extend", "write", "info", "save"):
-        checks.read(run, given.node, given.all if name in ("write", "info") else [])
+    if name in ("write", "info"):
+        checks.read(run, given.node, given.all)
     return UNKNOWN
 
 

@@ -245,9 +245,8 @@ def read(tree: ast.Module) -> File:
 
 def _canonical(name: str) -> str:
     """The name by which the tables know it: `from torch.nn.modules.linear import Linear` is torch.nn.Linear."""
-    if name.startswith("torch.nn.modules."):
-        return f"torch.nn.{name.rpartition('.')[2]}"
-    return {"torch.nn.parameter.Parameter": "torch.nn.Parameter"}.get(name, name)
+    is_inner = name.startswith(("torch.nn.modules.", "torch.nn.parameter."))
+    return f"torch.nn.{name.rpartition('.')[2]}" if is_inner else name
 
 
 def _class(node: ast.ClassDef) -> Class:
@@ -482,7 +481,7 @@ def _bound(file: File, node: ast.Name | ast.Attribute) -> list[ast.expr | None]:
     return []
 
 
-def bindings(node: ast.AST) -> Iterator[tuple[ast.AST, ast.expr | None]]:
+def bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
     """Every target that a node binds, with the expression that it gets, or that holds this."""
     targets: Sequence[ast.expr] = ()
     value: ast.expr | None = None
@@ -559,11 +558,9 @@ class Source:
 
     def is_ignored(self, node: Node, rule: str) -> bool:
         """Return whether a comment on one of the node's lines names the rule, or all."""
-        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
-            ids = self.ignored.get(line)
-            if ids is not None and (not ids or rule in ids or rule.removeprefix("lint.") in ids):
-                return True
-        return False
+        lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        told = [ids for line, ids in self.ignored.items() if line in lines]
+        return any(not ids or rule in ids or rule.removeprefix("lint.") in ids for ids in told)
 
 
 def parse(data: bytes) -> Source:

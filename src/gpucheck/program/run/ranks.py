@@ -77,6 +77,8 @@ class Job:
     is_kept: bool
     hang_after_s: float | None
     ends: bool
+    # Whether torchrun says that the ranks are on several hosts.
+    has_hosts: bool
     asked_at: float | None = None
     has_asked: bool = False
     has_told: bool = False
@@ -100,11 +102,6 @@ class Job:
             # Only torchrun says how many ranks a host has.
             "hosts": self.has_hosts or "LOCAL_WORLD_SIZE" not in os.environ,
         }
-
-    @property
-    def has_hosts(self) -> bool:
-        """Return whether torchrun says that the ranks are on several hosts."""
-        return os.environ.get("LOCAL_WORLD_SIZE", str(self.world)) != str(self.world)
 
     def write(self, line: dict[str, Any]) -> None:
         """Append a line. A folder that is gone, or full, costs the line."""
@@ -185,7 +182,8 @@ def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | 
     if not (rank.isdigit() and world.isdigit()) or int(world) < 2 or os.name != "posix":
         return None
     path = Path(folder) if folder is not None else _meeting()
-    found = Job(int(rank), int(world), path, folder is not None, hang_after_s, ends)
+    has_hosts = os.environ.get("LOCAL_WORLD_SIZE", world) != world
+    found = Job(int(rank), int(world), path, folder is not None, hang_after_s, ends, has_hosts)
     try:
         path.mkdir(mode=0o777 if found.is_kept else 0o700, parents=found.is_kept, exist_ok=True)
         made = path.lstat()
@@ -442,8 +440,9 @@ def result(folder: Path) -> RanksResult:
     verdict = ranks_judge.judge(table)
     if verdict.outcome != "not_decided" and any(math.isinf(one) for one in table.clock_error_s.values()):
         verdict = ranks_judge.Verdict("not_decided", reason="the clocks of the hosts could not be compared")
-    # Those that were seen may all wait for one that was not.
-    if (seen := len({rank for call in table.calls for rank in call.arrivals})) < world and verdict.outcome == "alike":
+    # Those that were seen may all wait for one that was not, or some of them in a group of their own.
+    seen = len({rank for call in table.calls for rank in call.arrivals})
+    if seen < world and (verdict.outcome == "alike" or _may_wait_unseen(ranks)):
         verdict = ranks_judge.Verdict("not_decided", reason=f"collectives of {seen} of {world} ranks were seen")
     done = min((one.steps_made for one in ranks), default=0)
     if table.steps < min(done, ranks_judge.FEWEST_STEPS):
@@ -475,6 +474,14 @@ def result(folder: Path) -> RanksResult:
         mismatch=_mismatch(ranks),
         not_seen=tuple(_not_seen(ranks, world)),
     )
+
+
+def _may_wait_unseen(ranks: Sequence[Read]) -> bool:
+    """Return whether some of these ranks, and not all, share a group with one that left no record."""
+    known = {one.rank for one in ranks}
+    used = {(one.rank, group.partition("#")[0]): one for one in ranks for group, _ in one.calls}
+    members = [set(one.groups.get(group, known)) for (_, group), one in used.items()]
+    return not all(known <= each or each <= known for each in members)
 
 
 def _not_seen(ranks: Sequence[Read], world: int) -> Iterator[str]:
