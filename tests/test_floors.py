@@ -65,7 +65,7 @@ SIZES = {
     "devices": (3, 267),  # the inventory that reads twice is opened here
     "doctor": (12, 1994),
     "explain": (11, 846),  # a cut pattern whose shortest part is not there is not tried
-    "fleet": (8, 1307),  # nodes whose documents cannot be read, lack figures or contradict themselves are not good
+    "fleet": (8, 1316),  # nodes whose documents cannot be read, lack figures or contradict themselves are not good
     "machine": (23, 4007),  # what the kernel's ticks can be off by is no other process
     "measure": (4, 627),  # readings during the untimed calls count, whose share judges need too
     "memory": (5, 351),
@@ -73,7 +73,7 @@ SIZES = {
     # names a tensor and a value that are there, and reads methods whose receiver has another name. A rank that is late
     # in few steps, or leaves early, is named. What torch on CUDA refuses above its operations: NCCL, gradients, numpy,
     # GPUs and memory that are not there. An error in one line and the steps of a rank have a name.
-    "program": (27, 6955),
+    "program": (27, 6954),
     "render": (24, 3823),  # what ended a program is its answer; what tests all memory (stress)
     "report": (17, 1791),  # a target that failed was not cut off; what these say of a rank and its cost
     "smoke": (6, 920),

@@ -89,13 +89,13 @@ def judge(
     names = expected if isinstance(expected, tuple) else ()
     nodes, unexpected, unexpected_told = _expected_ones(nodes, expected)
     told += unexpected_told
-    nodes, old, old_told = _of_one_start(nodes)
-    told += old_told
+    nodes, apart, apart_told = _of_one_start(nodes)
+    told += apart_told
     beside = _beside_siblings(nodes)
     fewer = _fewer_devices(nodes) if devices is None else _not_so_many(nodes, devices)
     rows = [_node(document, beside, *fewer.get(host, ("", False))) for host, document in nodes.items()]
     broken = _names_of_files(refused, chosen)
-    rows += old
+    rows += apart
     known = {row.host for row in rows}
     rows += [_missing(host, broken.get(host)) for host in names if host not in known]
     if not names:
@@ -197,23 +197,30 @@ def _expected_ones(
 def _of_one_start(nodes: Mapping[str, NodeDocument]) -> tuple[dict[str, NodeDocument], list[FleetNode], list[Finding]]:
     """The nodes that began together; rows for those that began long before, as with a run id that every night has.
 
-    They are held against the middle one: a wrong clock, or a forged one, makes no other node old.
+    They are held against the middle one: a wrong clock, or a forged one, makes no other node old. Where most are long
+    before a node that passed, its clock may be wrong, or theirs are the old ones.
     """
     if not nodes:
         return {}, [], []
-    starts = [one.started_wall_s for one in nodes.values()]
-    middle, last = stats.median(starts), max(starts)
-    old = {host: middle - one.started_wall_s for host, one in nodes.items() if middle - one.started_wall_s > OLD_S}
+    starts = sorted(one.started_wall_s for one in nodes.values())
+    middle, last = starts[len(starts) // 2], starts[-1]
     fix = "start a check on it; use a new --run ID for every night"
-    rows = [
-        FleetNode(host, "silent", "", f"its document is {units.age(age_s)} older than the others", fix)
-        for host, age_s in old.items()
-    ]
+    rows: list[FleetNode] = []
+    for host, one in nodes.items():
+        late_s = one.started_wall_s - middle
+        if late_s < -OLD_S:
+            cause = f"its document is {units.age(-late_s)} older than the others"
+            rows.append(FleetNode(host, "silent", "", cause, fix))
+        elif late_s > OLD_S and one.exit == errors.OK:
+            cause = f"its document is {units.age(late_s)} newer than the others, which may be old"
+            rows.append(FleetNode(host, "undecided", "", cause, f"check its clock; {fix}", one.attempt))
     told = []
-    if last - min(starts) > OLD_S:
-        title = f"documents of one run are up to {units.age(last - min(starts))} apart"
-        told = [Finding("fleet.old", "warn", title, "", {"nodes": sorted(old)}, "use a new --run ID for every start")]
-    return {host: one for host, one in nodes.items() if host not in old}, rows, told
+    if last - starts[0] > OLD_S:
+        title = f"documents of one run are up to {units.age(last - starts[0])} apart"
+        old = sorted(row.host for row in rows if row.state == "silent")
+        told = [Finding("fleet.old", "warn", title, "", {"nodes": old}, "use a new --run ID for every start")]
+    apart = {row.host for row in rows}
+    return {host: one for host, one in nodes.items() if host not in apart}, rows, told
 
 
 def _by_short(names: Iterable[str]) -> dict[str, list[str]]:

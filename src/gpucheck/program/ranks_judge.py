@@ -90,10 +90,8 @@ def judge(table: Table) -> Verdict:
         why = "two jobs, wrong clocks, or calls that nobody waits for"
         return Verdict("not_decided", reason=f"ranks go on for a step without the last one: {why}")
     if not table.inside and not any(call.waits for call in table.calls):
-        reason = (
-            "no collective was seen that all ranks wait for: not all do for one with a root, as broadcast or reduce"
-        )
-        return Verdict("not_decided", reason=reason)
+        why = "no collective was seen that all ranks wait for: one with a root, as broadcast or reduce, is none"
+        return Verdict("not_decided", reason=why)
     lateness = _lateness(table)
     late, lost_by_step = lateness.late, lateness.lost
     steps = sorted(lost_by_step)

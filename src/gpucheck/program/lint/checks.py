@@ -549,9 +549,8 @@ def kept_module(run: Place, node: Node, key: str, item: Value | None) -> None:
     if item.kind != "module" or not item.stateful or item.attribute or owner.registers_by_hand:
         return
     registered = run.scope.registered.get(owner.node.name, set())
-    if name in owner.handed_on or (item.made is not None and id(item.made) in registered):
-        return
-    if (owner.node.name, key) in run.scope.told:
+    is_registered = name in owner.handed_on or (item.made is not None and id(item.made) in registered)
+    if is_registered or (owner.node.name, key) in run.scope.told:
         return
     if not run.quiet:
         run.scope.told.add((owner.node.name, key))
