@@ -54,8 +54,8 @@ FLOORS = {
 # and lower it where it shrank.
 SIZES = {
     # Flags have one name on every screen; what a process that ends at once removes; the api judges by statistics of the
-    # samples.
-    ".": (13, 1096),
+    # samples; the median of the others, which fleet and ranks had each.
+    ".": (13, 1099),
     "batch_size": (13, 3112),  # a full budget is no slope; a bound is no prediction
     "bench": (
         36,
@@ -79,7 +79,7 @@ SIZES = {
     # names a tensor and a value that are there, and reads methods whose receiver has another name. A rank that is late
     # in few steps, or leaves early, is named. What torch on CUDA refuses above its operations: NCCL, gradients, numpy,
     # GPUs and memory that are not there. An error in one line and the steps of a rank have a name.
-    "program": (27, 6967),
+    "program": (27, 6954),
     "render": (24, 3823),  # what ended a program is its answer; what tests all memory (stress)
     # A device's settings, for a fleet and for a comparison; a target that failed was not cut off; what these say of a
     # rank and its cost.

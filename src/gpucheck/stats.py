@@ -35,6 +35,13 @@ def median(values: Sequence[float]) -> float:
     return float(statistics.median(values))
 
 
+def median_without(ordered: Sequence[float], at: int) -> float:
+    """The median of sorted values, two at least, without the one at `at`."""
+    middle, is_odd = divmod(len(ordered) - 1, 2)
+    high = ordered[middle + (middle >= at)]
+    return high if is_odd else (ordered[middle - 1 + (middle - 1 >= at)] + high) / 2
+
+
 def quantile(values: Sequence[float], q: float) -> float:
     """The value below which the fraction `q` lies, linear between order statistics (type 7 of Hyndman and Fan 1996)."""
     if not values or not 0 <= q <= 1:

@@ -71,6 +71,14 @@ def test_the_worst_part_counts() -> None:
     assert check.exit_of([*parts, NodePart("d", 1, 1.0)]) == 1
 
 
+@pytest.mark.parametrize(("verdict", "code", "exit"), [("fail", 1, 1), ("fail", 143, 1), ("warn", 0, 4)])
+def test_what_a_part_had_proven_when_its_time_was_up_stays(verdict: str, code: int, exit: int) -> None:
+    """A GPU computes wrongly and the next one hangs: the node is bad, whatever ended the part."""
+    made = check.with_part(EMPTY, "smoke", ended(said(verdict, code), None, timed_out=True), 10.0)
+    assert check.exit_of(made.parts) == exit
+    assert sorted(one.verdict for one in made.problems) == sorted([verdict, "inconclusive"])
+
+
 def test_a_rate_has_the_standard_error_of_its_median() -> None:
     time_s = TimeStats(1.0, 9, ci_low=0.9804, ci_high=1.0196, ci_level=0.95)
     case = {"dtype": "bfloat16", "m": 8, "n": 8, "k": 4, "support": "native"}

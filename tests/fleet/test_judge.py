@@ -324,8 +324,17 @@ def test_a_document_of_the_night_before_under_the_same_run_is_silent() -> None:
     assert judged.result.counts["good"] == 19 and len(judged.result.nodes) == 20
     assert "up to 1 d apart" in finding(judged, "fleet.old")
     ahead = judge([replace(TWENTY[0], started_wall_s=1e12), *TWENTY[1:]])  # a wrong clock hurts nobody else
-    assert ahead.result.counts["good"] == 20
+    assert ahead.result.counts["good"] == 19 and row(ahead, "n0").state == "undecided"
     assert finding(ahead, "fleet.old")
+    # Or only one node was checked tonight: it is not known that the others are good.
+    cause = "its document is 1 d newer than the others, which may be old"
+    tonight = [replace(one, started_wall_s=1000.0 + day_s) for one in TWENTY[:10]]
+    alone = judge([tonight[0], *TWENTY[1:]])
+    assert alone.findings[0].title == f"19 of 20 nodes good; n0: {cause}"
+    failed = judge([replace(tonight[0], exit=1), *TWENTY[1:]])
+    assert failed.result.bad == ("n0",)
+    half = judge([*tonight, *TWENTY[10:]])
+    assert (half.result.counts["good"], row(half, "n19").cause) == (10, "its document is 1 d older than the others")
 
 
 def test_the_last_attempt_counts_and_duplicates_are_told() -> None:
@@ -368,6 +377,11 @@ def test_a_list_of_short_names_means_the_whole_ones() -> None:
     assert set(back.result.good) == {one.host for one in whole}
     both = judge([TWENTY[0]], expected=("n0.a", "n0.b"))  # which of them it is cannot be known
     assert both.result.unexpected == ("n0",) and both.result.counts["silent"] == 2
+    for name, other in (("10.0.0.3", "10.0.0.9"), ("n0.rack1", "n0.rack2")):  # two whole names are two nodes
+        apart = judge([replace(TWENTY[0], host=other)], expected=(name,))
+        assert (apart.result.unexpected, apart.result.bad) == ((other,), (name,))
+    for name, other in (("N0.Example", "n0.example"), ("n0.rack1", "n0.rack1.example")):
+        assert judge([replace(TWENTY[0], host=other)], expected=(name,)).result.good == (name,)
 
 
 def test_a_document_that_is_refused_is_its_nodes_cause() -> None:

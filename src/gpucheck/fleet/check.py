@@ -6,7 +6,6 @@ import contextlib
 import functools
 import json
 import os
-import platform
 import socket
 import sys
 import tempfile
@@ -132,8 +131,7 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
         raise
     except BaseException as error:
         # A launcher ends all ranks once one has died: those that can write say so, the one that cannot is the cause.
-        signals = ((Terminated, "SIGTERM"), (KeyboardInterrupt, "SIGINT"))
-        name = next((name for kind, name in signals if isinstance(error, kind)), None)
+        name = {Terminated: "SIGTERM", KeyboardInterrupt: "SIGINT"}.get(type(error))
         node = replace(node, ended=name or documents.clean(f"{type(error).__name__}: {error}", MOST_TEXT))
         with contextlib.suppress(CannotLook):
             _left(node, options.gather, last=True)
@@ -223,7 +221,10 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
     """The document with what a part's child has said; one that was ended, or says nothing, is a problem of the node."""
     try:
         report = from_json(Report, json.loads(ended.stdout))
-        code: int | None = report.summary.exit
+        # A status from outside the findings, as a signal's, says only that it was ended.
+        code: int | None = exit_code(report.findings) if ended.timed_out else report.summary.exit
+        if part == "doctor" and code == errors.FAILED:
+            report, code = _without_torch(report)
     except (ValueError, KeyError, TypeError, AttributeError):
         report, code = None, None
     why = _why(ended, limit_s, code)
@@ -234,9 +235,6 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
         fix = f"on {node.host}: gpucheck {' '.join(PARTS[part].arguments(max(limit_s, 30.0)))}"
         problems.append(NodeProblem(part, "fleet.part", "inconclusive", f"{part} did not finish", why, fix))
     if report is not None:
-        if part == "doctor" and code == errors.FAILED:
-            report, code = _without_torch(report)
-            done = replace(done, exit=code)
         # What does not apply to a device is no problem; where a part could not look at all, why is.
         asking = _ASKING if code == errors.COULD_NOT_LOOK else _ASKING[:-1]
         problems += [_problem(part, one) for one in report.findings if one.verdict in asking]
@@ -273,10 +271,10 @@ def gpus_missing(node: NodeDocument, must: int | None) -> NodeProblem | None:
     """The problem of a node that has not the GPUs that it must have, or none at all."""
     if node.gpus is None or (must is None and (node.gpus or node.exit == errors.FAILED)) or node.gpus == must:
         return None
-    if must is None:
-        fix = "gpucheck doctor; for a node without GPUs, --devices 0"
-        return NodeProblem("devices", "fleet.devices", "fail", "no GPU found", "", fix)
-    return NodeProblem("devices", "fleet.devices", "fail", gpus_text(node.gpus, must), "", "gpucheck devices")
+    title, fix = "no GPU found", "gpucheck doctor; for a node without GPUs, --devices 0"
+    if must is not None:
+        title, fix = gpus_text(node.gpus, must), "gpucheck devices"
+    return NodeProblem("devices", "fleet.devices", "fail", title, "", fix)
 
 
 _EXITS = (errors.OK, errors.FAILED, errors.COULD_NOT_LOOK, errors.UNDECIDED)
@@ -307,8 +305,11 @@ def _problem(part: str, finding: Finding) -> NodeProblem:
 
 
 def exit_of(parts: Sequence[NodePart]) -> int:
-    """The node's exit status: a part that did not end leaves it undecided, whatever others could not look at."""
-    return errors.settle(errors.UNDECIDED if part.exit is None or part.ended else part.exit for part in parts)
+    """The node's exit status: of a part that did not end only a failure counts, else it leaves the node undecided."""
+    return errors.settle(
+        errors.UNDECIDED if part.exit is None or (part.ended and part.exit != errors.FAILED) else part.exit
+        for part in parts
+    )
 
 
 # -- figures, devices, settings ----------------------------------------------------------------------------------------
@@ -368,8 +369,6 @@ def settings_of(facts: Facts) -> dict[str, str]:
 @functools.cache
 def boot_id() -> str | None:
     """Return what names this start of the machine (Linux); None where nothing does."""
-    if platform.system() != "Linux":
-        return None
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()[:64] or None
     except (OSError, UnicodeDecodeError):

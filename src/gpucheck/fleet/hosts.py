@@ -64,21 +64,20 @@ def _file(path: Path, option: str) -> tuple[str, ...]:
 
 def _expand(text: str, option: str) -> tuple[str, ...]:
     """The names of a list as Slurm writes it: `node[001-004,7],login1`. Raises UsageError."""
+    what = f"{option} {text[:200]!r}"
     # Commas inside brackets part no names.
     if _PART.sub("", text).strip(","):
-        raise UsageError(f"{option} {text[:200]!r} is not understood", "its brackets do not match", _HOW)
+        raise UsageError(f"{what} is not understood", "its brackets do not match", _HOW)
     names: dict[str, None] = {}
     for part in filter(None, map(str.strip, _PART.findall(text))):
         for name in _expanded(part, option):
             if not is_safe(name):
-                raise UsageError(
-                    f"{option} {text[:200]!r} is not understood", f"{name[:100]!r} is not a host name", _HOW
-                )
+                raise UsageError(f"{what} is not understood", f"{name[:100]!r} is not a host name", _HOW)
             names[name] = None
             if len(names) > MOST_NODES:
-                raise UsageError(f"{option} {text[:200]!r} names more than {MOST_NODES} nodes")
+                raise UsageError(f"{what} names more than {MOST_NODES} nodes")
     if not names:
-        raise UsageError(f"{option} {text[:200]!r} names no node", "", _HOW)
+        raise UsageError(f"{what} names no node", "", _HOW)
     return tuple(names)
 
 

@@ -104,7 +104,4 @@ _JUDGE = of(
         "run the check again on that node",
     ),
 )
-IDS = (
-    *_CHECK,
-    *_JUDGE,
-)
+IDS = (*_CHECK, *_JUDGE)

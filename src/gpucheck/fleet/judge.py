@@ -89,13 +89,13 @@ def judge(
     names = expected if isinstance(expected, tuple) else ()
     nodes, unexpected, unexpected_told = _expected_ones(nodes, expected)
     told += unexpected_told
-    nodes, old, old_told = _of_one_start(nodes)
-    told += old_told
+    nodes, apart, apart_told = _of_one_start(nodes)
+    told += apart_told
     beside = _beside_siblings(nodes)
     fewer = _fewer_devices(nodes) if devices is None else _not_so_many(nodes, devices)
     rows = [_node(document, beside, *fewer.get(host, ("", False))) for host, document in nodes.items()]
     broken = _names_of_files(refused, chosen)
-    rows += old
+    rows += apart
     known = {row.host for row in rows}
     rows += [_missing(host, broken.get(host)) for host in names if host not in known]
     if not names:
@@ -150,10 +150,7 @@ def _one_each(documents: Iterable[NodeDocument]) -> tuple[dict[str, NodeDocument
     nodes: dict[str, NodeDocument] = {}
     twice: dict[str, None] = {}
     for document in documents:
-        before = nodes.get(document.host)
-        if before is None:
-            nodes[document.host] = document
-            continue
+        before = nodes.setdefault(document.host, document)
         if before.attempt == document.attempt and before != document:
             twice[document.host] = None
         if (document.attempt, document.written_wall_s) > (before.attempt, before.written_wall_s):
@@ -177,14 +174,19 @@ def _expected_ones(
         title = f"{len(nodes)} nodes left documents, {expected} were expected"
         return dict(nodes), (), [_warning("fleet.unexpected", title, "all of them are judged")]
     absent, left = (_by_short(set(some) - set(others)) for some, others in ((expected, nodes), (nodes, expected)))
-    # Where two names are short for the same one nothing says which is meant.
-    meant = {left[short][0]: names[0] for short, names in absent.items() if len(names) == len(left.get(short, ())) == 1}
+    meant = {}
+    for short, names in absent.items():
+        # Where two names are short for the same one nothing says which is meant. Two whole names, as addresses are,
+        # that only begin alike are two nodes.
+        if len(names) == len(left.get(short, ())) == 1:
+            shorter, longer = sorted((f"{name}.".lower() for name in (*names, *left[short])), key=len)
+            if longer.startswith(shorter):
+                meant[left[short][0]] = names[0]
     listed, chosen = set(expected), {}
     for host, document in nodes.items():
-        if host in listed:
-            chosen[host] = document
-        elif host in meant:
-            chosen[meant[host]] = replace(document, host=meant[host])
+        name = meant.get(host, host)
+        if name in listed:
+            chosen[name] = replace(document, host=name)
     unexpected = tuple(sorted(set(nodes) - listed - set(meant)))
     if not unexpected:
         return chosen, (), []
@@ -195,23 +197,30 @@ def _expected_ones(
 def _of_one_start(nodes: Mapping[str, NodeDocument]) -> tuple[dict[str, NodeDocument], list[FleetNode], list[Finding]]:
     """The nodes that began together; rows for those that began long before, as with a run id that every night has.
 
-    They are held against the middle one: a wrong clock, or a forged one, makes no other node old.
+    They are held against the middle one: a wrong clock, or a forged one, makes no other node old. Where most are long
+    before a node that passed, its clock may be wrong, or theirs are the old ones.
     """
     if not nodes:
         return {}, [], []
-    starts = [one.started_wall_s for one in nodes.values()]
-    middle, last = stats.median(starts), max(starts)
-    old = {host: middle - one.started_wall_s for host, one in nodes.items() if middle - one.started_wall_s > OLD_S}
+    starts = sorted(one.started_wall_s for one in nodes.values())
+    middle, last = starts[len(starts) // 2], starts[-1]
     fix = "start a check on it; use a new --run ID for every night"
-    rows = [
-        FleetNode(host, "silent", "", f"its document is {units.age(age_s)} older than the others", fix)
-        for host, age_s in old.items()
-    ]
+    rows: list[FleetNode] = []
+    for host, one in nodes.items():
+        late_s = one.started_wall_s - middle
+        if late_s < -OLD_S:
+            cause = f"its document is {units.age(-late_s)} older than the others"
+            rows.append(FleetNode(host, "silent", "", cause, fix))
+        elif late_s > OLD_S and one.exit == errors.OK:
+            cause = f"its document is {units.age(late_s)} newer than the others, which may be old"
+            rows.append(FleetNode(host, "undecided", "", cause, f"check its clock; {fix}", one.attempt))
     told = []
-    if last - min(starts) > OLD_S:
-        title = f"documents of one run are up to {units.age(last - min(starts))} apart"
-        told = [Finding("fleet.old", "warn", title, "", {"nodes": sorted(old)}, "use a new --run ID for every start")]
-    return {host: one for host, one in nodes.items() if host not in old}, rows, told
+    if last - starts[0] > OLD_S:
+        title = f"documents of one run are up to {units.age(last - starts[0])} apart"
+        old = sorted(row.host for row in rows if row.state == "silent")
+        told = [Finding("fleet.old", "warn", title, "", {"nodes": old}, "use a new --run ID for every start")]
+    apart = {row.host for row in rows}
+    return {host: one for host, one in nodes.items() if host not in apart}, rows, told
 
 
 def _by_short(names: Iterable[str]) -> dict[str, list[str]]:
@@ -289,15 +298,12 @@ def _of_files(refused: Sequence[RefusedFile]) -> list[Finding]:
 def _node(document: NodeDocument, beside: _Beside, few: str, many_say_so: bool) -> FleetNode:
     """A node by what it found itself and how it stands beside the others; `few` says that it has fewer devices."""
     host = document.host
-    slow, mode = beside.slow.get(host, ()), beside.modes.get(host)
+    slow, mode = tuple(beside.slow.get(host, ())), beside.modes.get(host)
     state = "silent" if document.exit is None else _STATES[document.exit]
     cause, fix = _own_cause(document)
     if state == "good" and (wrong := _contradiction(document)):
-        state, cause, fix = (
-            "undecided",
-            f"its check says that it passed, but {wrong}",
-            f"on {host}: gpucheck fleet check",
-        )
+        state, cause = "undecided", f"its check says that it passed, but {wrong}"
+        fix = f"on {host}: gpucheck fleet check"
     sure = tuple(one for one in slow if one.certain)
     if state in ("good", "undecided", "blind") and (sure or many_say_so):
         state = "bad"
@@ -317,8 +323,8 @@ def _node(document: NodeDocument, beside: _Beside, few: str, many_say_so: bool) 
         state, cause, fix = "undecided", few, f"on {host}: gpucheck doctor"
     elif state == "good" and host in beside.unmeasured:
         state, (cause, fix) = "undecided", beside.unmeasured[host]
-    own = (host, state, document.step, cause, fix, document.attempt, len(document.devices))
-    return FleetNode(*own, tuple(slow), beside.ratios.get(host, {}))
+    ratios = beside.ratios.get(host, {})
+    return FleetNode(host, state, document.step, cause, fix, document.attempt, len(document.devices), slow, ratios)
 
 
 def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
@@ -500,9 +506,9 @@ def _beside_siblings(nodes: Mapping[str, NodeDocument]) -> _Beside:
         for host, device in beside:
             slow[host].append(device)
         found = sum(device.certain for _, device in beside)
-        centre = (model, label, unit, group.nodes, len(members), group.centre, group.spread)
         found += sum(one.figure == label and one.certain for host in {h for h, _ in members} for one in by_node[host])
-        groups.append(FleetGroup(*centre, slow=found, judged=bool(group.placed)))
+        own = (group.nodes, len(members), group.centre, group.spread)
+        groups.append(FleetGroup(model, label, unit, *own, slow=found, judged=bool(group.placed)))
     for host, devices in by_node.items():
         named = {(one.device, one.figure) for one in slow[host] if one.certain}
         slow[host] += [one for one in devices if (one.device, one.figure) not in named]

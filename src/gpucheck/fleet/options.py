@@ -98,8 +98,7 @@ class FleetCheckOptions:
         return tuple(one for one in TITLES if one in left)
 
     def _selected(self) -> list[str]:
-        nothing = "nothing would be checked"
-        return naming.select(tuple(TITLES), str, self.only, self.skip, noun="part", nothing=nothing)
+        return naming.select(tuple(TITLES), str, self.only, self.skip, noun="part", nothing="nothing would be checked")
 
     def names(self) -> list[tuple[str, str]]:
         return [(one, TITLES[one]) for one in self._selected()]

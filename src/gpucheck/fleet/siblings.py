@@ -14,6 +14,7 @@ that is as fast as its node is not slow, its node may be. Nodes are held against
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 import statistics
@@ -141,16 +142,10 @@ def _from_others(values: Sequence[float]) -> list[float]:
 
     From a median that has the value itself in it one of three is no distance at all: such a spread is too small.
     """
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ordered = [values[place] for place in order]
-    middle, is_odd = divmod(len(values) - 1, 2)
-    found = [0.0] * len(values)
-    for rank, place in enumerate(order if len(values) > 1 else ()):
-        # The middle of the others: behind the value's own rank they stand one further on.
-        upper = ordered[middle + (middle >= rank)]
-        lower = upper if is_odd else ordered[middle - 1 + (middle - 1 >= rank)]
-        found[place] = values[place] - (lower + upper) / 2
-    return found if len(values) > 1 else []
+    if len(values) < 2:
+        return []
+    ordered = sorted(values)
+    return [value - stats.median_without(ordered, bisect.bisect_left(ordered, value)) for value in values]
 
 
 def _freedom(between: float, nodes: int, within: float, devices: int) -> float:

@@ -12,7 +12,7 @@ import itertools
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -93,22 +93,23 @@ def judge(table: Table) -> Verdict:
         reason = "no collective was seen for which all ranks wait (with a root, as in broadcast, not all do)"
         return Verdict("not_decided", reason=reason)
     lateness = _lateness(table)
-    late, steps = lateness.late, sorted(lateness.lost)
+    late, lost_by_step = lateness.late, lateness.lost
+    steps = sorted(lost_by_step)
     if len(steps) < FEWEST_STEPS - APART:
         told = "collectives that all ranks wait for were seen in"
         return Verdict("not_decided", reason=f"{told} {len(steps)} steps: fewer than {FEWEST_STEPS}")
-    means = {rank: statistics.fmean(rows.get(step, 0.0) for step in steps) for rank, rows in late.items()}
+    series = {rank: [rows.get(step, 0.0) for step in steps] for rank, rows in late.items()}
+    means = {rank: statistics.fmean(values) for rank, values in series.items()}
     least = max(LEAST_SHARE * table.step_s, LEAST_S)
-    level = 1 - 2 * LEVEL / len(table.ranks)
-    errors = _errors({rank: [rows.get(step, 0.0) for step in steps] for rank, rows in late.items()}, level)
+    errors = _errors(series, 1 - 2 * LEVEL / len(table.ranks))
     named = tuple(
         rank
         for rank in sorted(late, key=lambda one: -means[one])
         if means[rank] - _clock(table, rank) > max(least, errors[rank])
     )
-    lost = [lateness.lost[step] for step in steps]
+    lost = [lost_by_step[step] for step in steps]
     lost_s, clock_s = statistics.fmean(lost), max(_clock(table, rank) for rank in late)
-    costly = sorted(sorted(steps, key=lambda step: -lateness.lost[step])[: _most(lost)])
+    costly = sorted(sorted(steps, key=lambda step: -lost_by_step[step])[: _most(lost)])
     is_seldom = len(costly) < SELDOM * len(steps)
     if not named and lost_s - clock_s > least and is_seldom:
         top, chance = _seldom(lateness, costly)
@@ -116,7 +117,7 @@ def judge(table: Table) -> Verdict:
             named = (top,)
     costs = lateness.costs(named)
     cost = [costs.get(step, 0.0) for step in steps]
-    shares = {rank: sum(lateness.last[step] == rank for step in steps) / len(steps) for rank in late}
+    shares = {rank: sum(lateness.last[step][1] == rank for step in steps) / len(steps) for rank in late}
     # Where most steps cost next to nothing, who is last in them holds up nobody: the time counts.
     weights = lateness.waited if len(costly) < len(steps) / 2 else shares
     others = max((weights[rank] for rank in late if rank not in named), default=0.0)
@@ -153,7 +154,7 @@ def _seldom(lateness: _Lateness, steps: Sequence[int]) -> tuple[int, float]:
     """Return who is last in most of these costly steps, and how likely any rank were so often by chance. Steps in a row
     count once: one event may take several."""
     apart = [step for before, step in itertools.pairwise([-APART, *steps]) if step - before > 1]
-    ((top, count),) = Counter(lateness.last[step] for step in apart).most_common(1)
+    ((top, count),) = Counter(lateness.last[step][1] for step in apart).most_common(1)
     each, n = 1 / len(lateness.late), len(apart)
     chances = (math.comb(n, k) * each**k * (1 - each) ** (n - k) for k in range(count, n + 1))
     return top, sum(chances) / each
@@ -172,9 +173,12 @@ def _apart(table: Table) -> float:
     most: dict[int, float] = {}
     for call in table.calls:
         if call.step >= APART and len(call.arrivals) > 1:
-            ordered = sorted(call.arrivals.values())
-            most[call.step] = max(most.get(call.step, 0.0), ordered[-1] - ordered[(len(ordered) - 1) // 2])
+            most[call.step] = max(most.get(call.step, 0.0), _behind_middle(sorted(call.arrivals.values())))
     return statistics.fmean(most.values())
+
+
+def _behind_middle(ordered: Sequence[float]) -> float:
+    return ordered[-1] - ordered[(len(ordered) - 1) // 2]
 
 
 def _errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, float]:
@@ -238,11 +242,11 @@ def _alternate(named: Sequence[int], late: Mapping[int, Mapping[int, float]], st
 
 @dataclass(slots=True)
 class _Lateness:
-    """By step: how much later each rank was than its siblings, who was last, and what waiting for the last cost."""
+    """By step: how much later each rank was than its siblings, and who was last."""
 
     late: dict[int, dict[int, float]]
-    lost: dict[int, float]
-    last: dict[int, int]
+    # By how much that one was last, and its rank.
+    last: dict[int, tuple[float, int]]
     # The time that was waited for each rank, in all calls in which it was the last.
     waited: dict[int, float]
     # The time of each rank since its release, at each call that released it.
@@ -250,16 +254,31 @@ class _Lateness:
     # The same lateness of each rank by the place of the call in a step.
     at: dict[int, dict[tuple[str, int], float]]
 
+    @property
+    def lost(self) -> dict[int, float]:
+        """What waiting for the last cost in each step."""
+        return self._longest(lambda own: _behind_middle(sorted(own.values())))
+
     def costs(self, ranks: Iterable[int]) -> dict[int, float]:
         """The time that a step would have been shorter if these ranks had arrived with the last of the others."""
-        found: dict[int, float] = defaultdict(float)
         chosen = frozenset(ranks)
-        for step, own in self.own:
+
+        def cost(own: Mapping[int, float]) -> float:
             others = [value for rank, value in own.items() if rank not in chosen]
             mine = [value for rank, value in own.items() if rank in chosen]
-            if others and mine:
-                found[step] += max(max(mine) - max(others), 0.0)
-        return found
+            return max(max(mine) - max(others), 0.0) if others and mine else 0.0
+
+        return self._longest(cost)
+
+    def _longest(self, seconds: Callable[[Mapping[int, float]], float]) -> dict[int, float]:
+        """Return for each step the largest sum over the calls of one rank: groups that share no rank wait at the same
+        time."""
+        found: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        for step, own in self.own:
+            each = seconds(own)
+            for rank in own:
+                found[step][rank] += each
+        return {step: max(of_ranks.values()) for step, of_ranks in found.items()}
 
 
 def _lateness(table: Table) -> _Lateness:
@@ -273,9 +292,8 @@ def _lateness(table: Table) -> _Lateness:
     releasing = [True] * len(calls) if table.inside else _releasing(calls, positions, slack)
     nowhere: dict[int, dict[tuple[str, int], float]] = {rank: defaultdict(float) for rank in table.ranks}
     waited = dict.fromkeys(table.ranks, 0.0)
-    found = _Lateness({rank: {} for rank in table.ranks}, defaultdict(float), {}, waited, [], nowhere)
+    found = _Lateness({rank: {} for rank in table.ranks}, {}, waited, [], nowhere)
     released: dict[int, float] = {}
-    largest: dict[int, float] = {}
     for call, position, releases in zip(calls, positions, releasing, strict=True):
         if not releases:
             continue
@@ -284,40 +302,23 @@ def _lateness(table: Table) -> _Lateness:
         known = table.inside or all(rank in released for rank in arrivals)
         if known and call.step >= APART:
             own = {rank: at - (0.0 if table.inside else released[rank]) for rank, at in arrivals.items()}
-            _add(found, call.step, position, own, largest)
-        last = max(arrivals.values())
-        for rank in arrivals:
-            released[rank] = last
+            _add(found, call.step, position, own)
+        released |= dict.fromkeys(arrivals, max(arrivals.values()))
     return found
 
 
-def _add(
-    found: _Lateness, step: int, position: tuple[str, int], own: dict[int, float], largest: dict[int, float]
-) -> None:
+def _add(found: _Lateness, step: int, position: tuple[str, int], own: dict[int, float]) -> None:
     """Count one call: each rank beside the median of the others in its group."""
     ordered = sorted(own.values())
     for rank, value in own.items():
         at = bisect.bisect_left(ordered, value)
-        rows, later = found.late[rank], value - _median_without(ordered, at)
+        rows, later = found.late[rank], value - stats.median_without(ordered, at)
         rows[step] = rows.get(step, 0.0) + later
         found.at[rank][position] += later
-    lost = ordered[-1] - ordered[(len(ordered) - 1) // 2]
-    found.lost[step] += lost
     latest = max(own, key=own.__getitem__)
-    found.waited[latest] += lost
-    gap = ordered[-1] - ordered[-2]
-    if step not in largest or gap > largest[step]:
-        largest[step] = gap
-        found.last[step] = latest
+    found.waited[latest] += _behind_middle(ordered)
+    found.last[step] = max(found.last.get(step, (0.0, latest)), (ordered[-1] - ordered[-2], latest))
     found.own.append((step, own))
-
-
-def _median_without(ordered: Sequence[float], at: int) -> float:
-    """The median of sorted values without the one at `at`."""
-    count = len(ordered) - 1
-    middle = count // 2
-    high = ordered[middle + (middle >= at)]
-    return high if count % 2 else (ordered[middle - 1 + (middle - 1 >= at)] + high) / 2
 
 
 def _positions(calls: Sequence[Call]) -> list[tuple[str, int]]:
@@ -345,19 +346,16 @@ def _releasing(calls: Sequence[Call], positions: Sequence[tuple[str, int]], slac
             orders[rank].append((at, index))
     ordered = [sorted(call.arrivals.values()) for call in calls]
     lasts, since = [one[-1] for one in ordered], [0.0] * len(calls)
+    # How long the last rank of each call took to its own next one.
+    of_last: dict[int, float] = {}
     for order in orders.values():
         order.sort()
-        for (_, index), (at, following) in itertools.pairwise(order):
+        for (own, index), (at, following) in itertools.pairwise(order):
             if at == lasts[following]:
                 since[following] = at - lasts[index]
+            if own == lasts[index]:
+                of_last[index] = at - own
     gaps: dict[tuple[str, int], dict[int, list[_Gap]]] = defaultdict(lambda: defaultdict(list))
-    # How long the last rank of each call took to its own next one.
-    of_last = {
-        index: at - own
-        for order in orders.values()
-        for (own, index), (at, _) in itertools.pairwise(order)
-        if own == lasts[index]
-    }
     for rank, order in orders.items():
         for (own, index), (at, following) in itertools.pairwise(order):
             if calls[index].step != calls[following].step or calls[index].step < APART:
@@ -365,7 +363,7 @@ def _releasing(calls: Sequence[Call], positions: Sequence[tuple[str, int]], slac
             last = lasts[index]
             if own < last:
                 others = ordered[index]
-                middle = _median_without(others, bisect.bisect_left(others, own))
+                middle = stats.median_without(others, bisect.bisect_left(others, own))
                 apart = last - middle if len(others) > 2 else since[index]
                 gaps[positions[index]][rank].append((at - own, last - own, apart, of_last.get(index, at - own)))
     waited = {position: _is_waited_for(rows, slack) for position, rows in gaps.items()}

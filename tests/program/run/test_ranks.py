@@ -12,7 +12,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,24 @@ def test_who_waited_for_a_late_rank_in_one_group_is_not_blamed_in_the_next() -> 
     assert (verdict.outcome, verdict.ranks) == ("straggler", (1,))
 
 
+def test_groups_that_wait_at_the_same_time_cost_a_step_once() -> None:
+    def pairs(count: int, late: Sequence[int]) -> Verdict:
+        calls, at = [], [0.0] * count
+        for step in range(80):
+            at = [begun + STEP_S + noise(rank, step) + 0.02 * (rank in late) for rank, begun in enumerate(at)]
+            for rank in range(0, count, 2):
+                calls.append(Call(f"p{rank}", step, {rank: at[rank], rank + 1: at[rank + 1]}))
+                at[rank] = at[rank + 1] = max(at[rank : rank + 2])
+            calls.append(Call("0", step, dict(enumerate(at))))
+            at = [max(at)] * count
+        return ranks_judge.judge(Table(tuple(range(count)), 80, STEP_S, calls))
+
+    assert pairs(64, ()).outcome == "alike"
+    verdict = pairs(8, (1, 3))
+    assert (verdict.outcome, verdict.ranks) == ("straggler", (1, 3))
+    assert verdict.cost_s == pytest.approx(0.02, abs=2e-3)
+
+
 def test_ranks_that_take_turns_are_no_straggler_and_late_ones_together_are() -> None:
     turns = ranks_judge.judge(table(lambda rank, step: [STEP_S + noise(rank, step) + 0.02 * (rank == step % 2)]))
     assert (turns.outcome, set(turns.ranks) <= {0, 1}) == ("alternating", True)
@@ -179,7 +198,15 @@ def test_by_the_time_inside_the_shortest_is_the_straggler() -> None:
 # -- files of ranks ----------------------------------------------------------------------------------------------------
 
 
-def write(folder: Path, rank: int, lines: Sequence[dict[str, Any]], *, hosts: bool = False, world: int = 3) -> None:
+def write(
+    folder: Path,
+    rank: int,
+    lines: Sequence[dict[str, Any]],
+    *,
+    hosts: bool = False,
+    world: int = 3,
+    more: Mapping[str, Any] | None = None,
+) -> None:
     head = {
         "say": "rank",
         "rank": rank,
@@ -188,6 +215,7 @@ def write(folder: Path, rank: int, lines: Sequence[dict[str, Any]], *, hosts: bo
         "host": "node1",
         "local_rank": str(rank),
         "at_ns": 0,
+        **(more or {}),
     }
     text_ = "".join(json.dumps(line) + "\n" for line in (head, *lines))
     (folder / f"rank{rank}.jsonl").write_text(text_ + '{"say": "calls", "rows": [[0, ', encoding="ascii")  # cut off
@@ -318,6 +346,22 @@ def test_clocks_of_hosts_that_were_not_compared_decide_nothing(tmp_path: Path) -
     assert ranks.result(tmp_path).late == (1,)
 
 
+def test_ranks_with_other_host_names_have_clocks_of_their_own_whatever_the_launcher_says(tmp_path: Path) -> None:
+    """Sound ranks, started by srun: the clock of the second node is 5 ms ahead."""
+    for rank in range(3):
+        lines = steps_of(rank, -1)
+        lines[2]["rows"] = [[kind, number, at + 5 * MS * (rank == 2)] for kind, number, at in lines[2]["rows"]]
+        host = {"host": "node2"} if rank == 2 else {}
+        write(tmp_path, rank, lines, more=host)
+    result = ranks.result(tmp_path)
+    assert (result.outcome, result.reason) == ("not_decided", "the clocks of the hosts could not be compared")
+
+
+def test_the_clock_of_rank_0s_host_does_not_drift_from_itself() -> None:
+    ours = ranks.Read(1, hosts=True, clocks=[(0, 0, 0), (30 * 10**9, 0, 0)])
+    assert ours.offset(15 * 10**9) == ours.offset(40 * 10**9) == (0.0, 0.0)
+
+
 def test_another_hosts_time_is_moved_by_what_lies_between_two_readings() -> None:
     one = ranks.Read(1, hosts=True, clocks=[(0, 1000, 50), (10**9, 3000, 50)])
     offset, error = one.offset(5 * 10**8)
@@ -346,6 +390,23 @@ def test_ranks_that_wrote_nothing_are_named(tmp_path: Path) -> None:
         write(tmp_path, rank, [line for line in lines if line["say"] != "group"])
     (finding,) = ranks.findings(ranks.result(tmp_path))
     assert (finding.verdict, finding.message) == ("inconclusive", "collectives of 2 of 3 ranks were seen")
+
+
+def test_who_waits_in_a_group_of_its_own_for_a_rank_without_a_record_is_not_blamed(tmp_path: Path) -> None:
+    """Rank 3 is late in its pair with rank 2, which is late in the call of all because of it."""
+    for rank in range(4):
+        lines = steps_of(rank, rank if rank >= 2 else -1)
+        pair = (0, 1) if rank < 2 else (2, 3)
+        # The pair meets 30 ms before all do, in time but for rank 3.
+        early = (50 if rank == 2 else 30) * MS
+        calls = [[1, number, at - early] for _, number, at in lines[2]["rows"]]
+        groups = [GROUP | {"ranks": [0, 1, 2, 3]}, GROUP | {"name": f"p{pair[0]}", "ranks": pair}]
+        lines[2] |= {"rows": sorted([*lines[2]["rows"], *calls], key=lambda row: row[2])}
+        write(tmp_path, rank, [KIND | {"kind": 1, "group": f"p{pair[0]}"}, *groups, lines[0], *lines[2:]], world=4)
+    assert ranks.result(tmp_path).late == (3,)
+    (tmp_path / "rank3.jsonl").unlink()
+    result = ranks.result(tmp_path)
+    assert (result.outcome, result.late, result.reason) == ("not_decided", (), "3 of 4 ranks wrote here")
 
 
 def test_of_ranks_that_are_late_together_one_may_receive_from_the_other(tmp_path: Path) -> None:
@@ -429,6 +490,22 @@ def test_a_call_with_other_elements_is_named_by_its_line(tmp_path: Path) -> None
     assert ranks.result(tmp_path).mismatch is None
 
 
+def test_of_calls_with_one_number_that_do_not_match_the_same_is_told_each_time(tmp_path: Path) -> None:
+    for rank in range(3):
+        kinds = [KIND | {"kind": n, "group": f"{n:02}", "sizes": [[8 + (rank == n % 3)]]} for n in range(40)]
+        calls = {"say": "calls", "lost": 0, "p2p": 0, "rows": [[n, 1, MS] for n in range(40)]}
+        write(tmp_path, rank, [*kinds, calls])
+    seen = ranks.result(tmp_path).mismatch
+    assert seen is not None and (seen.call.group, seen.ranks) == ("00", (0,))
+
+
+def test_a_gpu_whose_number_no_launcher_told_has_none(tmp_path: Path) -> None:
+    for rank in range(3):
+        lines = [KIND | {"name": "nccl:all_reduce"}, *steps_of(rank, 1)[1:]]
+        write(tmp_path, rank, lines, more={"local_rank": ""})
+    assert ranks.findings(ranks.result(tmp_path))[0].message.startswith("rank 1 (cuda, node1) is last")
+
+
 def hang(folder: Path, state: str, frames: Sequence[Any], *, goes_on: bool = False) -> RanksResult:
     for rank in range(3):
         rows = [[0, 1, MS], *([[0, 2, 2 * MS]] if rank != 1 or goes_on else [])]
@@ -484,6 +561,24 @@ def test_a_hang_tells_who_is_missing_and_where(tmp_path: Path) -> None:
     assert "; rank 1 had ended with exit 0" in ranks.findings(ranks.result(tmp_path))[0].message
     stopped = ranks.findings(hang(tmp_path, "T (stopped)", []))[0]
     assert "rank 1 is stopped (SIGSTOP or a debugger)" in stopped.message
+
+
+def test_the_first_of_two_calls_that_are_waited_for_is_told_by_one_clock(tmp_path: Path) -> None:
+    """Rank 2 waits for rank 3 in their group, and 2 s later the others wait for both. Their host's clock is ahead."""
+    second = 10**9
+    for rank in range(4):
+        ahead = 5 * second * (rank >= 2)
+        clock = {"say": "clock", "at_ns": 100 * second + ahead, "offset_ns": -ahead, "error_ns": 1000}
+        groups = [GROUP | {"ranks": [0, 1, 2, 3]}, GROUP | {"name": "pair", "ranks": [2, 3]}]
+        row = [[1, 1, 100 * second + ahead] if rank == 2 else [0, 1, 102 * second]] * (rank != 3)
+        calls = {"say": "calls", "lost": 0, "p2p": 0, "rows": row}
+        pending = {"say": "pending", "hang": True, "rows": [one[:2] for one in row]}
+        lines: list[dict[str, Any]] = [clock, KIND, KIND | {"kind": 1, "group": "pair"}, *groups, calls, pending]
+        write(tmp_path, rank, lines, hosts=True, world=4)
+    (tmp_path / "hang").write_text(f"{120 * second} 18.0")
+    seen = ranks.result(tmp_path).hang
+    assert seen is not None
+    assert (seen.call.group, seen.inside, seen.missing) == ("pair", (2,), (3,))
 
 
 def test_all_ranks_in_a_call_are_not_cleared_where_roots_and_orders_are_unknown(tmp_path: Path) -> None:
@@ -547,6 +642,15 @@ def test_who_failed_first_is_told(tmp_path: Path) -> None:
     )
 
 
+def test_who_failed_first_is_unknown_where_the_clocks_of_hosts_were_not_compared(tmp_path: Path) -> None:
+    for rank in range(3):
+        end: dict[str, Any] = {"say": "end", "exit": rank > 0, "at_ns": 10 + rank, "steps": 7, "lines": []}
+        write(tmp_path, rank, [KIND, GROUP, end], hosts=True)
+    finding = next(one for one in ranks.findings(ranks.result(tmp_path)) if one.id == "run.ranks.ended")
+    unknown = "which of them was first is unknown: the clocks of the hosts could not be compared"
+    assert (finding.title, finding.message) == ("ranks 1 and 2 failed", unknown)
+
+
 def test_a_rank_that_ended_well_but_too_early_is_why_the_others_fail(tmp_path: Path) -> None:
     def told(calls: int, *, is_complete: bool, done: int = 79, code: int = 1) -> str:
         for rank in range(3):
@@ -599,6 +703,26 @@ def test_a_job_is_what_the_launcher_says(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert json.loads(line)["rank"] == 1
     assert found.result() is None
     assert ranks.is_job(str(tmp_path))
+
+
+def test_marks_of_a_job_before_are_gone_on_every_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The temporary folder of a host has the name of the job before that had the same master."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for name, value in {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    folder = ranks._meeting()
+    folder.mkdir(mode=0o700)
+    (folder / "hang").write_text("1 5.0")
+    found = ranks.job(None, None, ends=True)
+    assert found is not None
+    found.tick(1, lambda text: None)
+    assert (found.asked_at, found.ends_by()) == (None, None)
+    # Its two ranks have ended: nobody waits for those of other hosts, and nothing stays behind.
+    monkeypatch.setattr("time.sleep", lambda s: pytest.fail("it waits"))
+    for rank in (2, 3):
+        (folder / f"rank{rank}.jsonl").write_text('{"say": "end"}')
+    assert found.result() is None
+    assert not folder.exists()
 
 
 def test_jobs_with_masters_on_two_hosts_meet_in_folders_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -678,6 +802,25 @@ def test_the_offset_of_a_clock_is_half_a_round_trip_or_better() -> None:
         threading.Thread(target=recorder.serve, args=(server, "secret"), daemon=True).start()
         offset, error = recorder.offset_ns("127.0.0.1", server.getsockname()[1], "secret")
     assert abs(offset) <= error
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="jobs of several ranks are looked at on POSIX systems")
+def test_a_clock_that_stops_answering_is_no_reading() -> None:
+    def closes(server: socket.socket) -> None:
+        client, _ = server.accept()
+        with client:
+            client.recv(7)
+            client.sendall(time.time_ns().to_bytes(8, "little"))
+            client.shutdown(socket.SHUT_WR)
+            while client.recv(1):
+                pass
+
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(1)
+        threading.Thread(target=closes, args=(server,), daemon=True).start()
+        with pytest.raises(ConnectionError):
+            recorder.offset_ns("127.0.0.1", server.getsockname()[1], "secret")
 
 
 def test_a_process_without_the_handler_is_sent_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:

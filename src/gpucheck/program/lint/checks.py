@@ -37,10 +37,10 @@ class Value:
     batch (what a DataLoader gives), loader, self, or name (imported, and no value yet). `place` is empty for unknown,
     or cpu, cuda, default (the CPU because nothing named a device), or input (where a module and its inputs are). `ndim`
     is None where even a scalar is possible. `made` is the expression that made it, `attribute` the attribute of `self`
-    that it was read from. `graph` says that it carries an autograd graph, `leaf` that it was made with
-    `requires_grad=True`, `moved` is the move that turned a leaf or a parameter into a plain tensor, `pending` the copy
-    to the host that may not be complete. `item` stands for every element, `parts` for each where they are known.
-    `stateful` modules have something that must move.
+    that it was read from. `graph` says that it carries an autograd graph, `plain` of an unknown value that it does not,
+    `leaf` that it was made with `requires_grad=True`, `moved` is the move that made a leaf or a parameter a plain
+    tensor, `pending` the copy to the host that may not be complete. `item` stands for every element, `parts` for each
+    where they are known. `stateful` modules have something that must move.
     """
 
     kind: str = ""
@@ -56,6 +56,7 @@ class Value:
     parts: tuple[Value, ...] = ()
     stateful: bool = False
     name: str = ""
+    plain: bool = False
 
     @property
     def is_tensor(self) -> bool:
@@ -79,10 +80,10 @@ def join(one: Value, other: Value) -> Value:
         return one
     if one.kind == "none":
         return other
-    if one.kind != other.kind:
-        return _joined_tensors(one, other) if one.is_tensor and other.is_tensor else UNKNOWN
-    if one.is_tensor:
+    if one.is_tensor and other.is_tensor:
         return _joined_tensors(one, other)
+    if one.kind != other.kind:
+        return UNKNOWN
     if one.kind == "module":
         return replace(
             one,
@@ -220,10 +221,9 @@ class Facts:
         """Return whether one of these names is made a number or loses its graph in the loop: `loss = loss.item()`."""
         for node in walk(loop):
             if isinstance(node, ast.Assign) and names & {getattr(one, "id", "") for one in node.targets}:
-                func = node.value.func if isinstance(node.value, ast.Call) else None
-                last = func.attr if isinstance(func, ast.Attribute) else ""
-                is_number = last in ("item", "detach", "tolist", "numpy", "detach_")
-                if is_number or getattr(node.value, "attr", "") == "data":
+                value = node.value
+                last = called_name(value) if isinstance(value, ast.Call) else getattr(value, "attr", "")
+                if last in ("item", "detach", "tolist", "numpy", "detach_", "data"):
                     return True
             if isinstance(node, ast.Call) and called_name(node) == "detach_":
                 return True
@@ -232,11 +232,9 @@ class Facts:
     def is_taken(self, key: str) -> bool:
         """Return whether a value goes anywhere but to a screen or a number: returned, passed on, or backward is
         called."""
-        for node in walk(self.body):
-            read = isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Load)
-            if read and ast.unparse(node) == key and not self._sinks(node):
-                return True
-        return False
+        places = (one for one in walk(self.body) if isinstance(one, (ast.Name, ast.Attribute, ast.Subscript)))
+        reads = (one for one in places if isinstance(one.ctx, ast.Load) and ast.unparse(one) == key)
+        return not all(self._sinks(one) for one in reads)
 
     def _sinks(self, node: ast.AST) -> bool:
         """Return whether all that comes of it is shown or becomes a number."""
@@ -336,9 +334,7 @@ class Scope:
     # By id of a function that was defined within another: who was walked through there.
     parents: dict[int, Place] = field(default_factory=dict)
     # What a call of a function does; it is walked through once, when it is first called or when its turn comes.
-    effect_of: Callable[[Function, Class | None, Mapping[str, Value], Sequence[Value], int], Effect] = lambda *_: (
-        Effect()
-    )
+    effect_of: Callable[[Function, Class | None, Mapping[str, Value], Sequence[Value], int], Effect] = field(init=False)
 
 
 class Place:
@@ -356,6 +352,8 @@ class Place:
         self.in_forward = self.in_worker = False
         # Within how many `with` blocks, or a decorator, nothing has a graph; and factories use another device.
         self.no_graph = self.on_device = 0
+        # As many of `no_graph` as are certain: `set_grad_enabled(train)` may keep graphs, or keep none.
+        self.in_no_grad = 0
         self.keeps_gradients = False
         self.loops: list[ast.For | ast.AsyncFor | ast.While] = []
         # More than 0 while a loop is walked through only to see what it leaves behind.
@@ -439,11 +437,8 @@ class Place:
     def is_outside(self, target: ast.expr, loop: Loop) -> bool:
         """Return whether a total lives on from one pass to the next: nothing in the loop sets it anew."""
         text = ast.unparse(target)
-        for node in walk(loop):
-            is_set = isinstance(node, ast.Assign) and any(ast.unparse(one) == text for one in node.targets)
-            if isinstance(node, ast.Assign) and is_set and text not in texts(node.value):
-                return False
-        return True
+        sets = (one for one in walk(loop) if isinstance(one, ast.Assign) and text in map(ast.unparse, one.targets))
+        return all(text in texts(one.value) for one in sets)
 
 
 def texts(node: ast.expr) -> set[str]:
@@ -554,9 +549,8 @@ def kept_module(run: Place, node: Node, key: str, item: Value | None) -> None:
     if item.kind != "module" or not item.stateful or item.attribute or owner.registers_by_hand:
         return
     registered = run.scope.registered.get(owner.node.name, set())
-    if name in owner.handed_on or (item.made is not None and id(item.made) in registered):
-        return
-    if (owner.node.name, key) in run.scope.told:
+    is_registered = name in owner.handed_on or (item.made is not None and id(item.made) in registered)
+    if is_registered or (owner.node.name, key) in run.scope.told:
         return
     if not run.quiet:
         run.scope.told.add((owner.node.name, key))
@@ -582,10 +576,8 @@ def moved_leaf(run: Place, known: Value, fix: str = _MOVED_LEAF_FIX) -> None:
 def optimized(run: Place, values: Iterable[Value]) -> None:
     """Check the parameters that an optimizer gets."""
     for one in values:
-        for inner in (one, *one.parts, one.item or UNKNOWN):
-            moved_leaf(run, inner)
-            if inner.kind == "items" and inner is not one:
-                optimized(run, [inner])
+        moved_leaf(run, one)
+        optimized(run, [*one.parts, *([one.item] if one.item is not None else [])])
 
 
 def read(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
@@ -594,6 +586,12 @@ def read(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
         pending = one.pending or (one.item.pending if one.item is not None else None)
         if pending is not None:
             run.report(UNWAITED, pending, name=run.scope.source.text(pending), line=node.lineno)
+
+
+def waited(run: Place, values: Iterable[Value]) -> None:
+    """The host needs these values here: where one may be on a device, the copies before it are complete."""
+    if any(one.is_tensor and one.pending is None and one.place not in ("default", "cpu") for one in values):
+        run.flow.settle()
 
 
 # -- loops -------------------------------------------------------------------------------------------------------------
@@ -625,13 +623,13 @@ def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
 
 def summed_loss(run: Place, node: ast.stmt, target: ast.expr, added: ast.expr, known: Value, before: Value) -> None:
     """`total += loss` in a loop: after a backward, or where no backward is made of the total."""
-    if not run.loops or run.no_graph or not run.is_outside(target, run.loops[-1]):
+    if not run.loops or run.in_no_grad or not run.is_outside(target, run.loops[-1]):
         return
     loop, key = run.loops[-1], ast.unparse(target)
     if {key, key.partition("[")[0]} & run.facts.backwards(None) or before.kind in ("items", "module"):
         return
     trained = set(_names_kept(added)) & run.facts.backwards(loop)
-    evaluated = known.is_tensor and known.graph and known.ndim == 0 and not run.has_framework_step
+    evaluated = known.is_tensor and known.graph and known.ndim == 0 and not (run.has_framework_step or run.no_graph)
     if (trained and not run.facts.is_plain(trained, loop)) or (evaluated and not run.facts.is_taken(key)):
         text = run.scope.source.text(added)
         fix = f"{key} += {text}.item()" if isinstance(added, ast.Name) else "add the number: .item(), or .detach()"

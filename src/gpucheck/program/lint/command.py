@@ -33,7 +33,6 @@ _SKIPPED = frozenset(
 _DEPTH = 5000
 # About five seconds of work: what is shorter needs no line.
 _STEP = 500
-_NOTEBOOK = "notebooks are not read"
 
 
 def command(options: LintOptions, emit: Emit) -> None:
@@ -54,8 +53,8 @@ def command(options: LintOptions, emit: Emit) -> None:
         emit(Judged(Finding("lint.files", "skip", f"no Python files in {named}", "a folder is searched for *.py")))
     elif not (counts["found"] or counts["unread"]):
         read = counts["files"]
-        files_text = "1 file" if read == 1 else f"{read} files"
-        emit(Judged(Finding("lint.files", "pass", f"no device mistakes found in {files_text}", "", {"files": read})))
+        title = f"no device mistakes found in {read} file{'s' * (read != 1)}"
+        emit(Judged(Finding("lint.files", "pass", title, "", {"files": read})))
     emit(Answered("lint", LintResult(counts["files"], counts["ignored"], counts["unread"], told)))
 
 
@@ -66,7 +65,7 @@ def _one(path: str, taken: frozenset[str], counts: Counter[str], emit: Emit) -> 
     if path.endswith(".ipynb"):
         counts["unread"] += 1
         fix = "jupyter nbconvert --to script, then lint the script"
-        emit(Judged(_unjudged(name, "skip", Unreadable(_NOTEBOOK), fix)))
+        emit(Judged(_unjudged(name, "skip", Unreadable("notebooks are not read"), fix)))
         return
     counts["files"] += 1
     try:
@@ -167,6 +166,13 @@ class Run(Expressions):
     def _expression(self, node: ast.Expr) -> None:
         self.value(node.value)
         checks.discarded(self, node.value)
+        self.no_graph += self._may_stop_graphs(node.value)
+
+    def _may_stop_graphs(self, node: ast.expr) -> bool:
+        """Return whether this is `torch.set_grad_enabled(…)` of anything but True."""
+        if not isinstance(node, ast.Call) or not self.dotted(node.func).endswith(".set_grad_enabled"):
+            return False
+        return getattr(node.args[0] if node.args else None, "value", None) is not True
 
     def _assign(self, node: ast.Assign) -> None:
         known = self.value(node.value)
@@ -177,7 +183,7 @@ class Run(Expressions):
         if node.value is not None:
             known = self.value(node.value)
             told = next(_annotations(self, node.annotation), "")
-            if known == UNKNOWN and (told in _TENSORS or told.startswith("torch.Tensor")):
+            if not known.kind and (told in _TENSORS or told.startswith("torch.Tensor")):
                 known = Value("tensor")
             self._store(node, node.target, known, node.value)
 
@@ -245,14 +251,7 @@ class Run(Expressions):
 
     def _loaded(self, target: ast.expr) -> Value:
         """Return what a target holds before it is assigned to."""
-        key = self.key(target)
-        if key in self.flow.names:
-            return self.flow.names[key]
-        if attribute := self_attribute(target):
-            return self.attributes.get(attribute, UNKNOWN)
-        if isinstance(target, ast.Name):
-            return self.value(ast.copy_location(ast.Name(target.id, ast.Load()), target))
-        return UNKNOWN
+        return self.value(target) if isinstance(target, (ast.Name, ast.Attribute)) else UNKNOWN
 
     def _delete(self, node: ast.Delete) -> None:
         for one in node.targets:
@@ -269,7 +268,7 @@ class Run(Expressions):
     # -- blocks --------------------------------------------------------------------------------------------------------
 
     def _if(self, node: ast.If) -> None:
-        self.value(node.test)
+        self.test(node.test)
         other = self.flow.copy()
         self.statements(node.body)
         taken, self.flow = self.flow, other
@@ -293,20 +292,19 @@ class Run(Expressions):
         self.statements(node.orelse)
 
     def _with(self, node: ast.With | ast.AsyncWith) -> None:
-        no_graph = on_device = 0
+        before = self.no_graph, self.in_no_grad, self.on_device
         for item in node.items:
             known = self.value(item.context_expr)
             call = item.context_expr
             dotted = self.dotted(call.func) if isinstance(call, ast.Call) else self.dotted(call)
-            no_graph += dotted in ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad")
-            on_device += known.kind == "device" or dotted == "torch.device"
+            self.in_no_grad += dotted in names.NO_GRAPH
+            # `with context:` may be anything.
+            self.no_graph += dotted in names.NO_GRAPH or self._may_stop_graphs(call) or isinstance(call, ast.Name)
+            self.on_device += known.kind == "device" or dotted == "torch.device"
             if item.optional_vars is not None:
                 self.bind(item.optional_vars, UNKNOWN)
-        self.no_graph += no_graph
-        self.on_device += on_device
         self.statements(node.body)
-        self.no_graph -= no_graph
-        self.on_device -= on_device
+        self.no_graph, self.in_no_grad, self.on_device = before
 
     def _try(self, node: ast.Try) -> None:
         before = self.flow.copy()
@@ -358,6 +356,7 @@ def effect_of(
     run = Run(scope, owner, function, name, outer)
     _begin(run, function, parent)
     run.no_graph += no_graph
+    run.in_no_grad += no_graph
     if run.in_forward and parent is None:
         positional = [*function.args.posonlyargs, *function.args.args][1:]
         for one, passed in zip(positional, args, strict=False):
@@ -384,12 +383,13 @@ def _begin(run: Run, function: Function, parent: Place | None) -> None:
     run.evidence = run.facts.evidence()
     run.in_worker = bool({f".{function.name}", run.name} & run.scope.file.in_workers)
     decorators = {run.dotted(one.func if isinstance(one, ast.Call) else one) for one in function.decorator_list}
-    run.no_graph = int(bool(decorators & {"torch.no_grad", "torch.inference_mode"}))
+    run.in_no_grad = run.no_graph = int(bool(decorators & names.NO_GRAPH))
     run.keeps_gradients = any(isinstance(one, ast.Attribute) and one.attr == "retain_grad" for one in walk(function))
     owner, is_method = run.owner, parent is None and run.owner is not None
     if parent is not None:
         run.in_forward, run.in_worker = parent.in_forward, parent.in_worker or run.in_worker
         run.no_graph += parent.no_graph
+        run.in_no_grad += parent.in_no_grad
     elif owner is not None:
         # The methods that forward, or a step of Lightning, goes through; not __init__.
         if (forwards := run.scope.forwards.get(owner.node.name)) is None:
@@ -423,12 +423,14 @@ def _parameters(run: Run, function: Function, is_method: bool) -> None:
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     static = any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in function.decorator_list)
+    padding: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
+    pairs = [
+        *zip(positional, [*padding, *arguments.defaults], strict=True),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+    ]
     if is_method and positional and not static:
         run.flow.names[positional[0].arg] = Value("self")
-        positional = positional[1:]
-    padding: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
-    defaults = [*padding, *arguments.defaults][-len(positional) :] if positional else []
-    pairs = [*zip(positional, defaults, strict=False), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+        del pairs[0]
     for at, (one, default) in enumerate(pairs):
         run.parameters.add(one.arg)
         known = _parameter(run, one, default)
@@ -541,22 +543,9 @@ def _gather(scope: Scope, owner: Class, outer: Mapping[str, Value]) -> None:
 
 def _sources(functions: Iterator[Function]) -> dict[str, ast.expr]:
     """By attribute the expression that it is set to."""
-    found: dict[str, ast.expr] = {}
-    for function in functions:
-        for node in walk(function):
-            if not isinstance(node, (ast.Assign, ast.AnnAssign)):
-                continue
-            value = node.value
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                pairs = [(target, value)]
-                if (
-                    isinstance(target, ast.Tuple)
-                    and isinstance(value, ast.Tuple)
-                    and len(target.elts) == len(value.elts)
-                ):
-                    pairs = list(zip(target.elts, value.elts, strict=True))
-                found |= {name: to for one, to in pairs if (name := self_attribute(one)) and to is not None}
-    return found
+    nodes = (node for function in functions for node in walk(function))
+    pairs = (pair for node in nodes if isinstance(node, (ast.Assign, ast.AnnAssign)) for pair in names.bindings(node))
+    return {name: value for target, value in pairs if (name := self_attribute(target)) and value is not None}
 
 
 _STATEMENTS: dict[type[ast.stmt], Callable[[Any, Any], None]] = {
@@ -571,7 +560,8 @@ _STATEMENTS: dict[type[ast.stmt], Callable[[Any, Any], None]] = {
     **dict.fromkeys((ast.Raise, ast.Break, ast.Continue), Run._leave),
     ast.If: Run._if,
     **dict.fromkeys((ast.For, ast.AsyncFor), lambda run, node: run._loop(node, node.target, run.value(node.iter))),
-    ast.While: lambda run, node: run._loop(node, None, run.value(node.test)),
+    ast.While: lambda run, node: run._loop(node, None, run.test(node.test)),
+    ast.Assert: lambda run, node: run.test(node.test),
     **dict.fromkeys((ast.With, ast.AsyncWith), Run._with),
     **dict.fromkeys((ast.Try, getattr(ast, "TryStar", ast.Try)), Run._try),
     ast.Match: Run._match,

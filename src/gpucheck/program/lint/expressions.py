@@ -42,6 +42,12 @@ class Expressions(Place):
         self.below(node)
         return UNKNOWN
 
+    def test(self, node: ast.expr) -> Value:
+        """Return what an expression is whose value the host needs: a condition, or what a text shows."""
+        known = self.value(node)
+        checks.waited(self, [known])
+        return known
+
     def below(self, node: ast.AST) -> None:
         """Check the calls in the expressions that a node consists of."""
         for child in ast.iter_child_nodes(node):
@@ -56,11 +62,11 @@ class Expressions(Place):
             known = self.outer.get(node.id)
             if known is None and node.id in self.scope.file.imports:
                 return Value("name", name=self.scope.file.imports[node.id])
-        if known is not None and known != UNKNOWN:
+        if known is not None and known.kind:
             return known
         if node.id in self.evidence:
             return Value("tensor", "input" if self.in_forward and node.id in self.parameters else "")
-        return self._by_name(node.id)
+        return known if known is not None and known.plain else self._by_name(node.id)
 
     def _by_name(self, name: str) -> Value:
         """Take what is called a loader for one: what it gives, unpacked, are tensors."""
@@ -84,7 +90,7 @@ class Expressions(Place):
             return Value("parameter", "input" if self.in_forward else "", AT_LEAST_ONE)
         if base.kind == "batch":
             return Value("tensor")
-        return UNKNOWN
+        return base if base.plain else UNKNOWN
 
     def _of_tensor(self, node: ast.Attribute, base: Value) -> Value:
         if node.attr == "grad" and base.moved is not None and not self.keeps_gradients:
@@ -190,11 +196,13 @@ class Expressions(Place):
         return self.combined(node, values)
 
     def _unary(self, node: ast.UnaryOp) -> Value:
-        known = self.value(node.operand)
-        return UNKNOWN if isinstance(node.op, ast.Not) else known
+        if isinstance(node.op, ast.Not):
+            self.test(node.operand)
+            return UNKNOWN
+        return self.value(node.operand)
 
     def _choice(self, node: ast.IfExp) -> Value:
-        self.value(node.test)
+        self.test(node.test)
         return join(self.value(node.body), self.value(node.orelse))
 
     def _named(self, node: ast.NamedExpr) -> Value:
@@ -211,6 +219,7 @@ class Expressions(Place):
             index = next((one for one in indices if one.is_tensor), UNKNOWN)
             if index.is_tensor and base.place == "default":
                 checks.apart(self, node, [base, index])
+            checks.waited(self, [index])  # a mask: the host waits for the number of elements
             return replace(base, kind="tensor", ndim=_indexed(base.ndim, node.slice, index))
         if base.kind == "items":
             if isinstance(node.slice, ast.Slice):
@@ -219,7 +228,7 @@ class Expressions(Place):
             if base.parts and isinstance(at, int) and -len(base.parts) <= at < len(base.parts):
                 return base.parts[at]
             return base.item or UNKNOWN
-        return self.element(base) if base.kind in ("batch", "module") else UNKNOWN
+        return self.element(base) if base.kind in ("batch", "module", "") else UNKNOWN
 
     def element(self, base: Value) -> Value:
         """Return what a loop over this gives."""
@@ -235,7 +244,7 @@ class Expressions(Place):
                 return replace(base, kind="tensor", ndim=ndim)
             case "module":
                 return base.item or Value("module", stateful=base.stateful, attribute=base.attribute)
-        return UNKNOWN
+        return base if base.plain else UNKNOWN
 
     def each(self, base: Value, count: int) -> Sequence[Value]:
         """The values that this is unpacked into."""
@@ -283,10 +292,14 @@ def _indexed(ndim: int | None, index: ast.expr, known: Value) -> int | None:
 
 def call(run: Expressions, node: ast.Call) -> Value:
     """Return what the call returns; the checks that look at calls are made here."""
+    known = _called(run, node)
+    return replace(known, plain=True) if known == UNKNOWN and (run.no_graph or called_name(node) == "detach") else known
+
+
+def _called(run: Expressions, node: ast.Call) -> Value:
     func = node.func
     dotted = run.dotted(func)
-    method = isinstance(func, ast.Attribute) and not dotted
-    receiver = run.value(func.value) if isinstance(func, ast.Attribute) and method else UNKNOWN
+    receiver = run.value(func.value) if isinstance(func, ast.Attribute) and not dotted else UNKNOWN
     args = [run.value(one) for one in node.args]
     keywords = [(one.arg, run.value(one.value)) for one in node.keywords]
     named = {name: value for name, value in keywords if name}
@@ -328,8 +341,9 @@ def _of_builtin(run: Expressions, given: Given, name: str) -> Value:
     first = given.first()
     if name in ("print", "float", "int", "bool", "str", "repr", "list", "sum", "max", "min", "abs", "sorted", "format"):
         checks.read(run, given.node, given.all)
+        checks.waited(run, given.all if name not in ("list", "sum", "abs") else [])
     if name in ("float", "int", "bool", "len", "abs") and not (name == "abs" and first.is_tensor):
-        if name != "len" and first.is_tensor and first.pending is None:
+        if name in ("float", "int", "bool") and not first.kind:  # float(x.sum()), wherever x is
             run.flow.settle()
         return NUMBER
     match name:
@@ -405,6 +419,8 @@ def _of_import(run: Expressions, given: Given, name: str) -> Value:
 def _of_torch_function(run: Expressions, given: Given, name: str) -> Value:
     """A function of tensors: the result is where they are, and they must be on one device."""
     where, _, last = name.rpartition(".")
+    if last in names.NEEDS_VALUES:
+        checks.waited(run, given.all)
     spaces = ("torch", "torch.nn.functional", "torch.linalg", "torch.special", "torch.fft")
     if where not in spaces or name in names.NOT_COMBINING:
         return UNKNOWN
@@ -426,7 +442,9 @@ def _of_torch_function(run: Expressions, given: Given, name: str) -> Value:
 
 def _has_graph(run: Expressions, given: Given) -> bool:
     """Return whether a loss of these has a graph: of what is not known it has one, of plain tensors it has none."""
-    return not run.no_graph and any(one.graph or one.kind in ("", "parameter") for one in given.args[:1])
+    return not run.no_graph and any(
+        one.graph or one.kind == "parameter" or not (one.kind or one.plain) for one in given.args[:1]
+    )
 
 
 # -- factories ---------------------------------------------------------------------------------------------------------
@@ -440,7 +458,7 @@ def _factory(run: Expressions, given: Given, name: str) -> Value:
     if name in ("torch.as_tensor", "torch.asarray", "torch.tensor") and place == "default":
         first = given.first()
         # Of a tensor they keep the device; what is not known may be one.
-        plain = first.kind in ("number", "items", "none") or (first == UNKNOWN and not run.in_forward)
+        plain = first.kind in ("number", "items", "none") or (not first.kind and not run.in_forward)
         place = "default" if plain else first.place
     if place == "cuda":
         checks.on_gpu(run, node)
@@ -486,26 +504,21 @@ def _of_shape(node: ast.expr) -> int | None:
         return 1
     if isinstance(node, ast.Starred):
         return _of_shape(node.value)
-    if isinstance(node, ast.Attribute) and node.attr == "shape":
-        return AT_LEAST_ONE
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "size":
-        return 1 if node.args else AT_LEAST_ONE
-    # One name is a length or a tuple; an empty tuple is not passed on by name.
+    if isinstance(node, ast.Call) and called_name(node) == "size" and node.args:
+        return 1
+    # One name is a length or a tuple, as a shape is; an empty tuple is not passed on by name.
     return AT_LEAST_ONE
 
 
 def _of_data(node: ast.expr | None) -> int | None:
-    if isinstance(node, (ast.List, ast.Tuple)):
-        inner = _of_data(node.elts[0]) if node.elts else 0
-        return AT_LEAST_ONE if inner is None or inner < 0 else 1 + inner
-    if isinstance(node, ast.ListComp):
-        return AT_LEAST_ONE
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.left, ast.List):
-        return AT_LEAST_ONE
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("list", "range", "sorted"):
-        return AT_LEAST_ONE
-    if isinstance(node, ast.Constant) or (isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant)):
-        return 0
+    match node:
+        case ast.List(elts) | ast.Tuple(elts):
+            inner = _of_data(elts[0]) if elts else 0
+            return AT_LEAST_ONE if inner is None or inner < 0 else 1 + inner
+        case ast.ListComp() | ast.BinOp(ast.List(), ast.Mult()) | ast.Call(ast.Name("list" | "range" | "sorted")):
+            return AT_LEAST_ONE
+        case ast.Constant() | ast.UnaryOp(operand=ast.Constant()):
+            return 0
     return None
 
 
@@ -588,13 +601,13 @@ def _of_unknown(run: Expressions, given: Given, name: str) -> Value:
     target = given.first("device")
     if name == "to" and given.is_true("non_blocking") and target.kind == "device" and target.place == "cpu":
         return Value("tensor", "cpu", pending=given.node)
-    if name in ("cpu", "item") or (name == "to" and target.place == "cpu"):
+    if name == "cpu" or name in names.NEEDS_VALUES or (name == "to" and target.place == "cpu"):
         # A copy to the host that waits, waits for those before it too.
         run.flow.settle()
     if name in ("new_zeros", "new_ones", "new_full", "new_tensor", "new_empty"):
         return Value("tensor")
-    if name in ("append", "add", "extend", "write", "info", "save"):
-        checks.read(run, given.node, given.all if name in ("write", "info") else [])
+    if name in ("write", "info"):
+        checks.read(run, given.node, given.all)
     return UNKNOWN
 
 
@@ -605,8 +618,8 @@ def _of_tensor(run: Expressions, given: Given, receiver: Value, name: str) -> Va
         return _moved(run, given, receiver, name)
     if name not in names.NO_READ:
         checks.read(run, node, [receiver])
-    if name == "item" and receiver.pending is None:
-        run.flow.settle()
+    if name in names.NEEDS_VALUES:
+        checks.waited(run, [receiver])
     if name == "copy_":
         return _copied(run, given, receiver)
     if name in names.NO_TENSOR:
@@ -708,11 +721,9 @@ def _module_method(run: Expressions, given: Given, module: Value, name: str) -> 
         target = given.first("device")
         place = "cuda" if name == "cuda" else target.place if name == "to" and target.kind == "device" else module.place
         return replace(module, place=place if place != "default" else "")
-    if name in ("parameters", "buffers"):
-        return Value("items", item=Value("parameter" if name == "parameters" else "tensor"))
-    if name in ("named_parameters", "named_buffers"):
-        inner = Value("parameter" if name == "named_parameters" else "tensor")
-        return Value("items", item=Value("items", parts=(UNKNOWN, inner)))
+    if name in ("parameters", "buffers", "named_parameters", "named_buffers"):
+        inner = Value("parameter" if name.endswith("parameters") else "tensor")
+        return Value("items", item=Value("items", parts=(UNKNOWN, inner)) if name.startswith("named") else inner)
     if name in ("append", "insert", "add_module", "extend", "update", "register_module"):
         for one in given.all:
             for made in (one.made, one.item.made if one.item else None):
@@ -795,7 +806,8 @@ _KINDS: dict[type[ast.expr], Callable[[Any, Any], Value]] = {
     ast.BinOp: Expressions._binary,
     ast.Compare: Expressions._compare,
     ast.UnaryOp: Expressions._unary,
-    ast.BoolOp: lambda run, node: all_of([run.value(one) for one in node.values]) or UNKNOWN,
+    ast.BoolOp: lambda run, node: all_of([run.test(one) for one in node.values]) or UNKNOWN,
+    ast.FormattedValue: lambda run, node: run.test(node.value),
     ast.IfExp: Expressions._choice,
     ast.NamedExpr: Expressions._named,
     **dict.fromkeys((ast.Await, ast.Starred, ast.YieldFrom), lambda run, node: run.value(node.value)),

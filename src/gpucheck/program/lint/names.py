@@ -27,7 +27,7 @@ FACTORIES = of_torch(
     "arange bartlett_window blackman_window empty empty_strided eye from_numpy full hamming_window hann_window "
     "kaiser_window linspace logspace normal ones rand randint randn randperm range tensor tril_indices "
     "triu_indices zeros as_tensor asarray Tensor FloatTensor LongTensor IntTensor DoubleTensor BoolTensor "
-    "ByteTensor HalfTensor BFloat16Tensor ShortTensor CharTensor complex_window"
+    "ByteTensor HalfTensor BFloat16Tensor ShortTensor CharTensor"
 )
 # The shape is in the positional arguments, one for each dimension, or a tuple.
 BY_SHAPE = of_torch("empty ones rand randn zeros")
@@ -132,7 +132,10 @@ MAKES_TENSOR = words(
 LOSS_NAMES = words("criterion loss_fn loss_func loss_function criteria")
 # What a tokenizer or a graph library gives moves in place, and is called so.
 IN_PLACE_NAMES = words("batch encoding encodings encoded enc graph graphs g bg batch_encoding batched_graph")
-WAITS = words("synchronize wait wait_event wait_stream barrier join result")
+WAITS = words("synchronize wait wait_event wait_stream barrier join result query")
+# The host waits for what these return, or for its shape.
+NEEDS_VALUES = words("item tolist numpy equal allclose nonzero argwhere masked_select unique unique_consecutive")
+NO_GRAPH = words("torch.no_grad torch.inference_mode torch.autograd.no_grad torch.autograd.inference_mode")
 # How a forward of a module, or of a Lightning module, is called.
 FORWARDS = words("forward training_step validation_step test_step predict_step forward_features")
 # Frameworks run these without a graph, or run the backward themselves.
@@ -242,9 +245,8 @@ def read(tree: ast.Module) -> File:
 
 def _canonical(name: str) -> str:
     """The name by which the tables know it: `from torch.nn.modules.linear import Linear` is torch.nn.Linear."""
-    if name.startswith("torch.nn.modules."):
-        return f"torch.nn.{name.rpartition('.')[2]}"
-    return {"torch.nn.parameter.Parameter": "torch.nn.Parameter"}.get(name, name)
+    is_inner = name.startswith(("torch.nn.modules.", "torch.nn.parameter."))
+    return f"torch.nn.{name.rpartition('.')[2]}" if is_inner else name
 
 
 def _class(node: ast.ClassDef) -> Class:
@@ -402,9 +404,7 @@ def _has_workers(file: File, call: ast.Call) -> bool:
         return False
     # Its sixth positional argument, after dataset, batch_size, shuffle, sampler and batch_sampler.
     workers = given.get("num_workers") or (call.args[5] if len(call.args) > 5 else None)
-    numbers = [workers]
-    if isinstance(workers, ast.Name):
-        numbers = _bound(file, workers) or numbers
+    numbers = (_bound(file, workers) if isinstance(workers, ast.Name) else []) or [workers]
     return workers is not None and not all(isinstance(one, ast.Constant) and not one.value for one in numbers)
 
 
@@ -417,8 +417,8 @@ def _datasets_in_workers(file: File, loaders: Sequence[ast.Call]) -> frozenset[s
     forked: set[str] = set()
     others: set[str] = set()
     for call in loaders if datasets else ():
-        given = call.args[0] if call.args else None
-        given = next((one.value for one in call.keywords if one.arg == "dataset"), given)
+        first = call.args[0] if call.args else None
+        given = next((one.value for one in call.keywords if one.arg == "dataset"), first)
         taken = _classes_in(file, given, set())
         families = {member.node.name for name in taken if name for member in family(file, file.classes[name])}
         (forked if _has_workers(file, call) else others).update(taken | families)
@@ -476,12 +476,12 @@ def _bound(file: File, node: ast.Name | ast.Attribute) -> list[ast.expr | None]:
         inner = [one for one in walk(scope) if isinstance(one, Function) and one is not scope]
         nested = {id(below) for one in inner for below in walk(one)} if isinstance(node, ast.Name) else set()
         own = (one for one in walk(scope) if id(one) not in nested)
-        if bound := [value for one in own for target, value in _bindings(one) if ast.unparse(target) == text]:
+        if bound := [value for one in own for target, value in bindings(one) if ast.unparse(target) == text]:
             return bound
     return []
 
 
-def _bindings(node: ast.AST) -> Iterator[tuple[ast.AST, ast.expr | None]]:
+def bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
     """Every target that a node binds, with the expression that it gets, or that holds this."""
     targets: Sequence[ast.expr] = ()
     value: ast.expr | None = None
@@ -558,11 +558,9 @@ class Source:
 
     def is_ignored(self, node: Node, rule: str) -> bool:
         """Return whether a comment on one of the node's lines names the rule, or all."""
-        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
-            ids = self.ignored.get(line)
-            if ids is not None and (not ids or rule in ids or rule.removeprefix("lint.") in ids):
-                return True
-        return False
+        lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        told = [ids for line, ids in self.ignored.items() if line in lines]
+        return any(not ids or rule in ids or rule.removeprefix("lint.") in ids for ids in told)
 
 
 def parse(data: bytes) -> Source:

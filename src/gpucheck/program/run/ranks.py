@@ -77,6 +77,8 @@ class Job:
     is_kept: bool
     hang_after_s: float | None
     ends: bool
+    # Whether torchrun says that the ranks are on several hosts.
+    has_hosts: bool
     asked_at: float | None = None
     has_asked: bool = False
     has_told: bool = False
@@ -97,13 +99,9 @@ class Job:
             "hang_mark": str(self.folder / "hang"),
             "end_mark": str(self.folder / "failed"),
             "hang_after_s": self.hang_after_s,
-            "hosts": self.has_hosts,
+            # Only torchrun says how many ranks a host has.
+            "hosts": self.has_hosts or "LOCAL_WORLD_SIZE" not in os.environ,
         }
-
-    @property
-    def has_hosts(self) -> bool:
-        """Return whether torchrun says that the ranks are on several hosts."""
-        return os.environ.get("LOCAL_WORLD_SIZE", str(self.world)) != str(self.world)
 
     def write(self, line: dict[str, Any]) -> None:
         """Append a line. A folder that is gone, or full, costs the line."""
@@ -157,16 +155,19 @@ class Job:
             self.write({"say": "where", "frames": _frames(self.path.with_suffix(".stack"))})
 
     def result(self) -> RanksResult | None:
-        """Judge the job, by rank 0, once the others have ended or are late; None for other ranks.
+        """Judge the job, by rank 0, once the others have ended or are late; None for other ranks. The first rank of a
+        host removes its temporary folder.
 
         Raises CannotLook.
         """
-        if self.rank != 0:
+        if self.rank != 0 and (self.is_kept or os.environ.get("LOCAL_RANK") != "0"):
             return None
+        local = os.environ.get("LOCAL_WORLD_SIZE", "")
+        count = int(local) if local.isdigit() and not self.is_kept else self.world
         deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline and not _have_all_ended(self.folder, self.world):
+        while time.monotonic() < deadline and not _have_all_ended(self.folder, range(self.rank, self.rank + count)):
             time.sleep(0.2)
-        found = result(self.folder)
+        found = result(self.folder) if self.rank == 0 else None
         if not self.is_kept:
             shutil.rmtree(self.folder, ignore_errors=True)
         return found
@@ -181,15 +182,16 @@ def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | 
     if not (rank.isdigit() and world.isdigit()) or int(world) < 2 or os.name != "posix":
         return None
     path = Path(folder) if folder is not None else _meeting()
-    found = Job(int(rank), int(world), path, folder is not None, hang_after_s, ends)
+    has_hosts = os.environ.get("LOCAL_WORLD_SIZE", world) != world
+    found = Job(int(rank), int(world), path, folder is not None, hang_after_s, ends, has_hosts)
     try:
         path.mkdir(mode=0o777 if found.is_kept else 0o700, parents=found.is_kept, exist_ok=True)
         made = path.lstat()
         if not found.is_kept and not (stat.S_ISDIR(made.st_mode) and made.st_uid == os.getuid()):
             return None  # somebody else's, or a link to where nothing of ours belongs
-        if found.rank == 0:
-            for name in ("hang", "failed"):
-                (path / name).unlink(missing_ok=True)
+        # Marks of a job before: this one makes none before all of its ranks have begun.
+        for name in ("hang", "failed"):
+            (path / name).unlink(missing_ok=True)
         found.path.with_suffix(".stack").unlink(missing_ok=True)
         found.path.write_text("", encoding="ascii")
     except OSError as error:
@@ -226,8 +228,8 @@ def enlarged(env: Mapping[str, str], *, device_arrival: bool) -> dict[str, str]:
     return added | ({"TORCH_NCCL_ENABLE_TIMING": "1"} if device_arrival else {})
 
 
-def _have_all_ended(folder: Path, world: int) -> bool:
-    for rank in range(world):
+def _have_all_ended(folder: Path, ranks: Iterable[int]) -> bool:
+    for rank in ranks:
         try:
             with open(folder / f"rank{rank}.jsonl", "rb") as file:
                 file.seek(max(file.seek(0, os.SEEK_END) - 8192, 0))
@@ -381,13 +383,11 @@ class Read:
             return 0.0, math.inf if self.hosts else 0.0
         place = bisect.bisect(self.clocks, (at_ns, 0, 0))
         near = self.clocks[max(place - 1, 0) : place + 1]
-        if len(near) == 2:
-            (before, low, error), (after, high, other) = near
-            share = (at_ns - before) / max(after - before, 1)
-            age = min(at_ns - before, after - at_ns)
-            return (low + share * (high - low)) / 1e9, (max(error, other) + DRIFT * max(age, 0)) / 1e9
-        at, offset, error = near[0]
-        return offset / 1e9, (error + (DRIFT * abs(at_ns - at) if error else 0)) / 1e9
+        (before, low, error), (after, high, other) = near[0], near[-1]
+        share = (at_ns - before) / max(after - before, 1)
+        # Rank 0's own clock, which has no error, does not drift from itself.
+        drift = DRIFT * min(abs(at_ns - before), abs(after - at_ns)) if error or other else 0
+        return (low + share * (high - low)) / 1e9, (max(error, other) + drift) / 1e9
 
 
 def is_job(path: str) -> bool:
@@ -417,7 +417,11 @@ def read(folder: Path) -> list[Read]:
                     rank.take(json.loads(line))
         found.append(rank)
     newest = max((one.job for one in found), default=(0, ""))[1]
-    return sorted((one for one in found if one.job[1] == newest), key=lambda one: one.rank)
+    ranks = sorted((one for one in found if one.job[1] == newest), key=lambda one: one.rank)
+    if len({one.host for one in ranks}) > 1:
+        for one in ranks:
+            one.hosts = True
+    return ranks
 
 
 # -- together ----------------------------------------------------------------------------------------------------------
@@ -436,8 +440,9 @@ def result(folder: Path) -> RanksResult:
     verdict = ranks_judge.judge(table)
     if verdict.outcome != "not_decided" and any(math.isinf(one) for one in table.clock_error_s.values()):
         verdict = ranks_judge.Verdict("not_decided", reason="the clocks of the hosts could not be compared")
-    # Those that were seen may all wait for one that was not.
-    if (seen := len({rank for call in table.calls for rank in call.arrivals})) < world and verdict.outcome == "alike":
+    # Those that were seen may all wait for one that was not, or some of them in a group of their own.
+    seen = len({rank for call in table.calls for rank in call.arrivals})
+    if seen < world and (verdict.outcome == "alike" or _may_wait_unseen(ranks)):
         verdict = ranks_judge.Verdict("not_decided", reason=f"collectives of {seen} of {world} ranks were seen")
     done = min((one.steps_made for one in ranks), default=0)
     if table.steps < min(done, ranks_judge.FEWEST_STEPS):
@@ -469,6 +474,14 @@ def result(folder: Path) -> RanksResult:
         mismatch=_mismatch(ranks),
         not_seen=tuple(_not_seen(ranks, world)),
     )
+
+
+def _may_wait_unseen(ranks: Sequence[Read]) -> bool:
+    """Return whether some of these ranks, and not all, share a group with one that left no record."""
+    known = {one.rank for one in ranks}
+    used = {(one.rank, group.partition("#")[0]): one for one in ranks for group, _ in one.calls}
+    members = [set(one.groups.get(group, known)) for (_, group), one in used.items()]
+    return not all(known <= each or each <= known for each in members)
 
 
 def _not_seen(ranks: Sequence[Read], world: int) -> Iterator[str]:
@@ -518,10 +531,10 @@ def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tupl
             continue
         # One kind of call may stand at several lines: the last calls have their own.
         place = first.places.get(key)
-        if place is not None or step >= ranks_judge.APART:
-            positions.setdefault((key[0], counted[key[0], step]), first.of_kind.get(kind))
-            positions[key[0], counted[key[0], step]] = place or positions[key[0], counted[key[0], step]]
+        position = key[0], counted[key[0], step]
         counted[key[0], step] += 1
+        if place is not None or step >= ranks_judge.APART:
+            positions[position] = place or positions.get(position, first.of_kind.get(kind))
         calls.append(Call(key[0], step, times, bool(_WAITED.search(str(first.kinds[kind]["name"])))))
     # A mean, as the costs are: of few long steps the median knows nothing.
     durations = [row[1] / 1e9 for one in ranks for row in one.steps[ranks_judge.APART : steps]]
@@ -581,21 +594,19 @@ def _short(path: str) -> str:
 
 
 def _row(one: Read, means: Mapping[str, float], verdict: ranks_judge.Verdict, *, left_early: bool) -> JobRank:
-    offset = one.offset(one.ended_ns)[0] if one.ended_ns is not None and one.clocks else 0.0
+    # What no clock in common tells stays unknown.
+    ended_ns = None if one.ended_ns is None or (one.hosts and not one.clocks) else one.ended_ns
     return JobRank(
         rank=one.rank,
         host=one.host,
-        device=f"cuda:{one.local}" if one.is_of_nccl else "cpu",
+        device=":".join(filter(None, ("cuda", one.local))) if one.is_of_nccl else "cpu",
         steps=one.steps_made,
         late_s=verdict.late_s.get(one.rank),
         last_share=verdict.shares.get(one.rank),
-        **{
-            f"{name}_s": means.get(name)
-            for name in ("data", "copies", "forward", "backward", "optimizer", "gc", "queued")
-        },
+        **{f"{name}_s": means.get(name) for name in (*_ACTIVITIES, "backward")},
         sm_clock_hz=one.sm_clock_hz,
         exit=one.exit,
-        ended_ns=None if one.ended_ns is None else one.ended_ns + int(offset * 1e9),
+        ended_ns=None if ended_ns is None else ended_ns + int(one.offset(ended_ns)[0] * 1e9),
         state=one.state or None,
         place=_place(one),
         left_early=left_early,
@@ -609,9 +620,7 @@ def _has_left_early(one: Read, ranks: Sequence[Read]) -> bool:
     others = [other for other in ranks if other is not one]
     if one.pending is None:  # its last calls were lost with it, as os._exit() does: its steps are known
         return any(other.steps_made > one.steps_made for other in others)
-    last: dict[str, int] = {}
-    for group, number in one.calls:
-        last[group] = max(number, last.get(group, 0))
+    last = dict(sorted(one.calls))  # the largest number of each group
     return any(number > last.get(group, number) for other in others for group, number in other.calls)
 
 
@@ -639,7 +648,7 @@ def _collective(one: Read, key: tuple[str, int]) -> Collective:
 
 def _mismatch(ranks: Sequence[Read]) -> JobMismatch | None:
     """The first call of a group that ranks make differently."""
-    for key in sorted({key for one in ranks for key in one.calls}, key=lambda one: one[1]):
+    for key in sorted({key for one in ranks for key in one.calls}, key=lambda one: (one[1], one[0])):
         made = {one.rank: _signature(one.kinds[one.calls[key][0]]) for one in ranks if key in one.calls}
         if len(set(made.values())) < 2:
             continue
@@ -676,7 +685,7 @@ def _hang(ranks: Sequence[Read], world: int, folder: Path) -> JobHang | None:
     waiting = [(one.calls[key][1], one, key) for one in ranks for key in one.pending or () if key in one.calls]
     if not waiting:
         return None
-    _, first, key = min(waiting, key=lambda one: (one[0], one[1].rank))
+    _, first, key = min(waiting, key=lambda row: (row[0] / 1e9 + row[1].offset(row[0])[0], row[1].rank))
     members = set(first.groups.get(key[0].partition("#")[0], range(world)))
     inside = {one.rank for one in ranks if key in one.calls and one.calls[key][1] <= marked_ns}
     # A rank that does not answer may be in the call: its Python is blocked, it died there, or its file is elsewhere.
@@ -793,18 +802,22 @@ def _how(code: int) -> str:
 
 def _of_end(found: RanksResult) -> Finding | None:
     """Who ended first, where the job failed: the others fail because of it."""
-    failed = [(one.ended_ns, one.exit, one) for one in found.ranks if one.exit and one.ended_ns is not None]
+    failed = [one for one in found.ranks if one.exit]
     if not failed:
         return None
-    _, code, first = min(failed, key=lambda row: row[0])
+    first = min(failed, key=lambda one: one.ended_ns or 0)
+    code = first.exit or 0
     why = "; often the system's out-of-memory killer: sudo dmesg shows it" if code == -9 else ""
-    others = [one.rank for *_, one in failed if one is not first]
+    others = [one.rank for one in failed if one is not first]
     after = f"; {_names(others)} failed after it" if others else ""
     message = f"after {first.steps} steps{after}{why}"
     title = f"rank {first.rank} ended first, {_how(code)}"
+    if others and any(one.ended_ns is None for one in failed):
+        title = f"{_names([first.rank, *others])} failed"
+        message = f"which of them was first is unknown: the clocks of the hosts could not be compared{why}"
     # A rank that has no more batches is missed by those that have: its process may end a moment after theirs.
     left = [one for one in found.ranks if one.left_early and (one.ended_ns or 0) < (first.ended_ns or 0) + LEFT_NS]
-    if not left or ((code or 0) < 0 and code != -signal.SIGABRT):  # NCCL's watchdog aborts
+    if not left or (code < 0 and code != -signal.SIGABRT):  # NCCL's watchdog aborts
         return Finding("run.ranks.ended", "warn", title, message, {"rank": first.rank})
     who, steps = _names(one.rank for one in left), min(one.steps for one in left)
     title = f"{who} had ended with exit 0 while the others still made collectives"

@@ -243,18 +243,17 @@ class Clock:
         """Join, then answer or ask."""
         from torch.distributed import distributed_c10d
 
+        if not torch.distributed.is_initialized():
+            return
+        is_first = torch.distributed.get_rank() == 0
         if self.store is None:
-            if not torch.distributed.is_initialized():
-                return
             store = distributed_c10d._get_default_store()
             if not hasattr(store, "clone"):
                 return
             self.store = distributed_c10d.PrefixStore("gpucheck", store.clone())
-            if torch.distributed.get_rank() == 0:
+            if is_first:
                 self._serve()
-        if torch.distributed.is_initialized() and torch.distributed.get_rank() == 0:
-            return
-        if time.monotonic() - self.asked_at >= EVERY_S and self.store.check(["clock"]):
+        if not is_first and time.monotonic() - self.asked_at >= EVERY_S and self.store.check(["clock"]):
             self.asked_at = time.monotonic()
             boot, host, port, secret = self.store.get("clock").decode().split(" ")
             told = (0, 0) if boot == boot_id() else offset_ns(host, int(port), secret)
@@ -295,8 +294,11 @@ def offset_ns(host: str, port: int, secret: str) -> tuple[int, int]:
         for _ in range(PINGS):
             began = time.time_ns()
             server.sendall(b"?")
-            told = int.from_bytes(server.recv(8, socket.MSG_WAITALL), "little")
+            answer = server.recv(8, socket.MSG_WAITALL)
             ended = time.time_ns()
+            if len(answer) < 8:  # it gave up on us: a process that was stopped answers nothing for seconds
+                raise ConnectionError("rank 0 closed the connection")
+            told = int.from_bytes(answer, "little")
             if best is None or ended - began < 2 * best[1]:
                 best = told - (began + ended) // 2, (ended - began + 1) // 2
     assert best is not None
@@ -321,22 +323,15 @@ def begin(asked: dict[str, Any]) -> None:
     hooks._steps.listener = recorder.step
     gc.callbacks.append(recorder.collected)
     if STACK_SIGNAL is not None:
-        # Far from the numbers that the program's own files get.
-        handle = os.open(asked["stack"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        high = _high(handle)
-        faulthandler.register(STACK_SIGNAL, high, all_threads=True, chain=False)
+        import fcntl
+
+        handle = low = os.open(asked["stack"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        with contextlib.suppress(OSError):  # a limit below that
+            # Far from the numbers that the program's own files get.
+            handle = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 500)
+            os.close(low)
+        faulthandler.register(STACK_SIGNAL, handle, all_threads=True, chain=False)
         if not faulthandler.is_enabled():  # an abort inside a backend leaves no other word of where it was
-            faulthandler.enable(high, all_threads=True)
+            faulthandler.enable(handle, all_threads=True)
     atexit.register(recorder.end)
     recorder.thread.start()
-
-
-def _high(handle: int) -> int:
-    import fcntl
-
-    try:
-        high = fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, 500)
-    except OSError:  # a limit below that
-        return handle
-    os.close(handle)
-    return high
