@@ -262,6 +262,8 @@ class Loop:
         fix = "run with --debug to see the traceback"
         if self.axis is not None:  # a model has its least resolution and its longest sequence
             fix = f"give the lengths that it takes with --axis {self.axis}:LOW..HIGH, or {fix}"
+        elif passed is not None:
+            fix = f"stay below that with --max-batch-size, or {fix}"
         what = f"{self.runner.setup.target} fails with {in_words(result.batch_size, self.axis)}{before}"
         return TargetError(what, result.reason, fix, trace=result.trace)
 

@@ -434,7 +434,7 @@ MOST_MISMATCHES = 20
 MOST_SAID = 300
 # Words of errors that a build or a machine without the device raises, not the program.
 OF_THE_DEVICE = (
-    *("cuda", "cudnn", "nccl", "triton", "aten_cuda", "gpu", "flash_attn", "xformers", "torch._c"),
+    *("cuda", "cudnn", "nccl", "triton", "aten_cuda", "accelerator", "gpu", "flash_attn", "xformers", "torch._c"),
     "not implemented for",
 )
 

@@ -363,6 +363,13 @@ def _tolist(surface: Surface, tensor: Tensor) -> Any:
     return torch.zeros(tensor.shape, dtype=tensor.dtype, device=CPU).tolist()
 
 
+def _beside(func: Any, surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """A tensor that is made of data where another one is, unless a device is named."""
+    device = kwargs.get("device") or _device_get(surface, tensor)
+    made: Tensor = surface._made(func, (tensor, *args), {**kwargs, "device": device})
+    return made
+
+
 def _type(surface: Surface, tensor: Tensor, dtype: Any = None, *rest: Any, **kwargs: Any) -> Any:
     """`Tensor.type`: the name of a type, or the tensor as one."""
     device = surface.world.claims.device(tensor) or CPU
@@ -410,6 +417,7 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.is_pinned: _is_pinned,
     _T.tolist: _tolist,
     _T.__format__: _format,
+    **{func: functools.partial(_beside, func) for func in (_T.new, _T.new_tensor)},
     _T.type: _type,
     _T.type_as: _to,
     _T.__deepcopy__: _deepcopy,
