@@ -73,7 +73,7 @@ SIZES = {
     # names a tensor and a value that are there, and reads methods whose receiver has another name. A rank that is late
     # in few steps, or leaves early, is named. What torch on CUDA refuses above its operations: NCCL, gradients, numpy,
     # GPUs and memory that are not there. An error in one line and the steps of a rank have a name.
-    "program": (27, 6967),
+    "program": (27, 6950),
     "render": (24, 3823),  # what ended a program is its answer; what tests all memory (stress)
     "report": (17, 1791),  # a target that failed was not cut off; what these say of a rank and its cost
     "smoke": (6, 920),

@@ -178,6 +178,8 @@ LEGAL: dict[str, Callable[[], torch.Tensor]] = {
         gpu(3), gpu(3), torch.tensor(2.0), pos_weight=torch.tensor(3.0)
     ),
     "new_tensor": lambda: gpu(2) * gpu(1).new_tensor([1.0, 2.0]) * torch.ones(2).new_tensor([1.0, 2.0], device="cuda"),
+    "tensor": lambda: gpu(2) + torch.tensor(gpu(2)),
+    "normal": lambda: gpu(2) + torch.normal(gpu(2), 1.0) + torch.normal(0.0, 1.0, (2,), device="cuda"),
     "new": lambda: gpu(2) + gpu(1).new([1.0, 2.0]) + gpu(1).new(2).fill_(1),
     "_fused_adamw_": lambda: adam(fused=True),
     "adamw": lambda: adam(foreach=True),
@@ -212,6 +214,9 @@ ILLEGAL: dict[str, Callable[[], object]] = {
     "logaddexp": lambda: torch.logaddexp(gpu(3), torch.tensor(0.0)),
     "addcmul": lambda: torch.addcmul(torch.tensor(0.0), gpu(3), gpu(3)),
     "logical_and": lambda: torch.logical_and(torch.tensor(True), gpu(3) > 0),
+    "tensor": lambda: torch.ones(3) + torch.tensor(gpu(3)),
+    "tensor of items": lambda: gpu(3) + torch.tensor([*gpu(3)]),
+    "normal": lambda: gpu(3) + torch.normal(0.0, 1.0, (3,)),
     "new_tensor": lambda: gpu(3) + gpu(1).new_tensor([1.0, 2.0, 3.0], device="cpu"),
     "add_": lambda: torch.tensor(0.0).add_(gpu(3).sum()),
     "out": lambda: torch.add(gpu(3), gpu(3), out=torch.empty(3)),

@@ -1,9 +1,8 @@
 """Which operands of an operation may lie on different devices, as CUDA's kernels have it. Pure.
 
-The default is torch's own: all operands on one device. What differs from it is a row of `RULES`; most of all the
-operations that take a 0-dim CPU tensor for a number. Sources: native_functions.yaml (`device_check`), TensorIterator's
-`allow_cpu_scalars`, and the checks of the kernels that are named there as not checked. torch's CUDA code (2.9) was
-asked about such a number at each argument of each operation.
+The default is torch's own: all operands on one device. What differs from it is a row of `RULES`. Sources:
+native_functions.yaml (`device_check`), the checks of the kernels that are named there as not checked, and for 0-dim CPU
+tensors torch's CUDA code (2.9), which was called with one at each argument of each operation.
 """
 
 from __future__ import annotations
@@ -96,10 +95,7 @@ RULES: tuple[Rule, ...] = (
         numbers=("values",),
     ),
     Rule(
-        (
-            *("copy", "_copy_from", "_copy_from_and_resize", "copy_sparse_to_sparse_"),
-            *("slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"),
-        ),
+        ("copy", "copy_sparse_to_sparse", "slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"),
         "it copies between devices",
         anywhere=("src", "dst", "self"),
         follows="self",
@@ -108,12 +104,10 @@ RULES: tuple[Rule, ...] = (
     Rule(("fill", "full_like"), "the value counts as a number", anywhere=("value",), follows="self"),
     Rule(("masked_fill",), "a 0-dim value counts as a number", free=("value",)),
     Rule(
-        ("is_set_to", "is_same_size", "view_as", "reshape_as", "expand_as", "resize_as"),
-        "only the shape is read",
-        anywhere=("*",),
+        ("is_set_to", "is_same_size", "view_as", "reshape_as", "expand_as"), "only the shape is read", anywhere=("*",)
     ),
     Rule(
-        ("zeros_like", "ones_like", "empty_like", "rand_like", "randn_like", "randint_like"),
+        ("zeros_like", "ones_like", "empty_like", "rand_like", "randn_like", "randint_like", "resize_as"),
         "only the shape is read",
         anywhere=("*",),
         follows="self",
@@ -224,14 +218,8 @@ def _judged(rule: Rule, operands: Sequence[Operand]) -> Verdict:
         and not (one.argument in rule.anywhere or "*" in rule.anywhere)
         and not (one.argument in rule.free and one.device == CPU)
     ]
-    numbers = [
-        one
-        for one in core
-        if one.device == CPU
-        and one.dim == 0
-        and not one.written
-        and ("*" in rule.numbers or one.argument in rule.numbers)
-    ]
+    small = [one for one in core if one.device == CPU and one.dim == 0 and not one.written]
+    numbers = [one for one in small if {"*", one.argument} & {*rule.numbers}]
     core = [one for one in core if one not in numbers] or core
     device = _common(core or known)
     if rule.follows is not None:

@@ -134,15 +134,14 @@ def own_batches(
             f"give it a parameter {recipe.axis}",
         )
     # Elements of the batches of each size so far: data that neither grow nor vary make every size fit.
-    seen: dict[int, set[int]] = {}
+    seen: dict[int, frozenset[int]] = {}
 
     def batch(size: int) -> Batch:
         made = make(size) if recipe.axis is None else make(recipe.batch_size, **{recipe.axis: size})
         if has_loss and not (isinstance(made, (tuple, list)) and len(made) == 2):
             raise TargetError("make_batch must return (inputs, target)", "the target's object has its own loss")
-        counts = seen.setdefault(size, set())
-        counts.add(sum(tensor.numel() for tensor in _tensors(made)))
-        same = next((other for other, those in seen.items() if other != size and those == counts and any(counts)), None)
+        seen[size] = seen.get(size, frozenset()) | {sum(tensor.numel() for tensor in _tensors(made))}
+        same = next((other for other, counts in seen.items() if other != size and counts == seen[size] != {0}), None)
         if same is not None:
             wanted = recipe.axis or "batch_size"
             raise TargetError(

@@ -220,10 +220,11 @@ class Facts:
         """Return whether one of these names is made a number or loses its graph in the loop: `loss = loss.item()`."""
         for node in walk(loop):
             if isinstance(node, ast.Assign) and names & {getattr(one, "id", "") for one in node.targets}:
-                func = node.value.func if isinstance(node.value, ast.Call) else None
-                last = func.attr if isinstance(func, ast.Attribute) else ""
-                is_number = last in ("item", "detach", "tolist", "numpy", "detach_")
-                if is_number or getattr(node.value, "attr", "") == "data":
+                last = called_name(node.value) if isinstance(node.value, ast.Call) else ""
+                if (
+                    last in ("item", "detach", "tolist", "numpy", "detach_")
+                    or getattr(node.value, "attr", "") == "data"
+                ):
                     return True
             if isinstance(node, ast.Call) and called_name(node) == "detach_":
                 return True
@@ -232,11 +233,9 @@ class Facts:
     def is_taken(self, key: str) -> bool:
         """Return whether a value goes anywhere but to a screen or a number: returned, passed on, or backward is
         called."""
-        for node in walk(self.body):
-            read = isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Load)
-            if read and ast.unparse(node) == key and not self._sinks(node):
-                return True
-        return False
+        named = (node for node in walk(self.body) if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)))
+        read = (node for node in named if isinstance(node.ctx, ast.Load) and ast.unparse(node) == key)
+        return not all(map(self._sinks, read))
 
     def _sinks(self, node: ast.AST) -> bool:
         """Return whether all that comes of it is shown or becomes a number."""
@@ -429,21 +428,17 @@ class Place:
         while inner is not None and inner is not loop:
             if isinstance(inner, ast.ExceptHandler):
                 return True
-            if isinstance(inner, ast.If):
-                told = ast.unparse(inner.test)
-                if "cuda" not in told and "device" not in told:
-                    return True
+            if isinstance(inner, ast.If) and not re.search("cuda|device", ast.unparse(inner.test)):
+                return True
             inner = self.facts.parent(inner)
         return False
 
     def is_outside(self, target: ast.expr, loop: Loop) -> bool:
         """Return whether a total lives on from one pass to the next: nothing in the loop sets it anew."""
         text = ast.unparse(target)
-        for node in walk(loop):
-            is_set = isinstance(node, ast.Assign) and any(ast.unparse(one) == text for one in node.targets)
-            if isinstance(node, ast.Assign) and is_set and text not in texts(node.value):
-                return False
-        return True
+        assigned = (node for node in walk(loop) if isinstance(node, ast.Assign))
+        anew = (node for node in assigned if text in map(ast.unparse, node.targets))
+        return all(text in texts(node.value) for node in anew)
 
 
 def texts(node: ast.expr) -> set[str]:
