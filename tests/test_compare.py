@@ -268,7 +268,7 @@ def test_what_is_timed_in_another_way_passes_and_fails_no_gate(
 
 
 @pytest.mark.parametrize("more", [{"launch": "graph"}, {"numa": "node 1"}])
-def test_launches_and_nodes_are_told_and_compared(more: dict[str, str]) -> None:
+def test_launches_and_nodes_are_told_and_compared(more: dict[str, Any]) -> None:
     comparison = compare(report(row(STEADY)), report(row(scaled(2), method=replace(EVENTS, **more))))
     assert (changes(comparison), len(comparison.rows[0].differences)) == (["slower"], 1)
     assert finding(judge(comparison, 0.05), "compare.slower").verdict == "fail"

@@ -55,7 +55,7 @@ FLOORS = {
 SIZES = {
     # Flags have one name on every screen; what a process that ends at once removes; the api judges by statistics of the
     # samples; the median of the others, which fleet and ranks had each.
-    ".": (13, 1099),
+    ".": (13, 1100),
     "batch_size": (13, 3112),  # a full budget is no slope; a bound is no prediction
     "bench": (
         36,
@@ -69,7 +69,7 @@ SIZES = {
     "devices": (3, 275),  # a mask that names a GPU is not why CUDA does not start
     "doctor": (12, 1948),
     "explain": (11, 838),  # a cut pattern whose shortest part is not there is not tried
-    "fleet": (8, 1306),  # nodes whose documents cannot be read, lack figures or contradict themselves are not good
+    "fleet": (8, 1308),  # nodes whose documents cannot be read, lack figures or contradict themselves are not good
     # The mask is read where a device's state is told; it was read in the doctor. Ctrl-C while torch loads leaves no
     # file.
     "machine": (24, 4081),

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +15,7 @@ import psutil
 import pytest
 
 from gpucheck.batch_size.outcome import Refused, Setup, TrialResult
-from gpucheck.batch_size.runner import SPARE_ROOM_BYTES, Runner, _ran_out
+from gpucheck.batch_size.runner import SPARE_ROOM_BYTES, Runner, Watch, _ran_out
 from gpucheck.batch_size.search import Attempt
 from gpucheck.errors import CannotLook, TargetError
 from gpucheck.machine import host
@@ -38,6 +41,14 @@ SETUP = Setup(
     watch_bytes=None,
 )
 SOON = 20.0
+# Holds 128 MiB in a process and in a fork of it, as a DataLoader's workers do.
+FORKED = """
+import os, time
+held = bytearray(os.urandom(2**20) * 128)
+os.fork()
+os.write(1, b"held\\n")
+time.sleep(60)
+"""
 
 
 def run(runner: Runner, size: int, purpose: str = "search", limit_s: float = SOON, left_s: float = 60.0) -> TrialResult:
@@ -466,3 +477,16 @@ def test_what_a_size_that_ran_out_of_memory_needs_at_least(reached: Any, asked: 
 )
 def test_what_ran_out_is_said_in_a_line(asked: int | None, reached: int, on_device: bool, told: str | None) -> None:
     assert _ran_out(asked, reached, 82463691899 if reached > 2**36 else 4 * 2**30, on_device) == told
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_memory_that_a_worker_shares_with_its_parent_is_there_once() -> None:
+    with subprocess.Popen([sys.executable, "-c", FORKED], stdout=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            assert process.stdout is not None
+            assert [process.stdout.readline(), process.stdout.readline()] == [b"held\n"] * 2
+            watch = Watch(process.pid, 10**12)
+            watch.baseline = 0
+            assert 128 * MIB < watch.growth() < 200 * MIB
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)

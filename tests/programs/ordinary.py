@@ -287,7 +287,7 @@ class Numbers(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.lin(x) / self.temperature + self.shift - torch.tensor(1.0)
-        y = torch.where(y > torch.tensor(0.0), y, torch.tensor(0.1)).clamp(torch.tensor(-3.0), torch.tensor(3.0))
+        y = torch.where(y > torch.tensor(0.0), y, torch.tensor(0.1)).clamp(-3.0, 3.0).minimum(torch.tensor(3.0))
         y = y.masked_fill(y > 2, torch.tensor(2.0)).pow(torch.tensor(2))
         y = torch.lerp(y, x, torch.tensor(0.5)) + torch.full((), 2.0)
         limit = max(1, int((y > 0).sum().item()))

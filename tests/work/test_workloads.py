@@ -109,6 +109,10 @@ def batches_are_data():
 def same_data():
     return Bundle(make_batch=lambda n: torch.ones(8, 4))
 
+def any_length():
+    lengths = iter([4, 8, 4])
+    return Bundle(make_batch=lambda n: torch.ones(n, next(lengths)))
+
 def no_reference():
     return Bundle(loss=F.mse_loss, make_batch=lambda n: torch.ones(n, 4))
 
@@ -247,6 +251,13 @@ def test_batches_that_do_not_grow(kind: Load) -> None:
     assert trained(workload, 1)
     with pytest.raises(TargetError, match="returns as much data for batch_size 2 as for 1; every size would fit"):
         workload.make_batch(2)
+
+
+def test_batches_of_any_length_that_meet_by_chance(kind: Load) -> None:
+    """Sequences of random length: a batch of two may have as many elements as one of one did."""
+    workload = kind("any_length")
+    sizes = [workload.make_batch(size).elements for size in (1, 1, 2)]
+    assert sizes == [4, 8, 8]
 
 
 # How a step is run

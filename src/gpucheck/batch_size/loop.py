@@ -259,9 +259,10 @@ class Loop:
         if (failed := failed_device(self.runner.setup, result.reason)) is not None:
             return failed
         before = f", after {in_words(passed, self.axis)} passed" if passed is not None else ""
-        fix = "run with --debug to see the traceback"
-        if self.axis is not None:  # a model has its least resolution and its longest sequence
-            fix = f"give the lengths that it takes with --axis {self.axis}:LOW..HIGH, or {fix}"
+        # A model has its least resolution and its longest sequence.
+        lengths = f"give the lengths that it takes with --axis {self.axis}:LOW..HIGH, or "
+        below = "stay below that with --max-batch-size, or " if passed is not None else ""
+        fix = f"{below if self.axis is None else lengths}run with --debug to see the traceback"
         what = f"{self.runner.setup.target} fails with {in_words(result.batch_size, self.axis)}{before}"
         return TargetError(what, result.reason, fix, trace=result.trace)
 

@@ -45,7 +45,7 @@ ASSUMED_BASELINE_BYTES = 2**29
 
 
 class Watch:
-    """The resident memory of a child and of its children, looked at while it works."""
+    """The resident memory of a child, with its own children's private part, looked at while it works."""
 
     def __init__(self, pid: int, limit: int | None) -> None:
         self.limit = limit
@@ -87,7 +87,7 @@ class Watch:
             return 0
         for member in self._family:
             try:
-                total += int(member.memory_info().rss)
+                total += int(member.memory_full_info().uss)  # what a fork shares with its parent is there once
             except psutil.Error:
                 continue
         return total

@@ -299,24 +299,16 @@ class DeviceMismatch(Exception):
         places = sorted({operand.device for operand in told.operands})
         devices = " and ".join(places)
         wrong = ", ".join(operand.name for operand in told.operands if operand.is_wrong)
-        super().__init__(
-            text
-            or (
-                f"{rules.APART}, but found at least two devices, {devices}! ({told.operation})"
-                if len(places) > 1
-                else f"{told.operation} needs {wrong} on {told.expected}{rules.MISPLACED} {devices}"
-            )
-        )
+        apart = f"{rules.APART}, but found at least two devices, {devices}! ({told.operation})"
+        alone = f"{told.operation} needs {wrong} on {told.expected}{rules.MISPLACED} {devices}"
+        super().__init__(text or (apart if len(places) > 1 else alone))
         self.mismatch = mismatch
 
 
-def _raised_as(kind: type[Exception]) -> type[DeviceMismatch]:
-    """The mismatch as an error of a class of Python's, by which a program catches it and a traceback names it."""
-    return type(kind.__name__, (DeviceMismatch, kind), {"__module__": "builtins"})
-
-
-_KINDS: tuple[type[Exception], ...] = (RuntimeError, TypeError)
-_RAISED = {kind: _raised_as(kind) for kind in _KINDS}
+# The mismatch as an error of a class of Python's, by which a program catches it and a traceback names it.
+_RAISED: dict[type[Exception], Any] = {
+    kind: type(kind.__name__, (DeviceMismatch, kind), {"__module__": "builtins"}) for kind in (RuntimeError, TypeError)
+}
 
 
 @dataclass(frozen=True, slots=True)

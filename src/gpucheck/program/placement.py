@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from gpucheck.errors import GpucheckError, TargetError, UsageError
 from gpucheck.program.engine import DeviceMismatch, Mismatch, World, tensors_in
 from gpucheck.program.options import ModelOptions
-from gpucheck.program.simulated_cuda import Surface, claimed
+from gpucheck.program.simulated_cuda import Surface, claimed, replaced
 from gpucheck.program.simulated_devices import CPU, Origin, Place, here, place_of, rank, storage_of, text_of
 from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.report.results.model import (
@@ -124,11 +124,8 @@ class Assignments:
                 if place is not None:
                     self._places.setdefault(module, {})[name] = place
 
-        nn.Module.__setattr__ = assign
-        try:
+        with replaced([(nn.Module, "__setattr__", assign)]):
             yield self
-        finally:
-            nn.Module.__setattr__ = original
 
 
 def line_of(value: Any) -> Place | None:
@@ -434,7 +431,7 @@ MOST_MISMATCHES = 20
 MOST_SAID = 300
 # Words of errors that a build or a machine without the device raises, not the program.
 OF_THE_DEVICE = (
-    *("cuda", "cudnn", "nccl", "triton", "aten_cuda", "gpu", "flash_attn", "xformers", "torch._c"),
+    *("cuda", "cudnn", "nccl", "triton", "aten_cuda", "accelerator", "gpu", "flash_attn", "xformers", "torch._c"),
     "not implemented for",
 )
 

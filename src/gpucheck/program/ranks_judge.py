@@ -256,7 +256,7 @@ class _Lateness:
 
     @property
     def lost(self) -> dict[int, float]:
-        """What waiting for the last cost in each step."""
+        """Return what waiting for the last cost in each step."""
         return self._longest(lambda own: _behind_middle(sorted(own.values())))
 
     def costs(self, ranks: Iterable[int]) -> dict[int, float]:

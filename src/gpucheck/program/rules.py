@@ -1,8 +1,8 @@
 """Which operands of an operation may lie on different devices, as CUDA's kernels have it. Pure.
 
-The default is torch's own: all operands on one device, and a 0-dim CPU tensor counts as a number. What differs from it
-is a row of `RULES`. Sources: native_functions.yaml (`device_check`), TensorIterator's `allow_cpu_scalars`, and the
-checks of the kernels that are named there as not checked.
+The default is torch's own: all operands on one device. What differs from it is a row of `RULES`. Sources:
+native_functions.yaml (`device_check`), the checks of the kernels that are named there as not checked, and for 0-dim CPU
+tensors torch's CUDA code (2.9), which was called with one at each argument of each operation.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ class Operand:
 class Rule:
     """The placement rule of an operation beyond the default, by the names of its arguments in torch's schema.
 
-    `free` may lie on the CPU whatever the rest; with `anywhere` on any device. `host` must lie on the CPU. `strict`
-    takes no 0-dim CPU tensor for a number. `on_host` are the positions of results that are always on the CPU. `follows`
-    is the argument whose device the results have, where it is not the common one. `by_position` judges the entries of
-    several lists at one position together, and each position by itself.
+    `free` may lie on the CPU whatever the rest; with `anywhere` on any device. `host` must lie on the CPU. `numbers`
+    may be 0-dim CPU tensors. "*" is every argument. `on_host` are the positions of results that are always on the CPU.
+    `follows` is the argument whose device the results have, where it is not the common one. `by_position` judges the
+    entries of several lists at one position together, and each position by itself.
     """
 
     operations: tuple[str, ...]
@@ -81,7 +81,7 @@ class Rule:
     free: tuple[str, ...] = ()
     anywhere: tuple[str, ...] = ()
     host: tuple[str, ...] = ()
-    strict: bool = False
+    numbers: tuple[str, ...] = ()
     on_host: tuple[int, ...] = ()
     follows: str | None = None
     by_position: bool = False
@@ -89,24 +89,25 @@ class Rule:
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        ("index", "_unsafe_index", "_index_put_impl_", "index_put", "index_put_", "_unsafe_index_put"),
+        ("index", "_unsafe_index", "_index_put_impl_", "index_put", "_unsafe_index_put"),
         "indices on the CPU are copied to the device of what they index",
         free=("indices",),
+        numbers=("values",),
     ),
     Rule(
-        ("copy_", "copy", "_copy_from", "_copy_from_and_resize", "copy_sparse_to_sparse_"),
+        ("copy", "copy_sparse_to_sparse", "slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"),
         "it copies between devices",
         anywhere=("src", "dst", "self"),
         follows="self",
     ),
-    Rule(("_foreach_copy_", "_foreach_copy"), "it copies between devices", anywhere=("self", "src")),
-    Rule(("fill_", "fill", "full_like"), "the value counts as a number", anywhere=("value",), follows="self"),
-    Rule(("masked_fill", "masked_fill_"), "a 0-dim value counts as a number", free=("value",)),
+    Rule(("_foreach_copy",), "it copies between devices", anywhere=("self", "src")),
+    Rule(("fill", "full_like"), "the value counts as a number", anywhere=("value",), follows="self"),
+    Rule(("masked_fill",), "a 0-dim value counts as a number", free=("value",)),
     Rule(
         ("is_set_to", "is_same_size", "view_as", "reshape_as", "expand_as"), "only the shape is read", anywhere=("*",)
     ),
     Rule(
-        ("zeros_like", "ones_like", "empty_like", "rand_like", "randn_like", "randint_like"),
+        ("zeros_like", "ones_like", "empty_like", "rand_like", "randn_like", "randint_like", "resize_as"),
         "only the shape is read",
         anywhere=("*",),
         follows="self",
@@ -136,23 +137,41 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(("tensor_split",), "split positions are read on the host", host=("tensor_indices_or_sections",)),
     Rule(
-        ("_foreach_addcdiv", "_foreach_addcdiv_", "_foreach_addcmul", "_foreach_addcmul_"),
+        ("_foreach_addcdiv", "_foreach_addcmul"),
         "a tensor of factors is read on the host",
         host=("scalars",),
+        numbers=("*",),
         by_position=True,
     ),
-    Rule(("cat", "concat", "stack", "hstack", "vstack", "dstack"), "a list takes no CPU scalar", strict=True),
-    Rule(("embedding", "index_select", "gather"), "an index takes no CPU scalar", strict=True),
     Rule(
-        ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"),
+        ("_fused_adam", "_fused_adamw", "_fused_sgd", "_fused_adagrad"),
         "a learning rate may be a CPU scalar",
         free=("lr",),
+        numbers=("*",),
         by_position=True,
+    ),
+    Rule(
+        (
+            *("add", "sub", "rsub", "mul", "div", "floor_divide", "remainder", "fmod", "pow", "float_power", "ldexp"),
+            *("eq", "ne", "lt", "le", "gt", "ge", "maximum", "minimum", "fmax", "fmin", "where", "allclose", "dist"),
+            *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "__lshift__"),
+            *("__rshift__", "__ilshift__", "__irshift__", "atan2", "copysign", "heaviside", "xlogy", "bernoulli"),
+            *("linspace", "logspace", "special"),
+        ),
+        "a 0-dim CPU tensor counts as a number",
+        numbers=("*",),
+    ),
+    Rule(
+        ("addcmul", "lerp", "logical_and", "logical_or", "logical_xor", "binary_cross_entropy_with_logits"),
+        "only these count as numbers",
+        numbers=("tensor2", "weight", "other", "pos_weight"),
     ),
 )
 _BY_NAME = {name: rule for rule in RULES for name in rule.operations}
 _DEFAULT = Rule((), "all operands must be on one device")
-_FOREACH = Rule((), "lists are processed element by element", by_position=True)
+_FOREACH = Rule((), "lists are processed element by element", numbers=("*",), by_position=True)
+# Families, whose operations of several tensors are alike.
+_FAMILIES = {"_foreach_": _FOREACH, "_amp_foreach_": _FOREACH, "special_": _BY_NAME["special"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +194,8 @@ def rule_of(operation: str) -> Rule | None:
     space, _, name = operation.partition("::")
     if space not in JUDGED:
         return None
-    return _BY_NAME.get(name, _FOREACH if name.startswith(("_foreach_", "_amp_foreach_")) else _DEFAULT)
+    default = next((rule for prefix, rule in _FAMILIES.items() if name.startswith(prefix)), _DEFAULT)
+    return _BY_NAME.get(name) or _BY_NAME.get(name.removesuffix("_"), default)  # in place it is the same
 
 
 def judge(operation: str, operands: Sequence[Operand]) -> Verdict:
@@ -198,7 +218,8 @@ def _judged(rule: Rule, operands: Sequence[Operand]) -> Verdict:
         and not (one.argument in rule.anywhere or "*" in rule.anywhere)
         and not (one.argument in rule.free and one.device == CPU)
     ]
-    numbers = [] if rule.strict else [one for one in core if one.device == CPU and one.dim == 0 and not one.written]
+    small = [one for one in core if one.device == CPU and one.dim == 0 and not one.written]
+    numbers = [one for one in small if {"*", one.argument} & {*rule.numbers}]
     core = [one for one in core if one not in numbers] or core
     device = _common(core or known)
     if rule.follows is not None:

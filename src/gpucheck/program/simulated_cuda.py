@@ -13,6 +13,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -103,12 +104,12 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         return out
 
     def common(self, values: Any) -> torch.device | None:
-        """The one device other than the CPU among the tensors of a call; the CPU where there is no other."""
+        """The one device other than the CPU among the tensors of a call; the CPU where there is none."""
         devices = {self.world.claims.device(tensor) for tensor in tensors_in(values)}
         away = devices - {CPU, None}
         if away:
             return away.pop() if len(away) == 1 else None
-        return CPU if None not in devices and devices else None
+        return None if None in devices else CPU
 
     def _check_generator(self, func: Any, generator: Any, device: torch.device) -> None:
         claimed = getattr(generator, "claimed", CPU)
@@ -171,14 +172,12 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
 
     def _made(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A tensor that is made with or without a `device`: on the CPU, claiming what was asked for."""
-        asked = kwargs.get("device")
-        device = device_of(asked)
+        device = device_of(kwargs.get("device"))
+        source = args[0] if args and isinstance(args[0], Tensor) else None
         if device is None and func in self._constructors:
             device = device_of(_device.CURRENT_DEVICE)
-            given = next((arg for arg in args[:1] if isinstance(arg, Tensor)), None)
-            if device is None and given is not None:  # torch.as_tensor(x), torch.zeros_like(x): where x is
-                device = self.world.claims.device(given)
-                device = CPU if func is torch.tensor else device
+            if device is None and source is not None:  # torch.as_tensor(x), torch.tensor(x): where x is
+                device = self.world.claims.device(source)
             device = device or CPU
         if device is None or _is_real(device):
             return func(*args, **kwargs)
@@ -187,7 +186,6 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         generator = kwargs.get("generator")
         if generator is not None:
             self._check_generator(func, generator, device)
-        source = args[0] if args and isinstance(args[0], Tensor) else None
         kwargs = {**kwargs, "device": self.world.home(device)}
         if generator is not None and not self.world.has_values:
             kwargs["generator"] = None
@@ -363,6 +361,12 @@ def _tolist(surface: Surface, tensor: Tensor) -> Any:
     return torch.zeros(tensor.shape, dtype=tensor.dtype, device=CPU).tolist()
 
 
+def _beside(func: Any, surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """A tensor that is made of data where another one is, unless a device is named."""
+    device = kwargs.get("device") or _device_get(surface, tensor)
+    return surface._made(func, (tensor, *args), {**kwargs, "device": device})
+
+
 def _type(surface: Surface, tensor: Tensor, dtype: Any = None, *rest: Any, **kwargs: Any) -> Any:
     """`Tensor.type`: the name of a type, or the tensor as one."""
     device = surface.world.claims.device(tensor) or CPU
@@ -410,6 +414,7 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.is_pinned: _is_pinned,
     _T.tolist: _tolist,
     _T.__format__: _format,
+    **{func: functools.partial(_beside, func) for func in (_T.new, _T.new_tensor)},
     _T.type: _type,
     _T.type_as: _to,
     _T.__deepcopy__: _deepcopy,
@@ -780,11 +785,8 @@ def _of_files(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
 
     @functools.wraps(load)
     def loading(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        before, surface.located = surface.located, map_location
-        try:
+        with replaced([(surface, "located", map_location)]):
             return load(f, map_location, *args, **kwargs)
-        finally:
-            surface.located = before
 
     @functools.wraps(rebuild)
     def rebuilt(dtype: Any, size: Any, stride: Any, requires_grad: bool) -> Tensor:
@@ -801,24 +803,14 @@ def _of_files(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
         yield torch._utils, "_rebuild_meta_tensor_no_storage", rebuilt
 
 
-_INHERITED = object()
-
-
 @contextlib.contextmanager
 def replaced(patches: list[tuple[Any, str, Any]]) -> Iterator[None]:
     """The names replaced, where they are there, and put back in the end."""
-    here = [(owner, name, value) for owner, name, value in patches if hasattr(owner, name)]
-    before = [(owner, name, vars(owner).get(name, _INHERITED)) for owner, name, _ in here]
-    try:
-        for owner, name, value in here:
-            setattr(owner, name, value)
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in patches:
+            if hasattr(owner, name):
+                stack.enter_context(mock.patch.object(owner, name, value))
         yield
-    finally:
-        for owner, name, value in before:
-            if value is _INHERITED:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, value)
 
 
 @contextlib.contextmanager

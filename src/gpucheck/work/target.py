@@ -133,15 +133,15 @@ def own_batches(
             f"--axis {recipe.axis} calls it as make_batch({recipe.batch_size}, {recipe.axis}=…)",
             f"give it a parameter {recipe.axis}",
         )
-    # Elements of the batch of each size so far: data that do not grow make every size fit.
-    seen: dict[int, int] = {}
+    # Elements of the batches of each size so far: data that neither grow nor vary make every size fit.
+    seen: dict[int, frozenset[int]] = {}
 
     def batch(size: int) -> Batch:
         made = make(size) if recipe.axis is None else make(recipe.batch_size, **{recipe.axis: size})
         if has_loss and not (isinstance(made, (tuple, list)) and len(made) == 2):
             raise TargetError("make_batch must return (inputs, target)", "the target's object has its own loss")
-        seen[size] = sum(tensor.numel() for tensor in _tensors(made))
-        same = next((other for other, count in seen.items() if other != size and count == seen[size] > 0), None)
+        seen[size] = seen.get(size, frozenset()) | {sum(tensor.numel() for tensor in _tensors(made))}
+        same = next((other for other, counts in seen.items() if other != size and counts == seen[size] != {0}), None)
         if same is not None:
             wanted = recipe.axis or "batch_size"
             raise TargetError(

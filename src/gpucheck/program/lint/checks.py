@@ -427,10 +427,8 @@ class Place:
         while inner is not None and inner is not loop:
             if isinstance(inner, ast.ExceptHandler):
                 return True
-            if isinstance(inner, ast.If):
-                told = ast.unparse(inner.test)
-                if "cuda" not in told and "device" not in told:
-                    return True
+            if isinstance(inner, ast.If) and not re.search("cuda|device", ast.unparse(inner.test)):
+                return True
             inner = self.facts.parent(inner)
         return False
 

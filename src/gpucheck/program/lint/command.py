@@ -195,35 +195,29 @@ class Run(Expressions):
                 expression = parts[at] if len(parts) == len(target.elts) else value
                 self._store(node, one, inner, expression)
             return
-        is_environ = isinstance(target, ast.Subscript) and self.dotted(target.value) == "os.environ"
-        if is_environ and isinstance(target, ast.Subscript) and checks.names_variable(target.slice):
-            checks.visible_devices(self, node)
+        if isinstance(target, ast.Subscript):
+            if self.dotted(target.value) == "os.environ" and checks.names_variable(target.slice):
+                checks.visible_devices(self, node)
+            key = self.key(target.value)
+            if key and self.value(target.value).kind == "items":
+                self.containers.setdefault(key, ast.Dict([], []))
+                checks.kept_module(self, node, key, known)
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
-            self._sum_written_out(node, target, value)
+            # total = total + loss, average = 0.9 * average + 0.1 * loss
+            text = ast.unparse(target)
+            for mine, added in ((value.left, value.right), (value.right, value.left)):
+                if text in texts(mine) and not any(isinstance(one, ast.Call) for one in walk(mine)):
+                    checks.summed_loss(self, node, target, added, self.tried(added), self.tried(mine))
+                    break
         attribute = self_attribute(target)
         if attribute and self.owner is not None and self.owner.is_module:
-            self._attribute_of_module(node, attribute, known, value)
-        key = self.key(target.value) if isinstance(target, ast.Subscript) else ""
-        if key and isinstance(target, ast.Subscript) and self.value(target.value).kind == "items":
-            self.containers.setdefault(key, ast.Dict([], []))
-            checks.kept_module(self, node, key, known)
+            checks.wrapped(self, known)
+            if known.kind == "module" and known.made is not None:
+                self.registered.add(id(known.made))
+            if known.kind == "items":
+                self.containers[f"self.{attribute}"] = known.made or value
+                checks.kept_module(self, node, f"self.{attribute}", known.item)
         self.bind(target, known)
-
-    def _attribute_of_module(self, node: ast.stmt, attribute: str, known: Value, value: ast.expr) -> None:
-        checks.wrapped(self, known)
-        if known.kind == "module" and known.made is not None:
-            self.registered.add(id(known.made))
-        if known.kind == "items":
-            self.containers[f"self.{attribute}"] = known.made or value
-            checks.kept_module(self, node, f"self.{attribute}", known.item)
-
-    def _sum_written_out(self, node: ast.stmt, target: ast.expr, value: ast.BinOp) -> None:
-        """total = total + loss, average = 0.9 * average + 0.1 * loss"""
-        text = ast.unparse(target)
-        for mine, added in ((value.left, value.right), (value.right, value.left)):
-            if text in texts(mine) and not any(isinstance(one, ast.Call) for one in walk(mine)):
-                checks.summed_loss(self, node, target, added, self.tried(added), self.tried(mine))
-                return
 
     def tried(self, node: ast.expr) -> Value:
         """Return what an expression is, without a second look at its mistakes."""

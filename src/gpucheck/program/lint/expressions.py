@@ -186,7 +186,10 @@ class Expressions(Place):
             result = replace(result, place="input" if "input" in places else "")
         shaped = [one.ndim for one in tensors if one.has_dimensions]
         shape = shaped[0] if shaped and len(tensors) == 1 else AT_LEAST_ONE if shaped else result.ndim
-        graph = any(one.graph for one in tensors) and not self.no_graph
+        without = isinstance(node, ast.Compare) or (
+            isinstance(node, ast.Call) and called_name(node) in names.NO_GRADIENT
+        )
+        graph = not without and any(one.graph for one in tensors) and not self.no_graph
         return Value("tensor", result.place, shape, result.made, result.attribute, graph)
 
     def _compare(self, node: ast.Compare) -> Value:
@@ -630,7 +633,7 @@ def _of_tensor(run: Expressions, given: Given, receiver: Value, name: str) -> Va
     plain = replace(
         result,
         kind="parameter" if name == "requires_grad_" and receiver.kind == "parameter" else "tensor",
-        graph=(receiver.graph or result.graph) and name not in ("detach", "detach_") and not run.no_graph,
+        graph=(receiver.graph or result.graph) and name not in names.NO_GRADIENT and not run.no_graph,
         leaf=receiver.leaf and name == "requires_grad_",
         moved=None,
         pending=receiver.pending if name in names.NO_READ else None,

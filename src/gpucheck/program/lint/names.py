@@ -115,6 +115,11 @@ SAME_SHAPE = words(
     "reciprocal log1p expm1 square sign transpose permute t T mT roll sort unsqueeze_ normalize gelu silu elu selu "
     "leaky_relu softplus logsigmoid hardtanh dropout erf erfinv atan tan sinh cosh trunc frac nan_to_num renorm"
 )
+# What has no gradient, whatever it is made of. So have comparisons.
+NO_GRADIENT = words(
+    "detach detach_ argmax argmin argsort any all eq ne lt gt le ge long int bool byte short char isnan isinf isfinite "
+    "isclose isin logical_and logical_or logical_xor logical_not one_hot count_nonzero nonzero bincount bucketize"
+)
 # What looks at a tensor without its data: views of it, and its shape.
 NO_READ = words(
     "size dim data_ptr numel nelement record_stream is_pinned copy_ element_size squeeze unsqueeze view reshape "
