@@ -133,6 +133,10 @@ def test_what_could_not_be_looked_at_is_in_the_document_too(
         (("find-batch-size", "nowhere.py:make"), "the target's file nowhere.py does not exist"),
         (("find-batch-size", "mlp", "--input", "x"), "--input 'x' is not understood"),
         (("model",), "missing argument TARGET"),
+        (
+            ("run", "--dry", "train.py"),
+            "'train.py' is the value of --dry cuda[:SIZE|:NAME]; put SCRIPT [ARGS]... after it",
+        ),
         (("model", "nowhere.py:make"), "the target's file nowhere.py does not exist"),
         (("model", "mlp", "--input", "x"), "--input 'x' is not understood"),
         (("model", "mlp", "--input", "x:seq:float32"), "--input x names a dimension 'seq'; give its length"),

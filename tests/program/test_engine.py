@@ -194,6 +194,19 @@ def test_a_scripted_function_makes_its_tensors_on_the_cpu_unless_it_names_a_devi
     assert surface.world.last is not None and surface.world.last.entry.expected == "cuda:0"
 
 
+@pytest.mark.parametrize("foreach", [True, False])
+def test_an_optimizer_takes_parameters_of_both_devices(surface: Surface, foreach: bool) -> None:
+    """Torch steps them by device, in C++ that knows the host's alone."""
+    weights = [torch.ones(3, requires_grad=True), torch.ones(3, device="cuda").requires_grad_()]
+    for weight in weights:
+        weight.grad = weight.detach().clone()
+    optimizer = torch.optim.Rprop(weights, foreach=foreach)
+    optimizer.step()
+    assert [optimizer.state[weight]["prev"].device.type for weight in weights] == ["cpu", "cuda"]
+    groups = torch.utils._foreach_utils._group_tensors_by_device_and_dtype([weights, []], with_indices=True)
+    assert {device.type: places for (device, _), (_, places) in groups.items()} == {"cpu": [0], "cuda": [1]}
+
+
 def test_a_number_names_a_device(surface: Surface) -> None:
     module = nn.Linear(2, 2)
     assert module.to(0).weight.device == GPU and module.to(device=1).weight.device == torch.device("cuda:1")

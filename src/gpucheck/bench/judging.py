@@ -685,6 +685,11 @@ def _known(seen: Sequence[Mapping[str, Any]], name: str) -> list[float]:
 OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE")
 
 
+def precision_text(observed: str | None) -> str:
+    """Return the precision that a product has, in words."""
+    return {None: "an unknown precision", "lower": "a lower precision"}.get(observed, observed or "")
+
+
 def precision_fix(environment: Mapping[str, str]) -> str:
     """Return what to unset where products run in another precision: what is set, else what could be."""
     there = [name for name in OVERRIDES if name in environment]

@@ -193,12 +193,12 @@ def _wrong_usage(error: Exception, given: Sequence[str]) -> UsageError:
         begins = (" ".join(given[:words]) for words in (2, 1))
         command = next((one for one in begins if one in commands.names()), "")
     name, sentence = next((found[1], told) for pattern, told in _WRONG if (found := re.match(pattern, message)))
-    wrong = UsageError(sentence.format(name), "", _tip(command, name, sentence))
+    wrong = UsageError(sentence.format(name), "", _tip(command, name, sentence, given))
     wrong.command = command
     return wrong
 
 
-def _tip(command: str, name: str, sentence: str) -> str:
+def _tip(command: str, name: str, sentence: str, given: Sequence[str]) -> str:
     """Suggest what was likely meant; empty where nothing is near."""
     from gpucheck import naming
     from gpucheck.config import THRESHOLDS
@@ -214,6 +214,9 @@ def _tip(command: str, name: str, sentence: str) -> str:
             return "set thresholds in a file and give it with --config FILE"
         names = {one.name.strip("-"): one.name for one in own if not one.positional} | {"help": "--help"}
         return _quoted(names.get(naming.slip(name.strip("-"), names) or ""))
+    if "missing argument" in sentence:
+        taker = next((one for one in own if given[-2:-1] in ([one.name], [one.short]) and not one.is_flag), None)
+        return f"{given[-1]!r} is the value of {taker.name} {taker.metavar}; put {name} after it" if taker else ""
     wanted = next((one for one in own if name in (one.name, one.short)), None)
     return f"write it like {name} {wanted.metavar}" if wanted is not None and "needs" in sentence else ""
 

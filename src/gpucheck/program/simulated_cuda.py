@@ -722,10 +722,29 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
     return [
         *patches,
         *_of_functions(surface),
+        (torch._C, "_group_tensors_by_device_and_dtype", _grouped(surface)),
         (threading.Thread, "_bootstrap_inner", begun),
         (torch.autograd, "_engine_run_backward", surface.again(checked)),
         (torch._C._autograd, "_push_saved_tensors_default_hooks", pushed),
     ]
+
+
+def _grouped(surface: Surface) -> Callable[..., dict[Any, Any]]:
+    """Group lists of tensors by the device that the first one's claim, not by the host, and by dtype: torch moves
+    numbers to the device of a group."""
+    original = torch._C._group_tensors_by_device_and_dtype
+
+    def grouped(lists: Any, with_indices: bool = False) -> dict[Any, Any]:
+        devices = [surface.device_of(one) for one in lists[0]]
+        groups = {}
+        for device in dict.fromkeys(devices):
+            places = [place for place, one in enumerate(devices) if one == device]
+            part = [[one[place] for place in places] if one else one for one in lists]
+            for (real, dtype), (tensors, at) in original(part, with_indices).items():
+                groups[device or real, dtype] = (tensors, [places[place] for place in at])
+        return groups
+
+    return grouped
 
 
 def _scattered(gpus: Any, sizes: Any, dim: int, tensor: Tensor) -> tuple[Tensor, ...]:

@@ -309,7 +309,7 @@ def _precision(measurements: Sequence[Measurement], environment: Mapping[str, st
     seen = dict(observed) | wrong
     if not wrong:
         return Finding("crossover.precision", "pass", "both sides compute in float32", evidence=seen)
-    told = "; ".join(f"the {side} in {got}" for side, got in wrong.items())
+    told = "; ".join(f"the {side} in {judging.precision_text(got)}" for side, got in wrong.items())
     fix = judging.precision_fix(environment)
     return Finding("crossover.precision", "fail", "one side does not compute in float32", told, seen, fix)
 

@@ -279,7 +279,7 @@ def _precision(measurements: Sequence[Measurement], environment: Mapping[str, st
         observed = list(dict.fromkeys(one.method.precision_observed for one in rows))
         evidence[product] = observed[0] if len(observed) == 1 else observed
         if wrong := [one for one in rows if not is_as_asked(one)]:
-            names = " and ".join(dict.fromkeys(str(one.method.precision_observed) for one in wrong))
+            names = " and ".join(dict.fromkeys(judging.precision_text(one.method.precision_observed) for one in wrong))
             count = sum(len(runs.each(one)) for one in wrong)
             told.append(f"{product} computed in {names}{in_runs(count, rows)}")
     if not told:
