@@ -41,7 +41,7 @@ TRAINING = TrainingBytes(optimizer="torch.optim.AdamW", gradient_bytes=5 * MIB, 
 SCALE = LeftBehind(
     name="block.scale",
     kind="tensor",
-    what="8 float32 tensor",
+    what="float32 tensor of shape [8]",
     device="cpu",
     place="net.py:7",
     use="mismatched",
@@ -116,8 +116,8 @@ def test_what_is_wrong_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     head, _, tree = shown(monkeypatch, "fail", run, left_behind=(SCALE,)).partition("\n\n")
     assert head == (
         "✗ Net on a simulated cuda:0: the forward pass mixes devices in 1 place\n✗ net.py:11 in block: `*` needs "
-        "cuda:0, but block.scale is on the CPU: 8 float32 tensor in a plain\nattribute (net.py:7), which .to() does "
-        'not move\n→ net.py:7: self.register_buffer("scale", …)'
+        "cuda:0, but block.scale is on the CPU: float32 tensor of shape [8]\nin a plain attribute (net.py:7), which "
+        '.to() does not move\n→ net.py:7: self.register_buffer("scale", …)'
     )
     assert tree.endswith(TREE.partition("1 300 000 parameters")[2])
 

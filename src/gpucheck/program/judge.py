@@ -170,9 +170,9 @@ def mismatch(one: DeviceMismatchEntry, behind: Mapping[str, LeftBehind] = _NOTHI
         cause = f"{left.what} {_reason(left)}"
     if cause:
         message += f": {cause}"
-    for other in one.operands:
-        if other.is_wrong and other is not wrong:
-            message += f"; {_called(other)} is on {_device(other.device)} too"
+    # A module in a plain list is one name for its weight and its bias.
+    met = dict.fromkeys((_called(other), _device(other.device)) for other in (wrong, *one.operands) if other.is_wrong)
+    message += "".join(f"; {name} is on {device} too" for name, device in list(met)[1:])
     fix = _fix(left) if left is not None else _mismatch_fix(one, wrong)
     return Finding("model.mismatch", "fail", title, message, asdict(one), fix=fix)
 

@@ -563,9 +563,8 @@ class _Examination:
                 return  # one stands for all: they are made in one line
 
     def _told(self, one: Held, run: ClaimedRun | None) -> LeftBehind:
-        shapes = "×".join(map(str, one.tensors[0].shape))
         dtype = str(one.tensors[0].dtype).removeprefix("torch.")
-        what = f"{shapes} {dtype} tensor"
+        what = f"{dtype} tensor of shape {[*one.tensors[0].shape]}"
         if one.kind == "module":
             elements = sum(tensor.numel() for tensor in one.tensors)
             what = f"{type(one.value).__name__} with {elements} parameters"
