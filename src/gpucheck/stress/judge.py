@@ -44,7 +44,9 @@ _HELD = {
 _COUNTERS: dict[str, tuple[Verdict, str]] = {
     "xids": ("fail", "Xid errors in the kernel log"),
     "ecc_uncorrected": ("fail", "uncorrected memory errors"),
+    "rows_failed": ("fail", "failed row remap"),
     "rows_remapped": ("warn", "memory rows replaced by spares"),
+    "rows_pending": ("warn", "pending row remap"),
     "ecc_corrected": ("warn", "corrected memory errors"),
     "pcie_replays": ("warn", "PCIe packets resent"),
 }
