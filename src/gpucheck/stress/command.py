@@ -314,7 +314,8 @@ class _Run:
     def _lost(self, runner: _Runner, ending: Ending) -> None:
         """A child that died: what its last words stand for, else how it ended."""
         cause = messages.cause_of(ending.stderr)
-        text = _how(ending)
+        killed = "; the system may have run out of memory" if ending.signal == "SIGKILL" else ""
+        text = f"{ending.in_words}{killed}"
         seat = runner.seat
         fault = Fault(
             "device", WHERE, seat.device, "ProcessEnded", text, self._step(runner), cause.id if cause else None,
@@ -339,18 +340,6 @@ class _Run:
         text = live_text([(runner.seat.name, runner.live, runner.answer) for runner in self._at_work() if runner.live])
         self.emit(Progress(text, turn, self.plan.turns, live=turn == self._shown_turn))
         self._shown_turn = turn
-
-
-def _how(ending: Ending) -> str:
-    if ending.how == "unstarted":
-        return f"its process cannot be started ({ending.reason})"
-    words = f": {ending.last_words}" if ending.last_words else ""
-    if ending.signal is not None:
-        killed = "; the system may have run out of memory" if ending.signal == "SIGKILL" else ""
-        return f"its process was ended by {ending.signal}{killed}{words}"
-    if ending.how == "closed":
-        return f"its process closed its output{words}"
-    return f"its process ended with {ending.status}{words}"
 
 
 # -- the driver's counters ---------------------------------------------------------------------------------------------
