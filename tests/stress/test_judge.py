@@ -53,6 +53,13 @@ def test_a_device_that_falls_over_time_is_found_with_its_cause(seed: int, cause:
     )
 
 
+@pytest.mark.parametrize(("count", "most"), [(4, 3), (8, 5)])
+def test_where_most_of_a_model_are_slow_none_is_said_to_be_like_its_siblings(count: int, most: int) -> None:
+    devices = [device(n, speed=lambda _, n=n: 0.7 if n < most else 1.0) for n in range(count)]
+    (found,) = judge.slow(result(devices))
+    assert found.title == f"{count} of {count} devices kept their speed"
+
+
 def test_one_dip_is_no_slow_device() -> None:
     assert slow(device(0, speed=lambda share: 0.4 if 0.8 < share < 0.84 else 1.0), device(1)) == [("pass", None)]
 
