@@ -285,7 +285,7 @@ def slow(result: StressResult) -> list[Finding]:
     for one in result.devices:
         falls = [fall for kind in result.kinds if (fall := _fall(one, kind, _judged(one, kind))) is not None]
         # One cause shows in every kind of work: the deepest fall says it.
-        findings += [max(falls, key=lambda found: found[0])[1]] if falls else []
+        findings += [max(falls, key=lambda found: found[0])[1]] if falls else _held_throughout(one)
     for group in siblings(result.devices):
         findings += [found for one in group if (found := _behind(one, group, result.kinds)) is not None]
     return findings or [_kept_speed(result)]
@@ -376,6 +376,18 @@ def _fall(one: StressDevice, kind: str, points: Sequence[StressPoint]) -> tuple[
         f"gpucheck devices --device {one.device.id} --watch 2s: check heat, power limit and clock",
         one.device.id,
     )
+
+
+def _held_throughout(one: StressDevice) -> list[Finding]:
+    """The finding for a device that the hardware held back in most of its points: it was slow from the start."""
+    held = Counter(name for point in one.points for name in _BY_HARDWARE & set(point.held))
+    most = [name for name, count in held.most_common() if count >= MOST_POINTS_SHOW * len(one.points)]
+    if len(one.points) < FEWEST_POINTS or not most:
+        return []
+    title = f"{one.name}: the clock was limited by {few([_HELD[name] for name in most], ', ')} from the start"
+    fix = f"gpucheck devices --device {one.device.id} --watch 2s: check heat, power limit and clock"
+    evidence = {"name": one.name, "held": sorted(most)}
+    return [Finding("stress.slow", "fail", title, "in most of the run", evidence, fix, one.device.id)]
 
 
 def _behind(one: StressDevice, group: Sequence[StressDevice], kinds: Sequence[str]) -> Finding | None:
