@@ -192,7 +192,7 @@ class _Run:
                 next((one for one in facts.devices if (one.uuid or one.id) == (ref.uuid or ref.id)), None)
                 for facts in (before, after)
             )
-            was, now = _counted(first), _counted(last)
+            was, now = ({} if one is None else _counted(one) for one in (first, last))
             # One that fell was started anew with the driver.
             risen = {key: now[key] - was[key] for key in was if key in now and now[key] >= was[key]}
             unknown = {} if risen or ref.id == "cpu" else {"counters": "NVML did not report them before and after"}
@@ -352,17 +352,15 @@ def xids_since(before: Sequence[str] | None, after: Sequence[str] | None) -> Cou
     """
     if before is None or after is None:
         return None
-    new = (Counter(after) - Counter(before)).elements()
-    counted = Counter[str]()
-    for one in kernel_driver.xids(new):
-        counted[one.pci_address] += one.count
-    return counted
+    return Counter(
+        error.pci_address
+        for line in (Counter(after) - Counter(before)).elements()
+        for error in kernel_driver.xids((line,))
+    )
 
 
-def _counted(device: Device | None) -> dict[str, int]:
+def _counted(device: Device) -> dict[str, int]:
     """The error counters of a device that NVML tells; a name is there where it is known."""
-    if device is None:
-        return {}
     ecc, rows, link = device.ecc, device.remapped_rows, device.pcie
     told = {
         "ecc_corrected": ecc.volatile_corrected if ecc else None,

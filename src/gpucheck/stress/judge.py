@@ -56,6 +56,7 @@ _USUAL_DURATIONS = {
     "30s": 30, "1m": 60, "2m": 120, "5m": 300, "10m": 600, "30m": 1800, "1h": 3600, "2h": 7200, "4h": 14400, "8h": 28800
 }  # fmt: skip
 _TEST = "drain the node and test {0} alone: gpucheck stress --device {0} --duration 30m"
+_WATCH = "gpucheck devices --device {} --watch 2s: check heat, power limit and clock"
 IDS = of(
     "stress",
     Id(
@@ -373,21 +374,24 @@ def _fall(one: StressDevice, kind: str, points: Sequence[StressPoint]) -> tuple[
         f"{one.name}: lost {units.percent(fall)} of its speed over the run ({kind})",
         "; ".join(parts),
         {"name": one.name, "kind": kind, "fall": fall, "first": first, "last": last, "held": sorted(held)},
-        f"gpucheck devices --device {one.device.id} --watch 2s: check heat, power limit and clock",
+        _WATCH.format(one.device.id),
         one.device.id,
     )
 
 
 def _held_throughout(one: StressDevice) -> list[Finding]:
     """The finding for a device that the hardware held back in most of its points: it was slow from the start."""
-    held = Counter(name for point in one.points for name in _BY_HARDWARE & set(point.held))
-    most = [name for name, count in held.most_common() if count >= MOST_POINTS_SHOW * len(one.points)]
-    if len(one.points) < FEWEST_POINTS or not most:
+    counted = Counter(name for point in one.points for name in _BY_HARDWARE & set(point.held))
+    held = [name for name, count in counted.most_common() if count >= MOST_POINTS_SHOW * len(one.points)]
+    if len(one.points) < FEWEST_POINTS or not held:
         return []
-    title = f"{one.name}: the clock was limited by {few([_HELD[name] for name in most], ', ')} from the start"
-    fix = f"gpucheck devices --device {one.device.id} --watch 2s: check heat, power limit and clock"
-    evidence = {"name": one.name, "held": sorted(most)}
-    return [Finding("stress.slow", "fail", title, "in most of the run", evidence, fix, one.device.id)]
+    return [
+        Finding(
+            "stress.slow", "fail",
+            f"{one.name}: the clock was limited by {few([_HELD[name] for name in held], ', ')} from the start",
+            "in most of the run", {"name": one.name, "held": sorted(held)}, _WATCH.format(one.device.id), one.device.id,
+        )
+    ]  # fmt: skip
 
 
 def _behind(one: StressDevice, group: Sequence[StressDevice], kinds: Sequence[str]) -> Finding | None:
