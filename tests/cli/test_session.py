@@ -198,6 +198,12 @@ def test_a_bad_path_fails_before_anything_is_done(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a folder"):
         session.run(smoke(output=(str(tmp_path / "folder.json"),)), work)
     assert [path.name for path in tmp_path.iterdir()] == ["folder.json"]
+    # Through a link too: the rename at the end would take the place of the machine's own /dev/null.
+    (tmp_path / "null.json").symlink_to(os.devnull)
+    os.mkfifo(tmp_path / "pipe.json")
+    for name in ("null.json", "pipe.json"):
+        with pytest.raises(UsageError, match="is no file"):
+            session.run(smoke(output=(str(tmp_path / name),)), work)
 
 
 def test_a_full_disk_costs_neither_the_result_nor_the_old_file(

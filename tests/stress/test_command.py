@@ -6,6 +6,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from gpucheck.cli.commands import Common
 from gpucheck.machine.child import LineChild
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Event, Progress, Recorder
-from gpucheck.report.facts import Ecc, Link
+from gpucheck.report.facts import Ecc, Facts, Link, RemappedRows
 from gpucheck.report.report import Collector, Report
 from gpucheck.stress import command as command_module
 from gpucheck.stress.command import Limits, Seat, World, command
@@ -112,6 +113,40 @@ def test_counters_that_rise_during_the_run_are_told() -> None:
     assert device.counters == {"ecc_corrected": 0, "ecc_uncorrected": 2, "pcie_replays": 0, "xids": 1}
     (found,) = [one for one in report.findings if one.id == "stress.errors"]
     assert found.verdict == "fail" and found.title.startswith("cuda:0: 1 Xid errors")
+
+
+def counted(before: Facts, after: Facts, *logs: tuple[str, ...] | None) -> list[tuple[str, str | None, str]]:
+    """The findings of counters, after readings of the machine and its log before and after the run."""
+    readings, lines = [before, after], list(logs or [None, None])
+    given = world({}, read=lambda: readings.pop(0), log=lambda: (lines.pop(0), None))
+    report, _ = run(StressOptions(duration_s=0.5), given)
+    return [(one.verdict, one.device, one.title) for one in report.findings if one.id == "stress.errors"]
+
+
+def test_xids_are_seen_although_the_log_drops_as_many_old_lines() -> None:
+    old, new = (f"[{n}.0] NVRM: Xid (PCI:0000:00:00): {n}, pid=1, x" for n in (31, 48))
+    assert counted(facts(1), facts(1), (old, old, old), (old, new)) == [
+        ("fail", "cuda:0", "cuda:0: 1 Xid errors in the kernel log")
+    ]
+    assert counted(facts(1), facts(1), (old, new), (new,)) == counted(facts(1), facts(1), None, (new,)) == []
+
+
+def test_a_row_remap_that_fails_or_waits_for_a_reset_during_the_run_is_told() -> None:
+    rows = [
+        facts(1, remapped_rows=RemappedRows(1, 0, *flags)) for flags in ((False, False), (True, False), (True, True))
+    ]
+    assert counted(rows[0], rows[1]) == [("warn", "cuda:0", "cuda:0: 1 pending row remap")]
+    assert counted(rows[1], rows[2]) == [("fail", "cuda:0", "cuda:0: 1 failed row remap")]
+    assert counted(rows[2], rows[2]) == []
+
+
+def test_counters_are_not_taken_for_those_of_a_device_that_has_the_index_of_a_lost_one() -> None:
+    first, second = (replace(one, ecc=Ecc(volatile_corrected=50 * n)) for n, one in enumerate(facts(2).devices))
+    before = replace(facts(2), devices=(first, second))
+    line = "[9.0] NVRM: Xid (PCI:0000:00:00): 79, pid=1, GPU has fallen off the bus."
+    after = replace(before, devices=(replace(second, id="cuda:0"),))
+    assert counted(before, after) == []
+    assert [one[:2] for one in counted(before, after, (), (line,))] == [("fail", "cuda:0")]
 
 
 @pytest.mark.parametrize("signal", [KeyboardInterrupt])

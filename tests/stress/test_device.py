@@ -35,12 +35,16 @@ class Clock:
 
 @dataclass
 class FakeWork:
-    """Steps of `step_s`, and checks of `check_s`; `wrong` says how many wrong results a step has."""
+    """Steps of `step_s`, and checks of `check_s`.
+
+    `wrong` says how many wrong results a step has, `worst` their error as a share of what rounding explains.
+    """
 
     clock: Clock
     check_s: float = 1.0
     step_s: float = 0.1
     wrong: Callable[[int], int] = lambda step: 0
+    worst: Callable[[int], float | None] = lambda step: None
     idle: list[tuple[float, float]] = field(default_factory=list)
     checks: int = 0
     worst_of_bound: float = 0.2
@@ -68,7 +72,8 @@ class FakeWork:
         self.steps += 1
         self.clock.now += self.step_s
         found = tuple(
-            StressWrong(self.clock.now, self.steps, kind, "products", "first") for _ in range(self.wrong(self.steps))
+            StressWrong(self.clock.now, self.steps, kind, "products", "first", worst_of_bound=self.worst(self.steps))
+            for _ in range(self.wrong(self.steps))
         )
         return Step(kind, 1e12, "FLOP/s", 0.1, found)
 
@@ -197,6 +202,13 @@ def test_a_device_that_computes_nothing_right_fills_no_document() -> None:
     said, work = run(60.0, wrong=lambda step: 3)
     assert sum("wrong" in line for line in said) == MOST_WRONG
     assert said[-1]["totals"]["wrong_steps"] == work.steps
+
+
+def test_rounding_in_every_step_does_not_crowd_out_what_is_surely_wrong() -> None:
+    said, work = run(60.0, wrong=lambda step: 1, worst=lambda step: None if step == 200 else 0.4)
+    told = [line["wrong"] for line in said if "wrong" in line]
+    assert work.steps > 200 and len(told) == MOST_WRONG + 1
+    assert [one["step"] for one in told if one["worst_of_bound"] is None] == [200]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -53,6 +53,24 @@ def test_a_device_that_falls_over_time_is_found_with_its_cause(seed: int, cause:
     )
 
 
+@pytest.mark.parametrize("cause", ["hw_thermal_slowdown", "hw_power_brake_slowdown"])
+def test_a_device_that_the_hardware_holds_back_from_the_start_has_lost_nothing_and_fails(cause: str) -> None:
+    held = device(0, speed=lambda _: 0.5, held=lambda share: (cause, "sw_power_cap"))
+    (found,) = judge.slow(result([held]))
+    assert (found.verdict, found.device) == ("fail", "cuda:0")
+    assert found.title.endswith("from the start") and "power limit" not in found.title
+    for sound in (device(0, held=lambda _: ("sw_power_cap",)), device(0, held=lambda at: (cause,) if at < 0.5 else ())):
+        assert [one.verdict for one in judge.slow(result([sound]))] == ["pass"]
+    assert [one.verdict for one in judge.slow(result([replace(held, points=held.points[:3])]))] == ["skip"]
+
+
+@pytest.mark.parametrize(("count", "most"), [(4, 3), (8, 5)])
+def test_where_most_of_a_model_are_slow_none_is_said_to_be_like_its_siblings(count: int, most: int) -> None:
+    devices = [device(n, speed=lambda _, n=n: 0.7 if n < most else 1.0) for n in range(count)]
+    (found,) = judge.slow(result(devices))
+    assert found.title == f"{count} of {count} devices kept their speed"
+
+
 def test_one_dip_is_no_slow_device() -> None:
     assert slow(device(0, speed=lambda share: 0.4 if 0.8 < share < 0.84 else 1.0), device(1)) == [("pass", None)]
 

@@ -77,8 +77,8 @@ def formats() -> dict[str, Callable[[Report], str]]:
 class Outputs:
     """The files of a command: those of `--output`, and those that stand `beside` them.
 
-    Raises UsageError for a format that is not known or a folder, CannotLook for a file that cannot be written; none is
-    then left behind.
+    Raises UsageError for a format that is not known or what is no file, CannotLook for a file that cannot be written;
+    none is then left behind.
     """
 
     def __init__(self, paths: Sequence[str], beside: Sequence[Wanted] = ()) -> None:
@@ -137,8 +137,8 @@ def _opened(wanted: Wanted) -> Output:
         from gpucheck.render import html
 
         html.require()
-    if target.is_dir():
-        raise UsageError(f"{option} {path!r} is a folder", "", "give a file")
+    if target.exists() and not target.is_file():  # the rename would put a file in the place of a device as /dev/null
+        raise UsageError(f"{option} {path!r} is {'a folder' if target.is_dir() else 'no file'}", "", "give a file")
     if target.exists() and not os.access(target, os.W_OK):
         raise CannotLook(f"{option} {path!r} cannot be written", "the file is read-only", "give another file")
     try:

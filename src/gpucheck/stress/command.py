@@ -6,8 +6,8 @@ same time, once each has its memory; one that fails or falls silent is ended, an
 
 from __future__ import annotations
 
-import re
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -36,7 +36,6 @@ SHOW_EVERY_S = 1.0
 GROUP_BYTES = units.GIB
 # Processes that one machine starts for its cores; more cores share one.
 MOST_GROUPS = 64
-_XID = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f:.]+)\)")
 
 # A seat → its child.
 Start = Callable[["Seat"], LineChild]
@@ -91,15 +90,15 @@ def command(options: StressOptions, emit: Emit, world: World | None = None) -> N
     if chosen.notice:
         emit(Notice(chosen.notice))
     seats = [seat for device in chosen.ids for seat in seats_of(device, facts)]
-    before = counters(facts, world) if any(seat.device != "cpu" for seat in seats) else {}
+    log = world.log()[0] if any(seat.device != "cpu" for seat in seats) else None
     emit(Planned((WHERE,), chosen.ids))
     for device in chosen.ids:
         emit(Began(WHERE, device))
     whole = _Run(options, division, seats, world, emit)
     try:
         whole.run()
-        if before:
-            whole.count(before, counters(world.read(), world))
+        if any(seat.device != "cpu" for seat in seats):
+            whole.count(facts, world.read(), xids_since(log, world.log()[0]))
     finally:
         whole.stop()
         emit(Answered("stress", whole.result()))
@@ -184,13 +183,21 @@ class _Run:
         made = self.plan
         return StressResult(made.duration_s, made.turn_s, made.kinds, self.options.seed, tuple(self.devices()))
 
-    def count(self, before: dict[str, dict[str, int]], after: dict[str, dict[str, int]]) -> None:
+    def count(self, before: Facts, after: Facts, xids: Counter[str] | None) -> None:
+        """Take in how much the driver's counters rose; `xids` are those of the run by PCI address, if known."""
         for runner in self.runners:
-            name = runner.seat.device
-            was, now = before.get(name, {}), after.get(name, {})
+            # By UUID: where a GPU is lost, those after it have other indexes.
+            ref = runner.seat.ref
+            first, last = (
+                next((one for one in facts.devices if (one.uuid or one.id) == (ref.uuid or ref.id)), None)
+                for facts in (before, after)
+            )
+            was, now = ({} if one is None else _counted(one) for one in (first, last))
             # One that fell was started anew with the driver.
             risen = {key: now[key] - was[key] for key in was if key in now and now[key] >= was[key]}
-            unknown = {} if risen or name == "cpu" else {"counters": "NVML did not report them before and after"}
+            unknown = {} if risen or ref.id == "cpu" else {"counters": "NVML did not report them before and after"}
+            if xids is not None and first is not None and first.pci_address:
+                risen["xids"] = xids[first.pci_address.lower()]
             runner.answer = replace(runner.answer, counters=risen, unknown={**runner.answer.unknown, **unknown})
 
     def _at_work(self) -> list[_Runner]:
@@ -307,7 +314,8 @@ class _Run:
     def _lost(self, runner: _Runner, ending: Ending) -> None:
         """A child that died: what its last words stand for, else how it ended."""
         cause = messages.cause_of(ending.stderr)
-        text = _how(ending)
+        killed = "; the system may have run out of memory" if ending.signal == "SIGKILL" else ""
+        text = f"{ending.in_words}{killed}"
         seat = runner.seat
         fault = Fault(
             "device", WHERE, seat.device, "ProcessEnded", text, self._step(runner), cause.id if cause else None,
@@ -334,37 +342,32 @@ class _Run:
         self._shown_turn = turn
 
 
-def _how(ending: Ending) -> str:
-    if ending.how == "unstarted":
-        return f"its process cannot be started ({ending.reason})"
-    words = f": {ending.last_words}" if ending.last_words else ""
-    if ending.signal is not None:
-        killed = "; the system may have run out of memory" if ending.signal == "SIGKILL" else ""
-        return f"its process was ended by {ending.signal}{killed}{words}"
-    if ending.how == "closed":
-        return f"its process closed its output{words}"
-    return f"its process ended with {ending.status}{words}"
-
-
 # -- the driver's counters ---------------------------------------------------------------------------------------------
 
 
-def counters(facts: Facts, world: World) -> dict[str, dict[str, int]]:
-    """The error counters of each device that NVML and the kernel's log tell now; a name is there where it is known."""
-    lines, _ = world.log()
-    xids = None if lines is None else [found.group(1).lower() for line in lines if (found := _XID.search(line))]
-    return {device.id: _counted(device, xids) for device in facts.devices if device.id and device.id != "cpu"}
+def xids_since(before: Sequence[str] | None, after: Sequence[str] | None) -> Counter[str] | None:
+    """The Xid errors of each PCI address in lines that only the later log has; None where one cannot be read.
+
+    The log drops its oldest lines, so that their number may fall while new ones come.
+    """
+    if before is None or after is None:
+        return None
+    return Counter(
+        error.pci_address
+        for line in (Counter(after) - Counter(before)).elements()
+        for error in kernel_driver.xids((line,))
+    )
 
 
-def _counted(device: Device, xids: Sequence[str] | None) -> dict[str, int]:
+def _counted(device: Device) -> dict[str, int]:
+    """The error counters of a device that NVML tells; a name is there where it is known."""
     ecc, rows, link = device.ecc, device.remapped_rows, device.pcie
-    # The log leaves the function out: PCI:0000:41:00.
-    address = (device.pci_address or "").lower().rpartition(".")[0]
     told = {
         "ecc_corrected": ecc.volatile_corrected if ecc else None,
         "ecc_uncorrected": ecc.volatile_uncorrected if ecc else None,
         "rows_remapped": rows.correctable + rows.uncorrectable if rows else None,
+        "rows_pending": int(rows.pending) if rows else None,
+        "rows_failed": int(rows.failed) if rows else None,
         "pcie_replays": link.replays if link else None,
-        "xids": None if xids is None or not address else sum(one.startswith(address) for one in xids),
     }
     return {name: value for name, value in told.items() if value is not None}

@@ -44,7 +44,9 @@ _HELD = {
 _COUNTERS: dict[str, tuple[Verdict, str]] = {
     "xids": ("fail", "Xid errors in the kernel log"),
     "ecc_uncorrected": ("fail", "uncorrected memory errors"),
+    "rows_failed": ("fail", "failed row remap"),
     "rows_remapped": ("warn", "memory rows replaced by spares"),
+    "rows_pending": ("warn", "pending row remap"),
     "ecc_corrected": ("warn", "corrected memory errors"),
     "pcie_replays": ("warn", "PCIe packets resent"),
 }
@@ -54,6 +56,7 @@ _USUAL_DURATIONS = {
     "30s": 30, "1m": 60, "2m": 120, "5m": 300, "10m": 600, "30m": 1800, "1h": 3600, "2h": 7200, "4h": 14400, "8h": 28800
 }  # fmt: skip
 _TEST = "drain the node and test {0} alone: gpucheck stress --device {0} --duration 30m"
+_WATCH = "gpucheck devices --device {} --watch 2s: check heat, power limit and clock"
 IDS = of(
     "stress",
     Id(
@@ -283,7 +286,7 @@ def slow(result: StressResult) -> list[Finding]:
     for one in result.devices:
         falls = [fall for kind in result.kinds if (fall := _fall(one, kind, _judged(one, kind))) is not None]
         # One cause shows in every kind of work: the deepest fall says it.
-        findings += [max(falls, key=lambda found: found[0])[1]] if falls else []
+        findings += [max(falls, key=lambda found: found[0])[1]] if falls else _held_throughout(one)
     for group in siblings(result.devices):
         findings += [found for one in group if (found := _behind(one, group, result.kinds)) is not None]
     return findings or [_kept_speed(result)]
@@ -303,9 +306,10 @@ def _kept_speed(result: StressResult) -> Finding:
         busy = any(not _was_alone(point) for one in result.devices for point in one.points)
         why = "other programs used the cores" if busy else "rates are too uneven" if judged else "too short"
         return Finding("stress.slow", "skip", "speed was not judged", why)
+    # As far ahead is no better: where most of a model are slow, the few that are not stand out.
     compared = [
         one for group in siblings(judged) for one in group
-        if all((_of_siblings(one, group, kind) or 0.0) >= 1 - SLOW for kind in kinds)
+        if all(1 - SLOW <= (_of_siblings(one, group, kind) or 0.0) <= 1 / (1 - SLOW) for kind in kinds)
     ]  # fmt: skip
     if len(compared) == len(at_work):
         title, message = "no device is slow", f"all within {units.percent(SLOW)}"
@@ -370,9 +374,24 @@ def _fall(one: StressDevice, kind: str, points: Sequence[StressPoint]) -> tuple[
         f"{one.name}: lost {units.percent(fall)} of its speed over the run ({kind})",
         "; ".join(parts),
         {"name": one.name, "kind": kind, "fall": fall, "first": first, "last": last, "held": sorted(held)},
-        f"gpucheck devices --device {one.device.id} --watch 2s: check heat, power limit and clock",
+        _WATCH.format(one.device.id),
         one.device.id,
     )
+
+
+def _held_throughout(one: StressDevice) -> list[Finding]:
+    """The finding for a device that the hardware held back in most of its points: it was slow from the start."""
+    counted = Counter(name for point in one.points for name in _BY_HARDWARE & set(point.held))
+    held = [name for name, count in counted.most_common() if count >= MOST_POINTS_SHOW * len(one.points)]
+    if len(one.points) < FEWEST_POINTS or not held:
+        return []
+    return [
+        Finding(
+            "stress.slow", "fail",
+            f"{one.name}: the clock was limited by {few([_HELD[name] for name in held], ', ')} from the start",
+            "in most of the run", {"name": one.name, "held": sorted(held)}, _WATCH.format(one.device.id), one.device.id,
+        )
+    ]  # fmt: skip
 
 
 def _behind(one: StressDevice, group: Sequence[StressDevice], kinds: Sequence[str]) -> Finding | None:
