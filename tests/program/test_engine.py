@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import gc
 import io
 import os
@@ -365,3 +366,13 @@ def test_numpy_refuses_a_tensor_on_a_gpu_as_cuda_does(surface: Surface, read: An
     with pytest.raises(TypeError, match=text) as raised:
         read(x)
     assert isinstance(raised.value, DeviceMismatch) and not isinstance(raised.value, RuntimeError)
+
+
+@pytest.mark.parametrize("grid", [functools.partial(torch.meshgrid, indexing="ij"), torch.cartesian_prod])
+def test_the_axes_of_a_grid_lie_on_one_device_as_cuda_asks(surface: Surface, grid: Any) -> None:
+    x, y = torch.ones(4, device="cuda"), torch.ones(3)
+    assert grid(x, y.cuda())[0].device == GPU and grid(x.cpu(), y)[0].device == torch.device("cpu")
+    with pytest.raises(DeviceMismatch, match="meshgrid expects all tensors to have the same device") as raised:
+        grid(x, y)
+    wrong = [one for one in raised.value.mismatch.entry.operands if one.is_wrong]
+    assert [(one.name, one.device) for one in wrong] == [("tensors[1]", "cpu")]

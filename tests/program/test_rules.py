@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from gpucheck.program.engine import DeviceMismatch, World
-from gpucheck.program.rules import RULES, Operand, Verdict, judge
+from gpucheck.program.rules import MIXED_DTYPES, RULES, Operand, Verdict, judge
 from gpucheck.program.simulated_cuda import claimed
 
 GPU, OTHER, CPU = "cuda:0", "cuda:1", "cpu"
@@ -244,3 +244,8 @@ def test_every_row_has_a_call() -> None:
     called = {name.removesuffix("_") for name in (*LEGAL, *ILLEGAL)}
     rows = [{name.removesuffix("_") for name in rule.operations} for rule in RULES]
     assert [row for row in rows if not called & row] == []
+
+
+def test_a_grid_of_two_dtypes_is_known_by_its_text() -> None:
+    with pytest.raises(RuntimeError, match=MIXED_DTYPES.pattern):
+        torch.meshgrid(torch.ones(2), torch.arange(2), indexing="ij")

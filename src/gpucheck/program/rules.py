@@ -35,18 +35,19 @@ OTHER_GRAD = (
     "gradient and the tensor are on the same device"
 )
 OTHER_GRADIENT = "invalid gradient at index {} - expected device {} but got {}"
+OTHER_GRID = "meshgrid expects all tensors to have the same device"
 NO_BACKEND = "No backend type associated with device type {}"
 # By which each of them is known in the text of a forked process.
 ELSEWHERE = (
     *("device type tensor to numpy", "device type for generator but found", " - expected device "),
     *("attempting to assign a gradient with device type", "No backend type associated with device type"),
-    *("has changed the type of value (was torch.cuda.", "got torch.cuda."),
+    *("has changed the type of value (was torch.cuda.", "got torch.cuda.", OTHER_GRID),
 )
 # How gpucheck says in a simulated run that a lone operand lies where its operation does not take it.
 MISPLACED = ", but it is on"
 # How torch says that operands differ in dtype: on CUDA and on a CPU alike.
 MIXED_DTYPES = re.compile(
-    r"expected scalar type \w+ but found|must have the same dtype|expected .* to have the same dtype"
+    r"expected scalar type \w+ but found|must have the same dtype|expect(ed|s) .* to have the same dtype"
     r"|Input type \(.*\) and (bias|weight) type \(.*\) should be the same|expects? .*dtype .* but got"
 )
 

@@ -94,6 +94,9 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         host = _HOST_ARGUMENTS.get(func)
         if host is not None:
             self.check_host(func, host(*args, **kwargs))
+        if func in _GRIDS:  # torch compares them in C++, and only views follow, which take one tensor each
+            for place, tensor in enumerate(tensors_in(args)):
+                self.world.apart(f"tensors[{place}]", tensor, device, name_of(func), rules.OTHER_GRID)
         if func in _CARRIES and device is not None:
             args = tuple(self.move(arg, device) if isinstance(arg, Tensor) else arg for arg in args)
             kwargs = {key: self.move(arg, device) if isinstance(arg, Tensor) else arg for key, arg in kwargs.items()}
@@ -333,12 +336,7 @@ def _format(surface: Surface, tensor: Tensor, spec: str) -> str:
     """A number as text, which torch does not make of a meta tensor."""
     if surface.world.stands_in(tensor) and tensor.dim() == 0:
         return format(surface.world.assume("format", torch.zeros((), dtype=tensor.dtype, device=CPU).item()), spec)
-    text: str = Tensor.__format__(tensor, spec)
-    return text
-
-
-def _cuda(surface: Surface, tensor: Tensor, device: Any = None, *rest: Any, **kwargs: Any) -> Tensor:
-    return surface.move(tensor, device_of("cuda" if device is None else device) or CPU)
+    return str(Tensor.__format__(tensor, spec))
 
 
 def _pin(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
@@ -347,11 +345,6 @@ def _pin(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
     for storage in storages_of(out):
         surface.world.pinned[storage] = True
     return out
-
-
-def _is_pinned(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> bool:
-    storage = storage_of(tensor)
-    return storage is not None and storage in surface.world.pinned
 
 
 def _tolist(surface: Surface, tensor: Tensor) -> Any:
@@ -408,10 +401,12 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.grad.__set__: _set_grad,
     _T.register_hook: lambda surface, tensor, hook: tensor.register_hook(surface.hook(hook)),
     _T.to: _to,
-    _T.cuda: _cuda,
+    _T.cuda: lambda surface, tensor, device=None, *rest, **kwargs: surface.move(
+        tensor, device_of("cuda" if device is None else device) or CPU
+    ),
     _T.cpu: lambda surface, tensor, *rest, memory_format=None: surface.move(tensor, CPU, memory_format=memory_format),
     _T.pin_memory: _pin,
-    _T.is_pinned: _is_pinned,
+    _T.is_pinned: lambda surface, tensor, *rest, **kwargs: storage_of(tensor) in surface.world.pinned,
     _T.tolist: _tolist,
     _T.__format__: _format,
     **{func: functools.partial(_beside, func) for func in (_T.new, _T.new_tensor)},
@@ -438,6 +433,7 @@ _NUMPY = (_T.numpy, _T.__array__)
 # What comes out on the host, by its position, of calls that decompose before an operation is seen.
 _HOST_RESULTS: dict[Any, tuple[int, ...]] = {torch._pad_packed_sequence: (1,)}
 
+_GRIDS = (torch.meshgrid, torch.cartesian_prod)  # of axes, each a tensor
 # What takes its arguments to the device by itself: lengths and targets may lie on the CPU.
 _CARRIES = (torch.ctc_loss, torch.nn.functional.ctc_loss)
 
