@@ -511,7 +511,7 @@ _RUN = of(
     Id(
         "run.ended",
         "the program comes to its end",
-        "It raised an error, or a signal ended it. Its own exit status is kept.",
+        "It raised an error, a signal ended it, or its exit status was not 0. gpucheck ends with the same status.",
     ),
     Id(
         "run.not_seen",

@@ -152,11 +152,19 @@ def test_an_empty_board_is_an_answer_that_survives_json() -> None:
     assert [one.id for one in judge.findings(result)] == ["run.time"]
 
 
-@pytest.mark.parametrize(("code", "verdict"), [(0, "pass"), (3, "pass"), (-9, "info")])
-def test_a_program_that_was_broken_off_is_no_pass(code: int, verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "verdict", "titles"),
+    [
+        (0, "pass", []),
+        (3, "info", ["the program ended with status 3"]),
+        (-9, "info", ["the program was ended by SIGKILL"]),
+    ],
+)
+def test_a_program_that_was_broken_off_is_no_pass(code: int, verdict: str, titles: list[str]) -> None:
     ended = command.Ended(("x.py",), code, 0, 10**9, None, None)
     result = replace(command.answer(counters.read(bytearray(counters.SIZE)), ended), waits_for="device")
-    assert judge.findings(result)[0].verdict == verdict
+    time, *rest = judge.findings(result)
+    assert (time.verdict, [one.title for one in rest]) == (verdict, titles)
 
 
 def test_the_line_that_keeps_most_is_in_the_finding_of_growth() -> None:

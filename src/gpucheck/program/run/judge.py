@@ -101,8 +101,8 @@ def time_finding(result: RunResult) -> Finding:
 
 
 def _is_broken_off(result: RunResult) -> bool:
-    """Return whether an error or a signal ended the program."""
-    return result.error is not None or (result.exit or 0) < 0
+    """Return whether an error or a signal ended the program, or it ended with another status than 0."""
+    return result.error is not None or bool(result.exit)
 
 
 def _end(result: RunResult, folder: str) -> Finding:
@@ -114,6 +114,8 @@ def _end(result: RunResult, folder: str) -> Finding:
         can_be_typed = first.isprintable() and first[:1] not in ("", "-")
         fix = f"gpucheck explain {shlex.quote(first)}" if error.cause and can_be_typed else None
         return Finding("run.ended", "info", f"the program ended with {error.kind} at {where}", first, fix=fix)
+    if code > 0:
+        return Finding("run.ended", "info", f"the program ended with status {code}")
     name = _signal(code)
     why = "often the OOM killer: see sudo dmesg" if name == "SIGKILL" else ""
     if result.cut_off_in is not None:
