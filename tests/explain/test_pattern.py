@@ -73,3 +73,16 @@ def test_a_part_has_to_speak_of_what_is_ours() -> None:
 def test_no_regular_expression_is_an_error() -> None:
     with pytest.raises(re.error):
         compiled("(")
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("/usr/lib/libnvidia-ml.so", r"libnvidia-ml\.so\.1: cannot open"),
+        ("libnvidia-ml.so.1->libnvidia-ml.so.570", r"failed to load libnvidia-ml\.so"),
+        ("importtorch._inductor", r"torch\._inductor\.exc\.\w+"),
+        ("/opt/cuda/lib64/libnvrtc-builtins", r"nvrtc-builtins64_\d+"),
+    ],
+)
+def test_a_name_of_a_listing_is_no_cut_error(name: str, source: str) -> None:
+    assert not is_cut(name, compiled(source))

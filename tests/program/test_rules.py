@@ -161,6 +161,7 @@ LEGAL: dict[str, Callable[[], torch.Tensor]] = {
     "_foreach_copy_": foreach_copied,
     "fill_": filled,
     "masked_fill": lambda: gpu(3).masked_fill(gpu(3) > 0, torch.tensor(0.5)),
+    "index_fill": lambda: gpu(3).index_fill(0, gpu(2, dtype=torch.long), torch.tensor(0.5)),
     "view_as": lambda: gpu(4).view_as(torch.zeros(2, 2)),
     "zeros_like": lambda: torch.zeros_like(gpu(3)),
     "_pack_padded_sequence": lambda: packed().data,

@@ -38,7 +38,8 @@ from gpucheck.report.codec import from_json, to_json
 from gpucheck.units import capacity, duration
 from gpucheck.work.spec import BUILT_IN
 
-# Looking for the child's own children walks the process table, so it happens less often.
+# Looking for the child's own children walks the process table, and their private memory is counted page by page (15 ms
+# for each GiB), so it happens less often.
 FAMILY_S = 0.5
 # A warmed child with torch has 0.2 to 0.5 GiB, which is not the trial's.
 ASSUMED_BASELINE_BYTES = 2**29
@@ -53,11 +54,12 @@ class Watch:
         self._pid = pid
         self.baseline: int | None = None
         self._highest = 0
-        self._family: list[psutil.Process] = []
+        self._of_family = 0
         self._looked_at_family = 0.0
 
     def begin(self) -> None:
         """A trial begins: what was before does not count."""
+        self._looked_at_family = 0.0
         self._highest = self._resident()
 
     def growth(self) -> int:
@@ -81,16 +83,20 @@ class Watch:
             process = psutil.Process(self._pid)
             if time.monotonic() - self._looked_at_family > FAMILY_S:
                 self._looked_at_family = time.monotonic()
-                self._family = process.children(recursive=True)
-            total = int(process.memory_info().rss)
+                self._of_family = sum(map(_own_bytes, process.children(recursive=True)))
+            return int(process.memory_info().rss) + self._of_family
         except psutil.Error:
             return 0
-        for member in self._family:
-            try:
-                total += int(member.memory_full_info().uss)  # what a fork shares with its parent is there once
-            except psutil.Error:
-                continue
-        return total
+
+
+def _own_bytes(process: psutil.Process) -> int:
+    """What a fork shares with its parent is there once; macOS tells of others' processes only what is resident."""
+    try:
+        return int(process.memory_full_info().uss)
+    except psutil.AccessDenied:
+        return int(process.memory_info().rss)
+    except psutil.Error:
+        return 0
 
 
 # With these the resident set follows the tensors to a few MiB; glibc's defaults keep freed memory for later.

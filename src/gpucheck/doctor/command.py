@@ -163,22 +163,14 @@ def healthy(evidence: Evidence, *, everything: bool) -> Finding:
     if not evidence.is_nvidia_here:
         others = [device.name or device.kind for device in evidence.facts.devices if device.kind != "cpu"]
         where = f"torch has {', '.join(others)}" if others else "PCI bus, /dev and driver show none"
-        return Finding(
-            "doctor.no_gpu",
-            "info",
-            "no NVIDIA GPU here",
-            where,
-            fix=None
-            if others
-            else "if there should be one (lspci -d 10de: must list it), check seat, power, firmware and passthrough",
-        )
-    asked = "known" if everything else "selected"
+        fix = "if there should be one (lspci -d 10de: must list it), check seat, power, firmware and passthrough"
+        return Finding("doctor.no_gpu", "info", "no NVIDIA GPU here", where, fix=None if others else fix)
     python = fixes.interpreter(probe.executable)
     return Finding(
         "doctor.unknown",
         "inconclusive",
         "no known cause found, and torch was not seen to use the GPU",
-        f"no {asked} condition matches, or evidence was unreadable",
+        f"no {'known' if everything else 'selected'} condition matches, or evidence was unreadable",
         # torch's own words, in full.
         fix=f"""{python} -c 'import torch; print(torch.ones(1, device="cuda"))'""",
     )

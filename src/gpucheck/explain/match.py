@@ -29,6 +29,7 @@ _PART = re.compile(
 )
 # A text that was cut is known by this much of a pattern that is plain words, and by no fewer characters of its own.
 CUT_SHARE, CUT_CHARACTERS = 0.5, 14
+_NAME = re.compile(r"\A(lib)?nvidia-ml|(nvidia-ml\.so[.1]*|nvrtc-builtins|/nccl-|cudnn_frontend|torch\._inductor)\Z")
 # And one of these has to be in that: words of GPUs, of torch and of what stands beside them.
 _PARTICULAR = re.compile(
     "cuda|cudnn|cublas|cusolver|cusparse|cufft|nccl|nvidia|nvml|nvrm|nvlink|gpu|torch|tensor|triton|nvrtc|ptx|"
@@ -118,13 +119,14 @@ def is_cut(text: str, pattern: Pattern) -> bool:
 def _is_begun(text: str, run: str, step: int = 1) -> bool:
     """Return whether the text ends in so much of the run's beginning that it is recognised; both are read by `step`.
 
-    Not where it ends before what the error is.
+    Not where it ends before what the error is, or in a name that stands in listings and programs too.
     """
     least = max(CUT_CHARACTERS, round(CUT_SHARE * len(run)))
     # Of thousands of patterns most end here: not even the shortest part is there.
     return (
         run[:least] in text
         and not text.endswith(("error:", "failed:", "[cuda]:"))
+        and not _NAME.search(text[::step])
         and any(
             text.endswith(run[:length]) and _PARTICULAR.search(run[:length][::step])
             for length in range(least, len(run) + 1)

@@ -199,7 +199,7 @@ def _named_in_vain(nvml: DriverReading, cuda: DriverReading, environment: Mappin
 
 
 def _why_not_shown(
-    device: Device, cuda: DriverReading, environment: Mapping[str, str], named: Collection[str | None]
+    device: Device, cuda: DriverReading, environment: Mapping[str, str], named: Collection[object]
 ) -> str | None:
     """Why the device is not simply there for CUDA; `named` are those that it should show."""
     if device.mig is not None and device.mig.enabled:
@@ -212,11 +212,7 @@ def _why_not_shown(
 
 
 def _completed(
-    row: DeviceReading,
-    cuda: DriverReading,
-    around: Around,
-    environment: Mapping[str, str],
-    named: Collection[str | None],
+    row: DeviceReading, cuda: DriverReading, around: Around, environment: Mapping[str, str], named: Collection[object]
 ) -> DeviceReading:
     """Its state where CUDA does not show it, torch's name, the NUMA node that sysfs knows, and the host's memory where
     the device has none of its own."""

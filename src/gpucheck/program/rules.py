@@ -103,7 +103,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(("_foreach_copy",), "it copies between devices", anywhere=("self", "src")),
     Rule(("fill", "full_like"), "the value counts as a number", anywhere=("value",), follows="self"),
-    Rule(("masked_fill",), "a 0-dim value counts as a number", free=("value",)),
+    Rule(("masked_fill", "index_fill"), "a 0-dim value counts as a number", free=("value",)),
     Rule(
         ("is_set_to", "is_same_size", "view_as", "reshape_as", "expand_as"), "only the shape is read", anywhere=("*",)
     ),
@@ -157,7 +157,7 @@ RULES: tuple[Rule, ...] = (
             *("eq", "ne", "lt", "le", "gt", "ge", "maximum", "minimum", "fmax", "fmin", "where", "allclose", "dist"),
             *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "__lshift__"),
             *("__rshift__", "__ilshift__", "__irshift__", "atan2", "copysign", "heaviside", "xlogy", "bernoulli"),
-            *("linspace", "logspace", "special"),
+            *("linspace", "logspace", "special", "equal"),
         ),
         "a 0-dim CPU tensor counts as a number",
         numbers=("*",),

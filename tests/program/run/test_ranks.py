@@ -721,6 +721,14 @@ def test_marks_of_a_job_before_are_gone_on_every_host(monkeypatch: pytest.Monkey
     monkeypatch.setattr("time.sleep", lambda s: pytest.fail("it waits"))
     for rank in (2, 3):
         (folder / f"rank{rank}.jsonl").write_text('{"say": "end"}')
+    # But where another launcher started rank 0 here, or each rank is told that it is the first, rank 0 has to read it.
+    (folder / "rank0.jsonl").write_text("")
+    assert (found.result(), folder.exists()) == (None, True)
+    assert not ranks._have_all_ended(folder, 2, 4)
+    (folder / "rank0.jsonl").unlink()
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")
+    assert (found.result(), folder.exists()) == (None, True)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert found.result() is None
     assert not folder.exists()
 

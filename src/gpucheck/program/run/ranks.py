@@ -160,12 +160,14 @@ class Job:
 
         Raises CannotLook.
         """
-        if self.rank != 0 and (self.is_kept or os.environ.get("LOCAL_RANK") != "0"):
-            return None
         local = os.environ.get("LOCAL_WORLD_SIZE", "")
+        is_first = local.isdigit() and os.environ.get("LOCAL_RANK") == "0" and self.path.exists()
+        # Two launchers may have started ranks on this host: rank 0 reads what all of them wrote.
+        if self.rank != 0 and (self.is_kept or not is_first or (self.folder / "rank0.jsonl").exists()):
+            return None
         count = int(local) if local.isdigit() and not self.is_kept else self.world
         deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline and not _have_all_ended(self.folder, range(self.rank, self.rank + count)):
+        while time.monotonic() < deadline and not _have_all_ended(self.folder, count, self.world):
             time.sleep(0.2)
         found = result(self.folder) if self.rank == 0 else None
         if not self.is_kept:
@@ -228,16 +230,18 @@ def enlarged(env: Mapping[str, str], *, device_arrival: bool) -> dict[str, str]:
     return added | ({"TORCH_NCCL_ENABLE_TIMING": "1"} if device_arrival else {})
 
 
-def _have_all_ended(folder: Path, ranks: Iterable[int]) -> bool:
-    for rank in ranks:
+def _have_all_ended(folder: Path, count: int, world: int) -> bool:
+    """Return whether so many ranks wrote here, and all that did have ended."""
+    found = [path for rank in range(world) if (path := folder / f"rank{rank}.jsonl").exists()]
+    for path in found:
         try:
-            with open(folder / f"rank{rank}.jsonl", "rb") as file:
+            with open(path, "rb") as file:
                 file.seek(max(file.seek(0, os.SEEK_END) - 8192, 0))
                 if b'"say": "end"' not in file.read():
                     return False
         except OSError:
             return False
-    return True
+    return len(found) >= count
 
 
 def _status(pid: int) -> dict[str, str]:
