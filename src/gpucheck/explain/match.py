@@ -112,8 +112,14 @@ def _runs(parts: list[tuple[str, str]]) -> list[tuple[str, bool, bool]]:
 def is_cut(text: str, pattern: Pattern) -> bool:
     """Return whether the text, without spaces, ends in the midst of the pattern or begins there, in words of GPUs or
     torch: programs of every kind print the rest."""
-    ends, begins = text[-_MOST:].rstrip(".…"), text[:_MOST].lstrip(".…")
-    return _is_begun(ends, pattern.head) or _is_begun(begins[::-1], pattern.tail[::-1], -1)
+    ends, begins = _edges(text)
+    return _is_begun(ends, pattern.head) or _is_begun(begins, pattern.tail[::-1], -1)
+
+
+@functools.lru_cache(maxsize=1)  # thousands of patterns are tried on one text
+def _edges(text: str) -> tuple[str, str]:
+    """The end of a text and, read backwards, its beginning, without the dots of what was cut."""
+    return text[-_MOST:].rstrip(".…"), text[:_MOST].lstrip(".…")[::-1]
 
 
 def _is_begun(text: str, run: str, step: int = 1) -> bool:
@@ -124,7 +130,8 @@ def _is_begun(text: str, run: str, step: int = 1) -> bool:
     least = max(CUT_CHARACTERS, round(CUT_SHARE * len(run)))
     # Of thousands of patterns most end here: not even the shortest part is there.
     return (
-        run[:least] in text
+        least <= len(run)
+        and run[:least] in text
         and not text.endswith(("error:", "failed:", "[cuda]:"))
         and not _NAME.search(text[::step])
         and any(
