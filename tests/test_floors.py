@@ -62,7 +62,7 @@ SIZES = {
         36,
         6088,
     ),  # a large copy gets more of the time; what y.cpu() costs is said; rows with enough samples first
-    "cards": (5, 890),  # a GPU that CUDA leaves out is told by `devices` too, as the doctor told it
+    "cards": (5, 890),  # `devices` reports a GPU that CUDA leaves out, as the doctor did
     # Settings of another benchmark are no thresholds. A run that is not there is answered with those that are; --strict
     # counts for `run`. What an option took as its value is named.
     "cli": (14, 1374),

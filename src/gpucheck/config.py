@@ -163,10 +163,13 @@ def bridge(disturbances: Iterable[str]) -> float:
     return math.prod(BRIDGES[one] for one in disturbances)
 
 
+# What the screens call a disturbance whose flag has another name.
+FLAG_NAMES = {"cpu-busy": "machine busy", "device-shared": "device in use"}
+
+
 def in_words(flags: Iterable[str]) -> str:
     """Return flags as the screens name them: `noisy and machine busy`."""
-    names = {"cpu-busy": "machine busy", "device-shared": "device in use"}
-    return " and ".join(names.get(flag, flag.replace("-", " ")) for flag in flags)
+    return " and ".join(FLAG_NAMES.get(flag, flag.replace("-", " ")) for flag in flags)
 
 
 @dataclass(frozen=True, slots=True)

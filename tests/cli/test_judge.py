@@ -154,7 +154,7 @@ def test_settings_for_other_benchmarks_or_devices_do_not_replace_what_was_asked(
     settings.write_text("[thresholds]\ntransfer.min_gbps = 1\n", encoding="utf-8")
     code, document = judged(capsys, path, "--config", str(settings))
     assert (code, verdicts(document)["bandwidth.min_gbps"]) == (1, "fail")
-    # A name that may be misspelt is told, as it is where it is measured.
+    # A misspelt device name has a warning, as in `bench`.
     settings.write_text('[thresholds."NVIDIA H2OO"]\nbandwidth.min_gbps = 1\n', encoding="utf-8")
     assert app_module.main(["judge", path, "--config", str(settings)]) == 0
     assert 'no threshold is set for "a GPU"; the settings name "NVIDIA H2OO"' in capsys.readouterr().err

@@ -90,7 +90,8 @@ class Watch:
 
 
 def _own_bytes(process: psutil.Process) -> int:
-    """What a fork shares with its parent is there once; macOS tells of others' processes only what is resident."""
+    """The memory that a process shares with no other: its parent's count has the rest. macOS reports only resident
+    memory of other processes."""
     try:
         return int(process.memory_full_info().uss)
     except psutil.AccessDenied:

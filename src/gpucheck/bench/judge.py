@@ -285,7 +285,7 @@ def _too_far(figure: Figure, limit: Limit) -> str:
 
 _EXPLAINED = {
     "noisy": "noise",
-    "cpu-busy": "machine busy",
+    "cpu-busy": config.FLAG_NAMES["cpu-busy"],
     "device-shared": "other processes on the GPU",
     "throttled": "a throttled clock",
     "no interval": "too few samples",

@@ -181,7 +181,7 @@ def unlisted(facts: Facts) -> Finding | None:
     # A driver that took a card and lists none, or one less, failed on it, unless its settings leave the card out. To a
     # job that was given some of a node's cards (Slurm's cgroups) the driver does not list the others.
     taken = any(host.nvidia_pci_drivers.get(one) == "nvidia" for one in others)
-    given = bool(listing) and "CUDA_VISIBLE_DEVICES" in facts.environment
+    given = bool(listing) and MASK in facts.environment
     verdict: Verdict = "info" if given else "warn" if not taken else "inconclusive" if listing else "fail"
     bound = ", ".join(sorted({host.nvidia_pci_drivers[one] for one in others if one in host.nvidia_pci_drivers}))
     return Finding(

@@ -77,8 +77,8 @@ def formats() -> dict[str, Callable[[Report], str]]:
 class Outputs:
     """The files of a command: those of `--output`, and those that stand `beside` them.
 
-    Raises UsageError for a format that is not known or what is no file, CannotLook for a file that cannot be written;
-    none is then left behind.
+    Raises UsageError for an unknown format or what is not a file, CannotLook for a file that cannot be written; none is
+    then left behind.
     """
 
     def __init__(self, paths: Sequence[str], beside: Sequence[Wanted] = ()) -> None:

@@ -67,7 +67,7 @@ def driver_findings(facts: Facts) -> list[Finding]:
 def _nothing(facts: Facts) -> Finding:
     host, torch = facts.host or Host(), facts.torch or TorchBuild()
     reasons = []
-    mask = facts.environment.get("CUDA_VISIBLE_DEVICES")
+    mask = facts.environment.get(MASK)
     if mask in ("", "-1") and facts.driver is not None and facts.driver.cuinit_code == NO_DEVICE:
         reasons.append(f"CUDA_VISIBLE_DEVICES={mask} hides every GPU")
     if host.container and facts.environment.get("NVIDIA_VISIBLE_DEVICES") in KEPT_OUT:

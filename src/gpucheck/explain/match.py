@@ -562,8 +562,8 @@ def _unknown_errors(normal: Normal, found: Sequence[_Place]) -> tuple[list[Line]
 
 
 def _message(normal: Normal, line: Line) -> range:
-    """The numbers of the lines of an exception's message: its own, and the plain ones right below it, up to one that a
-    log began anew."""
+    """The numbers of the lines of an exception's message: its own, and the plain ones right below it, up to the next
+    entry of a log."""
     end = line.number
     for below in normal.lines[line.number : line.number + _LINES_AFTER]:
         if below.kind != "plain" or below.prefix not in ("", line.prefix):

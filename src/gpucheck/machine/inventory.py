@@ -33,7 +33,7 @@ Counted = TypeVar("Counted", int, float)
 Log = tuple[tuple[str, ...] | None, str | None]
 # The variables that decide what CUDA, torch and a container show of a machine. Fixed: others may hold secrets.
 VARIABLES = (
-    "CUDA_VISIBLE_DEVICES",
+    MASK,
     "CUDA_DEVICE_ORDER",
     "CUDA_LAUNCH_BLOCKING",
     "CUDA_MODULE_LOADING",

@@ -73,8 +73,8 @@ class Rule:
 
     `free` may lie on the CPU whatever the rest; with `anywhere` on any device. `host` must lie on the CPU. `numbers`
     may be 0-dim CPU tensors. "*" is every argument. `on_host` are the positions of results that are always on the CPU.
-    `follows` is the argument whose device the results have, where it is not the common one. `by_position` judges the
-    entries of several lists at one position together, and each position by itself.
+    `follows` is the argument whose device the results have, where it is not the common one. With `by_position`, the
+    entries of several lists at one position must agree; other positions do not matter.
     """
 
     operations: tuple[str, ...]

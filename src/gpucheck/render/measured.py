@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Literal, TypeVar
 
-from gpucheck import units
+from gpucheck import config, units
 from gpucheck.bench import ids
 from gpucheck.render.blocks import (
     ALWAYS,
@@ -35,8 +35,8 @@ MOST_NAMED = 4
 WIDTH = 80
 # Beside a figure: each flag in a word, the weightiest first; and what it means, for those who ask (`-v`).
 FLAGS: dict[str, tuple[str, str]] = {
-    "cpu-busy": ("machine busy", "other processes used the cores that the row depends on"),
-    "device-shared": ("device in use", "other processes held memory of the device before the run"),
+    "cpu-busy": (config.FLAG_NAMES["cpu-busy"], "other processes used the cores that the row depends on"),
+    "device-shared": (config.FLAG_NAMES["device-shared"], "other processes held memory of the device before the run"),
     "throttled": ("throttled", "the driver lowered the clock: heat, or the power supply"),
     "never-together": ("never at once", "no window in which both directions copied; no rate"),
     "noisy": ("noisy", "interquartile range above 10 % of the median"),

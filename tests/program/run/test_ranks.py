@@ -721,7 +721,7 @@ def test_marks_of_a_job_before_are_gone_on_every_host(monkeypatch: pytest.Monkey
     monkeypatch.setattr("time.sleep", lambda s: pytest.fail("it waits"))
     for rank in (2, 3):
         (folder / f"rank{rank}.jsonl").write_text('{"say": "end"}')
-    # But where another launcher started rank 0 here, or each rank is told that it is the first, rank 0 has to read it.
+    # Rank 0 reads the folder if another launcher started it here, or if every rank has LOCAL_RANK=0.
     (folder / "rank0.jsonl").write_text("")
     assert (found.result(), folder.exists()) == (None, True)
     assert not ranks._have_all_ended(folder, 2, 4)

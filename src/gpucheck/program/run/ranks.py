@@ -231,7 +231,7 @@ def enlarged(env: Mapping[str, str], *, device_arrival: bool) -> dict[str, str]:
 
 
 def _have_all_ended(folder: Path, count: int, world: int) -> bool:
-    """Return whether so many ranks wrote here, and all that did have ended."""
+    """Return whether at least `count` ranks wrote here and all ranks that did have ended."""
     found = [path for rank in range(world) if (path := folder / f"rank{rank}.jsonl").exists()]
     for path in found:
         try:

@@ -236,8 +236,8 @@ class Comparison:
     """The comparison of two reports. Differences are written as `old → new`.
 
     `alpha` is the chance that a table without a change shows one, `same_within` what counts as the same: 0.05 is ±5 %.
-    `old_command` and `new_command` made the documents, with so many measurements in each; `doubts` are why figures may
-    be worth nothing: a wrong result, a lost device, a command that was cut off.
+    `old_command` and `new_command` made the documents; `old_measurements` and `new_measurements` count their rows.
+    `doubts` say why figures may be unreliable: a wrong result, a lost device, a command that was cut off.
     """
 
     rows: tuple[ComparedRow, ...]
