@@ -88,6 +88,10 @@ def test_two_rates_are_no_line() -> None:
             [(size, size / 50e9) for size in SIZES],
             "no latency visible: small copies take no longer than their size explains",
         ),
+        (
+            [(size, 1e-15 + size / 50e9) for size in SIZES],
+            "no latency visible: small copies take no longer than their size explains",
+        ),
     ],
 )
 def test_without_a_line_there_is_a_reason(points: list[tuple[float, float]], reason: str) -> None:

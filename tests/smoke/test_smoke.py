@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -783,22 +783,27 @@ class Dying(smoke_data.Numbered):
 
 def test_a_worker_that_is_killed_is_a_failure_and_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smoke_data, "Numbered", Dying)
-    monkeypatch.setattr(smoke_data, "LOADER_TIMEOUT_S", 3)
+    monkeypatch.setattr(smoke_data, "LOADER_TIMEOUT_S", 30)  # where Python forks no worker, each loads torch
     found = smoke.run_one(check(smoke_data.data_loader), HERE)
     assert found.verdict == "fail"
     assert found.message.startswith("RuntimeError: DataLoader worker (pid")
 
 
+class Signalled(smoke_data.Numbered):
+    """A dataset that sends Ctrl-C as the loader asks for its size, once, and says which thread asked."""
+
+    reached: ClassVar[list[threading.Thread]] = []
+
+    def __len__(self) -> int:
+        if not self.reached:
+            signal.raise_signal(signal.SIGINT)
+            self.reached.append(threading.current_thread())
+        return super().__len__()
+
+
 def test_no_signal_cuts_through_what_torch_does_with_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     reached: list[threading.Thread] = []
-
-    class Signalled(smoke_data.Numbered):
-        def __len__(self) -> int:
-            if not reached:
-                signal.raise_signal(signal.SIGINT)
-                reached.append(threading.current_thread())
-            return super().__len__()
-
+    monkeypatch.setattr(Signalled, "reached", reached)
     monkeypatch.setattr(smoke_data, "Numbered", Signalled)
     with pytest.raises(KeyboardInterrupt):
         smoke_data.data_loader(HERE)

@@ -198,6 +198,8 @@ MOST_OFF = 0.25
 # The usual cut of a reweighted least-squares fit (Rousseeuw and Leroy): 2.5 standard deviations, from the median of the
 # absolute residuals of normal errors.
 CUT = 2.5 * 1.4826
+# Less of the shortest time is within what any median is off by: what rounding leaves is no latency.
+VISIBLE = 0.01
 
 
 def judge(measurements: Sequence[Measurement], link: LinkUnderLoad, facts: Facts) -> list[Finding]:
@@ -341,7 +343,7 @@ def fit(points: Points, kind: tuple[str, str, str]) -> CopyFit:
         )
     if per_byte <= 0:
         return none("time does not grow with size")
-    if start_s <= 0:
+    if start_s <= VISIBLE * min(time_s for _, time_s in points):
         return none("no latency visible: small copies take no longer than their size explains")
     bytes_per_s = 1 / per_byte
     # The size that takes as long to start as to run is copied at half the rate.
