@@ -16,6 +16,7 @@ from gpucheck.doctor import (
     fixes,
 )
 from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Certainty, Condition, Evidence, Rung, Seen
+from gpucheck.machine.mask import MASK
 from gpucheck.report.finding import Finding, Verdict, in_short
 from gpucheck.report.results.short import RungStanding
 
@@ -187,7 +188,7 @@ def _nvml(evidence: Evidence) -> str | None:
 
 def _cuinit(evidence: Evidence) -> str | None:
     driver = evidence.driver
-    if driver.cuinit_code == 100 and evidence.value("CUDA_VISIBLE_DEVICES") is not None:
+    if driver.cuinit_code == 100 and evidence.value(MASK) is not None:
         return "cuInit returns 100: a mask hides every GPU"
     return f"cuInit returns 0, CUDA {driver.cuda_version or 'unknown'}" if driver.cuinit_code == 0 else None
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpucheck import messages, units
+from gpucheck.cards.at_rest import is_not_read
+from gpucheck.cards.card import is_dead
 from gpucheck.errors import GpucheckError
 from gpucheck.machine import choose, faults, host, inventory, kernel_driver, pulse
 from gpucheck.machine.child import LineChild, python_argv
@@ -196,6 +198,12 @@ class _Run:
             # One that fell was started anew with the driver.
             risen = {key: now[key] - was[key] for key in was if key in now and now[key] >= was[key]}
             unknown = {} if risen or ref.id == "cpu" else {"counters": "NVML did not report them before and after"}
+            if first is not None and first.uuid is not None:
+                error = after.driver.nvml_error if after.driver is not None else None
+                if (last is None and error is None) or (last is not None and is_dead(last)):
+                    risen["lost"] = 1
+                elif first.nvml_index is not None and (last is None or last.nvml_index is None or is_not_read(last)):
+                    unknown["state"] = f"after the run {error or 'NVML does not list it'}"
             if xids is not None and first is not None and first.pci_address:
                 risen["xids"] = xids[first.pci_address.lower()]
             runner.answer = replace(runner.answer, counters=risen, unknown={**runner.answer.unknown, **unknown})
