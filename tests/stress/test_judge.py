@@ -77,9 +77,8 @@ def test_where_most_of_a_model_are_slow_none_is_said_to_be_like_its_siblings(cou
     assert found.message == "the same model: which are usual is unknown"
     # Links are shared, and cores are of several kinds.
     fast = devices[-1]
-    points = [
-        p if p.kind == "copies" else q for p, q in zip(fast.points, device(count - 1, speed=lambda _: 0.7).points)
-    ]
+    slow = device(count - 1, speed=lambda _: 0.7).points
+    points = [p if p.kind == "copies" else q for p, q in zip(fast.points, slow, strict=True)]
     (found,) = judge.slow(result([*devices[:most], replace(fast, points=tuple(points))]))
     assert (found.verdict, found.title[-8:]) == ("warn", "(copies)")
     cores = [replace(device(n, id="cpu", speed=lambda _, n=n: 1.0 if n else 1.5), name=f"core {n}") for n in range(4)]
