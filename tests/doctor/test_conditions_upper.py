@@ -30,7 +30,9 @@ from healthy import (
 )
 
 from gpucheck.doctor import conditions_cards, conditions_kernel, conditions_torch
+from gpucheck.doctor.command import why_not
 from gpucheck.doctor.condition import Condition, Evidence, Seen
+from gpucheck.doctor.ladder import BY_ID
 from gpucheck.machine.stack import KernelRun
 from gpucheck.report.facts import (
     ClockReasons,
@@ -839,3 +841,16 @@ def test_a_log_that_cannot_be_read_is_not_an_empty_one() -> None:
     assert unreadable.verdict == "skip"
     assert judged("log.xid", with_stack(log=None, log_error="Operation not permitted")) is None
     assert judged("log.unreadable", with_stack(log=())) is None
+
+
+def test_of_thousands_of_processes_two_are_named() -> None:
+    many = tuple(Process(pid, "compute", f"python{pid}") for pid in range(1000, 3000))
+    full = card(0, memory_used_bytes=80 * GIB, processes=many, compute_mode="exclusive_process")
+    refused = (KernelRun("cuda:0", "all CUDA-capable devices are busy or unavailable"),)
+    evidence = with_torch(kernels=refused)
+    evidence = replace(evidence, facts=replace(evidence.facts, devices=(full,)))
+    for name in ("devices.foreign_memory", "gpu.exclusive"):
+        seen = BY_ID[name].judge(evidence)
+        assert seen is not None and "1001" in seen.message and "and 1998 more" in seen.message
+        assert "1002" not in f"{seen.message}{seen.fix}"
+    assert why_not(replace(full, state=None)) == "in use by others: python1000 (1000), python1001 (1001), and 1998 more"

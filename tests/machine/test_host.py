@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,20 @@ def test_the_cpu_of_this_machine_is_read() -> None:
 def test_an_unknown_process_has_no_name() -> None:
     assert host.process_name(2**31 - 1) is None
     assert host.process_name(-1) is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/comm").exists(), reason="a process is renamed by /proc")
+def test_a_name_that_moves_the_cursor_is_written_out(tmp_path: Path) -> None:
+    own = Path("/proc/self/comm")
+    before = own.read_text()
+    own.write_text("a\x1b[2Jb")
+    try:
+        assert host.process_name(os.getpid()) == "a\\x1b[2Jb"
+    finally:
+        own.write_text(before)
+    write(tmp_path, {"proc/7/comm": "a\x1b[2Jb\n", "proc/7/status": "State:\tZ (zombie)\n"})
+    found, _ = host.node_holders(["/dev/nvidia0"], tmp_path)
+    assert [one.name for one in found["/dev/nvidia0"]] == ["a\\x1b[2Jb"]
 
 
 @pytest.mark.parametrize(

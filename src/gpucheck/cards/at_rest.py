@@ -18,6 +18,7 @@ from gpucheck.machine.inventory import NO_GPU, NOT_ASKED, unclaimed_bytes
 from gpucheck.machine.kernel_driver import RECOVERY
 from gpucheck.machine.mask import MASK
 from gpucheck.machine.nvml_fields import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
+from gpucheck.naming import few
 from gpucheck.report.facts import Device, Facts, Host, Process, XidError
 from gpucheck.report.finding import Finding, Verdict
 
@@ -241,7 +242,6 @@ DEAD = {
 }
 HUNG = "drain the node and reboot"
 LOOK = "sudo dmesg | grep Xid"
-MOST_NAMED = 3
 # What any working card tells of itself, as far as it is supported there.
 LIVE = ("temperature_celsius", "power_w", "sm_clock_hz", "utilization_percent", "memory_used_bytes")
 
@@ -479,8 +479,7 @@ def unclaimed(device: Device, facts: Facts) -> Said | None:
 
 
 def _named(processes: Sequence[Process]) -> str:
-    named = ", ".join(f"{one.name or 'a process'} (PID {one.pid})" for one in processes[:MOST_NAMED])
-    return named + (f" and {len(processes) - MOST_NAMED} more" if len(processes) > MOST_NAMED else "")
+    return few([f"{one.name or 'a process'} (PID {one.pid})" for one in processes], ", ")
 
 
 def ecc(device: Device, facts: Facts) -> Said | None:

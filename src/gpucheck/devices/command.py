@@ -105,7 +105,8 @@ def _nvml(facts: Facts) -> Finding | None:
     if driver.nvml_error is None or stopped:
         return None
     evidence: dict[str, object] = {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error}
-    title, (meaning, fix) = "NVML does not start", _causes(nvml=driver.nvml_code)
+    title = "NVML failed after its start" if driver.nvml_code == 0 else "NVML does not start"
+    meaning, fix = _causes(nvml=driver.nvml_code)
     message = driver.nvml_error if meaning is None else f"{driver.nvml_error}: {meaning}"
     if driver.nvml_code == NO_LIBRARY:
         meaning, fix = _no_library(facts.host or Host())

@@ -96,7 +96,7 @@ def _foreign_memory(evidence: Evidence) -> Seen | None:
         return None
     told = []
     for card, used in taken:
-        by = ", ".join(f"{process.name or 'not visible here'} ({process.pid})" for process in card.processes or ())
+        by = naming.few([f"{one.name or 'not visible here'} ({one.pid})" for one in card.processes or ()], ", ")
         told.append(
             f"{name_of(card)}: {units.capacity(used)} {f'by {by}' if by else 'by processes that are not listed'}"
         )

@@ -14,6 +14,7 @@ from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, by_an
 from gpucheck.doctor.conditions_kernel import FALLEN, REFUSED, absent
 from gpucheck.doctor.conditions_nodes import lacks_nodes
 from gpucheck.machine.mask import MASK, read_mask
+from gpucheck.naming import few
 from gpucheck.report.facts import Device, Driver
 from gpucheck.report.finding import Verdict
 from gpucheck.units import GIB
@@ -133,12 +134,11 @@ def _busy(evidence: Evidence) -> Seen | None:
     if not cards:
         return None
     pids = sorted({process.pid for card in cards for process in card.processes or ()})
-    on_it = f", with PID {', '.join(map(str, pids))} on it" if pids else ""
+    named = f"PID {few([str(pid) for pid in pids], ', ')}" if pids else ""
     return Seen(
-        f"{', '.join(f'{_name(card)} is {card.compute_mode}' for card in cards)}{on_it}",
+        f"{', '.join(f'{_name(card)} is {card.compute_mode}' for card in cards)}{named and f', with {named} on it'}",
         {"compute_modes": [card.compute_mode for card in cards], "pids": pids},
-        fix=f"end {'PID ' + ', '.join(map(str, pids)) if pids else 'the process on it'}, or "
-        + fixes.each((card.uuid for card in cards), "-c 0"),
+        fix=f"end {named or 'the process on it'}, or " + fixes.each((card.uuid for card in cards), "-c 0"),
     )
 
 

@@ -21,6 +21,7 @@ import psutil
 
 import gpucheck
 from gpucheck.machine.kernel_driver import ROOT, pci_devices, text_of
+from gpucheck.report.codec import visible
 from gpucheck.report.facts import Device, Driver, Host, Process, Python
 from gpucheck.units import MIB
 
@@ -254,9 +255,14 @@ def cpu_flags(root: Path = ROOT) -> frozenset[str]:
 def process_name(pid: int) -> str | None:
     """The name of a process that this system can see; None for any other."""
     try:
-        return str(psutil.Process(pid).name())
+        return _named(psutil.Process(pid).name())
     except (psutil.Error, OverflowError, ValueError):
         return None
+
+
+def _named(name: str) -> str | None:
+    """Whoever runs a process may name it as they like: what moves a terminal's cursor is written out."""
+    return visible(name, keep="") or None
 
 
 def detailed(process: Process) -> Process:
@@ -300,7 +306,7 @@ def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tup
     hidden = 0
     for folder in (root / "proc").glob("[0-9]*"):
         state = re.search(r"^State:\s+(\w)", text_of(folder / "status"), re.MULTILINE)
-        name = text_of(folder / "comm").strip() or None
+        name = _named(text_of(folder / "comm").strip())
         if state is not None and state[1] == "Z":
             for holders in found.values():
                 holders.append(Process(int(folder.name), "zombie", name))

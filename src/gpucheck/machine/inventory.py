@@ -571,9 +571,10 @@ def added(memory: Memory, reading: DriverReading, now: str) -> tuple[DriverReadi
         if (uuid := row.device.uuid) is not None and row.device.state == "lost" and uuid in memory.cards
     }
     rows = [_with_history(row, since, memory) for row in rows]
-    return replace(reading, devices=tuple(rows)), Memory(
-        {**memory.cards, **of(row.device for row in rows).cards}, since
-    )
+    well = of(row.device for row in rows).cards
+    # A reading that fails as a whole brings back none.
+    lost = {uuid: at for uuid, at in {**memory.lost_since, **since}.items() if uuid not in well}
+    return replace(reading, devices=tuple(rows)), Memory({**memory.cards, **well}, lost)
 
 
 def _identified(row: DeviceReading, gone: Mapping[str, Device]) -> DeviceReading:

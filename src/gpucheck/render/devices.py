@@ -408,7 +408,8 @@ def is_about(finding: Finding, device: Device) -> bool:
     """A card that is lost may not even tell its UUID."""
     uuid, index = finding.evidence.get("uuid"), finding.evidence.get("nvml_index")
     if device.uuid and uuid:
-        return bool(uuid == device.uuid)
+        # Both: cloned virtual machines have had GPUs with one UUID.
+        return bool((uuid, index) == (device.uuid, device.nvml_index))
     return device.nvml_index is not None and bool(index == device.nvml_index)
 
 
