@@ -24,7 +24,7 @@ from gpucheck.report.events import Event, Progress, Recorder
 from gpucheck.report.facts import Driver, Ecc, Facts, Link, RemappedRows
 from gpucheck.report.report import Collector, Report
 from gpucheck.stress import command as command_module
-from gpucheck.stress.command import Limits, Seat, World, command
+from gpucheck.stress.command import Seat, World, command
 from gpucheck.stress.judge import judge
 from gpucheck.stress.options import MOST_POINTS, StressOptions, plan
 
@@ -172,7 +172,7 @@ def test_a_gpu_of_which_nvml_tells_nothing_after_the_run_is_no_pass(left: dict[s
 def test_ctrl_c_reports_what_there_is(
     signal: type[BaseException], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = world({f"cuda:{n}": "waits" for n in range(4)}, limits=Limits(30.0, 30.0))
+    given = world({f"cuda:{n}": "waits" for n in range(4)}, opening_s=30.0, silent_s=30.0)
     shown = command_module._Run._show
     waiting: list[LineChild] = []
 

@@ -310,6 +310,7 @@ def judge(facts: Facts, machine: Facts | None = None) -> list[Finding]:
 # Whoever types the bare command waits for this screen: what has not answered by then is named, and `doctor` waits for
 # it. torch from a warm disk is imported in two to four seconds.
 STATUS_LIMIT_S = 8.0
+_LATE = f"torch has not answered within {STATUS_LIMIT_S:g} s"
 # A driver that has just answered does so again in milliseconds.
 AGAIN_S = 2.0
 # What `devices` says of the whole driver: where the doctor names the broken stage, that is the same fault.
@@ -334,7 +335,7 @@ def status(options: StatusOptions, emit: Emit) -> None:
     probe = evidence.probe
     if probe.timed_out:
         # Time is over, and torch had no card yet while these were read.
-        evidence = replace(evidence, torch=replace(probe, timed_out=False, not_awaited=_late("torch")))
+        evidence = replace(evidence, torch=replace(probe, timed_out=False, not_awaited=_LATE))
     else:
         # A second time, now that torch is no longer at work in a child of ours.
         left_s = max(began_s + STATUS_LIMIT_S - time.monotonic(), AGAIN_S)
@@ -377,12 +378,8 @@ def status_judge(
     return result, [*_each_once(diagnosed, judge(facts), result.first), *whose]
 
 
-def _late(what: str) -> str:
-    return f"{what} has not answered within {STATUS_LIMIT_S:g} s"
-
-
 def _is_torch_late(evidence: Evidence) -> bool:
-    if evidence.probe.not_awaited != _late("torch"):
+    if evidence.probe.not_awaited != _LATE:
         return False
     return evidence.is_nvidia_here or installed_torch.could_see_another(evidence.build)
 

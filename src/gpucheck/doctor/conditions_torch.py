@@ -51,14 +51,14 @@ def _cuda_build(evidence: Evidence) -> str:
 
 def build_line(evidence: Evidence, capabilities: Iterable[str]) -> str:
     """The line that installs the published build which runs on hardware of these capabilities and on this driver."""
-    choice = fixes.choose(
+    requirement, tag = fixes.choose(
         capabilities,
         evidence.driver.libcuda_version or evidence.driver.cuda_version,
         evidence.host.architecture,
         version=torch_version(evidence),
         keep=built_for_cuda(evidence),
     )
-    return fixes.install(fixes.installer(evidence), choice)
+    return fixes.install(fixes.installer(evidence), requirement, tag)
 
 
 def built_for_cuda(evidence: Evidence) -> str | None:
@@ -142,10 +142,10 @@ def _driver_too_old(evidence: Evidence) -> Seen | None:
     """CUDA runs under a driver of its own major version or a newer one; a newer minor is no matter."""
     built = built_for_cuda(evidence)
     served = evidence.driver.libcuda_version or evidence.driver.cuda_version
-    needs, has = fixes.major(built), fixes.major(served)
-    if needs is None or has is None or needs <= has:
+    needs, has = _parts(built or "")[:1], _parts(served or "")[:1]
+    if not has or needs <= has:
         return None
-    least = fixes.LEAST_DRIVER.get(needs)
+    least = fixes.LEAST_DRIVER.get(needs[0])
     update = f"update the driver{f' to {least} or newer' if least else ''}, or: "
     return Seen(
         f"torch {torch_version(evidence)} is built for CUDA {built}, but the driver supports CUDA {served}",

@@ -32,18 +32,9 @@ class Sighting:
 
     condition: Condition
     seen: Seen
-
-    @property
-    def verdict(self) -> Verdict:
-        return self.seen.verdict or self.condition.verdict
-
-    @property
-    def certainty(self) -> Certainty:
-        return self.seen.certainty or self.condition.certainty
-
-    @property
-    def title(self) -> str:
-        return self.seen.title or self.condition.title
+    verdict: Verdict
+    certainty: Certainty
+    title: str
 
     @property
     def breaks(self) -> bool:
@@ -74,7 +65,13 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
     """
     # With a fix that works on this system.
     seen = [
-        Sighting(one, replace(found, fix=fixes.here(one.fix if found.fix is None else found.fix, evidence.host)))
+        Sighting(
+            one,
+            replace(found, fix=fixes.here(one.fix if found.fix is None else found.fix, evidence.host)),
+            found.verdict or one.verdict,
+            found.certainty or one.certainty,
+            found.title or one.title,
+        )
         for one in conditions
         if (found := one.judge(evidence)) is not None
     ]
@@ -255,7 +252,6 @@ def _torch_said(evidence: Evidence) -> str | None:
 
 
 def _no_kernel(evidence: Evidence) -> str | None:
-    """Why no kernel was run, where torch was asked."""
     probe = evidence.probe
     failed = [f"{run.device}: {run.error}" for run in probe.kernels if run.error]
     if failed:

@@ -208,21 +208,13 @@ def cpu(root: Path = ROOT) -> Device:
         memory_free_bytes=now.available,
         memory_source="psutil",
         cores_physical=psutil.cpu_count(logical=False),
-        cores_allowed=allowed_cores(),
+        cores_allowed=len(cores()),
         load_1min=load,
     )
 
 
-def allowed_cores() -> int | None:
-    """Logical cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    count: int | None = psutil.cpu_count()
-    return count
-
-
 def cores() -> tuple[int, ...]:
-    """The numbers of these cores; where the system does not tell them, from 0 on."""
+    """The numbers of the logical cores that this process may run on; where the system does not tell, from 0 on."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(psutil.cpu_count() or 1))
@@ -233,13 +225,13 @@ def last_level_cache_bytes(root: Path = ROOT) -> int | None:
 
     Read from /sys/devices/system/cpu (Linux). Several cores share one cache: each counts once.
     """
-    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    own = cores()
     caches: dict[tuple[int, str], int] = {}
     for folder in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"):
         core = int(folder.parent.parent.name.removeprefix("cpu"))
         level, kind = (text_of(folder / name).strip() for name in ("level", "type"))
         size = re.fullmatch(r"(\d+)([KMG]?)", text_of(folder / "size").strip())
-        if (cores is None or core in cores) and size and level.isdigit() and kind != "Instruction":
+        if core in own and size and level.isdigit() and kind != "Instruction":
             in_bytes = int(size[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[size[2]]
             caches[int(level), text_of(folder / "shared_cpu_list")] = in_bytes
     last = max((level for level, _ in caches), default=0)

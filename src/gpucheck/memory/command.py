@@ -212,10 +212,9 @@ def judge_steps(
 
 
 def _wrong_figures(steps: Sequence[MemoryStep]) -> list[str]:
-    bound = {"=": "", "≥": "at least ", "≤": "at most "}
     return [
         f"{row.figure.removesuffix('_bytes')} is {row.observed_bytes} B after {step.step}, expected "
-        f"{bound[row.relation]}{row.expected_bytes}"
+        f"{memory_steps.BOUND[row.relation]}{row.expected_bytes}"
         for step in steps
         for row in step.figures
         if row.ok is False

@@ -44,14 +44,6 @@ Start = Callable[["Seat"], LineChild]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """For how long a child may say nothing, in seconds: until it is ready, and at work. As for a benchmark's device."""
-
-    opening_s: float = pulse.OPENING_S
-    silent_s: float = pulse.SILENT_S
-
-
-@dataclass(frozen=True, slots=True)
 class Seat:
     """The work place of one child: a device, or cores of the CPU (`name`), with `threads` threads.
 
@@ -71,12 +63,16 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The readings of the machine, and the start of children; tests give their own."""
+    """The readings of the machine, and the start of children; tests give their own.
+
+    For `opening_s` a child may say nothing until it is ready, for `silent_s` at work; as for a benchmark's device.
+    """
 
     read: Callable[[], Facts] = inventory.read
     log: Callable[[], tuple[tuple[str, ...] | None, str | None]] = kernel_driver.log
     start: Start = field(default=lambda seat: LineChild(python_argv(CHILD)))
-    limits: Limits = Limits()
+    opening_s: float = pulse.OPENING_S
+    silent_s: float = pulse.SILENT_S
 
 
 def command(options: StressOptions, emit: Emit, world: World | None = None) -> None:
@@ -169,7 +165,7 @@ class _Run:
         self._listen(until=lambda runner: runner.is_ready)
         self._began_s = time.monotonic()
         for runner in self._at_work():
-            runner.heard_s, runner.limit_s, runner.step = self._began_s, self.world.limits.silent_s, self.plan.kinds[0]
+            runner.heard_s, runner.limit_s, runner.step = self._began_s, self.world.silent_s, self.plan.kinds[0]
             self._send(runner, {"go": True})
         self._listen(until=lambda runner: False)
 
@@ -212,7 +208,7 @@ class _Run:
         return [runner for runner in self.runners if not runner.is_over]
 
     def _start(self, runner: _Runner) -> None:
-        runner.heard_s, runner.limit_s = time.monotonic(), self.world.limits.opening_s
+        runner.heard_s, runner.limit_s = time.monotonic(), self.world.opening_s
         try:
             runner.talk = Talk(lambda: self.world.start(runner.seat))
         except Lost as lost:
@@ -276,7 +272,7 @@ class _Run:
         return True
 
     def _silent(self, runner: _Runner) -> None:
-        now, silent_s = time.monotonic(), self.world.limits.silent_s
+        now, silent_s = time.monotonic(), self.world.silent_s
         quiet_s = now - runner.heard_s
         # One that goes on talking, and never ends, has not kept to the time either.
         late = self._began_s is not None and now > self._began_s + self.plan.duration_s + max(silent_s, runner.limit_s)
@@ -293,8 +289,8 @@ class _Run:
         return runner.step if seat.name == seat.device else f"{runner.step} on {seat.name}"
 
     def _take(self, runner: _Runner, line: Line) -> None:
-        limits, answer = self.world.limits, runner.answer
-        runner.limit_s = limits.silent_s if self._began_s is not None else limits.opening_s
+        answer = runner.answer
+        runner.limit_s = self.world.silent_s if self._began_s is not None else self.world.opening_s
         if "busy" in line:
             runner.limit_s = max(runner.limit_s, float(line["busy"]))
         if "ready" in line:

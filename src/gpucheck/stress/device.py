@@ -290,7 +290,6 @@ class State:
         self._recent.extend(taken)
 
     def _close(self, point: _Point | None) -> None:
-        """Say what a point came to."""
         if point is None or not point.rates:
             return
         self._take(point)

@@ -378,15 +378,15 @@ def _fall(one: StressDevice, kind: str, points: Sequence[StressPoint]) -> tuple[
     parts += [f"clock {clocks[0] / 1e6:.0f} to {clocks[1] / 1e6:.0f} MHz"] if len(clocks) == 2 else []
     parts += [f"up to {heat:.0f} °C"] if heat is not None else []
     verdict: Verdict = "fail" if _BY_HARDWARE & set(held) else "warn"
-    return fall, Finding(
-        "stress.slow",
-        verdict,
-        f"{one.name}: lost {units.percent(fall)} of its speed over the run ({kind})",
-        "; ".join(parts),
-        {"name": one.name, "kind": kind, "fall": fall, "first": first, "last": last, "held": sorted(held)},
-        _WATCH.format(one.device.id),
-        one.device.id,
-    )
+    title = f"lost {units.percent(fall)} of its speed over the run ({kind})"
+    told = {"kind": kind, "fall": fall, "first": first, "last": last, "held": sorted(held)}
+    return fall, _slow(one, verdict, title, "; ".join(parts), told)
+
+
+def _slow(one: StressDevice, verdict: Verdict, title: str, why: str, told: dict[str, Any], fix: str = "") -> Finding:
+    title, evidence = f"{one.name}: {title}", {"name": one.name, **told}
+    fix += _WATCH.format(one.device.id)
+    return Finding("stress.slow", verdict, title, why, evidence, fix, one.device.id)
 
 
 def _held_throughout(one: StressDevice) -> list[Finding]:
@@ -396,13 +396,9 @@ def _held_throughout(one: StressDevice) -> list[Finding]:
     held = [name for name, count in counted.most_common() if count >= MOST_POINTS_SHOW * len(one.points)]
     if len(one.points) < FEWEST_POINTS or not held:
         return []
-    return [
-        Finding(
-            "stress.slow", "fail" if _BY_HARDWARE & set(held) else "warn",
-            f"{one.name}: the clock was limited by {few([_HELD[name] for name in held], ', ')} from the start",
-            "in most of the run", {"name": one.name, "held": sorted(held)}, _WATCH.format(one.device.id), one.device.id,
-        )
-    ]  # fmt: skip
+    verdict: Verdict = "fail" if _BY_HARDWARE & set(held) else "warn"
+    title = f"the clock was limited by {few([_HELD[name] for name in held], ', ')} from the start"
+    return [_slow(one, verdict, title, "in most of the run", {"held": sorted(held)})]
 
 
 def _at_times(one: StressDevice) -> list[Finding]:
@@ -426,17 +422,12 @@ def _at_times(one: StressDevice) -> list[Finding]:
         return []
     fall = statistics.median(1 - point.rate.median / usual[point.kind] for point in slowed)
     held = Counter(name for point in slowed for name in point.held)
-    return [
-        Finding(
-            "stress.slow", "warn", f"{one.name}: lost {units.percent(fall)} of its speed {where}", _limits(held),
-            {"name": one.name, "fall": fall, "points": len(slowed), "held": sorted(held)},
-            f"{_LONGER} to see if it lasts; {_WATCH.format(one.device.id)}", one.device.id,
-        )
-    ]  # fmt: skip
+    told = {"fall": fall, "points": len(slowed), "held": sorted(held)}
+    title = f"lost {units.percent(fall)} of its speed {where}"
+    return [_slow(one, "warn", title, _limits(held), told, f"{_LONGER} to see if it lasts; ")]
 
 
 def _limits(held: Counter[str]) -> str:
-    """What limited the clock, the most frequent first."""
     causes = [_HELD.get(name, name) for name, _ in held.most_common()]
     return f"the clock was limited by {few(causes, ', ')}" if causes else "the cause is unknown"
 
