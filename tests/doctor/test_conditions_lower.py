@@ -609,3 +609,12 @@ def test_libcuda_may_fail_before_its_path_is_known_and_after_it_started(cuinit_c
     evidence = with_driver(DOWN, cuinit_code=cuinit_code, cuinit_error=error, libcuda_path=path)
     found = seen("driver.hung" if "answer" in error else "driver.crashed", evidence)
     assert found is not None and found.message == ("cuInit returned; then " if cuinit_code == 0 else "") + error
+
+
+def test_who_holds_a_gpu_in_exclusive_mode_is_on_that_gpu() -> None:
+    other = replace(HIDDEN[0], processes=(Process(7, "compute", "python"),))
+    exclusive = replace(HIDDEN[1], compute_mode="exclusive_process")
+    for processes, said in (((), "NVML shows no GPU in exclusive use"), ((Process(8, "compute"),), "PID 8 uses it")):
+        cards = (other, replace(exclusive, processes=processes))
+        seen = CONDITIONS["gpu.unavailable"].judge(with_driver(with_cards(*cards, evidence=DOWN), cuinit_code=46))
+        assert seen is not None and seen.message.endswith(said) and "PID 7" not in f"{seen.message}{seen.fix}"

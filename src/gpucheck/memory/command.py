@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # importing accel imports torch
 
 # The command, as faults name it.
 WHERE = "memory"
+# Processes that the screen names, those that hold most; the JSON has all.
+MOST_NAMED = 8
 AGAIN = "gpucheck memory --output memory.json; if it fails again, report it to PyTorch"
 
 
@@ -175,10 +177,11 @@ def judge_processes(processes: tuple[Process, ...] | None, own_pid: int, reason:
     if not others:
         return Finding("memory.processes", "info", title, "none", evidence)
     told = []
-    for process in others:
+    for process in sorted(others, key=lambda one: one.used_memory_bytes or 0, reverse=True)[:MOST_NAMED]:
         memory = process.used_memory_bytes
         size = "memory unknown" if memory is None else capacity(memory)
         told.append(f"{process.name or 'not visible here'} (PID {process.pid}, {size})")
+    told += [f"and {len(others) - MOST_NAMED} more"] if len(others) > MOST_NAMED else []
     return Finding("memory.processes", "info", title, ", ".join(told), evidence)
 
 
