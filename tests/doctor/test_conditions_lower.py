@@ -28,6 +28,7 @@ from healthy import (
     without_gpu,
 )
 
+from gpucheck.cards.card import unlisted
 from gpucheck.doctor import conditions_kernel, conditions_nodes, conditions_nvml, ladder
 from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Condition, Evidence, Seen
 from gpucheck.machine.kernel_driver import PciDevice
@@ -428,10 +429,11 @@ def test_a_card_that_fell_off_beside_others_that_work_is_a_warning() -> None:
 
 def test_the_host_of_a_container_may_have_more_cards() -> None:
     inside = with_host(with_stack(with_cards(CARDS[0]), log=(FALLEN,)), container="docker")
-    assert conditions_kernel.missing(inside) == []
-    assert conditions_kernel.missing(with_cards(CARDS[0])) == ["0000:21:00.0"]
+    assert unlisted(inside.facts) is None
+    found = unlisted(with_cards(CARDS[0]).facts)
+    assert found is not None and found.evidence["pci_addresses"] == ["0000:21:00.0"]
     kept = with_host(with_cards(CARDS[0]), nvidia_pci_drivers={"0000:21:00.0": "vfio-pci"})
-    assert conditions_kernel.missing(kept) == []
+    assert unlisted(kept.facts) is None
 
 
 @pytest.mark.parametrize(

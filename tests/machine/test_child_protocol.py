@@ -77,9 +77,7 @@ def test_one_that_says_nothing_and_one_that_says_what_is_not_of_the_talk() -> No
     garbage = "print('a word'); print([1]); print('{\"cut\": of')"
     assert child_protocol.run([PYTHON, "-c", garbage], 60.0) == Heard((), Ending("returned", 0, 60.0))
     mixed = garbage + "; print('{\"n\": 1}')"
-    assert child_protocol.run([PYTHON, "-c", mixed], 60.0) == Heard(
-        ({"n": 1},), Ending("returned", 0, 60.0)
-    )
+    assert child_protocol.run([PYTHON, "-c", mixed], 60.0) == Heard(({"n": 1},), Ending("returned", 0, 60.0))
 
 
 def test_what_cannot_be_started_is_an_ending() -> None:

@@ -103,12 +103,6 @@ NOT_STARTED = r"RmInitAdapter failed|rm_init_adapter failed"
 NO_POWER = r"does not have the necessary power cables connected|Insufficient External Power"
 
 
-def missing(evidence: Evidence) -> list[str]:
-    """Addresses of cards that NVIDIA's module should drive and NVML does not list; none where NVML did not answer."""
-    found = unlisted(evidence.facts)
-    return [] if found is None else list(found.evidence["pci_addresses"])
-
-
 def _none_comes_up(evidence: Evidence) -> bool:
     """Return whether the module is loaded and no card of it is usable: NVML lists none or does not start, nor does
     CUDA."""
@@ -133,7 +127,8 @@ def _logged(pattern: str) -> Callable[[Evidence], Seen | None]:
 def _fallen(evidence: Evidence) -> Seen | None:
     """The kernel's log says so, and a card is missing now: a line alone may be of before a reset."""
     found = evidence.logged(FALLEN)
-    gone = missing(evidence)
+    unseen = unlisted(evidence.facts)
+    gone = [] if unseen is None else list(unseen.evidence["pci_addresses"])
     lost = [card for card in evidence.cards if card.state == "lost"] or evidence.driver.nvml_code == 15
     if not found or not (gone or lost or _none_comes_up(evidence)):
         return None

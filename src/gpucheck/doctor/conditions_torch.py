@@ -643,19 +643,20 @@ def _capabilities(evidence: Evidence) -> dict[str, str]:
     return told
 
 
-def _without_code(evidence: Evidence) -> dict[str, int]:
-    """The devices that none of torch's code runs on, with their capability as a number."""
-    probe = evidence.probe
-    if not probe.architectures or probe.cuda is None:
+def _uncovered(evidence: Evidence, names: Sequence[str]) -> dict[str, int]:
+    """The devices that code of none of these names runs on, with their capability as a number."""
+    if evidence.probe.cuda is None:
         return {}
-    found = {}
-    for device, capability in _capabilities(evidence).items():
-        value = fixes.number(capability)
-        if value is None or any(run.device == device and run.error is None for run in probe.kernels):
-            continue
-        if not any(fixes.runs_on(name, value) for name in probe.architectures):
-            found[device] = value
-    return found
+    numbers = {device: fixes.number(capability) for device, capability in _capabilities(evidence).items()}
+    known = {device: value for device, value in numbers.items() if value is not None}
+    return {device: value for device, value in known.items() if not any(fixes.runs_on(name, value) for name in names)}
+
+
+def _without_code(evidence: Evidence) -> dict[str, int]:
+    """The devices that none of torch's code runs on, and that no kernel was seen to run on."""
+    ran = {run.device for run in evidence.probe.kernels if run.error is None}
+    names = evidence.probe.architectures or ()
+    return {device: value for device, value in _uncovered(evidence, names).items() if names and device not in ran}
 
 
 def _judged(evidence: Evidence, *, is_old: bool) -> Seen | None:
@@ -683,17 +684,11 @@ def _name(probe: TorchProbe, device: str) -> str:
 
 
 def _ptx_only(evidence: Evidence) -> Seen | None:
-    probe = evidence.probe
-    if not probe.architectures or probe.cuda is None:
+    probe, without = evidence.probe, _without_code(evidence)
+    if not probe.architectures:
         return None
-    machine_code = [name for name in probe.architectures if name.startswith("sm_")]
-    compiled = []
-    for device, capability in _capabilities(evidence).items():
-        value = fixes.number(capability)
-        if value is None or device in _without_code(evidence):
-            continue
-        if not any(fixes.runs_on(name, value) for name in machine_code):
-            compiled.append(f"{_name(probe, device)} is sm_{value}")
+    slow = _uncovered(evidence, [name for name in probe.architectures if name.startswith("sm_")])
+    compiled = [f"{_name(probe, device)} is sm_{value}" for device, value in slow.items() if device not in without]
     if not compiled:
         return None
     return Seen(

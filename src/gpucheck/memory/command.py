@@ -55,7 +55,14 @@ def command(options: MemoryOptions, emit: Emit) -> None:
         with pulse.opening(device_id, WHERE):
             accel = choose.open_named(device_id, facts)
         with pulse.watching(accel, WHERE):
-            _walk(accel, facts, emit)
+            if accel.is_cpu:
+                on_cpu(accel, emit)
+            else:
+                with accel.as_current():
+                    kept.begin(accel)
+                    import torch
+
+                    on_device(accel, facts, emit, partial(torch.empty, dtype=torch.uint8, device=accel.device))
     except GpucheckError as error:
         answered = isinstance(error, CannotLook) and from_nvml(device_id, facts, error, emit)
         if faults.is_device(error):
@@ -99,17 +106,6 @@ def _is(requested: str, card: Device) -> bool:
         or requested == card.id
         or (requested.lower().startswith("gpu-") and uuid.startswith(requested.lower()))
     )
-
-
-def _walk(accel: Accel, facts: Facts, emit: Emit) -> None:
-    if accel.is_cpu:
-        on_cpu(accel, emit)
-    else:
-        with accel.as_current():
-            kept.begin(accel)
-            import torch
-
-            on_device(accel, facts, emit, lambda size: torch.empty(size, dtype=torch.uint8, device=accel.device))
 
 
 # -- an accelerator ---------------------------------------------------------------------------------------------------
