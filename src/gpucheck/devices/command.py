@@ -370,18 +370,13 @@ def status_judge(
         mild = [replace(one, verdict="warn") if one.verdict == "fail" else one for one in diagnosed]
         said = [one for one in mild if one.id != "doctor.no_gpu"]
         return result, [*judge(facts), *said, *whose]
-    if _is_torch_late(evidence):
+    may_see = evidence.is_nvidia_here or installed_torch.could_see_another(evidence.build)
+    if evidence.probe.not_awaited == _LATE and may_see:
         diagnosed = [_unsure(one) for one in diagnosed if one.id not in ("doctor.unknown", "doctor.no_gpu")]
         if result.first is None or all(one.verdict != "fail" for one in diagnosed):
             why = f"it was given {STATUS_LIMIT_S:g} s"
             diagnosed.insert(0, Finding("status.torch", "inconclusive", "torch has not answered yet", why, fix=_WAITS))
     return result, [*_each_once(diagnosed, judge(facts), result.first), *whose]
-
-
-def _is_torch_late(evidence: Evidence) -> bool:
-    if evidence.probe.not_awaited != _LATE:
-        return False
-    return evidence.is_nvidia_here or installed_torch.could_see_another(evidence.build)
 
 
 def _unsure(finding: Finding) -> Finding:

@@ -20,8 +20,6 @@ from gpucheck.machine.mask import MASK
 from gpucheck.report.finding import Finding, Verdict, in_short
 from gpucheck.report.results.short import RungStanding
 
-# Only these break a rung; the rest is worth saying and lets one climb on.
-BREAKING: frozenset[Verdict] = frozenset(("fail",))
 # The rungs whose conditions speak of each device for itself, and leave out one that was seen to work.
 BY_DEVICE: tuple[Rung, ...] = ("architecture", "run")
 
@@ -38,8 +36,8 @@ class Sighting:
 
     @property
     def breaks(self) -> bool:
-        """Return whether nothing above its rung can work."""
-        return self.condition.rung is not None and self.verdict in BREAKING
+        """Return whether nothing above its rung can work; what is less than a failure lets one climb on."""
+        return self.condition.rung is not None and self.verdict == "fail"
 
 
 @dataclass(frozen=True, slots=True)

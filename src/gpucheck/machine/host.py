@@ -179,15 +179,8 @@ def kernel_driver(root: Path = ROOT) -> Driver:
 
 def numa_nodes(addresses: Iterable[str], root: Path = ROOT) -> dict[str, int]:
     """The NUMA node of each PCI address that sysfs knows; -1 there means that it does not."""
-    found = {}
-    for address in addresses:
-        try:
-            node = int((root / "sys/bus/pci/devices" / address / "numa_node").read_text(encoding="ascii"))
-        except (OSError, ValueError):
-            continue
-        if node >= 0:
-            found[address] = node
-    return found
+    nodes = {address: _number(root / "sys/bus/pci/devices" / address / "numa_node") for address in addresses}
+    return {address: node for address, node in nodes.items() if node is not None}
 
 
 def cpu(root: Path = ROOT) -> Device:

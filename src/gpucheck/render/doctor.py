@@ -175,7 +175,6 @@ def _counts(findings: Sequence[Finding]) -> str:
 
 
 def _where(report: Report) -> str:
-    """On which device; empty where none was opened."""
     names = {one.id: short_name(one) for one in report.facts.devices}
     by_name: dict[str, list[str]] = {}
     for device in dict.fromkeys(finding.device for finding in report.findings if finding.device):

@@ -124,8 +124,6 @@ def seats_of(device: str, facts: Facts) -> list[Seat]:
 
 @dataclass(slots=True)
 class _Runner:
-    """A child at its seat, and what it has said."""
-
     seat: Seat
     answer: StressDevice
     talk: Talk | None = None
@@ -145,8 +143,6 @@ class _Runner:
 
 
 class _Run:
-    """All children, from their start to their end."""
-
     def __init__(self, options: StressOptions, division: Plan, seats: Sequence[Seat], world: World, emit: Emit) -> None:
         self.options, self.plan, self.world, self.emit = options, division, world, emit
         self.runners = [

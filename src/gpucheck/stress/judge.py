@@ -225,8 +225,8 @@ def _of_device(one: StressDevice, differing: Sequence[Odd]) -> Finding:
     verdict: Verdict = "fail" if sure or (differing and one.reproducible) else "warn"
     texts = [text_of(each) for each in (sure or one.wrong)[:1]]
     for each in differing[:1]:
-        others = [other for other in each.devices if other not in each.minority]
-        texts.append(f"{each.result}: bits differ from {_names(others)} of the same model")
+        others = [other.name for other in each.devices if other not in each.minority]
+        texts.append(f"{each.result}: bits differ from {few(others, ', ')} of the same model")
     what = "wrong results" if verdict == "fail" else "different bits"
     where = f"in {one.wrong_steps} of {max(one.steps, one.wrong_steps)} steps" if one.wrong_steps else "from the start"
     return Finding(
@@ -278,10 +278,6 @@ def text_of(each: StressWrong) -> str:
     return f"{each.result} at {units.duration(max(each.at_s, 1e-3))} (step {each.step}): {told}"
 
 
-def _names(devices: Sequence[StressDevice]) -> str:
-    return few([one.name for one in devices], ", ")
-
-
 # -- slow devices ------------------------------------------------------------------------------------------------------
 
 
@@ -289,7 +285,7 @@ def slow(result: StressResult) -> list[Finding]:
     """Devices that lost speed over time, or are slower than those of their model; else one of what kept its speed."""
     findings = []
     for one in result.devices:
-        falls = [fall for kind in result.kinds if (fall := _fall(one, kind, _judged(one, kind))) is not None]
+        falls = [fall for kind in result.kinds if (fall := _fall(one, kind)) is not None]
         # One cause shows in every kind of work: the deepest fall says it.
         findings += [max(falls, key=lambda found: found[0])[1]] if falls else _held_throughout(one) or _at_times(one)
     for group in siblings(result.devices):
@@ -359,9 +355,10 @@ def _median_of(points: Sequence[StressPoint]) -> float:
     return statistics.median(point.rate.median for point in points)
 
 
-def _fall(one: StressDevice, kind: str, points: Sequence[StressPoint]) -> tuple[float, Finding] | None:
+def _fall(one: StressDevice, kind: str) -> tuple[float, Finding] | None:
     """Return how far a kind of work fell from the first third of its points to the last, with its finding; else
     None."""
+    points = _judged(one, kind)
     ratio = _ratio(points)
     if ratio is None or ratio >= 1 - SLOW:
         return None
@@ -443,13 +440,13 @@ def _behind(one: StressDevice, group: Sequence[StressDevice], kinds: Sequence[st
         return None
     kind, share = max(told, key=lambda each: each[1])
     shared = one.device.id == "cpu" or {kind for kind, _ in told} <= _SHARED
-    others_text = _names([other for other in group if other is not one])
+    others = [other.name for other in group if other is not one]
     return Finding(
         "stress.slow",
         "warn" if shared else "fail",
-        f"{one.name}: {units.percent(share)} slower than {others_text} ({kind})",
+        f"{one.name}: {units.percent(share)} slower than {few(others, ', ')} ({kind})",
         "other programs may use the core" if one.device.id == "cpu" else "the same model, the same work",
-        {"name": one.name, "slower": dict(told), "siblings": [other.name for other in group if other is not one]},
+        {"name": one.name, "slower": dict(told), "siblings": others},
         None if one.device.id == "cpu" else f"gpucheck devices --device {one.device.id}; then gpucheck doctor",
         one.device.id,
     )
