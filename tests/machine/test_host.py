@@ -158,3 +158,18 @@ def test_a_torch_whose_version_cannot_be_read_is_unknown_not_missing(tmp_path: P
     assert installed_torch.from_folder(tmp_path).path == str(tmp_path)
     (tmp_path / "version.py").write_text("def broken(:\n")
     assert installed_torch.from_folder(tmp_path).built_for is None
+
+
+@pytest.mark.parametrize("text", ["", "x", "max", "-5", "1.5", "²"])
+def test_what_is_no_number_in_a_file_of_the_kernels_is_unknown(tmp_path: Path, text: str) -> None:
+    group = "sys/fs/cgroup/a"
+    files = {"proc/self/cgroup": "0::/a\n", f"{group}/memory.current": text, f"{group}/memory.max": "1000"}
+    files |= {
+        f"{group}/memory.stat": f"inactive_file {text}\n",
+        "proc/vmstat": f"oom_kill {text}\n",
+        "proc/1x/comm": "",
+    }
+    write(tmp_path, {**files, f"{group}/memory.high": text, "sys/bus/pci/devices/0000:10:00.0/numa_node": text})
+    assert host.container_memory(tmp_path) == (1000, 1000)
+    assert host.memory_kills(tmp_path) is None and host.numa_nodes(["0000:10:00.0"], tmp_path) == {}
+    assert host.node_holders(["/dev/nvidia0"], tmp_path) == ({"/dev/nvidia0": ()}, 0)

@@ -151,6 +151,15 @@ def test_counters_are_not_taken_for_those_of_a_device_that_has_the_index_of_a_lo
     ]
 
 
+def test_of_gpus_with_one_uuid_each_has_its_own_counters() -> None:
+    def reading(*errors: int) -> Facts:
+        gpus = zip(facts(2).devices, errors, strict=True)
+        made = (replace(one, uuid="GPU-0", ecc=Ecc(volatile_uncorrected=count)) for one, count in gpus)
+        return replace(facts(2), devices=tuple(made))
+
+    assert counted(reading(0, 0), reading(0, 3)) == [("fail", "cuda:1", "cuda:1: 3 uncorrected memory errors")]
+
+
 @pytest.mark.parametrize("state", ["lost", "reset required", "not answering: NVML did not answer within 5 s"])
 def test_a_gpu_that_does_not_answer_after_the_run_is_lost(state: str) -> None:
     (gpu,) = facts(1, nvml_index=0).devices

@@ -65,7 +65,7 @@ def container_memory(root: Path = ROOT) -> tuple[int | None, int | None]:
     for folder, names, used_name in _memory_groups(root):
         used = _number(folder / used_name)
         figures = dict(line.split(" ", 1) for line in text_of(folder / "memory.stat").splitlines() if " " in line)
-        inactive = int(figures.get("total_inactive_file", figures.get("inactive_file", "0")))
+        inactive = _digits(figures.get("total_inactive_file") or figures.get("inactive_file", "")) or 0
         for limit in (_number(folder / name) for name in names):
             # Version 1 writes "no limit" as the largest page-aligned 63-bit number.
             if limit is not None and limit < 2**62:
@@ -86,8 +86,8 @@ def memory_kills(root: Path = ROOT) -> int | None:
     for path in (*counts, root / "proc/vmstat"):
         for line in text_of(path).splitlines():
             name, _, value = line.partition(" ")
-            if name == "oom_kill" and value.isdigit():
-                return int(value)
+            if name == "oom_kill" and (count := _digits(value)) is not None:
+                return count
     return None
 
 
@@ -289,7 +289,7 @@ def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tup
     """
     found: dict[str, list[Process]] = {node: [] for node in nodes}
     hidden = 0
-    for folder in (root / "proc").glob("[0-9]*"):
+    for folder in (one for one in (root / "proc").glob("[0-9]*") if _digits(one.name) is not None):
         state = re.search(r"^State:\s+(\w)", text_of(folder / "status"), re.MULTILINE)
         name = _named(text_of(folder / "comm").strip())
         if state is not None and state[1] == "Z":
@@ -309,8 +309,13 @@ def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tup
 
 
 def _number(path: Path) -> int | None:
-    text = text_of(path).strip()
-    return int(text) if text.isdigit() else None
+    return _digits(text_of(path))
+
+
+def _digits(text: str) -> int | None:
+    """A number as a kernel writes it; None for anything else, as what stands in for /proc and /sys may say."""
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 # The kernel's accounting looks at each core once a tick, and over less than a tenth of a second not often enough.

@@ -101,7 +101,7 @@ def command(options: StressOptions, emit: Emit, world: World | None = None) -> N
         whole.stop()
         emit(Answered("stress", whole.result()))
     for device in chosen.ids:
-        ended = {one.ended for one in whole.devices() if one.device.id == device}
+        ended = {runner.answer.ended for runner in whole.runners if runner.seat.device == device}
         emit(Finished(WHERE, device, next((why for why in ("fault", "error") if why in ended), "")))
 
 
@@ -170,22 +170,20 @@ class _Run:
             if runner.talk is not None and not runner.is_over:
                 runner.talk.stop()
 
-    def devices(self) -> list[StressDevice]:
-        return [runner.answer for runner in self.runners]
-
     def result(self) -> StressResult:
         made = self.plan
-        return StressResult(made.duration_s, made.turn_s, made.kinds, self.options.seed, tuple(self.devices()))
+        return StressResult(
+            made.duration_s, made.turn_s, made.kinds, self.options.seed, tuple(runner.answer for runner in self.runners)
+        )
 
     def count(self, before: Facts, after: Facts, xids: Counter[str] | None) -> None:
         """Take in how much the driver's counters rose; `xids` are those of the run by PCI address, if known."""
         for runner in self.runners:
-            # By UUID: where a GPU is lost, those after it have other indexes.
             ref = runner.seat.ref
-            first, last = (
-                next((one for one in facts.devices if (one.uuid or one.id) == (ref.uuid or ref.id)), None)
-                for facts in (before, after)
-            )
+            first = next((one for one in before.devices if one.id == ref.id), None)
+            # By UUID: where a GPU is lost, those after it have other indexes. Cloned machines' GPUs may share one.
+            alike = [one for one in after.devices if (one.uuid or one.id) == (ref.uuid or ref.id)]
+            last = min(alike, key=lambda one: first is None or one.pci_address != first.pci_address, default=None)
             was, now = ({} if one is None else _counted(one) for one in (first, last))
             # One that fell was started anew with the driver.
             risen = {key: now[key] - was[key] for key in was if key in now and now[key] >= was[key]}
