@@ -111,13 +111,15 @@ def read(options: DoctorOptions, emit: Emit, machine: inventory.Inventory) -> Ev
 
 def _answer(asked: Future[TorchProbe], python: str | None) -> TorchProbe:
     probe = asked.result()
-    if probe.unstarted is not None and python is not None and Path(python).is_dir():
+    if probe.unstarted is None:
+        return probe
+    if python is None:  # as where this user may not read the interpreter that runs
+        return replace(probe, not_awaited=f"{sys.executable} cannot be started ({probe.unstarted})")
+    if Path(python).is_dir():
         inside = next((path for path in map(Path(python).joinpath, _IN_A_FOLDER) if path.is_file()), None)
         tip = f"gpucheck doctor --python {fixes.interpreter(str(inside))}" if inside else _GIVE
         raise UsageError(f"--python {python} is a folder, not a Python interpreter", "", tip)
-    if probe.unstarted is not None:
-        raise UsageError(f"--python {python} cannot be started", probe.unstarted, _GIVE)
-    return probe
+    raise UsageError(f"--python {python} cannot be started", probe.unstarted, _GIVE)
 
 
 def _no_answer(python: str, probe: TorchProbe) -> UsageError:

@@ -60,9 +60,9 @@ def detect(environment: Mapping[str, str], parent: int = 0) -> Launch:
         return Launch("slurm prolog", job, attempt, None, host)
     if "JOB_COMPLETION_INDEX" in environment:
         # A Job, or a JobSet's: an indexed Job gives each pod its index, the rest comes by the downward API.
-        attempt, nodes = (_number(environment, name) for name in ("JOBSET_RESTART_ATTEMPT", "JOB_COMPLETIONS"))
-        host = _first(environment, "NODE_NAME")
-        return Launch("kubernetes", _first(environment, "JOBSET_NAME", "JOB_NAME"), attempt or 0, nodes, host)
+        run, host = _first(environment, "JOBSET_NAME", "JOB_NAME"), _first(environment, "NODE_NAME")
+        attempt = _number(environment, "JOBSET_RESTART_ATTEMPT") or 0
+        return Launch("kubernetes", run, attempt, _number(environment, "JOB_COMPLETIONS"), host)
     return Launch("none")
 
 
