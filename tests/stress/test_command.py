@@ -167,6 +167,12 @@ def test_a_gpu_that_does_not_answer_after_the_run_is_lost(state: str) -> None:
     assert counted(replace(facts(1), devices=(gpu,)), dead) == [("fail", "cuda:0", "cuda:0: the driver lost the GPU")]
 
 
+def test_a_mig_instance_that_nvml_no_longer_lists_is_not_called_lost() -> None:
+    (gpu,) = facts(1, parent_uuid="GPU-9").devices
+    (found,) = counted(replace(facts(1), devices=(gpu,)), replace(facts(1), devices=()))
+    assert found[0] == "inconclusive"
+
+
 @pytest.mark.parametrize("left", [{"devices": ()}, {"devices": facts(1).devices}])
 def test_a_gpu_of_which_nvml_tells_nothing_after_the_run_is_no_pass(left: dict[str, Any]) -> None:
     mismatch = replace(facts(1), **left, driver=Driver(nvml_error="Driver/library version mismatch"))
