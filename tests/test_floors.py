@@ -54,15 +54,15 @@ FLOORS = {
 # and lower it where it shrank.
 SIZES = {
     # Flags have one name on every screen; what a process that ends at once removes; the api judges by statistics of the
-    # samples; the median of the others, which fleet and ranks had each.
-    ".": (13, 1100),
+    # samples; the median of the others, which fleet and ranks had each; a current folder that was deleted.
+    ".": (13, 1101),
     # A full budget is no slope; a bound is no prediction; where pages may not be counted, what is resident counts.
     "batch_size": (13, 3113),
     "bench": (
         36,
         6088,
     ),  # a large copy gets more of the time; what y.cpu() costs is said; rows with enough samples first
-    "cards": (5, 890),  # `devices` reports a GPU that CUDA leaves out, as the doctor did
+    "cards": (5, 891),  # the temperature from which a GPU slows down is found once
     # Settings of another benchmark are no thresholds. A run that is not there is answered with those that are; --strict
     # counts for `run`. What an option took as its value is named.
     "cli": (14, 1374),
@@ -85,8 +85,9 @@ SIZES = {
     # A device's settings, for a fleet and for a comparison; a target that failed was not cut off; what these say of a
     # rank and its cost.
     "report": (17, 1796),
-    "smoke": (6, 920),
-    "stress": (6, 1148),  # power is one turn's; a device alone kept its speed; the duration that tests all memory
+    "smoke": (6, 923),  # a device that others fill is not called wrong
+    # A device slow at times or at the end; one that is ahead of most others; a GPU that is lost without an Xid.
+    "stress": (6, 1200),
     "work": (7, 881),  # a request for memory that cannot be met has its moment
 }
 

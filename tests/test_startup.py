@@ -212,3 +212,12 @@ def test_wrong_usage_costs_no_torch(tmp_path: Path, arguments: list[str]) -> Non
     ended, importers = start(tmp_path, "-m", "gpucheck", *arguments)
     assert (ended.returncode, ended.stdout, importers) == (2, "", ""), ended.stderr
     assert sentence(ended.stderr)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows keeps the current folder of a process")
+def test_a_current_folder_that_was_deleted_is_no_traceback(tmp_path: Path) -> None:
+    root = Path(gpucheck.__file__).parents[1]
+    line = f"rmdir {tmp_path}/gone && PYTHONPATH={root} {sys.executable} -m gpucheck --version"
+    (tmp_path / "gone").mkdir()
+    ended = subprocess.run(["sh", "-c", line], cwd=tmp_path / "gone", capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -35,8 +35,9 @@ atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 # `-m` puts the current folder first on the path: a stray json.py or torch.py there must not break the command. Targets
 # find the current folder all the same: the children that load them put it there.
 _ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-if sys.path and os.path.abspath(sys.path[0] or ".") == os.getcwd() != _ours:
-    del sys.path[0]
+with contextlib.suppress(FileNotFoundError):  # the current folder was deleted
+    if sys.path and os.path.abspath(sys.path[0] or ".") == os.getcwd() != _ours:
+        del sys.path[0]
 
 from gpucheck import errors  # noqa: E402
 from gpucheck.cli import app  # noqa: E402

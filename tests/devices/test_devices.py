@@ -691,7 +691,7 @@ def held(hidden: str | None = None, host: Host = HOST, **changes: object) -> lis
         (
             (Process(1, "node", "a"), Process(2, "node"), Process(3, "node", "c"), Process(4, "node", "d")),
             None,
-            "a (PID 1), a process (PID 2), c (PID 3) and 1 more have /dev/nvidia3 open",
+            "a (PID 1), a process (PID 2), and 2 more have /dev/nvidia3 open",
             "ps -o pid,user,lstart,cmd -p 1,2,3,4; end it if it is yours: kill 1 2 3 4",
         ),
         (
@@ -799,3 +799,11 @@ def test_where_one_is_awake_the_driver_is_asked(fake_driver: Fake, tmp_path: Pat
 def test_a_command_that_uses_the_gpu_wakes_it(fake_driver: Fake, tmp_path: Path) -> None:
     fake_driver("nvml.count=1\ncuda.order=0\n")
     assert inventory.read(root=laptop(tmp_path / "root", "suspended")).devices[0].nvml_index == 0
+
+
+def test_a_gpu_that_is_lost_is_told_once() -> None:
+    """NVML lists it no longer, and another GPU has its index now."""
+    gone = Device(kind="cuda", id="cuda:1", cuda_index=1, uuid="GPU-1", name="NVIDIA H200", state="lost")
+    facts = Facts(devices=(gone,), driver=Driver(nvml_code=0, cuinit_code=0))
+    found = [one for one in judge(facts) if "cuda:1" in one.message or one.id == "devices.unread"]
+    assert [(one.id, one.verdict) for one in found] == [("devices.answers", "fail")]

@@ -109,7 +109,7 @@ def test_a_torch_without_cuda_is_the_first_line_and_its_fix_the_second() -> None
 
 
 def test_a_torch_that_has_not_answered_is_undecided() -> None:
-    late = TorchProbe(stage="import", executable="/x/bin/python", prefix="/x", not_awaited=command._late("torch"))
+    late = TorchProbe(stage="import", executable="/x/bin/python", prefix="/x", not_awaited=command._LATE)
     report = reported(Evidence(machine(idle(0)), torch=late))
     assert report.summary.exit == errors.UNDECIDED
     assert shown(report, 80)[:2] == ["? torch has not answered yet: it was given 8 s", "→ gpucheck doctor"]
@@ -117,7 +117,7 @@ def test_a_torch_that_has_not_answered_is_undecided() -> None:
 
 def test_what_versions_suggest_is_no_failure_before_torch_has_answered() -> None:
     """A torch that runs would refute it."""
-    late = TorchProbe(stage="import", executable="/x/bin/python", prefix="/x", not_awaited=command._late("torch"))
+    late = TorchProbe(stage="import", executable="/x/bin/python", prefix="/x", not_awaited=command._LATE)
     for mask in ("7", "GPU-nothing"):
         facts = machine(idle(0, cuda_index=None, id=None), environment={"CUDA_VISIBLE_DEVICES": mask})
         report = reported(Evidence(facts, torch=late))

@@ -28,6 +28,7 @@ from healthy import (
     without_gpu,
 )
 
+from gpucheck.cards.card import unlisted
 from gpucheck.doctor import conditions_kernel, conditions_nodes, conditions_nvml, ladder
 from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Condition, Evidence, Seen
 from gpucheck.machine.kernel_driver import PciDevice
@@ -428,10 +429,11 @@ def test_a_card_that_fell_off_beside_others_that_work_is_a_warning() -> None:
 
 def test_the_host_of_a_container_may_have_more_cards() -> None:
     inside = with_host(with_stack(with_cards(CARDS[0]), log=(FALLEN,)), container="docker")
-    assert conditions_kernel.missing(inside) == []
-    assert conditions_kernel.missing(with_cards(CARDS[0])) == ["0000:21:00.0"]
+    assert unlisted(inside.facts) is None
+    found = unlisted(with_cards(CARDS[0]).facts)
+    assert found is not None and found.evidence["pci_addresses"] == ["0000:21:00.0"]
     kept = with_host(with_cards(CARDS[0]), nvidia_pci_drivers={"0000:21:00.0": "vfio-pci"})
-    assert conditions_kernel.missing(kept) == []
+    assert unlisted(kept.facts) is None
 
 
 @pytest.mark.parametrize(
@@ -609,3 +611,12 @@ def test_libcuda_may_fail_before_its_path_is_known_and_after_it_started(cuinit_c
     evidence = with_driver(DOWN, cuinit_code=cuinit_code, cuinit_error=error, libcuda_path=path)
     found = seen("driver.hung" if "answer" in error else "driver.crashed", evidence)
     assert found is not None and found.message == ("cuInit returned; then " if cuinit_code == 0 else "") + error
+
+
+def test_who_holds_a_gpu_in_exclusive_mode_is_on_that_gpu() -> None:
+    other = replace(HIDDEN[0], processes=(Process(7, "compute", "python"),))
+    exclusive = replace(HIDDEN[1], compute_mode="exclusive_process")
+    for processes, said in (((), "NVML shows no GPU in exclusive use"), ((Process(8, "compute"),), "PID 8 uses it")):
+        cards = (other, replace(exclusive, processes=processes))
+        seen = CONDITIONS["gpu.unavailable"].judge(with_driver(with_cards(*cards, evidence=DOWN), cuinit_code=46))
+        assert seen is not None and seen.message.endswith(said) and "PID 7" not in f"{seen.message}{seen.fix}"

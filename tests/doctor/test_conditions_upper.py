@@ -29,7 +29,8 @@ from healthy import (
     without_gpu,
 )
 
-from gpucheck.doctor import conditions_cards, conditions_kernel, conditions_torch
+from gpucheck.doctor import conditions_cards, conditions_kernel, conditions_torch, ladder
+from gpucheck.doctor.command import why_not
 from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.machine.stack import KernelRun
 from gpucheck.report.facts import (
@@ -839,3 +840,25 @@ def test_a_log_that_cannot_be_read_is_not_an_empty_one() -> None:
     assert unreadable.verdict == "skip"
     assert judged("log.xid", with_stack(log=None, log_error="Operation not permitted")) is None
     assert judged("log.unreadable", with_stack(log=())) is None
+
+
+def test_of_thousands_of_processes_two_are_named() -> None:
+    many = tuple(Process(pid, "compute", f"python{pid}") for pid in range(1000, 3000))
+    full = card(0, memory_used_bytes=80 * GIB, processes=many, compute_mode="exclusive_process")
+    refused = (KernelRun("cuda:0", "all CUDA-capable devices are busy or unavailable"),)
+    evidence = with_torch(kernels=refused)
+    evidence = replace(evidence, facts=replace(evidence.facts, devices=(full,)))
+    for name in ("devices.foreign_memory", "gpu.exclusive"):
+        seen = ladder.BY_ID[name].judge(evidence)
+        assert seen is not None and "1001" in seen.message and "and 1998 more" in seen.message
+        assert "1002" not in f"{seen.message}{seen.fix}"
+    assert why_not(replace(full, state=None)) == "in use by others: python1000 (1000), python1001 (1001), and 1998 more"
+
+
+@pytest.mark.parametrize("crash", [ended_at("run", "SIGABRT: last words"), ended_at("import", "SIGSEGV: last words")])
+def test_a_library_that_is_gone_is_told_before_the_crash_that_may_come_of_it(crash: Evidence) -> None:
+    gone = {CUDNN: ("/x/libcudnn_cnn.so.9",)}
+    found = ladder.findings(ladder.diagnose(with_torch(crash, missing_files=gone), ladder.CONDITIONS))
+    assert "torch.missing_libraries" in [one.id for one in found[:2]] and found[0].verdict == "fail"
+    told = with_torch(ended_at("import", "ImportError: libcudnn_cnn.so.9: cannot open"), missing_files=gone)
+    assert CONDITIONS["torch.missing_libraries"].judge(told) is None

@@ -133,7 +133,7 @@ def test_no_command_of_a_condition_changes_a_card_that_is_not_named() -> None:
         (
             "gpu.reset_required",
             with_cards(replace(HIDDEN[0], state="reset required"), HIDDEN[1], evidence=cuinit(999)),
-            f"drain or cordon the node, end the processes on the GPU, then sudo nvidia-smi -i {UUIDS[0]} --gpu-reset;",
+            "drain or cordon the node, end the processes on the GPU, then sudo nvidia-smi -i 0000:11:00.0 --gpu-reset;",
         ),
         (
             "gpu.reset_required",

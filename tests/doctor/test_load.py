@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from whole import TWO_GPUS, diagnosed, interpreter, root, told, torch_of, worst
 from gpucheck.doctor import command, conditions_cards
 from gpucheck.doctor.condition import Evidence, Seen
 from gpucheck.doctor.options import DoctorOptions
+from gpucheck.errors import UsageError
 from gpucheck.machine import stack
+from gpucheck.machine.stack import TorchProbe
 from gpucheck.report.facts import Changes, ClockReasons, Device, Link, Mig, Process
 from gpucheck.report.results.short import CardUnderLoad, LoadOutcome, LoadResult
 
@@ -503,3 +506,12 @@ def test_nothing_is_loaded_where_torch_does_not_work() -> None:
     assert not command.can_load(without_gpu())
     assert not command.can_load(replace(HEALTHY, torch=None))
     assert command.can_load(with_cards(*CARDS))
+
+
+def test_an_interpreter_that_this_user_may_not_start_is_no_wrong_option() -> None:
+    asked: Future[TorchProbe] = Future()
+    asked.set_result(TorchProbe(unstarted="Permission denied"))
+    probe = command._answer(asked, None)
+    assert (probe.not_awaited or "").endswith(" cannot be started (Permission denied)")
+    with pytest.raises(UsageError, match="--python /x cannot be started"):
+        command._answer(asked, "/x")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpucheck.doctor import fixes
-from gpucheck.doctor.fixes import Choice, Installer
+from gpucheck.doctor.fixes import Installer
 
 # Everything with a CUDA that torch was ever built for.
 HARDWARE = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 103, 110, 120, 121)
@@ -49,7 +49,7 @@ def test_the_newest_build_that_runs_on_all_is_chosen() -> None:
 
 
 def test_the_line_quotes_the_interpreter() -> None:
-    line = fixes.install(Installer("/my env/bin/python"), Choice("torch", "cu126"))
+    line = fixes.install(Installer("/my env/bin/python"), "torch", "cu126")
     assert line.startswith("'/my env/bin/python' -m pip install ")
 
 
@@ -78,7 +78,7 @@ def test_every_release_names_builds_that_there_are() -> None:
 def test_what_is_installed_is_kept_where_it_fits(
     installed: str | None, keep: str | None, requirement: str, tag: str
 ) -> None:
-    assert fixes.choose(("9.0",), "13.0", version=installed, keep=keep) == Choice(requirement, tag)
+    assert fixes.choose(("9.0",), "13.0", version=installed, keep=keep) == (requirement, tag)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts, TorchBuild
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult, StressSpread
-from gpucheck.stress.command import Limits, Seat, World
+from gpucheck.stress.command import Seat, World
 from gpucheck.stress.options import Plan, plan
 
 KINDS = ("products", "memory", "copies", "mixed")
@@ -125,5 +125,10 @@ def world(scripts: dict[str, str], seed: int = 0, **more: Any) -> World:
         told = json.dumps(to_json(device(int(seat.device[-1]), seed)))
         return LineChild([sys.executable, "-S", "-c", CHILD, json.dumps(scripts.get(seat.device, "")), told])
 
-    given: dict[str, Any] = {"read": lambda: facts(4), "log": lambda: (None, "not here"), "limits": Limits(1.5, 0.7)}
+    given: dict[str, Any] = {
+        "read": lambda: facts(4),
+        "log": lambda: (None, "not here"),
+        "opening_s": 1.5,
+        "silent_s": 0.7,
+    }
     return World(**{**given, **more, "start": start})

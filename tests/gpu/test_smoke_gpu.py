@@ -130,15 +130,15 @@ def test_the_memory_fraction_is_put_back() -> None:
     import torch
 
     from gpucheck.machine.accel import open_device
-    from gpucheck.smoke.data import memory_fraction
+    from gpucheck.smoke.check import DeviceUnderTest
+    from gpucheck.smoke.data import to_the_end
 
     accel = open_device("cuda:0")
     if not hasattr(torch.cuda.memory, "get_per_process_memory_fraction"):
         pytest.skip("this torch does not tell its memory fraction")
     torch.cuda.memory.set_per_process_memory_fraction(0.75)
     try:
-        with memory_fraction(accel, 0.25):
-            assert torch.cuda.memory.get_per_process_memory_fraction() == 0.25
+        to_the_end(DeviceUnderTest(accel))
         assert torch.cuda.memory.get_per_process_memory_fraction() == 0.75
     finally:
         torch.cuda.memory.set_per_process_memory_fraction(1.0)

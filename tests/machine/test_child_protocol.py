@@ -23,16 +23,16 @@ PREFIX = "import os, signal, sys, time\nfrom gpucheck.machine import child_stdio
 ONE_LINE = "say({'n': 1})\n"
 # name → what the child does after it said a line, and the ending that comes of it.
 ENDINGS = {
-    "it returns": ("pass", Ending("returned", 0, said="lines")),
-    "another exit status": ("sys.exit(3)", Ending("failed", 3, said="lines")),
+    "it returns": ("pass", Ending("returned", 0)),
+    "another exit status": ("sys.exit(3)", Ending("failed", 3)),
     "words on stderr": (
         "sys.exit('last words')",
-        Ending("failed", 1, said="lines", stderr="last words\n"),
+        Ending("failed", 1, stderr="last words\n"),
     ),
-    "its own fault": ("signal.raise_signal(signal.SIGSEGV)", Ending("crashed", -11, said="lines")),
-    "an abort": ("os.abort()", Ending("crashed", -6, said="lines")),
-    "somebody's signal": ("os.kill(os.getpid(), signal.SIGTERM)", Ending("killed", -15, said="lines")),
-    "the kernel's": ("os.kill(os.getpid(), signal.SIGKILL)", Ending("killed", -9, said="lines")),
+    "its own fault": ("signal.raise_signal(signal.SIGSEGV)", Ending("crashed", -11)),
+    "an abort": ("os.abort()", Ending("crashed", -6)),
+    "somebody's signal": ("os.kill(os.getpid(), signal.SIGTERM)", Ending("killed", -15)),
+    "the kernel's": ("os.kill(os.getpid(), signal.SIGKILL)", Ending("killed", -9)),
 }
 
 
@@ -45,7 +45,7 @@ def talking(program: str) -> Talk:
 
 
 def without_limit(ending: Ending) -> tuple[object, ...]:
-    return (ending.how, ending.status, ending.said, ending.stderr, ending.is_abandoned)
+    return (ending.how, ending.status, ending.stderr, ending.is_abandoned)
 
 
 # --- a child that is run to its end -----------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def test_how_a_child_ends_that_is_run(program: str, ending: Ending) -> None:
 def test_one_that_is_late_keeps_its_lines() -> None:
     heard = child_protocol.run(argv("say({'n': 1}); say({'n': 2, 'm': 3}); time.sleep(600)"), 3.0)
     assert heard.lines == ({"n": 1}, {"n": 2, "m": 3}) and heard.merged == {"n": 2, "m": 3}
-    assert heard.ending == Ending("late", None, 3.0, said="lines")
+    assert heard.ending == Ending("late", None, 3.0)
 
 
 def test_one_that_another_thread_gives_up() -> None:
@@ -75,11 +75,9 @@ def test_one_that_another_thread_gives_up() -> None:
 def test_one_that_says_nothing_and_one_that_says_what_is_not_of_the_talk() -> None:
     assert child_protocol.run([PYTHON, "-c", "pass"], 60.0) == Heard((), Ending("returned", 0, 60.0))
     garbage = "print('a word'); print([1]); print('{\"cut\": of')"
-    assert child_protocol.run([PYTHON, "-c", garbage], 60.0) == Heard((), Ending("returned", 0, 60.0, said="garbage"))
+    assert child_protocol.run([PYTHON, "-c", garbage], 60.0) == Heard((), Ending("returned", 0, 60.0))
     mixed = garbage + "; print('{\"n\": 1}')"
-    assert child_protocol.run([PYTHON, "-c", mixed], 60.0) == Heard(
-        ({"n": 1},), Ending("returned", 0, 60.0, said="lines")
-    )
+    assert child_protocol.run([PYTHON, "-c", mixed], 60.0) == Heard(({"n": 1},), Ending("returned", 0, 60.0))
 
 
 def test_what_cannot_be_started_is_an_ending() -> None:
@@ -147,7 +145,7 @@ def test_one_that_does_not_answer_is_ended(program: str, said: str, limit_s: flo
         with pytest.raises(Lost) as lost:
             list(slow.answer(limit_s))
         ending = lost.value.ending
-        assert (ending.how, ending.status, ending.limit_s, ending.said) == ("late", None, limit_s, said)
+        assert (ending.how, ending.status, ending.limit_s) == ("late", None, limit_s)
         assert not psutil.pid_exists(slow.pid) and not ending.is_abandoned
 
 

@@ -47,6 +47,22 @@ def test_devices_stand_in_cudas_order_and_a_library_that_prints_does_no_harm(fak
 
 
 @pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        ("name=Fake \x1b[2J 100", "name"),
+        ("capability=4294967295", "compute_capability"),
+        ("memory.total=18446744073709551615", "memory_total_bytes"),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_none(fake_driver: Fake, line: str, field: str) -> None:
+    fake_driver(f"cuda.order=0\n{line}\n")
+    (row,) = read().devices
+    assert getattr(row.device, field) is None and row.device.uuid == UUIDS[0]
+    assert list(row.unknown) == [field] and row.unknown[field].startswith("libcuda's answer makes no sense: ")
+    assert row.unknown[field].isprintable()
+
+
+@pytest.mark.parametrize(
     ("mask", "numbers"),
     [("1", [0]), ("1,0", [0, 1]), (UUIDS[2], [2]), ("0,9,1", [1])],
 )

@@ -57,6 +57,17 @@ def test_a_lost_card_keeps_its_identity_and_says_since_when() -> None:
     assert memory.lost_since == {}
 
 
+def test_a_reading_that_fails_as_a_whole_does_not_set_the_time_of_a_loss_anew() -> None:
+    _, memory = added(Memory(), reading(card(0), card(1)), THEN)
+    _, memory = added(memory, reading(card(0)), NOW)
+    for failed in (reading(error="NVML cannot count its devices"), reading(card(0), error="late")):
+        told, memory = added(memory, failed, LATER)
+        assert all(row.device.state is None for row in told.devices)
+    told, memory = added(memory, reading(card(0)), "2026-01-31T12:00:06Z")
+    assert told.devices[1].device.state_since == NOW
+    assert added(memory, reading(card(0), card(1)), LATER)[1].lost_since == {}
+
+
 def test_a_card_that_is_lost_and_tells_its_uuid_has_its_time_too() -> None:
     (device,) = read_twice((card(0),), (card(0, state="lost"),))
     assert (device.uuid, device.state_since, device.changes) == ("GPU-0", NOW, None)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,20 @@ def test_an_unknown_process_has_no_name() -> None:
     assert host.process_name(-1) is None
 
 
+@pytest.mark.skipif(not Path("/proc/self/comm").exists(), reason="a process is renamed by /proc")
+def test_a_name_that_moves_the_cursor_is_written_out(tmp_path: Path) -> None:
+    own = Path("/proc/self/comm")
+    before = own.read_text()
+    own.write_text("a\x1b[2Jb")
+    try:
+        assert host.process_name(os.getpid()) == "a\\x1b[2Jb"
+    finally:
+        own.write_text(before)
+    write(tmp_path, {"proc/7/comm": "a\x1b[2Jb\n", "proc/7/status": "State:\tZ (zombie)\n"})
+    found, _ = host.node_holders(["/dev/nvidia0"], tmp_path)
+    assert [one.name for one in found["/dev/nvidia0"]] == ["a\\x1b[2Jb"]
+
+
 @pytest.mark.parametrize(
     ("source", "built_for", "toolkit"),
     [
@@ -143,3 +158,18 @@ def test_a_torch_whose_version_cannot_be_read_is_unknown_not_missing(tmp_path: P
     assert installed_torch.from_folder(tmp_path).path == str(tmp_path)
     (tmp_path / "version.py").write_text("def broken(:\n")
     assert installed_torch.from_folder(tmp_path).built_for is None
+
+
+@pytest.mark.parametrize("text", ["", "x", "max", "-5", "1.5", "²"])
+def test_what_is_no_number_in_a_file_of_the_kernels_is_unknown(tmp_path: Path, text: str) -> None:
+    group = "sys/fs/cgroup/a"
+    files = {"proc/self/cgroup": "0::/a\n", f"{group}/memory.current": text, f"{group}/memory.max": "1000"}
+    files |= {
+        f"{group}/memory.stat": f"inactive_file {text}\n",
+        "proc/vmstat": f"oom_kill {text}\n",
+        "proc/1x/comm": "",
+    }
+    write(tmp_path, {**files, f"{group}/memory.high": text, "sys/bus/pci/devices/0000:10:00.0/numa_node": text})
+    assert host.container_memory(tmp_path) == (1000, 1000)
+    assert host.memory_kills(tmp_path) is None and host.numa_nodes(["0000:10:00.0"], tmp_path) == {}
+    assert host.node_holders(["/dev/nvidia0"], tmp_path) == ({"/dev/nvidia0": ()}, 0)

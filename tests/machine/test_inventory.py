@@ -539,13 +539,18 @@ def test_a_torch_that_can_use_nothing_lists_nothing() -> None:
         ),
         (
             child.ChildResult(1, "", "Traceback\nImportError: no libze\n", False, False, 1.0),
-            TorchDevices(error="torch cannot be asked for its devices: ImportError: no libze"),
+            TorchDevices(
+                error="torch cannot be asked for its devices: its process ended with 1: ImportError: no libze"
+            ),
         ),
         (
             child.ChildResult(-11, "", "", False, False, 1.0),
-            TorchDevices(error="torch cannot be asked for its devices: exit -11"),
+            TorchDevices(error="torch cannot be asked for its devices: its process was ended by SIGSEGV"),
         ),
-        (child.ChildResult(-9, "", "", True, False, 60.0), TorchDevices(error="torch did not answer within 60 s")),
+        (
+            child.ChildResult(-9, "", "", True, False, 60.0),
+            TorchDevices(error="torch cannot be asked for its devices: its process did not answer within 60 s"),
+        ),
     ],
 )
 def test_how_torch_answers_from_its_child(

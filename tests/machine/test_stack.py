@@ -166,7 +166,7 @@ def test_the_loaders_order_is_the_variable_then_its_configuration_then_what_is_b
     assert [one.path for one in seen.path_libraries] == [own]
     assert [one.path for one in seen.libraries] == [configured, built_in]
     assert [one.version for one in seen.stray_libraries] == ["590.1"]
-    assert seen.stray_libraries[0].is_compat
+    assert not seen.stray_libraries[0].is_usable
     assert seen.found("libcuda.so.1") == seen.path_libraries[0]
 
 
@@ -218,7 +218,7 @@ def test_versions_stand_in_file_names(path: str | None, version: str | None) -> 
 )
 def test_stubs_and_compatibility_packages_are_known_by_their_folders(path: str, stub: bool, compat: bool) -> None:
     library = Library("libcuda.so.1", path, path)
-    assert (library.is_stub, library.is_compat) == (stub, compat)
+    assert (stack.is_stub(path), stack.is_compat(path), library.is_usable) == (stub, compat, not (stub or compat))
 
 
 # --- the kernel's log -------------------------------------------------------------------------------------------------

@@ -526,3 +526,10 @@ def test_where_nvml_does_not_know_either_the_reason_stays(monkeypatch: pytest.Mo
         answered(monkeypatch, "auto", by_nvml(0, memory_total_bytes=None))
     with pytest.raises(CannotLook):
         answered(monkeypatch, "cuda:5", by_nvml(0))
+
+
+def test_of_thousands_of_processes_those_that_hold_most_are_named() -> None:
+    many = tuple(Process(pid, "compute", "python", pid * MIB) for pid in range(1, 2001))
+    found = memory.judge_processes(many, 1, "")
+    assert found.message.startswith("python (PID 2000, 1.95 GiB), python (PID 1999, ")
+    assert found.message.endswith(", and 1991 more") and len(found.evidence["others"]) == 1999

@@ -15,9 +15,8 @@ import pytest
 from recorded import SOURCE, Case, Ended, hold, threads, words_of, written, wrote
 from stressed import world
 
-from gpucheck.machine import child
+from gpucheck.machine import child, pulse
 from gpucheck.stress import command as stress_command
-from gpucheck.stress.command import Limits
 
 __all__ = ["threads"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and forks are those of a POSIX system")
@@ -104,7 +103,8 @@ def test_stress_writes_what_is_recorded(
         folder = tmp_path / str(place)
         folder.mkdir()
         with monkeypatch.context() as patches:
-            patches.setattr(stress_command, "World", lambda scripts=scripts: world(scripts, limits=Limits()))
+            played = world(scripts, opening_s=pulse.OPENING_S, silent_s=pulse.SILENT_S)
+            patches.setattr(stress_command, "World", lambda played=played: played)
             lines = wrote(case, capsys, patches, folder)
             # How far it is seen to come depends on how soon the children speak.
             found[case.title] = [line for line in lines if re.match(r"err\| \d/\d \w+: ", line) is None]

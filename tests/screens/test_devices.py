@@ -438,7 +438,7 @@ def test_an_nvml_that_does_not_count_its_devices_is_bad(fake_driver: Fake, code:
     fake_driver(f"nvml.count=!{code}\n", cuda=False)
     report = read_and_judged()
     assert report.summary.exit == 1
-    assert shown(text.blocks(report), 120)[0].startswith("✗ NVML does not start: NVML cannot count its devices")
+    assert shown(text.blocks(report), 120)[0].startswith("✗ NVML failed after its start: NVML cannot count its devices")
 
 
 @pytest.mark.parametrize("code", [4, 8, 10, 11, 14, 15, 16, 17, 18, 19, 999])
@@ -524,3 +524,11 @@ def test_lines_of_many_cards_that_are_alike_fold_into_one() -> None:
     clocks = (card(n, sm_clock_hz=1.2e9) for n in range(8))
     (line,) = [line for line in shown(text.blocks(eight(*clocks))) if line.startswith("!")]
     assert line.startswith("! cuda:0 to cuda:7  clock 1200 of 1980 MHz: 100 % busy; ")
+
+
+def test_of_gpus_with_one_uuid_the_faulty_one_is_named(fake_driver: Fake) -> None:
+    """As of cloned virtual machines."""
+    fake_driver("nvml.count=3\ncuda.order=0,1,2\nprocesses=\nuuid=GPU-1\n1.recovery_action=1\n")
+    report = read_and_judged()
+    lines = shown(text.blocks(report), 120)
+    assert [line.split()[1] for line in lines if line.rstrip().endswith("✗ reset needed")] == ["1"]

@@ -670,6 +670,15 @@ def test_a_fraction_that_is_not_kept_is_found_and_put_back(on_card: Callable[[Ca
     assert card.fractions[-1] == 1.0
 
 
+@pytest.mark.parametrize("room", [0.0, 0.25, 0.5])
+def test_a_device_that_others_fill_meanwhile_is_not_called_wrong(
+    on_card: Callable[[Card], DeviceUnderTest], room: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Card, "memory_info", lambda card: (10 * MIB, card.memory_total_bytes))
+    with pytest.raises(torch.OutOfMemoryError):
+        smoke_data.to_the_end(on_card(Card(room=room)))
+
+
 @pytest.mark.parametrize(("backend", "passes"), [("native", False), ("cudaMallocAsync", True)])
 def test_another_allocator_may_round(on_card: Callable[[Card], DeviceUnderTest], backend: str, passes: bool) -> None:
     dut = on_card(Card(Allocator(backend, None), room=0.5))  # room for two

@@ -21,10 +21,10 @@ from gpucheck.cli.commands import Common
 from gpucheck.machine.child import LineChild
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Event, Progress, Recorder
-from gpucheck.report.facts import Ecc, Facts, Link, RemappedRows
+from gpucheck.report.facts import Driver, Ecc, Facts, Link, RemappedRows
 from gpucheck.report.report import Collector, Report
 from gpucheck.stress import command as command_module
-from gpucheck.stress.command import Limits, Seat, World, command
+from gpucheck.stress.command import Seat, World, command
 from gpucheck.stress.judge import judge
 from gpucheck.stress.options import MOST_POINTS, StressOptions, plan
 
@@ -145,15 +145,49 @@ def test_counters_are_not_taken_for_those_of_a_device_that_has_the_index_of_a_lo
     before = replace(facts(2), devices=(first, second))
     line = "[9.0] NVRM: Xid (PCI:0000:00:00): 79, pid=1, GPU has fallen off the bus."
     after = replace(before, devices=(replace(second, id="cuda:0"),))
-    assert counted(before, after) == []
-    assert [one[:2] for one in counted(before, after, (), (line,))] == [("fail", "cuda:0")]
+    assert counted(before, after) == [("fail", "cuda:0", "cuda:0: the driver lost the GPU")]
+    assert counted(before, after, (), (line,)) == [
+        ("fail", "cuda:0", "cuda:0: the driver lost the GPU, 1 Xid errors in the kernel log")
+    ]
+
+
+def test_of_gpus_with_one_uuid_each_has_its_own_counters() -> None:
+    def reading(*errors: int) -> Facts:
+        gpus = zip(facts(2).devices, errors, strict=True)
+        made = (replace(one, uuid="GPU-0", ecc=Ecc(volatile_uncorrected=count)) for one, count in gpus)
+        return replace(facts(2), devices=tuple(made))
+
+    assert counted(reading(0, 0), reading(0, 3)) == [("fail", "cuda:1", "cuda:1: 3 uncorrected memory errors")]
+
+
+@pytest.mark.parametrize("state", ["lost", "reset required", "not answering: NVML did not answer within 5 s"])
+def test_a_gpu_that_does_not_answer_after_the_run_is_lost(state: str) -> None:
+    (gpu,) = facts(1, nvml_index=0).devices
+    dead = replace(facts(1), devices=(replace(gpu, state=state),), driver=Driver(nvml_error="broke off"))
+    assert counted(replace(facts(1), devices=(gpu,)), dead) == [("fail", "cuda:0", "cuda:0: the driver lost the GPU")]
+
+
+def test_a_mig_instance_that_nvml_no_longer_lists_is_not_called_lost() -> None:
+    (gpu,) = facts(1, parent_uuid="GPU-9").devices
+    (found,) = counted(replace(facts(1), devices=(gpu,)), replace(facts(1), devices=()))
+    assert found[0] == "inconclusive"
+
+
+@pytest.mark.parametrize("left", [{"devices": ()}, {"devices": facts(1).devices}])
+def test_a_gpu_of_which_nvml_tells_nothing_after_the_run_is_no_pass(left: dict[str, Any]) -> None:
+    mismatch = replace(facts(1), **left, driver=Driver(nvml_error="Driver/library version mismatch"))
+    given = world({}, read=iter([facts(1, nvml_index=0), mismatch]).__next__)
+    report, _ = run(StressOptions(duration_s=0.5), given)
+    assert (report.summary.verdict, report.summary.exit) == ("inconclusive", 4)
+    (found,) = [one for one in report.findings if one.id == "stress.errors"]
+    assert found.message == "after the run Driver/library version mismatch"
 
 
 @pytest.mark.parametrize("signal", [KeyboardInterrupt])
 def test_ctrl_c_reports_what_there_is(
     signal: type[BaseException], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = world({f"cuda:{n}": "waits" for n in range(4)}, limits=Limits(30.0, 30.0))
+    given = world({f"cuda:{n}": "waits" for n in range(4)}, opening_s=30.0, silent_s=30.0)
     shown = command_module._Run._show
     waiting: list[LineChild] = []
 

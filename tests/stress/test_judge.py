@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -62,13 +64,61 @@ def test_a_device_that_the_hardware_holds_back_from_the_start_has_lost_nothing_a
     for sound in (device(0, held=lambda _: ("sw_power_cap",)), device(0, held=lambda at: (cause,) if at < 0.5 else ())):
         assert [one.verdict for one in judge.slow(result([sound]))] == ["pass"]
     assert [one.verdict for one in judge.slow(result([replace(held, points=held.points[:3])]))] == ["skip"]
+    (found,) = judge.slow(result([device(0, held=lambda _: ("sw_thermal_slowdown", "hw_slowdown"))]))
+    assert (found.verdict, found.title) == ("warn", "cuda:0: the clock was limited by heat from the start")
 
 
 @pytest.mark.parametrize(("count", "most"), [(4, 3), (8, 5)])
 def test_where_most_of_a_model_are_slow_none_is_said_to_be_like_its_siblings(count: int, most: int) -> None:
     devices = [device(n, speed=lambda _, n=n: 0.7 if n < most else 1.0) for n in range(count)]
     (found,) = judge.slow(result(devices))
-    assert found.title == f"{count} of {count} devices kept their speed"
+    assert (found.verdict, found.evidence["faster"]) == ("inconclusive", [f"cuda:{n}" for n in range(most, count)])
+    assert "% faster than cuda:0, cuda:1, and " in found.title
+    assert found.message == "the same model: which are usual is unknown"
+    # Links are shared, and cores are of several kinds.
+    fast = devices[-1]
+    slow = device(count - 1, speed=lambda _: 0.7).points
+    points = [p if p.kind == "copies" else q for p, q in zip(fast.points, slow, strict=True)]
+    (found,) = judge.slow(result([*devices[:most], replace(fast, points=tuple(points))]))
+    assert (found.verdict, found.title[-8:]) == ("warn", "(copies)")
+    cores = [replace(device(n, id="cpu", speed=lambda _, n=n: 1.0 if n else 1.5), name=f"core {n}") for n in range(4)]
+    (found,) = judge.slow(result(cores))
+    assert (found.verdict, found.fix) == ("warn", None)
+
+
+@pytest.mark.parametrize("rates", [(0.0, 1.0), (0.0, 0.0), (0.0, 0.0, 1.0), (1.0, 1.0, 0.0)])
+def test_a_rate_of_0_in_a_document_is_no_division_by_it(rates: tuple[float, ...]) -> None:
+    found = judge.slow(result([device(n, speed=lambda _, rate=rate: rate) for n, rate in enumerate(rates)]))
+    slow = [f"cuda:{n}" for n, rate in enumerate(rates) if rate == 0 and 2 * rates.count(1.0) >= len(rates) - 1]
+    assert [one.device for one in found if one.verdict == "fail"] == slow
+    assert found and not any(one.verdict == "pass" for one in found)
+
+
+@pytest.mark.parametrize("duration_s", [60.0, 600.0, 3600.0])
+@pytest.mark.parametrize("cause", ["sw_thermal_slowdown", "hw_thermal_slowdown", ""])
+def test_what_slows_a_device_at_the_end_of_a_run_is_told(cause: str, duration_s: float) -> None:
+    late = device(
+        0, division=plan(duration_s, KINDS), speed=lambda at: 0.7 if at > 0.92 else 1.0,
+        held=lambda at: (cause,) if cause and at > 0.92 else (),
+    )  # fmt: skip
+    (found,) = judge.slow(result([late], duration_s))
+    # Of a minute that is most of the last third of mixed work.
+    assert (found.verdict, found.device) == ("fail" if cause[:2] == "hw" and duration_s == 60 else "warn", "cuda:0")
+    assert re.search("lost (2[6-9]|3[01]) % of its speed (from .* to the end|over the run)", found.title)
+    assert ("heat" if cause else "the cause is unknown") in found.message
+
+
+@pytest.mark.parametrize("slow", [lambda at: int(12 * at) % 2 == 0, lambda at: 0.4 < at < 0.6, lambda at: at < 0.1])
+def test_a_device_that_heat_slows_at_times_has_not_kept_its_speed(slow: Callable[[float], bool]) -> None:
+    def curve(held: tuple[str, ...]) -> StressDevice:
+        return device(0, speed=lambda at: 0.7 if slow(at) else 1.0, held=lambda at: held if slow(at) else ())
+
+    (found,) = judge.slow(result([curve(("sw_thermal_slowdown", "sw_power_cap"))]))
+    assert (found.verdict, found.device) == ("warn", "cuda:0")
+    assert re.search("lost (2[89]|3[012]) % of its speed in [0-9]+ of 48 points", found.title)
+    assert found.message.startswith("the clock was limited by")
+    # Without a limit that is a fault, it is work that is not even.
+    assert {one.verdict for one in judge.slow(result([curve(("sw_power_cap",))]))} <= {"pass", "skip"}
 
 
 def test_one_dip_is_no_slow_device() -> None:

@@ -16,7 +16,9 @@ from gpucheck.cards.card import NOT_READ, Said, address_of, addresses_not_listed
 from gpucheck.machine.driver_reads import NOT_ANSWERING
 from gpucheck.machine.inventory import NO_GPU, NOT_ASKED, unclaimed_bytes
 from gpucheck.machine.kernel_driver import RECOVERY
+from gpucheck.machine.mask import MASK
 from gpucheck.machine.nvml_fields import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
+from gpucheck.naming import few
 from gpucheck.report.facts import Device, Facts, Host, Process, XidError
 from gpucheck.report.finding import Finding, Verdict
 
@@ -240,7 +242,6 @@ DEAD = {
 }
 HUNG = "drain the node and reboot"
 LOOK = "sudo dmesg | grep Xid"
-MOST_NAMED = 3
 # What any working card tells of itself, as far as it is supported there.
 LIVE = ("temperature_celsius", "power_w", "sm_clock_hz", "utilization_percent", "memory_used_bytes")
 
@@ -438,7 +439,7 @@ def unread(device: Device, facts: Facts) -> Said | None:
 def _withheld(device: Device, facts: Facts) -> Said:
     """A card that is kept from us: by the rules of a container or a job that has another one, that is no doubt."""
     others = any(one.nvml_index is not None and one.state != NOT_ACCESSIBLE for one in facts.devices)
-    within = (facts.host or Host()).container or "CUDA_VISIBLE_DEVICES" in facts.environment
+    within = (facts.host or Host()).container or MASK in facts.environment
     message = "no permission: a container, the scheduler or its device node's permissions block this process"
     verdict: Verdict = "skip" if others and within else "inconclusive"
     return Said(verdict, "not accessible", message, "ls -l /dev/nvidia*; run it as root", {"state": device.state})
@@ -478,8 +479,7 @@ def unclaimed(device: Device, facts: Facts) -> Said | None:
 
 
 def _named(processes: Sequence[Process]) -> str:
-    named = ", ".join(f"{one.name or 'a process'} (PID {one.pid})" for one in processes[:MOST_NAMED])
-    return named + (f" and {len(processes) - MOST_NAMED} more" if len(processes) > MOST_NAMED else "")
+    return few([f"{one.name or 'a process'} (PID {one.pid})" for one in processes], ", ")
 
 
 def ecc(device: Device, facts: Facts) -> Said | None:

@@ -141,16 +141,12 @@ def _joined(*parts: str) -> str:
 
 
 def _live(device: Device) -> dict[str, Any]:
-    """Return what the verdict rests on."""
+    names = ("sm_clock_hz", "max_sm_clock_hz", "temperature_celsius", "power_w", "power_limit_w")
     return {
         "utilization_percent": device.utilization_percent,
         "clock_reasons": list(_reasons(device)),
         "lasting_clock_reasons": list(_lasting(device)),
-        "sm_clock_hz": device.sm_clock_hz,
-        "max_sm_clock_hz": device.max_sm_clock_hz,
-        "temperature_celsius": device.temperature_celsius,
-        "power_w": device.power_w,
-        "power_limit_w": device.power_limit_w,
+        **{name: getattr(device, name) for name in names},
     }
 
 
@@ -177,24 +173,26 @@ def throttled(device: Device, facts: Facts) -> Said | None:
     return Said(verdict, f"throttled by {by}", message, MENDS.get(by, COOLING), _live(device))
 
 
+def throttles_at(device: Device) -> float | None:
+    """The temperature from which driver or hardware lower the clock; None where the card tells neither."""
+    return min((one for one in (device.gpu_max_celsius, device.slowdown_celsius) if one is not None), default=None)
+
+
 def _by(device: Device, named: list[str]) -> str:
     """Return what protects the card: where the hardware does not say, and the card is cold, it is power."""
-    by = PROTECTS[named[0]]
-    limits = [limit for limit in (device.slowdown_celsius, device.gpu_max_celsius) if limit is not None]
-    now = device.temperature_celsius
-    cold = now is not None and now < (min(limits) - COLD_MARGIN if limits else COLD)
+    by, limit, now = PROTECTS[named[0]], throttles_at(device), device.temperature_celsius
+    cold = now is not None and now < (COLD if limit is None else limit - COLD_MARGIN)
     return "power" if by == "heat or power" and cold else by
 
 
 def _cool(device: Device, named: list[str]) -> str:
     """The temperature; where the GPU is far from its limit, what else may be hot."""
-    now = device.temperature_celsius
+    now, limit = device.temperature_celsius, throttles_at(device)
     if now is None:
         return ""
-    limits = [limit for limit in (device.slowdown_celsius, device.gpu_max_celsius) if limit is not None]
-    if PROTECTS[named[0]] != "heat" or not limits or now >= min(limits) - 5.0:
+    if PROTECTS[named[0]] != "heat" or limit is None or now >= limit - 5.0:
         return f"{now:.0f} °C"
-    return f"{now:.0f} °C of {min(limits):.0f} °C (memory or voltage regulators hot, or a faulty sensor)"
+    return f"{now:.0f} °C of {limit:.0f} °C (memory or voltage regulators hot, or a faulty sensor)"
 
 
 def slowed_down(device: Device, facts: Facts) -> Said | None:

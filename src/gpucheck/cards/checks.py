@@ -27,11 +27,7 @@ def ecc_mode(device: Device, facts: Facts) -> Said | None:
     ecc = device.ecc
     if ecc is None or ecc.enabled is None:
         return None
-    evidence = {
-        "enabled": ecc.enabled,
-        "enabled_after_reset": ecc.enabled_after_reset,
-        "enabled_by_default": ecc.enabled_by_default,
-    }
+    evidence = {name: getattr(ecc, name) for name in ("enabled", "enabled_after_reset", "enabled_by_default")}
     if ecc.enabled_after_reset is not None and ecc.enabled_after_reset != ecc.enabled:
         now, then = ("on", "off") if ecc.enabled else ("off", "on")
         return Said("info", f"ECC will be {then}", f"{now} now, {then} after the next reset", None, evidence)
@@ -57,12 +53,8 @@ def power_limit(device: Device, facts: Facts) -> Said | None:
         return Said("warn", f"power limit {limit:.0f} W", message, fix, {"power_limit_w": limit, "others_w": others})
     if limit is None or default is None or limit >= SAME * default:
         return None
-    evidence = {
-        "power_limit_w": limit,
-        "power_limit_default_w": default,
-        "power_limit_min_w": device.power_limit_min_w,
-        "power_limit_max_w": device.power_limit_max_w,
-    }
+    names = ("power_limit_w", "power_limit_default_w", "power_limit_min_w", "power_limit_max_w")
+    evidence = {name: getattr(device, name) for name in names}
     message = f"lowers the clock under load; the default is {default:.0f} W"
     fix = f"sudo nvidia-smi -i {{card}} --power-limit={default:.0f}"
     held = at_work.cost(device) if at_work.is_held_by_power(device) else 0.0

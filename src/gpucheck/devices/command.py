@@ -105,7 +105,8 @@ def _nvml(facts: Facts) -> Finding | None:
     if driver.nvml_error is None or stopped:
         return None
     evidence: dict[str, object] = {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error}
-    title, (meaning, fix) = "NVML does not start", _causes(nvml=driver.nvml_code)
+    title = "NVML failed after its start" if driver.nvml_code == 0 else "NVML does not start"
+    meaning, fix = _causes(nvml=driver.nvml_code)
     message = driver.nvml_error if meaning is None else f"{driver.nvml_error}: {meaning}"
     if driver.nvml_code == NO_LIBRARY:
         meaning, fix = _no_library(facts.host or Host())
@@ -309,6 +310,7 @@ def judge(facts: Facts, machine: Facts | None = None) -> list[Finding]:
 # Whoever types the bare command waits for this screen: what has not answered by then is named, and `doctor` waits for
 # it. torch from a warm disk is imported in two to four seconds.
 STATUS_LIMIT_S = 8.0
+_LATE = f"torch has not answered within {STATUS_LIMIT_S:g} s"
 # A driver that has just answered does so again in milliseconds.
 AGAIN_S = 2.0
 # What `devices` says of the whole driver: where the doctor names the broken stage, that is the same fault.
@@ -333,7 +335,7 @@ def status(options: StatusOptions, emit: Emit) -> None:
     probe = evidence.probe
     if probe.timed_out:
         # Time is over, and torch had no card yet while these were read.
-        evidence = replace(evidence, torch=replace(probe, timed_out=False, not_awaited=_late("torch")))
+        evidence = replace(evidence, torch=replace(probe, timed_out=False, not_awaited=_LATE))
     else:
         # A second time, now that torch is no longer at work in a child of ours.
         left_s = max(began_s + STATUS_LIMIT_S - time.monotonic(), AGAIN_S)
@@ -368,22 +370,13 @@ def status_judge(
         mild = [replace(one, verdict="warn") if one.verdict == "fail" else one for one in diagnosed]
         said = [one for one in mild if one.id != "doctor.no_gpu"]
         return result, [*judge(facts), *said, *whose]
-    if _is_torch_late(evidence):
+    may_see = evidence.is_nvidia_here or installed_torch.could_see_another(evidence.build)
+    if evidence.probe.not_awaited == _LATE and may_see:
         diagnosed = [_unsure(one) for one in diagnosed if one.id not in ("doctor.unknown", "doctor.no_gpu")]
         if result.first is None or all(one.verdict != "fail" for one in diagnosed):
             why = f"it was given {STATUS_LIMIT_S:g} s"
             diagnosed.insert(0, Finding("status.torch", "inconclusive", "torch has not answered yet", why, fix=_WAITS))
     return result, [*_each_once(diagnosed, judge(facts), result.first), *whose]
-
-
-def _late(what: str) -> str:
-    return f"{what} has not answered within {STATUS_LIMIT_S:g} s"
-
-
-def _is_torch_late(evidence: Evidence) -> bool:
-    if evidence.probe.not_awaited != _late("torch"):
-        return False
-    return evidence.is_nvidia_here or installed_torch.could_see_another(evidence.build)
 
 
 def _unsure(finding: Finding) -> Finding:

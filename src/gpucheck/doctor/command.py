@@ -23,9 +23,10 @@ from gpucheck.machine.choose import Usable
 from gpucheck.machine.host import held_bytes
 from gpucheck.machine.stack import Stack, TorchProbe, how_it_ended, said
 from gpucheck.measure.telemetry import Sample, Watch, summarise
+from gpucheck.naming import few
 from gpucheck.report.events import Answered, Emit, Judged, Progress, Started
 from gpucheck.report.facts import Device, Facts, TorchBuild
-from gpucheck.report.finding import Finding
+from gpucheck.report.finding import Finding, in_short
 from gpucheck.report.measurement import Run
 from gpucheck.report.results.short import CardUnderLoad, DoctorResult, LoadOutcome, LoadResult
 
@@ -37,8 +38,6 @@ OLDEST = (3, 8)
 _GIVE = "give the path of a Python interpreter, 3.8 or newer"
 # Where an environment, and a Python unpacked on Windows, have theirs.
 _IN_A_FOLDER = ("bin/python", "bin/python3", "Scripts/python.exe", "python.exe")
-# Devices in the answer's line.
-_MOST_NAMED = 3
 
 
 def command(options: DoctorOptions, emit: Emit) -> Evidence:
@@ -112,13 +111,15 @@ def read(options: DoctorOptions, emit: Emit, machine: inventory.Inventory) -> Ev
 
 def _answer(asked: Future[TorchProbe], python: str | None) -> TorchProbe:
     probe = asked.result()
-    if probe.unstarted is not None and python is not None and Path(python).is_dir():
+    if probe.unstarted is None:
+        return probe
+    if python is None:  # as where this user may not read the interpreter that runs
+        return replace(probe, not_awaited=f"{sys.executable} cannot be started ({probe.unstarted})")
+    if Path(python).is_dir():
         inside = next((path for path in map(Path(python).joinpath, _IN_A_FOLDER) if path.is_file()), None)
         tip = f"gpucheck doctor --python {fixes.interpreter(str(inside))}" if inside else _GIVE
         raise UsageError(f"--python {python} is a folder, not a Python interpreter", "", tip)
-    if probe.unstarted is not None:
-        raise UsageError(f"--python {python} cannot be started", probe.unstarted, _GIVE)
-    return probe
+    raise UsageError(f"--python {python} cannot be started", probe.unstarted, _GIVE)
 
 
 def _no_answer(python: str, probe: TorchProbe) -> UsageError:
@@ -157,9 +158,10 @@ def healthy(evidence: Evidence, *, everything: bool) -> Finding:
     probe = evidence.probe
     if evidence.torch_works:
         ran = [run.device for run in probe.kernels if run.error is None]
-        named = ", ".join(ran[:_MOST_NAMED]) + (f" and {len(ran) - _MOST_NAMED} more" if ran[_MOST_NAMED:] else "")
         title = f"torch can use {len(ran)} GPU{'s' * (len(ran) != 1)}"
-        return Finding("doctor.healthy", "pass", title, f"kernel and matrix product correct on {named}")
+        return Finding(
+            "doctor.healthy", "pass", title, f"kernel and matrix product correct on {', '.join(in_short(ran))}"
+        )
     if not evidence.is_nvidia_here:
         others = [device.name or device.kind for device in evidence.facts.devices if device.kind != "cpu"]
         where = f"torch has {', '.join(others)}" if others else "PCI bus, /dev and driver show none"
@@ -193,8 +195,8 @@ def why_not(card: Device) -> str:
         return card.state
     computing = [process for process in card.processes or () if "compute" in process.kind]
     if computing:
-        names = ", ".join(f"{process.name or 'not visible here'} ({process.pid})" for process in computing)
-        return f"in use by others: {names}"
+        names = [f"{process.name or 'not visible here'} ({process.pid})" for process in computing]
+        return f"in use by others: {few(names, ', ')}"
     held = held_bytes(card)
     return f"in use by others, which hold {units.capacity(held)} of its memory" if held is not None else ""
 

@@ -62,11 +62,6 @@ class Evidence:
         return self.driver.cuinit_code == 0 and any(device.cuda_index is not None for device in self.cards)
 
     @property
-    def nvml_works(self) -> bool:
-        """Return whether NVML started and answered for all that it lists."""
-        return self.driver.nvml_code == 0 and self.driver.nvml_error is None
-
-    @property
     def in_container(self) -> bool:
         """Return whether this is a container: the PCI bus and the kernel's modules are then the host's."""
         return self.host.container is not None

@@ -67,7 +67,6 @@ def _is_the_diagnosis(check: str, evidence: Evidence) -> bool:
 
 
 def _check(id: str, **row: Any) -> Condition:
-    """A check of `gpucheck devices` as a condition of the same id."""
     return Condition(id, judge=_of_every_card(id), **row)
 
 
@@ -96,7 +95,7 @@ def _foreign_memory(evidence: Evidence) -> Seen | None:
         return None
     told = []
     for card, used in taken:
-        by = ", ".join(f"{process.name or 'not visible here'} ({process.pid})" for process in card.processes or ())
+        by = naming.few([f"{one.name or 'not visible here'} ({one.pid})" for one in card.processes or ()], ", ")
         told.append(
             f"{name_of(card)}: {units.capacity(used)} {f'by {by}' if by else 'by processes that are not listed'}"
         )
@@ -670,8 +669,7 @@ def _setting(device: Device, facts: Facts) -> Said | None:
 
 def _hot(device: Device, facts: Facts) -> Said | None:
     """A GPU at its limit, and as a remark one that is close to it."""
-    limit = min((one for one in (device.gpu_max_celsius, device.slowdown_celsius) if one is not None), default=None)
-    now = device.temperature_celsius
+    now, limit = device.temperature_celsius, at_work.throttles_at(device)
     if limit is None or now is None or not limit - CLOSE_CELSIUS <= now < limit:
         return at_work.hot(device, facts)
     told = {"temperature_celsius": now, "limits_celsius": [limit]}
@@ -732,7 +730,6 @@ def _not_run(evidence: Evidence) -> Seen | None:
 
 
 def _why_not_used(card: Device, reason: str | None) -> str:
-    """Why torch did not run on a card, in few words."""
     hidden = (card.state or "").startswith("hidden by")
     return "hidden by CUDA_VISIBLE_DEVICES" if hidden else card.state or reason or "torch did not run on it"
 

@@ -14,6 +14,7 @@ from gpucheck.cards.card import WHY_NOT_SHOWN, address_of, name_of, not_shown, u
 from gpucheck.doctor.condition import Condition, Evidence, Seen, on, told_apart
 from gpucheck.machine import kernel_driver
 from gpucheck.machine.host import FOR_GUESTS
+from gpucheck.machine.inventory import HONEST
 from gpucheck.machine.kernel_driver import PciDevice
 from gpucheck.machine.mask import MASK, Reading, read_mask
 from gpucheck.report.facts import Device
@@ -102,12 +103,6 @@ NOT_STARTED = r"RmInitAdapter failed|rm_init_adapter failed"
 NO_POWER = r"does not have the necessary power cables connected|Insufficient External Power"
 
 
-def missing(evidence: Evidence) -> list[str]:
-    """Addresses of cards that NVIDIA's module should drive and NVML does not list; none where NVML did not answer."""
-    found = unlisted(evidence.facts)
-    return [] if found is None else list(found.evidence["pci_addresses"])
-
-
 def _none_comes_up(evidence: Evidence) -> bool:
     """Return whether the module is loaded and no card of it is usable: NVML lists none or does not start, nor does
     CUDA."""
@@ -132,7 +127,8 @@ def _logged(pattern: str) -> Callable[[Evidence], Seen | None]:
 def _fallen(evidence: Evidence) -> Seen | None:
     """The kernel's log says so, and a card is missing now: a line alone may be of before a reset."""
     found = evidence.logged(FALLEN)
-    gone = missing(evidence)
+    unseen = unlisted(evidence.facts)
+    gone = [] if unseen is None else list(unseen.evidence["pci_addresses"])
     lost = [card for card in evidence.cards if card.state == "lost"] or evidence.driver.nvml_code == 15
     if not found or not (gone or lost or _none_comes_up(evidence)):
         return None
@@ -399,8 +395,6 @@ LOG: tuple[Condition, ...] = (
 # -- CUDA starts and shows other devices than those that were meant ----------------------------------------------------
 
 
-# cuInit's answers after which the number of devices is libcuda's honest word: success and CUDA_ERROR_NO_DEVICE.
-HONEST = (0, 100)
 # CUDA_ERROR_INVALID_DEVICE: with a mask, cuInit's word that an entry of it is no device.
 REFUSED = 101
 
@@ -415,18 +409,9 @@ def _shown(evidence: Evidence) -> list[Device]:
     return [card for card in evidence.cards if card.cuda_index is not None]
 
 
-def _is_sliced(evidence: Evidence) -> bool:
-    return bool(_instances(evidence)) or any(card.mig is not None and card.mig.enabled for card in evidence.cards)
-
-
 def _instances(evidence: Evidence) -> list[Device]:
     """MIG instances. One that CUDA does not show has no index at all."""
     return [device for device in evidence.facts.devices if device.parent_uuid is not None]
-
-
-def _unmasked(evidence: Evidence) -> list[str | None]:
-    """The UUIDs that a mask chooses from. CUDA's order without a mask is not known: for counting any order serves."""
-    return [device.uuid for device in (*_listed(evidence), *_instances(evidence))]
 
 
 def _seen(evidence: Evidence, reading: Reading, told: str) -> Seen:
@@ -452,7 +437,8 @@ def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
     value = evidence.value(MASK)
     if value is None or not evidence.is_nvidia_here or evidence.driver.cuinit_code not in (*HONEST, REFUSED):
         return None
-    reading = read_mask(value, _unmasked(evidence))
+    # CUDA's order without a mask is not known: for counting any order serves.
+    reading = read_mask(value, [device.uuid for device in (*_listed(evidence), *_instances(evidence))])
     done = _done_by(reading, evidence)
     if done is None:
         return None
@@ -471,13 +457,14 @@ def _done_by(reading: Reading, evidence: Evidence) -> tuple[str, str] | None:
         if reading.shown or (not count and reading.value.strip().startswith(("GPU-", "MIG-"))):
             return None
         return "mask.hides_all", f"shows CUDA none of {count} GPUs" if count else "shows CUDA nothing"
-    if reading.is_malformed:
+    if any(entry.is_odd for entry in reading.entries):
         told = f"has entries that are neither numbers nor UUIDs and shows {shown} GPU{'s' * (shown != 1)}"
         return "mask.malformed", told
     asked = len(reading.entries)
     # What it names and CUDA does not show all the same is no matter of the mask.
     left_out = count > 0 and len(reading.shown) > shown
-    if asked <= shown or left_out or _is_sliced(evidence):
+    sliced = _instances(evidence) or any(card.mig is not None and card.mig.enabled for card in evidence.cards)
+    if asked <= shown or left_out or sliced:
         return None
     return "mask.shows_fewer", f"asks for {asked} GPUs and shows {shown}"
 

@@ -356,7 +356,7 @@ def _on_disk(evidence: Evidence) -> Library | None:
     """A usable libcuda that is there and was not loaded."""
     stack = evidence.stack
     found = [stack.found(LIBCUDA), *(one for one in stack.stray_libraries if one.name == LIBCUDA)]
-    return next((one for one in found if one is not None and not one.is_stub and not one.is_compat), None)
+    return next((one for one in found if one is not None and one.is_usable), None)
 
 
 def _broken(evidence: Evidence) -> Seen:

@@ -5,7 +5,7 @@ torch does without NVML: where CUDA works, what is wrong here is worth a warning
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gpucheck.cards.at_rest import ACTIONS
 from gpucheck.cards.checks import smi_name
@@ -14,6 +14,7 @@ from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, by_an
 from gpucheck.doctor.conditions_kernel import FALLEN, REFUSED, absent
 from gpucheck.doctor.conditions_nodes import lacks_nodes
 from gpucheck.machine.mask import MASK, read_mask
+from gpucheck.naming import few
 from gpucheck.report.facts import Device, Driver
 from gpucheck.report.finding import Verdict
 from gpucheck.units import GIB
@@ -54,12 +55,6 @@ def _name(card: Device) -> str:
     return card.pci_address or card.uuid or f"device {card.nvml_index}"
 
 
-def _smi_name(card: Device) -> str | None:
-    """Return what nvidia-smi takes for the card; its own number is NVML's."""
-    index = None if card.nvml_index is None else str(card.nvml_index)
-    return card.uuid or card.pci_address or index
-
-
 def _in_state(state: str, code: int) -> Callable[[Evidence], Seen | None]:
     """A judge for cards that are in this state, or an nvmlInit that answers so; not where the log tells more."""
 
@@ -75,7 +70,7 @@ def _in_state(state: str, code: int) -> Callable[[Evidence], Seen | None]:
         return Seen(
             f"{', '.join(map(_name, cards))}: {state}{asked}",
             {"cards": [_name(card) for card in cards], "recovery_actions": actions},
-            fix=fixes.reset(*map(_smi_name, cards)) if code == RESET_REQUIRED else None,
+            fix=fixes.reset(*map(smi_name, cards)) if code == RESET_REQUIRED else None,
         )
 
     return judge
@@ -101,7 +96,8 @@ def recovery(evidence: Evidence) -> Seen | None:
 
 def _lists_none(evidence: Evidence) -> Seen | None:
     """NVML starts and lists nothing, and neither the kernel's rung nor the nodes' says why."""
-    if not evidence.nvml_works or evidence.cuda_works or not evidence.stack.gpus:
+    driver = evidence.driver
+    if driver.nvml_code != 0 or driver.nvml_error is not None or evidence.cuda_works or not evidence.stack.gpus:
         return None
     if any(card.nvml_index is not None for card in evidence.cards):
         return None
@@ -125,6 +121,13 @@ def _other(evidence: Evidence) -> Seen | None:
     return _said(evidence) if unexplained or code not in (None, 0, *EXPLAINED) else None
 
 
+def _users(cards: Sequence[Device]) -> tuple[list[int], str, str]:
+    """The processes on cards that let in one or none, their names, and the line that lets in others."""
+    pids = sorted({process.pid for card in cards for process in card.processes or ()})
+    named = f"PID {few([str(pid) for pid in pids], ', ')}" if pids else "the process on it"
+    return pids, named, f"end {named}, or {fixes.smi((card.uuid for card in cards), '-c 0')}"
+
+
 def _busy(evidence: Evidence) -> Seen | None:
     """CUDA starts and a kernel is refused, with another process on a GPU that lets in one."""
     if not any("busy or unavailable" in (run.error or "") for run in evidence.probe.kernels):
@@ -132,13 +135,12 @@ def _busy(evidence: Evidence) -> Seen | None:
     cards = [card for card in evidence.cards if (card.compute_mode or "default") != "default"]
     if not cards:
         return None
-    pids = sorted({process.pid for card in cards for process in card.processes or ()})
-    on_it = f", with PID {', '.join(map(str, pids))} on it" if pids else ""
+    pids, named, fix = _users(cards)
+    modes = ", ".join(f"{_name(card)} is {card.compute_mode}" for card in cards)
     return Seen(
-        f"{', '.join(f'{_name(card)} is {card.compute_mode}' for card in cards)}{on_it}",
+        f"{modes}, with {named} on it" if pids else modes,
         {"compute_modes": [card.compute_mode for card in cards], "pids": pids},
-        fix=f"end {'PID ' + ', '.join(map(str, pids)) if pids else 'the process on it'}, or "
-        + fixes.each((card.uuid for card in cards), "-c 0"),
+        fix=fix,
     )
 
 
@@ -161,7 +163,7 @@ NVML = on(
         certainty="proof",
         title="the GPU needs a reset",
         meaning="An error left the GPU unusable until it is reset.",
-        fix=fixes.reset(None),
+        fix=fixes.reset(),
         judge=_in_state("reset required", RESET_REQUIRED),
         nvml=(16,),
         texts=(r"GPU requires (?:a )?reset", r"NVML_ERROR_RESET_REQUIRED"),
@@ -299,7 +301,7 @@ NVML = on(
         meaning="In exclusive mode a GPU accepts one process at a time, in prohibited mode none. CUDA starts and "
         "counts the GPU, but the first use fails.",
         settle="`nvidia-smi -q -d COMPUTE` shows the mode of each GPU",
-        fix=f"end the process on it, or {fixes.smi(None, '-c 0')}",
+        fix=f"end the process on it, or {fixes.smi((), '-c 0')}",
         judge=_busy,
         texts=(r"all CUDA-capable devices are busy or unavailable",),
     ),
@@ -423,7 +425,7 @@ def _mig_fix(cards: str) -> str:
     """On these cards alone: without -i, each of them changes all."""
     return (
         f"sudo nvidia-smi mig -i {cards} -lgip to list profiles, sudo nvidia-smi mig -i {cards} -cgi 0 -C to create "
-        f"an instance; or {fixes.smi(cards, '-mig 0')} to use the whole GPU"
+        f"an instance; or {fixes.smi([cards], '-mig 0')} to use the whole GPU"
     )
 
 
@@ -434,33 +436,22 @@ MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"
 
 def _unavailable(evidence: Evidence) -> Seen:
     """46: the mode in which a GPU lets one process in, or none, and who is in; else a licence or a partition."""
-    modes = {card.compute_mode for card in evidence.cards}
-    pids = sorted({process.pid for card in evidence.cards for process in card.processes or ()})
-    if "prohibited" in modes:
-        return answered(
-            evidence,
-            "its compute mode is prohibited",
-            fix=fixes.each((card.uuid for card in evidence.cards if card.compute_mode == "prohibited"), "-c 0"),
-            certainty="proof",
-            compute_modes=["prohibited"],
-        )
-    exclusive = sorted(mode for mode in modes if mode and mode.startswith("exclusive"))
-    if exclusive and pids:
-        listed = ", ".join(str(pid) for pid in pids)
-        return answered(
-            evidence,
-            f"its compute mode is {exclusive[0]} and PID {listed} uses it",
-            fix=f"end PID {listed}, or "
-            + fixes.each((card.uuid for card in evidence.cards if card.compute_mode in exclusive), "-c 0"),
-            certainty="strong",
-            compute_modes=exclusive,
-            pids=pids,
-        )
+    modes = sorted({card.compute_mode for card in evidence.cards if card.compute_mode})
+    prohibited = [card.uuid for card in evidence.cards if card.compute_mode == "prohibited"]
+    if prohibited:
+        fix, said = fixes.smi(prohibited, "-c 0"), "its compute mode is prohibited"
+        return answered(evidence, said, fix=fix, certainty="proof", compute_modes=["prohibited"])
+    exclusive = [card for card in evidence.cards if (card.compute_mode or "").startswith("exclusive")]
+    pids, named, fix = _users(exclusive)
+    if pids:
+        said = f"its compute mode is {exclusive[0].compute_mode} and {named} uses it"
+        held = [mode for mode in modes if mode.startswith("exclusive")]
+        return answered(evidence, said, fix=fix, certainty="strong", compute_modes=held, pids=pids)
     return answered(
         evidence,
         "NVML shows no GPU in exclusive use",
         fix="sudo nvidia-smi -q -d COMPUTE; on a virtual GPU, check its licence: nvidia-smi -q | grep -i license",
-        compute_modes=sorted(mode for mode in modes if mode),
+        compute_modes=modes,
     )
 
 
@@ -654,7 +645,7 @@ _CUINIT = on(
         meaning="cuInit returns 46. A GPU in exclusive mode accepts one process, and in prohibited mode none. A "
         "virtual GPU without a licence gives the same answer.",
         settle="`nvidia-smi -q -d COMPUTE` shows the mode of each GPU",
-        fix=fixes.smi(None, "-c 0"),
+        fix=fixes.smi((), "-c 0"),
         judge=_unavailable,
         cuinit=(46,),
         texts=(r"CUDA-capable device\(s\) is/are busy or unavailable", r"CUDA_ERROR_DEVICE_UNAVAILABLE"),

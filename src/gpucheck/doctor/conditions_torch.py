@@ -51,14 +51,14 @@ def _cuda_build(evidence: Evidence) -> str:
 
 def build_line(evidence: Evidence, capabilities: Iterable[str]) -> str:
     """The line that installs the published build which runs on hardware of these capabilities and on this driver."""
-    choice = fixes.choose(
+    requirement, tag = fixes.choose(
         capabilities,
         evidence.driver.libcuda_version or evidence.driver.cuda_version,
         evidence.host.architecture,
         version=torch_version(evidence),
         keep=built_for_cuda(evidence),
     )
-    return fixes.install(fixes.installer(evidence), choice)
+    return fixes.install(fixes.installer(evidence), requirement, tag)
 
 
 def built_for_cuda(evidence: Evidence) -> str | None:
@@ -142,10 +142,10 @@ def _driver_too_old(evidence: Evidence) -> Seen | None:
     """CUDA runs under a driver of its own major version or a newer one; a newer minor is no matter."""
     built = built_for_cuda(evidence)
     served = evidence.driver.libcuda_version or evidence.driver.cuda_version
-    needs, has = fixes.major(built), fixes.major(served)
-    if needs is None or has is None or needs <= has:
+    needs, has = _parts(built or "")[:1], _parts(served or "")[:1]
+    if not has or needs <= has:
         return None
-    least = fixes.LEAST_DRIVER.get(needs)
+    least = fixes.LEAST_DRIVER.get(needs[0])
     update = f"update the driver{f' to {least} or newer' if least else ''}, or: "
     return Seen(
         f"torch {torch_version(evidence)} is built for CUDA {built}, but the driver supports CUDA {served}",
@@ -453,8 +453,8 @@ def _missing_libraries(evidence: Evidence) -> Seen | None:
     gone = {package: list(paths) for package, paths in (probe.missing_files or {}).items()}
     names = [path.rpartition("/")[2] for paths in gone.values() for path in paths]
     parts = [name for name in probe.cudnn_missing if name not in names]
-    # Where the import fails for one of them, that is told in its place.
-    if (not names and not parts) or (probe.error is not None and names):
+    # Where the import fails for one of them, that is told in its place. Another error may come of it.
+    if (not names and not parts) or any(name in (probe.error or "") for name in names):
         return None
     missing = [*names, *parts]
     said = f"gone: {', '.join(missing[:SHOWN])}{f' and {len(missing) - SHOWN} more' if len(missing) > SHOWN else ''}"
@@ -643,19 +643,20 @@ def _capabilities(evidence: Evidence) -> dict[str, str]:
     return told
 
 
-def _without_code(evidence: Evidence) -> dict[str, int]:
-    """The devices that none of torch's code runs on, with their capability as a number."""
-    probe = evidence.probe
-    if not probe.architectures or probe.cuda is None:
+def _uncovered(evidence: Evidence, names: Sequence[str]) -> dict[str, int]:
+    """The devices that code of none of these names runs on, with their capability as a number."""
+    if evidence.probe.cuda is None:
         return {}
-    found = {}
-    for device, capability in _capabilities(evidence).items():
-        value = fixes.number(capability)
-        if value is None or any(run.device == device and run.error is None for run in probe.kernels):
-            continue
-        if not any(fixes.runs_on(name, value) for name in probe.architectures):
-            found[device] = value
-    return found
+    numbers = {device: fixes.number(capability) for device, capability in _capabilities(evidence).items()}
+    known = {device: value for device, value in numbers.items() if value is not None}
+    return {device: value for device, value in known.items() if not any(fixes.runs_on(name, value) for name in names)}
+
+
+def _without_code(evidence: Evidence) -> dict[str, int]:
+    """The devices that none of torch's code runs on, and that no kernel was seen to run on."""
+    ran = {run.device for run in evidence.probe.kernels if run.error is None}
+    names = evidence.probe.architectures or ()
+    return {device: value for device, value in _uncovered(evidence, names).items() if names and device not in ran}
 
 
 def _judged(evidence: Evidence, *, is_old: bool) -> Seen | None:
@@ -683,17 +684,11 @@ def _name(probe: TorchProbe, device: str) -> str:
 
 
 def _ptx_only(evidence: Evidence) -> Seen | None:
-    probe = evidence.probe
-    if not probe.architectures or probe.cuda is None:
+    probe, without = evidence.probe, _without_code(evidence)
+    if not probe.architectures:
         return None
-    machine_code = [name for name in probe.architectures if name.startswith("sm_")]
-    compiled = []
-    for device, capability in _capabilities(evidence).items():
-        value = fixes.number(capability)
-        if value is None or device in _without_code(evidence):
-            continue
-        if not any(fixes.runs_on(name, value) for name in machine_code):
-            compiled.append(f"{_name(probe, device)} is sm_{value}")
+    slow = _uncovered(evidence, [name for name in probe.architectures if name.startswith("sm_")])
+    compiled = [f"{_name(probe, device)} is sm_{value}" for device, value in slow.items() if device not in without]
     if not compiled:
         return None
     return Seen(

@@ -56,23 +56,17 @@ def _in_its_shells(fix: str) -> str:
 # -- the card that is meant, and no other ------------------------------------------------------------------------------
 
 
-def smi(card: str | None, arguments: str) -> str:
-    """nvidia-smi on one card, by its UUID or its index; `card` is None where none is known, and has to be filled in.
+def smi(cards: Iterable[str | None], arguments: str) -> str:
+    """nvidia-smi on these cards, by UUID, address or index; where none is known it has to be filled in.
 
     Without -i, nvidia-smi changes every card of the machine.
     """
-    return f"sudo nvidia-smi -i {card or 'INDEX'} {arguments}"
+    return f"sudo nvidia-smi -i {','.join(filter(None, cards)) or 'INDEX'} {arguments}"
 
 
-def each(cards: Iterable[str | None], arguments: str) -> str:
-    """The same on several cards, which nvidia-smi takes as a list."""
-    known = [card for card in cards if card]
-    return smi(",".join(known) or None, arguments)
-
-
-def reset(*cards: str | None) -> str:
+def reset(*cards: str) -> str:
     """Reset these cards, after their work has gone elsewhere."""
-    return f"{DRAIN}, then {each(cards, '--gpu-reset')}; if that is refused, reboot"
+    return f"{DRAIN}, then {smi(cards, '--gpu-reset')}; if that is refused, reboot"
 
 
 # -- containers --------------------------------------------------------------------------------------------------------
@@ -292,14 +286,6 @@ def pinned(version: str | None) -> str:
     return "torch" if release_of(version) is None else f"torch=={(version or '').partition('+')[0]}"
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A choice of what to install: the request to an installer, and the build; no build where none is published."""
-
-    requirement: str
-    tag: str | None
-
-
 def choose(
     capabilities: Iterable[str],
     driver: str | None,
@@ -307,11 +293,11 @@ def choose(
     *,
     version: str | None = None,
     keep: str | None = None,
-) -> Choice:
+) -> tuple[str, str | None]:
     """The build that runs on this hardware and driver: of the torch that is installed, else of the newest that has one.
 
-    `version` and `keep` are the installed torch's and its CUDA. Another release is named, so that nobody is surprised
-    by it.
+    Returns the request to an installer, and the build's tag, None where none is published. `version` and `keep` are the
+    installed torch's and its CUDA. Another release is named, so that nobody is surprised by it.
     """
     wanted = list(capabilities)
     installed = release_of(version)
@@ -319,12 +305,12 @@ def choose(
         # One that is newer than the table has at least what the newest here has.
         tag = tag_for(wanted, driver, architecture, installed if installed in RELEASES else NEWEST, keep=keep)
         if tag is not None and (installed in RELEASES or installed > NEWEST):
-            return Choice(pinned(version), tag)
+            return pinned(version), tag
     for release in sorted(RELEASES, reverse=True):
         tag = tag_for(wanted, driver, architecture, release)
         if tag is not None:
-            return Choice("torch" if release == NEWEST else f"'torch=={release[0]}.{release[1]}.*'", tag)
-    return Choice(pinned(version), None)
+            return "torch" if release == NEWEST else f"'torch=={release[0]}.{release[1]}.*'", tag
+    return pinned(version), None
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,11 +343,11 @@ class Installer:
         return f"{python} -m pip uninstall -y {packages}"
 
 
-def install(installer: Installer, choice: Choice) -> str:
+def install(installer: Installer, requirement: str, tag: str | None) -> str:
     """The line that installs a build in place of what is there."""
-    if choice.tag is None:
+    if tag is None:
         return "look for a build at https://pytorch.org/get-started, or build torch from source for this GPU"
-    return installer.install(choice.requirement, index=choice.tag, anew=True)
+    return installer.install(requirement, index=tag, anew=True)
 
 
 def reinstall(installer: Installer, version: str | None = None, *, beside: str = "") -> str:
@@ -377,9 +363,3 @@ def interpreter(path: str | None) -> str:
     if path is None or "\\" not in path:
         return shlex.quote(path or "python")
     return f'& "{path}"' if " " in path else path
-
-
-def major(version: str | None) -> int | None:
-    """The major number of a version such as `13.0`."""
-    found = _version(version)
-    return found[0] if found else None

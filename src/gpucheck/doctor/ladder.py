@@ -16,11 +16,10 @@ from gpucheck.doctor import (
     fixes,
 )
 from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Certainty, Condition, Evidence, Rung, Seen
+from gpucheck.machine.mask import MASK
 from gpucheck.report.finding import Finding, Verdict, in_short
 from gpucheck.report.results.short import RungStanding
 
-# Only these break a rung; the rest is worth saying and lets one climb on.
-BREAKING: frozenset[Verdict] = frozenset(("fail",))
 # The rungs whose conditions speak of each device for itself, and leave out one that was seen to work.
 BY_DEVICE: tuple[Rung, ...] = ("architecture", "run")
 
@@ -31,23 +30,14 @@ class Sighting:
 
     condition: Condition
     seen: Seen
-
-    @property
-    def verdict(self) -> Verdict:
-        return self.seen.verdict or self.condition.verdict
-
-    @property
-    def certainty(self) -> Certainty:
-        return self.seen.certainty or self.condition.certainty
-
-    @property
-    def title(self) -> str:
-        return self.seen.title or self.condition.title
+    verdict: Verdict
+    certainty: Certainty
+    title: str
 
     @property
     def breaks(self) -> bool:
-        """Return whether nothing above its rung can work."""
-        return self.condition.rung is not None and self.verdict in BREAKING
+        """Return whether nothing above its rung can work; what is less than a failure lets one climb on."""
+        return self.condition.rung is not None and self.verdict == "fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +63,13 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
     """
     # With a fix that works on this system.
     seen = [
-        Sighting(one, replace(found, fix=fixes.here(one.fix if found.fix is None else found.fix, evidence.host)))
+        Sighting(
+            one,
+            replace(found, fix=fixes.here(one.fix if found.fix is None else found.fix, evidence.host)),
+            found.verdict or one.verdict,
+            found.certainty or one.certainty,
+            found.title or one.title,
+        )
         for one in conditions
         if (found := one.judge(evidence)) is not None
     ]
@@ -187,7 +183,7 @@ def _nvml(evidence: Evidence) -> str | None:
 
 def _cuinit(evidence: Evidence) -> str | None:
     driver = evidence.driver
-    if driver.cuinit_code == 100 and evidence.value("CUDA_VISIBLE_DEVICES") is not None:
+    if driver.cuinit_code == 100 and evidence.value(MASK) is not None:
         return "cuInit returns 100: a mask hides every GPU"
     return f"cuInit returns 0, CUDA {driver.cuda_version or 'unknown'}" if driver.cuinit_code == 0 else None
 
@@ -254,7 +250,6 @@ def _torch_said(evidence: Evidence) -> str | None:
 
 
 def _no_kernel(evidence: Evidence) -> str | None:
-    """Why no kernel was run, where torch was asked."""
     probe = evidence.probe
     failed = [f"{run.device}: {run.error}" for run in probe.kernels if run.error]
     if failed:

@@ -554,11 +554,8 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
             process.kill()
 
 
-def _end(process: subprocess.Popen[bytes], readers: Sequence[_Reader], grace_s: float = 0.0) -> bool:
+def _end(process: subprocess.Popen[bytes], readers: Sequence[_Reader]) -> bool:
     """See the child and its group to their end. False when it could not be ended: it is then abandoned."""
-    if grace_s:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(grace_s)
     for reader in readers:
         # An ended child's output is in the pipe already; without a grandchild this takes no time.
         if process.poll() is not None:

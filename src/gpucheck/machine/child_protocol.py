@@ -36,7 +36,6 @@ How = Literal[
     "cut",  # another thread gave it up, for `reason`; it was ended
     "unstarted",  # it could not be started, for `reason`
 ]
-Said = Literal["lines", "garbage", "nothing"]
 
 # Signals that a process is sent; those that it raises itself by a fault (SIGSEGV, SIGABRT) are not among them.
 SENT = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGTERM", "SIGXCPU", "SIGUSR1", "SIGUSR2")
@@ -48,16 +47,15 @@ LONGEST_WORDS = 200
 class Ending:
     """The end of a child.
 
-    `status` is its exit status, or minus the number of a signal; None where it did not end by itself. `said` is whether
-    it said lines of the talk, others alone, or nothing. `stderr` is its beginning for a child that was run, its end for
-    one that was talked with. `is_abandoned` is whether it could not be ended either.
+    `status` is its exit status, or minus the number of a signal; None where it did not end by itself. `stderr` is its
+    beginning for a child that was run, its end for one that was talked with. `is_abandoned` is whether it could not be
+    ended either.
     """
 
     how: How
     status: int | None = None
     limit_s: float | None = None
     reason: str = ""
-    said: Said = "nothing"
     stderr: str = ""
     is_abandoned: bool = False
 
@@ -133,20 +131,18 @@ def run(argv: Sequence[str], limit_s: float, *, env: Mapping[str, str] | None = 
 
 def heard(result: ChildResult, limit_s: float, cut: Cut | None = None) -> Heard:
     """The lines and the ending of a child that was run."""
-    texts = result.stdout.splitlines()
-    lines = tuple(line for text in texts if (line := line_of(text)) is not None)
-    return Heard(lines, ending_of(result, limit_s, cut, said=_said(bool(lines), bool(texts))))
+    lines = (line_of(text) for text in result.stdout.splitlines())
+    return Heard(tuple(line for line in lines if line is not None), ending_of(result, limit_s, cut))
 
 
-def ending_of(result: ChildResult, limit_s: float, cut: Cut | None = None, *, said: Said = "nothing") -> Ending:
-    """Return how a child ended that was run; for one whose output is no lines but a document, `said` is its
-    reader's."""
+def ending_of(result: ChildResult, limit_s: float, cut: Cut | None = None) -> Ending:
+    """Return how a child ended that was run."""
     if result.timed_out:
         reason = cut.reason if cut is not None else None
         how: How = "late" if reason is None else "cut"
-        return Ending(how, None, limit_s, reason or "", said, result.stderr, result.abandoned)
+        return Ending(how, None, limit_s, reason or "", result.stderr, result.abandoned)
     status = result.returncode
-    return Ending(how_of(status), status, limit_s, "", said, result.stderr, result.abandoned)
+    return Ending(how_of(status), status, limit_s, "", result.stderr, result.abandoned)
 
 
 def how_of(status: int | None) -> How:
@@ -156,10 +152,6 @@ def how_of(status: int | None) -> How:
     if status >= 0:
         return "failed" if status else "returned"
     return "killed" if any(getattr(signal, name, None) == -status for name in SENT) else "crashed"
-
-
-def _said(lines: bool, texts: bool) -> Said:
-    return "lines" if lines else "garbage" if texts else "nothing"
 
 
 def line_of(text: str) -> Line | None:
@@ -184,7 +176,6 @@ class Talk:
     def __init__(self, start: Start) -> None:
         """Start the child. Raises Lost where that cannot be."""
         self._since = time.monotonic()
-        self._lines = self._garbage = False
         try:
             self._child = start()
         except OSError as error:
@@ -213,9 +204,7 @@ class Talk:
                 return None
             line = line_of(text)
             if line is None:
-                self._garbage = True
                 continue
-            self._lines = True
             if "raised" in line:
                 raise rebuilt(line["raised"])
             return line
@@ -232,9 +221,8 @@ class Talk:
                 until = time.monotonic() + limit_s
             line = self.receive(until - time.monotonic())
             if line is None:
-                gone, said = self._child.kill(), _said(self._lines, self._garbage)
-                stderr = self._child.stderr()
-                raise Lost(Ending("late", None, limit, "", said, stderr, is_abandoned=not gone))
+                gone = self._child.kill()
+                raise Lost(Ending("late", None, limit, "", self._child.stderr(), is_abandoned=not gone))
             yield line
             if "end" in line:
                 return
@@ -252,8 +240,7 @@ class Talk:
     def _ending(self, ended: ChildEnded) -> Ending:
         how: How = "closed" if ended.was_ended else how_of(ended.returncode)
         status = None if how == "closed" else ended.returncode
-        said = _said(self._lines, self._garbage)
-        return Ending(how, status, None, "", said, ended.stderr, is_abandoned=ended.returncode is None)
+        return Ending(how, status, None, "", ended.stderr, is_abandoned=ended.returncode is None)
 
     def stop(self) -> None:
         """End the child now; it holds nothing that needs an orderly end."""

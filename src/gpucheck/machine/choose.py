@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpucheck.errors import CannotLook, UsageError
+from gpucheck.machine.mask import MASK
 from gpucheck.report.facts import Device, Facts, TorchBuild
 from gpucheck.report.finding import Finding, Verdict
 
@@ -94,7 +95,7 @@ def is_present(facts: Facts) -> bool:
 
 def is_hidden(environment: Mapping[str, str]) -> bool:
     """Return whether CUDA devices were hidden on purpose."""
-    return environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    return environment.get(MASK) in ("", "-1")
 
 
 def _usable(facts: Facts) -> list[Device]:
@@ -111,7 +112,7 @@ def _auto(facts: Facts) -> Choice:
     if not is_present(facts):
         return Choice(("cpu",), "no accelerator here; using the CPU")
     if is_hidden(facts.environment):
-        return Choice(("cpu",), "CUDA_VISIBLE_DEVICES hides every GPU; using the CPU")
+        return Choice(("cpu",), f"{MASK} hides every GPU; using the CPU")
     name = next((device.name for device in facts.devices if device.kind != "cpu" and device.name), "the accelerator")
     raise CannotLook(
         f"torch cannot use {name}",
@@ -148,7 +149,7 @@ def _by_index(kind: str, index: int, facts: Facts) -> str:
     if usable:
         raise _missing(wanted, f"torch sees {', '.join(usable)}")
     if is_hidden(facts.environment) and kind == "cuda":
-        raise _missing(wanted, "CUDA_VISIBLE_DEVICES hides every GPU")
+        raise _missing(wanted, f"{MASK} hides every GPU")
     if any(device.kind == kind for device in facts.devices) or (kind == "cuda" and is_present(facts)):
         raise _missing(wanted, f"a GPU is present, but {why_unusable(facts)}")
     raise _missing(wanted, "this machine has no such device")
@@ -218,6 +219,6 @@ def judge_required(
         why = "" if kind_met or not is_present(facts) else f": {why_unusable(facts)}"
         judge(REQUIRED_ID, f"--require {require}", kind_met, why, fix)
     if min_devices is not None:
-        hidden = "gpucheck devices; check whether CUDA_VISIBLE_DEVICES hides some"
+        hidden = f"gpucheck devices; check whether {MASK} hides some"
         judge(COUNT_ID, f"--min-devices {min_devices}", kind_met and seen.count >= min_devices, "", hidden)
     return found

@@ -13,7 +13,9 @@ import sys
 import time
 from typing import Any
 
+from gpucheck.machine import nvml_fields as fields
 from gpucheck.machine.child_stdio import claim_stdout, mapped_library
+from gpucheck.machine.nvml_fields import Refused
 
 # CUdevice_attribute of cuda.h.
 MULTIPROCESSOR_COUNT, INTEGRATED, MEMORY_BUS_WIDTH, MAJOR, MINOR = 16, 18, 37, 75, 76
@@ -40,9 +42,23 @@ WORDS = {
     999: "CUDA_ERROR_UNKNOWN",
 }
 
+# What can be true of a device; wide, as NVML's bounds are.
+SOUND = {
+    "count": fields.whole(0, fields.MOST_DEVICES),
+    "name": fields.text,
+    "pci_address": fields.text,
+    "compute_capability": fields.written_as(r"\d{1,2}\.\d"),
+    "multiprocessors": fields.whole(1, 2**16),
+    "memory_bus_width_bits": fields.whole(0, 2**20),
+    "memory_total_bytes": fields.size,
+}
 
-class Refused(Exception):
-    """libcuda gave no value; the message says why."""
+
+def checked(name: str, value: Any) -> Any:
+    """The value where it can be true. Raises Refused."""
+    if value is not None and name in SOUND and not SOUND[name](value):
+        raise Refused(f"libcuda's answer makes no sense: {str(value)[:40]!a}")
+    return value
 
 
 class Driver:
@@ -146,7 +162,7 @@ def read_device(driver: Driver, index: int) -> dict[str, object]:
         ("memory_total_bytes", lambda: driver.total_memory(device)),
     ):
         try:
-            value = read()
+            value = checked(name, read())
         except Refused as refused:
             unknown["uuid" if name == "identity" else name] = str(refused)
             continue
@@ -179,7 +195,7 @@ def main() -> int:
         start_s = load_s + time.perf_counter() - begun
         say({"driver": {"code": code, "error": driver.words(code) if code else None, "start_s": start_s}})
         if not code:
-            count = driver.integer("cuDeviceGetCount")
+            count = checked("count", driver.integer("cuDeviceGetCount"))
     except Refused as refused:
         say({"driver": {"error": str(refused)}})
     for index in range(count):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from gpucheck.machine import host, kernel_driver
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, LineChild, python_argv
@@ -132,6 +133,9 @@ def cuda_reading(lines: Sequence[Line], broken: str | None = None) -> DriverRead
     return replace(told, error=broken or told.error, devices=devices)
 
 
+_Door = TypeVar("_Door", bound="Door")
+
+
 class Door:
     """A child that asks one of NVIDIA's libraries.
 
@@ -185,6 +189,9 @@ class Door:
             self._talk.stop()
             self._talk = None
 
+    def __enter__(self: _Door) -> _Door:
+        return self
+
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -215,9 +222,6 @@ class NvmlDoor(Door):
             self.restarts += 1
         return nvml_reading(lines, broken, by_nvml=self._how in ("late", "crashed"))
 
-    def __enter__(self) -> NvmlDoor:
-        return self
-
 
 class CudaDoor(Door):
     """A child that reads libcuda once. libcuda is asked anew only by a new process: cuInit's answer never changes."""
@@ -237,6 +241,3 @@ class CudaDoor(Door):
         lines, broken = self._answer(limit_s)
         self.close()
         return cuda_reading(lines, broken)
-
-    def __enter__(self) -> CudaDoor:
-        return self

@@ -21,6 +21,7 @@ import psutil
 
 import gpucheck
 from gpucheck.machine.kernel_driver import ROOT, pci_devices, text_of
+from gpucheck.report.codec import visible
 from gpucheck.report.facts import Device, Driver, Host, Process, Python
 from gpucheck.units import MIB
 
@@ -64,7 +65,7 @@ def container_memory(root: Path = ROOT) -> tuple[int | None, int | None]:
     for folder, names, used_name in _memory_groups(root):
         used = _number(folder / used_name)
         figures = dict(line.split(" ", 1) for line in text_of(folder / "memory.stat").splitlines() if " " in line)
-        inactive = int(figures.get("total_inactive_file", figures.get("inactive_file", "0")))
+        inactive = _digits(figures.get("total_inactive_file") or figures.get("inactive_file", "")) or 0
         for limit in (_number(folder / name) for name in names):
             # Version 1 writes "no limit" as the largest page-aligned 63-bit number.
             if limit is not None and limit < 2**62:
@@ -85,8 +86,8 @@ def memory_kills(root: Path = ROOT) -> int | None:
     for path in (*counts, root / "proc/vmstat"):
         for line in text_of(path).splitlines():
             name, _, value = line.partition(" ")
-            if name == "oom_kill" and value.isdigit():
-                return int(value)
+            if name == "oom_kill" and (count := _digits(value)) is not None:
+                return count
     return None
 
 
@@ -178,15 +179,8 @@ def kernel_driver(root: Path = ROOT) -> Driver:
 
 def numa_nodes(addresses: Iterable[str], root: Path = ROOT) -> dict[str, int]:
     """The NUMA node of each PCI address that sysfs knows; -1 there means that it does not."""
-    found = {}
-    for address in addresses:
-        try:
-            node = int((root / "sys/bus/pci/devices" / address / "numa_node").read_text(encoding="ascii"))
-        except (OSError, ValueError):
-            continue
-        if node >= 0:
-            found[address] = node
-    return found
+    nodes = {address: _number(root / "sys/bus/pci/devices" / address / "numa_node") for address in addresses}
+    return {address: node for address, node in nodes.items() if node is not None}
 
 
 def cpu(root: Path = ROOT) -> Device:
@@ -207,21 +201,13 @@ def cpu(root: Path = ROOT) -> Device:
         memory_free_bytes=now.available,
         memory_source="psutil",
         cores_physical=psutil.cpu_count(logical=False),
-        cores_allowed=allowed_cores(),
+        cores_allowed=len(cores()),
         load_1min=load,
     )
 
 
-def allowed_cores() -> int | None:
-    """Logical cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    count: int | None = psutil.cpu_count()
-    return count
-
-
 def cores() -> tuple[int, ...]:
-    """The numbers of these cores; where the system does not tell them, from 0 on."""
+    """The numbers of the logical cores that this process may run on; where the system does not tell, from 0 on."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(psutil.cpu_count() or 1))
@@ -232,13 +218,13 @@ def last_level_cache_bytes(root: Path = ROOT) -> int | None:
 
     Read from /sys/devices/system/cpu (Linux). Several cores share one cache: each counts once.
     """
-    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    own = cores()
     caches: dict[tuple[int, str], int] = {}
     for folder in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"):
         core = int(folder.parent.parent.name.removeprefix("cpu"))
         level, kind = (text_of(folder / name).strip() for name in ("level", "type"))
         size = re.fullmatch(r"(\d+)([KMG]?)", text_of(folder / "size").strip())
-        if (cores is None or core in cores) and size and level.isdigit() and kind != "Instruction":
+        if core in own and size and level.isdigit() and kind != "Instruction":
             in_bytes = int(size[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[size[2]]
             caches[int(level), text_of(folder / "shared_cpu_list")] = in_bytes
     last = max((level for level, _ in caches), default=0)
@@ -254,9 +240,14 @@ def cpu_flags(root: Path = ROOT) -> frozenset[str]:
 def process_name(pid: int) -> str | None:
     """The name of a process that this system can see; None for any other."""
     try:
-        return str(psutil.Process(pid).name())
+        return _named(psutil.Process(pid).name())
     except (psutil.Error, OverflowError, ValueError):
         return None
+
+
+def _named(name: str) -> str | None:
+    """Whoever runs a process may name it as they like: what moves a terminal's cursor is written out."""
+    return visible(name, keep="") or None
 
 
 def detailed(process: Process) -> Process:
@@ -298,9 +289,9 @@ def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tup
     """
     found: dict[str, list[Process]] = {node: [] for node in nodes}
     hidden = 0
-    for folder in (root / "proc").glob("[0-9]*"):
+    for folder in (one for one in (root / "proc").glob("[0-9]*") if _digits(one.name) is not None):
         state = re.search(r"^State:\s+(\w)", text_of(folder / "status"), re.MULTILINE)
-        name = text_of(folder / "comm").strip() or None
+        name = _named(text_of(folder / "comm").strip())
         if state is not None and state[1] == "Z":
             for holders in found.values():
                 holders.append(Process(int(folder.name), "zombie", name))
@@ -318,8 +309,13 @@ def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tup
 
 
 def _number(path: Path) -> int | None:
-    text = text_of(path).strip()
-    return int(text) if text.isdigit() else None
+    return _digits(text_of(path))
+
+
+def _digits(text: str) -> int | None:
+    """A number as a kernel writes it; None for anything else, as what stands in for /proc and /sys may say."""
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 # The kernel's accounting looks at each core once a tick, and over less than a tenth of a second not often enough.

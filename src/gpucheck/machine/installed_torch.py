@@ -113,17 +113,9 @@ def could_see_another(build: TorchBuild, platform: str = sys.platform) -> bool:
 def devices(timeout_s: float = TIMEOUT_S) -> TorchDevices:
     """The accelerators that torch alone knows (ROCm, XPU, MPS), asked in a child: the import may hang or crash."""
     heard = child_protocol.run(child.python_argv("gpucheck.machine.installed_torch"), timeout_s)
-    ending = heard.ending
     if "devices" in heard.merged:
         return TorchDevices(tuple(from_json(Device, row) for row in heard.merged["devices"]))
-    if ending.how == "unstarted":
-        return TorchDevices(error=f"Python cannot be started to ask torch ({ending.reason})")
-    if ending.how == "late":
-        return TorchDevices(error=f"torch did not answer within {timeout_s:g} s")
-    if ending.how == "killed":
-        return TorchDevices(error=f"the process that asks torch was ended from outside ({ending.signal})")
-    words = ending.last_words or f"exit {ending.status}"
-    return TorchDevices(error=f"torch cannot be asked for its devices: {words}")
+    return TorchDevices(error=f"torch cannot be asked for its devices: {heard.ending.in_words}")
 
 
 def listed(torch: Any) -> list[dict[str, Any]]:

@@ -288,20 +288,18 @@ def _driver(nvml: DriverReading, cuda: DriverReading, kernel: Driver) -> tuple[D
     """Return what the doors tell of the driver, and why the rest is unknown, by pointers."""
     nvml_reason, cuda_reason = nvml.error or "NVML does not report it", cuda.error or "libcuda does not report it"
     kernel_reason = "the kernel shows no NVIDIA module"
+
+    def why(name: str) -> str:
+        return nvml.unknown.get(name, nvml_reason)
+
     told: dict[str, tuple[Any, str]] = {
-        "version": (
-            nvml.driver_version or kernel.kernel_module_version,
-            nvml.unknown.get("driver_version", nvml_reason),
-        ),
-        "cuda_version": (nvml.cuda_version or cuda.version, nvml.unknown.get("cuda_version", nvml_reason)),
-        "confidential_computing": (
-            nvml.confidential_computing,
-            nvml.unknown.get("confidential_computing", nvml_reason),
-        ),
+        "version": (nvml.driver_version or kernel.kernel_module_version, why("driver_version")),
+        "cuda_version": (nvml.cuda_version or cuda.version, why("cuda_version")),
+        "confidential_computing": (nvml.confidential_computing, why("confidential_computing")),
         "kernel_module_version": (kernel.kernel_module_version, kernel_reason),
         "kernel_module_open": (kernel.kernel_module_open, kernel_reason),
         "kernel_module_loaded": (kernel.kernel_module_loaded, "this system does not report it"),
-        "nvml_version": (nvml.nvml_version, nvml.unknown.get("nvml_version", nvml_reason)),
+        "nvml_version": (nvml.nvml_version, why("nvml_version")),
         "nvml_path": (nvml.path, nvml_reason),
         "nvml_code": (nvml.code, nvml_reason),
         "nvml_start_s": (nvml.start_s, nvml_reason),
@@ -571,9 +569,10 @@ def added(memory: Memory, reading: DriverReading, now: str) -> tuple[DriverReadi
         if (uuid := row.device.uuid) is not None and row.device.state == "lost" and uuid in memory.cards
     }
     rows = [_with_history(row, since, memory) for row in rows]
-    return replace(reading, devices=tuple(rows)), Memory(
-        {**memory.cards, **of(row.device for row in rows).cards}, since
-    )
+    well = of(row.device for row in rows).cards
+    # A reading that fails as a whole brings back none.
+    lost = {uuid: at for uuid, at in {**memory.lost_since, **since}.items() if uuid not in well}
+    return replace(reading, devices=tuple(rows)), Memory({**memory.cards, **well}, lost)
 
 
 def _identified(row: DeviceReading, gone: Mapping[str, Device]) -> DeviceReading:

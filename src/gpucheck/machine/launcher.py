@@ -59,7 +59,10 @@ def detect(environment: Mapping[str, str], parent: int = 0) -> Launch:
     if "SLURM_JOB_ID" in environment:
         return Launch("slurm prolog", job, attempt, None, host)
     if "JOB_COMPLETION_INDEX" in environment:
-        return _kubernetes(environment)
+        # A Job, or a JobSet's: an indexed Job gives each pod its index, the rest comes by the downward API.
+        run, host = _first(environment, "JOBSET_NAME", "JOB_NAME"), _first(environment, "NODE_NAME")
+        attempt = _number(environment, "JOBSET_RESTART_ATTEMPT") or 0
+        return Launch("kubernetes", run, attempt, _number(environment, "JOB_COMPLETIONS"), host)
     return Launch("none")
 
 
@@ -81,14 +84,6 @@ def _mpirun(environment: Mapping[str, str], job: str | None) -> Launch:
     nodes = size // local if size and local and size % local == 0 else None
     start = _first(environment, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
     return Launch("mpirun", job or start, 0, nodes, None, True, rank, start or job or "")
-
-
-def _kubernetes(environment: Mapping[str, str]) -> Launch:
-    """A Job, or a JobSet's: an indexed Job gives each pod its index, the rest comes by the downward API."""
-    run = _first(environment, "JOBSET_NAME", "JOB_NAME")
-    attempt = _number(environment, "JOBSET_RESTART_ATTEMPT") or 0
-    nodes = _number(environment, "JOB_COMPLETIONS")
-    return Launch("kubernetes", run, attempt, nodes, _first(environment, "NODE_NAME"))
 
 
 @dataclass(frozen=True, slots=True)

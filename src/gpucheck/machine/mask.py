@@ -33,11 +33,6 @@ class Reading:
     entries: tuple[Entry, ...]
     shown: tuple[int, ...]
 
-    @property
-    def is_malformed(self) -> bool:
-        """Return whether an entry is no number and no UUID."""
-        return any(entry.is_odd for entry in self.entries)
-
 
 def read_mask(value: str, uuids: Sequence[str | None]) -> Reading:
     """The mask by CUDA's rules, on a machine with a GPU for each of `uuids`: cards, then MIG instances. Without any of
@@ -75,7 +70,9 @@ def _entry(text: str, uuids: Sequence[str | None]) -> Entry:
         if len(fits) == 1:
             return Entry(text, fits[0])
         return Entry(text, None, "it matches several GPUs" if fits else "no GPU has this UUID")
-    number = leading_number(word)
+    # As C's strtoul reads it: `0x1` is 0 and `1gpu` is 1.
+    begins = re.match(r"[+-]?\d+", word)
+    number = int(begins[0]) if begins else None
     is_odd = re.fullmatch(r"-?\d+", word) is None
     if number is None:
         return Entry(text, None, "it is neither a number nor a UUID", is_odd)
@@ -86,9 +83,3 @@ def _entry(text: str, uuids: Sequence[str | None]) -> Entry:
     if uuids and number >= count:
         return Entry(text, None, f"{count} GPU{'s' * (count != 1)} exist{'s' * (count == 1)}, counted from 0", is_odd)
     return Entry(text, number, None, is_odd)
-
-
-def leading_number(word: str) -> int | None:
-    """The number that a word begins with, as C's strtoul reads it: `0x1` is 0 and `1gpu` is 1."""
-    match = re.match(r"[+-]?\d+", word)
-    return int(match[0]) if match else None

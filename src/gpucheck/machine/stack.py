@@ -58,12 +58,9 @@ class Library:
     version: str | None = None
 
     @property
-    def is_stub(self) -> bool:
-        return is_stub(self.real_path) or is_stub(self.path)
-
-    @property
-    def is_compat(self) -> bool:
-        return is_compat(self.real_path) or is_compat(self.path)
+    def is_usable(self) -> bool:
+        """Return whether it is neither a toolkit's stub nor of a forward-compatibility package."""
+        return not any(is_stub(path) or is_compat(path) for path in (self.path, self.real_path))
 
 
 def is_stub(path: str) -> bool:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # importing accel imports torch
 
 # The command, as faults name it.
 WHERE = "memory"
+# Processes that the screen names, those that hold most; the JSON has all.
+MOST_NAMED = 8
 AGAIN = "gpucheck memory --output memory.json; if it fails again, report it to PyTorch"
 
 
@@ -53,7 +55,14 @@ def command(options: MemoryOptions, emit: Emit) -> None:
         with pulse.opening(device_id, WHERE):
             accel = choose.open_named(device_id, facts)
         with pulse.watching(accel, WHERE):
-            _walk(accel, facts, emit)
+            if accel.is_cpu:
+                on_cpu(accel, emit)
+            else:
+                with accel.as_current():
+                    kept.begin(accel)
+                    import torch
+
+                    on_device(accel, facts, emit, partial(torch.empty, dtype=torch.uint8, device=accel.device))
     except GpucheckError as error:
         answered = isinstance(error, CannotLook) and from_nvml(device_id, facts, error, emit)
         if faults.is_device(error):
@@ -97,17 +106,6 @@ def _is(requested: str, card: Device) -> bool:
         or requested == card.id
         or (requested.lower().startswith("gpu-") and uuid.startswith(requested.lower()))
     )
-
-
-def _walk(accel: Accel, facts: Facts, emit: Emit) -> None:
-    if accel.is_cpu:
-        on_cpu(accel, emit)
-    else:
-        with accel.as_current():
-            kept.begin(accel)
-            import torch
-
-            on_device(accel, facts, emit, lambda size: torch.empty(size, dtype=torch.uint8, device=accel.device))
 
 
 # -- an accelerator ---------------------------------------------------------------------------------------------------
@@ -175,10 +173,11 @@ def judge_processes(processes: tuple[Process, ...] | None, own_pid: int, reason:
     if not others:
         return Finding("memory.processes", "info", title, "none", evidence)
     told = []
-    for process in others:
+    for process in sorted(others, key=lambda one: one.used_memory_bytes or 0, reverse=True)[:MOST_NAMED]:
         memory = process.used_memory_bytes
         size = "memory unknown" if memory is None else capacity(memory)
         told.append(f"{process.name or 'not visible here'} (PID {process.pid}, {size})")
+    told += [f"and {len(others) - MOST_NAMED} more"] if len(others) > MOST_NAMED else []
     return Finding("memory.processes", "info", title, ", ".join(told), evidence)
 
 
@@ -212,10 +211,9 @@ def judge_steps(
 
 
 def _wrong_figures(steps: Sequence[MemoryStep]) -> list[str]:
-    bound = {"=": "", "≥": "at least ", "≤": "at most "}
     return [
         f"{row.figure.removesuffix('_bytes')} is {row.observed_bytes} B after {step.step}, expected "
-        f"{bound[row.relation]}{row.expected_bytes}"
+        f"{memory_steps.BOUND[row.relation]}{row.expected_bytes}"
         for step in steps
         for row in step.figures
         if row.ok is False

@@ -129,6 +129,10 @@ def compare(step: StepName, start: Level, observed: MemoryFigures, *, exact: boo
     return tuple(rows)
 
 
+# The relations in words, before the bound.
+BOUND = {"=": "", "≥": "at least ", "≤": "at most "}
+
+
 def checked(figure: str, relation: Relation, bound: int, observed: int | None) -> FigureCheck:
     """One figure beside its bound; `ok` is None where the figure is unknown."""
     holds = {"=": operator.eq, "≥": operator.ge, "≤": operator.le}[relation]

@@ -198,10 +198,6 @@ def _held(findings: Sequence[Finding], of: int) -> str | None:
     return ", ".join(said) or None
 
 
-def called(device: Device) -> str:
-    return device.id or _name(device)
-
-
 def hottest(cards: Sequence[Device]) -> list[str]:
     known = [(card.temperature_celsius, card) for card in cards if card.temperature_celsius is not None]
     if not known:
@@ -251,7 +247,7 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]
         lambda card: Cell(bar(card.utilization_percent and card.utilization_percent / 100, _SHORT_BAR), "cyan")
     )
     narrow: tuple[_ColumnOf, ...] = (
-        (Column("GPU", "left"), lambda device: _name(device).removeprefix("cuda:")),
+        (Column("GPU", "left"), lambda device: called(device).removeprefix("cuda:")),
         (Column("mem", keep=3), lambda device: _percent(_memory_share(device), 100)),
         util,
         (Column("W"), _of_card(lambda card: _power(card, limited=False))),
@@ -259,7 +255,7 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]
         (Column("state", "left", cropped=1), lambda device: _state(device, findings, brief=True)),
     )
     compact: tuple[_ColumnOf, ...] = (
-        (Column("GPU", "left"), _index),
+        (Column("GPU", "left"), lambda device: device.id or UNKNOWN),
         (Column("NVML", "left", keep=4), nvml),
         (Column("device", "left", keep=3), _cores_or_name),
         (Column("", "left", keep=1), lambda device: Cell(bar(_memory_share(device), _SHORT_BAR), "cyan")),
@@ -274,7 +270,7 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]
         (Column("state", "left", cropped=9), lambda device: _state(device, findings)),
     )
     wide: tuple[_ColumnOf, ...] = (
-        (Column("GPU", "left"), _index),
+        (Column("GPU", "left"), lambda device: device.id or UNKNOWN),
         (Column("NVML", "left"), nvml),
         (Column("device", "left"), _whole_name),
         (Column("", "left"), lambda device: Cell(bar(_memory_share(device), _BAR), "cyan")),
@@ -354,12 +350,7 @@ def _power(device: Device, unit: str = "", *, limited: bool = True) -> Cell:
     return Cell(f"{now:.0f}{of}{unit}", style)
 
 
-def _index(device: Device) -> str:
-    return device.id or UNKNOWN
-
-
 def _memory(device: Device) -> str:
-    """Used and total memory in GiB."""
     used, total = device.memory_used_bytes, device.memory_total_bytes
     if total is None:
         return UNKNOWN
@@ -408,7 +399,8 @@ def is_about(finding: Finding, device: Device) -> bool:
     """A card that is lost may not even tell its UUID."""
     uuid, index = finding.evidence.get("uuid"), finding.evidence.get("nvml_index")
     if device.uuid and uuid:
-        return bool(uuid == device.uuid)
+        # Both: cloned virtual machines have had GPUs with one UUID.
+        return bool((uuid, index) == (device.uuid, device.nvml_index))
     return device.nvml_index is not None and bool(index == device.nvml_index)
 
 
@@ -422,7 +414,7 @@ def _processes(facts: Facts) -> Block:
     sizes, ages = [one.used_memory_bytes for one in found], [one.age_s for one in found]
     kinds = [one.kind for one in found]
     columns = [
-        (Column("GPU", "left"), [_name(device) for device, _ in rows]),
+        (Column("GPU", "left"), [called(device) for device, _ in rows]),
         (Column("PID"), [str(one.pid) for one in found]),
         (Column("user", "left", keep=5), [one.user or UNKNOWN for one in found]),
         (Column("memory"), [UNKNOWN if size is None else units.capacity(size) for size in sizes]),
@@ -442,11 +434,11 @@ def _command(process: Process) -> str:
     return f"{program.rpartition('/')[2]}{space}{arguments}"
 
 
-def _name(device: Device) -> str:
+def called(device: Device) -> str:
     """Return what tells this device from the others: CUDA's index, else NVML's, else the UUID, which is cut."""
     if device.cuda_index is None and device.id is None:
         return f"NVML {device.nvml_index}" if device.nvml_index is not None else (device.uuid or UNKNOWN)[:12]
-    return _index(device)
+    return device.id or UNKNOWN
 
 
 def versions_line(facts: Facts) -> list[Block]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck import units
+from gpucheck.memory.steps import BOUND
 from gpucheck.render.blocks import (
     UNKNOWN,
     Block,
@@ -108,7 +109,6 @@ def absent(rungs: Sequence[RungStanding]) -> list[Block]:
 
 
 def _load(load: LoadResult | None) -> list[Block]:
-    """Return what each card was seen to do under load, in a line."""
     if load is None or load.load_s is None:
         return []
     seen = [
@@ -175,7 +175,6 @@ def _counts(findings: Sequence[Finding]) -> str:
 
 
 def _where(report: Report) -> str:
-    """On which device; empty where none was opened."""
     names = {one.id: short_name(one) for one in report.facts.devices}
     by_name: dict[str, list[str]] = {}
     for device in dict.fromkeys(finding.device for finding in report.findings if finding.device):
@@ -201,8 +200,6 @@ def _checks(findings: Sequence[Finding]) -> Block:
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
-
-_BOUND = {"=": "", "≥": "at least ", "≤": "at most "}
 
 
 def memory_page(report: Report) -> Page:
@@ -307,7 +304,7 @@ def _figure(row: FigureCheck | None, observed: int | None) -> Cell:
     text = _mebibytes(row.observed_bytes if row else observed)
     if row is None or row.ok is not False:
         return Cell(text)
-    return Cell(f"{text} (expected {_BOUND[row.relation]}{_mebibytes(row.expected_bytes)})", "red")
+    return Cell(f"{text} (expected {BOUND[row.relation]}{_mebibytes(row.expected_bytes)})", "red")
 
 
 def _mebibytes(size: int | None) -> str:

@@ -3,7 +3,6 @@ contexts, a DataLoader. And memory: it is counted rightly, running out of it can
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import shutil
@@ -672,22 +671,6 @@ def has_fraction(dut: DeviceUnderTest) -> str | None:
     return None
 
 
-@contextlib.contextmanager
-def memory_fraction(accel: Accel, fraction: float) -> Iterator[None]:
-    """Limit what torch may reserve for a while; the limit before it is put back."""
-    limit = accel.set_memory_fraction
-    if limit is None:
-        raise Unavailable(f"not on {accel.kind}: torch cannot limit its memory")
-    # Older versions do not tell it; the limit is then none, unless this process's own code has set one.
-    told = getattr(getattr(accel.module, "memory", None), "get_per_process_memory_fraction", None)
-    before = float(told(accel.device)) if told else 1.0
-    limit(fraction)
-    try:
-        yield
-    finally:
-        limit(before)
-
-
 def to_the_end(dut: DeviceUnderTest) -> Passed:
     """Under a memory fraction that leaves 64 MiB, allocating to the end raises out-of-memory; the device works on."""
     accel = dut.accel
@@ -695,7 +678,13 @@ def to_the_end(dut: DeviceUnderTest) -> Passed:
     _, driver_total = accel.memory_info() or (0, 0)
     total = accel.memory_total_bytes or driver_total
     reserved = before.memory_reserved_bytes or 0
-    with memory_fraction(accel, (reserved + ROOM + SLACK) / total):
+    limit = accel.set_memory_fraction
+    assert limit is not None  # so `has_fraction` found
+    # Older versions do not tell it; the limit is then none, unless this process's own code has set one.
+    told = getattr(getattr(accel.module, "memory", None), "get_per_process_memory_fraction", None)
+    put_back = float(told(accel.device)) if told else 1.0
+    limit((reserved + ROOM + SLACK) / total)
+    try:
         fitted, text = _fill(dut)
         exact = accel.allocator().is_default
         whole = ROOM // CHUNK
@@ -704,6 +693,8 @@ def to_the_end(dut: DeviceUnderTest) -> Passed:
         # Other allocators may round, or use what they hold already: at least one must fit, and at most twice as many.
         right = whole <= fitted <= whole + spare if exact else 1 <= fitted <= 2 * whole
         expect(right, f"{fitted} × {capacity(CHUNK)} fit into {capacity(ROOM)}, not {whole}", fitted=fitted)
+    finally:
+        limit(put_back)
     _works_at_level(accel, before)
     return Passed(f"{fitted} × {capacity(CHUNK)} fit, the next raised out-of-memory", {"error": text})
 
@@ -717,7 +708,10 @@ def _fill(dut: DeviceUnderTest) -> tuple[int, str]:
         try:
             held.append(torch.empty(CHUNK, dtype=torch.uint8, device=accel.device))
         except (RuntimeError, MemoryError) as error:
-            return len(held), _must_be_out_of_memory(accel, error)
+            text, info = _must_be_out_of_memory(accel, error), accel.memory_info()
+            if len(held) < ROOM // CHUNK and info is not None and info[0] < CHUNK:
+                raise  # the device itself is full: others hold what is missing
+            return len(held), text
     raise Wrong(f"{capacity(len(held) * CHUNK)} allocated, the memory fraction allows {capacity(ROOM)}")
 
 

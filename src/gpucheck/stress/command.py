@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpucheck import messages, units
+from gpucheck.cards.at_rest import is_not_read
+from gpucheck.cards.card import is_dead
 from gpucheck.errors import GpucheckError
 from gpucheck.machine import choose, faults, host, inventory, kernel_driver, pulse
 from gpucheck.machine.child import LineChild, python_argv
@@ -42,14 +44,6 @@ Start = Callable[["Seat"], LineChild]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """For how long a child may say nothing, in seconds: until it is ready, and at work. As for a benchmark's device."""
-
-    opening_s: float = pulse.OPENING_S
-    silent_s: float = pulse.SILENT_S
-
-
-@dataclass(frozen=True, slots=True)
 class Seat:
     """The work place of one child: a device, or cores of the CPU (`name`), with `threads` threads.
 
@@ -69,12 +63,16 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The readings of the machine, and the start of children; tests give their own."""
+    """The readings of the machine, and the start of children; tests give their own.
+
+    For `opening_s` a child may say nothing until it is ready, for `silent_s` at work; as for a benchmark's device.
+    """
 
     read: Callable[[], Facts] = inventory.read
     log: Callable[[], tuple[tuple[str, ...] | None, str | None]] = kernel_driver.log
     start: Start = field(default=lambda seat: LineChild(python_argv(CHILD)))
-    limits: Limits = Limits()
+    opening_s: float = pulse.OPENING_S
+    silent_s: float = pulse.SILENT_S
 
 
 def command(options: StressOptions, emit: Emit, world: World | None = None) -> None:
@@ -103,7 +101,7 @@ def command(options: StressOptions, emit: Emit, world: World | None = None) -> N
         whole.stop()
         emit(Answered("stress", whole.result()))
     for device in chosen.ids:
-        ended = {one.ended for one in whole.devices() if one.device.id == device}
+        ended = {runner.answer.ended for runner in whole.runners if runner.seat.device == device}
         emit(Finished(WHERE, device, next((why for why in ("fault", "error") if why in ended), "")))
 
 
@@ -126,8 +124,6 @@ def seats_of(device: str, facts: Facts) -> list[Seat]:
 
 @dataclass(slots=True)
 class _Runner:
-    """A child at its seat, and what it has said."""
-
     seat: Seat
     answer: StressDevice
     talk: Talk | None = None
@@ -147,8 +143,6 @@ class _Runner:
 
 
 class _Run:
-    """All children, from their start to their end."""
-
     def __init__(self, options: StressOptions, division: Plan, seats: Sequence[Seat], world: World, emit: Emit) -> None:
         self.options, self.plan, self.world, self.emit = options, division, world, emit
         self.runners = [
@@ -167,7 +161,7 @@ class _Run:
         self._listen(until=lambda runner: runner.is_ready)
         self._began_s = time.monotonic()
         for runner in self._at_work():
-            runner.heard_s, runner.limit_s, runner.step = self._began_s, self.world.limits.silent_s, self.plan.kinds[0]
+            runner.heard_s, runner.limit_s, runner.step = self._began_s, self.world.silent_s, self.plan.kinds[0]
             self._send(runner, {"go": True})
         self._listen(until=lambda runner: False)
 
@@ -176,26 +170,32 @@ class _Run:
             if runner.talk is not None and not runner.is_over:
                 runner.talk.stop()
 
-    def devices(self) -> list[StressDevice]:
-        return [runner.answer for runner in self.runners]
-
     def result(self) -> StressResult:
         made = self.plan
-        return StressResult(made.duration_s, made.turn_s, made.kinds, self.options.seed, tuple(self.devices()))
+        return StressResult(
+            made.duration_s, made.turn_s, made.kinds, self.options.seed, tuple(runner.answer for runner in self.runners)
+        )
 
     def count(self, before: Facts, after: Facts, xids: Counter[str] | None) -> None:
         """Take in how much the driver's counters rose; `xids` are those of the run by PCI address, if known."""
         for runner in self.runners:
-            # By UUID: where a GPU is lost, those after it have other indexes.
             ref = runner.seat.ref
-            first, last = (
-                next((one for one in facts.devices if (one.uuid or one.id) == (ref.uuid or ref.id)), None)
-                for facts in (before, after)
-            )
+            first = next((one for one in before.devices if one.id == ref.id), None)
+            # By UUID: where a GPU is lost, those after it have other indexes. Cloned machines' GPUs may share one.
+            alike = [one for one in after.devices if (one.uuid or one.id) == (ref.uuid or ref.id)]
+            last = min(alike, key=lambda one: first is None or one.pci_address != first.pci_address, default=None)
             was, now = ({} if one is None else _counted(one) for one in (first, last))
             # One that fell was started anew with the driver.
             risen = {key: now[key] - was[key] for key in was if key in now and now[key] >= was[key]}
             unknown = {} if risen or ref.id == "cpu" else {"counters": "NVML did not report them before and after"}
+            if first is not None and first.uuid is not None:
+                error = after.driver.nvml_error if after.driver is not None else None
+                # Of MIG instances NVML may refuse the list.
+                gone = last is None and error is None and first.parent_uuid is None
+                if gone or (last is not None and is_dead(last)):
+                    risen["lost"] = 1
+                elif last is None or (first.nvml_index is not None and last.nvml_index is None) or is_not_read(last):
+                    unknown["state"] = f"after the run {error or 'NVML does not list it'}"
             if xids is not None and first is not None and first.pci_address:
                 risen["xids"] = xids[first.pci_address.lower()]
             runner.answer = replace(runner.answer, counters=risen, unknown={**runner.answer.unknown, **unknown})
@@ -204,7 +204,7 @@ class _Run:
         return [runner for runner in self.runners if not runner.is_over]
 
     def _start(self, runner: _Runner) -> None:
-        runner.heard_s, runner.limit_s = time.monotonic(), self.world.limits.opening_s
+        runner.heard_s, runner.limit_s = time.monotonic(), self.world.opening_s
         try:
             runner.talk = Talk(lambda: self.world.start(runner.seat))
         except Lost as lost:
@@ -268,7 +268,7 @@ class _Run:
         return True
 
     def _silent(self, runner: _Runner) -> None:
-        now, silent_s = time.monotonic(), self.world.limits.silent_s
+        now, silent_s = time.monotonic(), self.world.silent_s
         quiet_s = now - runner.heard_s
         # One that goes on talking, and never ends, has not kept to the time either.
         late = self._began_s is not None and now > self._began_s + self.plan.duration_s + max(silent_s, runner.limit_s)
@@ -285,8 +285,8 @@ class _Run:
         return runner.step if seat.name == seat.device else f"{runner.step} on {seat.name}"
 
     def _take(self, runner: _Runner, line: Line) -> None:
-        limits, answer = self.world.limits, runner.answer
-        runner.limit_s = limits.silent_s if self._began_s is not None else limits.opening_s
+        answer = runner.answer
+        runner.limit_s = self.world.silent_s if self._began_s is not None else self.world.opening_s
         if "busy" in line:
             runner.limit_s = max(runner.limit_s, float(line["busy"]))
         if "ready" in line:

@@ -143,8 +143,6 @@ def described(accel: Accel, work: Work, watch: Watch) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Point:
-    """A point of the curve that is being measured."""
-
     number: int
     kind: str
     began_s: float
@@ -190,7 +188,8 @@ class State:
             kind = self.plan.kind_of(number)
             if point is None or number != point.number:
                 self._close(point)
-                self._check_now_and_then()
+                if self.clock() - self._checked_s >= max(CHECK_EVERY_S, self._check_took_s / CHECK_SHARE):
+                    self.check()
                 if number // self.plan.parts != turn:
                     self._make_up(number, setup)
                     turn = number // self.plan.parts
@@ -236,10 +235,6 @@ class State:
         self._check_took_s, self._checked_s = self.clock() - began, self.clock()
         self._recent.clear()
         self._tell_wrong(wrong)
-
-    def _check_now_and_then(self) -> None:
-        if self.clock() - self._checked_s >= max(CHECK_EVERY_S, self._check_took_s / CHECK_SHARE):
-            self.check()
 
     def totals(self) -> dict[str, Any]:
         told: dict[str, Any] = {
@@ -290,7 +285,6 @@ class State:
         self._recent.extend(taken)
 
     def _close(self, point: _Point | None) -> None:
-        """Say what a point came to."""
         if point is None or not point.rates:
             return
         self._take(point)

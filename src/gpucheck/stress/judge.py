@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +24,8 @@ SLOW = 0.10
 MOST_POINTS_SHOW = 0.75
 # Below this number of points of a kind nothing is said about its speed.
 FEWEST_POINTS = 6
+# One slow point is a dip, whatever is said to limit it; without a known limit so are two at the end of a run.
+FEWEST_LIMITED, FEWEST_LAST = 2, 3
 # A CPU's process that got less of its cores' time was not alone on them: its rates say nothing.
 LEAST_OF_CORES = 0.9
 # Where devices share links, or a core is shared with other programs, slower than a sibling is no fault yet.
@@ -40,8 +43,10 @@ _HELD = {
     "board_limit": "the board's limit",
     "reliability": "the voltage limit",
 }
-# The driver's counters by what their rise means.
+# The driver's counters by what their rise means; first of all, that the GPU was there before the run and not after it.
+_LOST = "the driver lost the GPU"
 _COUNTERS: dict[str, tuple[Verdict, str]] = {
+    "lost": ("fail", _LOST),
     "xids": ("fail", "Xid errors in the kernel log"),
     "ecc_uncorrected": ("fail", "uncorrected memory errors"),
     "rows_failed": ("fail", "failed row remap"),
@@ -220,8 +225,8 @@ def _of_device(one: StressDevice, differing: Sequence[Odd]) -> Finding:
     verdict: Verdict = "fail" if sure or (differing and one.reproducible) else "warn"
     texts = [text_of(each) for each in (sure or one.wrong)[:1]]
     for each in differing[:1]:
-        others = [other for other in each.devices if other not in each.minority]
-        texts.append(f"{each.result}: bits differ from {_names(others)} of the same model")
+        others = [other.name for other in each.devices if other not in each.minority]
+        texts.append(f"{each.result}: bits differ from {few(others, ', ')} of the same model")
     what = "wrong results" if verdict == "fail" else "different bits"
     where = f"in {one.wrong_steps} of {max(one.steps, one.wrong_steps)} steps" if one.wrong_steps else "from the start"
     return Finding(
@@ -273,10 +278,6 @@ def text_of(each: StressWrong) -> str:
     return f"{each.result} at {units.duration(max(each.at_s, 1e-3))} (step {each.step}): {told}"
 
 
-def _names(devices: Sequence[StressDevice]) -> str:
-    return few([one.name for one in devices], ", ")
-
-
 # -- slow devices ------------------------------------------------------------------------------------------------------
 
 
@@ -284,11 +285,14 @@ def slow(result: StressResult) -> list[Finding]:
     """Devices that lost speed over time, or are slower than those of their model; else one of what kept its speed."""
     findings = []
     for one in result.devices:
-        falls = [fall for kind in result.kinds if (fall := _fall(one, kind, _judged(one, kind))) is not None]
+        falls = [fall for kind in result.kinds if (fall := _fall(one, kind)) is not None]
         # One cause shows in every kind of work: the deepest fall says it.
-        findings += [max(falls, key=lambda found: found[0])[1]] if falls else _held_throughout(one)
+        findings += [max(falls, key=lambda found: found[0])[1]] if falls else _held_throughout(one) or _at_times(one)
     for group in siblings(result.devices):
-        findings += [found for one in group if (found := _behind(one, group, result.kinds)) is not None]
+        behind = [found for one in group if (found := _behind(one, group, result.kinds)) is not None]
+        findings += behind
+        told = {kind for found in behind for kind in found.evidence["slower"]}
+        findings += _ahead(group, [kind for kind in result.kinds if kind not in told])
     return findings or [_kept_speed(result)]
 
 
@@ -306,10 +310,13 @@ def _kept_speed(result: StressResult) -> Finding:
         busy = any(not _was_alone(point) for one in result.devices for point in one.points)
         why = "other programs used the cores" if busy else "rates are too uneven" if judged else "too short"
         return Finding("stress.slow", "skip", "speed was not judged", why)
-    # As far ahead is no better: where most of a model are slow, the few that are not stand out.
     compared = [
         one for group in siblings(judged) for one in group
-        if all(1 - SLOW <= (_of_siblings(one, group, kind) or 0.0) <= 1 / (1 - SLOW) for kind in kinds)
+        if all(
+            (usual := _of_siblings(one, group, kind))
+            and 1 - SLOW <= _median_of(_judged(one, kind)) / usual <= 1 / (1 - SLOW)
+            for kind in kinds
+        )
     ]  # fmt: skip
     if len(compared) == len(at_work):
         title, message = "no device is slow", f"all within {units.percent(SLOW)}"
@@ -348,102 +355,157 @@ def _median_of(points: Sequence[StressPoint]) -> float:
     return statistics.median(point.rate.median for point in points)
 
 
-def _fall(one: StressDevice, kind: str, points: Sequence[StressPoint]) -> tuple[float, Finding] | None:
+def _fall(one: StressDevice, kind: str) -> tuple[float, Finding] | None:
     """Return how far a kind of work fell from the first third of its points to the last, with its finding; else
     None."""
+    points = _judged(one, kind)
     ratio = _ratio(points)
     if ratio is None or ratio >= 1 - SLOW:
         return None
     third = len(points) // 3
     late = points[-third:]
     first, last = _median_of(points[:third]), _median_of(late)
-    if not _is_below([point.rate.median for point in late], first):
+    if not _is_below(late, first):
         return None
     fall = 1 - ratio
     held = Counter(name for point in late for name in point.held)
-    causes = [_HELD.get(name, name) for name, _ in held.most_common()]
     clocks = [spread.median for point in (points[0], points[-1]) if (spread := point.sm_clock_hz) is not None]
     heat = max((spread.max for point in late if (spread := point.temperature_celsius)), default=None)
-    parts = [f"the clock was limited by {few(causes, ', ')}" if causes else "the cause is unknown"]
+    parts = [_limits(held)]
     parts += [f"clock {clocks[0] / 1e6:.0f} to {clocks[1] / 1e6:.0f} MHz"] if len(clocks) == 2 else []
     parts += [f"up to {heat:.0f} °C"] if heat is not None else []
     verdict: Verdict = "fail" if _BY_HARDWARE & set(held) else "warn"
-    return fall, Finding(
-        "stress.slow",
-        verdict,
-        f"{one.name}: lost {units.percent(fall)} of its speed over the run ({kind})",
-        "; ".join(parts),
-        {"name": one.name, "kind": kind, "fall": fall, "first": first, "last": last, "held": sorted(held)},
-        _WATCH.format(one.device.id),
-        one.device.id,
-    )
+    title = f"lost {units.percent(fall)} of its speed over the run ({kind})"
+    told = {"kind": kind, "fall": fall, "first": first, "last": last, "held": sorted(held)}
+    return fall, _slow(one, verdict, title, "; ".join(parts), told)
+
+
+def _slow(one: StressDevice, verdict: Verdict, title: str, why: str, told: dict[str, Any], fix: str = "") -> Finding:
+    title, evidence = f"{one.name}: {title}", {"name": one.name, **told}
+    fix += _WATCH.format(one.device.id)
+    return Finding("stress.slow", verdict, title, why, evidence, fix, one.device.id)
 
 
 def _held_throughout(one: StressDevice) -> list[Finding]:
-    """The finding for a device that the hardware held back in most of its points: it was slow from the start."""
-    counted = Counter(name for point in one.points for name in _BY_HARDWARE & set(point.held))
+    """The finding for a device that heat or the hardware held back in most of its points: slow from the start."""
+    # `hw_slowdown` flashes whenever the clock changes.
+    counted = Counter(name for point in one.points for name in set(THROTTLED) & set(point.held) - {"hw_slowdown"})
     held = [name for name, count in counted.most_common() if count >= MOST_POINTS_SHOW * len(one.points)]
     if len(one.points) < FEWEST_POINTS or not held:
         return []
-    return [
-        Finding(
-            "stress.slow", "fail",
-            f"{one.name}: the clock was limited by {few([_HELD[name] for name in held], ', ')} from the start",
-            "in most of the run", {"name": one.name, "held": sorted(held)}, _WATCH.format(one.device.id), one.device.id,
-        )
-    ]  # fmt: skip
+    verdict: Verdict = "fail" if _BY_HARDWARE & set(held) else "warn"
+    title = f"the clock was limited by {few([_HELD[name] for name in held], ', ')} from the start"
+    return [_slow(one, verdict, title, "in most of the run", {"held": sorted(held)})]
+
+
+def _at_times(one: StressDevice) -> list[Finding]:
+    """The finding for a device that was slow in some points: while heat or the hardware limited it, or in the last."""
+    of_kind = {kind: _judged(one, kind) for kind in {point.kind for point in one.points}}
+    # The upper quartile: up to three quarters of the points may be slow.
+    usual = {
+        kind: statistics.quantiles((point.rate.median for point in points), n=4)[2]
+        for kind, points in of_kind.items()
+        if len(points) >= FEWEST_POINTS
+    }
+    points = [point for point in one.points if point.kind in usual and _was_alone(point)]
+    low = [point for point in points if point.rate.median < (1 - SLOW) * usual[point.kind]]
+    limited = [point for point in low if set(THROTTLED) & set(point.held)]
+    last = list(itertools.takewhile(lambda point: point in low, reversed(points)))[::-1]
+    if len(last) >= FEWEST_LAST or (limited and limited[-1:] == last[-1:] and len(last) >= FEWEST_LIMITED):
+        slowed, where = last, f"from {units.duration(max(last[0].at_s, 1e-3))} to the end"
+    elif len(limited) >= FEWEST_LIMITED:
+        slowed, where = limited, f"in {len(limited)} of {len(points)} points"
+    else:
+        return []
+    fall = statistics.median(1 - point.rate.median / usual[point.kind] for point in slowed)
+    held = Counter(name for point in slowed for name in point.held)
+    told = {"fall": fall, "points": len(slowed), "held": sorted(held)}
+    title = f"lost {units.percent(fall)} of its speed {where}"
+    return [_slow(one, "warn", title, _limits(held), told, f"{_LONGER} to see if it lasts; ")]
+
+
+def _limits(held: Counter[str]) -> str:
+    causes = [_HELD.get(name, name) for name, _ in held.most_common()]
+    return f"the clock was limited by {few(causes, ', ')}" if causes else "the cause is unknown"
 
 
 def _behind(one: StressDevice, group: Sequence[StressDevice], kinds: Sequence[str]) -> Finding | None:
     """The finding for a device that is slower than its siblings in some kind of work; None for one that is not."""
     told: list[tuple[str, float]] = []
     for kind in kinds:
-        own = [point.rate.median for point in _judged(one, kind)]
-        share = _of_siblings(one, group, kind)
-        if share is not None and share < 1 - SLOW and _is_below(own, statistics.median(own) / share):
+        own, usual = _judged(one, kind), _of_siblings(one, group, kind)
+        if usual and (share := _median_of(own) / usual) < 1 - SLOW and _is_below(own, usual):
             told.append((kind, 1 - share))
     if not told:
         return None
     kind, share = max(told, key=lambda each: each[1])
     shared = one.device.id == "cpu" or {kind for kind, _ in told} <= _SHARED
-    others_text = _names([other for other in group if other is not one])
+    others = [other.name for other in group if other is not one]
     return Finding(
         "stress.slow",
         "warn" if shared else "fail",
-        f"{one.name}: {units.percent(share)} slower than {others_text} ({kind})",
+        f"{one.name}: {units.percent(share)} slower than {few(others, ', ')} ({kind})",
         "other programs may use the core" if one.device.id == "cpu" else "the same model, the same work",
-        {"name": one.name, "slower": dict(told), "siblings": [other.name for other in group if other is not one]},
+        {"name": one.name, "slower": dict(told), "siblings": others},
         None if one.device.id == "cpu" else f"gpucheck devices --device {one.device.id}; then gpucheck doctor",
         one.device.id,
     )
 
 
+def _ahead(group: Sequence[StressDevice], kinds: Sequence[str]) -> list[Finding]:
+    """The finding for devices that are faster than most of their siblings: either these or those are unusual."""
+    fast: dict[str, str] = {}
+    leads: list[tuple[float, str]] = []
+    for kind in kinds:
+        for one in group:
+            own, usual = _judged(one, kind), _of_siblings(one, group, kind)
+            if usual and _is_below(own, usual, above=True):
+                fast[one.name] = one.device.id
+                leads.append((_median_of(own) / usual - 1, kind))
+    if not leads:
+        return []
+    lead, kind = max(leads)
+    is_cpu = group[0].device.id == "cpu"
+    others = [one.name for one in group if one.name not in fast]
+    return [
+        Finding(
+            "stress.slow",
+            "warn" if is_cpu or {kind for _, kind in leads} <= _SHARED else "inconclusive",
+            f"{few(list(fast), ', ')}: up to {units.percent(lead)} faster than {few(others, ', ')} ({kind})",
+            "cores of another kind, or the others are slow" if is_cpu else "the same model: which are usual is unknown",
+            {"faster": list(fast), "siblings": others},
+            None if is_cpu else "gpucheck devices: compare power limits, clocks and heat; then gpucheck doctor",
+        )
+    ]
+
+
 def _of_siblings(one: StressDevice, group: Sequence[StressDevice], kind: str) -> float | None:
-    """The device's rate as a share of what is usual for its siblings; None for too few points, or without theirs."""
-    own = _judged(one, kind)
+    """The rate that is usual for the device's siblings; None or 0 without theirs, or for too few points of its own."""
     others = [_median_of(theirs) for other in group if other is not one and (theirs := _judged(other, kind))]
-    if len(own) < FEWEST_POINTS or not any(others):
-        return None
-    return _median_of(own) / statistics.median(others)
+    return statistics.median(others) if others and len(_judged(one, kind)) >= FEWEST_POINTS else None
 
 
-def _is_below(rates: Sequence[float], usual: float) -> bool:
-    """Return whether most of the points lie clearly below what is usual."""
-    return sum(rate < (1 - SLOW) * usual for rate in rates) >= MOST_POINTS_SHOW * len(rates)
+def _is_below(points: Sequence[StressPoint], usual: float, *, above: bool = False) -> bool:
+    """Return whether most of the points lie clearly below what is usual, or above it."""
+    rates = [(usual, point.rate.median) if above else (point.rate.median, usual) for point in points]
+    return sum(less < (1 - SLOW) * more for less, more in rates) >= MOST_POINTS_SHOW * len(rates)
 
 
 # -- the driver's counters ---------------------------------------------------------------------------------------------
 
 
 def errors(result: StressResult) -> list[Finding]:
-    """A finding for each device whose error counters rose."""
+    """A finding for each device whose error counters rose, or that the driver lists no more."""
     findings = []
     for one in result.devices:
+        if why := one.unknown.get("state"):
+            title = f"{one.name}: whether it still works is unknown"
+            findings.append(Finding("stress.errors", "inconclusive", title, why, {}, "gpucheck doctor", one.device.id))
         risen = {name: one.counters[name] for name in _COUNTERS if one.counters.get(name)}
         if not risen:
             continue
         worst = min((_COUNTERS[name][0] for name in risen), key=("fail", "warn").index)
-        told = ", ".join(f"{count} {_COUNTERS[name][1]}" for name, count in risen.items())
+        told = ", ".join(_LOST if name == "lost" else f"{count} {_COUNTERS[name][1]}" for name, count in risen.items())
         fix = "gpucheck doctor; sudo dmesg | grep -i xid" if worst == "fail" else "gpucheck devices"
         findings.append(
             Finding("stress.errors", worst, f"{one.name}: {told}", "during the run", dict(risen), fix, one.device.id)

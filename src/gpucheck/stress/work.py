@@ -229,7 +229,6 @@ class Work:
         return self.accel.is_cpu or (self.accel.kind == "cuda" and not torch.version.hip)
 
     def _source(self) -> torch.Tensor:
-        """Return what copies carry: random words."""
         size = len(self._copied) // 2
         parts = range(0, size, len(self._index))
         made = [pattern("random", self._index[: size - at], at, self.seed) for at in parts]
@@ -362,7 +361,6 @@ class Work:
         return slots
 
     def _settle(self, seconds: float, done: int) -> None:
-        """Set the number of products in a step from their time."""
         self._products = max(1, min(MOST_PRODUCTS, math.ceil(STEP_S * done / max(seconds, 1e-6))))
 
     def _flop(self, count: int) -> tuple[float, str]:

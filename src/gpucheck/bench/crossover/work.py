@@ -258,7 +258,7 @@ def measure(operation: Operation, size: int, bench: Bench, budget_s: float) -> l
                 "host_memory": "pageable" if transfers else None,
                 "cpu": cpu.name,
                 "threads": torch.get_num_threads(),
-                "allowed_cores": host.allowed_cores(),
+                "allowed_cores": len(host.cores()),
                 "precision_state": bench.settings,
                 "result_is_right": right,
             },
