@@ -299,9 +299,17 @@ def repeated(
     whole = runs.merge(reports)
     _tell(whole, emit)
     if cut := sum(not (one.summary.complete or one.faults) for one in reports):
-        title, why = f"runs cut off: {cut} of {len(reports)}", "out of time, or ended by a signal"
-        fix = "rerun with a longer --time-budget"
-        emit(Skipped(Finding("runs.child", "inconclusive", title, why, fix=fix)))
+        emit(
+            Skipped(
+                Finding(
+                    "runs.child",
+                    "inconclusive",
+                    f"runs cut off: {cut} of {len(reports)}",
+                    "out of time, or ended by a signal",
+                    fix="rerun with a longer --time-budget",
+                )
+            )
+        )
     if reports[-1].summary.exit == errors.BUG:
         emit(Notice(ended.stderr.strip(), "warning"))  # its traceback, and where to report it
         raise FailedRun(f"run {len(reports)} of {count} ended with a bug in gpucheck", finding="runs.child")
