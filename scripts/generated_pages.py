@@ -82,7 +82,7 @@ def _plain(block: str) -> str:
 
 def _brief(block: re.Match[str]) -> str:
     default = _DEFAULT.search(block[1])
-    return f"Common options, {f'--device by default {default[1]}' if default else 'without --device'}\n\n"
+    return f"Common options ({f'default of --device: {default[1]}' if default else 'no --device'})\n\n"
 
 
 def conditions() -> str:
