@@ -68,6 +68,14 @@ def test_a_saved_stress_test_is_judged_again(tmp_path: Path) -> None:
         assert judged.summary.exit == 1
 
 
+def test_a_document_that_was_cut_off_is_no_pass() -> None:
+    """Its findings may be few and good, or none at all."""
+    cut = Collector().report(version="0", command="bench matmul", argv=(), started="", elapsed_s=1.0, complete=False)
+    assert cut.findings == ()
+    assert (cut.summary.verdict, cut.summary.exit) == ("inconclusive", 4)
+    assert api.judge(cut).summary == cut.summary
+
+
 def test_events_are_told_as_they_come() -> None:
     events: list[Event] = []
     report = api.devices("cpu", on_event=events.append)

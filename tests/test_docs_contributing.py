@@ -75,13 +75,14 @@ def applied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @needs_git
 @pytest.mark.slow
 def test_with_all_of_them_the_tests_pass(applied: Path) -> None:
-    """Of explain, cli, lint's cases and the layers; without the sizes of packages, which a benchmark raises."""
+    """Of explain, cli, conditions, lint and the layers; without the sizes of packages, which a benchmark raises."""
     _run(
         applied,
         *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow"),
         *("tests/test_floors.py", "--deselect", "tests/test_floors.py::test_no_package_grows_past_its_size"),
         *("tests/explain/test_page.py", "tests/cli/test_app.py", "tests/cli/test_help.py"),
         *("tests/cli/test_conditions.py", "tests/cli/test_explain.py", "tests/program/lint/test_cases.py"),
+        "tests/doctor/test_conditions_upper.py",
         "tests/explain/test_texts.py::test_the_table_is_whole",
         "tests/explain/test_texts.py::test_every_text_has_a_sample",
         "tests/explain/test_texts.py::test_a_text_as_it_is_printed",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from judged import folded
 
+from gpucheck import errors
 from gpucheck.bench import devices
 from gpucheck.errors import CannotLook, Undecided, UsageError
 from gpucheck.machine.child import ChildResult
@@ -123,6 +124,27 @@ def test_what_was_measured_before_the_end_is_told(error: type[BaseException]) ->
         devices.repeated([], 7, recorder, run_child=run_child)
     (measured,) = told(recorder, Measured)
     assert len(measured.measurement.runs) == 2
+
+
+@pytest.mark.parametrize("code", [errors.UNDECIDED, errors.TERMINATED])
+def test_runs_that_were_cut_off_are_no_pass(code: int) -> None:
+    """Even where they left nothing to judge: a gate would have passed with nothing measured."""
+    whole = report(1.0)
+    cut = replace(
+        whole,
+        measurements=(),
+        parts=(),
+        skips=(),
+        findings=(),
+        results={},
+        summary=Summary("inconclusive", code, False),
+    )
+    recorder, (run_child, _) = Recorder(), playing(ended(cut, code=code), ended(cut, code=code))
+    devices.repeated([], 2, recorder, run_child=run_child)
+    summary = judged(recorder).summary
+    assert (summary.verdict, summary.exit) == ("inconclusive", errors.UNDECIDED)
+    (found,) = [event.finding for event in told(recorder, Skipped)]
+    assert (found.id, found.title) == ("runs.child", "runs cut off: 2 of 2")
 
 
 def test_an_end_before_anything_tells_nothing() -> None:

@@ -376,3 +376,10 @@ def test_a_reset_names_its_gpu_and_the_node_is_drained_first() -> None:
 
 def test_the_catalogue_is_as_long_as_nvidias() -> None:
     assert {*range(162, 174), 171, 172, 14, 106, 152} <= {one.number for one in xid.CATALOGUE}
+
+
+def test_other_vendors_are_not_sent_to_nvidias_tools() -> None:
+    """`explain oom.hip` prints the row as it is; NVML, which `gpucheck devices --processes` asks, lists no such GPU."""
+    others = [one for one in TEXTS if re.match(r"(?:oom\.)?(?:hip|xpu|hpu)\b", one.id)]
+    assert len(others) > 8
+    assert [one.id for one in others if re.search(r"nvidia-smi|--processes|compute-sanitizer|CUDA_", one.then)] == []

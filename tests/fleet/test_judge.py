@@ -229,6 +229,7 @@ def test_proven_failures_stand_in_the_list_whatever_else_is_suspect() -> None:
     judged = judge([*failed, *TWENTY[8:15]], expected=everyone)
     assert judged.result.suspect and judged.result.bad == tuple(one.host for one in failed)
     assert [one.id for one in judged.findings[:2]] == ["fleet.nodes", "fleet.suspect"]
+    assert " bad or silent: proven only for n0" in judged.findings[0].title
     few = judge([*TWENTY[:17]], expected=everyone)  # three always may
     assert not few.result.suspect and few.result.bad == ("n17", "n18", "n19")
     all_may = judge([*TWENTY[:10]], expected=everyone, max_bad=1.0)  # a quarter is the most

@@ -275,7 +275,8 @@ def repeated(
 ) -> Report:
     """Run `gpucheck ARGUMENTS --json` in `count` fresh processes; emit and return their documents side by side.
 
-    A run that fails ends it, with its finding, after what was measured so far. Raises UsageError as the child does,
+    A run that fails ends it, with its finding, after what was measured so far. One that was cut off proves nothing,
+    even if nothing of it is left to judge. Raises UsageError as the child does,
     Undecided for a child that was killed, CannotLook for another one without a document, and FailedRun after a bug.
     Ctrl-C emits what there is and is raised on.
     """
@@ -297,6 +298,18 @@ def repeated(
         raise
     whole = runs.merge(reports)
     _tell(whole, emit)
+    if cut := sum(not (one.summary.complete or one.faults) for one in reports):
+        emit(
+            Skipped(
+                Finding(
+                    "runs.child",
+                    "inconclusive",
+                    f"runs cut off: {cut} of {len(reports)}",
+                    "out of time, or ended by a signal",
+                    fix="rerun with a longer --time-budget",
+                )
+            )
+        )
     if reports[-1].summary.exit == errors.BUG:
         emit(Notice(ended.stderr.strip(), "warning"))  # its traceback, and where to report it
         raise FailedRun(f"run {len(reports)} of {count} ended with a bug in gpucheck", finding="runs.child")

@@ -163,7 +163,7 @@ def _load(path: str) -> Report:
     if not document.parts:
         raise UsageError(
             f"{path!r} does not record which parts ran",
-            "it was written by an older gpucheck",
+            "it was cut off before the first, or written by an older gpucheck",
             "measure it again",
         )
     return document

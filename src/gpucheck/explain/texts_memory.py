@@ -80,7 +80,7 @@ TEXTS: tuple[Text, ...] = (
             r"unable to allocate ROCm\d* buffer",
         ),
         "torch asked ROCm for more than was free on the device.",
-        _OTHERS,
+        _OTHERS.replace("gpucheck devices --processes (or nvidia-smi)", "rocm-smi --showpids"),
         "proof",
     ),
     Text(

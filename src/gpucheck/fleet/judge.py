@@ -898,10 +898,8 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: _Bes
     if out:
         names = [row.host for row in result.nodes if row.state in ("bad", "silent")]
         named = _few(result.bad if result.suspect else names, NAMED if out > 1 else 1)
-        bad = Finding(
-            "fleet.nodes", "fail", f"{out} of {_nodes(whole)} bad or silent: {named}", text, {"counts": counts}
-        )
-        return [bad, *told]
+        title = f"{out} of {_nodes(whole)} bad or silent: {'proven only for ' if result.suspect else ''}{named}"
+        return [Finding("fleet.nodes", "fail", title, text, {"counts": counts}), *told]
     if counts["good"] == whole:
         alone = [row.host for row in result.nodes if row.host not in beside.compared]
         if not alone and not beside.partly:

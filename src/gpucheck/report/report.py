@@ -91,9 +91,12 @@ class Report:
         return "the target failed" if self.command == "find-batch-size" and failed else "the command was cut off"
 
     def concluded(self, judgement: Judgement, code: int | None = None, *, strict: bool = False) -> Report:
-        """The same document with what a judge says of it. `code` is an exit status from outside the findings."""
-        asked = exit_code(judgement.findings, strict=strict)
-        settled = asked if code is None else errors.settle((asked, code))
+        """The same document with what a judge says of it. `code` is an exit status from outside the findings.
+
+        A document that is not complete is never a pass: what is missing may have failed.
+        """
+        least = errors.OK if self.summary.complete else errors.UNDECIDED
+        settled = errors.settle((exit_code(judgement.findings, strict=strict), least if code is None else code))
         return replace(
             self,
             findings=judgement.findings,
