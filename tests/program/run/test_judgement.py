@@ -222,6 +222,27 @@ def test_small_copies_are_many_in_a_step_or_in_all(count: int, steps: int, size:
     assert [one.id for one in found] == ["run.copies.small"] * many
 
 
+@pytest.mark.parametrize(
+    ("counts", "ids"),
+    [
+        # One tensor made before the loop: how it is made, and from which memory it goes, does not matter.
+        ({"pinned": 20, "unchanged_again": 19, "made_by": "torch.randn"}, ["again"]),
+        ({"pageable": 20, "unchanged_again": 19}, ["again"]),
+        ({"pageable": 20, "unpinned_async": 20, "unchanged_again": 19, "made_by": "torch.randn"}, ["again"]),
+        ({"pageable": 20, "unchanged_back": 20}, ["back"]),
+        ({"count": 2000, "bytes": 64, "pageable": 2000, "unchanged_again": 1999}, ["again"]),
+        ({"pageable": 20, "unchanged_again": 3}, ["again", "pageable"]),
+        ({"pageable": 20, "unpinned_async": 20, "unchanged_again": 3}, ["again", "unpinned"]),
+        ({"pinned": 20, "made_by": "torch.randn"}, ["made_on_host"]),
+    ],
+)
+def test_a_copy_too_many_is_told_once(counts: dict[str, Any], ids: list[str]) -> None:
+    empty = command.answer(counters.read(bytearray(counters.SIZE)), command.Ended(("x.py",), 0, 0, 10**9, None, None))
+    line = replace(LINE, **{"count": 20, "steps": 20, "bytes": 2**22, "time_s": 0.5} | counts)
+    found = judge.of_lines(replace(empty, lines=(line,)), "/job")
+    assert [one.id for one in found] == [f"run.copies.{name}" for name in ids]
+
+
 FIRST = replace(LINE, count=11, bytes=319792, time_s=0.297, longest_s=0.2968, steps=1, in_loop=False)
 
 
