@@ -449,19 +449,23 @@ _WORKER_FIX = "return CPU tensors; move the batch in the main process"
 _FORK_FIX = 'start processes with torch.multiprocessing.get_context("spawn"), or use CUDA only in the child'
 
 
-def discarded(run: Place, node: ast.expr) -> None:
-    """A statement that is nothing but the move of a tensor. The expression has been evaluated before."""
+def discarded(run: Place, node: ast.expr, when: str = "", within: ast.expr | None = None) -> None:
+    """A statement that is nothing but the move of a tensor, made where `when` holds, or for each that the comprehension
+    `within` goes through. The expression has been evaluated before."""
+    text = run.scope.source.text
     match node:
-        case ast.IfExp():
-            discarded(run, node.body)
-            discarded(run, node.orelse)
-        case ast.BoolOp():
-            discarded(run, node.values[-1])
+        case ast.IfExp(test, body, orelse):
+            discarded(run, body, _both(when, text(test)), within)
+            discarded(run, orelse, _both(when, f"not ({text(test)})"), within)
+        case ast.BoolOp(op, values):
+            word = "and" if isinstance(op, ast.And) else "or"
+            before = f" {word} ".join(map(text, values[:-1]))
+            discarded(run, values[-1], _both(when, before if word == "and" else f"not ({before})"), within)
         case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
-            discarded(run, node.elt)
+            discarded(run, node.elt, when, within or node)
         case ast.Tuple() | ast.List():
             for one in node.elts:
-                discarded(run, one)
+                discarded(run, one, when, within)
         case ast.Call() if id(node) in run.receivers:
             func = node.func
             name = func.value if isinstance(func, ast.Attribute) else func
@@ -470,14 +474,76 @@ def discarded(run: Place, node: ast.expr) -> None:
             if not _is_kept(run, name):
                 # torch.zeros(1).cuda() starts CUDA: there is no tensor that anybody reads afterwards.
                 return
-            text = run.scope.source.text(node)
-            key = run.scope.source.text(name)
-            is_name = isinstance(name, (ast.Name, ast.Attribute, ast.Subscript))
-            fix = f"{key} = {text}" if is_name else f"moved = {text}"
-            run.report(DISCARDED, node, name=key, fix=fix)
+            how, code = _keeping(run, node, name, within)
+            run.report(DISCARDED, node, name=text(name), fix=f"{how}: {f'if {when}: ' if when else ''}{code}")
             if run.key(name) in run.flow.names:
                 # What follows from this is told once: it counts as moved from here on.
                 run.flow.names[run.key(name)] = replace(run.receivers[id(node)], place="")
+
+
+def _both(when: str, test: str) -> str:
+    return f"({when}) and ({test})" if when else test
+
+
+def _keeping(run: Place, node: ast.Call, name: ast.expr, within: ast.expr | None) -> tuple[str, str]:
+    """How the result of a move is kept, in words and as code. What is a module's moves with it, and a loop's variable
+    that is only set again keeps nothing."""
+    text, receiver = run.scope.source.text, run.receivers[id(node)]
+    move = text(node)
+    loops = [one for one in run.loops if isinstance(one, ast.For)]
+    through: list[ast.For | ast.comprehension] = [*loops, *getattr(within, "generators", ())]
+    through = [one for one in through if isinstance(name, ast.Name) and name.id in _names_in(one.target)]
+    calls = (call for one in through for call in walk(one.iter) if isinstance(call, ast.Call))
+    modules = [call.func.value for call in calls if isinstance(call.func, ast.Attribute) and _gives_own(call)]
+    if receiver.kind == "parameter" and isinstance(name, ast.Attribute):
+        modules = [name.value]
+    if modules:
+        called = move.removeprefix(text(name)) if move.startswith(f"{text(name)}.") else ".to(device)"
+        return "move the module", f"{text(modules[-1])}{called}"
+    if receiver.kind == "parameter":
+        return "move it first, then wrap it", "nn.Parameter(t.to(device))"
+    if receiver.leaf:
+        return "create it on the device", "device=…, requires_grad=True"
+    if within is not None:
+        return "keep the results", f"moved = {text(within)}"
+    if through and not _is_read_after(run, through[-1], node):
+        return "keep the results in a list", f"moved.append({move})"
+    return "assign the result", f"{text(name) if _can_be_set(run, name) else 'moved'} = {move}"
+
+
+def _names_in(target: ast.expr) -> set[str]:
+    return {one.id for one in walk(target) if isinstance(one, ast.Name)}
+
+
+def _gives_own(call: ast.Call) -> bool:
+    return called_name(call) in ("parameters", "named_parameters", "buffers", "named_buffers")
+
+
+def _is_read_after(run: Place, loop: ast.For | ast.comprehension, node: ast.expr) -> bool:
+    """Return whether the rest of a loop's body does anything with what the loop goes through but move it."""
+    bound, end = _names_in(loop.target), (node.end_lineno or node.lineno, node.end_col_offset or 0)
+    reads = (one for one in walk(loop) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load))
+    later = (one for one in reads if one.id in bound and (one.lineno, one.col_offset) >= end)
+    return any(getattr(run.facts.parent(one), "attr", "") not in names.MOVES for one in later)
+
+
+# Attributes of a tensor that cannot be set, or only to a tensor on its device.
+_FIXED = ("T", "mT", "H", "mH", "real", "imag", "grad")
+
+
+def _can_be_set(run: Place, name: ast.expr) -> bool:
+    """Return whether a statement here can give this place another tensor."""
+    match name:
+        case ast.Name(key):
+            shared = (one.names for one in walk(run.facts.body) if isinstance(one, (ast.Global, ast.Nonlocal)))
+            return isinstance(run.facts.body, ast.Module) or key in run.local_names or any(key in one for one in shared)
+        case ast.Attribute(attr=attr):
+            return attr not in _FIXED
+        case ast.Subscript(value):
+            base = run.visible().get(run.key(value), UNKNOWN)
+            is_tuple = base.made is None or isinstance(base.made, (ast.Tuple, ast.GeneratorExp))
+            return not base.is_tensor and not (base.kind == "items" and is_tuple)
+    return False
 
 
 def _is_kept(run: Place, node: ast.expr) -> bool:
@@ -506,35 +572,73 @@ def apart(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
             continue
         text = run.scope.source.text(one.made)
         if not one.attribute:
-            fix = f"create it on the right device: device={_device_at(run, one.made)}"
-            run.report(IN_FORWARD, one.made, name=text, line=node.lineno, fix=fix)
+            run.report(IN_FORWARD, one.made, name=text, line=node.lineno, fix=_on_device(run, one.made, node))
             continue
-        fix = f'self.register_buffer("{one.attribute}", {text})'
+        fix = _buffer(run, one.attribute, one.made)
         if one.leaf:
             fix = f"self.{one.attribute} = nn.Parameter(…): it requires a gradient"
         run.report(PLAIN, one.made, name=f"self.{one.attribute}", line=node.lineno, fix=fix)
 
 
+def _buffer(run: Place, attribute: str, made: ast.expr) -> str:
+    """How an attribute becomes a buffer. Only a name that no object has can be registered, and only once."""
+    if not attribute.isidentifier():
+        return "register each tensor in it: self.register_buffer(name, tensor)"
+    members = list(names.family(run.scope.file, run.owner)) if run.owner is not None else []
+    inside = (node for one in members for function in one.methods.values() for node in walk(function))
+    sets = [node for node in inside if any(names.self_attribute(target) == attribute for target in _set_by(node))]
+    of_class = [target for one in members for node in one.node.body for target in _set_by(node)]
+    is_in_class = any(getattr(one, "id", "") == attribute for one in of_class)
+    if len(sets) == 1 and not is_in_class and len(_set_by(sets[0])) == 1 and getattr(sets[0], "value", None) is made:
+        return f'self.register_buffer("{attribute}", {run.scope.source.text(made)})'
+    first = f"remove the class's own {attribute}; " if is_in_class else ""
+    return f'{first}set a variable {attribute}, then once: self.register_buffer("{attribute}", {attribute})'
+
+
+def _set_by(node: ast.AST) -> list[ast.expr]:
+    """The targets that an assignment sets anew."""
+    is_set = isinstance(node, ast.Assign) or (isinstance(node, ast.AnnAssign) and node.value is not None)
+    return [target for target, _ in names.bindings(node)] if is_set else []
+
+
+# They make a tensor on the CPU alone.
+_ONLY_CPU = names.of_torch("from_numpy Tensor") | {one.replace(".cuda", "") for one in names.CUDA_TYPES}
+
+
+def _on_device(run: Place, made: ast.expr, used: ast.expr) -> str:
+    """How a tensor gets to the module's device: it is made there, or moved where that is not possible."""
+    functions = (one for one in walk(run.scope.file.tree) if isinstance(one, Function))
+    if not any(one is made for function in functions for one in walk(function)):
+        return f"move it where it is used: .to({_device_at(run, used).partition(',')[0]})"
+    device = _device_at(run, made)
+    name = run.dotted(made.func) if isinstance(made, ast.Call) else ""
+    is_new = isinstance(made, ast.Call) and called_name(made).startswith("new_")
+    if is_new or name in (names.FACTORIES | names.LIKE) - _ONLY_CPU:
+        return f"create it on the right device: device={device}"
+    return f"move it: {run.scope.source.text(made)}.to({device.partition(',')[0]})"
+
+
 def _device_at(run: Place, made: ast.expr) -> str:
     """An expression for the module's device at a place: of a parameter that is a tensor, else of the module itself."""
-    function = run.facts.body
-    around = {id(one) for one in walk(function)}
-    if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) and id(made) in around:
-        given = function.args
-        positional = [*given.posonlyargs, *given.args]
-        # One with a default may be None.
-        always = positional[: len(positional) - len(given.defaults)]
-        for one in always:
-            known = run.flow.names.get(one.arg, UNKNOWN)
-            if known.is_tensor and known.place == "input":
-                return f"{one.arg}.device"
     methods = run.owner.methods.values() if run.owner is not None else ()
     method = next((one for one in methods if any(inner is made for inner in walk(one))), None)
-    if method is None or not method.args.args:
+    visible = run.visible() if any(one is made for one in walk(run.facts.body)) else {}
+    for function in (run.facts.body, method):
+        given = getattr(function, "args", None) or ast.arguments([], [], None, [], [], None, [])
+        positional = [*given.posonlyargs, *given.args]
+        for one in positional[: len(positional) - len(given.defaults)]:  # one with a default may be None
+            known = visible.get(one.arg, UNKNOWN)
+            may_be_none = one.annotation is not None and re.search("None|Optional", ast.unparse(one.annotation))
+            if known.is_tensor and known.place == "input" and not may_be_none:
+                return f"{one.arg}.device"
+    is_bound = method is not None and not any(
+        getattr(one, "id", "").endswith("method") for one in method.decorator_list
+    )
+    own = {value.kind: name for name, value in reversed(run.attributes.items())}
+    if method is None or not is_bound or not method.args.args or not own.keys() & {"parameter", "module"}:
         return "device, given by the caller"
     receiver = method.args.args[0].arg
-    own = next((name for name, value in run.attributes.items() if value.kind == "parameter"), None)
-    return f"next({receiver}.parameters()).device" if own is None else f"{receiver}.{own}.device"
+    return f"{receiver}.{own['parameter']}.device" if "parameter" in own else f"next({receiver}.parameters()).device"
 
 
 def kept_module(run: Place, node: Node, key: str, item: Value | None) -> None:
@@ -542,8 +646,9 @@ def kept_module(run: Place, node: Node, key: str, item: Value | None) -> None:
     owner, name = run.owner, key.removeprefix("self.")
     if owner is None or not owner.is_module or not key.startswith("self.") or item is None:
         return
+    inner = ""
     while item.kind == "items" and item.item is not None:
-        item = item.item
+        inner, item = ", and nn.ModuleList or nn.ModuleDict for what is in it", item.item
     if item.kind != "module" or not item.stateful or item.attribute or owner.registers_by_hand:
         return
     registered = run.scope.registered.get(owner.node.name, set())
@@ -552,8 +657,22 @@ def kept_module(run: Place, node: Node, key: str, item: Value | None) -> None:
         return
     if not run.quiet:
         run.scope.told.add((owner.node.name, key))
-    kind = "nn.ModuleDict" if isinstance(run.containers.get(key), (ast.Dict, ast.DictComp)) else "nn.ModuleList"
-    run.report(IN_LIST, node, name=key, fix=f"use {kind}")
+    made = run.containers.get(key)
+    is_dict = isinstance(made, (ast.Dict, ast.DictComp)) or (
+        isinstance(made, ast.Call) and "dict" in called_name(made).lower()
+    )
+    fix = f"use {_module_dict(node, made)}" if is_dict else "use nn.ModuleList"
+    run.report(IN_LIST, node, name=key, fix=f"{fix}{inner}")
+
+
+def _module_dict(node: Node, made: ast.expr | None) -> str:
+    """The fix for a dict, which says what keys it takes where some that are seen may be others."""
+    keys = made.keys if isinstance(made, ast.Dict) else [made.key] if isinstance(made, ast.DictComp) else []
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    keys = [*keys, *(one.slice for one in targets if isinstance(one, ast.Subscript))]
+    values = [getattr(one, "value", None) for one in keys]
+    are_names = all(isinstance(one, str) and "." not in one for one in values)
+    return "nn.ModuleDict" if are_names else "nn.ModuleDict, whose keys are strings without a dot"
 
 
 def wrapped(run: Place, known: Value) -> None:
@@ -614,13 +733,20 @@ def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
         return
     if run.has_framework_step or run.facts.backwards(run.loops[-1]) or run.facts.is_taken(key):
         return
-    argument = node.args[-1] if isinstance(node, ast.Call) and node.args else node
-    text = run.scope.source.text(argument)
+    is_one = isinstance(node, ast.Call) and node.args and called_name(node) not in ("extend", "update")
+    text = _operand(run, node.args[-1]) if isinstance(node, ast.Call) and is_one else "loss"
     run.report(KEPT_GRAPH, node, name=key, fix=f"keep only the number: {text}.item(), or {text}.detach()")
 
 
+def _operand(run: Place, node: ast.expr) -> str:
+    """The source of an expression, so that a method can be called on it."""
+    text = run.scope.source.text(node)
+    return text if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)) else f"({text})"
+
+
 def summed_loss(run: Place, node: ast.stmt, target: ast.expr, added: ast.expr, known: Value, before: Value) -> None:
-    """`total += loss` in a loop: after a backward, or where no backward is made of the total."""
+    """`total += loss` in a loop: after a backward, or where no backward is made of the total. A total that is used as a
+    tensor stays one."""
     if not run.loops or run.in_no_grad or not run.is_outside(target, run.loops[-1]):
         return
     loop, key = run.loops[-1], ast.unparse(target)
@@ -629,8 +755,11 @@ def summed_loss(run: Place, node: ast.stmt, target: ast.expr, added: ast.expr, k
     trained = set(_names_kept(added)) & run.facts.backwards(loop)
     evaluated = known.is_tensor and known.graph and known.ndim == 0 and not (run.has_framework_step or run.no_graph)
     if (trained and not run.facts.is_plain(trained, loop)) or (evaluated and not run.facts.is_taken(key)):
-        text = run.scope.source.text(added)
-        fix = f"{key} += {text}.item()" if isinstance(added, ast.Name) else "add the number: .item(), or .detach()"
+        methods = (one for one in walk(run.facts.body) if isinstance(one, ast.Attribute))
+        is_tensor = any(ast.unparse(one.value) == key for one in methods)
+        number = f"{_operand(run, added)}.{'detach' if is_tensor else 'item'}()"
+        is_sum = isinstance(node, ast.AugAssign) or key in map(ast.unparse, ast.iter_child_nodes(node.value))
+        fix = f"{key} += {number}" if is_sum else f"add {number}"
         run.report(KEPT_GRAPH, node, name=key, fix=fix)
 
 

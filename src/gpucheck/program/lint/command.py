@@ -532,7 +532,14 @@ def _gather(scope: Scope, owner: Class, outer: Mapping[str, Value]) -> None:
     for key, value in kept.items():
         if key not in elsewhere:
             made = sources.get(key, value.made) if value.is_tensor else value.made
-            scope.attributes[name][key] = replace(value, attribute=key, made=made)
+            parts = tuple(_in_list(part, key) for part in value.parts)
+            item = value.item and _in_list(value.item, key)
+            scope.attributes[name][key] = replace(value, attribute=key, made=made, parts=parts, item=item)
+
+
+def _in_list(value: Value, key: str) -> Value:
+    """An element of a list or a dict that is an attribute: a tensor stays behind as one that is an attribute itself."""
+    return replace(value, attribute=f"{key}[…]") if value.is_tensor else value
 
 
 def _sources(functions: Iterator[Function]) -> dict[str, ast.expr]:

@@ -544,10 +544,8 @@ class Source:
 
     def text(self, node: Node) -> str:
         """The source of an expression, in one line, cut where it is longer than 60 characters."""
-        rows = [row.encode() for row in self.lines[node.lineno - 1 : node.end_lineno]]
-        rows[-1] = rows[-1][: node.end_col_offset]
-        rows[0] = rows[0][node.col_offset :]
-        text = " ".join(b" ".join(rows).decode("utf-8", "replace").split())
+        line = self.lines[node.lineno - 1].encode()[node.col_offset : node.end_col_offset].decode("utf-8", "replace")
+        text = line if node.end_lineno == node.lineno else ast.unparse(node)  # lines have comments
         return text if len(text) <= 60 else f"{text[:59]}…"
 
     def column(self, node: Node) -> int:
