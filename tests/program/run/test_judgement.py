@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import inspect
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpucheck.program.run import command, counters, hooks, judge, memory_peaks
 from gpucheck.program.run.command import Sources
@@ -425,6 +427,7 @@ def test_a_sparse_gradient_counts_by_its_values_and_indices() -> None:
 
 PROGRAM = """
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 for batch in data:
     a = torch.zeros(3).to(device)
     b = torch.tril(torch.ones(4, 4)).view(1, 4, 4).cuda()
@@ -463,3 +466,75 @@ def test_what_the_source_says_of_a_copy(line: int, made_by: str | None, in_loop:
 
 def test_a_source_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
     assert Sources().said(str(tmp_path / "none.py"), 3) == (None, None, None)
+
+
+# -- what is replaced takes what torch's own takes -----------------------------------------------------------------------
+
+
+def test_torchs_own_names_of_arguments_are_taken() -> None:
+    ones, zeros = torch.ones(3), torch.zeros(3)
+    read, fill, move = (
+        hooks._reader("", torch.masked_select),
+        hooks._filler(torch.Tensor.copy_),
+        hooks._mover(torch.Tensor.to),
+    )
+    assert read(input=ones, mask=ones > 0).tolist() == [1, 1, 1]
+    assert hooks._reader("", torch.nonzero)(input=ones, as_tuple=True)[0].tolist() == [0, 1, 2]
+    assert fill(zeros, other=ones, non_blocking=True) is zeros
+    assert zeros.tolist() == [1, 1, 1]
+    assert move(ones, other=ones.double()).dtype == torch.float64
+    with pytest.raises(TypeError, match='missing 1 required positional arguments: "other"'):
+        fill(zeros, src=ones)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "is_asynchronous"),
+    [
+        (("cuda",), {}, False),
+        (("cuda",), {"non_blocking": True}, True),
+        (("cuda", torch.float16, True), {}, True),
+        ((0, True), {}, True),
+        ((0, False), {}, False),
+        (("cuda", torch.float16, False, True), {}, False),
+    ],
+)
+def test_a_copy_is_asynchronous_by_name_or_by_place(
+    args: tuple[Any, ...], kwargs: dict[str, Any], is_asynchronous: bool
+) -> None:
+    assert hooks._is_asynchronous(args, kwargs) is is_asynchronous
+
+
+class Refusing(torch.Tensor):
+    """A class that holds its data itself and knows only how to move, as those of quantized weights do."""
+
+    @staticmethod
+    def __new__(cls, data: torch.Tensor) -> torch.Tensor:
+        return torch.Tensor._make_wrapper_subclass(cls, data.shape, dtype=data.dtype, device=data.device)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError(func)
+
+
+class Watching(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError(func)
+
+
+def test_nobody_is_asked_whether_memory_is_pinned_or_how_large_it_is() -> None:
+    plain, sparse = torch.ones(2), torch.eye(2).to_sparse()
+    assert hooks.is_pinned(Refusing(plain)) is None
+    with Watching():
+        assert hooks.is_pinned(plain) is False
+        assert memory_peaks.size(sparse) == 2 * 4 + 4 * 8
+
+
+def test_what_is_no_tensor_lies_on_no_device() -> None:
+    assert memory_peaks.device_of(object()) is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the resident set is read from /proc")
+def test_no_descriptor_of_ours_is_there_to_be_closed() -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+    assert memory_peaks.resident() > 0
+    assert sorted(os.listdir("/proc/self/fd")) == before

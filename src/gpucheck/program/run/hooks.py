@@ -51,7 +51,7 @@ _last_moved: dict[int, tuple[weakref.ref[Any], int]] = {}
 # Results of copies by id: what was moved, its version, and the site.
 _moved: dict[int, tuple[weakref.ref[Any], int, int]] = {}
 _followed: set[int] = set()
-_was_pinned: dict[int, bool] = {}
+_was_pinned: dict[int, bool | None] = {}
 
 
 # -- sites ------------------------------------------------------------------------------------------------------------
@@ -149,20 +149,21 @@ def _reader(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(original)
-    def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def read(*args: Any, **kwargs: Any) -> Any:
         try:
-            if device_of(self) is None or (thread := threading.get_ident()) in _silent:
-                return original(self, *args, **kwargs)
+            tensor = args[0] if args else kwargs.get("input")
+            if device_of(tensor) is None or (thread := threading.get_ident()) in _silent:
+                return original(*args, **kwargs)
             began = now()
             _silent.add(thread)
             try:
-                result = original(self, *args, **kwargs)
+                result = original(*args, **kwargs)
             finally:
                 _silent.discard(thread)
         except BaseException as error:
             error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
             raise
-        _waited(kind, began, self, sys._getframe(1))
+        _waited(kind, began, tensor, sys._getframe(1))
         return result
 
     return read
@@ -246,18 +247,18 @@ def _mover(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return what makes a tensor on another device of this one, or returns it as it is."""
 
     @functools.wraps(original)
-    def move(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def move(*args: Any, **kwargs: Any) -> Any:
         try:
             began = now()
-            result = original(self, *args, **kwargs)
-            if result is self:
+            result = original(*args, **kwargs)
+            if result is (moved := args[0]):
                 return result
         except BaseException as error:
             error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
             raise
-        source, target = device_of(self), device_of(result)
+        source, target = device_of(moved), device_of(result)
         if source is not None or target is not None:
-            _copied(self, result, source, target, began, "non_blocking" in kwargs and bool(kwargs["non_blocking"]))
+            _copied(moved, result, source, target, began, _is_asynchronous(args[1:], kwargs))
         return result
 
     return move
@@ -267,21 +268,25 @@ def _filler(original: Callable[..., Any]) -> Callable[..., Any]:
     """`copy_`: from the second into the first."""
 
     @functools.wraps(original)
-    def fill(self: Any, src: Any, non_blocking: bool = False) -> Any:
+    def fill(*args: Any, **kwargs: Any) -> Any:
         try:
-            target, source = device_of(self), device_of(src) if isinstance(src, torch.Tensor) else None
-            if source is None and target is None:
-                return original(self, src, non_blocking)
             began = now()
-            result = original(self, src, non_blocking)
+            result = original(*args, **kwargs)
         except BaseException as error:
             error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
             raise
-        if isinstance(src, torch.Tensor):
-            _copied(src, self, source, target, began, non_blocking, fills=True)
+        moved = args[1] if len(args) > 1 else kwargs["other"]
+        source, target = device_of(moved), device_of(result)
+        if (source is not None or target is not None) and isinstance(moved, torch.Tensor):
+            _copied(moved, result, source, target, began, _is_asynchronous(args[2:], kwargs), fills=True)
         return result
 
     return fill
+
+
+def _is_asynchronous(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return `non_blocking`: where it is no keyword, the first of the arguments that is a truth value."""
+    return bool(next((one for one in args if isinstance(one, bool)), kwargs.get("non_blocking", False)))
 
 
 def _copied(
@@ -330,8 +335,9 @@ def _note_copy(
     host = moved if source is None else result if target is None else None
     if host is not None:
         pinned = _was_pinned[site] = is_pinned(host) if looks else _was_pinned[site]
-        cells[at + (_PINNED if pinned else _PAGEABLE)] += 1
-        if non_blocking and not pinned and source is None:
+        if pinned is not None:
+            cells[at + (_PINNED if pinned else _PAGEABLE)] += 1
+        if non_blocking and pinned is False and source is None:
             cells[at + _UNPINNED_ASYNC] += 1
     if looks or site in _followed:
         _follow(moved, result, site, at)
@@ -357,9 +363,13 @@ def _follow(moved: Any, result: Any, site: int, at: int) -> None:
     _moved[id(result)] = weakref.ref(result), made, site
 
 
-def is_pinned(tensor: Any) -> bool:
-    """Return whether the host's side of a copy is page-locked: the device can then read it while the host goes on."""
-    return all(one.is_pinned() for one in memory_peaks.parts(tensor))
+def is_pinned(tensor: Any) -> bool | None:
+    """Return whether the host's side of a copy is page-locked: the device can then read it while the host goes on. None
+    for a class that answers for its tensors itself: it may refuse, and a mode of the program's is not asked either."""
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return None
+    with torch._C._DisableTorchDispatch():
+        return all(one.is_pinned() for one in memory_peaks.parts(tensor))
 
 
 # -- data, phases and steps -------------------------------------------------------------------------------------------
