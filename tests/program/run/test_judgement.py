@@ -427,7 +427,6 @@ def test_a_sparse_gradient_counts_by_its_values_and_indices() -> None:
 
 PROGRAM = """
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 for batch in data:
     a = torch.zeros(3).to(device)
     b = torch.tril(torch.ones(4, 4)).view(1, 4, 4).cuda()
@@ -468,21 +467,16 @@ def test_a_source_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
     assert Sources().said(str(tmp_path / "none.py"), 3) == (None, None, None)
 
 
-# -- what is replaced takes what torch's own takes -----------------------------------------------------------------------
+# -- what is replaced takes what torch's own takes ---------------------------------------------------------------------
 
 
 def test_torchs_own_names_of_arguments_are_taken() -> None:
     ones, zeros = torch.ones(3), torch.zeros(3)
-    read, fill, move = (
-        hooks._reader("", torch.masked_select),
-        hooks._filler(torch.Tensor.copy_),
-        hooks._mover(torch.Tensor.to),
-    )
+    read, fill = hooks._reader("", torch.masked_select), hooks._filler(torch.Tensor.copy_)
     assert read(input=ones, mask=ones > 0).tolist() == [1, 1, 1]
     assert hooks._reader("", torch.nonzero)(input=ones, as_tuple=True)[0].tolist() == [0, 1, 2]
     assert fill(zeros, other=ones, non_blocking=True) is zeros
     assert zeros.tolist() == [1, 1, 1]
-    assert move(ones, other=ones.double()).dtype == torch.float64
     with pytest.raises(TypeError, match='missing 1 required positional arguments: "other"'):
         fill(zeros, src=ones)
 
