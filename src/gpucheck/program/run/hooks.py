@@ -133,11 +133,22 @@ def _size(tensor: Any) -> int:
 # -- waits ------------------------------------------------------------------------------------------------------------
 
 
+def _failed(error: Exception) -> None:
+    """What measures has failed: nothing is measured any more, and the program goes on."""
+    uninstall()
+    memory[1] = 1
+    text = repr(error).encode("ascii", "replace")[:1000]
+    memory[counters.SIZE - len(text) : counters.SIZE] = text
+
+
 def _waited(kind: str, began: int, tensor: Any, frame: FrameType) -> None:
     spent, thread = now() - began, threading.get_ident()
     if thread in _silent:
         return
-    _count(_site(kind, frame), 0 if tensor is None else _size(tensor), spent)
+    try:
+        _count(_site(kind, frame), 0 if tensor is None else _size(tensor), spent)
+    except Exception as error:  # noqa: BLE001 (a tensor of the program's may be of any class)
+        _failed(error)
     if thread == _main_thread:
         cells[_WAITS_NS] += spent
 
@@ -300,11 +311,11 @@ def _copied(
     fills: bool = False,
 ) -> None:
     spent = now() - began
-    if is_plain(moved):
-        _note_copy(moved, result, source, target, spent, non_blocking, sys._getframe(2), fills)
-        return
-    with memory_peaks.unseen():
-        _note_copy(moved, result, source, target, spent, non_blocking, sys._getframe(2), fills)
+    try:
+        with memory_peaks.unseen():
+            _note_copy(moved, result, source, target, spent, non_blocking, sys._getframe(2), fills)
+    except Exception as error:  # noqa: BLE001 (a tensor of the program's may be of any class)
+        _failed(error)
 
 
 def _note_copy(
