@@ -585,20 +585,12 @@ def _buffer(run: Place, attribute: str, made: ast.expr) -> str:
     if not attribute.isidentifier():
         return "register each tensor in it: self.register_buffer(name, tensor)"
     members = list(names.family(run.scope.file, run.owner)) if run.owner is not None else []
-    inside = (node for one in members for function in one.methods.values() for node in walk(function))
-    sets = [node for node in inside if any(names.self_attribute(target) == attribute for target in _set_by(node))]
-    of_class = [target for one in members for node in one.node.body for target in _set_by(node)]
-    is_in_class = any(getattr(one, "id", "") == attribute for one in of_class)
-    if len(sets) == 1 and not is_in_class and len(_set_by(sets[0])) == 1 and getattr(sets[0], "value", None) is made:
+    sets = [one for member in members for one in member.sets.get(attribute, ())]
+    is_in_class = any(attribute in member.own_names for member in members)
+    if sets == [(made, True)] and not is_in_class:
         return f'self.register_buffer("{attribute}", {run.scope.source.text(made)})'
     first = f"remove the class's own {attribute}; " if is_in_class else ""
     return f'{first}set a variable {attribute}, then once: self.register_buffer("{attribute}", {attribute})'
-
-
-def _set_by(node: ast.AST) -> list[ast.expr]:
-    """The targets that an assignment sets anew."""
-    is_set = isinstance(node, ast.Assign) or (isinstance(node, ast.AnnAssign) and node.value is not None)
-    return [target for target, _ in names.bindings(node)] if is_set else []
 
 
 # They make a tensor on the CPU alone.

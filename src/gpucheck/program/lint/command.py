@@ -528,10 +528,9 @@ def _gather(scope: Scope, owner: Class, outer: Mapping[str, Value]) -> None:
     others = (node for key, one in owner.methods.items() if key not in setting_up for node in walk(one))
     attributes = (node for node in others if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
     elsewhere = {node.attr for node in attributes if self_attribute(node)}
-    sources = _sources(owner.methods[key] for key in setting_up)
     for key, value in kept.items():
         if key not in elsewhere:
-            made = sources.get(key, value.made) if value.is_tensor else value.made
+            made = owner.sets[key][-1][0] if value.is_tensor and key in owner.sets else value.made
             parts = tuple(_in_list(part, key) for part in value.parts)
             item = value.item and _in_list(value.item, key)
             scope.attributes[name][key] = replace(value, attribute=key, made=made, parts=parts, item=item)
@@ -540,13 +539,6 @@ def _gather(scope: Scope, owner: Class, outer: Mapping[str, Value]) -> None:
 def _in_list(value: Value, key: str) -> Value:
     """An element of a list or a dict that is an attribute: a tensor stays behind as one that is an attribute itself."""
     return replace(value, attribute=f"{key}[…]") if value.is_tensor else value
-
-
-def _sources(functions: Iterator[Function]) -> dict[str, ast.expr]:
-    """By attribute the expression that it is set to."""
-    nodes = (node for function in functions for node in walk(function))
-    pairs = (pair for node in nodes if isinstance(node, (ast.Assign, ast.AnnAssign)) for pair in names.bindings(node))
-    return {name: value for target, value in pairs if (name := self_attribute(target)) and value is not None}
 
 
 _STATEMENTS: dict[type[ast.stmt], Callable[[Any, Any], None]] = {

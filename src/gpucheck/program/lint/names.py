@@ -185,6 +185,9 @@ class Class:
     receiver: str = "self"
     # Attributes that some call takes: `nn.Sequential(*self.layers)`.
     handed_on: frozenset[str] = frozenset()
+    # By attribute of self what each assignment sets it to, and whether that is its only target; the class's own names.
+    sets: dict[str, list[tuple[ast.expr | None, bool]]] = field(default_factory=dict)
+    own_names: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -258,14 +261,34 @@ def _class(node: ast.ClassDef) -> Class:
     methods = {one.name: one for one in node.body if isinstance(one, Function)}
     receivers = [name for one in methods.values() if (name := _renamed(one))]
     by_hand, handed_on = False, set()
+    sets: dict[str, list[tuple[ast.expr | None, bool]]] = {}
     for inner in walk(node):
+        pairs = _assigned(inner)
+        for target, value in pairs:
+            if attribute := self_attribute(target):
+                sets.setdefault(attribute, []).append((value, len(pairs) == 1))
         if isinstance(inner, ast.Call):
             called = called_name(inner)
             by_hand = by_hand or called in ("add_module", "register_module", "setattr", "__setattr__")
             arguments = [*inner.args, *(one.value for one in inner.keywords)]
             handed_on |= {attribute for one in arguments if (attribute := _container_of(one, called))}
-    receiver = receivers[0] if receivers else "self"
-    return Class(node, (), methods, registers_by_hand=by_hand, handed_on=frozenset(handed_on), receiver=receiver)
+    own_names = frozenset(getattr(target, "id", "") for inner in node.body for target, _ in _assigned(inner))
+    return Class(
+        node,
+        (),
+        methods,
+        registers_by_hand=by_hand,
+        receiver=receivers[0] if receivers else "self",
+        handed_on=frozenset(handed_on),
+        sets=sets,
+        own_names=own_names,
+    )
+
+
+def _assigned(node: ast.AST) -> list[tuple[ast.expr, ast.expr | None]]:
+    """The targets that an assignment sets anew, with what each gets."""
+    is_new = isinstance(node, ast.Assign) or (isinstance(node, ast.AnnAssign) and node.value is not None)
+    return [*bindings(node)] if is_new else []
 
 
 def _renamed(method: Function) -> str:
