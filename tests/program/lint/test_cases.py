@@ -309,3 +309,33 @@ class Net(nn.Module):
 """
     ((found, _),) = command.mistakes((HEAD + text).encode())
     assert found.fix == fix
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "match g():\n        case {'net': y}:\n            y.cuda()",
+        "match g():\n        case [y, *rest] if y.cuda():\n            y.cuda()",
+        "match g():\n        case {'a': 1, **y}:\n            y.cuda()",
+        "try:\n        g()\n    except E as y:\n        y.cuda()",
+        "def y(): pass\n    y.cuda()",
+        "class y: pass\n    y.cuda()",
+        "import net as y\n    y.cuda()",
+        "from net import y\n    y.cuda()",
+        "def h():\n        nonlocal y\n        y = Net()\n    h()\n    y.cuda()",
+        "o.y = y\n    o = g()\n    o.y.cuda()",
+        "for o in g():\n        o.y.cuda()\n        o.y = torch.ones(2)",
+    ],
+)
+def test_a_name_that_is_bound_again_is_another_thing(code: str) -> None:
+    text = f"def f(g, o):\n    y = torch.ones(2)\n    {code}\n"
+    assert command.mistakes((HEAD + text).encode()) == []
+
+
+def test_what_another_function_sets_is_not_known() -> None:
+    text = "y = torch.ones(2)\ndef f():\n    global y\n    y = Net()\ndef g():\n    y.cuda()\n"
+    assert command.mistakes((HEAD + text).encode()) == []
+    text = "class C:\n    def f(self):\n        self.y = torch.ones(2)\n        self.g()\n        self.y.cuda()\n"
+    text += "    def g(self):\n        self.y = Net()\n"
+    assert command.mistakes((HEAD + text).encode()) == []
+    assert len(command.mistakes((HEAD + text.replace("self.y = N", "self.x = N")).encode())) == 1

@@ -307,13 +307,15 @@ class Given:
 class Effect:
     """The effect of calling a function: what it returns, where it starts CUDA, and what it does before that.
 
-    `sets` is where it sets CUDA_VISIBLE_DEVICES before it starts CUDA, `on_gpu` where it makes or moves tensors on one.
+    `sets` is where it sets CUDA_VISIBLE_DEVICES before it starts CUDA, `on_gpu` where it makes or moves tensors on one,
+    `attributes` the keys of those of `self` that it sets.
     """
 
     returns: Value = UNKNOWN
     started: Node | None = None
     sets: tuple[Node, ...] = ()
     on_gpu: tuple[ast.expr, ...] = ()
+    attributes: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -363,6 +365,8 @@ class Place:
         self.sets: list[Node] = []
         self.on_gpu: list[ast.expr] = []
         self.registered: set[int] = set()
+        # Names whose attributes are known.
+        self.rooted: set[str] = set()
         # What lists and dicts were made of, by their keys; functions and classes that were defined on the way.
         self.containers: dict[str, ast.expr] = {}
         self.functions: dict[str, Function] = {}

@@ -156,7 +156,16 @@ class Run(Expressions):
                 return
             _STATEMENTS.get(type(one), Run.below)(self, one)
 
+    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
+        for one in node.names:
+            self.flow.names.pop(one.asname or one.name.partition(".")[0], None)
+
+    def _class(self, node: ast.ClassDef) -> None:
+        self.classes.append(node)
+        self.flow.names.pop(node.name, None)
+
     def _function(self, node: Function) -> None:
+        self.flow.names.pop(node.name, None)
         self.functions[node.name] = node
         self.nested.append(node)
         self.scope.parents[id(node)] = self
@@ -310,6 +319,7 @@ class Run(Expressions):
             ends = self.flow
         for handler in node.handlers:
             self.flow = failed.copy()
+            self.flow.names |= dict.fromkeys(names.captured(handler), UNKNOWN)
             self.statements(handler.body)
             ends = met(ends, self.flow)
         self.flow = ends
@@ -323,6 +333,9 @@ class Run(Expressions):
         before, ends = self.flow.copy(), self.flow.copy()
         for case in node.cases:
             self.flow = before.copy()
+            self.flow.names |= {name: UNKNOWN for one in walk(case.pattern) for name in names.captured(one)}
+            if case.guard is not None:
+                self.test(case.guard)
             self.statements(case.body)
             ends = met(ends, self.flow)
         self.flow = ends
@@ -358,7 +371,8 @@ def effect_of(
                 run.flow.names.setdefault(one.arg, Value("tensor", "input"))
     run.statements(function.body)
     returns = all_of(run.returned) or UNKNOWN
-    scope.effects[id(function)] = Effect(returns, run.flow.started, tuple(run.sets), tuple(run.on_gpu))
+    attributes = frozenset(key for key in run.flow.names if key.startswith("self."))
+    scope.effects[id(function)] = Effect(returns, run.flow.started, tuple(run.sets), tuple(run.on_gpu), attributes)
     end(run)
     return scope.effects[id(function)]
 
@@ -409,6 +423,8 @@ def _bound_in(function: Function) -> set[str]:
             found.add(node.arg)
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             shared.update(node.names)
+        else:
+            found.update(names.captured(node))
     return found - shared
 
 
@@ -543,7 +559,8 @@ def _in_list(value: Value, key: str) -> Value:
 
 _STATEMENTS: dict[type[ast.stmt], Callable[[Any, Any], None]] = {
     **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef), Run._function),
-    ast.ClassDef: lambda run, node: run.classes.append(node),
+    ast.ClassDef: Run._class,
+    **dict.fromkeys((ast.Import, ast.ImportFrom), Run._import),
     ast.Expr: Run._expression,
     ast.Assign: Run._assign,
     ast.AnnAssign: Run._annotated,

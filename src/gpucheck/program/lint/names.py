@@ -203,6 +203,8 @@ class File:
     in_workers: frozenset[str] = frozenset()
     lambdas_in_workers: set[int] = field(default_factory=set)
     datasets_in_workers: frozenset[str] = frozenset()
+    # Names that a function sets for others too: what one has read says nothing of what another reads.
+    shared: frozenset[str] = frozenset()
     has_default_device: bool = False
     starts_children: bool = False
     # Whether processes are spawned by the name of a context or by default; whether by default.
@@ -236,6 +238,8 @@ def read(tree: ast.Module) -> File:
                 file.imports |= {one.asname or one.name: _canonical(f"{where}.{one.name}") for one in names}
             case ast.Call():
                 calls.append(node)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                file.shared |= _set_for_others(node)
             case ast.ClassDef():
                 file.classes[node.name] = _class(node)
     for statement in tree.body:
@@ -249,6 +253,21 @@ def read(tree: ast.Module) -> File:
     _bases(file)
     _look_at_calls(file, calls)
     return file
+
+
+def _set_for_others(function: Function) -> set[str]:
+    """The names of an outer scope that a function sets."""
+    shared = {name for one in walk(function) if isinstance(one, (ast.Global, ast.Nonlocal)) for name in one.names}
+    names = (one for one in walk(function) if isinstance(one, ast.Name)) if shared else ()
+    return shared & {one.id for one in names if isinstance(one.ctx, ast.Store)}
+
+
+def captured(node: ast.AST) -> set[str]:
+    """The names that an error's handler or a pattern binds."""
+    kinds = (ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping)
+    return (
+        {getattr(node, "name", None) or getattr(node, "rest", None) or ""} - {""} if isinstance(node, kinds) else set()
+    )
 
 
 def _canonical(name: str) -> str:
