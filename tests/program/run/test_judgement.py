@@ -472,7 +472,7 @@ def test_a_source_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
 
 def test_torchs_own_names_of_arguments_are_taken() -> None:
     ones, zeros = torch.ones(3), torch.zeros(3)
-    read, fill = hooks._reader("", torch.masked_select), hooks._filler(torch.Tensor.copy_)
+    read, fill = hooks._reader("", torch.masked_select), hooks._measured(hooks._filled, torch.Tensor.copy_)
     assert read(input=ones, mask=ones > 0).tolist() == [1, 1, 1]
     assert hooks._reader("", torch.nonzero)(input=ones, as_tuple=True)[0].tolist() == [0, 1, 2]
     assert fill(zeros, other=ones, non_blocking=True) is zeros

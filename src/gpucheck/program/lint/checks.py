@@ -9,21 +9,8 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpucheck.program.lint import names
+from gpucheck.program.lint import names, options
 from gpucheck.program.lint.names import Class, File, Function, Node, Source, called_name, walk
-from gpucheck.program.lint.options import (
-    BY_ID,
-    DISCARDED,
-    EMPTY_CACHE,
-    IN_FORWARD,
-    IN_LIST,
-    IN_WORKER,
-    KEPT_GRAPH,
-    LATE_VISIBLE,
-    MOVED_PARAMETER,
-    PLAIN,
-    UNWAITED,
-)
 from gpucheck.report.finding import Finding
 
 AT_LEAST_ONE = -1
@@ -393,7 +380,7 @@ class Place:
         if self.quiet:
             return
         source = self.scope.source
-        line, column, row = node.lineno, source.column(node), BY_ID[rule]
+        line, column, row = node.lineno, source.column(node), options.BY_ID[rule]
         evidence = {
             "line": line,
             "column": column,
@@ -479,7 +466,7 @@ def discarded(run: Place, node: ast.expr, when: str = "", within: ast.expr | Non
                 # torch.zeros(1).cuda() starts CUDA: there is no tensor that anybody reads afterwards.
                 return
             how, code = _keeping(run, node, name, within)
-            run.report(DISCARDED, node, name=text(name), fix=f"{how}: {f'if {when}: ' if when else ''}{code}")
+            run.report(options.DISCARDED, node, name=text(name), fix=f"{how}: {f'if {when}: ' if when else ''}{code}")
             if run.key(name) in run.flow.names:
                 # What follows from this is told once: it counts as moved from here on.
                 run.flow.names[run.key(name)] = replace(run.receivers[id(node)], place="")
@@ -576,12 +563,12 @@ def apart(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
             continue
         text = run.scope.source.text(one.made)
         if not one.attribute:
-            run.report(IN_FORWARD, one.made, name=text, line=node.lineno, fix=_on_device(run, one.made, node))
+            run.report(options.IN_FORWARD, one.made, name=text, line=node.lineno, fix=_on_device(run, one.made, node))
             continue
         fix = _buffer(run, one.attribute, one.made)
         if one.leaf:
             fix = f"self.{one.attribute} = nn.Parameter(…): it requires a gradient"
-        run.report(PLAIN, one.made, name=f"self.{one.attribute}", line=node.lineno, fix=fix)
+        run.report(options.PLAIN, one.made, name=f"self.{one.attribute}", line=node.lineno, fix=fix)
 
 
 def _buffer(run: Place, attribute: str, made: ast.expr) -> str:
@@ -658,7 +645,7 @@ def kept_module(run: Place, node: Node, key: str, item: Value | None) -> None:
         isinstance(made, ast.Call) and "dict" in called_name(made).lower()
     )
     fix = f"use {_module_dict(node, made)}" if is_dict else "use nn.ModuleList"
-    run.report(IN_LIST, node, name=key, fix=f"{fix}{inner}")
+    run.report(options.IN_LIST, node, name=key, fix=f"{fix}{inner}")
 
 
 def _module_dict(node: Node, made: ast.expr | None) -> str:
@@ -683,7 +670,7 @@ _MOVED_LEAF_FIX = "create it on the device: device=…, requires_grad=True, or c
 def moved_leaf(run: Place, known: Value, fix: str = _MOVED_LEAF_FIX) -> None:
     """A moved leaf whose gradient is asked for, or that an optimizer gets."""
     if known.moved is not None:
-        run.report(MOVED_PARAMETER, known.moved, name=run.scope.source.text(known.moved), fix=fix)
+        run.report(options.MOVED_PARAMETER, known.moved, name=run.scope.source.text(known.moved), fix=fix)
 
 
 def optimized(run: Place, values: Iterable[Value]) -> None:
@@ -698,7 +685,7 @@ def read(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
     for one in values:
         pending = one.pending or (one.item.pending if one.item is not None else None)
         if pending is not None:
-            run.report(UNWAITED, pending, name=run.scope.source.text(pending), line=node.lineno)
+            run.report(options.UNWAITED, pending, name=run.scope.source.text(pending), line=node.lineno)
 
 
 def waited(run: Place, values: Iterable[Value]) -> None:
@@ -717,7 +704,7 @@ def empty_cache(run: Place, node: ast.expr, name: str) -> None:
     loop = run.loops[-1]
     has_inner = any(isinstance(one, (ast.For, ast.While, ast.AsyncFor)) for one in walk(loop) if one is not loop)
     if not has_inner and not run.is_guarded(node, loop) and run.facts.is_steps(loop):
-        run.report(EMPTY_CACHE, node)
+        run.report(options.EMPTY_CACHE, node)
 
 
 def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
@@ -731,7 +718,7 @@ def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
         return
     is_one = isinstance(node, ast.Call) and node.args and called_name(node) not in ("extend", "update")
     text = _operand(run, node.args[-1]) if isinstance(node, ast.Call) and is_one else "loss"
-    run.report(KEPT_GRAPH, node, name=key, fix=f"keep only the number: {text}.item(), or {text}.detach()")
+    run.report(options.KEPT_GRAPH, node, name=key, fix=f"keep only the number: {text}.item(), or {text}.detach()")
 
 
 def _operand(run: Place, node: ast.expr) -> str:
@@ -756,7 +743,7 @@ def summed_loss(run: Place, node: ast.stmt, target: ast.expr, added: ast.expr, k
         number = f"{_operand(run, added)}.{'detach' if is_tensor else 'item'}()"
         is_sum = isinstance(node, ast.AugAssign) or key in map(ast.unparse, ast.iter_child_nodes(node.value))
         fix = f"{key} += {number}" if is_sum else f"add {number}"
-        run.report(KEPT_GRAPH, node, name=key, fix=fix)
+        run.report(options.KEPT_GRAPH, node, name=key, fix=fix)
 
 
 def _names_kept(node: ast.expr) -> Iterable[str]:
@@ -787,7 +774,7 @@ def _used(run: Place, *nodes: ast.expr) -> None:
         return
     run.on_gpu += nodes
     for node in nodes if run.in_worker else ():
-        run.report(IN_WORKER, node, name=f"{run.name} runs in a DataLoader worker", fix=_WORKER_FIX)
+        run.report(options.IN_WORKER, node, name=f"{run.name} runs in a DataLoader worker", fix=_WORKER_FIX)
 
 
 def called(run: Place, node: ast.Call, effect: Effect) -> Value:
@@ -836,7 +823,7 @@ def visible_devices(run: Place, *nodes: Node) -> None:
         run.sets += () if run.quiet else nodes
     elif not run.scope.file.starts_children:  # what is set for a child that is started later is in time
         for node in nodes:
-            run.report(LATE_VISIBLE, node, line=run.flow.started.lineno, value=_set_to(node))
+            run.report(options.LATE_VISIBLE, node, line=run.flow.started.lineno, value=_set_to(node))
 
 
 def _set_to(node: Node) -> str:
@@ -858,7 +845,7 @@ def _forked(run: Place, node: ast.Call) -> None:
     later = [one for one in walk(run.facts.body) if isinstance(one, ast.Call) and one.lineno > node.lineno]
     if any(_uses_gpu(run, one) for one in later):
         told = f"CUDA has started in line {run.flow.started.lineno}"
-        run.report(IN_WORKER, node, name=told, fix=_FORK_FIX)
+        run.report(options.IN_WORKER, node, name=told, fix=_FORK_FIX)
 
 
 def _uses_gpu(run: Place, node: ast.Call) -> bool:
@@ -881,4 +868,4 @@ def _child(run: Place, given: Given) -> None:
     effect = run.scope.effect_of(function, None, run.outer, (), 0)
     if effect.on_gpu or effect.started is not None:
         told = f"{function.name} uses the GPU, and CUDA has started in line {run.flow.started.lineno}"
-        run.report(IN_WORKER, given.node, name=told, fix=_FORK_FIX)
+        run.report(options.IN_WORKER, given.node, name=told, fix=_FORK_FIX)

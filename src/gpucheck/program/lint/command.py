@@ -205,19 +205,9 @@ class Run(Expressions):
                 self._store(node, one, inner, expression)
             return
         if isinstance(target, ast.Subscript):
-            if self.dotted(target.value) == "os.environ" and checks.names_variable(target.slice):
-                checks.visible_devices(self, node)
-            key = self.key(target.value)
-            if key and self.value(target.value).kind == "items":
-                self.containers.setdefault(key, ast.Dict([], []))
-                checks.kept_module(self, node, key, known)
+            self._put_in(node, target, known)
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
-            # total = total + loss, average = 0.9 * average + 0.1 * loss
-            text = ast.unparse(target)
-            for mine, added in ((value.left, value.right), (value.right, value.left)):
-                if text in texts(mine) and not any(isinstance(one, ast.Call) for one in walk(mine)):
-                    checks.summed_loss(self, node, target, added, self.tried(added), self.tried(mine))
-                    break
+            self._summed(node, target, value)
         attribute = self_attribute(target)
         if attribute and self.owner is not None and self.owner.is_module:
             checks.wrapped(self, known)
@@ -228,12 +218,25 @@ class Run(Expressions):
                 checks.kept_module(self, node, f"self.{attribute}", known.item)
         self.bind(target, known)
 
-    def tried(self, node: ast.expr) -> Value:
-        """Return what an expression is, without a second look at its mistakes."""
-        self.quiet += 1
-        known = self.value(node)
-        self.quiet -= 1
-        return known
+    def _put_in(self, node: ast.stmt, target: ast.Subscript, known: Value) -> None:
+        """An element of a list or a dict, or a variable of the environment."""
+        if self.dotted(target.value) == "os.environ" and checks.names_variable(target.slice):
+            checks.visible_devices(self, node)
+        key = self.key(target.value)
+        if key and self.value(target.value).kind == "items":
+            self.containers.setdefault(key, ast.Dict([], []))
+            checks.kept_module(self, node, key, known)
+
+    def _summed(self, node: ast.stmt, target: ast.expr, value: ast.BinOp) -> None:
+        """`total = total + loss`, `average = 0.9 * average + 0.1 * loss`. Its mistakes have been looked at before."""
+        text = ast.unparse(target)
+        for mine, added in ((value.left, value.right), (value.right, value.left)):
+            if text in texts(mine) and not any(isinstance(one, ast.Call) for one in walk(mine)):
+                self.quiet += 1
+                known, before = self.value(added), self.value(mine)
+                self.quiet -= 1
+                checks.summed_loss(self, node, target, added, known, before)
+                break
 
     def _augmented(self, node: ast.AugAssign) -> None:
         before = self._loaded(node.target)

@@ -89,7 +89,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
         counting = vars(holder)[name]
         made.originals[counting] = counting.__wrapped__
     hooks.device_of = memory_peaks.device_of = _device_of
-    hooks.is_plain = memory_peaks.is_plain = lambda tensor: False
+    memory_peaks.is_plain = lambda tensor: False
     hooks.is_pinned = _is_pinned
     memory_peaks.is_used = lambda: True
     memory_peaks.read = lambda cells, phase: None

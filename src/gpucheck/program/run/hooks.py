@@ -233,66 +233,49 @@ def _warning(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
     return read
 
 
-def _called(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """A wait for a device, a stream or an event, which takes no tensor."""
+def _measured(
+    note: Callable[[Any, tuple[Any, ...], dict[str, Any], int, FrameType], None], original: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return the same, with `note` told of each result: with the arguments, the time of the call, and who called."""
 
     @functools.wraps(original)
-    def wait(*args: Any, **kwargs: Any) -> Any:
+    def measured(*args: Any, **kwargs: Any) -> Any:
         try:
             began = now()
             result = original(*args, **kwargs)
         except BaseException as error:
             error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
             raise
-        if memory_peaks.is_used():
-            _waited(kind, began, None, sys._getframe(1))
+        note(result, args, kwargs, began, sys._getframe(1))
         return result
 
-    return wait
+    return measured
+
+
+def _called(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A wait for a device, a stream or an event, which takes no tensor."""
+
+    def note(result: Any, args: Any, kwargs: Any, began: int, frame: FrameType) -> None:
+        if memory_peaks.is_used():
+            _waited(kind, began, None, frame)
+
+    return _measured(note, original)
 
 
 # -- copies -----------------------------------------------------------------------------------------------------------
 
 
-def _mover(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what makes a tensor on another device of this one, or returns it as it is."""
-
-    @functools.wraps(original)
-    def move(*args: Any, **kwargs: Any) -> Any:
-        try:
-            began = now()
-            result = original(*args, **kwargs)
-            if result is (moved := args[0]):
-                return result
-        except BaseException as error:
-            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
-            raise
-        source, target = device_of(moved), device_of(result)
-        if source is not None or target is not None:
-            _copied(moved, result, source, target, began, _is_asynchronous(args[1:], kwargs))
-        return result
-
-    return move
+def _moved_to(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], began: int, frame: FrameType) -> None:
+    """A tensor was made on another device of this one, or returned as it is."""
+    if result is not args[0]:
+        _copied(args[0], result, _is_asynchronous(args[1:], kwargs), began, frame)
 
 
-def _filler(original: Callable[..., Any]) -> Callable[..., Any]:
+def _filled(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], began: int, frame: FrameType) -> None:
     """`copy_`: from the second into the first."""
-
-    @functools.wraps(original)
-    def fill(*args: Any, **kwargs: Any) -> Any:
-        try:
-            began = now()
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
-            raise
-        moved = args[1] if len(args) > 1 else kwargs["other"]
-        source, target = device_of(moved), device_of(result)
-        if (source is not None or target is not None) and isinstance(moved, torch.Tensor):
-            _copied(moved, result, source, target, began, _is_asynchronous(args[2:], kwargs), fills=True)
-        return result
-
-    return fill
+    moved = args[1] if len(args) > 1 else kwargs["other"]
+    if isinstance(moved, torch.Tensor):
+        _copied(moved, result, _is_asynchronous(args[2:], kwargs), began, frame, fills=True)
 
 
 def _is_asynchronous(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -300,20 +283,16 @@ def _is_asynchronous(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return bool(next((one for one in args if isinstance(one, bool)), kwargs.get("non_blocking", False)))
 
 
-def _copied(
-    moved: Any,
-    result: Any,
-    source: str | None,
-    target: str | None,
-    began: int,
-    non_blocking: bool,
-    *,
-    fills: bool = False,
-) -> None:
-    spent = now() - began
+def _copied(moved: Any, result: Any, non_blocking: bool, began: int, frame: FrameType, *, fills: bool = False) -> None:
+    source, target = device_of(moved), device_of(result)
+    if source is None and target is None:
+        return
+    spent, thread = now() - began, threading.get_ident()
     try:
         with memory_peaks.unseen():
-            _note_copy(moved, result, source, target, spent, non_blocking, sys._getframe(2), fills)
+            # A dtype or a layout on one device is none.
+            if thread not in _silent and not (source == target and moved.device == result.device):
+                _note_copy(moved, result, source, target, spent, non_blocking, frame, fills)
     except Exception as error:  # noqa: BLE001 (a tensor of the program's may be of any class)
         _failed(error)
 
@@ -328,15 +307,10 @@ def _note_copy(
     frame: FrameType,
     fills: bool,
 ) -> None:
-    if source == target and moved.device == result.device:  # a dtype or a layout on one device
-        return
-    thread = threading.get_ident()
-    if thread in _silent:
-        return
     kind = "to_device" if source is None else "to_host" if target is None else "between"
     site = _site(kind, frame, fills=fills)
     at = _count(site, memory_peaks.size(moved), spent)
-    if thread == _main_thread:
+    if threading.get_ident() == _main_thread:
         # A copy to the host returns when the device is done with what comes before it: that is waiting.
         cells[_WAITS_NS if target is None else _COPIES_NS] += spent
     if at < 0:
@@ -566,7 +540,7 @@ def step() -> None:
 
 # -- beginning and end ------------------------------------------------------------------------------------------------
 
-device_of, is_plain = memory_peaks.device_of, memory_peaks.is_plain
+device_of = memory_peaks.device_of
 
 _SCALARS = {"item": "item", "__bool__": "bool", "is_nonzero": "bool"}
 _WARNING = {"__float__": "float", "__int__": "int", "__complex__": "complex", "__index__": "index"}
@@ -598,8 +572,8 @@ def install() -> None:
     for name, kind in _READERS.items():
         _replace(tensor, name, functools.partial(_reader, kind))
     for name in _MOVERS:
-        _replace(tensor, name, _mover)
-    _replace(tensor, "copy_", _filler)
+        _replace(tensor, name, functools.partial(_measured, _moved_to))
+    _replace(tensor, "copy_", functools.partial(_measured, _filled))
     for name, kind in _FUNCTIONS.items():
         _replace(torch, name, functools.partial(_reader, kind))
     for name in _SYNCHRONISE:
