@@ -187,7 +187,7 @@ FIXES = [
     ("x = torch.ones(2, 3)\nx[0].to('meta')", "moved = x[0].to('meta')", "moved.is_meta"),
     ("x = torch.ones(2, 3)\nx.T.to('meta')", "moved = x.T.to('meta')", "moved.is_meta"),
     ("x = torch.ones(2)\ndef f():\n    x.to('meta')\nf()", "moved = x.to('meta')", "True"),
-    ("x = torch.ones(2)\ndef f():\n    global x\n    x.to('meta')\nf()", "x = x.to('meta')", "x.is_meta"),
+    ("x = torch.ones(2)\ndef f():\n    global x\n    x.to('meta')\nf()", "moved = x.to('meta')", "True"),
     ("x, go = torch.ones(2), False\nx.to('meta') if go else None", "if go: x = x.to('meta')", "x.is_cpu"),
     ("x, go = torch.ones(2), True\nnot go or x.to('meta')", "if not (not go): x = x.to('meta')", "x.is_meta"),
     ("x = torch.ones(2)\nx.to('meta',  # there\n    torch.float16)", "x = x.to('meta', torch.float16)", "x.is_meta"),

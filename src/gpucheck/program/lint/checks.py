@@ -444,14 +444,15 @@ def discarded(run: Place, node: ast.expr, when: str = "", within: ast.expr | Non
     """A statement that is nothing but the move of a tensor, made where `when` holds, or for each that the comprehension
     `within` goes through. The expression has been evaluated before."""
     text = run.scope.source.text
+    also = f"({when}) and " if when else ""
     match node:
         case ast.IfExp(test, body, orelse):
-            discarded(run, body, _both(when, text(test)), within)
-            discarded(run, orelse, _both(when, f"not ({text(test)})"), within)
-        case ast.BoolOp(op, values):
-            word = "and" if isinstance(op, ast.And) else "or"
-            before = f" {word} ".join(map(text, values[:-1]))
-            discarded(run, values[-1], _both(when, before if word == "and" else f"not ({before})"), within)
+            discarded(run, body, f"{also}({text(test)})" if when else text(test), within)
+            discarded(run, orelse, f"{also}not ({text(test)})", within)
+        case ast.BoolOp(ast.And(), values):
+            discarded(run, values[-1], also + " and ".join(f"({text(one)})" for one in values[:-1]), within)
+        case ast.BoolOp(ast.Or(), values):
+            discarded(run, values[-1], also + " and ".join(f"not ({text(one)})" for one in values[:-1]), within)
         case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
             discarded(run, node.elt, when, within or node)
         case ast.Tuple() | ast.List():
@@ -470,10 +471,6 @@ def discarded(run: Place, node: ast.expr, when: str = "", within: ast.expr | Non
             if run.key(name) in run.flow.names:
                 # What follows from this is told once: it counts as moved from here on.
                 run.flow.names[run.key(name)] = replace(run.receivers[id(node)], place="")
-
-
-def _both(when: str, test: str) -> str:
-    return f"({when}) and ({test})" if when else test
 
 
 def _keeping(run: Place, node: ast.Call, name: ast.expr, within: ast.expr | None) -> tuple[str, str]:
@@ -526,8 +523,7 @@ def _can_be_set(run: Place, name: ast.expr) -> bool:
     """Return whether a statement here can give this place another tensor."""
     match name:
         case ast.Name(key):
-            shared = (one.names for one in walk(run.facts.body) if isinstance(one, (ast.Global, ast.Nonlocal)))
-            return isinstance(run.facts.body, ast.Module) or key in run.local_names or any(key in one for one in shared)
+            return isinstance(run.facts.body, ast.Module) or key in run.local_names
         case ast.Attribute(attr=attr):
             return attr not in _FIXED
         case ast.Subscript(value):
@@ -853,7 +849,7 @@ def _uses_gpu(run: Place, node: ast.Call) -> bool:
     func = node.func
     if isinstance(func, ast.Attribute) and (func.attr == "cuda" or run.dotted(func) in names.STARTS_CUDA):
         return True
-    values = [*node.args, *(one.value for one in node.keywords)]
+    values = names.arguments(node)
     return any(isinstance(one, ast.Constant) and str(one.value).startswith("cuda") for one in values)
 
 

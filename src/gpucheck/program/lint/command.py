@@ -390,7 +390,7 @@ def end(run: Run) -> None:
 
 def _begin(run: Run, function: Function, parent: Place | None) -> None:
     """The names and the circumstances with which a function starts."""
-    run.local_names = _bound_in(function)
+    run.local_names, _ = names.bound_in(function)
     run.evidence = run.facts.evidence()
     run.in_worker = bool({f".{function.name}", run.name} & run.scope.file.in_workers)
     decorators = {run.dotted(one.func if isinstance(one, ast.Call) else one) for one in function.decorator_list}
@@ -414,21 +414,6 @@ def _begin(run: Run, function: Function, parent: Place | None) -> None:
             roots = frozenset(["__getitem__", "__getitems__", *iterates])
             run.in_worker = function.name in names.reachable(run.scope.file, owner, roots) - {"__init__"}
     _parameters(run, function, is_method)
-
-
-def _bound_in(function: Function) -> set[str]:
-    """The names that a function binds: its own, not those of the file."""
-    found, shared = set(), set()
-    for node in walk(function):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            found.add(node.id)
-        elif isinstance(node, ast.arg):
-            found.add(node.arg)
-        elif isinstance(node, (ast.Global, ast.Nonlocal)):
-            shared.update(node.names)
-        else:
-            found.update(names.captured(node))
-    return found - shared
 
 
 def _parameters(run: Run, function: Function, is_method: bool) -> None:

@@ -239,7 +239,7 @@ def read(tree: ast.Module) -> File:
             case ast.Call():
                 calls.append(node)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                file.shared |= _set_for_others(node)
+                file.shared |= bound_in(node)[1]
             case ast.ClassDef():
                 file.classes[node.name] = _class(node)
     for statement in tree.body:
@@ -255,11 +255,19 @@ def read(tree: ast.Module) -> File:
     return file
 
 
-def _set_for_others(function: Function) -> set[str]:
-    """The names of an outer scope that a function sets."""
-    shared = {name for one in walk(function) if isinstance(one, (ast.Global, ast.Nonlocal)) for name in one.names}
-    names = (one for one in walk(function) if isinstance(one, ast.Name)) if shared else ()
-    return shared & {one.id for one in names if isinstance(one.ctx, ast.Store)}
+def bound_in(function: Function) -> tuple[set[str], set[str]]:
+    """The names that a function binds: its own, and those of the file or of a function around it."""
+    found, shared = set(), set()
+    for node in walk(function):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            found.add(node.id)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            shared.update(node.names)
+        else:
+            found.update(captured(node))
+    return found - shared, found & shared
 
 
 def captured(node: ast.AST) -> set[str]:
@@ -289,19 +297,12 @@ def _class(node: ast.ClassDef) -> Class:
         if isinstance(inner, ast.Call):
             called = called_name(inner)
             by_hand = by_hand or called in ("add_module", "register_module", "setattr", "__setattr__")
-            arguments = [*inner.args, *(one.value for one in inner.keywords)]
-            handed_on |= {attribute for one in arguments if (attribute := _container_of(one, called))}
+            handed_on |= {attribute for one in arguments(inner) if (attribute := _container_of(one, called))}
     own_names = frozenset(getattr(target, "id", "") for inner in node.body for target, _ in _assigned(inner))
-    return Class(
-        node,
-        (),
-        methods,
-        registers_by_hand=by_hand,
-        receiver=receivers[0] if receivers else "self",
-        handed_on=frozenset(handed_on),
-        sets=sets,
-        own_names=own_names,
-    )
+    receiver = receivers[0] if receivers else "self"
+    made = Class(node, (), methods, registers_by_hand=by_hand, receiver=receiver, sets=sets, own_names=own_names)
+    made.handed_on = frozenset(handed_on)
+    return made
 
 
 def _assigned(node: ast.AST) -> list[tuple[ast.expr, ast.expr | None]]:
@@ -483,16 +484,16 @@ def _classes_in(file: File, node: ast.expr | None, seen: set[int]) -> set[str]:
             return set()
         case ast.Call(ast.Name(name)) if name in file.classes:
             # It may hold another, and takes much else that is none.
-            inner = {one for part in _arguments(node) for one in _classes_in(file, part, seen)}
+            inner = {one for part in arguments(node) for one in _classes_in(file, part, seen)}
             return {name} | (inner - {""})
         case ast.Call(ast.Attribute(ast.Name(name))) if name in file.classes:
             return {name}  # Rows.load(path)
         case ast.Call(ast.Name(name)) if name in file.functions:
             parts = [one.value for one in walk(file.functions[name]) if isinstance(one, ast.Return)]
         case ast.Call(func) if file.dotted(func).startswith("torch.utils.data."):
-            parts = [*_arguments(node)[:1]]  # Subset(rows, indices)
+            parts = [*arguments(node)[:1]]  # Subset(rows, indices)
         case ast.Call(func) if file.dotted(func):
-            return {one for part in _arguments(node) for one in _classes_in(file, part, seen)} - {""}
+            return {one for part in arguments(node) for one in _classes_in(file, part, seen)} - {""}
         case ast.Call(ast.Attribute(value)):
             parts = [value]  # rows.shuffle()
         case ast.Name() | ast.Attribute():
@@ -508,7 +509,7 @@ def _classes_in(file: File, node: ast.expr | None, seen: set[int]) -> set[str]:
     return {one for part in parts for one in _classes_in(file, part, seen)}
 
 
-def _arguments(node: ast.Call) -> list[ast.expr]:
+def arguments(node: ast.Call) -> list[ast.expr]:
     return [*node.args, *(one.value for one in node.keywords)]
 
 
