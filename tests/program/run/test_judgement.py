@@ -472,13 +472,25 @@ def test_a_source_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
 
 def test_torchs_own_names_of_arguments_are_taken() -> None:
     ones, zeros = torch.ones(3), torch.zeros(3)
-    read, fill = hooks._reader("", torch.masked_select), hooks._measured(hooks._filled, torch.Tensor.copy_)
-    assert read(input=ones, mask=ones > 0).tolist() == [1, 1, 1]
-    assert hooks._reader("", torch.nonzero)(input=ones, as_tuple=True)[0].tolist() == [0, 1, 2]
+    fill = hooks._measured(hooks._filled, torch.Tensor.copy_)
     assert fill(zeros, other=ones, non_blocking=True) is zeros
     assert zeros.tolist() == [1, 1, 1]
     with pytest.raises(TypeError, match='missing 1 required positional arguments: "other"'):
         fill(zeros, src=ones)
+
+
+def test_torchs_functions_stay_what_torchscript_and_subclasses_know_them_by() -> None:
+    before = {name: one for name, one in vars(torch).items() if type(one) is type(len)}
+    hooks.install()
+    try:
+        assert {name for name, one in before.items() if getattr(torch, name) is not one} == set()
+        assert torch.jit.script(_script)(torch.ones(2)).tolist() == [[0], [1]]
+    finally:
+        hooks.uninstall()
+
+
+def _script(x: torch.Tensor) -> torch.Tensor:
+    return torch.nonzero(x)
 
 
 @pytest.mark.parametrize(
@@ -498,7 +510,7 @@ def test_a_copy_is_asynchronous_by_name_or_by_place(
     assert hooks._is_asynchronous(args, kwargs) is is_asynchronous
 
 
-class Refusing(torch.Tensor):
+class Refusing(torch.Tensor):  # type: ignore[misc]
     """A class that holds its data itself and knows only how to move, as those of quantized weights do."""
 
     @staticmethod
@@ -510,7 +522,7 @@ class Refusing(torch.Tensor):
         raise NotImplementedError(func)
 
 
-class Watching(TorchDispatchMode):
+class Watching(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise NotImplementedError(func)
 

@@ -737,7 +737,9 @@ def summed_loss(run: Place, node: ast.stmt, target: ast.expr, added: ast.expr, k
         methods = (one for one in walk(run.facts.body) if isinstance(one, ast.Attribute))
         is_tensor = any(ast.unparse(one.value) == key for one in methods)
         number = f"{_operand(run, added)}.{'detach' if is_tensor else 'item'}()"
-        is_sum = isinstance(node, ast.AugAssign) or key in map(ast.unparse, ast.iter_child_nodes(node.value))
+        is_sum = isinstance(node, ast.AugAssign) or key in map(
+            ast.unparse, ast.iter_child_nodes(getattr(node, "value", node))
+        )
         fix = f"{key} += {number}" if is_sum else f"add {number}"
         run.report(options.KEPT_GRAPH, node, name=key, fix=fix)
 

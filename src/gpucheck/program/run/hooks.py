@@ -160,21 +160,20 @@ def _reader(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(original)
-    def read(*args: Any, **kwargs: Any) -> Any:
+    def read(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            tensor = args[0] if args else kwargs.get("input")
-            if device_of(tensor) is None or (thread := threading.get_ident()) in _silent:
-                return original(*args, **kwargs)
+            if device_of(self) is None or (thread := threading.get_ident()) in _silent:
+                return original(self, *args, **kwargs)
             began = now()
             _silent.add(thread)
             try:
-                result = original(*args, **kwargs)
+                result = original(self, *args, **kwargs)
             finally:
                 _silent.discard(thread)
         except BaseException as error:
             error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
             raise
-        _waited(kind, began, tensor, sys._getframe(1))
+        _waited(kind, began, self, sys._getframe(1))
         return result
 
     return read
@@ -544,8 +543,10 @@ device_of = memory_peaks.device_of
 
 _SCALARS = {"item": "item", "__bool__": "bool", "is_nonzero": "bool"}
 _WARNING = {"__float__": "float", "__int__": "int", "__complex__": "complex", "__index__": "index"}
-_FUNCTIONS = {"nonzero": "nonzero", "equal": "equal", "masked_select": "masked_select"}
-_READERS = {**_FUNCTIONS, "tolist": "tolist", "__repr__": "print", "__format__": "print"}
+# Methods alone: torch looks these up by name, but compares its functions (torch.nonzero) with what it has itself, in
+# TorchScript and for subclasses.
+_READERS = {name: name for name in ("nonzero", "equal", "masked_select", "tolist")}
+_READERS |= {"__repr__": "print", "__format__": "print"}
 _MOVERS = ("to", "cuda", "cpu", "xpu")
 _SYNCHRONISE = ("cuda", "xpu", "mps", "accelerator", "mtia")
 # What was put in the place of what: the holder, the name, and the original, or None for an inherited one.
@@ -574,8 +575,6 @@ def install() -> None:
     for name in _MOVERS:
         _replace(tensor, name, functools.partial(_measured, _moved_to))
     _replace(tensor, "copy_", functools.partial(_measured, _filled))
-    for name, kind in _FUNCTIONS.items():
-        _replace(torch, name, functools.partial(_reader, kind))
     for name in _SYNCHRONISE:
         module = getattr(torch, name, None)
         if module is not None:

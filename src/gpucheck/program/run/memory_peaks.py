@@ -41,10 +41,11 @@ def is_plain(tensor: Any) -> bool:
 
 def device_of(tensor: Any) -> str | None:
     """The kind of accelerator that the tensor lies on; None for the host's, which cost no copy and no wait."""
+    kind: str | None
     if type(tensor) in _PLAIN and not _modes():
         if tensor.is_cpu:  # most are, and this is the quickest to ask
             return None
-        kind: str = tensor.device.type
+        kind = tensor.device.type
     else:
         with unseen():
             kind = getattr(getattr(tensor, "device", None), "type", None)
