@@ -54,8 +54,9 @@ FLOORS = {
 # and lower it where it shrank.
 SIZES = {
     # Flags have one name on every screen; what a process that ends at once removes; the api judges by statistics of the
-    # samples; the median of the others, which fleet and ranks had each; a current folder that was deleted.
-    ".": (13, 1101),
+    # samples; the median of the others, which fleet and ranks had each; a current folder that was deleted; the text of an
+    # exception whose own `__str__` fails.
+    ".": (13, 1105),
     # A full budget is no slope; a bound is no prediction; where pages may not be counted, what is resident counts.
     "batch_size": (13, 3113),
     "bench": (
@@ -80,7 +81,9 @@ SIZES = {
     # names a tensor and a value that are there, and reads methods whose receiver has another name. A rank that is late
     # in few steps, or leaves early, is named. What torch on CUDA refuses above its operations: NCCL, gradients, numpy,
     # GPUs and memory that are not there. An error in one line and the steps of a rank have a name.
-    "program": (27, 6958),  # who shares a host with rank 0 leaves it the job's folder
+    # Who shares a host with rank 0 leaves it the job's folder. Each fix of lint can be applied to its line, and a name
+    # that is bound again is another thing; what run measures never ends the program.
+    "program": (27, 7062),
     "render": (24, 3823),  # what ended a program is its answer; what tests all memory (stress)
     # A device's settings, for a fleet and for a comparison; a target that failed was not cut off; what these say of a
     # rank and its cost.

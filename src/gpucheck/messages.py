@@ -322,12 +322,20 @@ def chain_of(error: BaseException) -> tuple[Raised, ...]:
     while current is not None and id(current) not in seen:
         seen.add(id(current))
         classes = tuple(f"{kind.__module__}.{kind.__qualname__}" for kind in type(current).__mro__)
-        chain.append(Raised(classes, str(current)))
+        chain.append(Raised(classes, message_of(current)))
         following = current.__cause__
         if following is None and not current.__suppress_context__:
             following = current.__context__
         current = following
     return tuple(chain)
+
+
+def message_of(error: BaseException) -> str:
+    """The message of an exception, as a traceback shows one whose own `__str__` fails."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 (the class is the user's, and so is what it raises)
+        return "<exception str() failed>"
 
 
 def cause_in(chain: Sequence[Raised]) -> tuple[Cause | None, Raised]:

@@ -204,6 +204,15 @@ def test_a_chain_that_bites_its_tail_ends() -> None:
     assert len(chain_of(error)) == 2
 
 
+@pytest.mark.parametrize("fails", [ValueError("no text"), RecursionError(), SystemError()])
+def test_an_exception_whose_text_fails_still_has_a_chain(fails: Exception) -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise fails
+
+    assert [one.message for one in chain_of(Silent())] == ["<exception str() failed>"]
+
+
 def test_what_ends_the_search_is_no_bound() -> None:
     assert not {"fits", "user-error", "device-broken", "inconclusive"} & BOUNDING
 

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from gpucheck.errors import GpucheckError, TargetError, UsageError
+from gpucheck.messages import message_of
 from gpucheck.program.engine import DeviceMismatch, Mismatch, World, tensors_in
 from gpucheck.program.options import ModelOptions
 from gpucheck.program.simulated_cuda import Surface, claimed, replaced
@@ -750,7 +751,7 @@ def causes(entries: Iterable[DeviceMismatchEntry]) -> Iterator[DeviceMismatchEnt
 
 def _said(error: BaseException) -> str:
     """An error in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{type(error).__name__}: {' '.join(message_of(error).split())}"
 
 
 def is_of_device(error: BaseException, text: str) -> bool:
@@ -765,7 +766,7 @@ def mismatch_in(world: World, error: BaseException) -> Mismatch | None:
         if isinstance(link, DeviceMismatch):
             return link.mismatch
         link = link.__cause__ or link.__context__
-    return world.last if "TorchScript" in str(error) else None
+    return world.last if "TorchScript" in message_of(error) else None
 
 
 def on_device(asked: ModelOptions) -> DeviceRun | None:

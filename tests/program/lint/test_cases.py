@@ -149,3 +149,193 @@ class Net(nn.Module):
     right = text.replace("[nn.Linear(8, 8) for _ in range(2)]", "nn.ModuleList([nn.Linear(8, 8)])")
     right = right.replace("self.scale = torch.ones(8)", 'self.register_buffer("scale", torch.ones(8))')
     assert command.mistakes(re.sub(r"\bself\b", name, HEAD + right).encode()) == []
+
+
+# By the line that is wrong: the fix, which takes its place, and what is true of the program then.
+FIXES = [
+    ("net = nn.Linear(3, 3)\nfor p in net.parameters(): p.to('meta')", "net.to('meta')", "net.weight.is_meta"),
+    (
+        "net = nn.Linear(3, 3)\nfor n, p in net.named_parameters():\n    p.to('meta')",
+        "net.to('meta')",
+        "net.bias.is_meta",
+    ),
+    (
+        "net = nn.BatchNorm1d(3)\nfor b in list(net.buffers()):\n    b.to('meta')",
+        "net.to('meta')",
+        "net.running_var.is_meta",
+    ),
+    ("net = nn.Linear(3, 3)\n[p.to('meta') for p in net.parameters()]", "net.to('meta')", "net.weight.is_meta"),
+    ("net = nn.Linear(3, 3)\nnet.weight.to('meta')", "net.to('meta')", "net.weight.is_meta"),
+    (
+        "xs, moved = [torch.ones(2)], []\nfor x in xs:\n    x.to('meta')",
+        "moved.append(x.to('meta'))",
+        "moved[0].is_meta",
+    ),
+    (
+        "xs, moved = {'a': torch.ones(2)}, []\nfor k, v in xs.items():\n    v.to('meta')",
+        "moved.append(v.to('meta'))",
+        "moved[0].is_meta",
+    ),
+    ("xs = [torch.ones(2)]\n[x.to('meta') for x in xs]", "moved = [x.to('meta') for x in xs]", "moved[0].is_meta"),
+    (
+        "xs, y = [torch.ones(2)], []\nfor x in xs:\n    x.to('meta')\n    y.append(x)",
+        "x = x.to('meta')",
+        "y[0].is_meta",
+    ),
+    ("x = (torch.ones(2), torch.ones(3))\nx[0].to('meta')", "moved = x[0].to('meta')", "moved.is_meta"),
+    ("x = [torch.ones(2)]\nx[0].to('meta')", "x[0] = x[0].to('meta')", "x[0].is_meta"),
+    ("x = torch.ones(2, 3)\nx[0].to('meta')", "moved = x[0].to('meta')", "moved.is_meta"),
+    ("x = torch.ones(2, 3)\nx.T.to('meta')", "moved = x.T.to('meta')", "moved.is_meta"),
+    ("x = torch.ones(2)\ndef f():\n    x.to('meta')\nf()", "moved = x.to('meta')", "True"),
+    ("x = torch.ones(2)\ndef f():\n    global x\n    x.to('meta')\nf()", "moved = x.to('meta')", "True"),
+    ("x, go = torch.ones(2), False\nx.to('meta') if go else None", "if go: x = x.to('meta')", "x.is_cpu"),
+    ("x, go = torch.ones(2), True\nnot go or x.to('meta')", "if not (not go): x = x.to('meta')", "x.is_meta"),
+    ("x = torch.ones(2)\nx.to('meta',  # there\n    torch.float16)", "x = x.to('meta', torch.float16)", "x.is_meta"),
+]
+
+
+@pytest.mark.parametrize(("program", "fix", "holds"), FIXES)
+def test_a_program_with_the_fix_is_right(program: str, fix: str, holds: str) -> None:
+    ((found, _),) = command.mistakes((HEAD + program).encode())
+    assert found.fix is not None and found.fix.partition(": ")[2] == fix
+    lines, names = (HEAD + program).splitlines(), dict[str, object]()
+    first, last = found.evidence["line"] - 1, found.evidence["end_line"]
+    indent = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
+    lines[first:last] = [indent + fix]
+    exec("\n".join(lines), names)
+    assert eval(holds, names)
+
+
+ONCE = 'set a variable a, then once: self.register_buffer("a", a)'
+
+
+@pytest.mark.parametrize(
+    ("body", "fix"),
+    [
+        ("self.a, self.b = torch.ones(8).chunk(2)", ONCE),
+        ("self.a, self.b = torch.ones(2, 8)", ONCE),
+        ("self.a = None\n        if n:\n            self.a = torch.ones(8)", ONCE),
+        ("self.a = torch.ones(8)\n        self.a = self.a * 2", ONCE),
+        ("self.b = self.a = torch.ones(8)", ONCE),
+        ("self.a = torch.ones(8)\n        self.a += 1", 'self.register_buffer("a", torch.ones(8))'),
+        ("self.a: torch.Tensor\n        self.a = torch.ones(8)", 'self.register_buffer("a", torch.ones(8))'),
+    ],
+)
+def test_only_a_new_name_is_registered_and_once(body: str, fix: str) -> None:
+    text = f"""
+class Net(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        {body}
+    def forward(self, x):
+        return x * self.a
+"""
+    assert [one.fix for one, _ in command.mistakes((HEAD + text).encode())] == [fix]
+    of_class = text.replace("    def __init__", "    a = None\n    def __init__")
+    ((found, _),) = command.mistakes((HEAD + of_class).encode())
+    assert found.fix is not None and found.fix.startswith("remove the class's own a; set a variable a")
+
+
+@pytest.mark.parametrize(
+    ("made", "fix"),
+    [
+        ("torch.FloatTensor([1.0])", "move it: torch.FloatTensor([1.0]).to(x.device)"),
+        ("copy.deepcopy(torch.ones(1))", "move it: copy.deepcopy(torch.ones(1)).to(x.device)"),
+        ("torch.zeros_like(torch.ones(1))", "create it on the right device: device=x.device"),
+        ("MASK", "move it where it is used: .to(x.device)"),
+        ("self.fixed(3)", "create it on the right device: device=device, given by the caller"),
+        ("self.rows[0]", "register each tensor in it: self.register_buffer(name, tensor)"),
+    ],
+)
+def test_the_fix_is_possible_where_the_tensor_is_made(made: str, fix: str) -> None:
+    text = f"""
+import copy
+MASK = torch.ones(3)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = [torch.ones(3)]
+    @staticmethod
+    def fixed(n):
+        return torch.ones(n)
+    def forward(self, maybe: torch.Tensor | None, x):
+        return x + {made}
+"""
+    ((found, _),) = command.mistakes((HEAD + text).encode())
+    assert found.fix == fix
+
+
+@pytest.mark.parametrize(
+    ("line", "shown", "fix"),
+    [
+        ("total += loss", "total", "total += loss.item()"),
+        ("total += loss", "total.item()", "total += loss.detach()"),
+        ("total += loss / 2", "total", "total += (loss / 2).item()"),
+        ("total = loss + total", "total", "total += loss.item()"),
+        ("total = 0.9 * total + loss", "total", "add loss.item()"),
+    ],
+)
+def test_a_sum_of_numbers_is_the_same_sum(line: str, shown: str, fix: str) -> None:
+    text = f"""
+def train(model, loader):
+    total = 0.0
+    for x in loader:
+        loss = model(x).mean()
+        loss.backward()
+        {line}
+    print({shown})
+"""
+    ((found, _),) = command.mistakes((HEAD + text).encode())
+    assert found.fix == fix
+
+
+@pytest.mark.parametrize(
+    ("made", "fix"),
+    [
+        ("{'a': nn.Linear(3, 3)}", "use nn.ModuleDict"),
+        ("dict(a=nn.Linear(3, 3))", "use nn.ModuleDict"),
+        ("{0: nn.Linear(3, 3)}", "use nn.ModuleDict, whose keys are strings without a dot"),
+        ("{i: nn.Linear(3, 3) for i in range(3)}", "use nn.ModuleDict, whose keys are strings without a dot"),
+        ("(nn.Linear(3, 3), None)", "use nn.ModuleList"),
+        ("[[nn.Linear(3, 3)]]", "use nn.ModuleList, and nn.ModuleList or nn.ModuleDict for what is in it"),
+    ],
+)
+def test_the_container_takes_what_the_plain_one_held(made: str, fix: str) -> None:
+    text = f"""
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = {made}
+"""
+    ((found, _),) = command.mistakes((HEAD + text).encode())
+    assert found.fix == fix
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "match g():\n        case {'net': y}:\n            y.cuda()",
+        "match g():\n        case [y, *rest] if y.cuda():\n            y.cuda()",
+        "match g():\n        case {'a': 1, **y}:\n            y.cuda()",
+        "try:\n        g()\n    except E as y:\n        y.cuda()",
+        "def y(): pass\n    y.cuda()",
+        "class y: pass\n    y.cuda()",
+        "import net as y\n    y.cuda()",
+        "from net import y\n    y.cuda()",
+        "def h():\n        nonlocal y\n        y = Net()\n    h()\n    y.cuda()",
+        "o.y = y\n    o = g()\n    o.y.cuda()",
+        "for o in g():\n        o.y.cuda()\n        o.y = torch.ones(2)",
+    ],
+)
+def test_a_name_that_is_bound_again_is_another_thing(code: str) -> None:
+    text = f"def f(g, o):\n    y = torch.ones(2)\n    {code}\n"
+    assert command.mistakes((HEAD + text).encode()) == []
+
+
+def test_what_another_function_sets_is_not_known() -> None:
+    text = "y = torch.ones(2)\ndef f():\n    global y\n    y = Net()\ndef g():\n    y.cuda()\n"
+    assert command.mistakes((HEAD + text).encode()) == []
+    text = "class C:\n    def f(self):\n        self.y = torch.ones(2)\n        self.g()\n        self.y.cuda()\n"
+    text += "    def g(self):\n        self.y = Net()\n"
+    assert command.mistakes((HEAD + text).encode()) == []
+    assert len(command.mistakes((HEAD + text.replace("self.y = N", "self.x = N")).encode())) == 1

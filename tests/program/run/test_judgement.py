@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import inspect
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpucheck.program.run import command, counters, hooks, judge, memory_peaks
 from gpucheck.program.run.command import Sources
@@ -220,6 +222,27 @@ def test_small_copies_are_many_in_a_step_or_in_all(count: int, steps: int, size:
     line = replace(LINE, count=count, steps=steps, bytes=count * size)
     found = judge.of_lines(replace(empty, lines=(line,)), "/job")
     assert [one.id for one in found] == ["run.copies.small"] * many
+
+
+@pytest.mark.parametrize(
+    ("counts", "ids"),
+    [
+        # One tensor made before the loop: how it is made, and from which memory it goes, does not matter.
+        ({"pinned": 20, "unchanged_again": 19, "made_by": "torch.randn"}, ["again"]),
+        ({"pageable": 20, "unchanged_again": 19}, ["again"]),
+        ({"pageable": 20, "unpinned_async": 20, "unchanged_again": 19, "made_by": "torch.randn"}, ["again"]),
+        ({"pageable": 20, "unchanged_back": 20}, ["back"]),
+        ({"count": 2000, "bytes": 64, "pageable": 2000, "unchanged_again": 1999}, ["again"]),
+        ({"pageable": 20, "unchanged_again": 3}, ["again", "pageable"]),
+        ({"pageable": 20, "unpinned_async": 20, "unchanged_again": 3}, ["again", "unpinned"]),
+        ({"pinned": 20, "made_by": "torch.randn"}, ["made_on_host"]),
+    ],
+)
+def test_a_copy_too_many_is_told_once(counts: dict[str, Any], ids: list[str]) -> None:
+    empty = command.answer(counters.read(bytearray(counters.SIZE)), command.Ended(("x.py",), 0, 0, 10**9, None, None))
+    line = replace(LINE, **{"count": 20, "steps": 20, "bytes": 2**22, "time_s": 0.5} | counts)
+    found = judge.of_lines(replace(empty, lines=(line,)), "/job")
+    assert [one.id for one in found] == [f"run.copies.{name}" for name in ids]
 
 
 FIRST = replace(LINE, count=11, bytes=319792, time_s=0.297, longest_s=0.2968, steps=1, in_loop=False)
@@ -442,3 +465,82 @@ def test_what_the_source_says_of_a_copy(line: int, made_by: str | None, in_loop:
 
 def test_a_source_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
     assert Sources().said(str(tmp_path / "none.py"), 3) == (None, None, None)
+
+
+# -- what is replaced takes what torch's own takes ---------------------------------------------------------------------
+
+
+def test_torchs_own_names_of_arguments_are_taken() -> None:
+    ones, zeros = torch.ones(3), torch.zeros(3)
+    fill = hooks._measured(hooks._filled, torch.Tensor.copy_)
+    assert fill(zeros, other=ones, non_blocking=True) is zeros
+    assert zeros.tolist() == [1, 1, 1]
+    with pytest.raises(TypeError, match='missing 1 required positional arguments: "other"'):
+        fill(zeros, src=ones)
+
+
+def test_torchs_functions_stay_what_torchscript_and_subclasses_know_them_by() -> None:
+    before = {name: one for name, one in vars(torch).items() if type(one) is type(len)}
+    hooks.install()
+    try:
+        assert {name for name, one in before.items() if getattr(torch, name) is not one} == set()
+        assert torch.jit.script(_script)(torch.ones(2)).tolist() == [[0], [1]]
+    finally:
+        hooks.uninstall()
+
+
+def _script(x: torch.Tensor) -> torch.Tensor:
+    return torch.nonzero(x)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "is_asynchronous"),
+    [
+        (("cuda",), {}, False),
+        (("cuda",), {"non_blocking": True}, True),
+        (("cuda", torch.float16, True), {}, True),
+        ((0, True), {}, True),
+        ((0, False), {}, False),
+        (("cuda", torch.float16, False, True), {}, False),
+    ],
+)
+def test_a_copy_is_asynchronous_by_name_or_by_place(
+    args: tuple[Any, ...], kwargs: dict[str, Any], is_asynchronous: bool
+) -> None:
+    assert hooks._is_asynchronous(args, kwargs) is is_asynchronous
+
+
+class Refusing(torch.Tensor):  # type: ignore[misc]
+    """A class that holds its data itself and knows only how to move, as those of quantized weights do."""
+
+    @staticmethod
+    def __new__(cls, data: torch.Tensor) -> torch.Tensor:
+        return torch.Tensor._make_wrapper_subclass(cls, data.shape, dtype=data.dtype, device=data.device)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError(func)
+
+
+class Watching(TorchDispatchMode):  # type: ignore[misc]
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError(func)
+
+
+def test_nobody_is_asked_whether_memory_is_pinned_or_how_large_it_is() -> None:
+    plain, sparse = torch.ones(2), torch.eye(2).to_sparse()
+    assert hooks.is_pinned(Refusing(plain)) is None
+    with Watching():
+        assert hooks.is_pinned(plain) is False
+        assert memory_peaks.size(sparse) == 2 * 4 + 4 * 8
+
+
+def test_what_is_no_tensor_lies_on_no_device() -> None:
+    assert memory_peaks.device_of(object()) is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the resident set is read from /proc")
+def test_no_descriptor_of_ours_is_there_to_be_closed() -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+    assert memory_peaks.resident() > 0
+    assert sorted(os.listdir("/proc/self/fd")) == before

@@ -9,21 +9,8 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpucheck.program.lint import names
+from gpucheck.program.lint import names, options
 from gpucheck.program.lint.names import Class, File, Function, Node, Source, called_name, walk
-from gpucheck.program.lint.options import (
-    BY_ID,
-    DISCARDED,
-    EMPTY_CACHE,
-    IN_FORWARD,
-    IN_LIST,
-    IN_WORKER,
-    KEPT_GRAPH,
-    LATE_VISIBLE,
-    MOVED_PARAMETER,
-    PLAIN,
-    UNWAITED,
-)
 from gpucheck.report.finding import Finding
 
 AT_LEAST_ONE = -1
@@ -307,13 +294,15 @@ class Given:
 class Effect:
     """The effect of calling a function: what it returns, where it starts CUDA, and what it does before that.
 
-    `sets` is where it sets CUDA_VISIBLE_DEVICES before it starts CUDA, `on_gpu` where it makes or moves tensors on one.
+    `sets` is where it sets CUDA_VISIBLE_DEVICES before it starts CUDA, `on_gpu` where it makes or moves tensors on one,
+    `attributes` the keys of those of `self` that it sets.
     """
 
     returns: Value = UNKNOWN
     started: Node | None = None
     sets: tuple[Node, ...] = ()
     on_gpu: tuple[ast.expr, ...] = ()
+    attributes: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -363,6 +352,8 @@ class Place:
         self.sets: list[Node] = []
         self.on_gpu: list[ast.expr] = []
         self.registered: set[int] = set()
+        # Names whose attributes are known.
+        self.rooted: set[str] = set()
         # What lists and dicts were made of, by their keys; functions and classes that were defined on the way.
         self.containers: dict[str, ast.expr] = {}
         self.functions: dict[str, Function] = {}
@@ -389,7 +380,7 @@ class Place:
         if self.quiet:
             return
         source = self.scope.source
-        line, column, row = node.lineno, source.column(node), BY_ID[rule]
+        line, column, row = node.lineno, source.column(node), options.BY_ID[rule]
         evidence = {
             "line": line,
             "column": column,
@@ -449,19 +440,24 @@ _WORKER_FIX = "return CPU tensors; move the batch in the main process"
 _FORK_FIX = 'start processes with torch.multiprocessing.get_context("spawn"), or use CUDA only in the child'
 
 
-def discarded(run: Place, node: ast.expr) -> None:
-    """A statement that is nothing but the move of a tensor. The expression has been evaluated before."""
+def discarded(run: Place, node: ast.expr, when: str = "", within: ast.expr | None = None) -> None:
+    """A statement that is nothing but the move of a tensor, made where `when` holds, or for each that the comprehension
+    `within` goes through. The expression has been evaluated before."""
+    text = run.scope.source.text
+    also = f"({when}) and " if when else ""
     match node:
-        case ast.IfExp():
-            discarded(run, node.body)
-            discarded(run, node.orelse)
-        case ast.BoolOp():
-            discarded(run, node.values[-1])
+        case ast.IfExp(test, body, orelse):
+            discarded(run, body, f"{also}({text(test)})" if when else text(test), within)
+            discarded(run, orelse, f"{also}not ({text(test)})", within)
+        case ast.BoolOp(ast.And(), values):
+            discarded(run, values[-1], also + " and ".join(f"({text(one)})" for one in values[:-1]), within)
+        case ast.BoolOp(ast.Or(), values):
+            discarded(run, values[-1], also + " and ".join(f"not ({text(one)})" for one in values[:-1]), within)
         case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
-            discarded(run, node.elt)
+            discarded(run, node.elt, when, within or node)
         case ast.Tuple() | ast.List():
             for one in node.elts:
-                discarded(run, one)
+                discarded(run, one, when, within)
         case ast.Call() if id(node) in run.receivers:
             func = node.func
             name = func.value if isinstance(func, ast.Attribute) else func
@@ -470,14 +466,71 @@ def discarded(run: Place, node: ast.expr) -> None:
             if not _is_kept(run, name):
                 # torch.zeros(1).cuda() starts CUDA: there is no tensor that anybody reads afterwards.
                 return
-            text = run.scope.source.text(node)
-            key = run.scope.source.text(name)
-            is_name = isinstance(name, (ast.Name, ast.Attribute, ast.Subscript))
-            fix = f"{key} = {text}" if is_name else f"moved = {text}"
-            run.report(DISCARDED, node, name=key, fix=fix)
+            how, code = _keeping(run, node, name, within)
+            run.report(options.DISCARDED, node, name=text(name), fix=f"{how}: {f'if {when}: ' if when else ''}{code}")
             if run.key(name) in run.flow.names:
                 # What follows from this is told once: it counts as moved from here on.
                 run.flow.names[run.key(name)] = replace(run.receivers[id(node)], place="")
+
+
+def _keeping(run: Place, node: ast.Call, name: ast.expr, within: ast.expr | None) -> tuple[str, str]:
+    """How the result of a move is kept, in words and as code. What is a module's moves with it, and a loop's variable
+    that is only set again keeps nothing."""
+    text, receiver = run.scope.source.text, run.receivers[id(node)]
+    move = text(node)
+    loops = [one for one in run.loops if isinstance(one, ast.For)]
+    through: list[ast.For | ast.comprehension] = [*loops, *getattr(within, "generators", ())]
+    through = [one for one in through if isinstance(name, ast.Name) and name.id in _names_in(one.target)]
+    calls = (call for one in through for call in walk(one.iter) if isinstance(call, ast.Call))
+    modules = [call.func.value for call in calls if isinstance(call.func, ast.Attribute) and _gives_own(call)]
+    if receiver.kind == "parameter" and isinstance(name, ast.Attribute):
+        modules = [name.value]
+    if modules:
+        called = move.removeprefix(text(name)) if move.startswith(f"{text(name)}.") else ".to(device)"
+        return "move the module", f"{text(modules[-1])}{called}"
+    if receiver.kind == "parameter":
+        return "move it first, then wrap it", "nn.Parameter(t.to(device))"
+    if receiver.leaf:
+        return "create it on the device", "device=…, requires_grad=True"
+    if within is not None:
+        return "keep the results", f"moved = {text(within)}"
+    if through and not _is_read_after(run, through[-1], node):
+        return "keep the results in a list", f"moved.append({move})"
+    return "assign the result", f"{text(name) if _can_be_set(run, name) else 'moved'} = {move}"
+
+
+def _names_in(target: ast.expr) -> set[str]:
+    return {one.id for one in walk(target) if isinstance(one, ast.Name)}
+
+
+def _gives_own(call: ast.Call) -> bool:
+    return called_name(call) in ("parameters", "named_parameters", "buffers", "named_buffers")
+
+
+def _is_read_after(run: Place, loop: ast.For | ast.comprehension, node: ast.expr) -> bool:
+    """Return whether the rest of a loop's body does anything with what the loop goes through but move it."""
+    bound, end = _names_in(loop.target), (node.end_lineno or node.lineno, node.end_col_offset or 0)
+    reads = (one for one in walk(loop) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load))
+    later = (one for one in reads if one.id in bound and (one.lineno, one.col_offset) >= end)
+    return any(getattr(run.facts.parent(one), "attr", "") not in names.MOVES for one in later)
+
+
+# Attributes of a tensor that cannot be set, or only to a tensor on its device.
+_FIXED = ("T", "mT", "H", "mH", "real", "imag", "grad")
+
+
+def _can_be_set(run: Place, name: ast.expr) -> bool:
+    """Return whether a statement here can give this place another tensor."""
+    match name:
+        case ast.Name(key):
+            return isinstance(run.facts.body, ast.Module) or key in run.local_names
+        case ast.Attribute(attr=attr):
+            return attr not in _FIXED
+        case ast.Subscript(value):
+            base = run.visible().get(run.key(value), UNKNOWN)
+            is_tuple = base.made is None or isinstance(base.made, (ast.Tuple, ast.GeneratorExp))
+            return not base.is_tensor and not (base.kind == "items" and is_tuple)
+    return False
 
 
 def _is_kept(run: Place, node: ast.expr) -> bool:
@@ -506,35 +559,65 @@ def apart(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
             continue
         text = run.scope.source.text(one.made)
         if not one.attribute:
-            fix = f"create it on the right device: device={_device_at(run, one.made)}"
-            run.report(IN_FORWARD, one.made, name=text, line=node.lineno, fix=fix)
+            run.report(options.IN_FORWARD, one.made, name=text, line=node.lineno, fix=_on_device(run, one.made, node))
             continue
-        fix = f'self.register_buffer("{one.attribute}", {text})'
+        fix = _buffer(run, one.attribute, one.made)
         if one.leaf:
             fix = f"self.{one.attribute} = nn.Parameter(…): it requires a gradient"
-        run.report(PLAIN, one.made, name=f"self.{one.attribute}", line=node.lineno, fix=fix)
+        run.report(options.PLAIN, one.made, name=f"self.{one.attribute}", line=node.lineno, fix=fix)
+
+
+def _buffer(run: Place, attribute: str, made: ast.expr) -> str:
+    """How an attribute becomes a buffer. Only a name that no object has can be registered, and only once."""
+    if not attribute.isidentifier():
+        return "register each tensor in it: self.register_buffer(name, tensor)"
+    members = list(names.family(run.scope.file, run.owner)) if run.owner is not None else []
+    sets = [one for member in members for one in member.sets.get(attribute, ())]
+    is_in_class = any(attribute in member.own_names for member in members)
+    if sets == [(made, True)] and not is_in_class:
+        return f'self.register_buffer("{attribute}", {run.scope.source.text(made)})'
+    first = f"remove the class's own {attribute}; " if is_in_class else ""
+    return f'{first}set a variable {attribute}, then once: self.register_buffer("{attribute}", {attribute})'
+
+
+# They make a tensor on the CPU alone.
+_ONLY_CPU = names.of_torch("from_numpy Tensor") | {one.replace(".cuda", "") for one in names.CUDA_TYPES}
+
+
+def _on_device(run: Place, made: ast.expr, used: ast.expr) -> str:
+    """How a tensor gets to the module's device: it is made there, or moved where that is not possible."""
+    functions = (one for one in walk(run.scope.file.tree) if isinstance(one, Function))
+    if not any(one is made for function in functions for one in walk(function)):
+        return f"move it where it is used: .to({_device_at(run, used).partition(',')[0]})"
+    device = _device_at(run, made)
+    name = run.dotted(made.func) if isinstance(made, ast.Call) else ""
+    is_new = isinstance(made, ast.Call) and called_name(made).startswith("new_")
+    if is_new or name in (names.FACTORIES | names.LIKE) - _ONLY_CPU:
+        return f"create it on the right device: device={device}"
+    return f"move it: {run.scope.source.text(made)}.to({device.partition(',')[0]})"
 
 
 def _device_at(run: Place, made: ast.expr) -> str:
     """An expression for the module's device at a place: of a parameter that is a tensor, else of the module itself."""
-    function = run.facts.body
-    around = {id(one) for one in walk(function)}
-    if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) and id(made) in around:
-        given = function.args
-        positional = [*given.posonlyargs, *given.args]
-        # One with a default may be None.
-        always = positional[: len(positional) - len(given.defaults)]
-        for one in always:
-            known = run.flow.names.get(one.arg, UNKNOWN)
-            if known.is_tensor and known.place == "input":
-                return f"{one.arg}.device"
     methods = run.owner.methods.values() if run.owner is not None else ()
     method = next((one for one in methods if any(inner is made for inner in walk(one))), None)
-    if method is None or not method.args.args:
+    visible = run.visible() if any(one is made for one in walk(run.facts.body)) else {}
+    for function in (run.facts.body, method):
+        given = getattr(function, "args", None) or ast.arguments([], [], None, [], [], None, [])
+        positional = [*given.posonlyargs, *given.args]
+        for one in positional[: len(positional) - len(given.defaults)]:  # one with a default may be None
+            known = visible.get(one.arg, UNKNOWN)
+            may_be_none = one.annotation is not None and re.search("None|Optional", ast.unparse(one.annotation))
+            if known.is_tensor and known.place == "input" and not may_be_none:
+                return f"{one.arg}.device"
+    is_bound = method is not None and not any(
+        getattr(one, "id", "").endswith("method") for one in method.decorator_list
+    )
+    own = {value.kind: name for name, value in reversed(run.attributes.items())}
+    if method is None or not is_bound or not method.args.args or not own.keys() & {"parameter", "module"}:
         return "device, given by the caller"
     receiver = method.args.args[0].arg
-    own = next((name for name, value in run.attributes.items() if value.kind == "parameter"), None)
-    return f"next({receiver}.parameters()).device" if own is None else f"{receiver}.{own}.device"
+    return f"{receiver}.{own['parameter']}.device" if "parameter" in own else f"next({receiver}.parameters()).device"
 
 
 def kept_module(run: Place, node: Node, key: str, item: Value | None) -> None:
@@ -542,8 +625,9 @@ def kept_module(run: Place, node: Node, key: str, item: Value | None) -> None:
     owner, name = run.owner, key.removeprefix("self.")
     if owner is None or not owner.is_module or not key.startswith("self.") or item is None:
         return
+    inner = ""
     while item.kind == "items" and item.item is not None:
-        item = item.item
+        inner, item = ", and nn.ModuleList or nn.ModuleDict for what is in it", item.item
     if item.kind != "module" or not item.stateful or item.attribute or owner.registers_by_hand:
         return
     registered = run.scope.registered.get(owner.node.name, set())
@@ -552,8 +636,22 @@ def kept_module(run: Place, node: Node, key: str, item: Value | None) -> None:
         return
     if not run.quiet:
         run.scope.told.add((owner.node.name, key))
-    kind = "nn.ModuleDict" if isinstance(run.containers.get(key), (ast.Dict, ast.DictComp)) else "nn.ModuleList"
-    run.report(IN_LIST, node, name=key, fix=f"use {kind}")
+    made = run.containers.get(key)
+    is_dict = isinstance(made, (ast.Dict, ast.DictComp)) or (
+        isinstance(made, ast.Call) and "dict" in called_name(made).lower()
+    )
+    fix = f"use {_module_dict(node, made)}" if is_dict else "use nn.ModuleList"
+    run.report(options.IN_LIST, node, name=key, fix=f"{fix}{inner}")
+
+
+def _module_dict(node: Node, made: ast.expr | None) -> str:
+    """The fix for a dict, which says what keys it takes where some that are seen may be others."""
+    keys = made.keys if isinstance(made, ast.Dict) else [made.key] if isinstance(made, ast.DictComp) else []
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    keys = [*keys, *(one.slice for one in targets if isinstance(one, ast.Subscript))]
+    values = [getattr(one, "value", None) for one in keys]
+    are_names = all(isinstance(one, str) and "." not in one for one in values)
+    return "nn.ModuleDict" if are_names else "nn.ModuleDict, whose keys are strings without a dot"
 
 
 def wrapped(run: Place, known: Value) -> None:
@@ -568,7 +666,7 @@ _MOVED_LEAF_FIX = "create it on the device: device=…, requires_grad=True, or c
 def moved_leaf(run: Place, known: Value, fix: str = _MOVED_LEAF_FIX) -> None:
     """A moved leaf whose gradient is asked for, or that an optimizer gets."""
     if known.moved is not None:
-        run.report(MOVED_PARAMETER, known.moved, name=run.scope.source.text(known.moved), fix=fix)
+        run.report(options.MOVED_PARAMETER, known.moved, name=run.scope.source.text(known.moved), fix=fix)
 
 
 def optimized(run: Place, values: Iterable[Value]) -> None:
@@ -583,7 +681,7 @@ def read(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
     for one in values:
         pending = one.pending or (one.item.pending if one.item is not None else None)
         if pending is not None:
-            run.report(UNWAITED, pending, name=run.scope.source.text(pending), line=node.lineno)
+            run.report(options.UNWAITED, pending, name=run.scope.source.text(pending), line=node.lineno)
 
 
 def waited(run: Place, values: Iterable[Value]) -> None:
@@ -602,7 +700,7 @@ def empty_cache(run: Place, node: ast.expr, name: str) -> None:
     loop = run.loops[-1]
     has_inner = any(isinstance(one, (ast.For, ast.While, ast.AsyncFor)) for one in walk(loop) if one is not loop)
     if not has_inner and not run.is_guarded(node, loop) and run.facts.is_steps(loop):
-        run.report(EMPTY_CACHE, node)
+        run.report(options.EMPTY_CACHE, node)
 
 
 def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
@@ -614,13 +712,20 @@ def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
         return
     if run.has_framework_step or run.facts.backwards(run.loops[-1]) or run.facts.is_taken(key):
         return
-    argument = node.args[-1] if isinstance(node, ast.Call) and node.args else node
-    text = run.scope.source.text(argument)
-    run.report(KEPT_GRAPH, node, name=key, fix=f"keep only the number: {text}.item(), or {text}.detach()")
+    is_one = isinstance(node, ast.Call) and node.args and called_name(node) not in ("extend", "update")
+    text = _operand(run, node.args[-1]) if isinstance(node, ast.Call) and is_one else "loss"
+    run.report(options.KEPT_GRAPH, node, name=key, fix=f"keep only the number: {text}.item(), or {text}.detach()")
+
+
+def _operand(run: Place, node: ast.expr) -> str:
+    """The source of an expression, so that a method can be called on it."""
+    text = run.scope.source.text(node)
+    return text if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)) else f"({text})"
 
 
 def summed_loss(run: Place, node: ast.stmt, target: ast.expr, added: ast.expr, known: Value, before: Value) -> None:
-    """`total += loss` in a loop: after a backward, or where no backward is made of the total."""
+    """`total += loss` in a loop: after a backward, or where no backward is made of the total. A total that is used as a
+    tensor stays one."""
     if not run.loops or run.in_no_grad or not run.is_outside(target, run.loops[-1]):
         return
     loop, key = run.loops[-1], ast.unparse(target)
@@ -629,9 +734,14 @@ def summed_loss(run: Place, node: ast.stmt, target: ast.expr, added: ast.expr, k
     trained = set(_names_kept(added)) & run.facts.backwards(loop)
     evaluated = known.is_tensor and known.graph and known.ndim == 0 and not (run.has_framework_step or run.no_graph)
     if (trained and not run.facts.is_plain(trained, loop)) or (evaluated and not run.facts.is_taken(key)):
-        text = run.scope.source.text(added)
-        fix = f"{key} += {text}.item()" if isinstance(added, ast.Name) else "add the number: .item(), or .detach()"
-        run.report(KEPT_GRAPH, node, name=key, fix=fix)
+        methods = (one for one in walk(run.facts.body) if isinstance(one, ast.Attribute))
+        is_tensor = any(ast.unparse(one.value) == key for one in methods)
+        number = f"{_operand(run, added)}.{'detach' if is_tensor else 'item'}()"
+        is_sum = isinstance(node, ast.AugAssign) or key in map(
+            ast.unparse, ast.iter_child_nodes(getattr(node, "value", node))
+        )
+        fix = f"{key} += {number}" if is_sum else f"add {number}"
+        run.report(options.KEPT_GRAPH, node, name=key, fix=fix)
 
 
 def _names_kept(node: ast.expr) -> Iterable[str]:
@@ -662,7 +772,7 @@ def _used(run: Place, *nodes: ast.expr) -> None:
         return
     run.on_gpu += nodes
     for node in nodes if run.in_worker else ():
-        run.report(IN_WORKER, node, name=f"{run.name} runs in a DataLoader worker", fix=_WORKER_FIX)
+        run.report(options.IN_WORKER, node, name=f"{run.name} runs in a DataLoader worker", fix=_WORKER_FIX)
 
 
 def called(run: Place, node: ast.Call, effect: Effect) -> Value:
@@ -711,7 +821,7 @@ def visible_devices(run: Place, *nodes: Node) -> None:
         run.sets += () if run.quiet else nodes
     elif not run.scope.file.starts_children:  # what is set for a child that is started later is in time
         for node in nodes:
-            run.report(LATE_VISIBLE, node, line=run.flow.started.lineno, value=_set_to(node))
+            run.report(options.LATE_VISIBLE, node, line=run.flow.started.lineno, value=_set_to(node))
 
 
 def _set_to(node: Node) -> str:
@@ -733,7 +843,7 @@ def _forked(run: Place, node: ast.Call) -> None:
     later = [one for one in walk(run.facts.body) if isinstance(one, ast.Call) and one.lineno > node.lineno]
     if any(_uses_gpu(run, one) for one in later):
         told = f"CUDA has started in line {run.flow.started.lineno}"
-        run.report(IN_WORKER, node, name=told, fix=_FORK_FIX)
+        run.report(options.IN_WORKER, node, name=told, fix=_FORK_FIX)
 
 
 def _uses_gpu(run: Place, node: ast.Call) -> bool:
@@ -741,7 +851,7 @@ def _uses_gpu(run: Place, node: ast.Call) -> bool:
     func = node.func
     if isinstance(func, ast.Attribute) and (func.attr == "cuda" or run.dotted(func) in names.STARTS_CUDA):
         return True
-    values = [*node.args, *(one.value for one in node.keywords)]
+    values = names.arguments(node)
     return any(isinstance(one, ast.Constant) and str(one.value).startswith("cuda") for one in values)
 
 
@@ -756,4 +866,4 @@ def _child(run: Place, given: Given) -> None:
     effect = run.scope.effect_of(function, None, run.outer, (), 0)
     if effect.on_gpu or effect.started is not None:
         told = f"{function.name} uses the GPU, and CUDA has started in line {run.flow.started.lineno}"
-        run.report(IN_WORKER, given.node, name=told, fix=_FORK_FIX)
+        run.report(options.IN_WORKER, given.node, name=told, fix=_FORK_FIX)

@@ -156,7 +156,16 @@ class Run(Expressions):
                 return
             _STATEMENTS.get(type(one), Run.below)(self, one)
 
+    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
+        for one in node.names:
+            self.flow.names.pop(one.asname or one.name.partition(".")[0], None)
+
+    def _class(self, node: ast.ClassDef) -> None:
+        self.classes.append(node)
+        self.flow.names.pop(node.name, None)
+
     def _function(self, node: Function) -> None:
+        self.flow.names.pop(node.name, None)
         self.functions[node.name] = node
         self.nested.append(node)
         self.scope.parents[id(node)] = self
@@ -196,19 +205,9 @@ class Run(Expressions):
                 self._store(node, one, inner, expression)
             return
         if isinstance(target, ast.Subscript):
-            if self.dotted(target.value) == "os.environ" and checks.names_variable(target.slice):
-                checks.visible_devices(self, node)
-            key = self.key(target.value)
-            if key and self.value(target.value).kind == "items":
-                self.containers.setdefault(key, ast.Dict([], []))
-                checks.kept_module(self, node, key, known)
+            self._put_in(node, target, known)
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
-            # total = total + loss, average = 0.9 * average + 0.1 * loss
-            text = ast.unparse(target)
-            for mine, added in ((value.left, value.right), (value.right, value.left)):
-                if text in texts(mine) and not any(isinstance(one, ast.Call) for one in walk(mine)):
-                    checks.summed_loss(self, node, target, added, self.tried(added), self.tried(mine))
-                    break
+            self._summed(node, target, value)
         attribute = self_attribute(target)
         if attribute and self.owner is not None and self.owner.is_module:
             checks.wrapped(self, known)
@@ -219,12 +218,25 @@ class Run(Expressions):
                 checks.kept_module(self, node, f"self.{attribute}", known.item)
         self.bind(target, known)
 
-    def tried(self, node: ast.expr) -> Value:
-        """Return what an expression is, without a second look at its mistakes."""
-        self.quiet += 1
-        known = self.value(node)
-        self.quiet -= 1
-        return known
+    def _put_in(self, node: ast.stmt, target: ast.Subscript, known: Value) -> None:
+        """An element of a list or a dict, or a variable of the environment."""
+        if self.dotted(target.value) == "os.environ" and checks.names_variable(target.slice):
+            checks.visible_devices(self, node)
+        key = self.key(target.value)
+        if key and self.value(target.value).kind == "items":
+            self.containers.setdefault(key, ast.Dict([], []))
+            checks.kept_module(self, node, key, known)
+
+    def _summed(self, node: ast.stmt, target: ast.expr, value: ast.BinOp) -> None:
+        """`total = total + loss`, `average = 0.9 * average + 0.1 * loss`. Its mistakes have been looked at before."""
+        text = ast.unparse(target)
+        for mine, added in ((value.left, value.right), (value.right, value.left)):
+            if text in texts(mine) and not any(isinstance(one, ast.Call) for one in walk(mine)):
+                self.quiet += 1
+                known, before = self.value(added), self.value(mine)
+                self.quiet -= 1
+                checks.summed_loss(self, node, target, added, known, before)
+                break
 
     def _augmented(self, node: ast.AugAssign) -> None:
         before = self._loaded(node.target)
@@ -310,6 +322,7 @@ class Run(Expressions):
             ends = self.flow
         for handler in node.handlers:
             self.flow = failed.copy()
+            self.flow.names |= dict.fromkeys(names.captured(handler), UNKNOWN)
             self.statements(handler.body)
             ends = met(ends, self.flow)
         self.flow = ends
@@ -323,6 +336,9 @@ class Run(Expressions):
         before, ends = self.flow.copy(), self.flow.copy()
         for case in node.cases:
             self.flow = before.copy()
+            self.flow.names |= {name: UNKNOWN for one in walk(case.pattern) for name in names.captured(one)}
+            if case.guard is not None:
+                self.test(case.guard)
             self.statements(case.body)
             ends = met(ends, self.flow)
         self.flow = ends
@@ -358,7 +374,8 @@ def effect_of(
                 run.flow.names.setdefault(one.arg, Value("tensor", "input"))
     run.statements(function.body)
     returns = all_of(run.returned) or UNKNOWN
-    scope.effects[id(function)] = Effect(returns, run.flow.started, tuple(run.sets), tuple(run.on_gpu))
+    attributes = frozenset(key for key in run.flow.names if key.startswith("self."))
+    scope.effects[id(function)] = Effect(returns, run.flow.started, tuple(run.sets), tuple(run.on_gpu), attributes)
     end(run)
     return scope.effects[id(function)]
 
@@ -373,7 +390,7 @@ def end(run: Run) -> None:
 
 def _begin(run: Run, function: Function, parent: Place | None) -> None:
     """The names and the circumstances with which a function starts."""
-    run.local_names = _bound_in(function)
+    run.local_names, _ = names.bound_in(function)
     run.evidence = run.facts.evidence()
     run.in_worker = bool({f".{function.name}", run.name} & run.scope.file.in_workers)
     decorators = {run.dotted(one.func if isinstance(one, ast.Call) else one) for one in function.decorator_list}
@@ -397,19 +414,6 @@ def _begin(run: Run, function: Function, parent: Place | None) -> None:
             roots = frozenset(["__getitem__", "__getitems__", *iterates])
             run.in_worker = function.name in names.reachable(run.scope.file, owner, roots) - {"__init__"}
     _parameters(run, function, is_method)
-
-
-def _bound_in(function: Function) -> set[str]:
-    """The names that a function binds: its own, not those of the file."""
-    found, shared = set(), set()
-    for node in walk(function):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            found.add(node.id)
-        elif isinstance(node, ast.arg):
-            found.add(node.arg)
-        elif isinstance(node, (ast.Global, ast.Nonlocal)):
-            shared.update(node.names)
-    return found - shared
 
 
 def _parameters(run: Run, function: Function, is_method: bool) -> None:
@@ -528,23 +532,23 @@ def _gather(scope: Scope, owner: Class, outer: Mapping[str, Value]) -> None:
     others = (node for key, one in owner.methods.items() if key not in setting_up for node in walk(one))
     attributes = (node for node in others if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
     elsewhere = {node.attr for node in attributes if self_attribute(node)}
-    sources = _sources(owner.methods[key] for key in setting_up)
     for key, value in kept.items():
         if key not in elsewhere:
-            made = sources.get(key, value.made) if value.is_tensor else value.made
-            scope.attributes[name][key] = replace(value, attribute=key, made=made)
+            made = owner.sets[key][-1][0] if value.is_tensor and key in owner.sets else value.made
+            parts = tuple(_in_list(part, key) for part in value.parts)
+            item = value.item and _in_list(value.item, key)
+            scope.attributes[name][key] = replace(value, attribute=key, made=made, parts=parts, item=item)
 
 
-def _sources(functions: Iterator[Function]) -> dict[str, ast.expr]:
-    """By attribute the expression that it is set to."""
-    nodes = (node for function in functions for node in walk(function))
-    pairs = (pair for node in nodes if isinstance(node, (ast.Assign, ast.AnnAssign)) for pair in names.bindings(node))
-    return {name: value for target, value in pairs if (name := self_attribute(target)) and value is not None}
+def _in_list(value: Value, key: str) -> Value:
+    """An element of a list or a dict that is an attribute: a tensor stays behind as one that is an attribute itself."""
+    return replace(value, attribute=f"{key}[…]") if value.is_tensor else value
 
 
 _STATEMENTS: dict[type[ast.stmt], Callable[[Any, Any], None]] = {
     **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef), Run._function),
-    ast.ClassDef: lambda run, node: run.classes.append(node),
+    ast.ClassDef: Run._class,
+    **dict.fromkeys((ast.Import, ast.ImportFrom), Run._import),
     ast.Expr: Run._expression,
     ast.Assign: Run._assign,
     ast.AnnAssign: Run._annotated,

@@ -262,7 +262,14 @@ class Expressions(Place):
         elif isinstance(target, ast.Starred):
             self.bind(target.value, Value("items", item=self.element(known)))
         elif key := self.key(target):
-            self.flow.names[key] = known
+            root, dot, _ = key.partition(".")
+            if dot:
+                self.rooted.add(root)
+            elif root in self.rooted:  # the attributes were those of another object
+                self.flow.names = {
+                    name: one for name, one in self.flow.names.items() if not name.startswith(f"{root}.")
+                }
+            self.flow.names[key] = UNKNOWN if key in self.scope.file.shared else known
         elif isinstance(target, ast.Subscript):
             self.value(target.slice)
             container = self.key(target.value)
@@ -795,6 +802,7 @@ def _self_method(run: Expressions, given: Given, name: str) -> Value:
             return UNKNOWN
         return _of_unknown(run, given, name)
     effect = run.scope.effect_of(function, run.owner, run.outer, given.args, run.no_graph)
+    run.flow.names |= dict.fromkeys(effect.attributes & run.flow.names.keys(), UNKNOWN)
     return checks.called(run, given.node, effect)
 
 

@@ -185,6 +185,9 @@ class Class:
     receiver: str = "self"
     # Attributes that some call takes: `nn.Sequential(*self.layers)`.
     handed_on: frozenset[str] = frozenset()
+    # By attribute of self what each assignment sets it to, and whether that is its only target; the class's own names.
+    sets: dict[str, list[tuple[ast.expr | None, bool]]] = field(default_factory=dict)
+    own_names: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -200,6 +203,8 @@ class File:
     in_workers: frozenset[str] = frozenset()
     lambdas_in_workers: set[int] = field(default_factory=set)
     datasets_in_workers: frozenset[str] = frozenset()
+    # Names that a function sets for others too: what one has read says nothing of what another reads.
+    shared: frozenset[str] = frozenset()
     has_default_device: bool = False
     starts_children: bool = False
     # Whether processes are spawned by the name of a context or by default; whether by default.
@@ -233,6 +238,8 @@ def read(tree: ast.Module) -> File:
                 file.imports |= {one.asname or one.name: _canonical(f"{where}.{one.name}") for one in names}
             case ast.Call():
                 calls.append(node)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                file.shared |= bound_in(node)[1]
             case ast.ClassDef():
                 file.classes[node.name] = _class(node)
     for statement in tree.body:
@@ -248,6 +255,29 @@ def read(tree: ast.Module) -> File:
     return file
 
 
+def bound_in(function: Function) -> tuple[set[str], set[str]]:
+    """The names that a function binds: its own, and those of the file or of a function around it."""
+    found, shared = set(), set()
+    for node in walk(function):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            found.add(node.id)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            shared.update(node.names)
+        else:
+            found.update(captured(node))
+    return found - shared, found & shared
+
+
+def captured(node: ast.AST) -> set[str]:
+    """The names that an error's handler or a pattern binds."""
+    kinds = (ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping)
+    return (
+        {getattr(node, "name", None) or getattr(node, "rest", None) or ""} - {""} if isinstance(node, kinds) else set()
+    )
+
+
 def _canonical(name: str) -> str:
     """The name by which the tables know it: `from torch.nn.modules.linear import Linear` is torch.nn.Linear."""
     is_inner = name.startswith(("torch.nn.modules.", "torch.nn.parameter."))
@@ -258,14 +288,27 @@ def _class(node: ast.ClassDef) -> Class:
     methods = {one.name: one for one in node.body if isinstance(one, Function)}
     receivers = [name for one in methods.values() if (name := _renamed(one))]
     by_hand, handed_on = False, set()
+    sets: dict[str, list[tuple[ast.expr | None, bool]]] = {}
     for inner in walk(node):
+        pairs = _assigned(inner)
+        for target, value in pairs:
+            if attribute := self_attribute(target):
+                sets.setdefault(attribute, []).append((value, len(pairs) == 1))
         if isinstance(inner, ast.Call):
             called = called_name(inner)
             by_hand = by_hand or called in ("add_module", "register_module", "setattr", "__setattr__")
-            arguments = [*inner.args, *(one.value for one in inner.keywords)]
-            handed_on |= {attribute for one in arguments if (attribute := _container_of(one, called))}
+            handed_on |= {attribute for one in arguments(inner) if (attribute := _container_of(one, called))}
+    own_names = frozenset(getattr(target, "id", "") for inner in node.body for target, _ in _assigned(inner))
     receiver = receivers[0] if receivers else "self"
-    return Class(node, (), methods, registers_by_hand=by_hand, handed_on=frozenset(handed_on), receiver=receiver)
+    made = Class(node, (), methods, registers_by_hand=by_hand, receiver=receiver, sets=sets, own_names=own_names)
+    made.handed_on = frozenset(handed_on)
+    return made
+
+
+def _assigned(node: ast.AST) -> list[tuple[ast.expr, ast.expr | None]]:
+    """The targets that an assignment sets anew, with what each gets."""
+    is_new = isinstance(node, ast.Assign) or (isinstance(node, ast.AnnAssign) and node.value is not None)
+    return [*bindings(node)] if is_new else []
 
 
 def _renamed(method: Function) -> str:
@@ -441,16 +484,16 @@ def _classes_in(file: File, node: ast.expr | None, seen: set[int]) -> set[str]:
             return set()
         case ast.Call(ast.Name(name)) if name in file.classes:
             # It may hold another, and takes much else that is none.
-            inner = {one for part in _arguments(node) for one in _classes_in(file, part, seen)}
+            inner = {one for part in arguments(node) for one in _classes_in(file, part, seen)}
             return {name} | (inner - {""})
         case ast.Call(ast.Attribute(ast.Name(name))) if name in file.classes:
             return {name}  # Rows.load(path)
         case ast.Call(ast.Name(name)) if name in file.functions:
             parts = [one.value for one in walk(file.functions[name]) if isinstance(one, ast.Return)]
         case ast.Call(func) if file.dotted(func).startswith("torch.utils.data."):
-            parts = [*_arguments(node)[:1]]  # Subset(rows, indices)
+            parts = [*arguments(node)[:1]]  # Subset(rows, indices)
         case ast.Call(func) if file.dotted(func):
-            return {one for part in _arguments(node) for one in _classes_in(file, part, seen)} - {""}
+            return {one for part in arguments(node) for one in _classes_in(file, part, seen)} - {""}
         case ast.Call(ast.Attribute(value)):
             parts = [value]  # rows.shuffle()
         case ast.Name() | ast.Attribute():
@@ -466,7 +509,7 @@ def _classes_in(file: File, node: ast.expr | None, seen: set[int]) -> set[str]:
     return {one for part in parts for one in _classes_in(file, part, seen)}
 
 
-def _arguments(node: ast.Call) -> list[ast.expr]:
+def arguments(node: ast.Call) -> list[ast.expr]:
     return [*node.args, *(one.value for one in node.keywords)]
 
 
@@ -544,10 +587,8 @@ class Source:
 
     def text(self, node: Node) -> str:
         """The source of an expression, in one line, cut where it is longer than 60 characters."""
-        rows = [row.encode() for row in self.lines[node.lineno - 1 : node.end_lineno]]
-        rows[-1] = rows[-1][: node.end_col_offset]
-        rows[0] = rows[0][node.col_offset :]
-        text = " ".join(b" ".join(rows).decode("utf-8", "replace").split())
+        line = self.lines[node.lineno - 1].encode()[node.col_offset : node.end_col_offset].decode("utf-8", "replace")
+        text = line if node.end_lineno == node.lineno else ast.unparse(node)  # lines have comments
         return text if len(text) <= 60 else f"{text[:59]}…"
 
     def column(self, node: Node) -> int:

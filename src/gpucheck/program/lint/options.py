@@ -50,7 +50,7 @@ RULES: tuple[Rule, ...] = (
         "fail",
         "the result of a tensor's .to() is discarded",
         "`{name}` does not change: a tensor's .to() and .cuda() return a new tensor",
-        "assign the result: {fix}",
+        "{fix}",
         "`tensor.to()` and `tensor.cuda()` return a new tensor; only a module moves in place.",
         "import torch\n\nx = torch.zeros(8)\nx.cuda()\n",
         "import torch\n\nx = torch.zeros(8)\nx = x.cuda()\n",

@@ -24,6 +24,7 @@ import torch
 from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
 
+from gpucheck.messages import message_of
 from gpucheck.program import engine, placement, rules, simulated_cuda, simulated_devices
 from gpucheck.program.options import Device
 from gpucheck.program.run import counters, hooks, memory_peaks
@@ -88,7 +89,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
         counting = vars(holder)[name]
         made.originals[counting] = counting.__wrapped__
     hooks.device_of = memory_peaks.device_of = _device_of
-    hooks.is_plain = memory_peaks.is_plain = lambda tensor: False
+    memory_peaks.is_plain = lambda tensor: False
     hooks.is_pinned = _is_pinned
     memory_peaks.is_used = lambda: True
     memory_peaks.read = lambda cells, phase: None
@@ -337,7 +338,7 @@ def _say(say: str, **row: Any) -> None:
 
 
 def _say_error(error: BaseException) -> None:
-    place, whole = placement.innermost(error.__traceback__), str(error)
+    place, whole = placement.innermost(error.__traceback__), message_of(error)
     if _OF_A_WORKER in whole:
         # The error itself is the last line, and its own traceback stands above it.
         frames = [Place(file, int(line)) for file, line in _FRAME.findall(whole)]

@@ -51,7 +51,7 @@ _last_moved: dict[int, tuple[weakref.ref[Any], int]] = {}
 # Results of copies by id: what was moved, its version, and the site.
 _moved: dict[int, tuple[weakref.ref[Any], int, int]] = {}
 _followed: set[int] = set()
-_was_pinned: dict[int, bool] = {}
+_was_pinned: dict[int, bool | None] = {}
 
 
 # -- sites ------------------------------------------------------------------------------------------------------------
@@ -133,11 +133,22 @@ def _size(tensor: Any) -> int:
 # -- waits ------------------------------------------------------------------------------------------------------------
 
 
+def _failed(error: Exception) -> None:
+    """What measures has failed: nothing is measured any more, and the program goes on."""
+    uninstall()
+    memory[1] = 1
+    text = repr(error).encode("ascii", "replace")[:1000]
+    memory[counters.SIZE - len(text) : counters.SIZE] = text
+
+
 def _waited(kind: str, began: int, tensor: Any, frame: FrameType) -> None:
     spent, thread = now() - began, threading.get_ident()
     if thread in _silent:
         return
-    _count(_site(kind, frame), 0 if tensor is None else _size(tensor), spent)
+    try:
+        _count(_site(kind, frame), 0 if tensor is None else _size(tensor), spent)
+    except Exception as error:  # noqa: BLE001 (a tensor of the program's may be of any class)
+        _failed(error)
     if thread == _main_thread:
         cells[_WAITS_NS] += spent
 
@@ -221,85 +232,68 @@ def _warning(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
     return read
 
 
-def _called(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """A wait for a device, a stream or an event, which takes no tensor."""
+def _measured(
+    note: Callable[[Any, tuple[Any, ...], dict[str, Any], int, FrameType], None], original: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return the same, with `note` told of each result: with the arguments, the time of the call, and who called."""
 
     @functools.wraps(original)
-    def wait(*args: Any, **kwargs: Any) -> Any:
+    def measured(*args: Any, **kwargs: Any) -> Any:
         try:
             began = now()
             result = original(*args, **kwargs)
         except BaseException as error:
             error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
             raise
-        if memory_peaks.is_used():
-            _waited(kind, began, None, sys._getframe(1))
+        note(result, args, kwargs, began, sys._getframe(1))
         return result
 
-    return wait
+    return measured
+
+
+def _called(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A wait for a device, a stream or an event, which takes no tensor."""
+
+    def note(result: Any, args: Any, kwargs: Any, began: int, frame: FrameType) -> None:
+        if memory_peaks.is_used():
+            _waited(kind, began, None, frame)
+
+    return _measured(note, original)
 
 
 # -- copies -----------------------------------------------------------------------------------------------------------
 
 
-def _mover(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what makes a tensor on another device of this one, or returns it as it is."""
-
-    @functools.wraps(original)
-    def move(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            began = now()
-            result = original(self, *args, **kwargs)
-            if result is self:
-                return result
-        except BaseException as error:
-            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
-            raise
-        source, target = device_of(self), device_of(result)
-        if source is not None or target is not None:
-            _copied(self, result, source, target, began, "non_blocking" in kwargs and bool(kwargs["non_blocking"]))
-        return result
-
-    return move
+def _moved_to(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], began: int, frame: FrameType) -> None:
+    """A tensor was made on another device of this one, or returned as it is."""
+    if result is not args[0]:
+        _copied(args[0], result, _is_asynchronous(args[1:], kwargs), began, frame)
 
 
-def _filler(original: Callable[..., Any]) -> Callable[..., Any]:
+def _filled(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], began: int, frame: FrameType) -> None:
     """`copy_`: from the second into the first."""
-
-    @functools.wraps(original)
-    def fill(self: Any, src: Any, non_blocking: bool = False) -> Any:
-        try:
-            target, source = device_of(self), device_of(src) if isinstance(src, torch.Tensor) else None
-            if source is None and target is None:
-                return original(self, src, non_blocking)
-            began = now()
-            result = original(self, src, non_blocking)
-        except BaseException as error:
-            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
-            raise
-        if isinstance(src, torch.Tensor):
-            _copied(src, self, source, target, began, non_blocking, fills=True)
-        return result
-
-    return fill
+    moved = args[1] if len(args) > 1 else kwargs["other"]
+    if isinstance(moved, torch.Tensor):
+        _copied(moved, result, _is_asynchronous(args[2:], kwargs), began, frame, fills=True)
 
 
-def _copied(
-    moved: Any,
-    result: Any,
-    source: str | None,
-    target: str | None,
-    began: int,
-    non_blocking: bool,
-    *,
-    fills: bool = False,
-) -> None:
-    spent = now() - began
-    if is_plain(moved):
-        _note_copy(moved, result, source, target, spent, non_blocking, sys._getframe(2), fills)
+def _is_asynchronous(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return `non_blocking`: where it is no keyword, the first of the arguments that is a truth value."""
+    return bool(next((one for one in args if isinstance(one, bool)), kwargs.get("non_blocking", False)))
+
+
+def _copied(moved: Any, result: Any, non_blocking: bool, began: int, frame: FrameType, *, fills: bool = False) -> None:
+    source, target = device_of(moved), device_of(result)
+    if source is None and target is None:
         return
-    with memory_peaks.unseen():
-        _note_copy(moved, result, source, target, spent, non_blocking, sys._getframe(2), fills)
+    spent, thread = now() - began, threading.get_ident()
+    try:
+        with memory_peaks.unseen():
+            # A dtype or a layout on one device is none.
+            if thread not in _silent and not (source == target and moved.device == result.device):
+                _note_copy(moved, result, source, target, spent, non_blocking, frame, fills)
+    except Exception as error:  # noqa: BLE001 (a tensor of the program's may be of any class)
+        _failed(error)
 
 
 def _note_copy(
@@ -312,15 +306,10 @@ def _note_copy(
     frame: FrameType,
     fills: bool,
 ) -> None:
-    if source == target and moved.device == result.device:  # a dtype or a layout on one device
-        return
-    thread = threading.get_ident()
-    if thread in _silent:
-        return
     kind = "to_device" if source is None else "to_host" if target is None else "between"
     site = _site(kind, frame, fills=fills)
     at = _count(site, memory_peaks.size(moved), spent)
-    if thread == _main_thread:
+    if threading.get_ident() == _main_thread:
         # A copy to the host returns when the device is done with what comes before it: that is waiting.
         cells[_WAITS_NS if target is None else _COPIES_NS] += spent
     if at < 0:
@@ -330,8 +319,9 @@ def _note_copy(
     host = moved if source is None else result if target is None else None
     if host is not None:
         pinned = _was_pinned[site] = is_pinned(host) if looks else _was_pinned[site]
-        cells[at + (_PINNED if pinned else _PAGEABLE)] += 1
-        if non_blocking and not pinned and source is None:
+        if pinned is not None:
+            cells[at + (_PINNED if pinned else _PAGEABLE)] += 1
+        if non_blocking and pinned is False and source is None:
             cells[at + _UNPINNED_ASYNC] += 1
     if looks or site in _followed:
         _follow(moved, result, site, at)
@@ -357,9 +347,13 @@ def _follow(moved: Any, result: Any, site: int, at: int) -> None:
     _moved[id(result)] = weakref.ref(result), made, site
 
 
-def is_pinned(tensor: Any) -> bool:
-    """Return whether the host's side of a copy is page-locked: the device can then read it while the host goes on."""
-    return all(one.is_pinned() for one in memory_peaks.parts(tensor))
+def is_pinned(tensor: Any) -> bool | None:
+    """Return whether the host's side of a copy is page-locked: the device can then read it while the host goes on. None
+    for a class that answers for its tensors itself: it may refuse, and a mode of the program's is not asked either."""
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return None
+    with torch._C._DisableTorchDispatch():
+        return all(one.is_pinned() for one in memory_peaks.parts(tensor))
 
 
 # -- data, phases and steps -------------------------------------------------------------------------------------------
@@ -545,12 +539,14 @@ def step() -> None:
 
 # -- beginning and end ------------------------------------------------------------------------------------------------
 
-device_of, is_plain = memory_peaks.device_of, memory_peaks.is_plain
+device_of = memory_peaks.device_of
 
 _SCALARS = {"item": "item", "__bool__": "bool", "is_nonzero": "bool"}
 _WARNING = {"__float__": "float", "__int__": "int", "__complex__": "complex", "__index__": "index"}
-_FUNCTIONS = {"nonzero": "nonzero", "equal": "equal", "masked_select": "masked_select"}
-_READERS = {**_FUNCTIONS, "tolist": "tolist", "__repr__": "print", "__format__": "print"}
+# Methods alone: torch looks these up by name, but compares its functions (torch.nonzero) with what it has itself, in
+# TorchScript and for subclasses.
+_READERS = {name: name for name in ("nonzero", "equal", "masked_select", "tolist")}
+_READERS |= {"__repr__": "print", "__format__": "print"}
 _MOVERS = ("to", "cuda", "cpu", "xpu")
 _SYNCHRONISE = ("cuda", "xpu", "mps", "accelerator", "mtia")
 # What was put in the place of what: the holder, the name, and the original, or None for an inherited one.
@@ -577,10 +573,8 @@ def install() -> None:
     for name, kind in _READERS.items():
         _replace(tensor, name, functools.partial(_reader, kind))
     for name in _MOVERS:
-        _replace(tensor, name, _mover)
-    _replace(tensor, "copy_", _filler)
-    for name, kind in _FUNCTIONS.items():
-        _replace(torch, name, functools.partial(_reader, kind))
+        _replace(tensor, name, functools.partial(_measured, _moved_to))
+    _replace(tensor, "copy_", functools.partial(_measured, _filled))
     for name in _SYNCHRONISE:
         module = getattr(torch, name, None)
         if module is not None:

@@ -214,11 +214,15 @@ def _cost(line: RunLine) -> str:
     return f"{line.count} times{',' if moved else ''}{moved}{spent}"
 
 
-def _is_habit(line: RunLine, result: RunResult, count: int | None = None) -> bool:
+def _is_habit(line: RunLine, result: RunResult, count: int) -> bool:
     """Return whether it happens step by step, and not once at the beginning or now and then."""
     steps = result.steps.count if result.steps is not None else 0
-    often = (line.count if count is None else count) >= _OFTEN
-    return often and (line.steps >= _MOST_STEPS * steps if steps >= _OFTEN else line.in_loop is not False)
+    return count >= _OFTEN and (line.steps >= _MOST_STEPS * steps if steps >= _OFTEN else line.in_loop is not False)
+
+
+def _new(line: RunLine) -> int:
+    """Copies of what was not copied before. The others should not be made at all: how they are made does not matter."""
+    return line.count - max(line.unchanged_again, line.unchanged_back)
 
 
 def _needless(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[_Said]:
@@ -232,30 +236,30 @@ def _needless(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[_S
     if line.unchanged_again >= _OFTEN and line.kind != "data":
         title = f"the same unchanged tensor is copied {line.unchanged_again + 1} times"
         yield "run.copies.again", verdict, title, "copy it once before the loop; in a module: register_buffer"
-    if line.made_by is not None and _is_habit(line, result):
+    if line.made_by is not None and _is_habit(line, result, _new(line)):
         title = f"{line.made_by} creates a tensor on the host, which is moved each time"
         yield "run.copies.made_on_host", verdict, title, f"{line.made_by}(…, device=device)"
 
 
 def _waiting(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[_Said]:
     """Yield what holds the program up: copies that block or are too many, and waits for the device."""
-    if line.unpinned_async >= _OFTEN:
+    new = _new(line)
+    if min(line.unpinned_async, new) >= _OFTEN:
         title = f"non_blocking=True from pageable memory: {line.unpinned_async} copies"
         yield "run.copies.unpinned", verdict, title, "pin_memory=True in the DataLoader, or tensor.pin_memory()"
-    is_pageable = line.kind == "to_device" and line.pageable >= _OFTEN and not line.unpinned_async and not line.made_by
-    is_other = line.unchanged_again >= _OFTEN or verdict == "info"
-    if is_pageable and not is_other and _is_habit(line, result, line.pageable):
+    is_pageable = line.kind == "to_device" and not line.unpinned_async and not line.made_by and verdict == "warn"
+    if is_pageable and _is_habit(line, result, min(line.pageable, new)):
         title = f"pageable copies block the program for {duration(line.time_s)}"
         fix = "pin_memory=True in the DataLoader and non_blocking=True here"
         yield "run.copies.pageable", "warn", title, fix
-    are_many = line.count >= _MANY or line.count >= _MANY_PER_STEP * max(line.steps, 1)
-    if line.kind in _COPIES and line.count and line.bytes / line.count <= _SMALL and are_many:
+    are_many = new >= min(_MANY, _MANY_PER_STEP * max(line.steps, 1))
+    if line.kind in _COPIES and are_many and line.bytes / line.count <= _SMALL:
         size = capacity(line.bytes / line.count)
         yield "run.copies.small", verdict, f"many small copies of {size}", "stack them and copy once"
-    if line.kind == "empty_cache" and _is_habit(line, result):
+    if line.kind == "empty_cache" and _is_habit(line, result, line.count):
         fix = "remove it from the loop: the freed memory is requested from the driver again"
         yield "run.empty_cache", "warn", "empty_cache in a loop", fix
-    if line.kind not in (*_COPIES, "data", "empty_cache") and _is_habit(line, result):
+    if line.kind not in (*_COPIES, "data", "empty_cache") and _is_habit(line, result, line.count):
         fix = "read it every N steps, or once at the end"
         yield "run.waits", "info", f"{line.kind} waits for the device", fix
 

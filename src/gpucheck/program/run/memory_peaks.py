@@ -24,8 +24,8 @@ from gpucheck import messages
 from gpucheck.program.run import counters
 from gpucheck.work.storages import Key, Memory
 
-# What lies there is read and written without a device.
-_HOST = frozenset(("cpu", "meta"))
+# What lies there is read and written without a device. What is no tensor has none: a subclass returns what it likes.
+_HOST = frozenset(("cpu", "meta", None))
 
 
 # Whoever overrides or watches torch's functions would be told of ours: they are asked nothing of what we ask.
@@ -41,13 +41,14 @@ def is_plain(tensor: Any) -> bool:
 
 def device_of(tensor: Any) -> str | None:
     """The kind of accelerator that the tensor lies on; None for the host's, which cost no copy and no wait."""
+    kind: str | None
     if type(tensor) in _PLAIN and not _modes():
         if tensor.is_cpu:  # most are, and this is the quickest to ask
             return None
-        kind: str = tensor.device.type
+        kind = tensor.device.type
     else:
         with unseen():
-            kind = tensor.device.type
+            kind = getattr(getattr(tensor, "device", None), "type", None)
     return None if kind in _HOST else kind
 
 
@@ -129,7 +130,6 @@ _lines: Lines
 _snapshot = ""
 _devices: list[int] = []
 _readings = 0
-_statm: int | None = None
 
 
 def observe(say: Callable[[dict[str, Any]], bool], lines: Lines, snapshot: str) -> None:
@@ -194,14 +194,14 @@ def now(cells: memoryview) -> tuple[int, int, int]:
 
 
 def resident() -> int:
-    """The process's resident set in bytes; -1 where the system does not tell."""
-    global _statm
+    """The process's resident set in bytes; -1 where the system does not tell.
+
+    No descriptor is kept: a program that closes all of them gets the number for a file of its own.
+    """
     try:
-        if _statm is None:
-            _statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-        return int(os.pread(_statm, 64, 0).split()[1]) * _PAGE
+        with open("/proc/self/statm", "rb", buffering=0) as file:
+            return int(file.read(64).split()[1]) * _PAGE
     except OSError:
-        _statm = None
         return -1
 
 
@@ -282,9 +282,11 @@ _PARTS = {
 
 
 def parts(tensor: Any) -> list[Any]:
-    """The plain tensors that hold a tensor's elements and indices, its elements first; of a plain one itself."""
+    """The plain tensors that hold a tensor's elements and indices, its elements first; of a plain one itself. A mode of
+    the program's is not told of the question."""
     methods = _PARTS.get(tensor.layout)
-    return [tensor] if methods is None else [getattr(tensor, name)() for name in methods]
+    with torch._C._DisableTorchDispatch():
+        return [tensor] if methods is None else [getattr(tensor, name)() for name in methods]
 
 
 def size(tensor: Any) -> int:
