@@ -287,9 +287,11 @@ def _worst(problems: Sequence[NodeProblem]) -> list[NodeProblem]:
 
 def _why(ended: child.ChildResult, limit_s: float, code: int | None) -> str:
     """Why a part has no result; empty where it has one."""
+    if limit_s < LEAST_S:
+        return "not started: no time was left (--within)"
     if ended.timed_out:
         stuck = "; its process could not be ended" if ended.abandoned else ""
-        return f"did not finish within {limit_s:.0f} s{stuck}"
+        return f"did not finish within {units.duration(limit_s)}{stuck}"
     if code in _EXITS:
         return ""
     ending = child_protocol.ending_of(ended, limit_s)

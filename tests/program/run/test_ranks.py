@@ -25,6 +25,7 @@ from gpucheck.program.run import memory_peaks, ranks, recorder
 from gpucheck.render import run as shown
 from gpucheck.render import text
 from gpucheck.report.codec import from_json, to_json
+from gpucheck.report.finding import Finding
 from gpucheck.report.report import Collector, Report
 from gpucheck.report.results.ranks import RanksResult
 
@@ -581,6 +582,58 @@ def test_the_first_of_two_calls_that_are_waited_for_is_told_by_one_clock(tmp_pat
     assert (seen.call.group, seen.inside, seen.missing) == ("pair", (2,), (3,))
 
 
+def in_groups(folder: Path, waits: Sequence[tuple[str, ...]], groups: Mapping[str, Sequence[int]]) -> Finding:
+    """Each rank waits in these calls, an entry for a rank, one after another: the finding of the hang."""
+    names = list(groups)
+    for rank, own in enumerate(waits):
+        of = [{"say": "group", "name": name, "ranks": list(groups[name])} for name in names if rank in groups[name]]
+        kinds = [KIND | {"kind": n, "group": name} for n, name in enumerate(names)]
+        rows = [[names.index(name), 1, (rank + n + 1) * MS] for n, name in enumerate(own)]
+        calls = {"say": "calls", "lost": 0, "p2p": 0, "rows": rows}
+        pending = {"say": "pending", "hang": True, "rows": [row[:2] for row in rows]}
+        where = {"say": "where", "frames": [["/job/train.py", 10 + rank, "<module>"]]}
+        write(folder, rank, [*kinds, *of, calls, pending, where], world=len(waits))
+    (folder / "hang").write_text(f"{100 * MS} 5.0")
+    return next(one for one in ranks.findings(ranks.result(folder)) if one.id == "run.ranks.hang")
+
+
+def test_who_waits_in_another_call_itself_is_not_to_blame_for_a_hang(tmp_path: Path) -> None:
+    """Rank 1 waits for rank 2, which waits for rank 0, which computes: the first call is not the one to look at."""
+    finding = in_groups(tmp_path, ((), ("a",), ("b",)), {"a": (1, 2), "b": (0, 2)})
+    assert finding.title == "the job hangs: rank 0 missing"
+    assert finding.message.endswith(
+        "rank 2 waits in all_reduce number 1 of group b for 5.00 s; rank 0 is at /job/train.py:10"
+    )
+    # Of two ranks that are missing one waits for the other.
+    finding = in_groups(tmp_path, (("0",), ("pair",), ()), {"0": (0, 1, 2), "pair": (1, 2)})
+    assert finding.title == "the job hangs: rank 2 missing"
+
+
+def test_ranks_that_wait_for_each_other_are_not_missing(tmp_path: Path) -> None:
+    """Two groups of the same ranks in two orders, and a ring of three groups."""
+    for waits, groups in (
+        ((("a",), ("b",)), {"a": (0, 1), "b": (0, 1)}),
+        ((("a",), ("b",), ("c",)), {"a": (0, 1), "b": (1, 2), "c": (2, 0)}),
+    ):
+        finding = in_groups(tmp_path, waits, groups)
+        assert finding.title == "the job hangs: ranks wait for each other in different collectives"
+        assert finding.message == (
+            "rank 0 waits in all_reduce number 1 of group a for 5.00 s; "
+            "rank 1 waits in another collective at /job/train.py:11"
+        )
+        assert finding.fix == "make them in one order on all ranks, whatever their group"
+
+
+def test_groups_without_a_common_rank_are_two_where_torch_gives_them_one_name(tmp_path: Path) -> None:
+    """split_group() of older torch counts the groups of each rank. The stages of a pipeline have other shapes."""
+    for rank in range(4):
+        lines = steps_of(rank, rank if rank > 1 else -1)
+        of = GROUP | {"ranks": [0, 1] if rank < 2 else [2, 3]}
+        write(tmp_path, rank, [KIND | {"sizes": [[8 if rank < 2 else 16]]}, of, *lines[2:]], world=4)
+    result = ranks.result(tmp_path)
+    assert (result.mismatch, result.outcome, result.late) == (None, "alike", ())
+
+
 def test_all_ranks_in_a_call_are_not_cleared_where_roots_and_orders_are_unknown(tmp_path: Path) -> None:
     def told(*names: str) -> str:
         for rank in range(3):
@@ -642,6 +695,57 @@ def test_who_failed_first_is_told(tmp_path: Path) -> None:
     )
 
 
+def ended(
+    folder: Path, ends: Sequence[tuple[int | None, int, bool]], *, world: int = 3, hosts: bool = False
+) -> Finding:
+    """What is told of ranks that end so: the status (None: no record of it), the time, whether their error is one of a
+    lost peer."""
+    for rank, (code, at_ns, lost_peer) in enumerate(ends):
+        end = {"say": "end", "exit": code, "at_ns": at_ns, "steps": 7, "lines": [], "lost_peer": lost_peer}
+        write(folder, rank, [KIND, GROUP, *([] if code is None else [end])], world=world, hosts=hosts)
+    return next(one for one in ranks.findings(ranks.result(folder)) if one.id == "run.ranks.ended")
+
+
+def test_a_rank_whose_error_says_that_another_was_gone_is_not_the_first(tmp_path: Path) -> None:
+    # The other is on a host without a common folder, or was killed with the gpucheck that watched it.
+    finding = ended(tmp_path, [(1, 10, True), (1, 11, True)], world=4)
+    assert finding.title == "ranks 0 and 1 failed because another rank was gone"
+    assert finding.message == "after 7 steps; how ranks 2 and 3 ended is in no record"
+    assert ended(tmp_path, [(1, 10, True), (-15, 12, False), (None, 0, False)]).message.endswith(
+        "rank 2 ended is in no record"
+    )
+    # Its own end took longer than theirs.
+    assert ended(tmp_path, [(1, 10, True), (1, 12, False), (-15, 11, False)]).title == "rank 1 ended first, exit 1"
+    # No clock in common is needed where one alone failed by itself.
+    assert (
+        ended(tmp_path, [(1, 10, True), (1, 12, False), (1, 9, True)], hosts=True).title == "rank 1 ended first, exit 1"
+    )
+    # The launcher's signal is a cause where it came first.
+    assert ended(tmp_path, [(1, 10, True), (-15, 9, False), (0, 8, False)]).title == "rank 1 ended first, by SIGTERM"
+    assert ended(tmp_path, [(1, 10, True), (1, 11, True), (1, 12, True)]).title == "rank 0 ended first, exit 1"
+
+
+def test_who_ended_a_job_that_hangs_is_not_told_as_its_cause(tmp_path: Path) -> None:
+    hang(tmp_path, "S (sleeping)", [])
+    for rank in range(3):
+        with open(tmp_path / f"rank{rank}.jsonl", "a") as file:
+            end = {"say": "end", "exit": -15, "at_ns": 10**10 + rank, "steps": 1, "lines": []}
+            file.write("\n" + json.dumps(end) + "\n")
+    assert "run.ranks.ended" not in [one.id for one in ranks.findings(ranks.result(tmp_path))]
+
+
+def test_a_file_of_a_start_before_this_one_blames_nobody(tmp_path: Path) -> None:
+    """A job with the same port, number of ranks and name; rank 2 has not written since."""
+    for rank in range(3):
+        lines = steps_of(rank, -1)
+        if rank == 2:
+            lines[-1] |= {"exit": 1, "at_ns": 9 * MS}
+        write(tmp_path, rank, lines, more={"at_ns": 0 if rank == 2 else 10 * MS})
+    result = ranks.result(tmp_path)
+    assert ([one.rank for one in result.ranks], result.world) == ([0, 1], 3)
+    assert [one.id for one in ranks.findings(result)] == ["run.ranks.straggler"]
+
+
 def test_who_failed_first_is_unknown_where_the_clocks_of_hosts_were_not_compared(tmp_path: Path) -> None:
     for rank in range(3):
         end: dict[str, Any] = {"say": "end", "exit": rank > 0, "at_ns": 10 + rank, "steps": 7, "lines": []}
@@ -652,7 +756,7 @@ def test_who_failed_first_is_unknown_where_the_clocks_of_hosts_were_not_compared
 
 
 def test_a_rank_that_ended_well_but_too_early_is_why_the_others_fail(tmp_path: Path) -> None:
-    def told(calls: int, *, is_complete: bool, done: int = 79, code: int = 1) -> str:
+    def told(calls: int, *, is_complete: bool, done: int = 79, code: int = 1, lost_peer: bool = False) -> str:
         for rank in range(3):
             lines = steps_of(rank, -1)
             if rank == 1:
@@ -662,6 +766,7 @@ def test_a_rank_that_ended_well_but_too_early_is_why_the_others_fail(tmp_path: P
                 "exit": 0 if has_left else code,
                 "at_ns": 10**10 + has_left,
                 "steps": done if has_left else 80,
+                "lost_peer": lost_peer and not has_left,
             }
             answer: dict[str, Any] = {"say": "pending", "rows": []}
             write(tmp_path, rank, [*lines, *([answer] if is_complete else [])])
@@ -675,6 +780,7 @@ def test_a_rank_that_ended_well_but_too_early_is_why_the_others_fail(tmp_path: P
     # What it had not handed on is lost: its steps tell.
     assert told(40, is_complete=False).startswith(early)
     # It made all of them, or a rank was killed.
+    assert told(40, is_complete=False, done=80, lost_peer=True).startswith(early.replace("79", "80"))
     others = "ended first, exit 1: after 80 steps; rank 2 failed after it"
     assert told(80, is_complete=True) == told(40, is_complete=False, done=80) == "rank 0 " + others
     assert told(79, is_complete=True, code=-9).startswith("rank 0 ended first, by SIGKILL")

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpucheck import units
+from gpucheck import messages, units
 from gpucheck.errors import CannotLook
 from gpucheck.program import ranks_judge
 from gpucheck.program.ranks_judge import Call, Table
@@ -138,8 +138,9 @@ class Job:
         waited = time.monotonic() - self.asked_at - ENDED_S
         return None if waited < 1 else signal.SIGTERM if waited < PATIENCE_S else signal.SIGKILL
 
-    def ended(self, code: int, steps: int, lines: Sequence[tuple[str, str, int, float]]) -> None:
-        """The program has ended; `lines` are those that took most time: kind, file, line, seconds.
+    def ended(self, code: int, steps: int, lines: Sequence[tuple[str, str, int, float]], error: str) -> None:
+        """The program has ended; `lines` are those that took most time: kind, file, line, seconds. `error` is the text
+        of what it raised.
 
         Where it failed the others are given a moment to write what they had done: the launcher ends them next, and this
         process too, which has its report to write within the launcher's patience.
@@ -147,7 +148,7 @@ class Job:
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         clock_hz = statistics.fmean(self.clocks_hz) if self.clocks_hz else None
         end = {"exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines}
-        self.write({"say": "end", **end, "sm_clock_hz": clock_hz})
+        self.write({"say": "end", **end, "sm_clock_hz": clock_hz, "lost_peer": messages.is_of_another(error)})
         if code:
             with contextlib.suppress(OSError):
                 (self.folder / "failed").touch(exist_ok=False)
@@ -311,6 +312,7 @@ class Read:
     state: str = ""
     exit: int | None = None
     ended_ns: int | None = None
+    lost_peer: bool = False
     done: int = 0
     sm_clock_hz: float | None = None
     lost: int = 0
@@ -368,6 +370,7 @@ class Read:
             self.exit, self.ended_ns, self.done = int(line["exit"]), int(line["at_ns"]), int(line["steps"])
             self.lines = [(str(a), visible(str(b)), int(c), float(d)) for a, b, c, d in line["lines"]]
             self.sm_clock_hz = float(line.get("sm_clock_hz") or 0.0) or None
+            self.lost_peer = bool(line.get("lost_peer"))
         elif say == "failed":
             self.failed = visible(str(line["why"]))
 
@@ -392,6 +395,25 @@ class Read:
         # Rank 0's own clock, which has no error, does not drift from itself.
         drift = DRIFT * min(abs(at_ns - before), abs(after - at_ns)) if error or other else 0
         return (low + share * (high - low)) / 1e9, (max(error, other) + drift) / 1e9
+
+    def on_rank_0(self, at_ns: int | None) -> int | None:
+        """A time on rank 0's clock; None where no clock in common tells."""
+        if at_ns is None or (self.hosts and not self.clocks):
+            return None
+        return at_ns + int(self.offset(at_ns)[0] * 1e9)
+
+    def rename(self, group: str, name: str) -> None:
+        """Give a group another name."""
+
+        def key(call: tuple[str, int]) -> tuple[str, int]:
+            before, again, made = call[0].partition("#")
+            return (f"{name}{again}{made}", call[1]) if before == group else call
+
+        self.groups[name] = self.groups.pop(group)
+        self.calls = {key(call): row for call, row in self.calls.items()}
+        self.inside = {key(call): row for call, row in self.inside.items()}
+        self.places = {key(call): row for call, row in self.places.items()}
+        self.pending = None if self.pending is None else set(map(key, self.pending))
 
 
 def is_job(path: str) -> bool:
@@ -425,6 +447,18 @@ def read(folder: Path) -> list[Read]:
     if len({one.host for one in ranks}) > 1:
         for one in ranks:
             one.hosts = True
+    # All of a job have begun before one of them makes a call: who had ended by then is of a start before this one.
+    begun = [at for one in ranks if (at := one.on_rank_0(one.job[0])) is not None]
+    ranks = [
+        one for one in ranks if not one.calls or (one.on_rank_0(one.ended_ns) or math.inf) >= max(begun, default=0)
+    ]
+    for name in {name for one in ranks for name in one.groups}:
+        # split_group() of older torch counts the groups of each rank: those without a common rank may have one name.
+        alike = [one for one in ranks if name in one.groups]
+        members = {one.groups[name] for one in alike}
+        if len(members) > 1 and sum(map(len, members)) == len(set().union(*members)):
+            for one in alike:
+                one.rename(name, f"{name} ({_names(one.groups[name])})")
     return ranks
 
 
@@ -598,8 +632,6 @@ def _short(path: str) -> str:
 
 
 def _row(one: Read, means: Mapping[str, float], verdict: ranks_judge.Verdict, *, left_early: bool) -> JobRank:
-    # What no clock in common tells stays unknown.
-    ended_ns = None if one.ended_ns is None or (one.hosts and not one.clocks) else one.ended_ns
     return JobRank(
         rank=one.rank,
         host=one.host,
@@ -610,7 +642,8 @@ def _row(one: Read, means: Mapping[str, float], verdict: ranks_judge.Verdict, *,
         **{f"{name}_s": means.get(name) for name in (*_ACTIVITIES, "backward")},
         sm_clock_hz=one.sm_clock_hz,
         exit=one.exit,
-        ended_ns=None if ended_ns is None else ended_ns + int(one.offset(ended_ns)[0] * 1e9),
+        lost_peer=one.lost_peer,
+        ended_ns=one.on_rank_0(one.ended_ns),
         state=one.state or None,
         place=_place(one),
         left_early=left_early,
@@ -623,7 +656,7 @@ def _has_left_early(one: Read, ranks: Sequence[Read]) -> bool:
         return False
     others = [other for other in ranks if other is not one]
     if one.pending is None:  # its last calls were lost with it, as os._exit() does: its steps are known
-        return any(other.steps_made > one.steps_made for other in others)
+        return any(other.steps_made + other.lost_peer > one.steps_made for other in others)
     last = dict(sorted(one.calls))  # the largest number of each group
     return any(number > last.get(group, number) for other in others for group, number in other.calls)
 
@@ -686,32 +719,45 @@ def _hang(ranks: Sequence[Read], world: int, folder: Path) -> JobHang | None:
         marked_ns, waited_s = int(at_ns), float(waited)
     except (OSError, ValueError):
         return None
-    waiting = [(one.calls[key][1], one, key) for one in ranks for key in one.pending or () if key in one.calls]
-    if not waiting:
+    first: dict[tuple[str, int], tuple[float, int]] = {}
+    for one in ranks:
+        for key in (one.pending or set()) & one.calls.keys():
+            created = one.calls[key][1]
+            first[key] = min(first.get(key, (math.inf, 0)), (created / 1e9 + one.offset(created)[0], one.rank))
+    if not first:
         return None
-    _, first, key = min(waiting, key=lambda row: (row[0] / 1e9 + row[1].offset(row[0])[0], row[1].rank))
-    members = set(first.groups.get(key[0].partition("#")[0], range(world)))
-    inside = {one.rank for one in ranks if key in one.calls and one.calls[key][1] <= marked_ns}
+    by_rank = {one.rank: one for one in ranks}
     # A rank that does not answer may be in the call: its Python is blocked, it died there, or its file is elsewhere.
     known = {
         one.rank
         for one in ranks
         if one.pending is not None or (one.exit is not None and one.exit >= 0) or one.state[:1] in ("T", "t")
     }
-    unknown = members - known - inside
+    members = {
+        key: set(by_rank[rank].groups.get(key[0].partition("#")[0], range(world))) for key, (_, rank) in first.items()
+    }
+    inside = {
+        key: {one.rank for one in ranks if key in one.calls and one.calls[key][1] <= marked_ns} & members[key]
+        for key in first
+    }
+    # Who waits in one call for others is not what a second call waits for: they are.
+    waiting = {one.rank for one in ranks for key in one.pending or () if key in first and inside[key] != members[key]}
+    absent = {key: (members[key] - inside[key]) & known for key in first}
+    key = min(first, key=lambda key: (len(absent[key] & waiting), first[key]))
     # It came to an end all the same where a rank went on from it, or where it was the last and all ended well.
-    resumed = all(one.exit == 0 for one in ranks if one.rank in members) or any(
+    resumed = all(one.exit == 0 for one in ranks if one.rank in members[key]) or any(
         number > key[1] and created > marked_ns
         for one in ranks
         for (group, number), (_, created) in one.calls.items()
         if group == key[0]
     )
     return JobHang(
-        call=_collective(first, key),
+        call=_collective(by_rank[first[key][1]], key),
         waited_s=waited_s,
-        inside=tuple(sorted(inside & members)),
-        missing=tuple(sorted(members - inside - unknown)),
-        unknown=tuple(sorted(unknown)),
+        inside=tuple(sorted(inside[key])),
+        missing=tuple(sorted(absent[key])),
+        unknown=tuple(sorted(members[key] - inside[key] - known)),
+        waiting=tuple(sorted(absent[key] & waiting)),
         resumed=resumed,
     )
 
@@ -769,9 +815,9 @@ def _of_hang(found: RanksResult) -> Finding | None:
     call = f"{'call' if is_other else seen.call.name} number {seen.call.number} of group {seen.call.group}"
     where = f" at {seen.call.place}" if seen.call.place and not is_other else ""
     waits = f"{_names(seen.inside)} {'waits' if len(seen.inside) == 1 else 'wait'} in {call}{where}"
-    parts = [f"rank {rank}{_found(rows[rank]) or ' has not come to it'}" for rank in seen.missing[:4]]
+    parts = [f"rank {rank}{_found(rows[rank], seen) or ' has not come to it'}" for rank in seen.missing[:4]]
     if seen.unknown:
-        places = [f"rank {rank}{told}" for rank in seen.unknown if rank in rows and (told := _found(rows[rank]))]
+        places = [f"rank {rank}{told}" for rank in seen.unknown if rank in rows and (told := _found(rows[rank], seen))]
         parts.append(", ".join((f"{_names(seen.unknown)} did not answer", *places[:4])))
     if not parts and other is not None:
         parts.append("the ranks do not make the same calls")
@@ -784,12 +830,17 @@ def _of_hang(found: RanksResult) -> Finding | None:
     if seen.resumed:
         title = f"the job waited for {_names(seen.missing)}" if seen.missing else "the job waited"
         return Finding("run.ranks.hang", "warn", title, message + "; it went on later", evidence)
+    if seen.waiting and seen.waiting == (*seen.missing, *seen.unknown):
+        title, fix = "the job hangs: ranks wait for each other in different collectives", "make them in one order"
+        return Finding("run.ranks.hang", "fail", title, message, evidence, f"{fix} on all ranks, whatever their group")
     title = f"the job hangs: {_names(seen.missing)} missing" if seen.missing else "the job hangs"
     return Finding("run.ranks.hang", "fail", title, message, evidence)
 
 
-def _found(row: JobRank) -> str:
+def _found(row: JobRank, hang: JobHang) -> str:
     """How a rank was found at a hang; empty where nothing is known."""
+    if row.rank in hang.waiting:
+        return f" waits in another collective{f' at {row.place}' * bool(row.place)}"
     if (row.state or "").startswith(("T", "t")):
         return " is stopped (SIGSTOP or a debugger)"
     place = f" is at {row.place}" if row.place else ""
@@ -810,14 +861,23 @@ def _of_end(found: RanksResult) -> Finding | None:
     if not failed:
         return None
     first = min(failed, key=lambda one: one.ended_ns or 0)
+    # A launcher ends the others, and who says that another rank was gone is none of the causes.
+    causes = [one for one in failed if not one.lost_peer and (one is first or one.exit != -signal.SIGTERM)] or failed
+    first = min(causes, key=lambda one: one.ended_ns or 0)
     code = first.exit or 0
+    if code == -signal.SIGTERM and found.hang is not None and not found.hang.resumed:
+        return None  # whoever ended the job that hung, as --end-on-hang does
     why = "; often the system's out-of-memory killer: sudo dmesg shows it" if code == -9 else ""
     others = [one.rank for one in failed if one is not first]
     after = f"; {_names(others)} failed after it" if others else ""
     message = f"after {first.steps} steps{after}{why}"
     title = f"rank {first.rank} ended first, {_how(code)}"
-    if others and any(one.ended_ns is None for one in failed):
-        title = f"{_names([first.rank, *others])} failed"
+    gone = set(range(found.world)) - {one.rank for one in found.ranks if one.exit is not None}
+    if first.lost_peer and gone:
+        title = f"{_names(one.rank for one in failed)} failed because another rank was gone"
+        message = f"after {first.steps} steps; how {_names(gone)} ended is in no record"
+    elif len(causes) > 1 and any(one.ended_ns is None for one in causes):
+        title = f"{_names(one.rank for one in causes)} failed"
         message = f"which of them was first is unknown: the clocks of the hosts could not be compared{why}"
     # A rank that has no more batches is missed by those that have: its process may end a moment after theirs.
     left = [one for one in found.ranks if one.left_early and (one.ended_ns or 0) < (first.ended_ns or 0) + LEFT_NS]
