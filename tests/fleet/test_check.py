@@ -342,7 +342,7 @@ def test_the_command_in_an_advice_is_whole(part: str) -> None:
     (problem,) = made.problems
     assert problem.fix is not None
     # Every option that takes a value has it: the command line is the part's own.
-    assert problem.fix == f"on n1: gpucheck {' '.join(check.PARTS[part].arguments(30.0))}"
+    assert problem.fix == f"on n1: gpucheck {' '.join(check.arguments(part, 30.0))}"
     assert not problem.fix.endswith(("--time-budget", "--device", "--duration", "--only"))
 
 

@@ -10,8 +10,8 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import cast
 
@@ -51,33 +51,27 @@ START_S = 3.0
 OF_TORCH = ("torch", "architecture")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part: the command line of its child for a time in seconds, and its share of the time beside the others'."""
-
-    arguments: Callable[[float], list[str]]
-    weight: float
-
-
-def _timed(*arguments: str, option: str = "--time-budget", share: float = 0.6) -> Callable[[float], list[str]]:
-    """A command that keeps to a time itself; the rest of its limit is for its start and its end."""
-    return lambda limit_s: [*arguments, option, f"{limit_s * share:.1f}s"]
-
-
-PARTS: Mapping[str, Part] = {
-    "devices": Part(lambda limit_s: ["devices"], 1.0),
-    "doctor": Part(_timed("doctor", share=0.8), 2.0),
-    "smoke": Part(_timed("smoke", "--device", "all"), 3.0),
+# Each part: its share of the time beside the others', that of its limit which it may plan with, and its command. The
+# rest of the limit is for its start and its end.
+PARTS: Mapping[str, tuple[float, float | None, str]] = {
+    "devices": (1.0, None, "devices"),
+    "doctor": (2.0, 0.8, "doctor"),
+    "smoke": (3.0, 0.6, "smoke --device all"),
     # A product takes as long as it takes: on a busy CPU the bench was seen to need twice its time.
-    "bench": Part(
-        _timed("bench", "all", "--device", "all", "--only", "bandwidth", "--only", "matmul", share=0.25), 4.0
-    ),
-    "memory": Part(lambda limit_s: ["memory"], 1.0),
-    "transfer": Part(_timed("bench", "transfer", "--device", "all", share=0.5), 3.0),
-    "overlap": Part(_timed("bench", "overlap", "--device", "all", share=0.5), 2.0),
-    "collective": Part(_timed("bench", "collective", share=0.5), 3.0),
-    "stress": Part(_timed("stress", "--device", "all", option="--duration", share=0.5), 6.0),
+    "bench": (4.0, 0.25, "bench all --device all --only bandwidth --only matmul"),
+    "memory": (1.0, None, "memory"),
+    "transfer": (3.0, 0.5, "bench transfer --device all"),
+    "overlap": (2.0, 0.5, "bench overlap --device all"),
+    "collective": (3.0, 0.5, "bench collective"),
+    "stress": (6.0, 0.5, "stress --device all"),
 }
+
+
+def arguments(part: str, limit_s: float) -> list[str]:
+    """The command line of a part's child for a time in seconds."""
+    _, share, words = PARTS[part]
+    option = "--duration" if part == "stress" else "--time-budget"
+    return [*words.split(), *([] if share is None else [option, f"{limit_s * share:.1f}s"])]
 
 
 def command(options: FleetCheckOptions, emit: Emit) -> None:
@@ -120,11 +114,11 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
             part = waiting[0]
             emit(Progress(part, len(options.parts) - len(waiting), len(options.parts)))
             node = _left(replace(node, step=part), options.gather, first=not node.parts)
-            weight = sum(PARTS[one].weight for one in waiting)
+            weight = sum(PARTS[one][0] for one in waiting)
             left_s = max(deadline - time.monotonic(), 0.0)
             # What hangs in the driver is known once a healthy one would have answered.
             least_s = driver_reads.door_timeout_s() + START_S if part == "devices" else 0.0
-            limit_s = min(max(left_s * PARTS[part].weight / weight, least_s), left_s)
+            limit_s = min(max(left_s * PARTS[part][0] / weight, least_s), left_s)
             node = with_part(node, part, _run(part, limit_s), limit_s)
             waiting.pop(0)
     except GpucheckError:
@@ -205,7 +199,7 @@ def _run(part: str, limit_s: float) -> child.ChildResult:
         with tempfile.TemporaryDirectory(prefix="gpucheck-fleet-") as folder:
             # Brought up to date after each benchmark: a part that is ended keeps what it had measured.
             so_far = Path(folder, "part.json")
-            wanted = [*PARTS[part].arguments(limit_s), "--json", "--quiet", "--output", str(so_far)]
+            wanted = [*arguments(part, limit_s), "--json", "--quiet", "--output", str(so_far)]
             ended = child.run(child.python_argv("gpucheck.cli.app", *wanted), limit_s, env=launcher.alone(os.environ))
             if ended.timed_out and so_far.exists():
                 ended = replace(ended, stdout=so_far.read_text(encoding="utf-8"))
@@ -232,7 +226,7 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
     problems = list(node.problems)
     if why:
         # Half a minute at least: a part that had too little time needs more of it.
-        fix = f"on {node.host}: gpucheck {' '.join(PARTS[part].arguments(max(limit_s, 30.0)))}"
+        fix = f"on {node.host}: gpucheck {' '.join(arguments(part, max(limit_s, 30.0)))}"
         problems.append(NodeProblem(part, "fleet.part", "inconclusive", f"{part} did not finish", why, fix))
     if report is not None:
         # What does not apply to a device is no problem; where a part could not look at all, why is.

@@ -490,9 +490,7 @@ def _beside_siblings(nodes: Mapping[str, NodeDocument]) -> _Beside:
     groups: list[FleetGroup] = []
     ratios: dict[str, dict[str, float]] = defaultdict(dict)
     for (model, label, unit), members in figures.items():
-        group = siblings.place(
-            [siblings.Figure(host, one.device, one.rate, one.error or 0.0) for host, one in members], comparisons
-        )
+        group = siblings.place(members, comparisons)
         for host, one in members:
             ratios[host][label] = min(round(one.rate / group.centre, 4), ratios[host].get(label, math.inf))
         beside = _slow_within(members, len(whole), label) if not group.placed else []
@@ -753,7 +751,7 @@ def _grouped(nodes: Mapping[str, NodeDocument]) -> tuple[Groups, list[tuple[str,
         for one in document.figures:
             device = devices[one.device]
             part = (device.name, device.compute_capability, device.multiprocessors, device.memory_bus_width_bits)
-            peak = _peak(*part, one.name, one.case.partition(" ")[0], one.unit)
+            peak = _peak(part, one.name, one.case.partition(" ")[0], one.unit)
             if peak is not None and one.rate > CEILING * peak:
                 impossible.add(host)
                 continue
@@ -765,20 +763,16 @@ def _grouped(nodes: Mapping[str, NodeDocument]) -> tuple[Groups, list[tuple[str,
 
 
 @functools.lru_cache(1024)  # many nodes have the same devices
-def _peak(
-    device: str,
-    capability: str | None,
-    multiprocessors: int | None,
-    bus: int | None,
-    figure: str,
-    dtype: str,
-    unit: str,
-) -> float | None:
-    """The peak of what a figure measures, None where it is not known or is only an estimate."""
+def _peak(device: tuple[str, str | None, int | None, int | None], figure: str, dtype: str, unit: str) -> float | None:
+    """The peak of what a figure measures, None where it is not known or is only an estimate.
+
+    `device` is its name, its compute capability, its multiprocessors and the width of its bus.
+    """
+    name, capability, multiprocessors, bus = device
     numbers = (capability or "").split(".")
     if len(numbers) != 2 or not all(one.isascii() and one.isdigit() and len(one) < 4 for one in numbers):
         return None
-    part = peaks.lookup(device, (int(numbers[0]), int(numbers[1])), multiprocessors, bus)
+    part = peaks.lookup(name, (int(numbers[0]), int(numbers[1])), multiprocessors, bus)
     if isinstance(part, peaks.Unknown) or part.kind != "data sheet":
         return None
     if figure == "bandwidth" and unit == "B/s":

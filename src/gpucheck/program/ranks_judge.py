@@ -33,20 +33,24 @@ AHEAD = 0.02
 # cause all of it without being late in most steps.
 MOST, SELDOM = 0.9, 0.15
 
-Outcome = Literal["straggler", "alternating", "alike", "not_decided"]
-
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """One collective: its group, the step it is in, and when each rank arrived, in seconds of one clock.
 
-    `waits` is whether all ranks of such a call wait for the last; a broadcast's source does not.
+    `waits` is whether all ranks of such a call wait for the last; a broadcast's source does not. `place` is how many
+    calls of its group stand before it in its step.
     """
 
     group: str
     step: int
     arrivals: Mapping[int, float]
     waits: bool = True
+    place: int = 0
+
+    @property
+    def position(self) -> tuple[str, int]:
+        return self.group, self.place
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ class Table:
 class Verdict:
     """Who holds up the job. `cost_s` is a step's cost, `late_s` by how much each rank is later than its siblings."""
 
-    outcome: Outcome
+    outcome: Literal["straggler", "alternating", "alike", "not_decided"]
     ranks: tuple[int, ...] = ()
     cost_s: float = 0.0
     last_share: float = 0.0
@@ -286,15 +290,14 @@ def _lateness(table: Table) -> _Lateness:
     if not table.inside:
         # A call that ranks wait for is behind all that its ranks did before, wherever other groups are.
         calls.sort(key=lambda one: max(one.arrivals.values()))
-    positions = _positions(calls)
     # Two clocks that are off make a rank seem to go on before the last has come.
     slack = 2 * max(table.clock_error_s.values(), default=0.0)
-    releasing = [True] * len(calls) if table.inside else _releasing(calls, positions, slack)
+    releasing = [True] * len(calls) if table.inside else _releasing(calls, slack)
     nowhere: dict[int, dict[tuple[str, int], float]] = {rank: defaultdict(float) for rank in table.ranks}
     waited = dict.fromkeys(table.ranks, 0.0)
     found = _Lateness({rank: {} for rank in table.ranks}, {}, waited, [], nowhere)
     released: dict[int, float] = {}
-    for call, position, releases in zip(calls, positions, releasing, strict=True):
+    for call, releases in zip(calls, releasing, strict=True):
         if not releases:
             continue
         arrivals = call.arrivals
@@ -302,36 +305,26 @@ def _lateness(table: Table) -> _Lateness:
         known = table.inside or all(rank in released for rank in arrivals)
         if known and call.step >= APART:
             own = {rank: at - (0.0 if table.inside else released[rank]) for rank, at in arrivals.items()}
-            _add(found, call.step, position, own)
+            _add(found, call, own)
         released |= dict.fromkeys(arrivals, max(arrivals.values()))
     return found
 
 
-def _add(found: _Lateness, step: int, position: tuple[str, int], own: dict[int, float]) -> None:
+def _add(found: _Lateness, call: Call, own: dict[int, float]) -> None:
     """Count one call: each rank beside the median of the others in its group."""
-    ordered = sorted(own.values())
+    ordered, step = sorted(own.values()), call.step
     for rank, value in own.items():
         at = bisect.bisect_left(ordered, value)
         rows, later = found.late[rank], value - stats.median_without(ordered, at)
         rows[step] = rows.get(step, 0.0) + later
-        found.at[rank][position] += later
+        found.at[rank][call.position] += later
     latest = max(own, key=own.__getitem__)
     found.waited[latest] += _behind_middle(ordered)
     found.last[step] = max(found.last.get(step, (0.0, latest)), (ordered[-1] - ordered[-2], latest))
     found.own.append((step, own))
 
 
-def _positions(calls: Sequence[Call]) -> list[tuple[str, int]]:
-    """Each call's group, and its place among the group's calls of its step."""
-    counted: Counter[tuple[str, int]] = Counter()
-    found = []
-    for call in calls:
-        found.append((call.group, counted[call.group, call.step]))
-        counted[call.group, call.step] += 1
-    return found
-
-
-def _releasing(calls: Sequence[Call], positions: Sequence[tuple[str, int]], slack: float) -> list[bool]:
+def _releasing(calls: Sequence[Call], slack: float) -> list[bool]:
     """Return whether the ranks of each call went on only when its last had arrived.
 
     DDP's buckets are handed over one after another, and only the last is waited for. The last call of a group in a
@@ -365,13 +358,10 @@ def _releasing(calls: Sequence[Call], positions: Sequence[tuple[str, int]], slac
                 others = ordered[index]
                 middle = stats.median_without(others, bisect.bisect_left(others, own))
                 apart = last - middle if len(others) > 2 else since[index]
-                gaps[positions[index]][rank].append((at - own, last - own, apart, of_last.get(index, at - own)))
+                gaps[calls[index].position][rank].append((at - own, last - own, apart, of_last.get(index, at - own)))
     waited = {position: _is_waited_for(rows, slack) for position, rows in gaps.items()}
     ends = set(final.values())
-    return [
-        call.waits and (index in ends or waited.get(position, False))
-        for index, (call, position) in enumerate(zip(calls, positions, strict=True))
-    ]
+    return [call.waits and (index in ends or waited.get(call.position, False)) for index, call in enumerate(calls)]
 
 
 # How long a rank took to its next call, how much earlier than the last it was, and how late the last was by itself:

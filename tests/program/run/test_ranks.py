@@ -55,7 +55,7 @@ def table(
         parts = [own(rank, step) for rank in range(ranks_)]
         for part in range(len(parts[0])):
             at = [begun + parts[rank][part] for rank, begun in enumerate(at)]
-            calls.append(Call("0", step, dict(enumerate(at))))
+            calls.append(Call("0", step, dict(enumerate(at)), place=part))
             if waits or part == len(parts[0]) - 1:
                 at = [max(at)] * ranks_
     errors = {rank: error if rank >= ranks_ // 2 else 0.0 for rank in range(ranks_)}
@@ -182,7 +182,8 @@ def test_lateness_that_nobody_waits_for_is_no_pass() -> None:
     for step in range(80):
         first = {rank: step * STEP_S + 0.02 * (rank == 1) for rank in range(4)}
         calls.append(Call("0", step, first, waits=False))
-        calls.append(Call("0", step, {rank: step * STEP_S + 0.03 + noise(rank, step) for rank in range(4)}))
+        second = {rank: step * STEP_S + 0.03 + noise(rank, step) for rank in range(4)}
+        calls.append(Call("0", step, second, place=1))
     verdict = ranks_judge.judge(Table((0, 1, 2, 3), 80, STEP_S, calls))
     assert (verdict.outcome, verdict.ranks) == ("not_decided", ())
 

@@ -80,9 +80,8 @@ class Job:
     # Whether torchrun says that the ranks are on several hosts.
     has_hosts: bool
     asked_at: float | None = None
-    has_asked: bool = False
-    has_told: bool = False
-    has_shown: bool = False
+    # Of a hang: how many of asking for the stack, writing it and telling all have been done.
+    done: int = 0
     # Of the GPU's clock, while kernels ran.
     clocks_hz: list[float] = field(default_factory=list)
 
@@ -115,16 +114,16 @@ class Job:
         now = time.monotonic()
         self.asked_at = self.asked_at or now
         waited = now - self.asked_at
-        if waited >= ASKED_S and not self.has_asked:
-            self.has_asked = True
+        if waited >= ASKED_S and self.done == 0:
+            self.done = 1
             status = _status(pid)
             self.write({"say": "process", "state": status.get("State", "")})
             _ask_stack(pid, status)
-        if waited >= READ_S and not self.has_told:
-            self.has_told = True
+        if waited >= READ_S and self.done == 1:
+            self.done = 2
             self.write({"say": "where", "frames": _frames(self.path.with_suffix(".stack"))})
-        if waited >= ENDED_S and self.rank == 0 and not self.has_shown:
-            self.has_shown = True
+        if waited >= ENDED_S and self.rank == 0 and self.done == 2:
+            self.done = 3
             with contextlib.suppress(CannotLook):  # told at the end
                 for finding in findings(result(self.folder)):
                     if finding.id in ("run.ranks.hang", "run.ranks.mismatch"):
@@ -569,11 +568,11 @@ def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tupl
             continue
         # One kind of call may stand at several lines: the last calls have their own.
         place = first.places.get(key)
-        position = key[0], counted[key[0], step]
+        waits = bool(_WAITED.search(str(first.kinds[kind]["name"])))
+        calls.append(call := Call(key[0], step, times, waits, counted[key[0], step]))
         counted[key[0], step] += 1
         if place is not None or step >= ranks_judge.APART:
-            positions[position] = place or positions.get(position, first.of_kind.get(kind))
-        calls.append(Call(key[0], step, times, bool(_WAITED.search(str(first.kinds[kind]["name"])))))
+            positions[call.position] = place or positions.get(call.position, first.of_kind.get(kind))
     # A mean, as the costs are: of few long steps the median knows nothing.
     durations = [row[1] / 1e9 for one in ranks for row in one.steps[ranks_judge.APART : steps]]
     step_s = statistics.fmean(durations) if durations else 0.0
