@@ -96,6 +96,8 @@ def judge(table: Table) -> Verdict:
     if not table.inside and not any(call.waits for call in table.calls):
         reason = "no collective was seen for which all ranks wait (with a root, as in broadcast, not all do)"
         return Verdict("not_decided", reason=reason)
+    if math.inf in table.clock_error_s.values():
+        return Verdict("not_decided", reason="the clocks of the hosts could not be compared")
     lateness = _lateness(table)
     late, lost_by_step = lateness.late, lateness.lost
     steps = sorted(lost_by_step)
@@ -134,13 +136,16 @@ def judge(table: Table) -> Verdict:
         return Verdict("straggler", tuple(sorted(named)), mean, share, means, "", shares, where, most)
     if lost_s - clock_s > least:
         top = max(lateness.waited, key=lateness.waited.__getitem__)
-        if not named and lateness.waited[top] > 0.75 * sum(lost) and is_seldom:
+        if not named and lateness.waited[top] > 0.75 * sum(lost):
             told = f"waiting for the last rank costs {lost_s * 1e3:.3g} ms of a step"
-            few = f"in {len(costly)} of {len(steps)} steps: too few to tell it from chance"
-            reason = f"{told}, most of it for rank {top}, {few}"
+            few = "too few to tell it from chance" if is_seldom else "not evenly enough to tell it from chance"
+            reason = f"{told}, most of it for rank {top}, in {len(costly)} of {len(steps)} steps: {few}"
             return Verdict("not_decided", reason=reason, late_s=means, shares=shares)
         share = sum(shares[rank] for rank in named)
         return Verdict("alternating", tuple(sorted(named)), lost_s, share, means, "", shares)
+    if clock_s > least:
+        reason = f"the hosts' clocks are compared to {clock_s * 1e3:.3g} ms: a late rank may not be seen"
+        return Verdict("not_decided", reason=reason, late_s=means, shares=shares)
     apart = _apart(table) - 2 * clock_s
     if apart > 2 * least:
         reason = f"ranks arrive {apart * 1e3:.3g} ms apart, and nobody was seen to wait"

@@ -168,12 +168,23 @@ def test_who_is_seldom_late_by_much_is_named_and_by_its_cost() -> None:
     assert once.reason == f"{costs}, in 1 of 77 steps: too few to tell it from chance"
 
 
+def test_who_is_late_in_half_of_a_job_is_not_told_as_one_of_those_that_take_turns() -> None:
+    """It sits on a GPU that became hot, or behind a neighbour that came later."""
+    late = table(lambda rank, step: [STEP_S + noise(rank, step) + 0.02 * (rank == 1 and step >= 42)], 2)
+    verdict = ranks_judge.judge(late)
+    assert (verdict.outcome, verdict.ranks) == ("not_decided", ())
+    assert "most of it for rank 1, in 35 of 77 steps: not evenly enough" in verdict.reason
+
+
 def test_what_clocks_may_be_off_is_no_lateness() -> None:
     def own(rank: int, step: int) -> list[float]:
         return [STEP_S + noise(rank, step) + 0.004 * (rank == 3)]
 
     assert ranks_judge.judge(table(own)).ranks == (3,)
-    assert ranks_judge.judge(table(own, error=0.005)).ranks == ()
+    unclear = ranks_judge.judge(table(own, error=0.005))
+    assert (unclear.outcome, unclear.ranks) == ("not_decided", ())
+    assert unclear.reason == "the hosts' clocks are compared to 5 ms: a late rank may not be seen"
+    assert ranks_judge.judge(table(lambda rank, step: [STEP_S + noise(rank, step)], error=0.001)).outcome == "alike"
 
 
 def test_lateness_that_nobody_waits_for_is_no_pass() -> None:
@@ -372,6 +383,21 @@ def test_another_hosts_time_is_moved_by_what_lies_between_two_readings() -> None
     assert one.offset(3 * 10**9)[1] == pytest.approx(50e-9 + 50e-6 * 2)
 
 
+def test_a_clock_that_was_set_between_two_readings_blames_nobody(tmp_path: Path) -> None:
+    """The clock of rank 2's host, 100 ms behind, was set right after a quarter of a job of 10 s."""
+    for rank in range(3):
+        lines, own = steps_of(rank, -1), 100 * MS * (rank == 2)
+        set_at = 25 * 10**8
+        lines[2]["rows"] = [[kind, number, at - own * (at < set_at)] for kind, number, at in lines[2]["rows"]]
+        clocks = [(0, own), (10 * 10**9, 0)]
+        head = [{"say": "clock", "at_ns": at, "offset_ns": offset, "error_ns": 0} for at, offset in clocks]
+        write(tmp_path, rank, [*head, *lines], hosts=True)
+    result = ranks.result(tmp_path)
+    assert result.outcome == "not_decided" and "clocks are compared to 95 ms" in result.reason
+    # 10 ms in 30 s is NTP's own pace.
+    assert ranks.Read(1, hosts=True, clocks=[(0, 0, 50), (30 * 10**9, 10 * MS, 50)]).offset(0)[1] < 1e-6
+
+
 def test_ranks_that_wrote_nothing_are_named(tmp_path: Path) -> None:
     write(tmp_path, 0, steps_of(0, 1))
     result = ranks.result(tmp_path)
@@ -444,6 +470,14 @@ def test_what_keeps_a_job_from_being_judged_is_told_as_it_is(tmp_path: Path) -> 
     assert told(0, 40) == "40 steps: fewer than 60"
     assert told(0, 80) == "a record of 0 of 80 steps: the rest was lost with a process"
     assert told(80, 80, "reduce").startswith("no collective was seen for which all ranks wait")
+
+
+def test_a_record_without_an_end_is_told_as_one(tmp_path: Path) -> None:
+    """The folder was full: of 80 steps 54 were written, and no word of the others."""
+    for rank in range(3):
+        write(tmp_path, rank, steps_of(rank, -1, 54)[: 4 if rank else 5])
+    reason = "54 steps: fewer than 60; the record of ranks 1 and 2 has no end"
+    assert ranks.result(tmp_path).reason == reason
 
 
 def test_calls_that_a_rank_has_no_record_of_do_not_make_it_late(tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ MOST_BYTES = 512 * 2**20
 _TIMES = ("data", "copies", "waits", "backward", "optimizer", "gc", "queued")
 # GPUs of one part differ by a few percent in the clock that they reach with the same power.
 SLOW_CLOCK = 0.95
-# Clocks of servers may run off by this much between two readings.
-DRIFT = 50e-6
+# Clocks of servers may run off by this much between two readings, and NTP moves one by no more unless it sets it anew.
+DRIFT, SLEW = 50e-6, 500e-6
 # Every rank of such a call waits for the last; the others have a root that does not.
 _WAITED = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier|all_?to_?all", re.IGNORECASE)
 # Of these all ranks must give as many elements.
@@ -393,7 +393,9 @@ class Read:
         share = (at_ns - before) / max(after - before, 1)
         # Rank 0's own clock, which has no error, does not drift from itself.
         drift = DRIFT * min(abs(at_ns - before), abs(after - at_ns)) if error or other else 0
-        return (low + share * (high - low)) / 1e9, (max(error, other) + drift) / 1e9
+        # Set anew between two readings: nobody knows when.
+        jump = max(abs(high - low) - error - other - SLEW * (after - before), 0)
+        return (low + share * (high - low)) / 1e9, (max(error, other) + drift + jump) / 1e9
 
     def on_rank_0(self, at_ns: int | None) -> int | None:
         """A time on rank 0's clock; None where no clock in common tells."""
@@ -475,8 +477,6 @@ def result(folder: Path) -> RanksResult:
     has_inside = any(one.inside for one in ranks)
     table, positions = _table(ranks, has_inside=has_inside)
     verdict = ranks_judge.judge(table)
-    if verdict.outcome != "not_decided" and any(math.isinf(one) for one in table.clock_error_s.values()):
-        verdict = ranks_judge.Verdict("not_decided", reason="the clocks of the hosts could not be compared")
     # Those that were seen may all wait for one that was not, or some of them in a group of their own.
     seen = len({rank for call in table.calls for rank in call.arrivals})
     if seen < world and (verdict.outcome == "alike" or _may_wait_unseen(ranks)):
@@ -488,13 +488,15 @@ def result(folder: Path) -> RanksResult:
             reason = f"a record of {table.steps} of {done} steps: the rest was lost with a process"
         verdict = ranks_judge.Verdict("not_decided", reason=reason)
     are_missing = len(ranks) < world and verdict.outcome == "not_decided"
+    are_cut = [one.rank for one in ranks if one.exit is None]
+    cut = f"; the record of {_names(are_cut)} has no end" if are_cut and verdict.reason else ""
     means = {one.rank: _means(one) for one in ranks}
     activity, activity_s, place = _activity(verdict, means, by_rank, positions.get(verdict.where or ("", 0)))
     decided = verdict.outcome in ("straggler", "alternating")
     return RanksResult(
         world=world,
         outcome=verdict.outcome,
-        reason=f"{len(ranks)} of {world} ranks wrote here" if are_missing else verdict.reason,
+        reason=f"{len(ranks)} of {world} ranks wrote here" if are_missing else verdict.reason + cut,
         arrival="inside" if has_inside else "host issue" if any(one.is_of_nccl for one in ranks) else "arrival",
         steps=table.steps,
         step_s=table.step_s or None,
