@@ -70,8 +70,8 @@ def deviation(values: Sequence[float]) -> float:
 
 
 def called_slow(figures: list[tuple[str, NodeFigure]], comparisons: int) -> set[tuple[str, str]]:
-    group = siblings.place(figures, comparisons)
-    beside = zip(figures, group.placed, strict=True)
+    *_, placed = siblings.place(figures, comparisons)
+    beside = zip(figures, placed, strict=True)
     return {(node, figure.device) for (node, figure), one in beside if one.standing == "slow"}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import socket
@@ -25,7 +24,7 @@ from gpucheck.machine import child, child_protocol, driver_reads, launcher
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress
 from gpucheck.report.facts import Facts
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report, exit_code
 from gpucheck.report.results.fleet import (
@@ -98,7 +97,7 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
         run=run,
         host=host,
         attempt=launch.attempt,
-        boot_id=boot_id(),
+        boot_id=launcher.boot_id(),
         launcher=launch.launcher,
         expected=launch.nodes,
         started_wall_s=time.time(),
@@ -136,7 +135,11 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
     lacking = gpus_missing(node, options.devices)
     if lacking is not None:
         # Last of the failures: what the parts found explains it.
-        node = replace(node, problems=tuple(_worst([*node.problems, lacking])), exit=errors.FAILED)
+        node = replace(
+            node,
+            problems=tuple(sorted([*node.problems, lacking], key=lambda one: _ASKING.index(one.verdict))),
+            exit=errors.FAILED,
+        )
     _tell(node, emit)
     if not node.problems:
         emit(Judged(Finding("fleet.node", "pass", f"{host} is good")))
@@ -239,7 +242,11 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
         known = {device.id for device in node.devices}
         latest = {(one.device, one.name, one.case): one for one in figures if one.device in known}
         node = replace(node, figures=tuple(latest.values())[:MOST_FIGURES])
-    return replace(node, parts=(*node.parts, done), problems=tuple(_worst(problems)[: documents.MOST_PROBLEMS]))
+    return replace(
+        node,
+        parts=(*node.parts, done),
+        problems=tuple(sorted(problems, key=lambda one: _ASKING.index(one.verdict))[: documents.MOST_PROBLEMS]),
+    )
 
 
 def _without_torch(report: Report) -> tuple[Report, int]:
@@ -272,11 +279,7 @@ def gpus_missing(node: NodeDocument, must: int | None) -> NodeProblem | None:
 
 
 _EXITS = (errors.OK, errors.FAILED, errors.COULD_NOT_LOOK, errors.UNDECIDED)
-_ASKING: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "skip")
-
-
-def _worst(problems: Sequence[NodeProblem]) -> list[NodeProblem]:
-    return sorted(problems, key=lambda one: _ASKING.index(one.verdict))
+_ASKING = WORST_FIRST[:4]
 
 
 def _why(ended: child.ChildResult, limit_s: float, code: int | None) -> str:
@@ -360,12 +363,3 @@ def settings_of(facts: Facts) -> dict[str, str]:
             by_model.setdefault(f"{name} of {device.name}", set()).add(value)
     found |= {name: " and ".join(sorted(values)) for name, values in by_model.items()}
     return {documents.clean(name, 200): documents.clean(value, 200) for name, value in found.items() if value}
-
-
-@functools.cache
-def boot_id() -> str | None:
-    """Return what names this start of the machine (Linux); None where nothing does."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()[:64] or None
-    except (OSError, UnicodeDecodeError):
-        return None

@@ -60,22 +60,10 @@ class Placed:
     standing: Standing
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The devices of one model in one figure. `centre` is in the unit of the rates; `spread` is relative.
-
-    `placed` is empty where there are fewer than LEAST_NODES nodes.
-    """
-
-    nodes: int
-    centre: float
-    spread: float
-    placed: tuple[Placed, ...]
-
-
-def place(figures: Sequence[tuple[str, NodeFigure]], comparisons: int) -> Group:
-    """Every device of a group beside the others, each with its node. `comparisons` is how many devices × figures the
-    whole fleet has.
+def place(figures: Sequence[tuple[str, NodeFigure]], comparisons: int) -> tuple[float, float, tuple[Placed, ...]]:
+    """The centre in the unit of the rates, the relative spread, and every device of a model, each with its node, beside
+    the others: none where there are fewer than LEAST_NODES nodes. `comparisons` is how many devices × figures the whole
+    fleet has.
 
     Raises ValueError for no figures and for a rate that is not positive.
     """
@@ -94,7 +82,7 @@ def place(figures: Sequence[tuple[str, NodeFigure]], comparisons: int) -> Group:
     within = beside / math.sqrt(1 + 1 / (usually - 1)) if usually > 1 else beside
     spread = math.hypot(between, within)
     if len(medians) < LEAST_NODES:
-        return Group(len(medians), math.exp(centre), spread, ())
+        return math.exp(centre), spread, ()
     # The spread has the usual noise in it; a device that is noisier than its siblings is held less firmly.
     squares = [(figure.error or 0.0) ** 2 for _, figure in figures]
     usual = stats.median(squares)
@@ -114,7 +102,7 @@ def place(figures: Sequence[tuple[str, NodeFigure]], comparisons: int) -> Group:
             # It is no lower than its node: whether the node is low is judged by nodes, which few tell badly.
             one = replace(one, standing=_BESIDE_ITS_OWN[one.standing]) if one.standing in _BESIDE_ITS_OWN else one
         placed.append(one)
-    return Group(len(medians), math.exp(centre), spread, tuple(placed))
+    return math.exp(centre), spread, tuple(placed)
 
 
 class _Scale:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import re
@@ -169,6 +170,15 @@ def _first(environment: Mapping[str, str], *names: str) -> str | None:
 def _number(environment: Mapping[str, str], name: str) -> int | None:
     text = environment.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+@functools.cache
+def boot_id() -> str | None:
+    """Return what names this start of the machine (Linux); None where nothing does."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()[:64] or None
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def alone(environment: Mapping[str, str]) -> dict[str, str]:

@@ -846,6 +846,16 @@ def test_a_job_is_what_the_launcher_says(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert ranks.is_job(str(tmp_path))
 
 
+def test_a_program_that_goes_to_another_folder_is_followed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Hydra's programs do: what was recorded after that was lost, for the path was that of before."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    found = ranks.job("out", None, ends=False)
+    assert found is not None
+    assert found.asked()["path"] == str(tmp_path / "out" / "rank0.jsonl")
+
+
 def test_marks_of_a_job_before_are_gone_on_every_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The temporary folder of a host has the name of the job before that had the same master."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -911,12 +921,7 @@ def entry(record: int, number: int, **more: Any) -> dict[str, Any]:
 
 
 def recorder_of(folder: Path, entries: list[dict[str, Any]]) -> recorder.Recorder:
-    asked: dict[str, Any] = {
-        "path": str(folder / "rank0.jsonl"),
-        "hang_mark": str(folder / "hang"),
-        "hang_after_s": None,
-    }
-    asked |= {"end_mark": str(folder / "failed"), "hosts": False}
+    asked: dict[str, Any] = {"path": str(folder / "rank0.jsonl"), "hang_after_s": None, "hosts": False}
 
     def dump(*, includeCollectives: bool, includeStackTraces: bool, onlyActive: bool) -> bytes:
         return pickle.dumps({"entries": entries})

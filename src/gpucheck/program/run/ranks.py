@@ -31,6 +31,7 @@ from gpucheck import messages, units
 from gpucheck.errors import CannotLook
 from gpucheck.program import ranks_judge
 from gpucheck.program.ranks_judge import Call, Table
+from gpucheck.program.run import judge
 from gpucheck.report.codec import visible
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.results.ranks import Collective, JobHang, JobMismatch, JobRank, RanksResult
@@ -94,9 +95,6 @@ class Job:
         """Options of the recorder in the program's process."""
         return {
             "path": str(self.path),
-            "stack": str(self.path.with_suffix(".stack")),
-            "hang_mark": str(self.folder / "hang"),
-            "end_mark": str(self.folder / "failed"),
             "hang_after_s": self.hang_after_s,
             # Only torchrun says how many ranks a host has.
             "hosts": self.has_hosts or "LOCAL_WORLD_SIZE" not in os.environ,
@@ -183,7 +181,7 @@ def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | 
     rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
     if not (rank.isdigit() and world.isdigit()) or int(world) < 2 or os.name != "posix":
         return None
-    path = Path(folder) if folder is not None else _meeting()
+    path = Path(folder).absolute() if folder is not None else _meeting()  # the program may go to another folder
     has_hosts = os.environ.get("LOCAL_WORLD_SIZE", world) != world
     found = Job(int(rank), int(world), path, folder is not None, hang_after_s, ends, has_hosts)
     try:
@@ -619,17 +617,14 @@ def _activity(
     for name, text in _ACTIVITIES.items():
         if more[name] >= verdict.cost_s / 2:
             kinds = {"data": ("data",), "copies": ("to_device", "between")}.get(name, ())
-            lines = (f"{_short(file)}:{line}" for kind, file, line, _ in by_rank[late[0]].lines if kind in kinds)
+            lines = (
+                judge.at(file, line, os.getcwd()) for kind, file, line, _ in by_rank[late[0]].lines if kind in kinds
+            )
             return text, more[name], next(lines, None)
     if at is None:
         return None, None, None
     file, line, back = at
-    return "the backward pass" if back else "computing before a collective", None, f"{_short(file)}:{line}"
-
-
-def _short(path: str) -> str:
-    """The path from where the user is."""
-    return os.path.relpath(path) if path.startswith(os.path.join(os.getcwd(), "")) else path
+    return "the backward pass" if back else "computing before a collective", None, judge.at(file, line, os.getcwd())
 
 
 def _row(one: Read, means: Mapping[str, float], verdict: ranks_judge.Verdict, *, left_early: bool) -> JobRank:
@@ -666,7 +661,7 @@ def _place(one: Read) -> str | None:
     """The user's line where a rank was at a hang: the innermost frame that is in no library."""
     for file, line, _ in one.frames:
         if not re.search(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<", file):
-            return f"{_short(file)}:{line}"
+            return judge.at(file, line, os.getcwd())
     return None
 
 
@@ -677,7 +672,7 @@ def _collective(one: Read, key: tuple[str, int]) -> Collective:
     kind, _ = one.calls[key]
     told = one.kinds[kind]
     place = one.places.get(key) or one.of_kind.get(kind)
-    where = None if place is None else f"{_short(place[0])}:{place[1]}"
+    where = None if place is None else judge.at(*place[:2], os.getcwd())
     dtypes = "/".join(str(dtype) for dtype in told["dtypes"])
     name = visible(str(told["name"]).partition(":")[2] or str(told["name"]))
     sizes = visible(f"{told['sizes']} {dtypes}".strip())
@@ -852,8 +847,7 @@ def _found(row: JobRank, hang: JobHang) -> str:
 
 def _how(code: int) -> str:
     """`exit 1`, `by SIGKILL`."""
-    known = {int(one): one.name for one in signal.Signals}
-    return f"exit {code}" if code >= 0 else f"by {known.get(-code, f'signal {-code}')}"
+    return f"exit {code}" if code >= 0 else f"by {judge.signal_name(code)}"
 
 
 def _of_end(found: RanksResult) -> Finding | None:
