@@ -129,7 +129,10 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
         with contextlib.suppress(CannotLook):
             _left(node, options.gather, last=True)
         _tell(node, emit)
-        emit(Judged(_cut_off(node, time.monotonic() - deadline + options.within_s)))
+        whole, elapsed_s = units.duration(node.within_s), time.monotonic() - deadline + options.within_s
+        message = f"{node.ended} after {units.age(elapsed_s)} of at most {whole} (--within)"
+        fix, part = f"allow the check {whole}, or set a shorter --within", {"part": node.step}
+        emit(Judged(Finding("fleet.part", "inconclusive", f"{node.step} did not finish", message, part, fix)))
         raise
     node = replace(node, step="", exit=exit_of(node.parts))
     lacking = gpus_missing(node, options.devices)
@@ -157,14 +160,6 @@ def _tell(node: NodeDocument, emit: Emit) -> None:
     for one in node.problems:
         verdict = cast(Verdict, one.verdict)
         emit(Judged(Finding(one.id, verdict, one.title, one.message, {"part": one.part}, one.fix, one.device)))
-
-
-def _cut_off(node: NodeDocument, elapsed_s: float) -> Finding:
-    """In which part the check was when something ended it, and how long it may take."""
-    whole = units.duration(node.within_s)
-    message = f"{node.ended} after {units.age(elapsed_s)} of at most {whole} (--within)"
-    fix = f"allow the check {whole}, or set a shorter --within"
-    return Finding("fleet.part", "inconclusive", f"{node.step} did not finish", message, {"part": node.step}, fix)
 
 
 def _left(node: NodeDocument, gather: str | None, *, first: bool = False, last: bool = False) -> NodeDocument:

@@ -884,7 +884,7 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: _Bes
             return told
     if out:
         names = [row.host for row in result.nodes if row.state in ("bad", "silent")]
-        named = _few(result.bad if result.suspect else names, NAMED if out > 1 else 1)
+        named = _few(result.bad if result.suspect else names)
         bad = Finding(
             "fleet.nodes", "fail", f"{out} of {_nodes(whole)} bad or silent: {named}", text, {"counts": counts}
         )

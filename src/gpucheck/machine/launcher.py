@@ -48,7 +48,11 @@ def detect(environment: Mapping[str, str], parent: int = 0) -> Launch:
     """
     job = _first(environment, "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "JOB_ID")
     if "TORCHELASTIC_RUN_ID" in environment:
-        return _torchrun(environment, job, parent)
+        run, number = environment["TORCHELASTIC_RUN_ID"], functools.partial(_number, environment)
+        # Without --rdzv-id every run of torchrun is named so.
+        named = run if run and run != "none" else job
+        attempt, start = number("TORCHELASTIC_RESTART_COUNT") or 0, f"{run}.{parent}"
+        return Launch("torchrun", named, attempt, number("GROUP_WORLD_SIZE"), None, True, number("LOCAL_RANK"), start)
     if "OMPI_COMM_WORLD_SIZE" in environment or "PMI_SIZE" in environment:
         return _mpirun(environment, job)
     host = _first(environment, "SLURMD_NODENAME")
@@ -60,17 +64,11 @@ def detect(environment: Mapping[str, str], parent: int = 0) -> Launch:
     if "SLURM_JOB_ID" in environment:
         return Launch("slurm prolog", job, attempt, None, host)
     if "JOB_COMPLETION_INDEX" in environment:
-        return _kubernetes(environment)
+        # A Job, or a JobSet's: an indexed Job gives each pod its index, the rest comes by the downward API.
+        run, attempt = _first(environment, "JOBSET_NAME", "JOB_NAME"), _number(environment, "JOBSET_RESTART_ATTEMPT")
+        nodes, host = _number(environment, "JOB_COMPLETIONS"), _first(environment, "NODE_NAME")
+        return Launch("kubernetes", run, attempt or 0, nodes, host)
     return Launch("none")
-
-
-def _torchrun(environment: Mapping[str, str], job: str | None, parent: int) -> Launch:
-    run = environment["TORCHELASTIC_RUN_ID"]
-    nodes = _number(environment, "GROUP_WORLD_SIZE")
-    attempt = _number(environment, "TORCHELASTIC_RESTART_COUNT") or 0
-    # Without --rdzv-id every run of torchrun is named so.
-    named = run if run and run != "none" else job
-    return Launch("torchrun", named, attempt, nodes, None, True, _number(environment, "LOCAL_RANK"), f"{run}.{parent}")
 
 
 def _mpirun(environment: Mapping[str, str], job: str | None) -> Launch:
@@ -82,14 +80,6 @@ def _mpirun(environment: Mapping[str, str], job: str | None) -> Launch:
     nodes = size // local if size and local and size % local == 0 else None
     start = _first(environment, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
     return Launch("mpirun", job or start, 0, nodes, None, True, rank, start or job or "")
-
-
-def _kubernetes(environment: Mapping[str, str]) -> Launch:
-    """A Job, or a JobSet's: an indexed Job gives each pod its index, the rest comes by the downward API."""
-    run = _first(environment, "JOBSET_NAME", "JOB_NAME")
-    attempt = _number(environment, "JOBSET_RESTART_ATTEMPT") or 0
-    nodes = _number(environment, "JOB_COMPLETIONS")
-    return Launch("kubernetes", run, attempt, nodes, _first(environment, "NODE_NAME"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +206,8 @@ def elected(launch: Launch, host: str) -> Iterator[bool]:
             yield False
             return
         # Free, but somebody of this start may have had it and be done already.
-        if _ended_lately(file.read(64)):
+        ended = re.match(rb"\d+\.\d+ ", file.read(64))
+        if ended is not None and abs(time.time() - float(ended[0])) < SAME_START_S:
             yield False
             return
         try:
@@ -225,11 +216,3 @@ def elected(launch: Launch, host: str) -> Iterator[bool]:
             file.seek(0)
             file.write(f"{time.time():.3f} ".encode())
             file.flush()
-
-
-def _ended_lately(text: bytes) -> bool:
-    try:
-        ended = float(text.split()[0])
-    except (IndexError, ValueError):
-        return False
-    return abs(time.time() - ended) < SAME_START_S

@@ -73,7 +73,6 @@ class Verdict:
     outcome: Literal["straggler", "alternating", "alike", "not_decided"]
     ranks: tuple[int, ...] = ()
     cost_s: float = 0.0
-    last_share: float = 0.0
     late_s: Mapping[int, float] = field(default_factory=dict)
     reason: str = ""
     # In which part of the steps each rank is last, and the collective of a step at which the named one is latest, by
@@ -129,11 +128,10 @@ def judge(table: Table) -> Verdict:
     others = max((weights[rank] for rank in late if rank not in named), default=0.0)
     alone = bool(named) and others < max(weights[rank] for rank in named) / 2
     if alone and (len(named) == 1 or not _alternate(named, late, steps)):
-        share = sum(shares[rank] for rank in named)
         at = lateness.at[named[0]]
         where = max(at, key=at.__getitem__)
         mean, most = statistics.fmean(cost), _most(cost) / len(steps)
-        return Verdict("straggler", tuple(sorted(named)), mean, share, means, "", shares, where, most)
+        return Verdict("straggler", tuple(sorted(named)), mean, means, "", shares, where, most)
     if lost_s - clock_s > least:
         top = max(lateness.waited, key=lateness.waited.__getitem__)
         if not named and lateness.waited[top] > 0.75 * sum(lost):
@@ -141,8 +139,7 @@ def judge(table: Table) -> Verdict:
             few = "too few to tell it from chance" if is_seldom else "not evenly enough to tell it from chance"
             reason = f"{told}, most of it for rank {top}, in {len(costly)} of {len(steps)} steps: {few}"
             return Verdict("not_decided", reason=reason, late_s=means, shares=shares)
-        share = sum(shares[rank] for rank in named)
-        return Verdict("alternating", tuple(sorted(named)), lost_s, share, means, "", shares)
+        return Verdict("alternating", tuple(sorted(named)), lost_s, means, "", shares)
     if clock_s > least:
         reason = f"the hosts' clocks are compared to {clock_s * 1e3:.3g} ms: a late rank may not be seen"
         return Verdict("not_decided", reason=reason, late_s=means, shares=shares)
@@ -298,9 +295,13 @@ def _lateness(table: Table) -> _Lateness:
     # Two clocks that are off make a rank seem to go on before the last has come.
     slack = 2 * max(table.clock_error_s.values(), default=0.0)
     releasing = [True] * len(calls) if table.inside else _releasing(calls, slack)
-    nowhere: dict[int, dict[tuple[str, int], float]] = {rank: defaultdict(float) for rank in table.ranks}
-    waited = dict.fromkeys(table.ranks, 0.0)
-    found = _Lateness({rank: {} for rank in table.ranks}, {}, waited, [], nowhere)
+    found = _Lateness(
+        {rank: {} for rank in table.ranks},
+        {},
+        dict.fromkeys(table.ranks, 0.0),
+        [],
+        {rank: defaultdict(float) for rank in table.ranks},
+    )
     released: dict[int, float] = {}
     for call, releases in zip(calls, releasing, strict=True):
         if not releases:

@@ -66,7 +66,7 @@ def test_the_rank_that_takes_longer_is_named_with_its_cost() -> None:
     verdict = ranks_judge.judge(table(lambda rank, step: [STEP_S + noise(rank, step) + 0.02 * (rank == 2)]))
     assert (verdict.outcome, verdict.ranks, verdict.where) == ("straggler", (2,), ("0", 0))
     assert verdict.cost_s == pytest.approx(0.02, abs=1e-3)
-    assert verdict.last_share == 1.0
+    assert verdict.shares[2] == 1.0
 
 
 def test_a_sound_job_and_one_that_is_late_by_less_than_two_percent_name_nobody() -> None:
@@ -148,7 +148,7 @@ def test_who_is_seldom_late_by_much_is_named_and_by_its_cost() -> None:
     often = table(lambda rank, step: [STEP_S + noise(rank, step) + 0.3 * (rank == 0 and step % 10 == 9)], 2, 300)
     verdict = ranks_judge.judge(often)
     assert (verdict.outcome, verdict.ranks) == ("straggler", (0,))
-    assert verdict.last_share < 0.7 and verdict.cost_share == pytest.approx(0.1, abs=0.01)
+    assert verdict.shares[0] < 0.7 and verdict.cost_share == pytest.approx(0.1, abs=0.01)
     assert verdict.cost_s == pytest.approx(0.03, abs=2e-3)
     # Each by another rank, nobody stands out.
     turns = table(

@@ -500,13 +500,31 @@ def result(folder: Path) -> RanksResult:
         step_s=table.step_s or None,
         late=verdict.ranks,
         cost_s=verdict.cost_s if decided else None,
-        last_share=verdict.last_share if decided else None,
+        last_share=sum(verdict.shares[rank] for rank in verdict.ranks) if decided else None,
         p2p=sum(one.p2p for one in ranks),
         cost_share=verdict.cost_share if verdict.outcome == "straggler" else None,
         activity=activity,
         activity_s=activity_s,
         place=place,
-        ranks=tuple(_row(one, means[one.rank], verdict, left_early=_has_left_early(one, ranks)) for one in ranks),
+        ranks=tuple(
+            JobRank(
+                rank=one.rank,
+                host=one.host,
+                device=":".join(filter(None, ("cuda", one.local))) if one.is_of_nccl else "cpu",
+                steps=one.steps_made,
+                late_s=verdict.late_s.get(one.rank),
+                last_share=verdict.shares.get(one.rank),
+                **{f"{name}_s": means[one.rank].get(name) for name in (*_ACTIVITIES, "backward")},
+                sm_clock_hz=one.sm_clock_hz,
+                exit=one.exit,
+                lost_peer=one.lost_peer,
+                ended_ns=one.on_rank_0(one.ended_ns),
+                state=one.state or None,
+                place=_place(one),
+                left_early=_has_left_early(one, ranks),
+            )
+            for one in ranks
+        ),
         hang=_hang(ranks, world, folder),
         mismatch=_mismatch(ranks),
         not_seen=tuple(_not_seen(ranks, world)),
@@ -627,25 +645,6 @@ def _activity(
     return "the backward pass" if back else "computing before a collective", None, judge.at(file, line, os.getcwd())
 
 
-def _row(one: Read, means: Mapping[str, float], verdict: ranks_judge.Verdict, *, left_early: bool) -> JobRank:
-    return JobRank(
-        rank=one.rank,
-        host=one.host,
-        device=":".join(filter(None, ("cuda", one.local))) if one.is_of_nccl else "cpu",
-        steps=one.steps_made,
-        late_s=verdict.late_s.get(one.rank),
-        last_share=verdict.shares.get(one.rank),
-        **{f"{name}_s": means.get(name) for name in (*_ACTIVITIES, "backward")},
-        sm_clock_hz=one.sm_clock_hz,
-        exit=one.exit,
-        lost_peer=one.lost_peer,
-        ended_ns=one.on_rank_0(one.ended_ns),
-        state=one.state or None,
-        place=_place(one),
-        left_early=left_early,
-    )
-
-
 def _has_left_early(one: Read, ranks: Sequence[Read]) -> bool:
     """Return whether a rank ended without an error, with fewer collectives in a group than another member made."""
     if one.exit != 0:
@@ -692,10 +691,11 @@ def _mismatch(ranks: Sequence[Read]) -> JobMismatch | None:
         by_rank = {one.rank: one for one in ranks}
         odd = tuple(rank for rank, signature in made.items() if signature != usual)
         other = next(rank for rank, signature in made.items() if signature == usual)
-        call, expected = _collective(by_rank[odd[0]], key), _collective(by_rank[other], key)
-        has_majority = most > next_most
         return JobMismatch(
-            ranks=odd if has_majority else tuple(made), call=call, expected=expected, has_majority=has_majority
+            ranks=odd if most > next_most else tuple(made),
+            call=_collective(by_rank[odd[0]], key),
+            expected=_collective(by_rank[other], key),
+            has_majority=most > next_most,
         )
     return None
 
@@ -826,11 +826,11 @@ def _of_hang(found: RanksResult) -> Finding | None:
     if seen.resumed:
         title = f"the job waited for {_names(seen.missing)}" if seen.missing else "the job waited"
         return Finding("run.ranks.hang", "warn", title, message + "; it went on later", evidence)
+    title, fix = f"the job hangs: {_names(seen.missing)} missing" if seen.missing else "the job hangs", None
     if seen.waiting and seen.waiting == (*seen.missing, *seen.unknown):
-        title, fix = "the job hangs: ranks wait for each other in different collectives", "make them in one order"
-        return Finding("run.ranks.hang", "fail", title, message, evidence, f"{fix} on all ranks, whatever their group")
-    title = f"the job hangs: {_names(seen.missing)} missing" if seen.missing else "the job hangs"
-    return Finding("run.ranks.hang", "fail", title, message, evidence)
+        title = "the job hangs: ranks wait for each other in different collectives"
+        fix = "make them in one order on all ranks, whatever their group"
+    return Finding("run.ranks.hang", "fail", title, message, evidence, fix)
 
 
 def _found(row: JobRank, hang: JobHang) -> str:
@@ -855,10 +855,10 @@ def _of_end(found: RanksResult) -> Finding | None:
     failed = [one for one in found.ranks if one.exit]
     if not failed:
         return None
-    first = min(failed, key=lambda one: one.ended_ns or 0)
+    failed.sort(key=lambda one: one.ended_ns or 0)
     # A launcher ends the others, and who says that another rank was gone is none of the causes.
-    causes = [one for one in failed if not one.lost_peer and (one is first or one.exit != -signal.SIGTERM)] or failed
-    first = min(causes, key=lambda one: one.ended_ns or 0)
+    causes = [one for one in failed if not one.lost_peer and (one is failed[0] or one.exit != -signal.SIGTERM)]
+    first, *alike = causes or failed
     code = first.exit or 0
     if code == -signal.SIGTERM and found.hang is not None and not found.hang.resumed:
         return None  # whoever ended the job that hung, as --end-on-hang does
@@ -871,8 +871,8 @@ def _of_end(found: RanksResult) -> Finding | None:
     if first.lost_peer and gone:
         title = f"{_names(one.rank for one in failed)} failed because another rank was gone"
         message = f"after {first.steps} steps; how {_names(gone)} ended is in no record"
-    elif len(causes) > 1 and any(one.ended_ns is None for one in causes):
-        title = f"{_names(one.rank for one in causes)} failed"
+    elif alike and any(one.ended_ns is None for one in (first, *alike)):
+        title = f"{_names(one.rank for one in (first, *alike))} failed"
         message = f"which of them was first is unknown: the clocks of the hosts could not be compared{why}"
     # A rank that has no more batches is missed by those that have: its process may end a moment after theirs.
     left = [one for one in found.ranks if one.left_early and (one.ended_ns or 0) < (first.ended_ns or 0) + LEFT_NS]

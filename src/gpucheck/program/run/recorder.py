@@ -246,22 +246,18 @@ class Clock:
                 return
             self.store = distributed_c10d.PrefixStore("gpucheck", store.clone())
             if is_first:
-                self._serve()
+                server = socket.socket()
+                server.bind(("", 0))
+                server.listen(64)
+                secret, host = os.urandom(16).hex(), os.environ.get("MASTER_ADDR", socket.gethostname())
+                threading.Thread(target=serve, args=(server, secret), name="gpucheck clock", daemon=True).start()
+                self.store.set("clock", f"{self.boot} {host} {server.getsockname()[1]} {secret}")
+                self.write({"say": "clock", "at_ns": time.time_ns(), "offset_ns": 0, "error_ns": 0})
         if not is_first and time.monotonic() - self.asked_at >= EVERY_S and self.store.check(["clock"]):
             self.asked_at = time.monotonic()
             boot, host, port, secret = self.store.get("clock").decode().split(" ")
             told = (0, 0) if boot == self.boot else offset_ns(host, int(port), secret)
             self.write({"say": "clock", "at_ns": time.time_ns(), "offset_ns": told[0], "error_ns": told[1]})
-
-    def _serve(self) -> None:
-        server = socket.socket()
-        server.bind(("", 0))
-        server.listen(64)
-        secret = os.urandom(16).hex()
-        host = os.environ.get("MASTER_ADDR", socket.gethostname())
-        threading.Thread(target=serve, args=(server, secret), name="gpucheck clock", daemon=True).start()
-        self.store.set("clock", f"{self.boot} {host} {server.getsockname()[1]} {secret}")
-        self.write({"say": "clock", "at_ns": time.time_ns(), "offset_ns": 0, "error_ns": 0})
 
 
 def serve(server: socket.socket, secret: str) -> None:
