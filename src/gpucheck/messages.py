@@ -295,17 +295,6 @@ def cause_of(text: str) -> Cause | None:
     return next((row for row in CAUSES if row.matches(text)), None)
 
 
-# What gloo, NCCL and torch's store say to a rank whose neighbour is gone.
-_OF_ANOTHER = re.compile(
-    r"connection (closed by peer|reset|was likely closed)|broken pipe|remote process exited|remote error", re.IGNORECASE
-)
-
-
-def is_of_another(text: str) -> bool:
-    """Return whether an error of a collective says that another rank was gone."""
-    return _OF_ANOTHER.search(text) is not None
-
-
 def cause_of_error(classes: Collection[str], text: str) -> Cause | None:
     """Return what an exception stands for, by the qualified names of its class and bases, then by its text."""
     for name, row in _CLASSES.items():

@@ -131,8 +131,8 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
         _tell(node, emit)
         whole, elapsed_s = units.duration(node.within_s), time.monotonic() - deadline + options.within_s
         message = f"{node.ended} after {units.age(elapsed_s)} of at most {whole} (--within)"
-        fix, part = f"allow the check {whole}, or set a shorter --within", {"part": node.step}
-        emit(Judged(Finding("fleet.part", "inconclusive", f"{node.step} did not finish", message, part, fix)))
+        fix, title = f"allow the check {whole}, or set a shorter --within", f"{node.step} did not finish"
+        emit(Judged(Finding("fleet.part", "inconclusive", title, message, {"part": node.step}, fix)))
         raise
     node = replace(node, step="", exit=exit_of(node.parts))
     lacking = gpus_missing(node, options.devices)

@@ -20,6 +20,10 @@ SAME_START_S = 60.0
 # What tells a child that it is one of many: a check of one node must not wait for the others.
 PREFIXES = ("TORCHELASTIC_", "MASTER_", "OMPI_", "PMIX_", "PMI_", "SLURM_STEP", "SLURM_PROC", "SLURM_TASK")
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK")
+# What gloo, NCCL and torch's store say to a rank whose neighbour is gone.
+LOST_PEER = re.compile(
+    r"connection (closed by peer|reset|was likely closed)|broken pipe|remote process exited|remote error", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,35 +55,33 @@ def detect(environment: Mapping[str, str], parent: int = 0) -> Launch:
         run, number = environment["TORCHELASTIC_RUN_ID"], functools.partial(_number, environment)
         # Without --rdzv-id every run of torchrun is named so.
         named = run if run and run != "none" else job
-        attempt, start = number("TORCHELASTIC_RESTART_COUNT") or 0, f"{run}.{parent}"
-        return Launch("torchrun", named, attempt, number("GROUP_WORLD_SIZE"), None, True, number("LOCAL_RANK"), start)
+        again, start = number("TORCHELASTIC_RESTART_COUNT") or 0, f"{run}.{parent}"
+        return Launch("torchrun", named, again, number("GROUP_WORLD_SIZE"), None, True, number("LOCAL_RANK"), start)
     if "OMPI_COMM_WORLD_SIZE" in environment or "PMI_SIZE" in environment:
-        return _mpirun(environment, job)
+        size = _number(environment, "OMPI_COMM_WORLD_SIZE") or _number(environment, "PMI_SIZE")
+        local = _number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE") or _number(environment, "MPI_LOCALNRANKS")
+        rank = _number(environment, "OMPI_COMM_WORLD_LOCAL_RANK")
+        rank = rank if rank is not None else _number(environment, "MPI_LOCALRANKID")
+        # Ranks are spread evenly, as a rule; where they are not the launcher's number of nodes is not known.
+        nodes = size // local if size and local and size % local == 0 else None
+        named = _first(environment, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
+        return Launch("mpirun", job or named, 0, nodes, None, True, rank, named or job or "")
     host = _first(environment, "SLURMD_NODENAME")
-    attempt = _number(environment, "SLURM_RESTART_COUNT") or 0
+    attempt = _number(environment, "SLURM_RESTART_COUNT")
     if "SLURM_PROCID" in environment and "SLURM_JOB_ID" in environment:
         nodes = _number(environment, "SLURM_STEP_NUM_NODES") or _number(environment, "SLURM_NNODES")
         step = environment.get("SLURM_STEP_ID", "")
-        return Launch("srun", job, attempt, nodes, host, True, _number(environment, "SLURM_LOCALID"), f"{job}.{step}")
+        return Launch(
+            "srun", job, attempt or 0, nodes, host, True, _number(environment, "SLURM_LOCALID"), f"{job}.{step}"
+        )
     if "SLURM_JOB_ID" in environment:
-        return Launch("slurm prolog", job, attempt, None, host)
+        return Launch("slurm prolog", job, attempt or 0, None, host)
     if "JOB_COMPLETION_INDEX" in environment:
         # A Job, or a JobSet's: an indexed Job gives each pod its index, the rest comes by the downward API.
-        run, attempt = _first(environment, "JOBSET_NAME", "JOB_NAME"), _number(environment, "JOBSET_RESTART_ATTEMPT")
+        named, attempt = _first(environment, "JOBSET_NAME", "JOB_NAME"), _number(environment, "JOBSET_RESTART_ATTEMPT")
         nodes, host = _number(environment, "JOB_COMPLETIONS"), _first(environment, "NODE_NAME")
-        return Launch("kubernetes", run, attempt or 0, nodes, host)
+        return Launch("kubernetes", named, attempt or 0, nodes, host)
     return Launch("none")
-
-
-def _mpirun(environment: Mapping[str, str], job: str | None) -> Launch:
-    size = _number(environment, "OMPI_COMM_WORLD_SIZE") or _number(environment, "PMI_SIZE")
-    local = _number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE") or _number(environment, "MPI_LOCALNRANKS")
-    rank = _number(environment, "OMPI_COMM_WORLD_LOCAL_RANK")
-    rank = rank if rank is not None else _number(environment, "MPI_LOCALRANKID")
-    # Ranks are spread evenly, as a rule; where they are not the launcher's number of nodes is not known.
-    nodes = size // local if size and local and size % local == 0 else None
-    start = _first(environment, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
-    return Launch("mpirun", job or start, 0, nodes, None, True, rank, start or job or "")
 
 
 @dataclass(frozen=True, slots=True)

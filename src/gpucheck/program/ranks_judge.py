@@ -132,22 +132,18 @@ def judge(table: Table) -> Verdict:
         where = max(at, key=at.__getitem__)
         mean, most = statistics.fmean(cost), _most(cost) / len(steps)
         return Verdict("straggler", tuple(sorted(named)), mean, means, "", shares, where, most)
+    reason, top = "", max(lateness.waited, key=lateness.waited.__getitem__)
     if lost_s - clock_s > least:
-        top = max(lateness.waited, key=lateness.waited.__getitem__)
-        if not named and lateness.waited[top] > 0.75 * sum(lost):
-            told = f"waiting for the last rank costs {lost_s * 1e3:.3g} ms of a step"
-            few = "too few to tell it from chance" if is_seldom else "not evenly enough to tell it from chance"
-            reason = f"{told}, most of it for rank {top}, in {len(costly)} of {len(steps)} steps: {few}"
-            return Verdict("not_decided", reason=reason, late_s=means, shares=shares)
-        return Verdict("alternating", tuple(sorted(named)), lost_s, means, "", shares)
-    if clock_s > least:
+        if named or lateness.waited[top] <= 0.75 * sum(lost):
+            return Verdict("alternating", tuple(sorted(named)), lost_s, means, "", shares)
+        few = "too few" if is_seldom else "not evenly enough"
+        told = f"most of it for rank {top}, in {len(costly)} of {len(steps)} steps: {few} to tell it from chance"
+        reason = f"waiting for the last rank costs {lost_s * 1e3:.3g} ms of a step, {told}"
+    elif clock_s > least:
         reason = f"the hosts' clocks are compared to {clock_s * 1e3:.3g} ms: a late rank may not be seen"
-        return Verdict("not_decided", reason=reason, late_s=means, shares=shares)
-    apart = _apart(table) - 2 * clock_s
-    if apart > 2 * least:
+    elif (apart := _apart(table) - 2 * clock_s) > 2 * least:
         reason = f"ranks arrive {apart * 1e3:.3g} ms apart, and nobody was seen to wait"
-        return Verdict("not_decided", reason=reason, late_s=means, shares=shares)
-    return Verdict("alike", late_s=means, shares=shares)
+    return Verdict("not_decided" if reason else "alike", late_s=means, reason=reason, shares=shares)
 
 
 def _most(costs: Sequence[float]) -> int:

@@ -736,7 +736,14 @@ def ended(
     """What is told of ranks that end so: the status (None: no record of it), the time, whether their error is one of a
     lost peer."""
     for rank, (code, at_ns, lost_peer) in enumerate(ends):
-        end = {"say": "end", "exit": code, "at_ns": at_ns, "steps": 7, "lines": [], "lost_peer": lost_peer}
+        end: dict[str, Any] = {
+            "say": "end",
+            "exit": code,
+            "at_ns": at_ns,
+            "steps": 7,
+            "lines": [],
+            "lost_peer": lost_peer,
+        }
         write(folder, rank, [KIND, GROUP, *([] if code is None else [end])], world=world, hosts=hosts)
     return next(one for one in ranks.findings(ranks.result(folder)) if one.id == "run.ranks.ended")
 
@@ -764,7 +771,7 @@ def test_who_ended_a_job_that_hangs_is_not_told_as_its_cause(tmp_path: Path) -> 
     hang(tmp_path, "S (sleeping)", [])
     for rank in range(3):
         with open(tmp_path / f"rank{rank}.jsonl", "a") as file:
-            end = {"say": "end", "exit": -15, "at_ns": 10**10 + rank, "steps": 1, "lines": []}
+            end: dict[str, Any] = {"say": "end", "exit": -15, "at_ns": 10**10 + rank, "steps": 1, "lines": []}
             file.write("\n" + json.dumps(end) + "\n")
     assert "run.ranks.ended" not in [one.id for one in ranks.findings(ranks.result(tmp_path))]
 

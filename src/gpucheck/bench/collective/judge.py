@@ -11,6 +11,7 @@ from gpucheck import messages, naming, units
 from gpucheck.bench import judging
 from gpucheck.bench.collective import PEER_COPY
 from gpucheck.bench.judging import Ceilings, Judge, Seen, headline
+from gpucheck.machine import launcher
 from gpucheck.machine.child_protocol import Line
 from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
@@ -56,7 +57,7 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
     }
     died = [one for one in bad if one.how in _DIED] or [one for one in bad if one.how == "stopped"]
     spoke = [one for one in bad if not one.how]
-    spoke = [one for one in spoke if not messages.is_of_another(one.why)] or spoke
+    spoke = [one for one in spoke if not launcher.LOST_PEER.search(one.why)] or spoke
     blame: Verdict = "inconclusive" if kind == "cpu" else "fail"
     if died:
         # A signal from outside, as the kernel's for want of memory, is no fault of what was measured.

@@ -27,8 +27,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpucheck import messages, units
+from gpucheck import units
 from gpucheck.errors import CannotLook
+from gpucheck.machine import launcher
 from gpucheck.program import ranks_judge
 from gpucheck.program.ranks_judge import Call, Table
 from gpucheck.program.run import judge
@@ -38,7 +39,7 @@ from gpucheck.report.results.ranks import Collective, JobHang, JobMismatch, JobR
 
 # The recorder's own size, where the user has not set one. Each torch warns of the name that is not its own.
 SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-RENAMED = (2, 9)
+RENAMED: tuple[int, ...] = (2, 9)
 # Reading one entry takes 7 to 25 µs, and all are read each time: 4096 stall a program for 0.1 s at most.
 ENTRIES = 4096
 # A rank at a hang: its thread writes within a second or two, then its stack is asked for, then all is read.
@@ -109,23 +110,20 @@ class Job:
         """Look for a hang that any rank has marked: tell where this one is; rank 0 tells all."""
         if not (self.folder / "hang").exists():
             return
-        now = time.monotonic()
-        self.asked_at = self.asked_at or now
-        waited = now - self.asked_at
-        if waited >= ASKED_S and self.done == 0:
-            self.done = 1
-            status = _status(pid)
-            self.write({"say": "process", "state": status.get("State", "")})
-            _ask_stack(pid, status)
-        if waited >= READ_S and self.done == 1:
-            self.done = 2
-            self.write({"say": "where", "frames": _frames(self.path.with_suffix(".stack"))})
-        if waited >= ENDED_S and self.rank == 0 and self.done == 2:
-            self.done = 3
-            with contextlib.suppress(CannotLook):  # told at the end
-                for finding in findings(result(self.folder)):
-                    if finding.id in ("run.ranks.hang", "run.ranks.mismatch"):
-                        tell(f"{finding.title}: {finding.message}")
+        self.asked_at = self.asked_at or time.monotonic()
+        while self.done < 3 and time.monotonic() - self.asked_at >= (ASKED_S, READ_S, ENDED_S)[self.done]:
+            self.done += 1
+            if self.done == 1:
+                status = _status(pid)
+                self.write({"say": "process", "state": status.get("State", "")})
+                _ask_stack(pid, status)
+            elif self.done == 2:
+                self.write({"say": "where", "frames": _frames(self.path.with_suffix(".stack"))})
+            elif self.rank == 0:
+                with contextlib.suppress(CannotLook):  # told at the end
+                    for finding in findings(result(self.folder)):
+                        if finding.id in ("run.ranks.hang", "run.ranks.mismatch"):
+                            tell(f"{finding.title}: {finding.message}")
 
     def ends_by(self) -> int | None:
         """The signal that ends the program now, because the job hangs and that was asked for: at last the one that a
@@ -145,7 +143,7 @@ class Job:
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         clock_hz = statistics.fmean(self.clocks_hz) if self.clocks_hz else None
         end = {"exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines}
-        self.write({"say": "end", **end, "sm_clock_hz": clock_hz, "lost_peer": messages.is_of_another(error)})
+        self.write({"say": "end", **end, "sm_clock_hz": clock_hz, "lost_peer": bool(launcher.LOST_PEER.search(error))})
         if code:
             with contextlib.suppress(OSError):
                 (self.folder / "failed").touch(exist_ok=False)
@@ -222,8 +220,7 @@ def enlarged(env: Mapping[str, str], *, device_arrival: bool) -> dict[str, str]:
     """The environment that the program's flight recorder is asked by, with what the user has set left as it is."""
     version = RENAMED
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        major, minor, *_ = map(int, re.findall(r"\d+", importlib.metadata.version("torch")))
-        version = major, minor
+        version = tuple(map(int, re.findall(r"\d+", importlib.metadata.version("torch"))[:2]))
     added = {} if any(name in env for name in SIZES) else {SIZES[version < RENAMED]: str(ENTRIES)}
     return added | ({"TORCH_NCCL_ENABLE_TIMING": "1"} if device_arrival else {})
 
@@ -397,9 +394,8 @@ class Read:
 
     def on_rank_0(self, at_ns: int | None) -> int | None:
         """A time on rank 0's clock; None where no clock in common tells."""
-        if at_ns is None or (self.hosts and not self.clocks):
-            return None
-        return at_ns + int(self.offset(at_ns)[0] * 1e9)
+        offset_s, error_s = self.offset(at_ns or 0)
+        return None if at_ns is None or math.isinf(error_s) else at_ns + int(offset_s * 1e9)
 
     def rename(self, group: str, name: str) -> None:
         """Give a group another name."""
@@ -475,26 +471,29 @@ def result(folder: Path) -> RanksResult:
     has_inside = any(one.inside for one in ranks)
     table, positions = _table(ranks, has_inside=has_inside)
     verdict = ranks_judge.judge(table)
+    reason = verdict.reason
     # Those that were seen may all wait for one that was not, or some of them in a group of their own.
     seen = len({rank for call in table.calls for rank in call.arrivals})
     if seen < world and (verdict.outcome == "alike" or _may_wait_unseen(ranks)):
-        verdict = ranks_judge.Verdict("not_decided", reason=f"collectives of {seen} of {world} ranks were seen")
+        reason = f"collectives of {seen} of {world} ranks were seen"
     done = min((one.steps_made for one in ranks), default=0)
-    if table.steps < min(done, ranks_judge.FEWEST_STEPS):
+    if table.steps < ranks_judge.FEWEST_STEPS <= done:
+        reason = f"a record of {table.steps} of {done} steps: the rest was lost with a process"
+    elif table.steps < done < ranks_judge.FEWEST_STEPS:
         reason = f"{done} steps: fewer than {ranks_judge.FEWEST_STEPS}"
-        if done >= ranks_judge.FEWEST_STEPS:
-            reason = f"a record of {table.steps} of {done} steps: the rest was lost with a process"
-        verdict = ranks_judge.Verdict("not_decided", reason=reason)
-    are_missing = len(ranks) < world and verdict.outcome == "not_decided"
-    are_cut = [one.rank for one in ranks if one.exit is None]
-    cut = f"; the record of {_names(are_cut)} has no end" if are_cut and verdict.reason else ""
+    if reason != verdict.reason:
+        verdict = ranks_judge.Verdict("not_decided")
+    if reason and (cut := [one.rank for one in ranks if one.exit is None]):
+        reason += f"; the record of {_names(cut)} has no end"
+    if len(ranks) < world and verdict.outcome == "not_decided":
+        reason = f"{len(ranks)} of {world} ranks wrote here"
     means = {one.rank: _means(one) for one in ranks}
     activity, activity_s, place = _activity(verdict, means, by_rank, positions.get(verdict.where or ("", 0)))
     decided = verdict.outcome in ("straggler", "alternating")
     return RanksResult(
         world=world,
         outcome=verdict.outcome,
-        reason=f"{len(ranks)} of {world} ranks wrote here" if are_missing else verdict.reason + cut,
+        reason=reason,
         arrival="inside" if has_inside else "host issue" if any(one.is_of_nccl for one in ranks) else "arrival",
         steps=table.steps,
         step_s=table.step_s or None,
@@ -626,23 +625,19 @@ def _activity(
     at: _Place | None,
 ) -> tuple[str | None, float | None, str | None]:
     """Return what the late rank does for longer than its siblings, by how much, and where."""
-    late = verdict.ranks
+    late, folder = verdict.ranks, os.getcwd()
     others = [mean for rank, mean in means.items() if rank not in late and mean]
-    if not late or not others or not means.get(late[0]):
-        return None, None, None
-    mine = means[late[0]]
-    more = {name: mine[name] - statistics.median(one[name] for one in others) for name in _ACTIVITIES}
-    for name, text in _ACTIVITIES.items():
-        if more[name] >= verdict.cost_s / 2:
-            kinds = {"data": ("data",), "copies": ("to_device", "between")}.get(name, ())
-            lines = (
-                judge.at(file, line, os.getcwd()) for kind, file, line, _ in by_rank[late[0]].lines if kind in kinds
-            )
-            return text, more[name], next(lines, None)
-    if at is None:
-        return None, None, None
-    file, line, back = at
-    return "the backward pass" if back else "computing before a collective", None, judge.at(file, line, os.getcwd())
+    if late and others and means.get(late[0]):
+        for name, text in _ACTIVITIES.items():
+            more = means[late[0]][name] - statistics.median(one[name] for one in others)
+            if more >= verdict.cost_s / 2:
+                kinds = {"data": ("data",), "copies": ("to_device", "between")}.get(name, ())
+                lines = (judge.at(*line[1:3], folder) for line in by_rank[late[0]].lines if line[0] in kinds)
+                return text, more, next(lines, None)
+        if at is not None:
+            what = "the backward pass" if at[2] else "computing before a collective"
+            return what, None, judge.at(*at[:2], folder)
+    return None, None, None
 
 
 def _has_left_early(one: Read, ranks: Sequence[Read]) -> bool:
