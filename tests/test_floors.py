@@ -80,11 +80,13 @@ SIZES = {
     # names a tensor and a value that are there, and reads methods whose receiver has another name. A rank that is late
     # in few steps, or leaves early, is named. What torch on CUDA refuses above its operations: NCCL, gradients, numpy,
     # GPUs and memory that are not there. An error in one line and the steps of a rank have a name.
-    "program": (27, 6958),  # who shares a host with rank 0 leaves it the job's folder
+    # Ranks that wait for each other, have lost a peer, share a group's name with others, or belong to an earlier start.
+    "program": (27, 6964),  # who shares a host with rank 0 leaves it the job's folder
     "render": (24, 3823),  # what ended a program is its answer; what tests all memory (stress)
     # A device's settings, for a fleet and for a comparison; a target that failed was not cut off; what these say of a
     # rank and its cost.
-    "report": (17, 1796),
+    # Whether a rank lost its peer, and who waits in another call.
+    "report": (17, 1798),
     "smoke": (6, 920),
     "stress": (6, 1148),  # power is one turn's; a device alone kept its speed; the duration that tests all memory
     "work": (7, 881),  # a request for memory that cannot be met has its moment

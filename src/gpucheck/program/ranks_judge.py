@@ -302,13 +302,11 @@ def _lateness(table: Table) -> _Lateness:
     for call, releases in zip(calls, releasing, strict=True):
         if not releases:
             continue
-        arrivals = call.arrivals
         # A group that meets for the first time: lateness from before is nobody's that can be known.
-        known = table.inside or all(rank in released for rank in arrivals)
-        if known and call.step >= APART:
-            own = {rank: at - (0.0 if table.inside else released[rank]) for rank, at in arrivals.items()}
+        if call.step >= APART and (table.inside or released.keys() >= call.arrivals.keys()):
+            own = {rank: at - (0.0 if table.inside else released[rank]) for rank, at in call.arrivals.items()}
             _add(found, call, own)
-        released |= dict.fromkeys(arrivals, max(arrivals.values()))
+        released |= dict.fromkeys(call.arrivals, max(call.arrivals.values()))
     return found
 
 

@@ -653,10 +653,9 @@ def _has_left_early(one: Read, ranks: Sequence[Read]) -> bool:
 
 def _place(one: Read) -> str | None:
     """The user's line where a rank was at a hang: the innermost frame that is in no library."""
-    for file, line, _ in one.frames:
-        if not re.search(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<", file):
-            return judge.at(file, line, os.getcwd())
-    return None
+    library = r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<"
+    own = (judge.at(file, line, os.getcwd()) for file, line, _ in one.frames if not re.search(library, file))
+    return next(own, None)
 
 
 # -- hangs and calls that do not match ---------------------------------------------------------------------------------
@@ -758,8 +757,7 @@ def _hang(ranks: Sequence[Read], world: int, folder: Path) -> JobHang | None:
 
 def findings(found: RanksResult) -> list[Finding]:
     """The findings, the worst first."""
-    told = (_of_mismatch(found), _of_hang(found), _of_end(found), _of_ranks(found))
-    return [one for one in told if one is not None]
+    return [*filter(None, (_of_mismatch(found), _of_hang(found), _of_end(found))), _of_ranks(found)]
 
 
 def _names(ranks: Iterable[int]) -> str:
@@ -897,13 +895,11 @@ def _of_ranks(found: RanksResult) -> Finding:
         who = f", usually {_names(found.late)}" if found.late else ""
         message = f"waiting for the last rank costs {cost} of a step of {step}{who}{among}"
         return Finding(name, verdict, "ranks take turns in being last", message, evidence)
-    rows = {one.rank: one for one in found.ranks}
-    one = rows[found.late[0]]
+    one = next(row for row in found.ranks if row.rank == found.late[0])
     who = f"rank {one.rank} ({one.device}, {one.host})" if len(found.late) == 1 else _names(found.late)
     is_last = f"{'is' if len(found.late) == 1 else 'are'} last{' to issue' * (found.arrival == 'host issue')}"
     share = units.percent(found.last_share or 0.0)
-    costs = "costs" if len(found.late) == 1 else "cost"
-    message = f"{who} {is_last} in {share} of steps and {costs} {cost} of a step of {step}"
+    message = f"{who} {is_last} in {share} of steps and cost{'s' * (len(found.late) == 1)} {cost} of a step of {step}"
     if found.cost_share is not None and found.cost_share < 0.5:
         message += f", {units.percent(ranks_judge.MOST)} of it in {units.percent(found.cost_share)} of steps"
     if found.activity is not None:

@@ -69,9 +69,8 @@ class Recorder:
 
     def write(self, line: dict[str, Any]) -> None:
         """Append one line to the rank's file, whole."""
-        text = json.dumps(line, separators=(",", ":")) + "\n"
         with contextlib.suppress(OSError), open(self.path, "ab", buffering=0) as file:
-            file.write(text.encode())
+            file.write((json.dumps(line, separators=(",", ":")) + "\n").encode())
 
     def step(self, row: tuple[int, ...]) -> None:
         """A step has ended: `row` is look's, its times in ns."""
